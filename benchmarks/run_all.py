@@ -17,6 +17,7 @@ import importlib.util
 import json
 import os
 import platform
+import shutil
 import signal
 import subprocess
 import sys
@@ -32,7 +33,7 @@ import _results
 HERE = Path(__file__).parent
 WORKLOADS = ("W1", "W2", "W3", "W4", "W4b", "W5")
 FEWER_CLIENTS = {"W5": 4}
-"""Clients a round where a whole round takes a rival minutes; for all contestants alike."""
+"""Clients a round on a CPU where a whole round takes a rival minutes; the same for all contestants."""
 
 
 class Contestant(NamedTuple):
@@ -51,7 +52,10 @@ LOOPS = (
     Contestant("torch_loop", "torch", "torch_loop"),
     Contestant("torch_loop, 2 processes", "torch", "torch_loop", ("--processes", "2")),
 )
-CUDA_LOOP = Contestant("torch_loop", "torch", "torch_loop", ("--device", "cuda"))
+CUDA_LOOPS = (
+    Contestant("torch_loop", "torch", "torch_loop", ("--device", "cuda")),
+    Contestant("torch_loop, compiled", "torch", "torch_loop", ("--device", "cuda", "--compile")),
+)
 PFL = Contestant("pfl, 2 processes", "pfl", "peers.pfl.run", ("--processes", "2"))
 BLAZEFL = Contestant("blazefl, 2 threads", "blazefl", "peers.blazefl.run", ("--processes", "2"))
 FEDJAX = Contestant("fedjax", "fedjax", "peers.fedjax.run", lacks=("W5",))
@@ -114,6 +118,7 @@ def parse() -> argparse.Namespace:
         made.error(f"--data-dir: received {asked.data_dir}, which is no folder; it must hold the data sets' files")
     asked.data_dir = asked.data_dir and os.path.abspath(asked.data_dir)
     asked.passes = 1 if asked.short else asked.passes
+    asked.fewer_clients = FEWER_CLIENTS if asked.suite == "cpu" else {}
     asked.out = asked.out or HERE / "results" / f"{asked.suite}.json"
     return asked
 
@@ -121,7 +126,7 @@ def parse() -> argparse.Namespace:
 def contestants(suite: str, workload: str, number: int, *, short: bool = False) -> list[Contestant]:
     """The contestants of a pass; each pass begins with another one, so that none always follows the same."""
     if suite == "gpu":
-        chosen = [OURS, CUDA_LOOP]
+        chosen = [OURS, *CUDA_LOOPS]
     else:
         chosen = [OURS, ONEDNN, *FASTEST[workload], *LOOPS]
         chosen += [other for other in ALL if other not in chosen and number == 0 and not short]
@@ -167,10 +172,7 @@ def note_missing(asked: argparse.Namespace, workloads: list[str]) -> None:
 def compete(asked: argparse.Namespace, workload: str, folder: Path) -> Iterator[dict[str, Any]]:
     """All passes of a workload, run by run."""
     file = folder / f"{workload}.npz"
-    export = [sys.executable, "-m", "fedjax_bal.bench.export", workload, str(file)]
-    export += ["--data-dir", asked.data_dir] if asked.data_dir else []
-    export += ["--clients-per-round", str(FEWER_CLIENTS[workload])] if workload in FEWER_CLIENTS else []
-    problem = run(export, asked.limit)
+    problem = run(export(asked, workload, file), asked.limit)
     if problem:
         print(f"{workload}: can't be exported: {problem}", file=sys.stderr)
         return
@@ -179,6 +181,18 @@ def compete(asked: argparse.Namespace, workload: str, folder: Path) -> Iterator[
             if python_of(contestant) is not None:
                 yield attempt(asked, contestant, workload, number, file)
     file.unlink()
+
+
+def export(asked: argparse.Namespace, workload: str, file: Path) -> list[str]:
+    """The command line that writes a workload for rivals."""
+    words = [sys.executable, "-m", "fedjax_bal.bench.export", workload, str(file), *cohort(asked, workload)]
+    return [*words, "--data-dir", asked.data_dir] if asked.data_dir else words
+
+
+def cohort(asked: argparse.Namespace, workload: str) -> list[str]:
+    """The option for fewer clients a round than the workload's, if any."""
+    fewer = asked.fewer_clients.get(workload)
+    return ["--clients-per-round", str(fewer)] if fewer else []
 
 
 def attempt(
@@ -207,22 +221,29 @@ def command(asked: argparse.Namespace, contestant: Contestant, workload: str, fi
     python, common = python_of(contestant) or "", ["--seconds", str(asked.seconds), "--json", str(answer)]
     if contestant.environment:
         return [python, "-m", contestant.module, "--workload", str(file), *contestant.options, *common]
-    if workload in FEWER_CLIENTS:
-        common += ["--clients-per-round", str(FEWER_CLIENTS[workload])]
+    common += cohort(asked, workload)
     data = ["--data-dir", asked.data_dir] if asked.data_dir else ["--synthetic"]
     return [python, "-m", "fedjax_bal", "bench", *contestant.options, "--workload", workload, *data, *common]
 
 
-def run(words: list[str], limit: float, folder: Path = HERE, environment: Mapping[str, str] = os.environ) -> str | None:
-    """Run a command with all that it starts; what went wrong, or None."""
-    with tempfile.TemporaryFile("w+") as said:
+def run(
+    words: list[str],
+    limit: float,
+    folder: Path = HERE,
+    environment: Mapping[str, str] = os.environ,
+    log: Path | None = None,
+) -> str | None:
+    """Run a command with all that it starts, its output into `log` if given; what went wrong, or None."""
+    # In its own session, so that all of it can be ended; the kernel ends it if this process is killed.
+    words = ["setpriv", "--pdeathsig", "KILL", *words] if shutil.which("setpriv") else words
+    with log.open("w+") if log else tempfile.TemporaryFile("w+") as said:
         process = subprocess.Popen(
             words, cwd=folder, env=environment, stdout=said, stderr=subprocess.STDOUT, start_new_session=True
         )
         try:
             code = process.wait(limit)
         except subprocess.TimeoutExpired:
-            return f"given up after {limit:g} s"
+            return f"given up after {round(limit, 1):g} s"
         finally:
             end(process)
         said.seek(0)

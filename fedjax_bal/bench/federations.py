@@ -36,11 +36,12 @@ def simulation_of(
     clients_per_round: int | None = None,
     execution: Execution = Execution(rounds_per_dispatch=1),
     convolution: str = "fast",
+    method: str = "fedavg",
 ) -> Simulation:
-    """Builds federated averaging on a workload, evaluated on a single image."""
+    """Builds a recipe, by default federated averaging, on a workload, evaluated on a single image."""
     cohort = workload.clients_per_round if clients_per_round is None else clients_per_round
     return build(
-        recipes.fedavg(),
+        recipes.RECIPES[method](),
         model_of(workload, convolution),
         federation,
         (federation.images[:1], federation.labels[:1]),

@@ -1,7 +1,10 @@
 """What rivals share, and who competes in which pass."""
 
 import json
+import shutil
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -94,3 +97,30 @@ def test_a_command_that_fails_or_hangs_is_told_in_one_line():
     assert run_all.run([sys.executable, "-c", "print('a'); raise SystemExit('b c')"], 30) == "b c"
     assert run_all.run([sys.executable, "-c", "pass"], 30) is None
     assert run_all.run([sys.executable, "-c", "import time; time.sleep(60)"], 0.5) == "given up after 0.5 s"
+
+
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason="needs setpriv, of Linux")
+def test_a_command_does_not_outlive_the_process_that_runs_it(tmp_path):
+    file = tmp_path / "pid"
+    sleeper = f"import os, time; open({str(file)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
+    code = f"import sys, run_all; run_all.run([sys.executable, '-c', {sleeper!r}], 60)"
+    parent = subprocess.Popen([sys.executable, "-c", code], cwd=run_all.HERE)
+    try:
+        wait_until(lambda: file.exists() and file.read_text())
+    finally:
+        parent.kill()
+        parent.wait()
+    wait_until(lambda: not alive(int(file.read_text())))
+
+
+def wait_until(true):
+    deadline = time.monotonic() + 30
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def alive(pid):
+    """Whether a process runs; one that has ended may wait for its parent's notice."""
+    status = Path(f"/proc/{pid}/stat")
+    return status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z"

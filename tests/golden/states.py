@@ -60,6 +60,17 @@ def alike(name: str) -> texts.Alike:
     return functools.partial(texts.numbers_alike, tolerance=CASES[name].tolerance)
 
 
+def differences(name: str) -> dict[str, float]:
+    """The largest difference from a case's record, one client after another and in lanes, as in `texts.difference`."""
+    recorded, found = texts.read(file_of(name)), {}
+    for layout, options in {"map": doors.MAP, "lanes": LAYOUTS["three lanes"]}.items():
+        outcome = doors.run(_simulation(CASES[name], **options), SEEDS[0], _starts(name)[SEEDS[0]])
+        sections = _sections(_kept(CASES[name], outcome)).items()
+        pairs = [pair for section, lines in sections for pair in zip(recorded[section], lines, strict=True)]
+        found[layout] = max(texts.difference(*pair) for pair in pairs)
+    return found
+
+
 @functools.lru_cache(4)
 def _base(name: str) -> Any:
     return _simulation(CASES[name])

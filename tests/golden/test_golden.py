@@ -1,5 +1,7 @@
 """The package behaves as recorded; `python tests/golden/record.py` records it anew, and prints what has changed."""
 
+import math
+
 import pytest
 from golden import cases, configs, pages, states, texts
 
@@ -32,6 +34,21 @@ def test_configurations_resolve_as_recorded(folder):
 @pytest.mark.slow
 def test_pages_are_as_recorded():
     compare(pages.FILE, pages.record(), pages.alike)
+
+
+@pytest.mark.parametrize(
+    ("new", "difference"),
+    [
+        ("w float32[4]: 2; 1 0.5 0 -1.5", 0.0),
+        ("w float32[4]: 2; 1 0.5 0.01 -1.503", 0.01),  # relative to the root mean square, 2 / sqrt(4)
+        ("w float32[4]: 2; 1 0.5 0 -1.8", 0.2),  # relative to 1.5
+        ("w float32[4]: 2; 1 0.5 nan -1.5", math.inf),
+        ("v float32[4]: 2; 1 0.5 0 -1.5", math.inf),
+        ("w float32[4]: 2; 1 0.5 0", math.inf),
+    ],
+)
+def test_differences_are_relative_to_a_number_or_its_array(new, difference):
+    assert texts.difference("w float32[4]: 2; 1 0.5 0 -1.5", new) == pytest.approx(difference)
 
 
 def test_there_are_no_other_records():

@@ -82,19 +82,29 @@ def _changes(old: list[str], new: list[str]) -> Iterable[str]:
 
 
 def numbers_alike(old: str, new: str, tolerance: float) -> bool:
-    """Whether two lines agree, their numbers to a tolerance relative to each one's size or the line's scale.
+    """Whether two lines agree to a tolerance, as `difference` measures it."""
+    return difference(old, new) <= tolerance
+
+
+def difference(old: str, new: str) -> float:
+    """The largest difference of two lines' numbers, relative to each one's size or the line's scale.
 
     The scale of a line `name dtype[shape]: norm; entries` is the root mean square of the array; that of any other is
-    its largest number.
+    its largest number. Lines that differ in anything else are infinitely different.
     """
     words = [re.split(r"[\s;]+", line) for line in (old, new)]
     if len(words[0]) != len(words[1]):
-        return False
-    pairs = [(_number(a), _number(b), a == b) for a, b in zip(*words, strict=True)]
-    if not all(same or (a is not None and b is not None) for a, b, same in pairs):
-        return False
+        return math.inf
+    pairs = [(_number(a), _number(b)) for a, b in zip(*words, strict=True) if a != b]
     floor = _scale(old)
-    return all(same or abs(a - b) <= tolerance * max(abs(a), floor) for a, b, same in pairs)
+    return max((_relative(a, b, floor) for a, b in pairs), default=0.0)
+
+
+def _relative(a: float | None, b: float | None, floor: float) -> float:
+    if a is None or b is None:
+        return math.inf
+    scale = max(abs(a), floor)
+    return abs(a - b) / scale if scale else math.inf if b else 0.0
 
 
 def _scale(line: str) -> float:

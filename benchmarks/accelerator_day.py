@@ -1,0 +1,325 @@
+"""All first measurements on a machine with a GPU or TPU, in one command that can be killed and started again.
+
+    python benchmarks/accelerator_day.py --data-dir DIR [--budget SECONDS] [--only STEP|JOB] [--out FOLDER]
+    python benchmarks/accelerator_day.py --tiny                           (everything in tiny sizes, on a CPU)
+
+golden: final states of ten recipes against those recorded on a CPU, one client after another and in three lanes.
+speed: client updates per second of W1 to W5, by precision and layout, and of the PyTorch loop, eager and compiled.
+    "vmap" trains as many clients at a time as the engine chooses, "lanes" a quarter of the cohort, "map" one.
+long: 1,500 rounds of W1: seconds, and accuracy and memory by quarter.
+clients: rounds of W1 with 10^2 to 10^6 clients, which share its images, with FedAvg and with SCAFFOLD.
+papers: tables that would take a CPU weeks, each with one seed, then each with three.
+
+A step consists of jobs, and a job is a process with a time limit. Its result is written to FOLDER/JOB.json, its output
+to FOLDER/JOB.log, and all results to FOLDER/table.md. A job that has a result is not repeated, also if it failed or ran
+over its limit, unless its file is deleted. A paper's run that was stopped continues in the next call, from its last
+checkpoint. When the budget is spent, the call ends, and the next call repeats the job that was interrupted.
+"""
+
+import argparse
+import dataclasses
+import json
+import math
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import _common
+import jax
+import numpy as np
+import run_all
+import scaling
+
+from fedjax_bal import data
+from fedjax_bal.bench import federations
+from fedjax_bal.bench.machine import forget_peak, memory_peak, resident_peak
+from fedjax_bal.bench.workloads import WORKLOADS, spans
+from fedjax_bal.engine.device import chunked
+from fedjax_bal.experiments import device_name, versions
+from fedjax_bal.files import write_atomically
+from fedjax_bal.options import Execution
+
+ROOT = Path(__file__).parents[1]
+GOLDEN = ("fedavg", "scaffold", "cbfl", "rebafl", "astraea", "iwds", "flcir", "fedbn", "fedadam", "moon")
+PAPERS = (
+    ("sweep", "papers/cbfl/table1_c10"),
+    ("sweep", "papers/iwds/figure4_c10"),
+    ("run", "papers/flcir/cifar10"),
+    ("sweep", "protocols/fedloge_cifar10"),
+)
+TINY_PAPERS = (("run", "quickstart", "rounds=2", "methods=[fedavg]"), ("sweep", "sweeps/learning_rate", "rounds=1"))
+
+RATE = "{client_updates_per_s:,.1f} client updates/s"
+SHOWN = {
+    "golden": "{verdict}: largest relative difference {map:.1e}, in lanes {lanes:.1e}; tolerance {tolerance:g}",
+    "speed": RATE + ", {matmul_peak_share:.0%} of the matmul peak, {clients_at_a_time} clients at a time, "
+    "peak {peak_memory_bytes:,} bytes, compiled in {compile_s:.0f} s",
+    "torch": RATE,
+    "long": "{rounds} rounds in {train_s:.1f} s; by quarter: accuracy {accuracy}, peak bytes {peak_bytes}",
+    "clients": RATE + ", planning {plan_s:.5f} s, {client_memory_bytes:,} bytes of client memory, peak {memory_peak:,}",
+    "papers": "in runs/",
+}
+"""How results are shown in the table."""
+
+Record = dict[str, Any]
+
+
+class Job(NamedTuple):
+    """Commands that run one after another and give a single result.
+
+    Attributes:
+        shown: which format of SHOWN its result has.
+        limit: seconds for all commands.
+        lacks: why it can't run here; empty if it can.
+        resumes: whether it continues where it was stopped.
+    """
+
+    step: str
+    name: str
+    commands: list[list[str]]
+    shown: str
+    limit: float = 300.0
+    lacks: str = ""
+    resumes: bool = False
+
+
+def main() -> None:
+    asked = parse()
+    if asked.worker:
+        kind, arguments = asked.worker
+        asked.answer.write_text(json.dumps(WORKERS[kind](**json.loads(arguments))))
+        return
+    # Ends the job's process too, which has a session of its own.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated; the same command continues"))
+    ends = time.monotonic() + asked.budget
+    asked.out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        asked.answer = Path(folder) / "answer.json"
+        jobs = planned(asked)
+        chosen = [job for job in jobs if asked.only in (None, job.step, job.name)]
+        if not chosen:
+            sys.exit(f"--only: received {asked.only}; choose from {', '.join(STEPS)}, or a job's name in table.md")
+        try:
+            work(chosen, asked, ends, machine(asked))
+        finally:
+            write_atomically(asked.out / "table.md", table(jobs, asked.out).encode())
+            print(f"\n{table(jobs, asked.out)}\nwritten to {asked.out}")
+
+
+def parse() -> argparse.Namespace:
+    parser = _common.parser(__doc__)
+    parser.add_argument("--data-dir", dest="cifar10", metavar="DIR", type=os.path.abspath, help="CIFAR-10's folder")
+    parser.add_argument("--budget", metavar="SECONDS", type=float, default=math.inf, help="of this call")
+    parser.add_argument("--only", metavar="STEP|JOB", help="a step, or a single job")
+    parser.add_argument("--out", metavar="FOLDER", type=Path, help="one for each kind of machine")
+    parser.add_argument("--tiny", action="store_true", help="tiny sizes, also on a CPU")
+    parser.add_argument("--commit", help="the commit, where the files came without git")
+    parser.add_argument("--worker", nargs=2, metavar=("KIND", "ARGUMENTS"), help=argparse.SUPPRESS)
+    parser.add_argument("--answer", type=Path, help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    # Tiny results must not pass for real ones. Absolute, because jobs run in another folder.
+    default = Path(tempfile.gettempdir(), "tiny_day") if asked.tiny else ROOT / "benchmarks/results/accelerator_day"
+    asked.out = (asked.out or default).absolute()
+    # For run_all's commands. Speed doesn't depend on what images show.
+    asked.data_dir = None
+    asked.seconds = 0.2 if asked.tiny else 5.0
+    asked.fewer_clients = {"W3": 5} if asked.tiny else {}
+    return asked
+
+
+def machine(asked: argparse.Namespace) -> Record:
+    """The machine, the commit and the versions, from another process: jax would reserve most of a GPU's memory here."""
+    problem = run_all.run(worker(asked, "device"), 300)
+    if problem:
+        sys.exit(f"jax doesn't start: {problem}")
+    found = run_all.machine() | json.loads(asked.answer.read_text())
+    if found["platform"] == "cpu" and not asked.tiny:
+        sys.exit("jax sees no accelerator; install its plug-in (for GPUs the extra `gpu`), or try this with --tiny")
+    return found | {"commit": asked.commit or found["commit"]}
+
+
+def planned(asked: argparse.Namespace) -> list[Job]:
+    return [job for step in STEPS.values() for job in step(asked)]
+
+
+def golden(asked: argparse.Namespace) -> Iterator[Job]:
+    for case in GOLDEN[: 2 if asked.tiny else None]:
+        yield Job("golden", f"golden-{case}", [worker(asked, "golden", case=case)], "golden")
+
+
+def speed(asked: argparse.Namespace) -> Iterator[Job]:
+    workloads = ("W3",) if asked.tiny else ("W1", "W2", "W3", "W4", "W5")
+    precisions = ("float32", "bfloat16") if asked.tiny else ("float32", "tensorfloat32", "bfloat16")
+    # The default layout and its rivals come first, because the time may end here.
+    for precision in precisions:
+        for workload in workloads:
+            yield ours(asked, workload, "vmap", precision)
+            yield from (torch_loop(asked, workload, loop, precision) for loop in run_all.CUDA_LOOPS)
+    for layout in ("lanes", "map"):
+        for precision in precisions:
+            yield from (ours(asked, workload, layout, precision) for workload in workloads)
+
+
+def ours(asked: argparse.Namespace, workload: str, layout: str, precision: str) -> Job:
+    quarter = -(-asked.fewer_clients.get(workload, WORKLOADS[workload].clients_per_round) // 4)
+    options = {"vmap": ["strategy=vmap"], "lanes": ["strategy=vmap", f"chunk={quarter}"], "map": ["strategy=map"]}
+    words = tuple(f"execution.{option}" for option in (*options[layout], f"precision={precision}"))
+    command = run_all.command(asked, run_all.OURS._replace(options=words), workload, asked.answer, asked.answer)
+    return Job("speed", f"speed-{workload}-{layout}-{precision}", [command], "speed")
+
+
+def torch_loop(asked: argparse.Namespace, workload: str, loop: run_all.Contestant, precision: str) -> Job:
+    device = ("--device", "cpu") if asked.tiny else ()
+    loop = loop._replace(options=(*loop.options, *device, "--precision", precision))
+    file = asked.answer.with_name("workload.npz")
+    commands = [run_all.export(asked, workload, file), run_all.command(asked, loop, workload, file, asked.answer)]
+    lacks = "" if run_all.python_of(loop) else "PyTorch isn't installed: benchmarks/peers/setup.sh torch"
+    name = f"speed-{workload}-{loop.name.replace(', ', '-')}-{precision}"
+    return Job("speed", name, commands, "torch", lacks=lacks)
+
+
+def long(asked: argparse.Namespace) -> Iterator[Job]:
+    sizes = {"rounds": 8, "clients_per_round": 2} if asked.tiny else {"rounds": 1500, "clients_per_round": None}
+    yield Job("long", "long-W1", [worker(asked, "long", data_dir=asked.cifar10, **sizes)], "long", limit=500)
+
+
+def clients(asked: argparse.Namespace) -> Iterator[Job]:
+    for method in ("fedavg", "scaffold"):
+        for count in scaling.SIZES[: 1 if asked.tiny else None]:
+            sizes = {"clients": count, "clients_per_round": 2 if asked.tiny else None}
+            command = worker(asked, "clients", method=method, **sizes)
+            yield Job("clients", f"clients-{method}-{count}", [command], "clients")
+
+
+def papers(asked: argparse.Namespace) -> Iterator[Job]:
+    lacks = "" if asked.cifar10 or asked.tiny else "needs --data-dir, with the binary version of CIFAR-10"
+    data_dir = ["--data-dir", asked.cifar10] if asked.cifar10 else []
+    for seeds in (1, 3):
+        for verb, config, *changes in TINY_PAPERS if asked.tiny else PAPERS:
+            name = config.replace("/", "-")
+            words = [verb, str(ROOT / "configs" / f"{config}.yaml"), *changes, f"seeds={seeds}", *data_dir]
+            command = [sys.executable, "-m", "fedjax_bal", *words, "--out", str(asked.out / "runs" / name), "--plain"]
+            yield Job("papers", f"{name}-seeds{seeds}", [command], "papers", 14_400, lacks, resumes=True)
+
+
+STEPS = {"golden": golden, "speed": speed, "long": long, "clients": clients, "papers": papers}
+
+
+def worker(asked: argparse.Namespace, kind: str, **arguments: Any) -> list[str]:
+    """The command that calls one of WORKERS."""
+    return [sys.executable, __file__, "--worker", kind, json.dumps(arguments), "--answer", str(asked.answer)]
+
+
+def work(jobs: Iterable[Job], asked: argparse.Namespace, ends: float, about: Record) -> None:
+    """Runs the jobs that have no final result yet, until the time is over."""
+    first = True
+    for job in jobs:
+        file = asked.out / f"{job.name}.json"
+        if file.exists() and json.loads(file.read_text())["status"] not in ("stopped", "skipped"):
+            continue
+        left = ends - time.monotonic()
+        record = attempt(job, asked, min(job.limit, left)) if left > 0 else None
+        # A job that had only what others left of the budget begins again in the next call.
+        if record is None or (record["status"] == "overran" and left < job.limit and not first):
+            print("the budget is spent; the same command continues")
+            return
+        write_atomically(file, json.dumps({"job": job.name, **about, **record}, indent=1).encode())
+        print(f"{job.name}: {said(job, record)} ({record['seconds']:.0f} s)", flush=True)
+        first = False
+
+
+def attempt(job: Job, asked: argparse.Namespace, limit: float) -> Record:
+    """Runs a job: its status, its seconds, and its result or what went wrong."""
+    if job.lacks:
+        return {"status": "skipped", "seconds": 0.0, "problem": job.lacks}
+    asked.answer.unlink(missing_ok=True)
+    start, problem = time.monotonic(), None
+    for command in job.commands:
+        left = max(0.0, limit - (time.monotonic() - start))
+        problem = problem or run_all.run(command, left, log=asked.out / f"{job.name}.log")
+    seconds = time.monotonic() - start
+    if problem is None:
+        result = json.loads(asked.answer.read_text()) if asked.answer.exists() else {}
+        return {"status": "done", "seconds": seconds, "result": result[0] if isinstance(result, list) else result}
+    status = "failed" if seconds < limit else "stopped" if job.resumes else "overran"
+    return {"status": status, "seconds": seconds, "problem": problem}
+
+
+def table(jobs: Iterable[Job], out: Path) -> str:
+    """A row for each job that has a file."""
+    lines = ["| job | result | s | machine, commit, date |", "|---|---|---|---|"]
+    for job in jobs:
+        file = out / f"{job.name}.json"
+        if file.exists():
+            record = json.loads(file.read_text())
+            where = f"{record['device']}, jax {record['jax']}, {record['commit']}, {record['date']}"
+            lines.append(f"| {job.name} | {said(job, record)} | {record['seconds']:.0f} | {where} |")
+    return "\n".join(lines) + "\n"
+
+
+def said(job: Job, record: Record) -> str:
+    if record["status"] == "done":
+        return SHOWN[job.shown].format(**record["result"])
+    return f"{record['status']}: {record['problem']}".replace("|", "/")
+
+
+def measure_device() -> Record:
+    return {"device": device_name(), "platform": jax.default_backend(), **versions()}
+
+
+def measure_golden(case: str) -> Record:
+    sys.path.insert(0, str(ROOT / "tests"))
+    from golden import cases, states
+
+    tolerance, differences = cases.CASES[case].tolerance, states.differences(case)
+    verdict = "equal to rounding" if max(differences.values()) <= tolerance else "NOT EQUAL"
+    return {"verdict": verdict, "tolerance": tolerance, **differences}
+
+
+def measure_long(data_dir: str | None, rounds: int, clients_per_round: int | None) -> Record:
+    """W1 for so many rounds; after each quarter its accuracy, and the peaks of memory since the start."""
+    federation = federations.federate(WORKLOADS["W1"], data_dir)
+    dataset = data.load("cifar10", data_dir) if data_dir else None
+    test = (dataset.test_images, dataset.test_labels) if dataset else (federation.images[:100], federation.labels[:100])
+    execution = Execution(rounds_per_dispatch=max(1, rounds // 60))
+    simulation = federations.simulation_of(WORKLOADS["W1"], federation, clients_per_round, execution)
+    evaluation = dataclasses.replace(simulation.setting.evaluation, every=rounds // 4)
+    setting = dataclasses.replace(simulation.setting, evaluation=evaluation)
+    simulation = dataclasses.replace(simulation, setting=setting, test=chunked(*test), rounds=rounds)
+    found: Record = {"compile_s": simulation.compile(), "accuracy": [], "peak_bytes": [], "resident_bytes": []}
+    snapshot, began = simulation.init(0), time.perf_counter()
+    while snapshot.round < rounds:
+        dispatched = simulation.advance(0, snapshot)
+        snapshot = dispatched.snapshot
+        for line in dispatched.records:
+            found["accuracy"].append(round(line["test_accuracy"], 4))
+            found["peak_bytes"].append(memory_peak().size)
+            found["resident_bytes"].append(resident_peak())
+    return found | {"rounds": snapshot.round, "train_s": time.perf_counter() - began}
+
+
+def measure_clients(method: str, clients: int, clients_per_round: int | None) -> Record:
+    workload = WORKLOADS["W1"]
+    workload = workload._replace(deal=lambda rng, labels: spans(rng.permutation(len(labels)), np.full(clients, 50)))
+    federation = federations.federate(workload)
+    forget_peak()
+    simulation = federations.simulation_of(workload, federation, clients_per_round, method=method)
+    cost = scaling.cost_of(simulation)
+    rate = (clients_per_round or workload.clients_per_round) / cost["round_s"]
+    return cost | {"client_updates_per_s": rate, "memory_peak": memory_peak().size}
+
+
+WORKERS: dict[str, Callable[..., Record]] = {
+    "device": measure_device,
+    "golden": measure_golden,
+    "long": measure_long,
+    "clients": measure_clients,
+}
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,143 @@
+"""Jobs are bounded, recorded and not repeated; and the smallest of them run."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+import accelerator_day
+from accelerator_day import Job
+from golden.cases import CASES
+
+SCRIPT = Path(accelerator_day.__file__)
+ABOUT = {"device": "toy", "jax": "1.2", "commit": "abc", "date": "2026-01-02"}
+
+
+@pytest.fixture
+def work(tmp_path, monkeypatch):
+    """Runs jobs, and returns the records by name."""
+    monkeypatch.setitem(accelerator_day.SHOWN, "toy", "x is {x}")
+    asked = SimpleNamespace(out=tmp_path, answer=tmp_path / "answer")
+
+    def run(jobs, budget=60.0):
+        accelerator_day.work(jobs, asked, time.monotonic() + budget, ABOUT)
+        return {file.stem: json.loads(file.read_text()) for file in tmp_path.glob("*.json")}
+
+    return run
+
+
+def job(name, tmp_path, code, **fields):
+    """A job in Python that notes in a file that it ran, and has a function to give its answer."""
+    start = f"import time; open({str(tmp_path / name)!r}, 'a').write('x')"
+    start += f"\nanswer = lambda text: open({str(tmp_path / 'answer')!r}, 'w').write(text)"
+    return Job("papers", name, [[sys.executable, "-c", f"{start}\n{code}"]], "toy", **fields)
+
+
+def test_a_job_that_overruns_or_dies_is_recorded_and_the_next_one_runs(work, tmp_path):
+    jobs = [
+        job("slow", tmp_path, "time.sleep(60)", limit=1.0),
+        job("dead", tmp_path, "print('before'); raise SystemExit('out of memory')"),
+        job("absent", tmp_path, "", lacks="no PyTorch"),
+        job("good", tmp_path, "answer('[{\"x\": 1}]')"),
+    ]
+    records = work(jobs)
+    assert {name: record["status"] for name, record in records.items()} == {
+        "slow": "overran", "dead": "failed", "absent": "skipped", "good": "done",
+    }  # fmt: skip
+    assert records["dead"]["problem"] == "out of memory" and records["absent"]["problem"] == "no PyTorch"
+    assert records["good"]["result"] == {"x": 1} and 1.0 <= records["slow"]["seconds"] < 30
+    assert all(record.items() >= ABOUT.items() for record in records.values())
+    assert (tmp_path / "dead.log").read_text() == "before\nout of memory\n"
+    rows = accelerator_day.table(jobs, tmp_path).splitlines()[2:]
+    assert [row.split(" | ")[0] for row in rows] == ["| slow", "| dead", "| absent", "| good"]
+    assert "failed: out of memory" in rows[1] and "x is 1 | 0 | toy, jax 1.2, abc, 2026-01-02" in rows[3]
+
+    assert work(jobs) == records  # and nothing ran again
+    assert [(tmp_path / name).read_text() for name in ("slow", "dead", "good")] == ["x", "x", "x"]
+
+
+@pytest.mark.slow
+def test_a_job_that_the_budget_interrupts_is_repeated_by_the_next_call(work, tmp_path):
+    jobs = [job("first", tmp_path, "answer('{\"x\": 2}')"), job("second", tmp_path, "time.sleep(60)", limit=50.0)]
+    assert work(jobs, budget=2.0).keys() == {"first"}
+    assert work(jobs, budget=0.0).keys() == {"first"}
+    # It had the whole budget of a call: as much as it can ever have.
+    assert work(jobs, budget=1.0)["second"]["status"] == "overran"
+    assert (tmp_path / "first").read_text() == "x" and (tmp_path / "second").read_text() == "xx"
+
+
+def test_a_run_of_a_paper_that_was_stopped_goes_on(work, tmp_path):
+    code = f"time.sleep(60 if open({str(tmp_path / 'paper')!r}).read() == 'x' else 0)"
+    code += "\nanswer('{\"x\": 3}')"
+    jobs = [job("paper", tmp_path, code, limit=1.0, resumes=True)]
+    assert work(jobs)["paper"]["status"] == "stopped"
+    assert work([jobs[0]._replace(limit=30.0)])["paper"]["status"] == "done"
+    assert (tmp_path / "paper").read_text() == "xx"
+
+
+def options(monkeypatch, *words):
+    monkeypatch.setattr(sys, "argv", ["accelerator_day.py", *words])
+    return accelerator_day.parse()
+
+
+def test_all_steps_are_planned_with_what_they_need(monkeypatch, tmp_path):
+    asked = options(monkeypatch, "--data-dir", "somewhere")
+    asked.answer = tmp_path / "answer"
+    jobs = accelerator_day.planned(asked)
+    by_step = {}
+    for each in jobs:
+        by_step.setdefault(each.step, []).append(each)
+    assert {step: len(own) for step, own in by_step.items()} == {
+        "golden": 10, "speed": 5 * 3 * (3 + 2), "long": 1, "clients": 10, "papers": 8,
+    }  # fmt: skip
+    assert len({each.name for each in jobs}) == len(jobs)
+    assert set(accelerator_day.GOLDEN) < CASES.keys()
+    configs = [each.commands[0][4] for each in by_step["papers"]]
+    assert all(Path(config).is_file() for config in configs) and configs[0].endswith("papers/cbfl/table1_c10.yaml")
+    lanes = next(each for each in jobs if each.name == "speed-W1-lanes-bfloat16")
+    assert {"execution.chunk=13", "execution.strategy=vmap", "execution.precision=bfloat16"} < set(lanes.commands[0])
+    assert not any("--clients-per-round" in each.commands[-1] for each in by_step["speed"])
+
+    papers = list(accelerator_day.papers(options(monkeypatch)))
+    assert all("--data-dir" in each.lacks for each in papers)
+
+
+def day(tmp_path, *words):
+    command = [sys.executable, SCRIPT, "--tiny", "--out", tmp_path, *words]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["golden-scaffold", "speed-W3-lanes-float32", "long-W1", "clients-scaffold-100"])
+def test_a_tiny_job_of_each_step_runs_and_is_not_repeated(tmp_path, name):
+    first = day(tmp_path, "--only", name)
+    assert first.returncode == 0, first.stderr
+    assert {file.name for file in tmp_path.iterdir()} == {f"{name}.json", f"{name}.log", "table.md"}
+    record = json.loads((tmp_path / f"{name}.json").read_text())
+    assert record["status"] == "done" and record["platform"] == "cpu" and record["jax"]
+    assert (tmp_path / "table.md").read_text() in first.stdout
+    result = record["result"]
+    if name == "golden-scaffold":
+        assert max(result["map"], result["lanes"]) <= result["tolerance"] and result["verdict"] == "equal to rounding"
+    if name == "long-W1":
+        assert result["rounds"] == 8 and len(result["accuracy"]) == len(result["peak_bytes"]) == 4
+    if name == "clients-scaffold-100":  # each client's control variate has as many float32 numbers as W1's network
+        assert result["client_memory_bytes"] == 100 * 4 * 1_864_010 and result["client_updates_per_s"] > 0
+
+    again = day(tmp_path, "--only", name)
+    assert again.returncode == 0 and f"{name}: done" not in again.stdout
+    assert json.loads((tmp_path / f"{name}.json").read_text()) == record
+
+
+@pytest.mark.slow
+def test_a_machine_without_an_accelerator_is_told_so(tmp_path):
+    environment = os.environ | {"JAX_PLATFORMS": "cpu"}
+    done = subprocess.run([sys.executable, SCRIPT, "--out", tmp_path], capture_output=True, text=True, env=environment)
+    assert done.returncode == 1 and "jax sees no accelerator" in done.stderr
