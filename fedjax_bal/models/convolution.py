@@ -22,7 +22,7 @@ from jax.custom_batching import custom_vmap
 from jaxtyping import Array, Float
 
 from fedjax_bal.models.derivatives import fast_derivative
-from fedjax_bal.models.forms import gradients
+from fedjax_bal.models.forms import automatic, gradients
 from fedjax_bal.models.forms.depthwise import depthwise
 from fedjax_bal.models.forms.rules import FORMS, keep_apart
 from fedjax_bal.models.geometry import LAYOUT, Geometry, plain_convolution
@@ -91,6 +91,8 @@ def of_name(name: str) -> Callable[..., Array]:
         raise ValueError(f"convolution={name!r} is unknown: choose one of {', '.join(map(repr, choices))}.")
     if name == "onednn":
         library.check_built()
+    if name == "builtin":
+        automatic.check_builtin()
     return choices[name]
 
 
