@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_bal.config import Config
+from fedjax_bal.config import AUTO, Config, with_convolution
 from fedjax_bal.contrib.trackers import Mirror
 from fedjax_bal.engine.host import DispatchResult, Snapshot, describe_faults, fetch
 from fedjax_bal.engine.processes import processes
@@ -37,7 +37,9 @@ from fedjax_bal.experiments.summary import (
     summarise_state,
 )
 from fedjax_bal.experiments.training import BatchTraining
+from fedjax_bal.models import automatic, convolves
 from fedjax_bal.runs import START_OVER, Execution, FolderError, RunFolder, checkpoint
+from fedjax_bal.target import target_platform
 
 
 class Runner:
@@ -70,12 +72,13 @@ class Runner:
         inputs: SharedInputs | None = None,
         detail: Callable[[str], None] | None = None,
     ) -> None:
-        self.config, self.folder, self.display = config, folder, display
+        self.folder, self.display = folder, display
         self.should_stop, self.mirror, self.detail = should_stop, mirror, detail
         # Read before anything is changed, so that a folder that can't go on stays as it is.
         self.begun = None if fresh else folder.read_execution()
         begun = self.begun and self.begun.devices
         self.inputs = inputs or SharedInputs(data_dir, devices, begun)
+        self.config = config = self._with_chosen_convolution(config, fresh=fresh)
         self.comparison: Comparison = set_up(config, inputs=self.inputs)
         processes().agree(self._data())
         if fresh:
@@ -91,6 +94,30 @@ class Runner:
         self._stop_asked = False
         self.swept, self.data_dir = inputs is not None, inputs.data_dir if inputs else data_dir
         self.device: str | None = None  # that trains in this session: of a sweep's worker it may be another machine's
+
+    def _with_chosen_convolution(self, config: Config, *, fresh: bool) -> Config:
+        """The configuration with the form of convolution that "auto" stands for: from the first session to the last.
+
+        Raises:
+            FolderError: the runs began with a form that this machine can't use.
+        """
+        methods = [config.for_method(index).model for index in range(len(config.methods))]
+        if not any(model.convolution == AUTO and convolves(model.name) for model in methods):
+            return with_convolution(config, "fast")  # it makes no difference
+        find = lambda: AUTO if fresh else self.folder.begun_form(config) or AUTO
+        form = processes().from_first(find, str.encode, bytes.decode)
+        if form == "fast":
+            return with_convolution(config, form)
+        # All processes compute in the same form.
+        reasons = [reason for _, reason in processes().share(automatic.choice()) if reason]
+        if form != AUTO and reasons:
+            raise FolderError(
+                f"{self.folder.path}: its runs began with convolution={form}, and {automatic.CANNOT}: {reasons[0]}; go "
+                f"on with a machine that can, or {START_OVER}"
+            )
+        if reasons:
+            self.inputs.once("note on convolution", lambda: self.display.note(automatic.note(reasons[0])))
+        return with_convolution(config, "fast" if reasons else automatic.choice()[0] if form == AUTO else form)
 
     def run(self) -> dict[str, Any]:
         """Trains the runs that are not finished; returns the summary, which is also on disk.
@@ -205,7 +232,13 @@ class Runner:
             self.display.note(
                 f"begun on {self.begun.devices} device(s), goes on with {devices}: last digits may differ"
             )
-        self.folder.write_execution(Execution(devices, settings))
+        instructions = automatic.instruction_set() if target_platform() == "cpu" else ""
+        if self.begun and self.begun.instructions not in ("", instructions):
+            self.display.note(
+                f"begun with {self.begun.instructions}, goes on with {instructions or 'other instructions'}: last "
+                "digits may differ"
+            )
+        self.folder.write_execution(Execution(devices, settings, instructions))
 
     def rewind(self, run: tuple[int, int]) -> SavedRun | None:
         """Takes a run back to its newest checkpoint; None for its start."""

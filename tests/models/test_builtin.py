@@ -159,7 +159,7 @@ jax.config.update("jax_compilation_cache_dir", {str(tmp_path)!r})
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
 from fedjax_bal.models.convolution import convolution
-images, kernel = jnp.ones((9, 32, 32, 20)), jnp.ones((3, 3, 20, 20))
+images, kernel = jnp.ones((9, 40, 40, 20)), jnp.ones((3, 3, 20, 20))
 convolution(images, kernel, form="builtin")
 jax.jit(lambda images: jax.lax.map(lambda image: convolution(image[None], kernel, form="builtin"), images))(images)
 jax.jit(lambda images: convolution(images, kernel, form="fast"))(images)

@@ -29,27 +29,39 @@ from fedjax_bal.target import target_platform
 LONGEST_S = 120.0
 """Seconds after which the other process counts as hanging."""
 
+CANNOT = "jaxlib's own oneDNN can't be used here"
 _RIGHT = "right"
 _AVX512 = {"avx512f", "avx512bw", "avx512dq", "avx512vl"}
 _LIMITS = {"SSE41": "", "AVX": "", "AVX2": "AVX2", "AVX2_VNNI": "AVX2", "AVX2_VNNI_2": "AVX2"}
 """Values of oneDNN's variable that forbid AVX-512, and what they leave."""
 
 
-def form() -> str:
-    """The form of convolution that "auto" stands for; says once, in the log "fedjax_bal", why a CPU has the slower."""
+def choice() -> tuple[str, str]:
+    """The form of convolution that "auto" stands for, and why it isn't "builtin" on this CPU; empty if it is."""
     if target_platform() != "cpu":
-        return "fast"
+        return "fast", ""
     reason = why_not_builtin()
+    return ("fast", reason) if reason else ("builtin", "")
+
+
+def form() -> str:
+    """The form of convolution that "auto" stands for; a reason for the slower one is told to the log, once."""
+    chosen, reason = choice()
     if reason:
-        _note(f'convolution: "fast" in place of "builtin": {reason}')
-    return "fast" if reason else "builtin"
+        _note(note(reason))
+    return chosen
+
+
+def note(reason: str) -> str:
+    """What a user is told where "auto" stands for "fast" on a CPU."""
+    return f"convolution: fast, as {CANNOT}: {reason}"
 
 
 def check_builtin() -> None:
     """Raises `ValueError`, with the reason, if this machine can't use the form "builtin"."""
     reason = why_not_builtin()
     if reason:
-        raise ValueError(f"convolution='builtin': received on a machine that can't use it: {reason}; choose 'fast'")
+        raise ValueError(f"convolution='builtin': {CANNOT}: {reason}; choose another, such as 'fast'")
 
 
 @functools.cache

@@ -23,7 +23,7 @@ from fedjax_bal.target import target_platform
 FEW_INPUTS = 4
 FEW_OUTPUTS = 16
 SMALL_KERNEL = 5
-FEW_PRODUCTS = 2_000_000
+FEW_PRODUCTS = 4_000_000
 """The fewest multiplications for which jaxlib's oneDNN, which sets itself up in every call, is faster."""
 
 
