@@ -12,8 +12,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.extend.core import Primitive
-from jax.interpreters import batching, mlir
 from jaxtyping import Array, Float
 
 from fedjax_bal.models.forms.gradients import in_chunks
@@ -99,26 +97,30 @@ def _call(
         legacy_backend_config=json.dumps({"onednn_conv_config": config}),
         vmap_method="sequential",
     )
-    return call(_not_saved.bind(images), kernel)
+    return call(_not_saved().bind(images), kernel)
 
 
-_not_saved = Primitive("not_saved")
-"""Returns its operand, and keeps the program that it is in out of jax's cache of compiled programs.
+@functools.cache
+def _not_saved() -> Any:
+    """A primitive that returns its operand, and keeps the program that it is in out of jax's cache of programs.
 
-When XLA saves a program it takes this call for one of another class and reads what isn't there (jaxlib 0.10.2), which
-raises an error at best. jax doesn't save programs that call Python: it is told that this one does.
-"""
-_not_saved.def_abstract_eval(lambda operand: operand)
-batching.defvectorized(_not_saved)
+    When XLA saves a program, it takes the call for one of another class and reads what isn't there (jaxlib 0.10.2): an
+    error at best. jax doesn't save programs that call Python, so it is told that this one does.
+    """
+    # Not with the module: jax may move them, which only `automatic`'s other process must notice.
+    from jax.extend.core import Primitive
+    from jax.interpreters import batching, mlir
 
+    def lower(ctx: Any, operand: Any) -> list[Any]:
+        ctx.module_context.add_host_callback(_never_called)
+        return [operand]
 
-def _lower_not_saved(ctx: Any, operand: Any) -> list[Any]:
-    ctx.module_context.add_host_callback(_never_called)
-    return [operand]
+    primitive = Primitive("not_saved")
+    primitive.def_abstract_eval(lambda operand: operand)
+    batching.defvectorized(primitive)
+    mlir.register_lowering(primitive, lower)
+    return primitive
 
 
 def _never_called() -> None:
     """The Python function that programs seem to call."""
-
-
-mlir.register_lowering(_not_saved, _lower_not_saved)
