@@ -1,6 +1,5 @@
 """Run folders read back: their metrics, their trained models, and what these predict."""
 
-import dataclasses
 import functools
 import importlib
 import os
@@ -13,15 +12,14 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from fedjax_bal.config import Config, config_digest, run_digest, with_convolution
+from fedjax_bal.config import Config, config_digest, run_digest
 from fedjax_bal.data import are_tokens, normalised
 from fedjax_bal.engine.device import chunked
 from fedjax_bal.engine.host import Simulation, fetch
 from fedjax_bal.experiments.environment import versions
 from fedjax_bal.experiments.saved_runs import load_newest
-from fedjax_bal.experiments.setup import Comparison, set_up
+from fedjax_bal.experiments.setup import Comparison, set_up_to_read
 from fedjax_bal.jax_setup import package_settings
-from fedjax_bal.models import automatic
 from fedjax_bal.runs import MODEL_FORMATS, FolderError, RunFolder, SweepFolder, write_model
 from fedjax_bal.types import Array, Model, Variables
 from fedjax_bal.validate import is_number, one_of
@@ -212,11 +210,7 @@ class LoadedRun:
 
     @functools.cached_property
     def _comparison(self) -> Comparison:
-        # What has been trained on one machine can be read on any: forms of convolution differ in the last digits.
-        config = self.config
-        if automatic.choice()[0] != "builtin":
-            config = with_convolution(config, "fast", of="builtin")
-        return dataclasses.replace(set_up(config, self._data_dir, devices=1), config=self.config)
+        return set_up_to_read(self.config, self._data_dir, devices=1)
 
     def _about(self, trained: TrainedModel) -> dict[str, Any]:
         model, federation = trained.simulation.setting.model, trained.simulation.federation

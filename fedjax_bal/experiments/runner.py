@@ -27,7 +27,7 @@ from fedjax_bal.experiments.environment import (
 from fedjax_bal.experiments.grouping import SweepBatch, SweepRun
 from fedjax_bal.experiments.outline import program_line, run_outline
 from fedjax_bal.experiments.saved_runs import RunState, SavedRun, load_newest, pack
-from fedjax_bal.experiments.setup import Comparison, SharedInputs, set_up
+from fedjax_bal.experiments.setup import Comparison, SharedInputs, set_up, set_up_to_read
 from fedjax_bal.experiments.summary import (
     cost_of,
     known_runs,
@@ -78,8 +78,9 @@ class Runner:
         self.begun = None if fresh else folder.read_execution()
         begun = self.begun and self.begun.devices
         self.inputs = inputs or SharedInputs(data_dir, devices, begun)
+        self.unable = ""  # why this machine can't go on with the runs
         self.config = config = self._with_chosen_convolution(config, fresh=fresh)
-        self.comparison: Comparison = set_up(config, inputs=self.inputs)
+        self.comparison: Comparison = (set_up_to_read if self.unable else set_up)(config, inputs=self.inputs)
         processes().agree(self._data())
         if fresh:
             folder.begin(config, fresh=True)
@@ -96,11 +97,7 @@ class Runner:
         self.device: str | None = None  # that trains in this session: of a sweep's worker it may be another machine's
 
     def _with_chosen_convolution(self, config: Config, *, fresh: bool) -> Config:
-        """The configuration with the form of convolution that "auto" stands for: from the first session to the last.
-
-        Raises:
-            FolderError: the runs began with a form that this machine can't use.
-        """
+        """The configuration with the form of convolution that "auto" stands for: from the first session to the last."""
         methods = [config.for_method(index).model for index in range(len(config.methods))]
         if not any(model.convolution == AUTO and convolves(model.name) for model in methods):
             return with_convolution(config, "fast")  # it makes no difference
@@ -110,14 +107,13 @@ class Runner:
             return with_convolution(config, form)
         # All processes compute in the same form.
         reasons = [reason for _, reason in processes().share(automatic.choice()) if reason]
-        if form != AUTO and reasons:
-            raise FolderError(
-                f"{self.folder.path}: its runs began with convolution={form}, and {automatic.CANNOT}: {reasons[0]}; go "
-                f"on with a machine that can, or {START_OVER}"
-            )
+        if form != AUTO:
+            if reasons:
+                self.unable = f"its runs began with convolution={form}, and {automatic.CANNOT}: {reasons[0]}"
+            return with_convolution(config, form)
         if reasons:
             self.inputs.once("note on convolution", lambda: self.display.note(automatic.note(reasons[0])))
-        return with_convolution(config, "fast" if reasons else automatic.choice()[0] if form == AUTO else form)
+        return with_convolution(config, "fast" if reasons else automatic.choice()[0])
 
     def run(self) -> dict[str, Any]:
         """Trains the runs that are not finished; returns the summary, which is also on disk.
@@ -214,11 +210,14 @@ class Runner:
         """Makes the folder this session's, unless there is nothing to do in it.
 
         Raises:
-            FolderError: its runs would go on under other random numbers or another precision.
+            FolderError: its runs would go on under other random numbers, another precision, or another form of
+                convolution.
         """
         over = all(saved and self.over(run, saved.snapshot.round) for run, saved in starts.items())
         if over and self.before.get("finished") is True:
             return
+        if self.unable:
+            raise FolderError(f"{self.folder.path}: {self.unable}; go on with a machine that can, or {START_OVER}")
         settings = numeric_settings()
         differing = differing_settings(self.begun.settings, settings) if self.begun and any(starts.values()) else ""
         if differing:

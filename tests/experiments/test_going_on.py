@@ -142,6 +142,26 @@ def test_a_run_can_be_read_where_its_form_of_convolution_cannot_be_used(tmp_path
     assert run.config.model.convolution == "builtin"
 
 
+@pytest.mark.slow
+def test_a_finished_run_is_shown_where_it_could_not_go_on(tmp_path, monkeypatch):
+    if automatic.why_not_builtin():
+        pytest.skip(automatic.why_not_builtin())
+    path = tmp_path / "run"
+    config = lambda rounds: small_run.config(
+        tmp_path, "model={name: tiny_bn}", "seeds=[0]", f"training.rounds={rounds}"
+    )
+    with monkeypatch.context() as there:
+        there.setattr(automatic, "choice", lambda: ("builtin", ""))
+        small_run.run(path, config(1))
+    before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
+    monkeypatch.setattr(automatic, "why_not_builtin", lambda: "no such CPU")
+    monkeypatch.setattr(automatic, "choice", lambda: ("fast", "no such CPU"))
+    small_run.run(path, config(1))
+    with pytest.raises(FolderError, match="runs began with convolution=builtin"):
+        small_run.run(path, config(2))
+    assert {file: file.read_bytes() for file in path.rglob("*") if file.is_file()} == before
+
+
 def test_networks_without_convolutions_ask_no_machine(tmp_path, monkeypatch):
     monkeypatch.delattr(automatic, "choice")
     begin(tmp_path / "run", small_run.config(tmp_path, "seeds=[0]"))
