@@ -1,10 +1,11 @@
 """Every form of a convolution on the layers of the workloads: evidence for the rules in fedjax_bal/models/forms.
 
-    python benchmarks/forms.py [--layers W2 W5] [--repeats 7]
+    NPROC=1 python benchmarks/forms.py [--layers W2 W5] [--repeats 7]
 
-One client, one CPU device, warm, inside a compiled loop; the forms of a layer take turns and a cell is the median of
-the repeats in milliseconds. A star marks the form that the rules choose; "-" a form that the shape rules out. Run it
-with nothing else on the machine, pinned to one core: `taskset -c 0 python benchmarks/forms.py`.
+One client, one CPU device, warm, inside a compiled loop; the forms of a layer take turns and a cell is the least of the
+repeats in milliseconds of the processor's time, which other work on the machine hardly changes. A star marks the form
+that the rules of "fast" choose, a plus that of "builtin"; "-" is a form that the shape rules out. Of image gradients,
+which are convolutions again, "rule" is that in the form that "fast" chooses.
 """
 
 import functools
@@ -15,7 +16,7 @@ import _common
 import jax
 from jax import lax
 
-from fedjax_bal.models.forms import forward, gradients, rules
+from fedjax_bal.models.forms import automatic, builtin, forward, gradients, rules
 from fedjax_bal.models.geometry import Geometry, pad_images
 from fedjax_bal.types import Array
 
@@ -56,15 +57,16 @@ LAYERS = {
     "W5 shortcut": Layer(50, 32, 16, 32, 1, 2, 0),
 }
 
-FORWARD = ("direct", "by_patches", "by_blocks", "by_wide_kernel", "by_rows")
-BACKWARD = ("direct", "by_patches", "by_blocks", "by_rows")
+FORWARD = ("direct", "by_patches", "by_blocks", "by_wide_kernel", "by_rows", "builtin")
+BACKWARD = ("direct", "by_patches", "by_blocks", "by_rows", "builtin")
+IMAGES = ("spread", "rule", "builtin")
 
 
 def main() -> None:
     parser = _common.parser(__doc__, repeats=7)
     parser.add_argument("--layers", nargs="*", default=[""], help="only layers whose name starts so")
     arguments = parser.parse_args()
-    print(f"jax {jax.__version__}, {jax.devices()[0].device_kind}; milliseconds")
+    print(f"jax {jax.__version__}, {jax.devices()[0].device_kind}, {automatic.instruction_set()}; milliseconds")
     for name, layer in LAYERS.items():
         if name.startswith(tuple(arguments.layers)):
             for line in report(name, layer, arguments.repeats):
@@ -75,23 +77,39 @@ def report(name: str, layer: Layer, repeats: int) -> list[str]:
     """A line for the forward pass, one for the weight gradient, one for the image gradient."""
     images, kernel, cotangent = operands(layer)
     geometry, size = layer.geometry, (layer.size, layer.size)
-    ways = {way: functools.partial(getattr(forward, way), geometry=geometry) for way in FORWARD}
-    backs = {way: functools.partial(getattr(gradients, way), size=size, geometry=geometry) for way in BACKWARD}
+    of_forward = {way: getattr(forward, way) for way in FORWARD[:-1]} | {"builtin": builtin.convolve}
+    of_weights = {way: getattr(gradients, way) for way in BACKWARD[:-1]} | {"builtin": builtin.weight_gradient}
+    convolving = lambda form: lambda images, kernel: form(images, kernel, geometry)
+    deriving = lambda form: lambda images, cotangent: form(images, cotangent, size, geometry)
+    ways = {way: convolving(form) for way, form in of_forward.items()}
+    backs = {way: deriving(form) for way, form in of_weights.items()}
     for forms in (ways, backs):
         if layer.stride > 1:
             del forms["by_rows"]
     if layer.inputs > rules.FEW_INPUTS:
         del backs["by_blocks"]
-    chosen = called(rules.convolve, ways, images[0], kernel[0], geometry)
-    back = called(rules.weight_gradient, backs, images[0], cotangent[0], size, geometry)
-    lines = [
-        line(name, "forward", measured(ways, (images, kernel), repeats), chosen, FORWARD),
-        line(name, "weights", measured(backs, (images, cotangent), repeats), back, BACKWARD),
+    chosen = {
+        mark: (convolving(maps.convolve), deriving(maps.gradient), functools.partial(by_phases, layer, maps.back))
+        for mark, maps in (("*", rules.FORMS["fast"].alone), ("+", rules.FORMS["builtin"].alone))
+    }
+    phases = {"rule": chosen["*"][2], "builtin": functools.partial(by_phases, layer, builtin.convolve)}
+    if layer.stride > 1:
+        phases["spread"] = functools.partial(by_spreading, layer)
+    work = (
+        ("forward", ways, (images, kernel), FORWARD),
+        ("weights", backs, (images, cotangent), BACKWARD),
+        ("images", phases, (cotangent, kernel), IMAGES),
+    )
+    return [
+        line(
+            name,
+            what,
+            measured(forms, pair, repeats),
+            {mark: named(own[i], forms, pair) for mark, own in chosen.items()},
+            names,
+        )
+        for i, (what, forms, pair, names) in enumerate(work)
     ]
-    if layer.inputs > rules.FEW_INPUTS and layer.stride > 1:
-        forms = {"spread": functools.partial(by_spreading, layer), "phases": functools.partial(by_phases, layer)}
-        lines.append(line(name, "images", measured(forms, (cotangent, kernel), repeats), "phases", tuple(forms)))
-    return lines
 
 
 def operands(layer: Layer) -> tuple[Array, Array, Array]:
@@ -107,10 +125,11 @@ def operands(layer: Layer) -> tuple[Array, Array, Array]:
     return images, kernel, cotangent
 
 
-def called(rule: Callable, forms: dict[str, functools.partial], *arguments: object) -> str:
+def named(rule: Callable, forms: dict[str, Callable], pair: tuple[Array, Array]) -> str:
     """Name of the form that a rule chooses: the one with the same trace."""
-    traced = str(jax.make_jaxpr(lambda first, second: rule(first, second, *arguments[2:]))(*arguments[:2]))
-    same = [way for way, form in forms.items() if str(jax.make_jaxpr(form)(*arguments[:2])) == traced]
+    first, second = (operand[0] for operand in pair)
+    traced = str(jax.make_jaxpr(rule)(first, second))
+    same = [way for way, form in forms.items() if str(jax.make_jaxpr(form)(first, second)) == traced]
     return same[0] if same else ""
 
 
@@ -122,11 +141,11 @@ def by_spreading(layer: Layer, cotangent: Array, kernel: Array) -> Array:
     return forward.direct(spread, kernel[::-1, ::-1].transpose(0, 1, 3, 2), Geometry((1, 1), (pads, pads)))
 
 
-def by_phases(layer: Layer, cotangent: Array, kernel: Array) -> Array:
-    """The image gradient as the package computes it."""
+def by_phases(layer: Layer, convolve: Callable, cotangent: Array, kernel: Array) -> Array:
+    """The image gradient as the package computes it, through a form of the convolution."""
     image = (layer.side, layer.side)
     phases, back = gradients.phase_kernel(kernel, layer.geometry, image, cotangent.shape[1:3])
-    return gradients.interleave_phases(rules.convolve(cotangent, phases, back), layer.geometry.strides, image)
+    return gradients.interleave_phases(convolve(cotangent, phases, back), layer.geometry.strides, image)
 
 
 def measured(forms: dict[str, Callable], pair: tuple[Array, Array], repeats: int) -> dict[str, float]:
@@ -139,11 +158,12 @@ def measured(forms: dict[str, Callable], pair: tuple[Array, Array], repeats: int
         return lax.fori_loop(1, LOOP, lambda i, _: turn(i), turn(0))
 
     programs = {way: functools.partial(jax.jit(functools.partial(looped, form)), *pair) for way, form in forms.items()}
-    return {way: 1e3 * spent / LOOP for way, spent in _common.median_seconds(programs, repeats).items()}
+    return {way: 1e3 * spent / LOOP for way, spent in _common.least_cpu_seconds(programs, repeats).items()}
 
 
-def line(name: str, what: str, spent: dict[str, float], chosen: str, ways: tuple[str, ...]) -> str:
-    cells = [f"{way} {spent[way]:.3f}{'*' if way == chosen else ''}" if way in spent else f"{way} -" for way in ways]
+def line(name: str, what: str, spent: dict[str, float], chosen: dict[str, str], ways: tuple[str, ...]) -> str:
+    marks = {way: "".join(mark for mark, own in chosen.items() if own == way) for way in ways}
+    cells = [f"{way} {spent[way]:.3f}{marks[way]}" if way in spent else f"{way} -" for way in ways]
     return f"{name:12} {what:8} " + "  ".join(cells)
 
 

@@ -76,6 +76,14 @@ def pytest_runtest_teardown():
         registered.forget()
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _convolution():
+    """Makes "auto" the same form of convolution on all machines."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fedjax_bal.models.forms.automatic.choice", lambda: ("fast", ""))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _few_programs():
     """Frees compiled programs before there are too many: each takes about 25 memory maps, of which Linux allows 65,530.

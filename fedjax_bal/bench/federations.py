@@ -22,7 +22,7 @@ def federate(workload: Workload, data_dir: str | None = None, seed: int = 0) -> 
     )
 
 
-def model_of(workload: Workload, convolution: str = "fast") -> Model:
+def model_of(workload: Workload, convolution: str = "auto") -> Model:
     """Builds the workload's model."""
     source = workload.source
     return models.build(
@@ -35,7 +35,7 @@ def simulation_of(
     federation: Federation,
     clients_per_round: int | None = None,
     execution: Execution = Execution(rounds_per_dispatch=1),
-    convolution: str = "fast",
+    convolution: str = "auto",
     method: str = "fedavg",
 ) -> Simulation:
     """Builds a recipe, by default federated averaging, on a workload, evaluated on a single image."""

@@ -26,6 +26,8 @@ from fedjax_bal.config.parameters import parameters
 from fedjax_bal.config.problems import ConfigError, KeyPath, dotted_path, nearest_choices, raise_all, received_value
 from fedjax_bal.config.reference import KeyReference, explained, json_schema, key_references
 from fedjax_bal.config.resolved import (
+    AUTO,
+    AUTO_FORMS,
     config_digest,
     config_leaves,
     continues,
@@ -35,12 +37,15 @@ from fedjax_bal.config.resolved import (
     resolved_yaml,
     run_digest,
     setting_leaves,
+    with_convolution,
 )
 from fedjax_bal.config.schema import Sections
 from fedjax_bal.config.sections import check_section, merge_sections, to_plain, without_defaults
 from fedjax_bal.config.yaml_text import LARGEST_YAML, dump_yaml, parse_yaml, read_yaml
 
 __all__ = [
+    "AUTO",
+    "AUTO_FORMS",
     "LARGEST_YAML",
     "AuxiliarySection",
     "ClientTestSection",
@@ -91,6 +96,7 @@ __all__ = [
     "setting_leaves",
     "to_plain",
     "with_absolute_paths",
+    "with_convolution",
     "with_paper_setting",
     "without_defaults",
 ]

@@ -176,14 +176,16 @@ class ModelSection(Variant):
 
     Attributes:
         name: one of `fedjax_bal.models.MODELS`; its options stand beside it.
-        convolution: `fast`; `onednn`, faster on CPUs, once `python -m fedjax_bal.models.onednn` has compiled it; or
-            `plain` for what needs second derivatives, on a single device of a CPU.
+        convolution: `auto` for the best that the machine can run, `builtin` or `fast`, with which the run then goes on
+            anywhere; `fast`, in XLA; `builtin`, through jaxlib's own oneDNN, for CPUs; `onednn`, once `python -m
+            fedjax_bal.models.onednn` has compiled it; or `plain` for what needs second derivatives, on a single device
+            of a CPU.
     """
 
     choice: ClassVar[str | None] = "name"
 
     name: Annotated[str, OneOf(lambda: ModelSection.names())] = "mlp"
-    convolution: Literal["fast", "onednn", "plain"] = "fast"
+    convolution: Literal["auto", "fast", "builtin", "onednn", "plain"] = "auto"
 
     @classmethod
     def names(cls) -> Sequence[str]:

@@ -15,6 +15,8 @@ from fedjax_bal.config.yaml_text import dump_yaml, parse_yaml
 _SEEDS = ("seeds", "partition_seeds")
 _NO_SETTING = ("name", "paper", "plugins", "execution", "evaluation.target_accuracy")  # change no accuracy
 _PRECISION = "execution.precision"
+AUTO, AUTO_FORMS = "auto", ("builtin", "fast")
+"""The value of `model.convolution` that a run replaces, and what it may become."""
 
 
 def resolved_yaml(config: Config) -> str:
@@ -23,6 +25,29 @@ def resolved_yaml(config: Config) -> str:
     `load_config` reads it back to an equal configuration; equal configurations give equal bytes.
     """
     return dump_yaml(_sheet(config))
+
+
+def with_convolution(config: Config, form: str, of: str = AUTO) -> Config:
+    """The configuration with a form of convolution in place of "auto" or another, in the methods' own sections too.
+
+    Example:
+        >>> from fedjax_bal.config import load_config
+        >>> config = load_config(None, ["methods=[fedavg, {recipe: fedprox, model: {convolution: fast}}]"])
+        >>> chosen = with_convolution(config, "builtin")
+        >>> [chosen.for_method(index).model.convolution for index in (0, 1)]
+        ['builtin', 'fast']
+    """
+
+    def replaced(method: MethodEntry) -> MethodEntry:
+        model = method.overrides.get("model", {})
+        if model.get("convolution") != of:
+            return method
+        return method.model_copy(update={"overrides": method.overrides | {"model": model | {"convolution": form}}})
+
+    model = config.model
+    if model.convolution == of:
+        model = model.model_copy(update={"convolution": form})
+    return config.model_copy(update={"model": model, "methods": tuple(map(replaced, config.methods))})
 
 
 def is_resolved(text: str, config: Config) -> bool:

@@ -18,7 +18,7 @@ from fedjax_bal.engine.device import chunked
 from fedjax_bal.engine.host import Simulation, fetch
 from fedjax_bal.experiments.environment import versions
 from fedjax_bal.experiments.saved_runs import load_newest
-from fedjax_bal.experiments.setup import Comparison, set_up
+from fedjax_bal.experiments.setup import Comparison, set_up_to_read
 from fedjax_bal.jax_setup import package_settings
 from fedjax_bal.runs import MODEL_FORMATS, FolderError, RunFolder, SweepFolder, write_model
 from fedjax_bal.types import Array, Model, Variables
@@ -210,7 +210,7 @@ class LoadedRun:
 
     @functools.cached_property
     def _comparison(self) -> Comparison:
-        return set_up(self.config, self._data_dir, devices=1)
+        return set_up_to_read(self.config, self._data_dir, devices=1)
 
     def _about(self, trained: TrainedModel) -> dict[str, Any]:
         model, federation = trained.simulation.setting.model, trained.simulation.federation

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_bal.config import Config
+from fedjax_bal.config import AUTO, Config, with_convolution
 from fedjax_bal.contrib.trackers import Mirror
 from fedjax_bal.engine.host import DispatchResult, Snapshot, describe_faults, fetch
 from fedjax_bal.engine.processes import processes
@@ -27,7 +27,7 @@ from fedjax_bal.experiments.environment import (
 from fedjax_bal.experiments.grouping import SweepBatch, SweepRun
 from fedjax_bal.experiments.outline import program_line, run_outline
 from fedjax_bal.experiments.saved_runs import RunState, SavedRun, load_newest, pack
-from fedjax_bal.experiments.setup import Comparison, SharedInputs, set_up
+from fedjax_bal.experiments.setup import Comparison, SharedInputs, set_up, set_up_to_read
 from fedjax_bal.experiments.summary import (
     cost_of,
     known_runs,
@@ -37,7 +37,9 @@ from fedjax_bal.experiments.summary import (
     summarise_state,
 )
 from fedjax_bal.experiments.training import BatchTraining
+from fedjax_bal.models import automatic, convolves
 from fedjax_bal.runs import START_OVER, Execution, FolderError, RunFolder, checkpoint
+from fedjax_bal.target import target_platform
 
 
 class Runner:
@@ -70,13 +72,15 @@ class Runner:
         inputs: SharedInputs | None = None,
         detail: Callable[[str], None] | None = None,
     ) -> None:
-        self.config, self.folder, self.display = config, folder, display
+        self.folder, self.display = folder, display
         self.should_stop, self.mirror, self.detail = should_stop, mirror, detail
         # Read before anything is changed, so that a folder that can't go on stays as it is.
         self.begun = None if fresh else folder.read_execution()
         begun = self.begun and self.begun.devices
         self.inputs = inputs or SharedInputs(data_dir, devices, begun)
-        self.comparison: Comparison = set_up(config, inputs=self.inputs)
+        self.unable = ""  # why this machine can't go on with the runs
+        self.config = config = self._with_chosen_convolution(config, fresh=fresh)
+        self.comparison: Comparison = (set_up_to_read if self.unable else set_up)(config, inputs=self.inputs)
         processes().agree(self._data())
         if fresh:
             folder.begin(config, fresh=True)
@@ -91,6 +95,25 @@ class Runner:
         self._stop_asked = False
         self.swept, self.data_dir = inputs is not None, inputs.data_dir if inputs else data_dir
         self.device: str | None = None  # that trains in this session: of a sweep's worker it may be another machine's
+
+    def _with_chosen_convolution(self, config: Config, *, fresh: bool) -> Config:
+        """The configuration with the form of convolution that "auto" stands for: from the first session to the last."""
+        methods = [config.for_method(index).model for index in range(len(config.methods))]
+        if not any(model.convolution == AUTO and convolves(model.name) for model in methods):
+            return with_convolution(config, "fast")  # it makes no difference
+        find = lambda: AUTO if fresh else self.folder.begun_form(config) or AUTO
+        form = processes().from_first(find, str.encode, bytes.decode)
+        if form == "fast":
+            return with_convolution(config, form)
+        # All processes compute in the same form.
+        reasons = [reason for _, reason in processes().share(automatic.choice()) if reason]
+        if form != AUTO:
+            if reasons:
+                self.unable = f"its runs began with convolution={form}, and {automatic.CANNOT}: {reasons[0]}"
+            return with_convolution(config, form)
+        if reasons:
+            self.inputs.once("note on convolution", lambda: self.display.note(automatic.note(reasons[0])))
+        return with_convolution(config, "fast" if reasons else automatic.choice()[0])
 
     def run(self) -> dict[str, Any]:
         """Trains the runs that are not finished; returns the summary, which is also on disk.
@@ -187,11 +210,14 @@ class Runner:
         """Makes the folder this session's, unless there is nothing to do in it.
 
         Raises:
-            FolderError: its runs would go on under other random numbers or another precision.
+            FolderError: its runs would go on under other random numbers, another precision, or another form of
+                convolution.
         """
         over = all(saved and self.over(run, saved.snapshot.round) for run, saved in starts.items())
         if over and self.before.get("finished") is True:
             return
+        if self.unable:
+            raise FolderError(f"{self.folder.path}: {self.unable}; go on with a machine that can, or {START_OVER}")
         settings = numeric_settings()
         differing = differing_settings(self.begun.settings, settings) if self.begun and any(starts.values()) else ""
         if differing:
@@ -205,7 +231,13 @@ class Runner:
             self.display.note(
                 f"begun on {self.begun.devices} device(s), goes on with {devices}: last digits may differ"
             )
-        self.folder.write_execution(Execution(devices, settings))
+        instructions = automatic.instruction_set() if target_platform() == "cpu" else ""
+        if self.begun and self.begun.instructions not in ("", instructions):
+            self.display.note(
+                f"begun with {self.begun.instructions}, goes on with {instructions or 'other instructions'}: last "
+                "digits may differ"
+            )
+        self.folder.write_execution(Execution(devices, settings, instructions))
 
     def rewind(self, run: tuple[int, int]) -> SavedRun | None:
         """Takes a run back to its newest checkpoint; None for its start."""

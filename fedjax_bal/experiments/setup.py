@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 
 from fedjax_bal import data, models, recipes
-from fedjax_bal.config import Config, MethodConfig, SelectionSection
+from fedjax_bal.config import Config, MethodConfig, SelectionSection, with_convolution
 from fedjax_bal.engine.device import Layout, TestSet, chunked, padded
 from fedjax_bal.engine.host import FineTuner, Simulation, build, device_count, divide, replicate
 from fedjax_bal.experiments.leaks import check_attack
 from fedjax_bal.experiments.rows_used import rows_used
 from fedjax_bal.experiments.splits import SetupError, explained, split_rows
+from fedjax_bal.models import automatic
 from fedjax_bal.optim import Opaque, Optimizer, optimizer
 from fedjax_bal.options import Participation
 from fedjax_bal.parts import SERVER_ROWS
@@ -190,6 +191,17 @@ def set_up(
     distinct = config.seeds if config.partition_seeds else config.seeds[:1]
     first, *others = (_on_partition_of(seed, config, inputs) for seed in distinct)
     return dataclasses.replace(first, others=dict(zip(distinct[1:], others, strict=True)))
+
+
+def set_up_to_read(
+    config: Config, data_dir: str | os.PathLike | None = None, devices: int | None = None, **options: Any
+) -> Comparison:
+    """As `set_up`, on any machine: what was trained with "builtin" convolutions is set up with "fast" without them.
+
+    The two differ in the last digits, so that runs can be read, but must not go on.
+    """
+    usable = config if automatic.choice()[0] == "builtin" else with_convolution(config, "fast", of="builtin")
+    return dataclasses.replace(set_up(usable, data_dir, devices, **options), config=config)
 
 
 def _on_partition_of(seed: int, config: Config, inputs: SharedInputs) -> Comparison:

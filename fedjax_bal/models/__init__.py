@@ -10,6 +10,7 @@ from fedjax_bal.models import convolution
 from fedjax_bal.models.cosine import simplex, unit, with_cosine_head
 from fedjax_bal.models.dcgan import Dcgan, build_dcgan
 from fedjax_bal.models.derivatives import any_derivative, differentiable
+from fedjax_bal.models.forms import automatic
 from fedjax_bal.models.generator import Generator, build_generator
 from fedjax_bal.models.image_networks import doubled_twice, enlarging
 from fedjax_bal.models.layers import Conv, Linear, flatten
@@ -21,6 +22,7 @@ from fedjax_bal.models.registry import (
     BATCH_NORMALISED,
     MODELS,
     build,
+    convolves,
     normalisation,
     num_params,
     options,
@@ -41,11 +43,13 @@ __all__ = [
     "Linear",
     "Normalisation",
     "any_derivative",
+    "automatic",
     "build",
     "build_dcgan",
     "build_generator",
     "check_is_model",
     "convolution",
+    "convolves",
     "differentiable",
     "doubled_twice",
     "enlarging",

@@ -22,7 +22,7 @@ from jax.custom_batching import custom_vmap
 from jaxtyping import Array, Float
 
 from fedjax_bal.models.derivatives import fast_derivative
-from fedjax_bal.models.forms import gradients
+from fedjax_bal.models.forms import automatic, gradients
 from fedjax_bal.models.forms.depthwise import depthwise
 from fedjax_bal.models.forms.rules import FORMS, keep_apart
 from fedjax_bal.models.geometry import LAYOUT, Geometry, plain_convolution
@@ -60,7 +60,7 @@ def convolution(
         dimension_numbers: must be those of `[B, H, W, K]` and `[h, w, K, O]`.
         feature_group_count: number of groups of input and output channels; each has a kernel of its own.
         precision: must be None.
-        form: one of `fedjax_bal.models.forms.rules.FORMS`.
+        form: one of `fedjax_bal.models.forms.rules.FORMS`, or "auto", see `fedjax_bal.models.forms.automatic`.
 
     Returns:
         `[B, H', W', O]`.
@@ -76,7 +76,7 @@ def convolution(
     _refuse_unsupported(images, kernel, lhs_dilation, rhs_dilation, dimension_numbers, feature_group_count, precision)
     if isinstance(padding, str):
         padding = lax.padtype_to_pads(images.shape[1:3], kernel.shape[:2], window_strides, padding)
-    geometry = _geometry(window_strides, padding)
+    geometry, form = _geometry(window_strides, padding), automatic.form() if form == "auto" else form
     if feature_group_count == 1:
         return _differentiable(geometry, form)(images, kernel)
     if kernel.shape[2] == 1:
@@ -86,11 +86,16 @@ def convolution(
 
 def of_name(name: str) -> Callable[..., Array]:
     """The convolution of a name, with the signature of `jax.lax.conv_general_dilated`."""
-    choices = {form: functools.partial(convolution, form=form) for form in FORMS} | {"plain": lax.conv_general_dilated}
+    choices: dict[str, Callable[..., Array]] = {
+        form: functools.partial(convolution, form=form) for form in ("auto", *FORMS)
+    }
+    choices["plain"] = lax.conv_general_dilated
     if name not in choices:
         raise ValueError(f"convolution={name!r} is unknown: choose one of {', '.join(map(repr, choices))}.")
     if name == "onednn":
         library.check_built()
+    if name == "builtin":
+        automatic.check_builtin()
     return choices[name]
 
 

@@ -23,7 +23,7 @@ def from_linen(
     num_classes: int,
     head: str = HEAD,
     *,
-    convolution: str = "fast",
+    convolution: str = "auto",
     dtype: Any = None,
 ) -> Model:
     """Makes a model from a `flax.linen` module, which stays as it is.

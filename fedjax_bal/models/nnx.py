@@ -20,7 +20,7 @@ def from_nnx(
     num_classes: int,
     head: str = HEAD,
     *,
-    convolution: str = "fast",
+    convolution: str = "auto",
     dtype: Any = None,
 ) -> Model:
     """Makes a model from a `flax.nnx` module, which stays as it is.

@@ -31,8 +31,8 @@ class _Entry(NamedTuple):
     """A network's entry in the registry."""
 
     description: str
-    # body(convolve, **options), or body(convolve, reductions, **options) with batch normalisation; its signature
-    # declares the options, see `options_of`.
+    # body(**options), body(convolve, **options) with convolutions, or body(convolve, reductions, **options) with batch
+    # normalisation too; its signature declares the options, see `options_of`.
     body: Callable[..., Any]
     smallest: int  # side of the smallest image that it takes, in pixels
     head_bias: bool = True
@@ -47,8 +47,7 @@ def own_model(build: Callable[..., Model], description: str) -> _Entry:
     return _Entry(description, build, 1, ready=True, any_shape=True)
 
 
-def _mlp(convolve: Convolution, hidden: Annotated[tuple[int, ...], sizes()] = (64,)) -> nn.Module:
-    del convolve
+def _mlp(hidden: Annotated[tuple[int, ...], sizes()] = (64,)) -> nn.Module:
     return networks.Mlp(hidden)
 
 
@@ -217,12 +216,22 @@ def normalisation(name: str, given: Mapping[str, Any]) -> Normalisation | None:
     return None if entry.ready else Normalisation(layers, layers and given.get("norm", "batch") == "batch")
 
 
+def convolves(name: str) -> bool:
+    """Tells whether a model has convolutions, so that their form matters.
+
+    Example:
+        >>> convolves("resnet8"), convolves("mlp")
+        (True, False)
+    """
+    return bool({"convolve", "convolution"} & set(inspect.signature(_entry(name).body).parameters))
+
+
 def build(
     name: str,
     num_classes: int,
     input_shape: tuple[int, ...],
     *,
-    convolution: str = "fast",
+    convolution: str = "auto",
     **options: Any,
 ) -> Model:
     """Builds a model by name.
@@ -231,9 +240,12 @@ def build(
         name: one of `MODELS`.
         num_classes: C.
         input_shape: `(H, W, K)`, height and width in pixels, then channels; for "mlp" any shape, which it flattens.
-        convolution: "fast"; "onednn", faster on CPUs, once it is compiled (see `fedjax_bal.models.onednn`); or "plain"
-            for JAX's own, which is slower but has second derivatives. On CPUs use "plain" with a single device: XLA's
-            convolution may return wrong numbers when two devices use it at a time.
+        convolution: "auto" for the best that the machine can run, which is "builtin" on CPUs that can (see
+            `fedjax_bal.models.forms.automatic`) and "fast" elsewhere; "fast", in XLA, the same on all machines;
+            "builtin", through jaxlib's own oneDNN; "onednn", faster still, once it is compiled (see
+            `fedjax_bal.models.onednn`); or "plain" for JAX's own, which is slower but has second derivatives. On CPUs
+            use "plain" with a single device: XLA's convolution may return wrong numbers when two devices use it at a
+            time.
         **options: those that `options(name)` names, `hidden=(128,)` for "mlp".
 
     Returns:
@@ -270,7 +282,8 @@ def _build(
     if entry.ready:
         form = {"convolution": convolution} if "convolution" in inspect.signature(entry.body).parameters else {}
         return entry.body(num_classes, input_shape, **dict(options), **form)._replace(name=name, options=options)
-    layers: list[Any] = [convolutions.of_name(convolution)]
+    convolve = convolutions.of_name(convolution)
+    layers: list[Any] = [convolve] if convolves(name) else []
     if entry.batch_normalised:
         layers.append(REDUCTIONS.get(convolution, XLA_REDUCTIONS))
     body = entry.body(*layers, **dict(options))

@@ -15,6 +15,8 @@ import numpy as np
 from pydantic import ValidationError
 
 from fedjax_bal.config import (
+    AUTO,
+    AUTO_FORMS,
     Config,
     ConfigError,
     continues,
@@ -24,6 +26,7 @@ from fedjax_bal.config import (
     received_value,
     resolved_yaml,
     run_digest,
+    with_convolution,
 )
 from fedjax_bal.files import parse_json
 from fedjax_bal.options import MOST_DEVICES
@@ -78,10 +81,13 @@ class Execution(NamedTuple):
     Attributes:
         devices: the number of devices that share the work.
         settings: what random numbers and rounding depend on, by name.
+        instructions: the CPU's vector instructions, on which rounding depends; empty for other devices, and in folders
+            of earlier versions.
     """
 
     devices: int
     settings: Mapping[str, str]
+    instructions: str = ""
 
 
 class ExaminedLine(NamedTuple):
@@ -180,7 +186,8 @@ class RunFolder:
                 f"{file}: is missing or damaged, so that it isn't known how the run was begun; put back a copy of it, "
                 f"or {START_OVER}"
             )
-        return Execution(devices, {str(name): str(value) for name, value in settings.items()})
+        instructions = str(values.get("instructions", ""))
+        return Execution(devices, {str(name): str(value) for name, value in settings.items()}, instructions)
 
     def read_devices(self) -> int | None:
         """The number of devices that the folder's runs were begun with; None for runs without a checkpoint."""
@@ -387,14 +394,15 @@ class RunFolder:
         Raises:
             FolderError: it holds something else than a run, or can't be read.
         """
-        if self._is_of(config):
+        if self.begun_form(config):
             return ""
         if missing := self.missing_plugins():
             return f"plugins: made with {', '.join(missing)}, not loaded here; give it with --plugin to go on there"
         here = self._read_owner()
-        if here is None or continues(config, here):
+        if here is None:
             return ""
-        differing = differences(here, config)
+        form = here.model.convolution
+        differing = differences(here, with_convolution(config, form) if form in AUTO_FORMS else config)
         return "\n  ".join(differing[:8] + (["..."] if len(differing) > 8 else []))
 
     def check_owner(self, config: Config) -> None:
@@ -406,12 +414,24 @@ class RunFolder:
                 f"--out, or ask for the same configuration. They differ in\n  {differing}"
             )
 
-    def _is_of(self, config: Config) -> bool:
-        """Whether the folder is that of this very configuration: most are, and parsing takes long in a large sweep."""
-        try:
-            return self.files.read(_CONFIG) == resolved_yaml(config).encode()
+    def begun_form(self, config: Config) -> str | None:
+        """The form of convolution in place of "auto" with which a configuration continues the folder's; None if none.
+
+        So a run goes on with the form that it began with, on a machine where "auto" would be another, too.
+
+        Raises:
+            FolderError: it holds something else than a run, or can't be read.
+        """
+        asked = {form: with_convolution(config, form) for form in (*AUTO_FORMS, AUTO)}
+        try:  # most are of this very configuration, and parsing takes long in a large sweep
+            known = self.files.read(_CONFIG)
+            found = next((form for form, own in asked.items() if resolved_yaml(own).encode() == known), None)
         except OSError:
-            return False
+            found = None
+        if found or self.missing_plugins():
+            return found
+        here = self._read_owner()
+        return here and next((form for form, own in asked.items() if continues(own, here)), None)
 
     def _read_owner(self) -> Config | None:
         names, file = self.files.names(), self.path / _CONFIG

@@ -71,7 +71,7 @@ def test_a_built_in_configuration_is_the_file_in_configs():
 
 def test_defaults_are_filled_in():
     config = load_config(BUILTIN)
-    assert config.model.convolution == "fast"
+    assert config.model.convolution == "auto"
     assert config.training.drop_last is False
     assert config.training.optimizer.weight_decay == 0.0
     assert config.training.optimizer.decay == 1.0
@@ -312,7 +312,10 @@ def test_differences_name_the_keys():
         ("speed={name: constant, steps_per_s: 0}", ["speed.steps_per_s: received 0, must be a finite number above 0"]),
         ("speed.deadline=2", ["speed.deadline: unknown key for unlimited; allowed: name"]),
         ("delivery={name: trace}", ["delivery.file: missing, must be the path of a file"]),
-        ("model.convolution=quick", ["model.convolution: received 'quick'; allowed: fast, onednn, plain"]),
+        (
+            "model.convolution=quick",
+            ["model.convolution: received 'quick'; allowed: auto, builtin, fast, onednn, plain"],
+        ),
         ("availability.p=0", ["availability.p: received 0, must be a finite number above 0 and of at most 1"]),
         ("delivery.p=0.5", ["delivery.p: unknown key for always; allowed: name"]),
         ("evaluation.target_accuracy=60", ["received 60, must be a finite number above 0 and of at most 1, or null"]),
@@ -851,7 +854,7 @@ def test_own_files_are_written_out():
 def test_options_of_models_are_keys(model, options, written, write):
     config = load_config(BUILTIN, [f"model={model}"])
     assert config.model.parameters == options
-    assert {"convolution": "fast", **written}.items() <= yaml.safe_load(resolved_yaml(config))["model"].items()
+    assert {"convolution": "auto", **written}.items() <= yaml.safe_load(resolved_yaml(config))["model"].items()
     assert reloaded(config, write) == config
     assert load_config(BUILTIN, [f"model={model}", "model.name=tiny_bn"]).model.parameters == {}
 

@@ -8,11 +8,14 @@ import numpy as np
 import pytest
 import quick
 import small_run
+import yaml
 
 from fedjax_bal.experiments import Stopped
 from fedjax_bal.experiments.environment import numeric_settings
+from fedjax_bal.experiments.loaded_run import load_run
 from fedjax_bal.experiments.runner import Runner
 from fedjax_bal.experiments.saved_runs import saved_template
+from fedjax_bal.models import automatic
 from fedjax_bal.runs import Execution, FolderError, RunFolder
 
 METHODS = ("fedavg", "control variates")
@@ -94,6 +97,84 @@ def test_a_run_goes_on_with_the_devices_that_it_began_with(tmp_path):
     assert json.loads(record.read_text())["devices"] == 1
     small_run.run(path, short(tmp_path, 6), fresh=True)
     assert json.loads(record.read_text())["devices"] == 2
+
+
+def begin(path, config, **options):
+    """The notes of a session that begins a folder, or goes on in it, and trains nothing."""
+    display, folder = small_run.Quiet(), RunFolder(path)
+    with folder.claimed(config):
+        runner = Runner(config, folder, display, **options)
+        runner.resume()
+        Runner(config, RunFolder(path), display, inputs=runner.inputs)
+    return display.notes
+
+
+def test_a_run_goes_on_with_the_form_of_convolution_that_it_began_with_or_stops(tmp_path, monkeypatch):
+    path, config = tmp_path / "run", small_run.config(tmp_path, "model={name: tiny_bn}", "seeds=[0]")
+    form = lambda: yaml.safe_load((path / "config.yaml").read_text())["model"]["convolution"]
+    monkeypatch.setattr(automatic, "why_not_builtin", lambda: "")
+    monkeypatch.setattr(automatic, "choice", lambda: ("builtin", ""))
+    assert begin(path, config) == []
+    assert form() == "builtin"
+    assert begin(path, config) == []
+    text = (path / "config.yaml").read_text()
+    monkeypatch.setattr(automatic, "choice", lambda: ("fast", "no such CPU"))
+    with pytest.raises(FolderError, match=r"runs began with convolution=builtin, and .*: no such CPU; .*--fresh"):
+        begin(path, config)
+    assert (path / "config.yaml").read_text() == text
+    (note,) = begin(path, config, fresh=True)
+    assert note == "convolution: fast, as jaxlib's own oneDNN can't be used here: no such CPU"
+    assert form() == "fast"
+    monkeypatch.setattr(automatic, "choice", lambda: ("builtin", ""))
+    assert begin(path, config) == []
+    assert form() == "fast"
+
+
+def test_a_run_can_be_read_where_its_form_of_convolution_cannot_be_used(tmp_path, monkeypatch):
+    path, config = tmp_path / "run", small_run.config(tmp_path, "model={name: tiny_bn}", "seeds=[0]")
+    with monkeypatch.context() as there:
+        there.setattr(automatic, "why_not_builtin", lambda: "")
+        there.setattr(automatic, "choice", lambda: ("builtin", ""))
+        begin(path, config)
+    monkeypatch.setattr(automatic, "why_not_builtin", lambda: "no such CPU")
+    run = load_run(path)
+    assert run.model.name == "tiny_bn"
+    assert run.config.model.convolution == "builtin"
+
+
+@pytest.mark.slow
+def test_a_finished_run_is_shown_where_it_could_not_go_on(tmp_path, monkeypatch):
+    if automatic.why_not_builtin():
+        pytest.skip(automatic.why_not_builtin())
+    path = tmp_path / "run"
+    config = lambda rounds: small_run.config(
+        tmp_path, "model={name: tiny_bn}", "seeds=[0]", f"training.rounds={rounds}"
+    )
+    with monkeypatch.context() as there:
+        there.setattr(automatic, "choice", lambda: ("builtin", ""))
+        small_run.run(path, config(1))
+    before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
+    monkeypatch.setattr(automatic, "why_not_builtin", lambda: "no such CPU")
+    monkeypatch.setattr(automatic, "choice", lambda: ("fast", "no such CPU"))
+    small_run.run(path, config(1))
+    with pytest.raises(FolderError, match="runs began with convolution=builtin"):
+        small_run.run(path, config(2))
+    assert {file: file.read_bytes() for file in path.rglob("*") if file.is_file()} == before
+
+
+def test_networks_without_convolutions_ask_no_machine(tmp_path, monkeypatch):
+    monkeypatch.delattr(automatic, "choice")
+    begin(tmp_path / "run", small_run.config(tmp_path, "seeds=[0]"))
+    assert yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["model"]["convolution"] == "fast"
+
+
+def test_a_run_that_goes_on_with_other_instructions_says_so(tmp_path, monkeypatch):
+    path, config = tmp_path / "run", small_run.config(tmp_path, "seeds=[0]")
+    monkeypatch.setattr(automatic, "instruction_set", lambda: "AVX512")
+    begin(path, config)
+    assert json.loads((path / "execution.json").read_text())["instructions"] == "AVX512"
+    monkeypatch.setattr(automatic, "instruction_set", lambda: "AVX2")
+    assert begin(path, config) == ["begun with AVX512, goes on with AVX2: last digits may differ"]
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,9 @@ __all__ = [
 RENAMED: Mapping[str, str] = {}
 """Parts of a leaf's path, and metrics, whose names have changed since the records were made: the new name, the old."""
 
+CONVOLUTION = "fast"
+"""The form of convolution of all records, the same on all machines."""
+
 MAP = {"strategy": "map", "devices": 1}
 """One client after another on one device."""
 
@@ -58,7 +61,7 @@ class Federation(NamedTuple):
 def simulation(recipe: Any, model: tuple[str, Mapping[str, Any]], own: Federation, test: Any, **options: Any) -> Any:
     """A simulation of a recipe, from values that have nothing to do with how options are grouped."""
     name, arguments = model
-    built = models.build(name, own.classes, own.images.shape[1:], **arguments)
+    built = models.build(name, own.classes, own.images.shape[1:], convolution=CONVOLUTION, **arguments)
     federation = data.federate(own.images, own.labels, own.rows, own.classes, own.auxiliary, tests=own.tests)
     return build(recipe, built, federation, test, **options)
 

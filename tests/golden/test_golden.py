@@ -3,7 +3,9 @@
 import math
 
 import pytest
-from golden import cases, configs, pages, states, texts
+from golden import cases, configs, doors, pages, states, texts
+
+from fedjax_bal.models.forms import automatic, rules
 
 
 def compare(name, new, alike=str.__eq__):
@@ -23,6 +25,22 @@ def test_final_states_are_as_recorded(name):
 @pytest.mark.parametrize("name", cases.CASES)
 def test_final_states_are_as_recorded_in_every_layout(name):
     compare(states.file_of(name), states.record(name), states.alike(name))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name, case in cases.CASES.items() if case.model == cases.BATCH_NORM])
+def test_final_states_with_built_in_convolutions_are_as_recorded(name, monkeypatch):
+    if automatic.why_not_builtin():
+        pytest.skip(automatic.why_not_builtin())
+    monkeypatch.setattr(rules, "FEW_PRODUCTS", 1)
+    monkeypatch.setattr(doors, "CONVOLUTION", "builtin")
+    for kept in (states._base, states._starts, states._outcomes):
+        kept.cache_clear()
+    try:
+        compare(states.file_of(name), states.record(name, layouts=False), states.alike(name))
+    finally:
+        for kept in (states._base, states._starts, states._outcomes):
+            kept.cache_clear()
 
 
 @pytest.mark.slow

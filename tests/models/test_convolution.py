@@ -333,7 +333,9 @@ def test_other_layouts_and_mismatched_channels_are_refused():
 
 
 def test_unknown_convolution_lists_the_known():
-    with pytest.raises(ValueError, match="'quick'.*'fast', 'products', 'grouped', 'onednn', 'plain'"):
+    with pytest.raises(
+        ValueError, match="'quick'.*'auto', 'fast', 'products', 'grouped', 'builtin', 'onednn', 'plain'"
+    ):
         of_name("quick")
 
 

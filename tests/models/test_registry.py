@@ -373,7 +373,7 @@ def test_the_smallest_image_is_the_smallest(name):
         (("mlp", 10, (28, 28, 1)), {"hidden": 128}, "hidden=128 must be a list of one or more integers"),
         (("mlp", 10, (28, 28, 1)), {"hidden": [True]}, "hidden=[True] must be a list of one or more integers"),
         (("mlp", 10, (28, 28, 1)), {"hidden": ()}, "one or more integers"),
-        (("mlp", 10, (28, 28, 1)), {"convolution": "quick"}, "'fast', 'products', 'grouped', 'onednn', 'plain'"),
+        (("mlp", 10, (28, 28, 1)), {"convolution": "quick"}, "'auto', 'fast', 'products', 'grouped'"),
         (("mlp", 0, (28, 28, 1)), {}, "num_classes: received 0, must be an integer"),
         (("fedavg_cnn", 10, (28, 28)), {}, "(height, width, channels)"),
     ],

@@ -13,6 +13,7 @@ from jax import lax
 from jax.sharding import AxisType, PartitionSpec
 
 from fedjax_bal.models.convolution import of_name
+from fedjax_bal.models.forms import automatic
 
 BATCHES = 4
 CALLS = 1600
@@ -36,11 +37,13 @@ def sums(convolve, images, kernel):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", ["fast", "onednn"])
+@pytest.mark.parametrize("form", ["fast", "builtin", "onednn"])
 @pytest.mark.parametrize(("side", "channels", "outputs", "pad"), [(10, 32, 16, 4), (10, 16, 32, 3)])
 def test_the_last_call_is_as_right_as_the_first(side, channels, outputs, pad, form):
     if form == "onednn":
         onednn.needed()
+    if form == "builtin" and automatic.why_not_builtin():
+        pytest.skip(automatic.why_not_builtin())
     rng = np.random.default_rng(0)
     images = jnp.array(rng.normal(size=(BATCHES, 50, side, side, channels)), jnp.float32)
     kernel = jnp.array(rng.normal(size=(5, 5, channels, outputs)), jnp.float32)

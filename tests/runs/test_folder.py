@@ -4,13 +4,14 @@ import errno
 import fcntl
 import hashlib
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import small_run
 
-from fedjax_bal.config import config_digest
+from fedjax_bal.config import config_digest, with_convolution
 from fedjax_bal.runs import FolderError, RemoteFiles, RunFolder, SweepFolder, choose_folder
 
 MODEL = "model: {name: mlp, convolution: fast}\n"
@@ -93,7 +94,7 @@ def test_a_folder_from_before_a_key_existed_goes_on(tmp_path):
     written = (path / "config.yaml").read_text()
     constants = "  name: fashion_mnist_small\n  mean: [0.1307]\n  std: [0.3081]\n"
     earlier = written.replace(f"dataset:\n{constants}", "dataset: {name: fashion_mnist_small}\n")
-    earlier = earlier.replace("model:\n  name: mlp\n  convolution: fast\n  hidden: [64]\n", MODEL)
+    earlier = earlier.replace("model:\n  name: mlp\n  convolution: auto\n  hidden: [64]\n", MODEL)
     assert "mean" not in earlier and "hidden" not in earlier
     (path / "config.yaml").write_text(earlier)
     with pytest.raises(FolderError, match=r"another configuration.*\s+dataset.mean: \[0.1307\] here, 0.0 asked for"):
@@ -101,9 +102,27 @@ def test_a_folder_from_before_a_key_existed_goes_on(tmp_path):
     assert (path / "config.yaml").read_text() == earlier
     claim(path, config)
     assert (path / "config.yaml").read_text() == written
-    assert config_digest(config) == hashlib.sha256(earlier.encode()).hexdigest()  # by which checkpoints are known
+    # By which checkpoints are known, once the form of convolution is chosen.
+    assert config_digest(with_convolution(config, "fast")) == hashlib.sha256(earlier.encode()).hexdigest()
     for change in ("dataset.std=own", "model.hidden=[65]"):
         assert config_digest(small_run.config(tmp_path, change)) != config_digest(config)
+
+
+@pytest.mark.parametrize("form", ["builtin", "fast"])
+def test_a_folder_goes_on_with_its_form_of_convolution_where_auto_is_asked_for(tmp_path, form):
+    path, config = tmp_path / "run", small_run.config(tmp_path)
+    assert RunFolder(path).begun_form(config) is None
+    claim(path, small_run.config(tmp_path, f"model.convolution={form}"))
+    longer = small_run.config(tmp_path, "training.rounds=9")
+    assert [RunFolder(path).begun_form(asked) for asked in (config, longer)] == [form, form]
+    assert RunFolder(path).conflict(longer) == ""
+    other = small_run.config(tmp_path, "training.batch_size=7")
+    assert RunFolder(path).conflict(other) == "training.batch_size: 20 here, 7 asked for"
+    explicit = small_run.config(tmp_path, "model.convolution=onednn")
+    assert RunFolder(path).conflict(explicit) == f"model.convolution: '{form}' here, 'onednn' asked for"
+    shutil.rmtree(path)
+    claim(path, small_run.config(tmp_path, "model.convolution=plain"))
+    assert RunFolder(path).conflict(config) == "model.convolution: 'plain' here, 'auto' asked for"
 
 
 def test_a_kill_while_starting_over_leaves_a_folder_that_can_be_used(tmp_path, monkeypatch):

@@ -68,7 +68,7 @@ def by_rows(images: Array, cotangent: Array, size: Sequence[int], geometry: Geom
 
     each = height * width * (size[1] * images.shape[-1] + size[0] * cotangent.shape[-1])
     chunk = _chunk(count, each) if target_platform() == "cpu" else count
-    summed = _in_chunks(product, images, cotangent, chunk)
+    summed = in_chunks(product, images, cotangent, chunk)
     return summed.reshape(size[1], images.shape[-1], size[0], -1).transpose(2, 0, 1, 3)
 
 
@@ -127,7 +127,7 @@ def _chunk(count: int, each: int) -> int:
     return fitting if fitting >= FEWEST else count
 
 
-def _in_chunks(product: Callable[[Array, Array], Array], images: Array, cotangent: Array, chunk: int) -> Array:
+def in_chunks(product: Callable[[Array, Array], Array], images: Array, cotangent: Array, chunk: int) -> Array:
     """Sums a product over the batch, a chunk of images at a time."""
     if chunk == len(images):
         return product(images, cotangent)

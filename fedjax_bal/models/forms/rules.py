@@ -6,6 +6,7 @@ On GPUs products wait for memory: there the forms copy as few numbers as they ca
 """
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-from fedjax_bal.models.forms import forward, gradients, onednn, sharing
+from fedjax_bal.models.forms import builtin, forward, gradients, onednn, sharing
 from fedjax_bal.models.geometry import Geometry
 from fedjax_bal.models.normalization import XLA_REDUCTIONS, Reductions
 from fedjax_bal.target import target_platform
@@ -22,6 +23,8 @@ from fedjax_bal.target import target_platform
 FEW_INPUTS = 4
 FEW_OUTPUTS = 16
 SMALL_KERNEL = 5
+FEW_PRODUCTS = 4_000_000
+"""The fewest multiplications for which jaxlib's oneDNN, which sets itself up in every call, is faster."""
 
 
 class Maps(NamedTuple):
@@ -95,6 +98,39 @@ def weight_gradient(
     return gradients.direct(images, cotangent, size, geometry)
 
 
+def convolve_by_builtin(
+    images: Array, kernel: Array, geometry: Geometry, otherwise: Callable[..., Array] = convolve
+) -> Float[Array, "B H2 W2 O"]:
+    """Convolves through jaxlib's oneDNN, or `otherwise` where that is faster or oneDNN can't."""
+    # A 1x1 kernel is a matrix product without copies already.
+    *size, inputs, outputs = kernel.shape
+    products = _products(len(images), geometry.output_size(images.shape[1:3], size), size, inputs, outputs)
+    called = size != [1, 1] and products >= FEW_PRODUCTS and builtin.takes(images, kernel)
+    return (builtin.convolve if called else otherwise)(images, kernel, geometry)
+
+
+def gradient_by_builtin(
+    images: Array,
+    cotangent: Array,
+    size: Sequence[int],
+    geometry: Geometry,
+    otherwise: Callable[..., Array] = weight_gradient,
+) -> Float[Array, "h w K O"]:
+    """The gradient with respect to the kernel through jaxlib's oneDNN, or `otherwise`, as in `convolve_by_builtin`."""
+    # With 5 to 16 channels on both sides, transposing the operands takes longer than the convolution saves; with fewer
+    # inputs `otherwise` is slow, too.
+    inputs, outputs = images.shape[-1], cotangent.shape[-1]
+    narrow = inputs > FEW_INPUTS and max(inputs, outputs) <= FEW_OUTPUTS
+    products = _products(len(images), cotangent.shape[1:3], size, inputs, outputs)
+    called = max(size) > 1 and not narrow and products >= FEW_PRODUCTS and builtin.takes(images, cotangent)
+    return (builtin.weight_gradient if called else otherwise)(images, cotangent, size, geometry)
+
+
+def _products(count: int, result: Sequence[int], size: Sequence[int], inputs: int, outputs: int) -> int:
+    """The number of multiplications in a convolution; 0 if it has no result."""
+    return count * math.prod(max(side, 0) for side in result) * math.prod(size) * inputs * outputs
+
+
 def gradient_by_products(
     images: Array, cotangent: Array, size: Sequence[int], geometry: Geometry
 ) -> Float[Array, "h w K O"]:
@@ -141,6 +177,12 @@ def _where_onednn_can(piece: Callable[..., Any], otherwise: Callable[..., Any]) 
     return chosen
 
 
+def _or_builtin(maps: Maps) -> Maps:
+    """Forms through jaxlib's oneDNN where it is faster than other forms; stacked clients take turns there."""
+    ways = (convolve_by_builtin, convolve_by_builtin, gradient_by_builtin)
+    return Maps(*(functools.partial(way, otherwise=piece) for way, piece in zip(ways, maps, strict=True)))
+
+
 def _by_platform(cpu: Maps, gpu: Maps, tpu: Maps) -> Maps:
     """Chooses among forms by platform."""
 
@@ -161,10 +203,12 @@ FORMS = {
     "fast": _FAST,
     "products": Form(*[_by_platform(_PRODUCTS, _COPIES, _COPIES)] * 2),
     "grouped": Form(_DIRECT, _DIRECT),
+    "builtin": Form(*map(_or_builtin, _FAST)),
     "onednn": Form(*(Maps(*map(_where_onednn_can, _ONEDNN, otherwise)) for otherwise in _FAST)),
 }
 """Forms by name: the fastest of XLA's for each shape; matrix products only; XLA's convolution, grouped for stacked
-clients; oneDNN's, an optional part (see `fedjax_bal.models.onednn`)."""
+clients; those of the oneDNN that jaxlib contains; oneDNN's of its own build, an optional part (see
+`fedjax_bal.models.onednn`)."""
 
 
 def _with_derivative(chosen: Callable[..., Any], plain: Callable[..., Any]) -> Callable[..., Any]:
