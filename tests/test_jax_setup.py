@@ -180,6 +180,7 @@ def trained():
     return jax.tree.map(np.asarray, model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", settings())
 def test_a_users_settings_of_jax_change_no_result(name):
     wanted = trained()
@@ -189,6 +190,7 @@ def test_a_users_settings_of_jax_change_no_result(name):
     jax.tree.map(np.testing.assert_array_equal, found, wanted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["64 bits", "strict types", "strict ranks"])
 def test_a_step_within_a_users_jit_takes_their_settings(name):
     pair = make_round(recipes.fedprox(0.1), toys.network(), toys.federation(), local=LOCAL)

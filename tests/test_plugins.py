@@ -338,6 +338,7 @@ def odd(result):
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", _FAILING)
 def test_an_exception_in_a_plugin_is_named_with_its_line(here, name):
     body, fragments = _FAILING[name]

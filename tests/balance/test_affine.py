@@ -124,6 +124,7 @@ def test_zoom_enlarges_and_shear_moves_lower_rows_to_the_right():
     np.testing.assert_array_equal(slanted, np.eye(7))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.uint8, np.int32, np.float16, np.float32, jnp.bfloat16])
 def test_ranges_of_zero_give_the_images_back(dtype):
     for images in (SQUARE.astype(dtype), np.abs(IMAGES * 60)[:2].astype(dtype)):

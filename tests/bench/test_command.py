@@ -55,6 +55,7 @@ def invoke(*arguments):
     return CliRunner().invoke(app, ["bench", *map(str, arguments)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BAD)
 def test_bad_input_gives_one_message_and_exit_code_2(name):
     arguments, fragments = BAD[name]

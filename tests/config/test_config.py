@@ -204,6 +204,7 @@ def test_the_resolved_text_is_complete_and_readable_by_others():
     assert (order[0], order[-2:]) == ("name", ["methods", "seeds"])
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*is deprecated:DeprecationWarning")
 @pytest.mark.parametrize("name", sorted(set(optimizers.optimizer_names()) - {"noisy_sgd"}))  # which wants a key
 def test_every_optimizer_round_trips(name, write):
@@ -268,6 +269,7 @@ def test_differences_name_the_keys():
 # What is refused.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("override", "fragments"),
     [
@@ -761,6 +763,7 @@ def test_random_overrides(write, changes):
         assert reloaded(config, write) == config
 
 
+@pytest.mark.slow
 @FUZZ
 @given(st.text(max_size=20))
 def test_random_override_text(text):

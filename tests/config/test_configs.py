@@ -312,6 +312,7 @@ def test_the_header_says_how_to_run_the_file_and_what_to_expect(name):
         assert [entry for entry in entries[1:] if entry in order] == order
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALL)
 def test_published_accuracies_are_of_methods_in_the_file(name):
     for config in configs_of(name):

@@ -19,6 +19,7 @@ def tallied(deltas, weights, counted, width):
     return tally
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [1, 3, 8])
 @pytest.mark.parametrize("spread", [1.0, 1e-4])
 def test_sums_mean_and_spread(width, spread):

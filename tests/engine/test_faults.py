@@ -192,6 +192,7 @@ COMPLAINTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind_", COMPLAINTS)
 def test_unless_asked_a_broken_client_ends_the_run_by_name(kind_):
     with pytest.raises(DivergenceError) as caught:

@@ -143,6 +143,7 @@ TRAINED_OTHERWISE = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["map", "vmap"])
 @pytest.mark.parametrize("name", TRAINED_OTHERWISE)
 def test_fine_tuning_takes_epochs_however_clients_are_trained(name, strategy):

@@ -132,6 +132,7 @@ def test_numbers_are_the_same_kind():
     assert stacking_key(simulation(evaluate_every=2)) != stacking_key(simulation())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(set(recipes.RECIPES) - {"astraea"}))  # which makes images of its own each time
 def test_equal_runs_of_every_recipe_are_the_same_kind(name):
     federation, test = faking.federation(), chunked(*faking.test_set())

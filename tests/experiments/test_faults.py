@@ -26,6 +26,7 @@ def excluded(tmp_path_factory):
     return path, display
 
 
+@pytest.mark.slow
 def test_lines_summary_notes_and_report_say_who_was_left_out(excluded):
     path, display = excluded
     lines = small_run.metrics(path)

@@ -51,6 +51,7 @@ def results(path):
 
 
 # Rounds are evaluated by twos, and two are in a dispatch: 4 ends both, 3 neither, and 1 is less than a dispatch.
+@pytest.mark.slow
 @pytest.mark.parametrize("rounds", quick.only([1, 3, 4], 3))
 def test_more_rounds_and_seeds_come_to_the_same_bits(at_once, tmp_path, rounds):
     path = tmp_path / "run"

@@ -61,6 +61,7 @@ def hits(folder, method, seed):
     return round(lines[-1]["test_accuracy"] * len(pictures()[1]))
 
 
+@pytest.mark.slow
 def test_predictions_are_those_of_the_last_evaluation(finished, run):
     images, labels = pictures()
     for method, seed in ((None, None), ("my body", 5), ("moon", 4)):

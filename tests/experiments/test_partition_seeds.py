@@ -19,6 +19,7 @@ def both(tmp_path_factory):
     return path
 
 
+@pytest.mark.slow
 def test_each_seed_runs_on_its_own_partition(both, tmp_path):
     alone = []
     for seed, partition in ((0, 3), (1, 4)):

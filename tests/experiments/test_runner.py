@@ -270,6 +270,7 @@ class Failing:
         raise self.error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("where", ["opening", "reading"])
 @pytest.mark.parametrize("name", ["round-00000004.npz", "metrics.jsonl", "summary.json"])

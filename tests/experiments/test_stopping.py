@@ -40,6 +40,7 @@ def test_it_ends_with_the_dispatch_in_which_patience_runs_out(ended):
     assert (run["stopped_early"], run["rounds"]) == (6, 6)
 
 
+@pytest.mark.slow
 def test_the_summary_says_what_validation_chose_and_how_clients_do(ended):
     path, _ = ended
     lines, run = small_run.metrics(path), summary(ended[0])["runs"][0]

@@ -135,6 +135,7 @@ def test_writing_the_table_takes_a_small_share_of_the_time(tmp_path):
     assert sizes[-1] == 300 and sizes.count(300) == 1
 
 
+@pytest.mark.slow
 def test_runs_come_to_what_they_come_to_alone(finished, tmp_path):
     path = finished[0]
     point = sweep(tmp_path).points[2]

@@ -169,6 +169,7 @@ def test_an_image_that_claims_and_one_cut_short(tmp_path):
 # Text.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -222,6 +223,7 @@ def test_nothing_waits_for_a_pipe(name, tmp_path):
     refused(lambda: call(tmp_path), message)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["summary.json", "metrics.jsonl", "pictures/method-0-seed-0.npz"])
 @pytest.mark.parametrize("kind", ["pipe", "device", "loop"])
 def test_nothing_waits_for_a_part_of_a_run(name, kind, run):
@@ -341,6 +343,7 @@ def test_notes_of_a_run_that_are_bottomless_count_as_damaged(tmp_path):
     assert SweepFolder(tmp_path).read_costs() == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [

@@ -90,6 +90,7 @@ def keras_cifar10(maps, body):
     return relu(dense(maps, body["dense"]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("forward", [simple_cnn, vgg9, flcir_cnn, keras_cifar10])
 def test_evaluation_equals_the_layers_written_out(forward):
     _, variables, images = small(forward.__name__)
@@ -100,6 +101,7 @@ def test_evaluation_equals_the_layers_written_out(forward):
     np.testing.assert_allclose(outputs.logits, logits, rtol=1e-4, atol=1e-5 * np.abs(logits).max())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SIDES)
 def test_gradients_are_finite_and_reach_every_layer(name):
     model, variables, images = small(name)

@@ -142,6 +142,7 @@ GROUPED = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("image", "kernel", "inputs", "outputs", "groups", "strides", "padding"), GROUPED)
 def test_feature_groups_are_those_of_lax_one_by_one_and_stacked(
     image, kernel, inputs, outputs, groups, strides, padding

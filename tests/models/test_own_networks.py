@@ -72,6 +72,7 @@ def test_a_network_of_ones_own_passes_the_battery(make):
     assert num_params(make()) == 3 * 19 + 2 * 3 + 4 * 28 + 2 * 4 + 15
 
 
+@pytest.mark.slow
 @KINDS
 def test_statistics_are_those_of_the_real_rows(make):
     model = make(rate=0.0)

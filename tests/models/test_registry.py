@@ -49,6 +49,7 @@ def applied(name, train):
     return jax.jit(lambda variables, images: model.apply(variables, images, train=train, key=key))(variables, images)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "shape", "options", "expected"),
     [
@@ -104,6 +105,7 @@ def counted(channels, units, classes, large=False):
     return sum(size * into * out + 2 * out for size, into, out in layers) + (inputs + 1) * classes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm", ["batch", "group"])
 @pytest.mark.parametrize(
     ("name", "channels", "units", "classes", "published"),

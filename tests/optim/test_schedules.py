@@ -52,6 +52,7 @@ def test_own_schedules_follow_their_formulas(name):
     np.testing.assert_allclose(factors(schedule(name, **parameters)), formula(COUNTS), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OPTAX)
 def test_optax_schedules_are_factors_that_begin_or_peak_at_one(name):
     wanted = getattr(optax, name)(**VALUES.get(name, BEGIN), **OPTAX[name])

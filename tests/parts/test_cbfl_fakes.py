@@ -206,6 +206,7 @@ def batch_of(part, counts, model=None, seed=0):
 COUNTS = [(90, 10, 0, 0), (0, 0, 7, 0), (0, 0, 0, 0), (3, 1, 2, 1)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("counts", COUNTS)
 @pytest.mark.parametrize("options", [{}, {"labels": "uniform"}, {"labels": "rarest", "rarest": 2}], ids=str)
 def test_the_law_of_the_labels(counts, options):

@@ -86,6 +86,7 @@ def test_mini_batches_are_beside_what_clients_hold_in_columns():
     assert held.images[0].get_array().tolist() == [[1, 0], [0, 1]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["$\\frac{1}{", "<script>x</script>", "_hidden", "a\x00b", "名前 😀"])
 def test_any_name_becomes_plain_text(name):
     shown = name.replace("<", "&lt;").replace(">", "&gt;").replace("\x00", "\ufffd")

@@ -52,6 +52,7 @@ def test_very_uneven_counts_are_on_a_logarithmic_scale():
     assert isinstance(drawn(counts)[1][0].images[0].norm, LogNorm)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(1, 1), (1, 21), (40, 20), (300, 200)])
 def test_any_shape_can_be_written(shape):
     counts = np.random.default_rng(0).integers(0, 5, shape) + 1

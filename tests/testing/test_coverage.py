@@ -151,6 +151,7 @@ def test_what_did_not_come_up_is_told_with_what_to_pass(name, plain, options, re
     assert told is None if reason is None else re.search(reason, told), told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RECIPES)
 def test_by_default_everything_comes_up_for_every_recipe(name, monkeypatch):
     faking.replace_generators(monkeypatch, faking.simplest)
@@ -218,6 +219,7 @@ LEAKS = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("recipe", "message"), LEAKS, ids=["drawn with replacement", "reported only", "on the server"])
 def test_a_leak_is_told_by_where_it_comes_from(recipe, message):
     assert re.search(message, padding.padded_rows(Bench(recipe)))

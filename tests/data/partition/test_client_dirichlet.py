@@ -39,6 +39,7 @@ def table(parts, labels):
     return np.stack([np.bincount(labels[rows], minlength=labels.max() + 1) for rows in parts])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alpha", [0.3, 3.0])
 def test_it_has_the_law_of_drawing_row_by_row(alpha):
     ours = np.stack([table(client_dirichlet(rng(seed), LABELS, 5, alpha), LABELS) for seed in range(150)])

@@ -75,6 +75,7 @@ def shrunk(file, pieces):
     return np.einsum("ap,bq,pqk->abk", down, across, pixels)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", ["", "inaturalist2019", "iNaturalist2019", "inat2019"])
 def test_images_stand_in_the_order_of_the_annotations(natural, folder):
     data_dir, files = natural(folder)

@@ -164,6 +164,7 @@ REFUSED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("spoil", "message"), REFUSED, ids=[spoil.__name__[1:] for spoil, _ in REFUSED])
 def test_what_is_wrong_with_a_machine_is_told(tmp_path, monkeypatch, spoil, message):
     spoil(monkeypatch)
