@@ -1,7 +1,6 @@
 """Classifiers that compare directions: logits are cosines of features and class vectors, times a scale."""
 
 import functools
-import inspect
 import zlib
 from collections.abc import Callable
 from typing import Literal
@@ -10,7 +9,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fedjax_bal.jax_setup import in_package_settings
 from fedjax_bal.models.projection import draw_dense, num_features
 from fedjax_bal.models.sums import dense_product
 from fedjax_bal.types import Key, Model, Outputs, PyTree, Variables
@@ -61,7 +59,7 @@ def with_cosine_head(model: Model, form: CosineForm, scale: float) -> Model:
     """
     if model.num_classes < 2:
         raise ValueError(f"model: received {model.num_classes} class, must have at least 2 to compare directions")
-    if getattr(inspect.unwrap(model.apply), "func", None) is _apply:
+    if getattr(model.apply, "func", None) is _apply:
         raise ValueError(
             f"model: received {model.name} with a classifier of cosines already; of methods that replace a "
             "classifier (fedetf, fednh, ldam) take one"
@@ -80,9 +78,9 @@ def _replace(model: Model, form: CosineForm, scale: float) -> Model:
         )
     classify = functools.partial(_classify, form, scale)
     return model._replace(
-        init=in_package_settings(functools.partial(_init, model, num_features(model), form, scale)),
-        apply=in_package_settings(functools.partial(_apply, model, start["head"], classify)),
-        head=in_package_settings(lambda params, features: classify(params["head"], features)),
+        init=functools.partial(_init, model, num_features(model), form, scale),
+        apply=functools.partial(_apply, model, start["head"], classify),
+        head=lambda params, features: classify(params["head"], features),
     )
 
 
@@ -97,6 +95,9 @@ def _init(model: Model, inputs: int, form: CosineForm, scale: float, key: Key) -
         head = {"kernel": unit(jax.random.normal(own, shape[::-1])).T}
     if form != "trained":
         head["scale"] = jnp.array(scale, float)
+    # In the precision of the model below, whatever the caller has enabled in jax.
+    dtype = jax.tree.leaves(variables.params["head"])[0].dtype
+    head = jax.tree.map(lambda leaf: leaf.astype(dtype), head)
     return variables._replace(params={**variables.params, "head": head})
 
 
