@@ -191,6 +191,7 @@ def test_another_configuration_takes_the_next_folder_and_says_so(here, monkeypat
     assert "training.rounds: 9 here, 7 asked for" in refused.output
 
 
+@pytest.mark.slow
 def test_another_sweep_takes_the_next_folder_and_says_so(here, monkeypatch):
     def begin(plan, path, *_, **__):
         folder = SweepFolder(path)

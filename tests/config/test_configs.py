@@ -334,6 +334,7 @@ def test_published_accuracies_are_those_of_the_header(name):
     assert config.paper.accuracy == pytest.approx(numbers)
 
 
+@pytest.mark.slow
 def test_run_folders_do_not_collide():
     names = [configs_of(name)[0].name for name in ALL]
     assert len(set(names)) == len(names)

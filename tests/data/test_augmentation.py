@@ -67,6 +67,7 @@ def test_originals_keep_their_pixels_and_copies_differ(federation):
     assert np.bincount(labels).tolist() == larger.class_counts.sum(0).tolist()
 
 
+@pytest.mark.slow
 def test_ranges_of_zero_copy_exactly(federation):
     larger = augment(federation, COPIES, shift=0, rotate=0, shear=0, zoom=0)
     images, _ = everything(larger)

@@ -76,6 +76,7 @@ CASES = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", quick.only(CASES, "memory and reports"))
 def test_a_broken_client_is_as_one_that_does_not_deliver(name):
     recipe, kind_, changes = CASES[name]

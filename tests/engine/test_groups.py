@@ -262,6 +262,7 @@ def test_optimizer_states_of_what_is_frozen_stand_still(double):
         np.testing.assert_allclose(end, wanted[leaf], rtol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", often(["ditto", "fedbabu", "fedrep"], ["ditto"]))
 def test_clipping_within_an_optax_transformation_is_that_of_the_package(name, double):
     recipe = recipes.RECIPES[name]()
@@ -293,6 +294,7 @@ class Pushed(Gradient):
         return jax.tree.map(lambda leaf: leaf + 5.0, grads)
 
 
+@pytest.mark.slow
 def test_gradients_are_clipped_before_or_after_parts_change_them(double):
     steps = {}
     for where in ("start", "end"):

@@ -119,6 +119,7 @@ def test_devices_and_lanes_change_nothing():
             assert record[key] == pytest.approx(wanted[key], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_fine_tuning_is_plain_training_of_each_client_whatever_the_method():
     method = recipes.combine(recipes.scaffold(), recipes.rebafl(mu=0.5))
     several = simulation(method, strategy="vmap", devices=2, chunk=2, clients_per_round=4, local_epochs=1)
@@ -214,6 +215,7 @@ def test_shot_groups_go_by_what_clients_are_trained_on():
     assert sim.groups["many"].tolist() == (counts > counts.max() - 1).tolist()
 
 
+@pytest.mark.slow
 def test_simulate_stops_early_where_there_are_validation_rows():
     options = {"rounds": 9, "seed": 0, "batch_size": MANY, "clients_per_round": 2}
     never = EarlyStopping(patience=2, min_delta=1.0)  # no accuracy is ever so much better

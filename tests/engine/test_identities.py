@@ -195,6 +195,7 @@ def test_a_round_in_which_nothing_arrives_keeps_the_model(server):
     assert advance.records[0]["update_diversity"] is None
 
 
+@pytest.mark.slow
 def test_server_optimizers_of_optax_take_the_negative_update_as_gradient():
     sim = simulation(recipes.fedavg(), rounds=1, rounds_per_dispatch=1, server_optimizer=optimizer("sgd", 0.25))
     whole = simulation(recipes.fedavg(), rounds=1, rounds_per_dispatch=1)
@@ -248,6 +249,7 @@ def test_bytes_are_counted_by_what_each_method_sends():
             assert record["bytes_up"] == up * record["clients"]
 
 
+@pytest.mark.slow
 def test_a_diverging_client_is_named():
     rate = optimizer("sgd", 1e30)
     with pytest.raises(DivergenceError, match=r"round 1: the updates of clients .* learning rate .* \(here 1e\+30\)"):
@@ -257,6 +259,7 @@ def test_a_diverging_client_is_named():
         )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_server_step_that_breaks_the_model_is_named_as_such():
     local = optimizer("sgd", 100.0)  # updates larger than 2, which the server's factor takes out of float32
     sim = simulation(recipes.fedavg(), server_optimizer=optimizer("sgd", 3e38), local_optimizer=local)

@@ -159,6 +159,7 @@ def test_fewer_clients_at_a_time_where_more_do_not_fit(monkeypatch):
 TOO_MUCH = [(1, "use a smaller batch"), (2, "set execution.chunk below 2")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("chunk", "remedy"), quick.only(TOO_MUCH, TOO_MUCH[0]))
 def test_a_program_that_can_not_fit_is_refused_with_the_figures(monkeypatch, chunk, remedy):
     monkeypatch.setattr(executable, "program_bytes", lambda compiled: 7 * 10**9)

@@ -116,6 +116,7 @@ def test_a_changed_value_is_checked(monkeypatch):
         check_part(Pull())
 
 
+@pytest.mark.slow
 def test_built_in_methods_find_what_was_traced(monkeypatch):
     lowered = []
     lower = executable.lower_dispatch

@@ -178,6 +178,7 @@ def test_a_step_is_traced_once_and_counts_nothing_for_an_empty_place():
     assert len(traces) == 1
 
 
+@pytest.mark.slow
 def test_clients_without_rows_deliver_nothing():
     federation, empty = toy.federation(), toy.SIZES.index(0)
     listed = open_loop(lambda state, seed, round, available: (np.array([[0], [empty]], np.int32), state), 2)

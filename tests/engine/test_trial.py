@@ -19,6 +19,7 @@ def records(**options):
     return simulation.advance(0, simulation.init(0)).records
 
 
+@pytest.mark.slow
 def test_of_a_single_client_it_is_the_global_models():
     labels = toys.test_set()[1]
     for record in records(clients_per_round=1, local_test_images=len(labels)):
@@ -58,6 +59,7 @@ def test_rounds_without_an_evaluation_have_none():
     assert [record["round"] for record in records(evaluate_every=3, local_test_images=3)] == [3, 4]
 
 
+@pytest.mark.slow
 def test_without_being_asked_for_it_is_not_told():
     assert "local_test_accuracy" not in records()[0]
 

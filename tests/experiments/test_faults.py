@@ -57,6 +57,7 @@ def test_an_interruption_changes_none_of_it(excluded, tmp_path):
     assert small_run.metrics(tmp_path / "run") == small_run.metrics(path)
 
 
+@pytest.mark.slow
 def test_a_divergence_leaves_the_last_good_checkpoint(tmp_path):
     config = small_run.config(tmp_path, METHOD, *COMMON)
     display = small_run.run(tmp_path / "run", config)

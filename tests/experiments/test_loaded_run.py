@@ -89,6 +89,7 @@ def test_metrics_are_columns_and_a_frame_where_pandas_is_there(finished, run, mo
     assert run.metrics() == ("frame", list(columns))
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_is_noticed_and_the_one_before_it_taken(tmp_path):
     config = small_run.config(tmp_path, "methods=[{recipe: fedavg}]", "seeds=[0]", "training.rounds=4")
     small_run.run(tmp_path / "run", config)

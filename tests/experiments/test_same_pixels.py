@@ -25,6 +25,7 @@ def federated(**constants):
     return dataset, data.federate(dataset, rows, **constants)
 
 
+@pytest.mark.slow
 def test_python_and_the_command_line_come_to_the_same_accuracies(tmp_path):
     dataset, federation = federated()
     result = simulate(

@@ -56,6 +56,7 @@ def test_the_summary_says_what_validation_chose_and_how_clients_do(ended):
     assert noted["personalised_accuracy"] > run["client_accuracy"] + 0.2
 
 
+@pytest.mark.slow
 def test_the_report_shows_it(ended, monkeypatch):
     monkeypatch.setattr(gallery, "draw", lambda run: [])  # pictures are no matter here, and take their time
     text = build(ended[0]).read_text()
@@ -65,6 +66,7 @@ def test_the_report_shows_it(ended, monkeypatch):
         assert f">{heading}<" in text
 
 
+@pytest.mark.slow
 def test_nothing_is_done_again(ended, tmp_path):
     path, _ = ended
     before = {file: file.read_bytes() for file in path.glob("*/*/*") if file.is_file()}
@@ -76,6 +78,7 @@ def test_nothing_is_done_again(ended, tmp_path):
     assert {file: file.read_bytes() for file in path.glob("*/*/*") if file.is_file()} == before
 
 
+@pytest.mark.slow
 def test_a_run_that_was_shorter_comes_to_the_same_end(ended, tmp_path):
     # Patience runs out in its last round, the fourth, which is inside a dispatch of the longer run.
     path = tmp_path / "run"

@@ -84,6 +84,7 @@ def test_parameter_counts_and_shapes(classes, shape, width, params):
     assert generator[2:] == (classes, 100, shape)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("train", [True, False])
 def test_every_layer_equals_float64(train):
     _, variables, apply = tiny()

@@ -89,6 +89,7 @@ def test_statistics_are_those_of_the_real_rows(make):
     assert sorted(round(m / s, 3) for m, s in zip(moved, shares, strict=True)) == [0.01, 0.2]
 
 
+@pytest.mark.slow
 def test_linen_parameters_and_results_are_the_modules():
     module = Linen()
     model, made = linen(), module.init(jax.random.key(3), IMAGES)
@@ -298,6 +299,7 @@ def test_a_layer_over_an_axis_of_devices_is_refused_in_training():
         model.apply(model.init(jax.random.key(0)), jnp.zeros((2, 4)), train=True)
 
 
+@pytest.mark.slow
 def test_weights_of_a_module_are_taken_under_its_own_names():
     rows_of = np.random.default_rng(0).normal(size=(9, 6, 6, 2)).astype(np.float32)
     weights = Inner().init(jax.random.key(1), rows_of)

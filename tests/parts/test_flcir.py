@@ -138,6 +138,7 @@ def test_six_rounds_equal_the_transcription():
     np.testing.assert_allclose(snapshot.selector.compositions, mixed, rtol=1e-8)
 
 
+@pytest.mark.slow
 def test_a_saved_bandit_goes_on_where_it_stopped(tmp_path):
     sim = bandit()
     straight = jax.device_get(advanced(sim, sim.init(SEED), ROUNDS))
@@ -197,6 +198,7 @@ class Losses(Probe, Report, Step):
         return jax.tree.map(lambda leaf: 0 * leaf + server.aggregate.reports[self.slot], delta)
 
 
+@pytest.mark.slow
 def test_probes_losses_and_reports_are_those_of_the_clients_that_deliver():
     seen = []
     selector = float64.chains([3, 1], [0, 2])._replace(

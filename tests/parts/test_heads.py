@@ -239,6 +239,7 @@ def test_fine_tuning_at_a_rate_of_zero_is_fedavg():
     assert toys.largest_difference(got.variables, want.variables) < 1e-14
 
 
+@pytest.mark.slow
 def test_a_round_in_which_nothing_arrives_fine_tunes_nothing():
     start, state, _ = run(like(compiled(fedavg_ft(**TUNING)), participation=Participation(delivery=bernoulli(1e-12))))
     assert toys.largest_difference(state.variables.params, start) == 0

@@ -117,6 +117,7 @@ def test_recipe_equals_its_transcription(name, strategy):
     assert set(state.memory[PERSONAL]) == {HEAD, BODY} - {f".params['{name}']" for name in shared}
 
 
+@pytest.mark.slow
 def test_the_clients_own_models_are_tested_on_their_own_rows():
     sim = simulation(recipes.fedper())
     model, own = transcribed(sim, ("body",))

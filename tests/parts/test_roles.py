@@ -227,6 +227,7 @@ def test_a_class_without_the_decorator_is_refused():
         Bare(share=0.1)
 
 
+@pytest.mark.slow
 def test_a_server_part_sees_updates_and_losses_of_every_client(double):
     sim = float64.simulation(Recipe("mine", (Again(),)))
     weights = float64.initial(sim)

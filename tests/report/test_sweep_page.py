@@ -202,6 +202,7 @@ def test_many_curves_are_small_multiples_with_the_first_method_in_grey(tmp_path)
         assert len(set(colours)) == 8 and colours[0] == "#8a8a8a"
 
 
+@pytest.mark.slow
 def test_many_panels_are_a_figure_for_each_condition(tmp_path):
     heads = "partition.alpha,point,method,seed,status,last5_accuracy,failure"
     places = [(alpha, f"m{method}") for alpha in (1, 2) for method in range(36)]

@@ -129,6 +129,7 @@ def test_refuses(changes, message):
         fit_decoder(**settings)
 
 
+@pytest.mark.slow
 def test_decode_refuses_other_features():
     with pytest.raises(ValueError, match=r"features: received shape \(2, 5\), must be \(M, 16\)"):
         decode(fitted("upcnn"), np.zeros((2, 5)))

@@ -92,6 +92,7 @@ def test_single_gradients_against_numpy():
         np.testing.assert_allclose(got[name], expected[name], rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_smoothness_smooths():
     assert (variation(search(smoothness=0.3).images) < 0.9 * variation(found().images)).all()
 
