@@ -53,7 +53,7 @@ def form() -> str:
 
 
 def note(reason: str) -> str:
-    """What a user is told where "auto" stands for "fast" on a CPU."""
+    """The note for a user whose CPU gets "fast" for "auto"."""
     return f"convolution: fast, as {CANNOT}: {reason}"
 
 
@@ -101,7 +101,7 @@ def _cpu_flags() -> frozenset[str]:
 
 
 def _verdict(python: str) -> str:
-    """What trying it has come to: "right", or what was wrong; from the cache folder if it has been tried before."""
+    """Returns "right", or what was wrong when it was tried; from the cache folder if that was in an earlier process."""
     sources = [Path(file).read_text(encoding="utf-8") for file in (__file__, builtin.__file__)]
     depends = jaxlib_version, sorted(_cpu_flags()), _limit(), python, sources
     name = f"verdict-{hashlib.sha256(repr(depends).encode()).hexdigest()[:16]}.txt"

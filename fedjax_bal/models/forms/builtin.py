@@ -29,7 +29,7 @@ _KERNEL = {"dims": 4, "filter": {"input_feature_dim": 2, "output_feature_dim": 3
 
 
 def takes(*operands: Array) -> bool:
-    """Whether operands can be computed: float32 on a CPU, and at least one number, without which the process ends."""
+    """Tells whether oneDNN can take the operands: float32 on a CPU, and not empty, which would end the process."""
     numbers = all(operand.size and operand.dtype == jnp.float32 for operand in operands)
     return numbers and target_platform() == "cpu"
 
