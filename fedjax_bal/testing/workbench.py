@@ -249,7 +249,7 @@ def one_round(
     planned = DispatchPlan(row.number, True, tested, row.plan, row.plan.clients, row.assignment)
     with jax.default_matmul_precision(matmul_precision(setting.precision)):
         state, info = run_round(setting, key, state, planned, federation)
-    loss = evaluate_model(setting, key, state, row.number, federation, test).loss if tested else jnp.zeros(())
+        loss = evaluate_model(setting, key, state, row.number, federation, test).loss if tested else jnp.zeros(())
     return state, ObservedRound(info.metrics["train_loss"], loss, info.probes)
 
 

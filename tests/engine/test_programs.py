@@ -127,3 +127,12 @@ def test_threads_that_ask_at_the_same_moment_share_a_program(compiled):
 
     with ThreadPoolExecutor(4) as pool:
         assert len(set(pool.map(ask, sims))) == len(compiled) == 1
+
+
+@pytest.mark.parametrize("precision, jax_name", [("float32", "HIGHEST,"), ("tensorfloat32", "HIGH,")])
+def test_all_products_have_the_runs_precision_also_in_evaluation(precision, jax_name):
+    sim = simulation(precision=precision)
+    text = sim.lower(sim.setting).as_text()
+    products = [line for line in text.splitlines() if "stablehlo.dot_general" in line or "convolution(" in line]
+    assert len(products) > 3
+    assert all(jax_name in line for line in products)

@@ -13,7 +13,6 @@ from fedjax_bal.engine.device.evaluation import TestSet, evaluate, some_images
 from fedjax_bal.engine.device.held_out import VALIDATION, evaluate_held_out, hits_of_own_models
 from fedjax_bal.engine.device.keys import purpose_key
 from fedjax_bal.engine.device.personal import PERSONAL, frozen_leaves, own_leaves, own_memory, seen
-from fedjax_bal.engine.device.precision import matmul_precision
 from fedjax_bal.engine.device.round import broadcast, refine, run_round, seen_by, server_context, zero_info
 from fedjax_bal.engine.device.schedule import DispatchPlan
 from fedjax_bal.engine.device.setting import Setting
@@ -89,8 +88,7 @@ def rounds(
     def one(place: Array, carry: tuple[State, Info, EvaluationResult]) -> tuple[State, Info, EvaluationResult]:
         state, *shown = carry
         row = jax.tree.map(lambda leaf: leaf[place], schedule)
-        with jax.default_matmul_precision(matmul_precision(setting.precision)):
-            state, info = advance(state, row)
+        state, info = advance(state, row)
         evaluation = lax.cond(row.evaluate, appraise, lambda *_: nothing[1], state, row.number)
         return state, *jax.tree.map(lambda all_, new: all_.at[place].set(new), shown, [info, evaluation])
 

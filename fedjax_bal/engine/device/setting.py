@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_bal.engine.device.layout import Layout
+from fedjax_bal.engine.device.precision import matmul_precision
 from fedjax_bal.optim import Optimizer, as_optimizer
 from fedjax_bal.options import Evaluation, LocalTraining
 from fedjax_bal.parts import Part, parts_with
@@ -64,11 +65,12 @@ class Setting:
     renewed: bool = dataclasses.field(metadata=_STATIC)
 
     def traced(self, function: Callable) -> Callable:
-        """A function of a setting, as it is given to jax.
+        """A function of a setting, as it is given to jax: it computes in the setting's precision.
 
         Jax keeps traces for as long as the function lives. Those of a renewed model would only pile up.
         """
-        return functools.partial(function) if self.renewed else function
+        precise = _in_precision(function)
+        return functools.partial(precise) if self.renewed else precise
 
     @property
     def optimizer(self) -> Optimizer:
@@ -146,3 +148,14 @@ class Setting:
 def _at_most(value: Any, most: Any) -> Any:
     """The smaller one, in the first one's type."""
     return value - (value > most) * (value - most)
+
+
+@functools.cache  # for the same function jax finds the same traces
+def _in_precision(function: Callable) -> Callable:
+    @functools.wraps(function)
+    def precise(setting: Setting, *arguments: Any, **named: Any) -> Any:
+        # Evaluation too: by default GPUs round the operands of float32 products to TensorFloat-32.
+        with jax.default_matmul_precision(matmul_precision(setting.precision)):
+            return function(setting, *arguments, **named)
+
+    return precise

@@ -46,5 +46,5 @@ def _exhibits(simulation: Simulation, snapshot: Snapshot) -> list[Exhibit]:
     begun = [part.slot for part in simulation.setting.parts_with(Server) if snapshot.round > part.first_round]
     state = snapshot.state._replace(optimizer=(), memory={})
     given = simulation.setting, jax.random.key(0), state, np.int32(snapshot.round - 1), simulation.stored
-    shown = jax.jit(exhibits)(*given) if begun else {}
+    shown = jax.jit(simulation.setting.traced(exhibits))(*given) if begun else {}
     return [shown[slot] for slot in begun]
