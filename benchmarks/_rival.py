@@ -6,6 +6,7 @@ local optimizer by name.
 """
 
 import argparse
+import fcntl
 import json
 import platform
 import time
@@ -78,11 +79,29 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     return made
 
 
-class Stopwatch:
-    """Times rounds: the first apart, because it warms up, and then until the time is over."""
+class Turn:
+    """A file by which programs that compile at the same time measure one after another, once all have compiled."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, file: Path) -> None:
+        self._file = file.open("a")
+        fcntl.flock(self._file, fcntl.LOCK_SH)
+
+    def __enter__(self) -> None:
+        fcntl.flock(self._file, fcntl.LOCK_EX)  # waits until no program has it shared
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+
+class Stopwatch:
+    """Times rounds: the first apart, because it warms up, and then until the time is over.
+
+    Between them it waits for its turn.
+    """
+
+    def __init__(self, seconds: float, turn: Turn | None = None) -> None:
         self.seconds = seconds
+        self.turn = turn
         self.round_seconds: list[float] = []
         self.train_loss: list[float] = []
         self._last = time.perf_counter()
@@ -96,6 +115,8 @@ class Stopwatch:
         Returns:
             Whether the time is over.
         """
+        if not self.train_loss and self.turn is not None:
+            self.turn.__enter__()  # until the process ends
         now = time.perf_counter()
         if self.train_loss:
             self.round_seconds.append(now - self._last)

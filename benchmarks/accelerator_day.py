@@ -10,6 +10,9 @@ long: 1,500 rounds of W1: seconds, and accuracy and memory by quarter.
 clients: rounds of W1 with 10^2 to 10^6 clients, which share its images, with FedAvg and with SCAFFOLD.
 papers: tables that would take a CPU weeks, each with one seed, then each with three.
 
+Jobs of the first two steps run `--abreast` at a time; those that measure speed then wait for each other to compile, and
+measure one after another.
+
 A step consists of jobs, and a job is a process with a time limit. Its result is written to FOLDER/JOB.json, its output
 to FOLDER/JOB.log, and all results to FOLDER/table.md. A job that has a result is not repeated, also if it failed or ran
 over its limit, unless its file is deleted. A paper's run that was stopped continues in the next call, from its last
@@ -18,6 +21,7 @@ checkpoint. When the budget is spent, the call ends, and the next call repeats t
 
 import argparse
 import dataclasses
+import itertools
 import json
 import math
 import os
@@ -26,18 +30,20 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import _common
+import _rival
 import jax
 import numpy as np
 import run_all
 import scaling
 
 from fedjax_bal import data
-from fedjax_bal.bench import federations
-from fedjax_bal.bench.machine import forget_peak, memory_peak, resident_peak
+from fedjax_bal.bench import cases, federations, measure
+from fedjax_bal.bench.machine import forget_peak, matmul_peak, memory_peak, resident_peak
 from fedjax_bal.bench.workloads import WORKLOADS, spans
 from fedjax_bal.engine.device import chunked
 from fedjax_bal.experiments import device_name, versions
@@ -73,6 +79,7 @@ class Job(NamedTuple):
     """Commands that run one after another and give a single result.
 
     Attributes:
+        answer: where they leave it.
         shown: which format of SHOWN its result has.
         limit: seconds for all commands.
         lacks: why it can't run here; empty if it can.
@@ -82,6 +89,7 @@ class Job(NamedTuple):
     step: str
     name: str
     commands: list[list[str]]
+    answer: Path
     shown: str
     limit: float = 300.0
     lacks: str = ""
@@ -94,12 +102,11 @@ def main() -> None:
         kind, arguments = asked.worker
         asked.answer.write_text(json.dumps(WORKERS[kind](**json.loads(arguments))))
         return
-    # Ends the job's process too, which has a session of its own.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated; the same command continues"))
     ends = time.monotonic() + asked.budget
     asked.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
-        asked.answer = Path(folder) / "answer.json"
+        asked.folder = Path(folder)
         jobs = planned(asked)
         chosen = [job for job in jobs if asked.only in (None, job.step, job.name)]
         if not chosen:
@@ -117,6 +124,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--budget", metavar="SECONDS", type=float, default=math.inf, help="of this call")
     parser.add_argument("--only", metavar="STEP|JOB", help="a step, or a single job")
     parser.add_argument("--out", metavar="FOLDER", type=Path, help="one for each kind of machine")
+    abreast = max(1, (os.cpu_count() or 1) // 2)
+    parser.add_argument("--abreast", type=int, default=abreast, help="programs that compile at the same time")
     parser.add_argument("--tiny", action="store_true", help="tiny sizes, also on a CPU")
     parser.add_argument("--commit", help="the commit, where the files came without git")
     parser.add_argument("--worker", nargs=2, metavar=("KIND", "ARGUMENTS"), help=argparse.SUPPRESS)
@@ -127,6 +136,7 @@ def parse() -> argparse.Namespace:
     asked.out = (asked.out or default).absolute()
     # For run_all's commands. Speed doesn't depend on what images show.
     asked.data_dir = None
+    asked.stopped = asked.finished = False
     asked.seconds = 0.2 if asked.tiny else 5.0
     asked.fewer_clients = {"W3": 5} if asked.tiny else {}
     return asked
@@ -134,10 +144,10 @@ def parse() -> argparse.Namespace:
 
 def machine(asked: argparse.Namespace) -> Record:
     """The machine, the commit and the versions, from another process: jax would reserve most of a GPU's memory here."""
-    problem = run_all.run(worker(asked, "device"), 300)
+    problem = run_all.run(worker(asked, "device", "device"), 300)
     if problem:
         sys.exit(f"jax doesn't start: {problem}")
-    found = run_all.machine() | json.loads(asked.answer.read_text())
+    found = run_all.machine() | json.loads((asked.folder / "device").read_text())
     if found["platform"] == "cpu" and not asked.tiny:
         sys.exit("jax sees no accelerator; install its plug-in (for GPUs the extra `gpu`), or try this with --tiny")
     return found | {"commit": asked.commit or found["commit"]}
@@ -149,7 +159,7 @@ def planned(asked: argparse.Namespace) -> list[Job]:
 
 def golden(asked: argparse.Namespace) -> Iterator[Job]:
     for case in GOLDEN[: 2 if asked.tiny else None]:
-        yield Job("golden", f"golden-{case}", [worker(asked, "golden", case=case)], "golden")
+        yield measured(asked, "golden", f"golden-{case}", case=case)
 
 
 def speed(asked: argparse.Namespace) -> Iterator[Job]:
@@ -166,34 +176,36 @@ def speed(asked: argparse.Namespace) -> Iterator[Job]:
 
 
 def ours(asked: argparse.Namespace, workload: str, layout: str, precision: str) -> Job:
-    quarter = -(-asked.fewer_clients.get(workload, WORKLOADS[workload].clients_per_round) // 4)
+    fewer = asked.fewer_clients.get(workload)
+    quarter = -(-(fewer or WORKLOADS[workload].clients_per_round) // 4)
     options = {"vmap": ["strategy=vmap"], "lanes": ["strategy=vmap", f"chunk={quarter}"], "map": ["strategy=map"]}
-    words = tuple(f"execution.{option}" for option in (*options[layout], f"precision={precision}"))
-    command = run_all.command(asked, run_all.OURS._replace(options=words), workload, asked.answer, asked.answer)
-    return Job("speed", f"speed-{workload}-{layout}-{precision}", [command], "speed")
+    words = [f"execution.{option}" for option in (*options[layout], f"precision={precision}")]
+    arguments = {"workload": workload, "overrides": words, "clients_per_round": fewer, "seconds": asked.seconds}
+    turn = str(asked.folder / "turn")
+    return measured(asked, "speed", f"speed-{workload}-{layout}-{precision}", turn=turn, **arguments)
 
 
 def torch_loop(asked: argparse.Namespace, workload: str, loop: run_all.Contestant, precision: str) -> Job:
-    device = ("--device", "cpu") if asked.tiny else ()
-    loop = loop._replace(options=(*loop.options, *device, "--precision", precision))
-    file = asked.answer.with_name("workload.npz")
-    commands = [run_all.export(asked, workload, file), run_all.command(asked, loop, workload, file, asked.answer)]
-    lacks = "" if run_all.python_of(loop) else "PyTorch isn't installed: benchmarks/peers/setup.sh torch"
     name = f"speed-{workload}-{loop.name.replace(', ', '-')}-{precision}"
-    return Job("speed", name, commands, "torch", lacks=lacks)
+    file, answer = asked.folder / f"{name}.npz", asked.folder / name
+    device = ("--device", "cpu") if asked.tiny else ()
+    options = (*loop.options, *device, "--precision", precision, "--turn", str(asked.folder / "turn"))
+    loop = loop._replace(options=options)
+    commands = [run_all.export(asked, workload, file), run_all.command(asked, loop, workload, file, answer)]
+    lacks = "" if run_all.python_of(loop) else "PyTorch isn't installed: benchmarks/peers/setup.sh torch"
+    return Job("speed", name, commands, answer, "torch", lacks=lacks)
 
 
 def long(asked: argparse.Namespace) -> Iterator[Job]:
     sizes = {"rounds": 8, "clients_per_round": 2} if asked.tiny else {"rounds": 1500, "clients_per_round": None}
-    yield Job("long", "long-W1", [worker(asked, "long", data_dir=asked.cifar10, **sizes)], "long", limit=500)
+    yield measured(asked, "long", "long-W1", data_dir=asked.cifar10, **sizes)._replace(limit=500)
 
 
 def clients(asked: argparse.Namespace) -> Iterator[Job]:
     for method in ("fedavg", "scaffold"):
         for count in scaling.SIZES[: 1 if asked.tiny else None]:
             sizes = {"clients": count, "clients_per_round": 2 if asked.tiny else None}
-            command = worker(asked, "clients", method=method, **sizes)
-            yield Job("clients", f"clients-{method}-{count}", [command], "clients")
+            yield measured(asked, "clients", f"clients-{method}-{count}", method=method, **sizes)
 
 
 def papers(asked: argparse.Namespace) -> Iterator[Job]:
@@ -204,47 +216,78 @@ def papers(asked: argparse.Namespace) -> Iterator[Job]:
             name = config.replace("/", "-")
             words = [verb, str(ROOT / "configs" / f"{config}.yaml"), *changes, f"seeds={seeds}", *data_dir]
             command = [sys.executable, "-m", "fedjax_bal", *words, "--out", str(asked.out / "runs" / name), "--plain"]
-            yield Job("papers", f"{name}-seeds{seeds}", [command], "papers", 14_400, lacks, resumes=True)
+            name = f"{name}-seeds{seeds}"
+            yield Job("papers", name, [command], asked.folder / name, "papers", 14_400, lacks, resumes=True)
 
 
+ABREAST = ("golden", "speed")
 STEPS = {"golden": golden, "speed": speed, "long": long, "clients": clients, "papers": papers}
 
 
-def worker(asked: argparse.Namespace, kind: str, **arguments: Any) -> list[str]:
-    """The command that calls one of WORKERS."""
-    return [sys.executable, __file__, "--worker", kind, json.dumps(arguments), "--answer", str(asked.answer)]
+def measured(asked: argparse.Namespace, step: str, name: str, **arguments: Any) -> Job:
+    """A job that calls the step's function in WORKERS."""
+    return Job(step, name, [worker(asked, name, step, **arguments)], asked.folder / name, step)
+
+
+def worker(asked: argparse.Namespace, name: str, kind: str, **arguments: Any) -> list[str]:
+    """The command that calls one of WORKERS and leaves the answer under a name."""
+    return [sys.executable, __file__, "--worker", kind, json.dumps(arguments), "--answer", str(asked.folder / name)]
 
 
 def work(jobs: Iterable[Job], asked: argparse.Namespace, ends: float, about: Record) -> None:
     """Runs the jobs that have no final result yet, until the time is over."""
-    first = True
-    for job in jobs:
-        file = asked.out / f"{job.name}.json"
-        if file.exists() and json.loads(file.read_text())["status"] not in ("stopped", "skipped"):
-            continue
-        left = ends - time.monotonic()
-        record = attempt(job, asked, min(job.limit, left)) if left > 0 else None
-        # A job that had only what others left of the budget begins again in the next call.
-        if record is None or (record["status"] == "overran" and left < job.limit and not first):
-            print("the budget is spent; the same command continues")
-            return
-        write_atomically(file, json.dumps({"job": job.name, **about, **record}, indent=1).encode())
-        print(f"{job.name}: {said(job, record)} ({record['seconds']:.0f} s)", flush=True)
-        first = False
+    for step, own in itertools.groupby(jobs, lambda job: job.step):
+        rest, abreast = [job for job in own if not is_final(job, asked.out)], asked.abreast if step in ABREAST else 1
+        while rest:
+            together, rest = rest[:abreast], rest[abreast:]
+            with ThreadPoolExecutor(abreast) as pool:
+                begun = [pool.submit(finish, job, asked, ends, about) for job in together]
+                try:
+                    finished = [one.result() for one in begun]
+                except BaseException:
+                    asked.stopped = True  # what is killed now has no result
+                    for process in list(run_all.RUNNING):
+                        run_all.end(process)
+                    raise
+            if not all(finished):
+                print("the budget is spent; the same command continues")
+                return
+
+
+def is_final(job: Job, out: Path) -> bool:
+    file = out / f"{job.name}.json"
+    return file.exists() and json.loads(file.read_text())["status"] not in ("stopped", "skipped")
+
+
+def finish(job: Job, asked: argparse.Namespace, ends: float, about: Record) -> bool:
+    """Runs a job; false if the time ended first."""
+    left = ends - time.monotonic()
+    record = attempt(job, asked, min(job.limit, left)) if left > 0 else None
+    # A job that had only what others left of the budget begins again in the next call.
+    interrupted = record and record["status"] == "overran" and left < job.limit and asked.finished
+    if record is None or interrupted or asked.stopped:
+        return False
+    asked.finished = True
+    text = json.dumps({"job": job.name, **about, **record}, indent=1)
+    write_atomically(asked.out / f"{job.name}.json", text.encode())
+    print(f"{job.name}: {said(job, record)} ({record['seconds']:.0f} s)", flush=True)
+    return True
 
 
 def attempt(job: Job, asked: argparse.Namespace, limit: float) -> Record:
     """Runs a job: its status, its seconds, and its result or what went wrong."""
     if job.lacks:
         return {"status": "skipped", "seconds": 0.0, "problem": job.lacks}
-    asked.answer.unlink(missing_ok=True)
+    job.answer.unlink(missing_ok=True)
     start, problem = time.monotonic(), None
+    # Processes that run at the same time take of a GPU's memory what they need, not three quarters of all.
+    environment = os.environ | ({"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} if job.step in ABREAST else {})
     for command in job.commands:
-        left = max(0.0, limit - (time.monotonic() - start))
-        problem = problem or run_all.run(command, left, log=asked.out / f"{job.name}.log")
+        left, log = max(0.0, limit - (time.monotonic() - start)), asked.out / f"{job.name}.log"
+        problem = problem or run_all.run(command, left, environment=environment, log=log)
     seconds = time.monotonic() - start
     if problem is None:
-        result = json.loads(asked.answer.read_text()) if asked.answer.exists() else {}
+        result = json.loads(job.answer.read_text()) if job.answer.exists() else {}
         return {"status": "done", "seconds": seconds, "result": result[0] if isinstance(result, list) else result}
     status = "failed" if seconds < limit else "stopped" if job.resumes else "overran"
     return {"status": status, "seconds": seconds, "problem": problem}
@@ -274,11 +317,16 @@ def measure_device() -> Record:
 
 def measure_golden(case: str) -> Record:
     sys.path.insert(0, str(ROOT / "tests"))
-    from golden import cases, states
+    from golden import states
 
-    tolerance, differences = cases.CASES[case].tolerance, states.differences(case)
+    tolerance, differences = states.CASES[case].tolerance, states.differences(case)
     verdict = "equal to rounding" if max(differences.values()) <= tolerance else "NOT EQUAL"
     return {"verdict": verdict, "tolerance": tolerance, **differences}
+
+
+def measure_speed(turn: str, **options: Any) -> Record:
+    [case] = cases.cases(cases.BenchOptions(workloads=[options.pop("workload")], synthetic=True, **options))
+    return measure.measure(case, matmul_peak, options["seconds"], turn=_rival.Turn(Path(turn)))
 
 
 def measure_long(data_dir: str | None, rounds: int, clients_per_round: int | None) -> Record:
@@ -317,6 +365,7 @@ def measure_clients(method: str, clients: int, clients_per_round: int | None) ->
 WORKERS: dict[str, Callable[..., Record]] = {
     "device": measure_device,
     "golden": measure_golden,
+    "speed": measure_speed,
     "long": measure_long,
     "clients": measure_clients,
 }

@@ -32,6 +32,8 @@ import _results
 
 HERE = Path(__file__).parent
 WORKLOADS = ("W1", "W2", "W3", "W4", "W4b", "W5")
+RUNNING: set[subprocess.Popen] = set()
+"""Commands that run now."""
 FEWER_CLIENTS = {"W5": 4}
 """Clients a round on a CPU where a whole round takes a rival minutes; the same for all contestants."""
 
@@ -240,12 +242,14 @@ def run(
         process = subprocess.Popen(
             words, cwd=folder, env=environment, stdout=said, stderr=subprocess.STDOUT, start_new_session=True
         )
+        RUNNING.add(process)
         try:
             code = process.wait(limit)
         except subprocess.TimeoutExpired:
             return f"given up after {round(limit, 1):g} s"
         finally:
             end(process)
+            RUNNING.discard(process)
         said.seek(0)
         lines = [line.strip() for line in said if line.strip()]
     return None if code == 0 else (lines[-1][:200] if lines else f"exit code {code}")

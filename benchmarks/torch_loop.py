@@ -11,6 +11,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
+from pathlib import Path
 
 import _rival
 import torch
@@ -25,7 +26,8 @@ def main() -> None:
     chosen = parse()
     set_precision(chosen.precision)
     workload = _rival.load(chosen.workload, chosen.clients_per_round)
-    watch = torch_rounds.run(workload, lambda rank: Loop(workload, chosen, rank), chosen.processes, chosen.seconds)
+    watch = _rival.Stopwatch(chosen.seconds, chosen.turn and _rival.Turn(chosen.turn))
+    torch_rounds.run(workload, lambda rank: Loop(workload, chosen, rank), chosen.processes, watch)
     _rival.write(
         chosen.json,
         "torch_loop",
@@ -45,6 +47,7 @@ def parse() -> argparse.Namespace:
     made.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     made.add_argument("--precision", choices=PRECISIONS, default="float32", help="of compute; weights are float32")
     made.add_argument("--compile", action="store_true", help="compile the network; on a GPU with CUDA graphs")
+    made.add_argument("--turn", type=Path, help="a file: of programs with the same one, one measures at a time")
     chosen = made.parse_args()
     if chosen.device == "cuda" and not torch.cuda.is_available():
         sys.exit("torch_loop: --device cuda, but this PyTorch sees no GPU; install its CUDA build, or use --device cpu")

@@ -33,7 +33,8 @@ def main() -> None:
     if model not in CHUNKS:
         sys.exit(f"torch_vmap: {model} doesn't run: torch.func.vmap can't carry batch statistics.")
     chunk = chosen.chunk or CHUNKS[model]
-    watch = torch_rounds.run(workload, lambda rank: Stacks(workload, chunk, rank), chosen.processes, chosen.seconds)
+    watch = _rival.Stopwatch(chosen.seconds)
+    torch_rounds.run(workload, lambda rank: Stacks(workload, chunk, rank), chosen.processes, watch)
     params = torch_models.num_params(torch_models.build(workload.spec))
     facts = {"params": params, "processes": chosen.processes, "chunk": chunk}
     _rival.write(chosen.json, "torch_vmap", workload, watch, packages=("torch", "numpy"), **facts)

@@ -86,14 +86,14 @@ def share(workload: _rival.Workload, cohort: np.ndarray, processes: int) -> list
     return shares
 
 
-def run(workload: _rival.Workload, make: Maker, processes: int, seconds: float) -> _rival.Stopwatch:
-    """Train whole rounds until the time is over."""
+def run(workload: _rival.Workload, make: Maker, processes: int, watch: _rival.Stopwatch) -> _rival.Stopwatch:
+    """Train whole rounds until the watch's time is over."""
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // processes))
-    return _alone(workload, make, seconds) if processes == 1 else _together(workload, make, processes, seconds)
+    return _alone(workload, make, watch) if processes == 1 else _together(workload, make, processes, watch)
 
 
-def _alone(workload: _rival.Workload, make: Maker, seconds: float) -> _rival.Stopwatch:
-    trainer, watch = make(0), _rival.Stopwatch(seconds)
+def _alone(workload: _rival.Workload, make: Maker, watch: _rival.Stopwatch) -> _rival.Stopwatch:
+    trainer = make(0)
     start, total = trainer.values.clone(), torch.zeros_like(trainer.values)
     for number in watch.rounds():
         cohort = workload.cohort(number)
@@ -103,7 +103,7 @@ def _alone(workload: _rival.Workload, make: Maker, seconds: float) -> _rival.Sto
     return watch
 
 
-def _together(workload: _rival.Workload, make: Maker, processes: int, seconds: float) -> _rival.Stopwatch:
+def _together(workload: _rival.Workload, make: Maker, processes: int, watch: _rival.Stopwatch) -> _rival.Stopwatch:
     context = torch.multiprocessing.get_context("fork")
     trainer = make(0)
     meeting = Meeting(
@@ -117,7 +117,6 @@ def _together(workload: _rival.Workload, make: Maker, processes: int, seconds: f
     others = [context.Process(target=_help, args=(workload, make, meeting, rank), daemon=True) for rank in ranks]
     for other in others:
         other.start()
-    watch = _rival.Stopwatch(seconds)
     for number in watch.rounds():
         _take_part(workload, trainer, meeting, number, 0)
         meeting.start.copy_(meeting.sums.sum(0) / sum(map(workload.size, workload.cohort(number))))

@@ -4,6 +4,7 @@ import dataclasses
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 from fedjax_bal.bench import machine
@@ -52,9 +53,13 @@ class _MeasuredRun:
 
 
 def measure(
-    case: Case, peak: Callable[[str], float], seconds: float, note: Callable[[str], None] = lambda text: None
+    case: Case,
+    peak: Callable[[str], float],
+    seconds: float,
+    note: Callable[[str], None] = lambda text: None,
+    turn: AbstractContextManager | None = None,
 ) -> dict[str, Any]:
-    """Measures one case, without evaluation.
+    """Measures one case, without evaluation; inside `turn` once it has compiled and warmed up.
 
     Rounds are combined until a dispatch takes about a second. One dispatch warms up; then at least three count, for
     at least `seconds`. `peak` measures the matmul peak of a precision, in operations per second, and returns the best
@@ -71,13 +76,14 @@ def measure(
     note(f"{case.name}: loading")
     machine.forget_peak()
     run, compile_s = _warm_up(case, note)
-    timed = _time_dispatches(run, seconds)
+    memory = machine.memory_peak()
+    with turn or nullcontext():
+        timed = _time_dispatches(run, seconds)
+        # After the peak of memory, which an accelerator counts since the process began. Twice, in case other programs
+        # slow down one of them.
+        matmul = max(peak(case.precision), peak(case.precision))
     updates = [advance.client_updates / took for took, advance in timed]
     samples = statistics.median(advance.samples / took for took, advance in timed)
-    memory = machine.memory_peak()
-    # After the peak of memory, which an accelerator counts since the process began. Twice, in case other programs slow
-    # down one of them.
-    matmul = max(peak(case.precision), peak(case.precision))
     simulation, layout = run.simulation, run.simulation.setting.layout
     operations = model_flops(simulation.setting.model)
     return {

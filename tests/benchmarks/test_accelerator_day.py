@@ -1,5 +1,6 @@
 """Jobs are bounded, recorded and not repeated; and the smallest of them run."""
 
+import itertools
 import json
 import os
 import subprocess
@@ -24,9 +25,9 @@ ABOUT = {"device": "toy", "jax": "1.2", "commit": "abc", "date": "2026-01-02"}
 def work(tmp_path, monkeypatch):
     """Runs jobs, and returns the records by name."""
     monkeypatch.setitem(accelerator_day.SHOWN, "toy", "x is {x}")
-    asked = SimpleNamespace(out=tmp_path, answer=tmp_path / "answer")
 
-    def run(jobs, budget=60.0):
+    def run(jobs, budget=60.0, abreast=1):
+        asked = SimpleNamespace(out=tmp_path, budget=budget, abreast=abreast, stopped=False, finished=False)
         accelerator_day.work(jobs, asked, time.monotonic() + budget, ABOUT)
         return {file.stem: json.loads(file.read_text()) for file in tmp_path.glob("*.json")}
 
@@ -36,8 +37,10 @@ def work(tmp_path, monkeypatch):
 def job(name, tmp_path, code, **fields):
     """A job in Python that notes in a file that it ran, and has a function to give its answer."""
     start = f"import time; open({str(tmp_path / name)!r}, 'a').write('x')"
-    start += f"\nanswer = lambda text: open({str(tmp_path / 'answer')!r}, 'w').write(text)"
-    return Job("papers", name, [[sys.executable, "-c", f"{start}\n{code}"]], "toy", **fields)
+    answer = tmp_path / f"{name}.answer"
+    start += f"\nanswer = lambda text: open({str(answer)!r}, 'w').write(text)"
+    step = fields.pop("step", "papers")
+    return Job(step, name, [[sys.executable, "-c", f"{start}\n{code}"]], answer, "toy", **fields)
 
 
 def test_a_job_that_overruns_or_dies_is_recorded_and_the_next_one_runs(work, tmp_path):
@@ -82,6 +85,24 @@ def test_a_run_of_a_paper_that_was_stopped_goes_on(work, tmp_path):
     assert (tmp_path / "paper").read_text() == "xx"
 
 
+@pytest.mark.slow
+def test_jobs_that_measure_speed_wait_for_all_to_compile_and_take_turns(work, tmp_path):
+    """Three jobs, which compile for a second, the last one for two, and measure for half a second."""
+    code = f"""import sys; sys.path.insert(0, {str(SCRIPT.parent)!r})
+import _rival, json; from pathlib import Path
+turn = _rival.Turn(Path({str(tmp_path / "turn")!r}))
+time.sleep({{}})
+compiled = time.time()
+with turn:
+    began = time.time(); time.sleep(0.5); ended = time.time()
+answer(json.dumps({{{{"x": 0, "compiled": compiled, "began": began, "ended": ended}}}}))"""
+    jobs = [job(f"job{number}", tmp_path, code.format(1 + number // 2), step="speed") for number in range(3)]
+    found = [record["result"] for record in work(jobs, abreast=3).values()]
+    assert min(each["began"] for each in found) >= max(each["compiled"] for each in found)
+    found.sort(key=lambda each: each["began"])
+    assert all(first["ended"] <= then["began"] for first, then in itertools.pairwise(found))
+
+
 def options(monkeypatch, *words):
     monkeypatch.setattr(sys, "argv", ["accelerator_day.py", *words])
     return accelerator_day.parse()
@@ -89,7 +110,7 @@ def options(monkeypatch, *words):
 
 def test_all_steps_are_planned_with_what_they_need(monkeypatch, tmp_path):
     asked = options(monkeypatch, "--data-dir", "somewhere")
-    asked.answer = tmp_path / "answer"
+    asked.folder = tmp_path
     jobs = accelerator_day.planned(asked)
     by_step = {}
     for each in jobs:
@@ -102,10 +123,15 @@ def test_all_steps_are_planned_with_what_they_need(monkeypatch, tmp_path):
     configs = [each.commands[0][4] for each in by_step["papers"]]
     assert all(Path(config).is_file() for config in configs) and configs[0].endswith("papers/cbfl/table1_c10.yaml")
     lanes = next(each for each in jobs if each.name == "speed-W1-lanes-bfloat16")
-    assert {"execution.chunk=13", "execution.strategy=vmap", "execution.precision=bfloat16"} < set(lanes.commands[0])
-    assert not any("--clients-per-round" in each.commands[-1] for each in by_step["speed"])
+    arguments = json.loads(lanes.commands[0][lanes.commands[0].index("speed") + 1])
+    assert {"execution.chunk=13", "execution.strategy=vmap", "execution.precision=bfloat16"} == {
+        *arguments["overrides"]
+    }
+    assert arguments["clients_per_round"] is None
 
-    papers = list(accelerator_day.papers(options(monkeypatch)))
+    asked = options(monkeypatch)
+    asked.folder = tmp_path
+    papers = list(accelerator_day.papers(asked))
     assert all("--data-dir" in each.lacks for each in papers)
 
 
