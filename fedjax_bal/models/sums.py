@@ -18,11 +18,11 @@ GROUP = 32
 """The most rows that CPUs add up before the product with ones: XLA unrolls loops over this many, but not over 64."""
 
 
-def channel_sums(values: Float[Array, "... K"]) -> Float[Array, " K"]:
-    """Sums over all axes but the last."""
+def channel_sums(values: Float[Array, "... K"], group: int = GROUP) -> Float[Array, " K"]:
+    """Sums over all axes but the last; CPUs add up at most `group` rows before the product with ones."""
     if target_platform() != "cpu":
         return values.reshape(-1, values.shape[-1]).sum(0)
-    return _product_with_ones(_grouped(values).sum(1)).astype(values.dtype)
+    return _product_with_ones(_grouped(values, group).sum(1)).astype(values.dtype)
 
 
 def sums_in_one_pass(*values: Float[Array, "B H W K"]) -> list[Array]:
@@ -41,10 +41,10 @@ def sums_in_one_pass(*values: Float[Array, "B H W K"]) -> list[Array]:
     return _sums_together(images, 0)
 
 
-def _grouped(values: Array) -> Float[Array, "groups rows K"]:
+def _grouped(values: Array, most: int = GROUP) -> Float[Array, "groups rows K"]:
     """Groups of neighbouring rows, in float32: their sums take no copy of the numbers, as a product would."""
     count = math.prod(values.shape[:-1])
-    group = next(size for size in range(GROUP, 0, -1) if count % size == 0)
+    group = next(size for size in range(most, 0, -1) if count % size == 0)
     return values.astype(jnp.float32).reshape(-1, group, values.shape[-1])
 
 
@@ -57,7 +57,8 @@ def _sums_together(arrays: list[Array], axis: int) -> list[Array]:
     return lax.reduce(arrays, zeros, lambda *sides: [one + other for one, other in zip(*sides, strict=True)], (axis,))
 
 
-@fast_derivative(lambda values, bias: (values + bias, None), lambda _, cotangent: (cotangent, channel_sums(cotangent)))
+# The cotangent is in memory already, so that a product alone takes no copy.
+@fast_derivative(lambda values, bias: (values + bias, None), lambda _, of_sum: (of_sum, channel_sums(of_sum, group=1)))
 def add_bias(values: Float[Array, "... K"], bias: Float[Array, " K"]) -> Float[Array, "... K"]:
     """Adds a bias to each channel; its gradient is a `channel_sums`."""
     return values + bias
