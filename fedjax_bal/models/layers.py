@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Float
 
 from fedjax_bal.models.pooling import max_pool
 from fedjax_bal.models.sums import add_bias, dense_product
+from fedjax_bal.target import target_platform
 
 Convolution = Callable[..., Array]
 Real = Bool[Array, " B"] | None
@@ -109,6 +110,23 @@ class PooledConv(nn.Module):
             conv_general_dilated=pooled,
             name="conv",
         )(images)
+
+
+@jax.custom_jvp
+def _relu(maps: Array) -> Array:
+    return jnp.where(maps <= 0, 0, maps)
+
+
+_relu.defjvps(lambda tangent, result, maps: jnp.where(result > 0, tangent, 0))
+
+
+def relu(maps: Array) -> Array:
+    """The larger of each number and 0, whose derivative depends on the result alone.
+
+    On CPUs, XLA recomputes a maximum wherever it is used: behind residual units, the whole stage's. A selection is
+    computed once.
+    """
+    return _relu(maps) if target_platform() == "cpu" else nn.relu(maps)
 
 
 def flatten(maps: Float[Array, "B ..."]) -> Float[Array, "B F"]:

@@ -67,11 +67,9 @@ def moments(images: Array, real: Bool[Array, " B"] | None, near: Array | None = 
     return mean, var, count
 
 
-def _slopes(images: Array, centre: Array, rate: Array, of_result: Array) -> tuple[Array, Array]:
-    if target_platform() == "gpu":
-        slope, total = sums_in_one_pass(of_result * (images - centre), of_result)
-        return slope, total
-    return channel_sums(of_result * (images - centre)), channel_sums(of_result * rate) / rate
+def _slopes(images: Array, centre: Array, of_result: Array) -> tuple[Array, Array]:
+    slope, total = sums_in_one_pass(of_result * (images - centre), of_result)
+    return slope, total
 
 
 class Reductions(NamedTuple):
@@ -80,7 +78,7 @@ class Reductions(NamedTuple):
     Attributes:
         moments: from images, mask of real rows and values near the means, or none, to mean and biased variance `[K]`
             and the number of values.
-        slopes: from images, their mean, 1 / sqrt(var + epsilon) and the cotangent g to the sums of g (x - mean) and g.
+        slopes: from images, their mean and the cotangent g to the sums of g (x - mean) and g.
     """
 
     moments: Callable[..., tuple[Array, Array, Array]]
@@ -187,7 +185,7 @@ def _backward(epsilon: float, reductions: Reductions, saved: PyTree, cotangents:
     of_result, of_mean, of_var, _ = cotangents
     centre, spread = _choose_moments(mean, var, count, fallback)
     rate = 1 / jnp.sqrt(spread + epsilon)
-    slope, total = reductions.slopes(images, centre, rate, of_result)
+    slope, total = reductions.slopes(images, centre, of_result)
     divisor = jnp.maximum(count, 1)
     constant = (of_mean - scale * rate * total) / divisor
     linear = (2 * of_var - scale * rate**3 * slope) / divisor

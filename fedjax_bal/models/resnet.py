@@ -7,7 +7,7 @@ from jax.nn import initializers
 from jax.nn.initializers import Initializer
 from jaxtyping import Array, Float
 
-from fedjax_bal.models.layers import Convolution, Real
+from fedjax_bal.models.layers import Convolution, Real, relu
 from fedjax_bal.models.normalization import Norm, batch_norm
 from fedjax_bal.models.pooling import overlapping_max_pool
 
@@ -62,7 +62,7 @@ class ResNet(nn.Module):
     def __call__(self, images: Float[Array, "B H W K"], real: Real, *, train: bool) -> Float[Array, "B F"]:
         size, stride = (7, 2) if self.large else (3, 1)
         stem = NormedConv(self.channels[0], size, stride, self.convolve, self.start, norm=self.norm, name="stem")
-        maps = nn.relu(stem(images, real, train=train))
+        maps = relu(stem(images, real, train=train))
         if self.large:
             maps = overlapping_max_pool(maps)
         for stage, channels in enumerate(self.channels):
@@ -90,8 +90,8 @@ class ResidualUnit(nn.Module):
         shortcut = maps
         if self.stride > 1:
             shortcut = layer(size=1, stride=self.stride, name="shortcut")(maps, real, train=train)
-        inner = nn.relu(layer(size=3, stride=self.stride, name="conv_0")(maps, real, train=train))
-        return nn.relu(layer(size=3, stride=1, name="conv_1")(inner, real, train=train) + shortcut)
+        inner = relu(layer(size=3, stride=self.stride, name="conv_0")(maps, real, train=train))
+        return relu(layer(size=3, stride=1, name="conv_1")(inner, real, train=train) + shortcut)
 
 
 class NormedConv(nn.Module):

@@ -1,9 +1,10 @@
 """Sums over channels, biases and dense layers, in forms that are reproducible and fast on CPUs.
 
-Sums are written as a product with ones there: XLA passes plain sums of this size to a library that splits them among
-the threads that happen to be idle, so that their last digit differs from run to run (jax issue 39741).
+Long sums are written as a product with ones there: XLA passes plain sums of this size to a library that splits them
+among the threads that happen to be idle, so that their last digit differs from run to run (jax issue 39741).
 """
 
+import math
 from typing import Any
 
 import jax.numpy as jnp
@@ -13,31 +14,51 @@ from jaxtyping import Array, Float
 from fedjax_bal.models.derivatives import fast_derivative
 from fedjax_bal.target import target_platform
 
+GROUP = 32
+"""The most rows that CPUs add up before the product with ones: XLA unrolls loops over this many, but not over 64."""
 
-def channel_sums(values: Float[Array, "... K"]) -> Float[Array, " K"]:
-    """Sums over all axes but the last."""
-    rows = values.reshape(-1, values.shape[-1])
+
+def channel_sums(values: Float[Array, "... K"], group: int = GROUP) -> Float[Array, " K"]:
+    """Sums over all axes but the last; CPUs add up at most `group` rows before the product with ones."""
     if target_platform() != "cpu":
-        return rows.sum(0)
-    ones = jnp.ones((1, rows.shape[0]), rows.dtype)
-    summed = lax.dot(ones, rows, precision=lax.Precision.HIGHEST, preferred_element_type=jnp.float32)
-    return summed[0].astype(values.dtype)
+        return values.reshape(-1, values.shape[-1]).sum(0)
+    return _product_with_ones(_grouped(values, group).sum(1)).astype(values.dtype)
 
 
 def sums_in_one_pass(*values: Float[Array, "B H W K"]) -> list[Array]:
-    """The sums of arrays of one shape over all axes but the last, each `[K]`: few kernels on GPUs.
+    """The sums of arrays of one shape over all axes but the last, each `[K]`, in fewer passes than one by one.
 
     Example:
         >>> [sums.tolist() for sums in sums_in_one_pass(jnp.ones((3, 2, 2, 2)), jnp.zeros((3, 2, 2, 2)))]
         [[12.0, 12.0], [0.0, 0.0]]
     """
+    if target_platform() == "cpu":
+        return [_product_with_ones(sums) for sums in _sums_together([_grouped(each) for each in values], 1)]
+    if target_platform() == "tpu":
+        return [channel_sums(each) for each in values]
     # XLA joins these sums of each image to what makes the numbers; of one long sum it would first write them all.
     images = [each.astype(jnp.float32).reshape(len(each), -1, each.shape[-1]).sum(1) for each in values]
-    zeros = [jnp.zeros((), jnp.float32) for _ in images]
-    return lax.reduce(images, zeros, lambda *sides: [one + other for one, other in zip(*sides, strict=True)], (0,))
+    return _sums_together(images, 0)
 
 
-@fast_derivative(lambda values, bias: (values + bias, None), lambda _, cotangent: (cotangent, channel_sums(cotangent)))
+def _grouped(values: Array, most: int = GROUP) -> Float[Array, "groups rows K"]:
+    """Groups of neighbouring rows, in float32: their sums take no copy of the numbers, as a product would."""
+    count = math.prod(values.shape[:-1])
+    group = next(size for size in range(most, 0, -1) if count % size == 0)
+    return values.astype(jnp.float32).reshape(-1, group, values.shape[-1])
+
+
+def _product_with_ones(rows: Float[Array, "N K"]) -> Float[Array, " K"]:
+    return lax.dot(jnp.ones((1, len(rows)), rows.dtype), rows, precision=lax.Precision.HIGHEST)[0]
+
+
+def _sums_together(arrays: list[Array], axis: int) -> list[Array]:
+    zeros = [jnp.zeros((), jnp.float32) for _ in arrays]
+    return lax.reduce(arrays, zeros, lambda *sides: [one + other for one, other in zip(*sides, strict=True)], (axis,))
+
+
+# The cotangent is in memory already, so that a product alone takes no copy.
+@fast_derivative(lambda values, bias: (values + bias, None), lambda _, of_sum: (of_sum, channel_sums(of_sum, group=1)))
 def add_bias(values: Float[Array, "... K"], bias: Float[Array, " K"]) -> Float[Array, "... K"]:
     """Adds a bias to each channel; its gradient is a `channel_sums`."""
     return values + bias

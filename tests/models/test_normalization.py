@@ -7,6 +7,7 @@ import pytest
 
 from fedjax_bal.models.derivatives import any_derivative
 from fedjax_bal.models.normalization import BatchNorm, moments
+from fedjax_bal.models.sums import channel_sums, sums_in_one_pass
 from fedjax_bal.target import compiling_for
 
 CHANNELS = 3
@@ -119,6 +120,15 @@ def test_initialisation_does_not_move_the_statistics():
     stats = BatchNorm().init(jax.random.key(0), images, None, train=True)["stats"]
     np.testing.assert_array_equal(stats["mean"], np.zeros(CHANNELS))
     np.testing.assert_array_equal(stats["var"], np.ones(CHANNELS))
+
+
+@pytest.mark.parametrize("rows", [(1, 1), (5, 37), (41, 1), (50, 32)])
+def test_sums_of_few_and_of_many_rows_against_float64(rows):
+    values = np.random.default_rng(0).uniform(size=(2, *rows, rows[1], CHANNELS)).astype(np.float32)
+    exact = [np.float64(power).sum((1, 2, 3)) for power in (values, values**2)]
+    alone, *together = jax.jit(jax.vmap(lambda each: [channel_sums(each), *sums_in_one_pass(each, each**2)]))(values)
+    for found, expected in zip((alone, *together), (exact[0], *exact), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
 def test_moments_of_far_away_values_keep_their_precision():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from jax.nn import initializers
 
-from fedjax_bal.models import build
+from fedjax_bal.models import build, layers
 from fedjax_bal.models.convolution import of_name
 from fedjax_bal.models.mobilenet import InvertedResidual
 from fedjax_bal.models.normalization import normalise
@@ -181,3 +181,14 @@ def test_convolutions_start_as_the_network_says():
     np.testing.assert_allclose(drawn.std(), np.sqrt(2 / (9 * 90)), rtol=0.02)
     assert np.abs(drawn).max() > 3 * drawn.std()
     assert _ENTRIES["resnet18"].body(of_name("fast")).start is he_normal_of_outputs
+
+
+def test_the_relu_is_jax_s_with_all_of_its_derivatives():
+    maps, weights = jnp.array([-jnp.inf, -2.0, -0.0, 0.0, 3.0, jnp.inf, jnp.nan]), jnp.arange(1.0, 8)
+
+    def found(relu):
+        slope = jax.grad(lambda maps: (relu(maps) * weights).sum())
+        curvature = jax.grad(lambda maps: (relu(maps[1:5]) ** 3).sum())
+        return relu(maps), slope(maps), jax.jvp(relu, (maps,), (weights,)), jax.jvp(curvature, (maps,), (weights,))
+
+    jax.tree.map(np.testing.assert_array_equal, found(layers.relu), found(nn.relu))

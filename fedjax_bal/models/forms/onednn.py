@@ -33,9 +33,8 @@ def moments(
     return *_reduce("moments", images, real), real.sum() * (height * width)
 
 
-def slopes(images: Float[Array, "B H W K"], centre: Array, rate: Array, of_result: Array) -> tuple[Array, Array]:
+def slopes(images: Float[Array, "B H W K"], centre: Array, of_result: Array) -> tuple[Array, Array]:
     """The handler's sums over each channel for the gradients of batch normalisation."""
-    del rate
     return _reduce("slopes", images, centre, of_result)
 
 
