@@ -17,6 +17,9 @@ from fedjax_bal.target import target_platform
 GROUP = 32
 """The most rows that CPUs add up before the product with ones: XLA unrolls loops over this many, but not over 64."""
 
+FEW_ROWS = 12
+"""Largest batch whose gradient of a dense layer is summed row by row."""
+
 
 def channel_sums(values: Float[Array, "... K"], group: int = GROUP) -> Float[Array, " K"]:
     """Sums over all axes but the last; CPUs add up at most `group` rows before the product with ones."""
@@ -78,6 +81,13 @@ def dense_product(
 
 def _product_gradients(saved: tuple[Array, Array], cotangent: Array) -> tuple[Array, Array]:
     inputs, kernel = saved
+    if len(inputs) <= FEW_ROWS and inputs.dtype == jnp.float32:
+        # A product of so few rows mostly writes its result. XLA fuses this sum with what takes it, such as the
+        # optimizer's update, so that the gradient is never in memory. It would also fuse the layers before, and compute
+        # them again for each number of the result, but it doesn't fuse a gather.
+        every = lax.optimization_barrier(jnp.arange(len(inputs)))
+        rows, columns = (values.at[every].get(mode="promise_in_bounds") for values in (inputs, cotangent))
+        return cotangent @ kernel.T, (rows[:, :, None] * columns[:, None]).sum(0)
     # XLA:CPU's fastest product needs a left operand that is contiguous in memory. Without the barrier, XLA would fold
     # the transposition into the product, and so choose a slower one.
     transposed = lax.optimization_barrier(inputs.T)

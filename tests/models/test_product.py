@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from fedjax_bal.models.sums import dense_product
+from fedjax_bal.models.sums import FEW_ROWS, dense_product
 
 NUMBERS = (((1,), (0,)), ((), ()))
 
@@ -20,9 +20,10 @@ def results(product, inputs, kernel):
 
 
 @pytest.mark.slow
-def test_values_and_derivatives_are_those_of_lax_alone_and_stacked():
+@pytest.mark.parametrize("rows", [4, FEW_ROWS + 1])
+def test_values_and_derivatives_are_those_of_lax_alone_and_stacked(rows):
     rng = np.random.default_rng(0)
-    inputs, kernel = (jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in ((3, 4, 5), (3, 5, 2)))
+    inputs, kernel = (jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in ((3, rows, 5), (3, 5, 2)))
     for each in (lambda f: f(inputs[0], kernel[0]), lambda f: jax.vmap(f)(inputs, kernel)):
         own, theirs = (each(lambda x, w, p=product: results(p, x, w)) for product in (dense_product, lax.dot_general))
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), own, theirs)
