@@ -7,7 +7,7 @@ doesn't import jax.
 
 import dataclasses
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_types import Ge, Le
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from fedjax_bal.optim import AnyOptimizer
     from fedjax_bal.selection import Choice, Presence, Selector, Speed, Trace
 
-ADDED = "added"
 Drawing = Literal["epochs", "replacement"]
 Count = Annotated[int, Ge(1)]
 Factor = Annotated[float, Ge(1)]
@@ -29,11 +28,6 @@ def _check(options: "LocalTraining | Participation | Evaluation | Execution", pr
     from fedjax_bal.annotations import check_fields  # with pydantic, which importing the options does without
 
     check_fields(options, prefix)
-
-
-def added(default: Any) -> Any:
-    """The default of an option that run folders of earlier versions don't have, so that these still go on."""
-    return dataclasses.field(default=default, metadata={ADDED: True})
 
 
 def _slow_sgd() -> "AnyOptimizer":
@@ -189,7 +183,7 @@ class Execution:
     broken_clients: Literal["raise", "exclude", "clip"] = "raise"
     clip_factor: Factor = 10.0
     huge_factor: Factor | None = 100.0
-    differentiable: bool = added(False)
+    differentiable: bool = False
 
     def __post_init__(self) -> None:
         _check(self, "execution.")

@@ -10,10 +10,8 @@ import pytest
 import toys
 
 from fedjax_bal import Evaluation, Execution, LocalTraining, Participation, optimizer, recipes, simulate
-from fedjax_bal.config.options_section import OptionsSection, with_options
 from fedjax_bal.config.schema import EvaluationSection, ExecutionSection
 from fedjax_bal.engine.device.precision import matmul_precision
-from fedjax_bal.options import added
 from fedjax_bal.parts import BATCH_STATISTICS
 
 KINDS = (LocalTraining, Participation, Evaluation, Execution)
@@ -77,16 +75,6 @@ def test_options_that_are_no_object_of_their_kind_are_refused(kind):
     given = recipes.fedavg(), toys.network(), toys.federation(), toys.test_set()
     with pytest.raises(ValueError, match=rf"^{name}: received {{}}, must be a fedjax_bal.{kind.__name__}$"):
         simulate(*given, rounds=1, seed=0, **{name: {}})
-
-
-def test_an_option_that_is_added_later_is_one_that_older_run_folders_lack():
-    @dataclasses.dataclass
-    class Newer:
-        old: bool = False
-        new: bool = added(True)
-
-    section = with_options(Newer)(type("NewerSection", (OptionsSection,), {"__doc__": "Two options."}))
-    assert (section.later(), section().new, section().old) == ({"new"}, True, False)
 
 
 def test_defaults_are_made_without_anybody_being_asked():

@@ -46,11 +46,6 @@ class DatasetSection(Variant):
         constants = {"mean": (_Constant, reader.mean or OWN), "std": (_PositiveConstant, reader.std or OWN)}
         return {**(parameters(reader.read) if reader.origin == "own" else {}), **constants}
 
-    @classmethod
-    def later(cls) -> frozenset[str]:
-        """The constants."""
-        return frozenset({"mean", "std"})
-
 
 class PartitionSection(Variant):
     """How the training images are divided among clients.
@@ -202,8 +197,3 @@ class ModelSection(Variant):
         return {
             key: (Annotated[Any, Readable(*option.allowed)], option.default) for key, option in options(name).items()
         }
-
-    @classmethod
-    def later(cls) -> frozenset[str]:
-        """All options."""
-        return frozenset(cls.model_fields) - cls.common()

@@ -9,7 +9,6 @@ from pydantic import create_model
 from fedjax_bal.annotations import checkable
 from fedjax_bal.config.parameters import documented
 from fedjax_bal.config.sections import Section
-from fedjax_bal.options import ADDED
 
 
 class OptionsSection(Section):
@@ -17,12 +16,6 @@ class OptionsSection(Section):
 
     option_keys: ClassVar[Mapping[str, str]] = {}
     options_type: ClassVar[type | None] = None
-    added_keys: ClassVar[frozenset[str]] = frozenset()
-
-    @classmethod
-    def later(cls) -> frozenset[str]:
-        """The keys of options that `fedjax_bal.options.added` declares."""
-        return frozenset(cls.added_keys)
 
     @classmethod
     def meanings(cls) -> dict[str, str]:
@@ -66,7 +59,6 @@ def with_options(
         made: type[S] = create_model(section.__name__, __base__=section, **naming, **added)
         made.options_type = options
         made.option_keys = {field.name: key for key, field in fields.items() if key in made.model_fields}
-        made.added_keys = frozenset(key for key, field in fields.items() if key and field.metadata.get(ADDED))
         _put_in_order(made, before)
         return made
 

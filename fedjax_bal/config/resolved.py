@@ -8,11 +8,11 @@ from typing import Any
 from fedjax_bal.config.anchors import PATHS
 from fedjax_bal.config.configuration import Config, MethodEntry
 from fedjax_bal.config.problems import dotted_path, received_value
-from fedjax_bal.config.schema import Sections
-from fedjax_bal.config.sections import Section, to_plain
-from fedjax_bal.config.yaml_text import dump_yaml, parse_yaml
+from fedjax_bal.config.sections import to_plain
+from fedjax_bal.config.yaml_text import dump_yaml
 
 _SEEDS = ("seeds", "partition_seeds")
+_SELDOM = ("partition_seeds", "plugins")  # left out of the resolved YAML where they are empty
 _NO_SETTING = ("name", "paper", "plugins", "execution", "evaluation.target_accuracy")  # change no accuracy
 _PRECISION = "execution.precision"
 AUTO, AUTO_FORMS = "auto", ("builtin", "fast")
@@ -51,39 +51,20 @@ def with_convolution(config: Config, form: str, of: str = AUTO) -> Config:
 
 
 def is_resolved(text: str, config: Config) -> bool:
-    """Tells whether a text is the resolved YAML of a configuration, of this version or an earlier one.
-
-    An earlier version wrote every section, but may lack some of their keys; these count as defaults. A file that was
-    written by hand is not resolved.
+    """Tells whether a text is the resolved YAML of a configuration, and not a file written by hand.
 
     Example:
         >>> from fedjax_bal.config import load_config
         >>> config = load_config(None)
-        >>> text = resolved_yaml(config)
-        >>> is_resolved(text, config), is_resolved(text.replace(", clip_factor: 10.0", ""), config)
-        (True, True)
-        >>> is_resolved(f"# mine{text}", config)
-        False
+        >>> is_resolved(resolved_yaml(config), config), is_resolved(f"# mine{resolved_yaml(config)}", config)
+        (True, False)
     """
-    sheet, there = _sheet(config), parse_yaml(text, "config.yaml")
-    return list(there) == list(sheet) and dump_yaml(_within(there, sheet)) == text
-
-
-def _within(there: Any, sheet: Any) -> Any:
-    """Restricts the resolved configuration to the keys of an earlier one."""
-    if isinstance(there, list) and isinstance(sheet, list) and len(there) == len(sheet):
-        return [_within(own, item) for own, item in zip(there, sheet, strict=True)]
-    if isinstance(there, Mapping) and isinstance(sheet, Mapping):
-        return {key: _within(there[key], below) for key, below in sheet.items() if key in there}
-    return sheet
+    return text == resolved_yaml(config)
 
 
 def config_digest(config: Config) -> str:
-    """Returns the SHA-256 of the resolved YAML in hexadecimal.
-
-    Keys that older run folders don't have are left out at their defaults, so that such a run goes on.
-    """
-    return _digest(_lasting_sheet(config))
+    """Returns the SHA-256 of the resolved YAML in hexadecimal."""
+    return _digest(_sheet(config))
 
 
 def run_digest(config: Config) -> str:
@@ -98,7 +79,7 @@ def run_digest(config: Config) -> str:
         >>> run_digest(longer) == run_digest(config)
         True
     """
-    sheet = _lasting_sheet(config)
+    sheet = _sheet(config)
     for key in _SEEDS:
         sheet.pop(key, None)
     for sections in (sheet, *sheet["methods"]):
@@ -140,21 +121,6 @@ def _begins_with(seeds: tuple[int, ...] | None, earlier: tuple[int, ...] | None)
 
 def _digest(sheet: Mapping[str, Any]) -> str:
     return hashlib.sha256(dump_yaml(sheet).encode()).hexdigest()
-
-
-def _lasting_sheet(config: Config) -> dict[str, Any]:
-    """The resolved configuration without keys that older run folders don't have and that have their defaults."""
-    sheet = _sheet(config)
-    for key in Sections.model_fields:
-        left_out = _later_defaults(getattr(config, key))
-        sheet[key] = {name: value for name, value in sheet[key].items() if name not in left_out}
-    return sheet
-
-
-def _later_defaults(section: Section) -> set[str]:
-    """The keys of a section that older run folders don't have and that have their defaults."""
-    fields = type(section).model_fields
-    return {key for key in type(section).later() if getattr(section, key) == fields[key].default}
 
 
 def differences(here: Config, asked: Config) -> list[str]:
@@ -213,13 +179,11 @@ def paper_setting(paper: Config, own: Config) -> dict[str, Any]:
 
 def _sheet(config: Config) -> dict[str, Any]:
     sheet = to_plain(config)
-    if config.paper and not config.paper.setting:  # earlier run folders lack it
+    if config.paper and not config.paper.setting:
         del sheet["paper"]["setting"]
-    last = ("methods", *_SEEDS)
-    later = {"partition_seeds": config.partition_seeds, "plugins": config.plugins}  # earlier run folders lack them
-    left_out = {key for key, value in later.items() if not value}
-    order = ["name", *(key for key in sheet if key not in {"name", *last}), *last]
-    order = [key for key in order if key not in left_out]
+    sheet = {key: value for key, value in sheet.items() if value or key not in _SELDOM}
+    order = ["name", *(key for key in sheet if key not in {"name", "methods", *_SEEDS}), "methods", *_SEEDS]
+    order = [key for key in order if key in sheet]
     return {key: sheet[key] for key in order} | {"methods": [_entry(method) for method in config.methods]}
 
 

@@ -49,11 +49,6 @@ class Section(BaseModel):
         return frozenset(cls.model_fields)
 
     @classmethod
-    def later(cls) -> frozenset[str]:
-        """The keys that run folders of earlier versions don't have."""
-        return frozenset()
-
-    @classmethod
     def meanings(cls) -> dict[str, str]:
         """The meaning of each key, from the docstrings of this class and of those that it extends."""
         return {key: text for kind in reversed(cls.__mro__) for key, text in documented(kind).items()}

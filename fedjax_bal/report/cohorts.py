@@ -70,7 +70,7 @@ def times_chosen(runs: Sequence[Mapping[str, Any]], method: str) -> dict[tuple[i
 def class_samples(partitions: Sequence[Mapping[str, Any]]) -> np.ndarray | None:
     """Training images of each class that all clients together hold, `Float[C]`, copies left out.
 
-    None where they differ between methods, or are not known, as in a folder of an earlier version with many clients.
+    None where they differ between methods, or are not known.
     """
     found = {_class_samples(part) for part in partitions}
     (only,) = found if len(found) == 1 else (None,)

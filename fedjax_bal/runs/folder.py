@@ -6,7 +6,6 @@ import io
 import itertools
 import json
 import os
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -81,8 +80,7 @@ class Execution(NamedTuple):
     Attributes:
         devices: the number of devices that share the work.
         settings: what random numbers and rounding depend on, by name.
-        instructions: the CPU's vector instructions, on which rounding depends; empty for other devices, and in folders
-            of earlier versions.
+        instructions: the CPU's vector instructions, on which rounding depends; empty for other devices.
     """
 
     devices: int
@@ -369,10 +367,6 @@ class RunFolder:
             first.setdefault(run["method"], run["seed"])
         # By the configuration, as the summary leaves out methods that never began.
         places = {name: place for place, name in enumerate(_method_names(config))}
-        counts = Counter((line["method"], line["seed"]) for line in lines)
-        for run in summary["runs"]:
-            if run["evaluations"] is None and not left_out:  # of an earlier version
-                run["evaluations"] = counts[run["method"], run["seed"]]
         matrices = read_confusion(self.path / _CONFUSION, classes) if summary["runs"] else {}
         for run in summary["runs"]:
             run["confusion_matrix"] = matrices.get(_RUN.format(places.get(run["method"]), run["seed"]))

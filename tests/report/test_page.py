@@ -246,7 +246,6 @@ def test_importing_the_report_does_not_import_jax_matplotlib_or_scipy():
 @pytest.mark.slow
 def test_a_run_of_fewer_evaluations_than_five_does_not_claim_five(make_run, tmp_path):
     folder = make_run(tmp_path / "run", rounds=2)
-    change_runs(folder, lambda method: {"evaluations": None})  # as in a folder of an earlier version
     text = build(folder).read_text()
     assert "over its last two evaluations" in text and "Mean of last 2, %" in text and "five" not in text
     for ending in ("md", "tex"):
