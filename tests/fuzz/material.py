@@ -6,7 +6,7 @@ import io
 import json
 import struct
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import yaml
@@ -177,6 +177,13 @@ def checkpoint_tree() -> dict[str, Any]:
         "w": np.arange(12, dtype=np.float32).reshape(3, 4),
         "b": {"n": np.zeros(3, np.int32), "f": np.ones(2, bool)},
     }
+
+
+class Saved(NamedTuple):
+    """What a run saves: its state, and whose it is."""
+
+    state: Any
+    owner: Any
 
 
 def checkpoints(folder: Path) -> None:

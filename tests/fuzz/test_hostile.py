@@ -16,8 +16,8 @@ import pytest
 import yaml
 from fuzz import material
 from fuzz.guard import attempt
-from fuzz.mutate import HOSTILE_TEXTS
 from fuzz.pages import check_page, foreign
+from fuzz.values import TEXTS
 from typer.testing import CliRunner
 
 from fedjax_bal.cli.app import app
@@ -192,7 +192,7 @@ def test_yaml_that_grows_hides_or_runs(text, message):
     refused(lambda: parse_yaml(text, "mine.yaml"), f"mine.yaml: .*{message}", ConfigError)
 
 
-@pytest.mark.parametrize("text", HOSTILE_TEXTS, ids=range(len(HOSTILE_TEXTS)))
+@pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))
 def test_names_stay_names(text):
     assert parse_yaml(dump_yaml({"name": text}), "mine.yaml")["name"] == text
     outcome = attempt(lambda: load_config(None, [f"name={json.dumps(text)}"]))
