@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedjax_bal.config import LARGEST_YAML, Config, ConfigError, is_resolved, load_config, run_digest
-from fedjax_bal.files import parse_json, read_bytes
+from fedjax_bal.files import open_file, parse_json, read_bytes
 from fedjax_bal.runs import checkpoint
 from fedjax_bal.runs.checksums import SUMS
 from fedjax_bal.runs.folder import POINTS, RunFolder
@@ -131,7 +131,8 @@ def _unreadable_as_text(file: Path) -> str:
     """What is wrong with a JSON file that has no sum; empty for any other file, and for one that is no longer there."""
     try:
         if file.suffix == ".json":
-            parse_json(file.read_bytes())
+            with open_file(file) as stream:
+                parse_json(stream.read())
     except FileNotFoundError:
         return ""
     except OSError as error:
