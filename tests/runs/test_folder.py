@@ -11,10 +11,8 @@ import numpy as np
 import pytest
 import small_run
 
-from fedjax_bal.config import config_digest, with_convolution
+from fedjax_bal.config import config_digest, resolved_yaml
 from fedjax_bal.runs import FolderError, RemoteFiles, RunFolder, SweepFolder, choose_folder
-
-MODEL = "model: {name: mlp, convolution: fast}\n"
 
 
 def claim(path, config, fresh=False):
@@ -88,23 +86,10 @@ def test_a_configuration_that_no_run_wrote_is_not_overwritten(tmp_path):
     assert (tmp_path / "config.yaml").read_text() == small_run.TEXT
 
 
-def test_a_folder_from_before_a_key_existed_goes_on(tmp_path):
-    path, config = tmp_path / "run", small_run.config(tmp_path)
-    claim(path, config)
-    written = (path / "config.yaml").read_text()
-    constants = "  name: fashion_mnist_small\n  mean: [0.1307]\n  std: [0.3081]\n"
-    earlier = written.replace(f"dataset:\n{constants}", "dataset: {name: fashion_mnist_small}\n")
-    earlier = earlier.replace("model:\n  name: mlp\n  convolution: auto\n  hidden: [64]\n", MODEL)
-    assert "mean" not in earlier and "hidden" not in earlier
-    (path / "config.yaml").write_text(earlier)
-    with pytest.raises(FolderError, match=r"another configuration.*\s+dataset.mean: \[0.1307\] here, 0.0 asked for"):
-        claim(path, small_run.config(tmp_path, "dataset.mean=0"))
-    assert (path / "config.yaml").read_text() == earlier
-    claim(path, config)
-    assert (path / "config.yaml").read_text() == written
-    # By which checkpoints are known, once the form of convolution is chosen.
-    assert config_digest(with_convolution(config, "fast")) == hashlib.sha256(earlier.encode()).hexdigest()
-    for change in ("dataset.std=own", "model.hidden=[65]"):
+def test_every_key_counts_in_the_digest(tmp_path):
+    config = small_run.config(tmp_path)
+    assert config_digest(config) == hashlib.sha256(resolved_yaml(config).encode()).hexdigest()
+    for change in ("dataset.std=own", "model.hidden=[65]", "execution.precision=bfloat16"):
         assert config_digest(small_run.config(tmp_path, change)) != config_digest(config)
 
 
