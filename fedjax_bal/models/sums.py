@@ -40,15 +40,20 @@ def sums_in_one_pass(*values: Float[Array, "B H W K"]) -> list[Array]:
     if target_platform() == "tpu":
         return [channel_sums(each) for each in values]
     # XLA joins these sums of each image to what makes the numbers; of one long sum it would first write them all.
-    images = [each.astype(jnp.float32).reshape(len(each), -1, each.shape[-1]).sum(1) for each in values]
+    images = [_wide(each).reshape(len(each), -1, each.shape[-1]).sum(1) for each in values]
     return _sums_together(images, 0)
 
 
+def _wide(values: Array) -> Array:
+    """The values in 32 bits, if they have fewer."""
+    return values.astype(jnp.promote_types(values.dtype, jnp.float32))
+
+
 def _grouped(values: Array, most: int = GROUP) -> Float[Array, "groups rows K"]:
-    """Groups of neighbouring rows, in float32: their sums take no copy of the numbers, as a product would."""
+    """Groups of neighbouring rows, whose sums take no copy of the numbers, as a product would."""
     count = math.prod(values.shape[:-1])
     group = next(size for size in range(most, 0, -1) if count % size == 0)
-    return values.astype(jnp.float32).reshape(-1, group, values.shape[-1])
+    return _wide(values).reshape(-1, group, values.shape[-1])
 
 
 def _product_with_ones(rows: Float[Array, "N K"]) -> Float[Array, " K"]:
@@ -56,7 +61,7 @@ def _product_with_ones(rows: Float[Array, "N K"]) -> Float[Array, " K"]:
 
 
 def _sums_together(arrays: list[Array], axis: int) -> list[Array]:
-    zeros = [jnp.zeros((), jnp.float32) for _ in arrays]
+    zeros = [jnp.zeros((), each.dtype) for each in arrays]
     return lax.reduce(arrays, zeros, lambda *sides: [one + other for one, other in zip(*sides, strict=True)], (axis,))
 
 
