@@ -190,7 +190,7 @@ def _settings(config: Mapping[str, Any]) -> str:
 
 
 def data_lines(summary: Mapping[str, Any]) -> list[str]:
-    """How many rows and clients of how many the methods use, in words."""
+    """Sentences on how many of the data set's rows and clients the methods use."""
     parts = [part for part in summary["partitions"] if part.get("data")]
     named = lambda part: f" of {', '.join(map(str, part['methods']))}" if len(parts) > 1 else ""
     return [printable(f"Data{named(part)}: {part['data']}.", _LONGEST_LINE) for part in parts[:_MOST_LINES]]

@@ -90,8 +90,6 @@ def attempt(call: Callable[[], object], allowed: tuple[Path, ...] = ()) -> Outco
             kind, told = "memory", _end_of_traceback()
         except ValueError as error:
             kind, told = ("error", str(error)) if _is_message(error) else ("traceback", _end_of_traceback())
-        except OSError as error:  # the command line shows those of files as messages
-            kind, told = ("error", str(error)) if error.filename else ("traceback", _end_of_traceback())
         except (Exception, SystemExit):
             kind, told = "traceback", _end_of_traceback()
         finally:

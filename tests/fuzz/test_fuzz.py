@@ -6,6 +6,7 @@ Hypothesis changes valid files as bytes and as trees. No reader may end with a t
 file doesn't have, unpickle anything, or write outside of its folder.
 """
 
+import contextlib
 import copy
 import json
 import os
@@ -29,6 +30,7 @@ from hypothesis import strategies as st
 from fedjax_bal import load_run
 from fedjax_bal.config import load_config
 from fedjax_bal.config.load import build_config, read_layers
+from fedjax_bal.config.problems import Problem, raise_all
 from fedjax_bal.data import federate, load, partition
 from fedjax_bal.experiments.plan import load_sweep
 from fedjax_bal.report import build
@@ -189,9 +191,21 @@ def read_partition(file):
         partition.file(np.random.default_rng(0), np.arange(40) % 4, 3, file, holds)
 
 
+@contextlib.contextmanager
+def files_named():
+    """Takes an `OSError` that names its file for a message, as the command line does with those of run folders."""
+    try:
+        yield
+    except OSError as error:
+        if not error.filename:
+            raise
+        raise_all("folder", [Problem((), str(error))])
+
+
 def read_checkpoints(folder):
     for file in checkpoint.generations(folder):
-        checkpoint.load(file, material.checkpoint_tree())
+        with files_named():
+            checkpoint.load(file, material.checkpoint_tree())
 
 
 def write_config(folder):
@@ -223,11 +237,12 @@ def write_remains(folder):
 def read_remains(folder):
     """What a run or a sweep that goes on reads of what was there."""
     run = RunFolder(folder)
-    for read in (run.read_metrics, run.read_summary, run.read_execution, run.read_tracking):
-        read()
-    run.read_leaks(0, 0)
-    run.read_personalised(0, 0)
-    SweepFolder(folder).read_costs()
+    with files_named():
+        for read in (run.read_metrics, run.read_summary, run.read_execution, run.read_tracking):
+            read()
+        run.read_leaks(0, 0)
+        run.read_personalised(0, 0)
+        SweepFolder(folder).read_costs()
 
 
 def write_verified(folder):
@@ -257,8 +272,9 @@ def write_trained(folder):
 
 def read_trained(folder):
     run = load_run(folder)
-    run.metrics()
-    run.export(kind="npz")
+    with files_named():
+        run.metrics()
+        run.export(kind="npz")
 
 
 def write_two_runs(folder):

@@ -29,7 +29,7 @@ from fedjax_bal.files import open_file, open_to_append, own_folder, read_bytes, 
 from fedjax_bal.report import build
 from fedjax_bal.report.comparison import build_comparison
 from fedjax_bal.report.sweep_page import build_sweep
-from fedjax_bal.runs import FolderError, RunFolder, SweepFolder
+from fedjax_bal.runs import FolderError, RunFolder, SweepFolder, verify
 from fedjax_bal.runs.checkpoint import CheckpointError
 from fedjax_bal.runs.checkpoint import load as load_checkpoint
 from fedjax_bal.runs.record import read_pictures
@@ -232,6 +232,7 @@ def test_nothing_waits_for_a_part_of_a_run(name, kind, run):
         os.mkfifo(run / name)
     else:
         (run / name).symlink_to("/dev/zero" if kind == "device" else (run / name).name)
+    assert not attempt(lambda: list(verify(run))).bad
     if name.startswith("pictures"):  # a picture that is no file is one that isn't there
         assert attempt(lambda: build(run), (run,)).kind == "success"
     else:
