@@ -4,9 +4,7 @@ All that is NumPy here takes complex numbers too, so that derivatives come from 
 to the last digits, and owe nothing to automatic differentiation.
 """
 
-from contextlib import contextmanager
 from functools import cache
-from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +13,6 @@ import toys
 from parts import float64
 
 from fedjax_bal import parts
-from fedjax_bal.models import normalization, sums
 from fedjax_bal.models.generator import Generator, build_generator
 from fedjax_bal.types import Model, Outputs, Variables
 
@@ -48,20 +45,6 @@ def simulation(recipe, **changes):
     """A simulation of them, in which nobody loses a row."""
     settings = {"model": network(), "federation": federation(), "test": test_set(), "lone_rows": "keep"}
     return float64.simulation(recipe, **(settings | changes))
-
-
-@contextmanager
-def exact():
-    """All in 64 bits, the sums over channels too, which are taken in 32 bits elsewhere."""
-    replaced = [mock.patch.object(module, "channel_sums", _sums) for module in (normalization, sums)]
-    several = mock.patch.object(normalization, "sums_in_one_pass", lambda *values: [_sums(each) for each in values])
-    with jax.enable_x64(True), replaced[0], replaced[1], several:
-        yield
-
-
-def _sums(values, group=1):
-    del group
-    return values.reshape(-1, values.shape[-1]).sum(0)
 
 
 @cache

@@ -146,7 +146,7 @@ def transcribed(sim, options):
 
 @pytest.mark.parametrize("kind", quick.only(KINDS))
 def test_three_rounds_equal_the_transcription(kind, monkeypatch):
-    with faking.exact():
+    with jax.enable_x64(True):
         real = kind == "as in the paper"
         faking.replace_generators(monkeypatch, lambda *sizes: faking.generator() if real else faking.simplest(*sizes))
         sim = faking.simulation(cbfl(**(BASE | KINDS[kind])), clients_per_round=3)
@@ -174,7 +174,7 @@ def simplified(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["map", "vmap"])
 def test_before_warm_up_it_is_fedavg(strategy, simplified):
-    with faking.exact():  # two programs, which round differently
+    with jax.enable_x64(True):  # two programs, which round differently
         recipe = cbfl(**(BASE | {"warm_up": 4}))
         sims = [faking.simulation(each, strategy=strategy, rounds=4) for each in (fedavg(), recipe)]
         plain, ours = (sim.advance(SEED, sim.init(SEED)).snapshot for sim in sims)
@@ -184,7 +184,7 @@ def test_before_warm_up_it_is_fedavg(strategy, simplified):
 
 @pytest.mark.slow
 def test_fakes_of_no_weight_are_nothing_to_a_network_without_batch_normalisation():
-    with faking.exact():
+    with jax.enable_x64(True):
         recipe = cbfl(**(BASE | {"generator": "gaussian", "warm_up": 0, "weight": 0.0}))
         ours, plain = (float64.run(float64.simulation(each)).variables for each in (recipe, fedavg()))
         assert toys.largest_difference(ours, plain) < 1e-12
