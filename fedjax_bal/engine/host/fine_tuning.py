@@ -15,7 +15,6 @@ from fedjax_bal.engine.device import (
     LocalTest,
     RoundInputs,
     Setting,
-    matmul_precision,
     over_chains,
     purpose_key,
 )
@@ -102,7 +101,7 @@ class FineTuner:
 
     def _compile(self, *given: Any) -> tuple[Setting, Any]:
         def build(setting: Setting) -> Any:
-            jitted = jax.jit(fine_tune, out_shardings=setting.layout.replicated)
+            jitted = jax.jit(setting.traced(fine_tune), out_shardings=setting.layout.replicated)
             cohort = self._cohorts(setting)[0]
             return compile_for_backend(jitted.lower(setting, *given, cohort, self.simulation.stored))
 
@@ -164,6 +163,5 @@ def fine_tune(
     chains = ChainClients(cohort.clients, cohort.real, {})
     shared = RoundInputs(key, number, variables, {}, federation, LocalTest(None, jnp.array(True)))
     none = jnp.zeros(len(cohort.clients))
-    with jax.default_matmul_precision(matmul_precision(setting.precision)):
-        result = over_chains(setting, shared, chains, ChainWeights(none, none, cohort.real[:, 0]), cohort.assignment)
+    result = over_chains(setting, shared, chains, ChainWeights(none, none, cohort.real[:, 0]), cohort.assignment)
     return result.records.metrics[OWN_HITS.name][:, 0], result.records.broken[:, 0]
