@@ -1,11 +1,14 @@
 """Two commits in one run, in turns, so that the machine's drift meets both: names what got worse by more than 5%.
 
     python benchmarks/guard.py OLD [NEW] [--workloads W1,W2,W3,W4,W5] [--passes 3] [--seconds 3] [--json FILE]
+    python benchmarks/guard.py OLD [NEW] --config FILE [KEY=VALUE ...] [--data-dir DIR] ...
 
-NEW is the working tree unless a commit is given. Client updates per second and seconds of compiling are medians of all
-passes of `fedjax-bal bench` on random pixels, each a process of its own. Where both commits have `benchmarks/aot.py`
-and its extra is installed, the launches of a local step on the accelerator `--target` are counted, too. The exit code
-is 1 if anything got worse. Run it alone on the machine: compiling differs by several per cent from run to run.
+NEW is the working tree unless a commit is given. With `--config` the methods of a configuration take the place of
+the workloads, which train with FedAvg. Client updates per second and seconds of compiling are medians of all passes
+of `fedjax-bal bench`, of workloads on random pixels, each a process of its own. Where both commits have
+`benchmarks/aot.py` and its extra is installed, the launches of a local step on the accelerator `--target` are
+counted, too. The exit code is 1 if anything got worse. Run it alone on the machine: compiling differs by several
+per cent from run to run.
 """
 
 import argparse
@@ -73,6 +76,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("old", help="the commit to compare with")
     parser.add_argument("new", nargs="?", help="default: the working tree")
     parser.add_argument("--workloads", default="W1,W2,W3,W4,W5")
+    parser.add_argument("--config", nargs="+", default=[], metavar=("FILE", "KEY=VALUE"), help="its methods instead")
+    parser.add_argument("--data-dir", metavar="DIR", type=os.path.abspath, help="the configuration's data")
     parser.add_argument("--passes", type=int, default=3, help="how often each is measured (default 3)")
     parser.add_argument("--seconds", type=float, default=3.0, help="of steady state for each run (default 3)")
     parser.add_argument("--target", default="h200", help="the accelerator whose launches are counted (default h200)")
@@ -95,21 +100,25 @@ def checked_out(commit: str, folder: Path) -> Iterator[Path]:
 
 def measured(asked: argparse.Namespace, trees: dict[str, Path], file: Path) -> Iterator[Measured]:
     """All figures, the commits in turns; each pass begins with the other one."""
-    for workload in asked.workloads.split(","):
+    cases = {name: ["--workload", name, "--synthetic"] for name in asked.workloads.split(",")}
+    if asked.config:
+        data = ["--data-dir", asked.data_dir] if asked.data_dir else []
+        cases = {asked.config[0]: [*asked.config, *data]}
+    for case, options in cases.items():
         for turn in range(asked.passes):
             for side in sorted(trees, reverse=turn % 2 == 0):
-                words = ["-m", "fedjax_bal", "bench", "--workload", workload, "--synthetic"]
-                problem = answer(trees[side], [*words, "--seconds", str(asked.seconds), "--json"], file, asked.limit)
+                words = ["-m", "fedjax_bal", "bench", *options, "--seconds", str(asked.seconds), "--json"]
+                problem = answer(trees[side], words, file, asked.limit)
                 if problem:
-                    sys.exit(f"{workload}, {side}: {problem}")
-                (record,) = json.loads(file.read_text())
-                print(
-                    f"{workload} pass {turn + 1} {side}: {figure(record['client_updates_per_s'])} updates/s", flush=True
-                )
-                yield from (
-                    Measured(side, workload, name, record[name]) for name in ("client_updates_per_s", "compile_s")
-                )
-        yield from launches(asked, trees, workload, file)
+                    sys.exit(f"{case}, {side}: {problem}")
+                for record in json.loads(file.read_text()):
+                    name = record["workload"]
+                    rate = figure(record["client_updates_per_s"])
+                    print(f"{name} pass {turn + 1} {side}: {rate} updates/s", flush=True)
+                    for shown in ("client_updates_per_s", "compile_s"):
+                        yield Measured(side, name, shown, record[shown])
+        if not asked.config:
+            yield from launches(asked, trees, case, file)
 
 
 def launches(asked: argparse.Namespace, trees: dict[str, Path], workload: str, file: Path) -> Iterator[Measured]:
