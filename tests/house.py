@@ -1,14 +1,13 @@
-"""Measures of the package's order, of the working tree or of commits side by side.
+"""Measures of the package's size and order, of the working tree or of two commits side by side. No test enforces them.
 
 python tests/house.py                    # the working tree
-python tests/house.py v1.0 HEAD          # two commits
+python tests/house.py v1.0 HEAD          # two commits, "before > after"
 """
 
 import ast
 import contextlib
-import importlib.util
 import io
-import itertools
+import re
 import subprocess
 import sys
 import tarfile
@@ -17,26 +16,35 @@ import tokenize
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 REPOSITORY = Path(__file__).parents[1]
-sys.path.insert(0, str(REPOSITORY))
 HERE = "working tree"
-MOST_LINES = 25
-LAYOUT = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
-FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+NO_CODE = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+COLUMNS = ("files", "code", "docstring", "comment", "comments per 100", "imports %", "packed", "used once")
+ADDITIONS = {
+    "a method: FedLC": r"fedlc",
+    "an option of the engine: rounds_per_dispatch": r"rounds_per_dispatch",
+    "a metric on the device: local_test_accuracy": r"local_test_accuracy",
+    "a data set with its own files: SVHN": r"svhn",
+    "a partition: quantity": r"quantity_skew|[\"']quantity[\"']|\bquantity\(",
+}
+"""Things that a contributor could have added, and what every file that had to know of them mentions."""
 
 
 def main() -> None:
-    """Prints the table."""
-    columns = []
+    """Prints a table of the packages and one of the additions."""
+    measured = []
     for name in sys.argv[1:] or [HERE]:
         with tree_of(name) as root:
-            columns.append({"": name, **counts(root)})
-    for row in columns[0]:
-        cells = [str(column[row]).split("\n") for column in columns]
-        for place, lines in enumerate(itertools.zip_longest(*cells, fillvalue="")):
-            print(f"{'' if place else row:34}", *(f"{line:46}" for line in lines))
+            measured.append((packages(root), additions(root)))
+    rows = dict.fromkeys(row for sizes, _ in measured for row in sizes)
+    print(f"{'':22}", *(f"{name:>18}" for name in COLUMNS))
+    for row in rows:
+        cells = [[sizes.get(row, {}).get(column, "-") for sizes, _ in measured] for column in COLUMNS]
+        print(f"{row:22}", *(f"{' > '.join(map(str, cell)):>18}" for cell in cells))
+    print("\nfiles that mention it")
+    for row in ADDITIONS:
+        print(f"{row:46}", " > ".join(str(found[row]) for _, found in measured))
 
 
 @contextlib.contextmanager
@@ -51,35 +59,47 @@ def tree_of(name: str) -> Iterator[Path]:
         yield Path(folder)
 
 
-def counts(root: Path) -> dict[str, Any]:
-    """The table's column for a tree: each measure's name and value."""
-    kinds, lengths, arguments, classes, untyped = Counter(), Counter(), Counter(), Counter(), 0
-    files = sorted((root / "fedjax_bal").rglob("*.py"))
-    for file in files:
-        text = file.read_text(encoding="utf-8")
-        own = kinds_of_lines(text)
-        kinds.update(own.values())
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, FUNCTIONS):
-                name = f"{node.name}, {file.parent.name}/{file.name}:{node.lineno}"
-                lengths[name] = sum(own.get(line) == "code" for line in range(node.lineno, end(node)))
-                given = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
-                arguments[name] = sum(argument.arg not in ("self", "cls") for argument in given)
-            elif isinstance(node, ast.ClassDef):
-                classes[node.name] += 1
-            elif isinstance(node, ast.Subscript):
-                untyped += ast.unparse(node) == "dict[str, Any]"
-    return {
-        "files": len(files),
-        **{f"{kind} lines": f"{kinds[kind]} ({kinds[kind] / kinds.total():.1%})" for kind in sorted(kinds)},
-        f"functions over {MOST_LINES} code lines": sum(count > MOST_LINES for count in lengths.values()),
-        "longest functions": "\n".join(f"{count} {name}" for name, count in lengths.most_common(5)),
-        "longest argument lists": "\n".join(f"{count} {name}" for name, count in arguments.most_common(5)),
-        "class names that are not unique": sum(count > 1 for count in classes.values()),
-        **arrows(root),
-        "dict[str, Any]": untyped,
-        "YAML lines": sum(len(file.read_text().splitlines()) for file in (root / "configs").rglob("*.yaml")),
+def packages(root: Path) -> dict[str, dict[str, object]]:
+    """Maps each package, the whole, and the tests to their measures."""
+    counts: dict[str, Counter[str]] = {}
+    for part in ("fedjax_bal", "tests"):
+        texts = {file: file.read_text(encoding="utf-8") for file in sorted((root / part).rglob("*.py"))}
+        words = Counter(word for text in texts.values() for word in re.findall(r"\w+", text))
+        for file, text in texts.items():
+            inner = file.relative_to(root / part)
+            package = str(inner.parts[0]) if len(inner.parts) > 1 else "top level"
+            for row in (package, "fedjax_bal, all") if part == "fedjax_bal" else ("tests, all",):
+                counts.setdefault(row, Counter()).update(measures(text, words))
+    last = ("fedjax_bal, all", "tests, all")
+    return {row: shown(counts[row]) for row in (*sorted(counts.keys() - set(last)), *last)}
+
+
+def measures(text: str, words: Counter[str]) -> Counter[str]:
+    """The counts of a file; `words` are those of all files of the package."""
+    kinds = kinds_of_lines(text)
+    found = Counter(kinds.values())
+    found["files"] = 1
+    # A comment at the end of a line of code counts as a comment, too.
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    found["reasons"] = sum(token.type == tokenize.COMMENT for token in tokens)
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            found["import lines"] += end(node) - node.lineno
+        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Tuple):
+            # A swap gives the same names back; other pairs are two statements on a line.
+            names, values = (ast.unparse(side).strip("()").split(", ") for side in (node.targets[0], node.value))
+            found["packed"] += isinstance(node.targets[0], ast.Tuple) and set(names) != set(values)
+        elif isinstance(node, ast.FunctionDef) and node.name.startswith("_") and not node.name.endswith("__"):
+            found["used once"] += words[node.name] == 2
+    return found
+
+
+def shown(found: Counter[str]) -> dict[str, object]:
+    rates = {
+        "comments per 100": f"{100 * found['reasons'] / found['code']:.1f}",
+        "imports %": f"{100 * found['import lines'] / found['code']:.0f}",
     }
+    return {column: rates.get(column, found[column]) for column in COLUMNS}
 
 
 def kinds_of_lines(text: str) -> dict[int, str]:
@@ -88,7 +108,7 @@ def kinds_of_lines(text: str) -> dict[int, str]:
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT:
             kinds.setdefault(token.start[0], "comment")
-        elif token.type not in LAYOUT:
+        elif token.type not in NO_CODE:
             kinds |= dict.fromkeys(range(token.start[0], token.end[0] + 1), "code")
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
@@ -101,18 +121,11 @@ def end(node: ast.stmt) -> int:
     return (node.end_lineno or node.lineno) + 1
 
 
-def arrows(root: Path) -> dict[str, Any]:
-    """Counts imports that break the rules of the tree's own `test_architecture.py`; "-" where there is none."""
-    file, names = root / "tests" / "test_architecture.py", ("imports past a face", "imports against the direction")
-    spec = importlib.util.spec_from_file_location("rules", file)
-    if not file.exists() or spec is None or spec.loader is None:
-        return dict.fromkeys(names, "-")
-    rules = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(rules)
-    rules.ROOT = root / "fedjax_bal"
-    past = sum(line[2] != f"fedjax_bal.{line[3]}" for line in rules.imports())
-    back = sum(rules.FLOORS.index(line[3]) > rules.FLOORS.index(line[1]) for line in rules.imports())
-    return dict(zip(names, (past, back), strict=True))
+def additions(root: Path) -> dict[str, int]:
+    """How many files of the package mention each of ADDITIONS."""
+    files = [file for file in (root / "fedjax_bal").rglob("*") if file.suffix in (".py", ".bib")]
+    texts = [file.read_text(encoding="utf-8") for file in files]
+    return {row: sum(bool(re.search(word, text, re.I)) for text in texts) for row, word in ADDITIONS.items()}
 
 
 if __name__ == "__main__":
