@@ -13,9 +13,6 @@ class Remembering:
         self.name, self.failing = name, failing
         self.shown, self.calls = {}, []
 
-    def holds(self, run):
-        return run.key in self.shown
-
     def begin(self, run):
         self._do("begin", run)
         self.shown[run.key] = []

@@ -66,7 +66,7 @@ def config(tmp_path: Path, *overrides: str) -> Config:
 def run(path: Path, wanted: Config, *, should_stop=lambda: False, trackers=(), **options) -> Quiet:
     """One session in a folder; raises what the runner raises."""
     display, folder = Quiet(), RunFolder(path)
-    mirror = Mirror(trackers, tracked_runs(wanted), path, display.note)
+    mirror = Mirror(trackers, tracked_runs(wanted), display.note)
     with folder.claimed(wanted), contextlib.closing(mirror):
         Runner(wanted, folder, display, should_stop=should_stop, mirror=mirror, **options).run()
     return display

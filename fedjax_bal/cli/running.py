@@ -70,7 +70,7 @@ def run_command(
         options["detail"] = show.detail(display.note)
         try:
             with (
-                contextlib.closing(Mirror(trackers, tracked_runs(config), path, display.note)) as mirror,
+                contextlib.closing(Mirror(trackers, tracked_runs(config), display.note)) as mirror,
                 interruptible() as asked,  # only here: once all is trained, there is nothing to wait for
             ):
                 runner = Runner(config, folder, display, **options, should_stop=asked, mirror=mirror)

@@ -46,7 +46,8 @@ from fedjax_bal.runs.schema import ResumableLine, misfit
 
 _CONFIG, _METRICS, _SUMMARY = "config.yaml", "metrics.jsonl", "summary.json"
 _CONFUSION, _NPY_HEADER = "confusion.npz", 128  # bytes of NumPy's header of an array
-_REPORT, _COMPARISON, _TRACKING = "report.html", "comparison.html", "tracking.json"
+_REPORT = "report.html"
+_COMPARISON = "comparison.html"
 _EXECUTION, _FORMAT = "execution.json", 1
 _LARGEST_METRICS = 2**32
 _RUN = "method-{}-seed-{}"
@@ -65,7 +66,7 @@ COVERED = (
 )
 # Not config.yaml, which says whose folder it is: a kill must not leave a folder without an owner.
 _WRITTEN = (
-    *(SUMS, _METRICS, _SUMMARY, _CONFUSION, _REPORT, _COMPARISON, _TRACKING, _EXECUTION, "plots/*.svg"),
+    *(SUMS, _METRICS, _SUMMARY, _CONFUSION, _REPORT, _COMPARISON, _EXECUTION, "plots/*.svg"),
     *(f"{name}.{ending}" for name in ("tables", "comparison-tables") for ending in ("csv", "md", "tex")),
     *(_CHECKPOINT_FILES, f"{_CHECKPOINTS.format('*', '*')}/.round-*.part"),
     *(name.format("*", "*") for name in (_PICTURES, _LEAKS, _PERSONALISED)),
@@ -302,14 +303,6 @@ class RunFolder:
     def write_personalised(self, method: int, seed: int, figures: Mapping[str, Any]) -> None:
         """Writes the results of clients' fine-tuned models."""
         self.files.write_json(_PERSONALISED.format(method, seed), figures)
-
-    def read_tracking(self) -> dict[str, Any]:
-        """The finished runs that each tracker has; empty if that isn't known."""
-        return self._mapping(_TRACKING) or {}
-
-    def write_tracking(self, marks: Mapping[str, Any]) -> None:
-        """Writes which finished runs each tracker has."""
-        self.files.write_json(_TRACKING, marks)
 
     def read_configuration(self) -> Config:
         """The configuration that the folder belongs to.

@@ -230,7 +230,6 @@ def write_remains(folder):
     material.sweep_folder(folder)
     (folder / "personalised").mkdir()
     (folder / "personalised" / "method-0-seed-0.json").write_text('{"accuracy": [0.5]}')
-    (folder / "tracking.json").write_text('{"wandb": {"method-0-seed-0": "0f"}}')
     (folder / "execution.json").write_text('{"format": 1, "devices": 2, "settings": {"jax_enable_x64": "False"}}')
 
 
@@ -238,7 +237,7 @@ def read_remains(folder):
     """What a run or a sweep that goes on reads of what was there."""
     run = RunFolder(folder)
     with files_named():
-        for read in (run.read_metrics, run.read_summary, run.read_execution, run.read_tracking):
+        for read in (run.read_metrics, run.read_summary, run.read_execution):
             read()
         run.read_leaks(0, 0)
         run.read_personalised(0, 0)

@@ -43,10 +43,6 @@ class Tracker(Protocol):
 
     name: str
 
-    def holds(self, run: TrackedRun) -> bool:
-        """Tells whether an earlier session left something of a run here."""
-        ...
-
     def begin(self, run: TrackedRun) -> None:
         """Opens a run and removes what an earlier session left of it; all of its lines follow again."""
         ...

@@ -33,10 +33,6 @@ class TensorBoard:
         self._files: dict[str, Path] = {}
         self._began: dict[str, float] = {}
 
-    def holds(self, run: TrackedRun) -> bool:
-        """Tells whether the run has an event file that isn't empty."""
-        return any(file.stat().st_size for file in _event_files(self._root / run.place))
-
     def begin(self, run: TrackedRun) -> None:
         """Begins a new event file, and empties the existing ones."""
         place, now = own_folder(self._root.parent, f"{self._root.name}/{run.place}"), time.time()

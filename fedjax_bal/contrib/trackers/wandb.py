@@ -33,10 +33,6 @@ class WeightsAndBiases:
         importlib.import_module("wandb.sdk")  # fails for an unrelated folder called wandb
         self._wandb = importlib.import_module("wandb")
 
-    def holds(self, run: TrackedRun) -> bool:
-        """Tells whether the run has a folder."""
-        return any(self._folders(run))
-
     def begin(self, run: TrackedRun) -> None:
         """Begins a W&B run, which replaces the run's earlier files."""
         own_folder(self._root.parent, "wandb/cache")

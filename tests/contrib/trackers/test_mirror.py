@@ -1,7 +1,5 @@
 """Trackers have every line once, whatever happens in between, and never cost a run."""
 
-import json
-
 import pytest
 from remembering import Remembering
 
@@ -16,28 +14,28 @@ def lines(*rounds):
 
 
 class Session:
-    """One session in a folder, its notes kept."""
+    """One session, its notes kept."""
 
-    def __init__(self, folder, *trackers):
+    def __init__(self, *trackers):
         self.notes = []
-        self.mirror = Mirror(trackers, RUNS, folder, self.notes.append)
+        self.mirror = Mirror(trackers, RUNS, self.notes.append)
 
     def follow(self, rounds, finished=False, run=(0, 0)):
         self.mirror.follow(*run, lines(*rounds), finished=finished)
 
 
-def test_within_a_session_every_line_comes_once(tmp_path):
+def test_within_a_session_every_line_comes_once():
     tracker = Remembering()
-    session = Session(tmp_path, tracker)
+    session = Session(tracker)
     for last in (1, 1, 3, 4):
         session.follow(range(1, last + 1), finished=last == 4)
     assert tracker.shown == {"0-0": lines(1, 2, 3, 4)}
     assert [what for what, _ in tracker.calls] == ["begin", "log", "log", "log", "log", "finish"]
 
 
-def test_runs_that_advance_in_turn_are_kept_apart(tmp_path):
+def test_runs_that_advance_in_turn_are_kept_apart():
     tracker = Remembering()
-    session = Session(tmp_path, tracker)
+    session = Session(tracker)
     session.follow([1], run=(0, 0))
     session.follow([2], run=(1, 7))
     session.follow([1, 3], run=(0, 0), finished=True)
@@ -50,63 +48,28 @@ def test_runs_that_advance_in_turn_are_kept_apart(tmp_path):
 
 
 @pytest.mark.parametrize("resumed_from", [0, 2, 3])
-def test_after_a_kill_no_line_is_missing_or_there_twice(tmp_path, resumed_from):
+def test_after_a_kill_no_line_is_missing_or_there_twice(resumed_from):
     tracker = Remembering()
-    Session(tmp_path, tracker).follow([1, 2, 3])  # killed: nothing is closed
+    Session(tracker).follow([1, 2, 3])  # killed: nothing is closed
     known = list(range(1, resumed_from + 1))
-    second = Session(tmp_path, tracker)
+    second = Session(tracker)
     second.follow([*known, resumed_from + 1])
     second.follow([*known, resumed_from + 1, resumed_from + 2], finished=True)
     assert tracker.shown == {"0-0": lines(*range(1, resumed_from + 3))}
 
 
-def test_a_finished_run_is_left_alone_and_shown_to_a_tracker_that_comes_later(tmp_path):
+def test_a_finished_run_is_shown_again_to_a_tracker_that_comes_later():
     first, second = Remembering("first"), Remembering("second")
-    Session(tmp_path, first).follow([1, 2], finished=True)
-    told = list(first.calls)
-    Session(tmp_path, first, second).follow([1, 2], finished=True)
-    assert first.calls == told
-    assert second.shown == {"0-0": lines(1, 2)}
-
-
-@pytest.mark.parametrize("change", ["other lines", "lost", "marks damaged", "marks of another form", "marks removed"])
-def test_a_finished_run_is_shown_anew_where_that_may_be_needed(tmp_path, change):
-    tracker, rounds = Remembering(), [1, 2]
-    Session(tmp_path, tracker).follow(rounds, finished=True)
-    marks = tmp_path / "tracking.json"
-    if change == "other lines":
-        rounds = [1, 4]
-    elif change == "lost":
-        tracker.shown.clear()
-    elif change == "marks removed":
-        marks.unlink()
-    else:
-        marks.write_text("[" if change == "marks damaged" else '{"remembering": 3}')
-    Session(tmp_path, tracker).follow(rounds, finished=True)
-    assert tracker.shown == {"0-0": lines(*rounds)}
-    assert tracker.calls.count(("begin", "0-0")) == 2
-
-
-def test_a_kill_while_a_finished_run_is_shown_anew_is_made_up_for(tmp_path):
-    tracker = Remembering()
-    Session(tmp_path, tracker).follow([1, 2], finished=True)
-    before = json.loads((tmp_path / "tracking.json").read_text())
-    killed = Remembering()
-    killed.log = lambda run, lines: (_ for _ in ()).throw(KeyboardInterrupt)
-    with pytest.raises(KeyboardInterrupt):
-        Session(tmp_path, killed).follow([1, 2], finished=True)
-    assert killed.holds(RUNS[0, 0])  # a part of it
-    assert json.loads((tmp_path / "tracking.json").read_text()) != before
-    later = Remembering()
-    later.shown = killed.shown
-    Session(tmp_path, later).follow([1, 2], finished=True)
-    assert later.shown == {"0-0": lines(1, 2)}
+    Session(first).follow([1, 2], finished=True)
+    Session(first, second).follow([1, 2], finished=True)
+    assert first.shown == second.shown == {"0-0": lines(1, 2)}
+    assert first.calls.count(("finish", "0-0")) == 2
 
 
 @pytest.mark.parametrize("failing", ["begin", "log", "finish"])
-def test_a_failing_tracker_is_named_and_left_out_and_the_others_go_on(tmp_path, failing):
+def test_a_failing_tracker_is_named_and_left_out_and_the_others_go_on(failing):
     bad, good = Remembering("bad", {failing}), Remembering("good")
-    session = Session(tmp_path, bad, good)
+    session = Session(bad, good)
     session.follow([1], finished=True)
     asked = len(bad.calls)
     session.follow([1], run=(1, 7))
@@ -118,28 +81,20 @@ def test_a_failing_tracker_is_named_and_left_out_and_the_others_go_on(tmp_path, 
     assert good.shown == {"0-0": lines(1), "1-7": lines(1)}
     mended = Remembering("bad")
     mended.shown = bad.shown
-    Session(tmp_path, mended).follow([1], finished=True)
+    Session(mended).follow([1], finished=True)
     assert mended.shown["0-0"] == lines(1)
 
 
-def test_a_tracker_that_fails_has_its_other_runs_closed(tmp_path):
+def test_a_tracker_that_fails_has_its_other_runs_closed():
     tracker = Remembering()
-    session = Session(tmp_path, tracker)
+    session = Session(tracker)
     session.follow([1], run=(1, 7))
     tracker.failing = {"begin"}
     session.follow([1], run=(0, 0))
     assert tracker.calls == [("begin", "1-7"), ("log", "1-7"), ("begin", "0-0"), ("finish", "1-7")]
 
 
-def test_a_folder_that_can_not_be_written_costs_the_tracker_only(tmp_path):
-    tracker = Remembering()
-    session = Session(tmp_path / "missing", tracker)
-    session.follow([1], finished=True)
-    assert "warning: remembering failed" in session.notes[0]
-
-
-def test_nothing_is_said_where_nothing_was_shown(tmp_path):
-    session = Session(tmp_path, Remembering())
+def test_nothing_is_said_where_nothing_was_shown():
+    session = Session(Remembering())
     session.mirror.close()
     assert session.notes == []
-    assert not list(tmp_path.iterdir())

@@ -25,7 +25,6 @@ def curve(reader, tag="test_accuracy"):
 
 def test_it_reads_each_round_once_with_training_time(tmp_path):
     tracker = TensorBoard(tmp_path)
-    assert not tracker.holds(RUN)
     tracker.begin(RUN)
     tracker.log(RUN, lines(2, 4))
     tracker.log(RUN, lines(6))
@@ -35,7 +34,6 @@ def test_it_reads_each_round_once_with_training_time(tmp_path):
     times = [event.wall_time for event in reader.Scalars("test_accuracy")]
     assert [later - times[0] for later in times] == pytest.approx([0, 5, 10])
     tracker.finish(RUN)
-    assert tracker.holds(RUN)
     assert [path.name for path in tmp_path.iterdir()] == ["tensorboard"]
 
 
@@ -74,7 +72,6 @@ def test_nothing_is_written_through_links_nor_into_what_has_another_name_elsewhe
     link.symlink_to(outside / "precious")
     name.hardlink_to(outside / "precious")
     tracker = TensorBoard(tmp_path / "run")
-    assert not tracker.holds(RUN)
     tracker.begin(RUN)
     tracker.log(RUN, lines(2))
     assert (outside / "precious").read_text() == "mine" and link.is_symlink()
