@@ -108,10 +108,8 @@ def test_npz_files_that_claim_swell_and_hold_pickles(tmp_path):
     archive(file, arrays | {"train_images.npy": npy(np.zeros((3, 8, 8), np.uint8), "(1000000000000, 8, 8)")})
     refused(read, "its header claims 1000000000000x8x8", DataError, measured=True)
     archive(file, arrays | {"train_labels.npy": npy(np.array([{}, 1, 2], object))})
-    refused(read, "is an array of objects, which is a pickle", DataError)
-    archive(file, arrays | {"data.pkl": b"\x80\x04N."})
-    refused(read, "holds a pickle", DataError)
-    archive(file, arrays | {"../out.npy": b"x", "/tmp/out.npy": b"x"})
+    refused(read, "train_labels: .*never opened", DataError)
+    archive(file, arrays | {"data.pkl": b"\x80\x04N.", "../out.npy": b"x", "/tmp/out.npy": b"x"})
     assert read().class_names == ("cat", "dog", "<b>")
     assert [path.name for path in tmp_path.iterdir()] == ["mine.npz"]
 
@@ -147,7 +145,7 @@ def test_a_text_for_a_pixel_takes_no_room_for_each(tmp_path):
     tree = material.leaf_tree()
     tree["user_data"]["f0_1"]["x"][0][5] = "9" * 500_000
     (tmp_path / "train" / "train_0.json").write_text(json.dumps(tree))
-    refused(lambda: load("femnist", tmp_path), "expected images of 784 numbers each", DataError, measured=True)
+    refused(lambda: load("femnist", tmp_path), "writer f0_1: expected pixels from 0 to 1", DataError, measured=True)
 
 
 def test_an_image_that_claims_and_one_cut_short(tmp_path):
