@@ -103,7 +103,7 @@ def read_arrays(path: Path, names: Sequence[str] | None, limit: int | None = Non
             most = os.fstat(stream.fileno()).st_size * MAX_DEFLATE_RATIO
             most = most if limit is None else min(most, limit)
             if size > most:
-                raise ValueError(f"claims arrays of {size} bytes, at most {most} can be read")
+                raise ValueError(f"claims arrays of {size} bytes, at most {most} are read")
             check_memory(f"{path}: its arrays need", size)
             arrays = {}
             for name in wanted:

@@ -39,7 +39,7 @@ def read_tfds(reader: Reader, data_dir: Path | None = None) -> Dataset:
     files = f"pass --data-dir with the folder that holds {reader.files}."
     if reader.tfds is None:
         raise DataError(f"{reader.name}: TensorFlow Datasets doesn't have it; {files}")
-    halves = {}
+    halves: dict[str, tuple[np.ndarray, np.ndarray]] = {}
     for known, half in zip(reader.tfds[:2], ("train", "test"), strict=True):
         place = f"{reader.name}: TensorFlow Datasets can't provide it" if data_dir is None else data_dir / known
         without = f"the first time it needs a network, and TensorFlow to encode the images. Without them {files}"
