@@ -1,7 +1,6 @@
 """The commands `fedjax-bal data list` and `fedjax-bal data prepare`."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -38,19 +37,11 @@ def prepare(
     data_dir: DataDir = None,
     plugin: Plugins = None,
     check: Annotated[bool, typer.Option("--check", help="Read and report, but write nothing.")] = False,
-    tfds: Annotated[
-        bool, typer.Option("--tfds", help="Write it as TensorFlow Datasets keeps it, for femnist, cinic10, ...")
-    ] = False,
 ) -> Iterator[str]:
     """Check a data set's files, and write it to a file that is read at once."""
     from fedjax_bal.data import find_reader, inventory, load
 
-    if tfds and check:
-        raise ValueError("--check: received it beside --tfds, which does nothing but write: leave one of them out")
-    if tfds and not options:
-        yield f"written: {_build(name, data_dir)}"
-        return
-    if find_reader(name).origin == "own" and not tfds:
+    if find_reader(name).origin == "own":
         parameters = _own_files(name, options or [])
         dataset = load(name, data_dir, **parameters)
         yield f"{name}: {parameters['path']}"
@@ -81,22 +72,6 @@ def _own_files(name: str, options: list[str]) -> dict[str, Any]:
     section, problems = check_section(DatasetSection, {**given, "name": name})
     raise_all("command line", problems)
     return section.parameters
-
-
-def _build(name: str, data_dir: Path | None) -> Path:
-    """Writes a data set as TensorFlow Datasets keeps it."""
-    from fedjax_bal.data import DATASETS, DataError, build_for_tfds, find_reader, folder_of
-
-    if not find_reader(name).is_buildable:
-        allowed = ", ".join(other for other, reader in DATASETS.items() if reader.is_buildable)
-        raise ValueError(f"--tfds: received {name}; allowed: {allowed}; others are not built here")
-    if data_dir is None:
-        raise ValueError(f"--data-dir is missing, the folder that holds the files of {name}")
-    folder = folder_of(name, data_dir)
-    try:
-        return build_for_tfds(name, folder, folder)
-    except ImportError as error:
-        raise DataError(f"--tfds needs TensorFlow Datasets, which can't be imported ({error}): install it") from error
 
 
 def _contents(dataset: Any) -> Iterator[str]:

@@ -17,7 +17,6 @@ from fedjax_bal.data.partition import ALIASES, FROM_DATASET, SCHEMES, resolve, t
 from fedjax_bal.data.readers import DATASETS, find_reader
 from fedjax_bal.data.readers.npz import read_arrays
 from fedjax_bal.data.readers.reader import Reader
-from fedjax_bal.data.readers.tfds import build_for_tfds
 from fedjax_bal.data.row_numbers import MAX_ROWS
 
 __all__ = [
@@ -33,7 +32,6 @@ __all__ = [
     "are_tokens",
     "augment",
     "available_bytes",
-    "build_for_tfds",
     "carve",
     "carve_share",
     "check_images",

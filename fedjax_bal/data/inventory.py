@@ -85,7 +85,7 @@ def prepare(name: str, data_dir: str | os.PathLike | None, write: bool = True) -
 
 
 def inventory_digest(dataset: Dataset) -> str:
-    """Returns the SHA-256 of all images and labels in hexadecimal digits, which doesn't depend on their source."""
+    """Returns the SHA-256 of all images and labels in hexadecimal digits, in the order of their source."""
     digest = hashlib.sha256()
     for array in dataset[:4]:
         digest.update(np.ascontiguousarray(array).data)
@@ -100,7 +100,7 @@ def common_folder(places: Sequence[Path]) -> Path:
 def _advice(reader: Reader) -> str:
     """Returns a sentence that names a data set's official files and their source."""
     advice = f"It needs {reader.files}. They come from {reader.home}."
-    if not reader.tfds.train:
+    if reader.tfds is None:
         return advice
     prepared = f"{reader.tfds.train}/VERSION/ in the format ArrayRecord"
     return f"{advice} A folder that TensorFlow Datasets prepared, {prepared}, serves as well."

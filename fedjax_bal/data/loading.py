@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedjax_bal.data import cache
-from fedjax_bal.data.errors import DataError, MissingError
+from fedjax_bal.data.errors import DataError, MissingError, reading
 from fedjax_bal.data.normalisation import normalisation
 from fedjax_bal.data.readers import DATASETS, find_reader, tfds
 from fedjax_bal.data.readers.reader import Reader
-from fedjax_bal.data.readers.untrusted import CHECK_PATH
 from fedjax_bal.types import Dataset
 
 
@@ -34,9 +33,9 @@ def load(
     """Loads a data set into memory.
 
     Sets that come with the package need no files. The others are read from `data_dir`: from their official files, or
-    from a folder that TensorFlow Datasets has prepared, which gives the same arrays. The file that `fedjax-bal data
-    prepare` wrote takes their place until they change. Without `data_dir`, TensorFlow Datasets provides its sets, and
-    downloads each once. `fedjax-bal data list` shows all sets, and whether a folder holds them.
+    from a folder that TensorFlow Datasets has prepared, which gives the same images in another order. The file that
+    `fedjax-bal data prepare` wrote takes their place until they change. Without `data_dir`, TensorFlow Datasets
+    provides its sets, and downloads each once. `fedjax-bal data list` shows all sets, and whether a folder holds them.
 
     A user's own images, feature vectors or token ids come from an npz file, `load("npz", path="mine.npz")`, or images
     from a folder of image files for each class, `load("image_folder", path="mine", side=64)`; a relative path starts at
@@ -83,16 +82,13 @@ def folder_of(name: str, data_dir: str | os.PathLike) -> Path:
 def find_files(reader: Reader, data_dir: Path) -> FoundFiles:
     """Finds a data set's official files in a folder, or else those that TensorFlow Datasets has prepared in it."""
     try:
-        return FoundFiles("official files", tuple(reader.find(data_dir)), lambda: reader.read(data_dir))
-    except DataError:
-        folders = tfds.find_tfds(reader, data_dir)
-        if folders is None:
+        with reading(data_dir):
+            return FoundFiles("official files", tuple(reader.find(data_dir)), lambda: reader.read(data_dir))
+    except MissingError:
+        places = tfds.find_tfds(reader, data_dir)
+        if not places:
             raise
-    except OSError as error:  # of a folder without permission, for instance
-        place = error.filename or data_dir
-        raise DataError(f"{place}: can't be read ({error.strerror or error}); {CHECK_PATH}") from error
-    places = sorted({file for folder in folders for file in folder.iterdir()})
-    return FoundFiles("TensorFlow Datasets' folder", tuple(places), lambda: tfds.read_tfds(reader, folders))
+    return FoundFiles("TensorFlow Datasets' folder", tuple(places), lambda: tfds.read_tfds(reader, data_dir))
 
 
 def _read(reader: Reader, data_dir: str | os.PathLike | None, options: dict[str, Any]) -> Dataset:
@@ -103,7 +99,7 @@ def _read(reader: Reader, data_dir: str | os.PathLike | None, options: dict[str,
         raise ValueError(f"data set {reader.name} takes no options, received {', '.join(options)}; {own} do.")
     if reader.origin == "package":
         return reader.read()
-    return tfds.download(reader) if data_dir is None else _read_official(reader, folder_of(reader.name, data_dir))
+    return tfds.read_tfds(reader) if data_dir is None else _read_official(reader, folder_of(reader.name, data_dir))
 
 
 def _read_official(reader: Reader, data_dir: Path) -> Dataset:

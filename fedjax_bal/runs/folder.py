@@ -89,20 +89,6 @@ class Execution(NamedTuple):
     instructions: str = ""
 
 
-class ExaminedLine(NamedTuple):
-    """A line of metrics that was read back.
-
-    Attributes:
-        place: the file, and the number of the line.
-        values: what it holds.
-        damage: why it can't be used; empty if it can.
-    """
-
-    place: str
-    values: Any
-    damage: str
-
-
 class RunFolder:
     """The files of a comparison; methods are given by their places in the configuration.
 
@@ -216,35 +202,24 @@ class RunFolder:
             FolderError: it isn't what the last session wrote, or can't be read.
         """
         self.files.check_sums(_METRICS)
-        lines, damaged = [], []
-        for line in self.examine_metrics():
-            damaged.append(line) if line.damage else lines.append(line.values)
-        if damaged:
-            others = f", and so are {len(damaged) - 1} more" if len(damaged) > 1 else ""
-            note(f"warning: {damaged[0].place}: damaged ({damaged[0].damage}); it is left out{others}")
-        return lines
-
-    def examine_metrics(self) -> Iterator[ExaminedLine]:
-        """Reads and checks the lines of metrics.jsonl, without one that is cut off: whether a run can go on from them.
-
-        Raises:
-            FolderError: the file can't be read; there are no lines if there is none.
-        """
-        file = self.path / _METRICS
         try:
             content = self.files.read(_METRICS, _LARGEST_METRICS)
         except FileNotFoundError:
-            return
+            return []
         except OSError as error:
-            raise unreadable(file, error) from error
-        for number, text in enumerate(content.split(b"\n")[:-1], 1):
-            place, values, damage = f"{file}, line {number}", None, ""
+            raise unreadable(self.path / _METRICS, error) from error
+        lines, damaged = [], []
+        for number, text in enumerate(content.split(b"\n")[:-1], 1):  # one that is cut off has no end
             try:
                 values = parse_json(text)
                 _check_resumable(values)
+                lines.append(values)
             except ValueError as error:
-                damage = str(error)
-            yield ExaminedLine(place, values, damage)
+                damaged.append(f"line {number}: damaged ({error})")
+        if damaged:
+            others = f", and so are {len(damaged) - 1} more" if len(damaged) > 1 else ""
+            note(f"warning: {self.path / _METRICS}, {damaged[0]}; it is left out{others}")
+        return lines
 
     def write_metrics(self, lines: Sequence[dict[str, Any]]) -> None:
         """Replaces metrics.jsonl."""

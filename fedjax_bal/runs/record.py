@@ -2,10 +2,10 @@
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from pydantic import ValidationError
@@ -13,14 +13,17 @@ from pydantic import ValidationError
 from fedjax_bal.config import LARGEST_YAML, ConfigError, parse_yaml, received_value
 from fedjax_bal.files import open_file, parse_json, read_bytes
 from fedjax_bal.registry import PLUGINS
-from fedjax_bal.runs.metric_lines import LONGEST_LINE, read_lines
 from fedjax_bal.runs.output_files import LARGEST_FILE, FolderError, unreadable
 from fedjax_bal.runs.schema import JsonObject, MetricLine, SummaryFile, misfit
+
+MOST_LINES = 50_000
+"""More lines of metrics are thinned out: a page can't show more, and each takes two to three kilobytes of memory."""
 
 LARGEST_CONFUSION = 2**31
 """Bytes of all confusion matrices of a folder, enough for 1,700 runs with 50,000 test images each."""
 
 _LARGEST_PICTURES = 2**28  # bytes of all arrays of a file
+_LONGEST_LINE = 2**26  # bytes
 _LARGEST_SHOWN = 10**100
 _DEEPEST = 20
 _AGAIN = "put back a copy of it; without one, `fedjax-bal run` with --fresh starts over"
@@ -84,12 +87,39 @@ def read_summary(path: Path) -> dict[str, Any]:
 
 
 def read_metrics(path: Path, classes: int) -> tuple[list[dict[str, Any]], int]:
-    """The lines of metrics, and how many were left out of very many."""
+    """The lines of metrics, without a last one that was cut off, and how many were left out of very many.
+
+    Of two lines for the same run and round the later one counts. Of more than `MOST_LINES` lines every second, third,
+    ... of each run is kept, and its last one; the bytes sent in those left out are added to the next one.
+    """
     try:
         with open_file(path) as stream:
-            return read_lines(stream, lambda number, raw: _read_line(path, number, raw, classes))
+            stride = -(-sum(1 for _ in _raw_lines(stream)) // MOST_LINES)
+            stream.seek(0)
+            held: dict[tuple[str, int, int], dict[str, Any]] = {}
+            last: dict[tuple[str, int], tuple[int, dict[str, Any]]] = {}
+            left_out = 0
+            for number, raw in enumerate(_raw_lines(stream), 1):
+                line = _read_line(path, number, raw, classes)
+                if line is None:
+                    continue
+                run = line["method"], line["seed"]
+                count, before = last.get(run, (0, line))
+                if count % stride and before["round"] != line["round"]:
+                    for key in ("bytes_up", "bytes_down"):
+                        known = None not in (before.get(key), line.get(key))
+                        line[key] = before[key] + line[key] if known else None
+                    del held[(*run, before["round"])]
+                    left_out += 1
+                held[(*run, line["round"])] = line
+                last[run] = count + 1, line
+            return list(held.values()), left_out
     except OSError as error:
         raise _unreadable(path, error) from error
+
+
+def _raw_lines(stream: BinaryIO) -> Iterator[bytes]:
+    return iter(lambda: stream.readline(_LONGEST_LINE + 1), b"")
 
 
 def read_pictures(path: Path, classes: int) -> dict[str, np.ndarray]:
@@ -132,8 +162,8 @@ def read_confusion(path: Path, classes: int) -> dict[str, Any]:
 
 
 def _read_line(path: Path, number: int, raw: bytes, classes: int) -> dict[str, Any] | None:
-    if len(raw) > LONGEST_LINE:
-        raise FolderError(f"{path}, line {number}: longer than {LONGEST_LINE:,} bytes, which no run writes; {_AGAIN}")
+    if len(raw) > _LONGEST_LINE:
+        raise FolderError(f"{path}, line {number}: longer than {_LONGEST_LINE:,} bytes, which no run writes; {_AGAIN}")
     if not raw.strip():
         return None
     try:

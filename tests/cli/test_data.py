@@ -114,10 +114,10 @@ def test_a_damaged_one_is_named(idx):
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
     file.write_bytes(bytes(content))
-    with pytest.raises(DataError, match=r"mnist.npz: is no sound npz file"):
+    with pytest.raises(DataError, match=r"mnist.npz: train_images: .*CRC"):
         load("mnist", folder)
     file.write_bytes(b"\x80\x04")
-    with pytest.raises(DataError, match=r"mnist.npz: is no npz file \(a pickle\)"):
+    with pytest.raises(DataError, match=r"mnist.npz: is no npz file"):
         load("mnist", folder)
     prepare("mnist", folder)
     assert len(load("mnist", folder).train_images) == 40
@@ -176,7 +176,6 @@ BAD = {
             "femnist was not found",
             "It needs train/*.json",
             "They come from https://github.com/TalwalkarLab/leaf",
-            "prepared, femnist/VERSION/",
         ],
     ),
     "nothing to prepare": (["labels_47"], ["labels_47 comes with the package"]),
@@ -184,14 +183,6 @@ BAD = {
     "a wrong option": (["image_folder", "path=a", "side=x"], ["command line: side: received 'x', must be"]),
     "half an option": (["image_folder", "path"], ["received 'path', must be KEY=VALUE"]),
     "an option too many": (["mnist", "path=a"], ["mnist takes no options, received path=a"]),
-    "a builder of others": (["mnist", "--tfds", "--data-dir", "."], ["received mnist; allowed: femnist, cinic10"]),
-    "a builder without files": (["cinic10", "--tfds", "--data-dir", "."], ["cinic10 was not found"]),
-    "a builder that writes nothing": (
-        ["cinic10", "--tfds", "--check", "--data-dir", "."],
-        ["--check: received it beside --tfds"],
-    ),
-    "a builder with an option": (["cinic10", "path=a", "--tfds"], ["cinic10 takes no options, received path=a"]),
-    "a builder of nothing": (["cinic10", "--tfds"], ["--data-dir is missing"]),
 }
 
 

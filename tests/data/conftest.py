@@ -21,12 +21,6 @@ def to_png():
     return png
 
 
-class Source(list):
-    """Examples as TensorFlow Datasets hands them on, in the order in which they are stored."""
-
-    dataset_info = types.SimpleNamespace(disable_shuffling=True)
-
-
 @pytest.fixture
 def fake_tfds(monkeypatch):
     """TensorFlow Datasets with the splits in `sets`, (name, split) -> examples; it notes in `asked` what it gave.
@@ -36,14 +30,24 @@ def fake_tfds(monkeypatch):
     module = types.ModuleType("tensorflow_datasets")
     module.decode = types.SimpleNamespace(SkipDecoding=lambda: "as stored")
     module.sets, module.asked, module.prepared = {}, [], True
-    module.builder = lambda name: types.SimpleNamespace(is_prepared=lambda: module.prepared)
 
-    def data_source(name, split, decoders):
-        assert decoders == {"image": "as stored"}
-        module.asked.append((name, split))
-        return Source(module.sets[name, split])
+    def builder(name, data_dir, file_format):
+        assert (data_dir, file_format) == (None, "array_record")
 
-    module.data_source = data_source
+        def as_data_source(split, decoders):
+            assert decoders == {"image": "as stored"}
+            module.asked.append((name, split))
+            return module.sets[name, split]
+
+        split = types.SimpleNamespace(filepaths=[])
+        return types.SimpleNamespace(
+            info=types.SimpleNamespace(splits={"train": split, "test": split}),
+            is_prepared=lambda: module.prepared,
+            download_and_prepare=lambda: None,
+            as_data_source=as_data_source,
+        )
+
+    module.builder = builder
     monkeypatch.setitem(sys.modules, "tensorflow_datasets", module)
     return module
 

@@ -300,7 +300,7 @@ READERS = {
     "images, scaled": Reader(material.images, lambda folder: load("image_folder", path=str(folder), side=8)),
     "cinic": Reader(material.cinic, lambda folder: load("cinic10", folder)),
     "inaturalist": Reader(material.inaturalist, lambda folder: load("inaturalist2019_32", folder)),
-    "tfds": Reader(material.prepared, lambda folder: load("femnist", folder)),
+    "tfds": Reader(material.prepared, lambda folder: load("mnist", folder)),
     "traces": Reader(material.traces, each(lambda file: (table if file.name.startswith("speed") else trace)(file))),
     "checkpoint": Reader(material.checkpoints, read_checkpoints),
     "remains of a run": Reader(write_remains, read_remains),

@@ -108,10 +108,8 @@ def test_npz_files_that_claim_swell_and_hold_pickles(tmp_path):
     archive(file, arrays | {"train_images.npy": npy(np.zeros((3, 8, 8), np.uint8), "(1000000000000, 8, 8)")})
     refused(read, "its header claims 1000000000000x8x8", DataError, measured=True)
     archive(file, arrays | {"train_labels.npy": npy(np.array([{}, 1, 2], object))})
-    refused(read, "is an array of objects, which is a pickle", DataError)
-    archive(file, arrays | {"data.pkl": b"\x80\x04N."})
-    refused(read, "holds a pickle", DataError)
-    archive(file, arrays | {"../out.npy": b"x", "/tmp/out.npy": b"x"})
+    refused(read, "train_labels: .*never opened", DataError)
+    archive(file, arrays | {"data.pkl": b"\x80\x04N.", "../out.npy": b"x", "/tmp/out.npy": b"x"})
     assert read().class_names == ("cat", "dog", "<b>")
     assert [path.name for path in tmp_path.iterdir()] == ["mine.npz"]
 
@@ -147,7 +145,7 @@ def test_a_text_for_a_pixel_takes_no_room_for_each(tmp_path):
     tree = material.leaf_tree()
     tree["user_data"]["f0_1"]["x"][0][5] = "9" * 500_000
     (tmp_path / "train" / "train_0.json").write_text(json.dumps(tree))
-    refused(lambda: load("femnist", tmp_path), "expected images of 784 numbers each", DataError, measured=True)
+    refused(lambda: load("femnist", tmp_path), "writer f0_1: expected pixels from 0 to 1", DataError, measured=True)
 
 
 def test_an_image_that_claims_and_one_cut_short(tmp_path):
@@ -183,7 +181,7 @@ def test_an_image_that_claims_and_one_cut_short(tmp_path):
         ("? [a, b]\n: c", "as a key; keys are text"),
         ("a: " + "9" * 100_000, "a number of 100000 characters"),
         ("[" + "1," * 200_100 + "1]", "holds more than 200000 keys and values"),
-        ("a: \x07", "holds the character"),
+        ("a: \x07", "not YAML: unacceptable character"),
         ('a: "\\U00110000"', "not YAML"),
     ],
     ids=lambda value: value[:12],
@@ -206,12 +204,12 @@ def test_names_stay_names(text):
 def pipes():
     """Names of readers, and what each is given, below a folder with nothing but pipes."""
     return {
-        "config": (lambda folder: load_config(folder / "pipe"), "is a pipe; give a YAML file"),
+        "config": (lambda folder: load_config(folder / "pipe"), "is a pipe.; give a YAML file"),
         "npz": (lambda folder: load("npz", path=str(folder / "pipe")), "is a pipe"),
         "checkpoint": (lambda folder: load_checkpoint(folder / "pipe", {}), "is a pipe"),
         "sweep": (lambda folder: SweepFolder(folder).begin("sweep: [{a: [1]}]", {}), "is a pipe"),
         "report": (build, "config.yaml: can't be read .is a pipe"),
-        "sweep page": (build_sweep, "sweep.yaml: is a pipe"),
+        "sweep page": (build_sweep, "sweep.yaml: can't be read .is a pipe"),
     }
 
 
@@ -446,7 +444,7 @@ def test_the_check_of_pages_finds_what_runs(run):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["run", "{folder}/pipe"], "pipe: is a pipe; give a YAML file"),
+        (["run", "{folder}/pipe"], "pipe: can't be read (is a pipe); give a YAML file"),
         (["run", "{folder}/deep.yaml"], "nested deeper than 20 levels"),
         (["sweep", "{folder}/deep.yaml"], "nested deeper than 20 levels"),
         (["run", "name=../../x"], "name: received '../../x'"),
@@ -454,7 +452,7 @@ def test_the_check_of_pages_finds_what_runs(run):
         (["run", "x" * 5000], "is neither a file nor a built-in configuration"),
         (["report", "{folder}"], "holds no run or sweep"),
         (["report", "x" * 5000], "no such folder" if sys.version_info >= (3, 14) else "name too long"),
-        (["data", "describe", "{folder}/pipe"], "pipe: is a pipe"),
+        (["data", "describe", "{folder}/pipe"], "pipe: can't be read (is a pipe)"),
         (["data", "describe", "npz", "dataset.path={folder}/pipe"], "pipe: can't be read (is a pipe)"),
     ],
     ids=lambda value: " ".join(value)[:30] if isinstance(value, list) else None,

@@ -5,7 +5,9 @@ import numpy as np
 import pytest
 
 from fedjax_bal.config import LARGEST_YAML
-from fedjax_bal.runs import FolderError, RunFolder
+from fedjax_bal.metrics.seeds import cumulate_traffic, curve
+from fedjax_bal.report import build
+from fedjax_bal.runs import FolderError, RunFolder, record
 from fedjax_bal.runs.record import check_readable
 
 
@@ -350,3 +352,66 @@ def test_a_folder_without_a_run_is_told_with_one_that_has_one(folder, tmp_path):
 def test_a_report_error_is_a_value_error(tmp_path):
     with pytest.raises(ValueError, match="no such folder; give the folder that a run wrote"):
         RunFolder(tmp_path / "nowhere").read()
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """Files of more than 60 lines are long ones."""
+    monkeypatch.setattr(record, "MOST_LINES", 60)
+
+
+def lines_of(folder):
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def rewrite(folder, lines):
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def test_thinned_lines_tell_the_same_at_their_rounds(make_run, tmp_path, few):
+    folder = make_run(tmp_path / "run", seeds=(0, 1), rounds=50)
+    whole = lines_of(folder)
+    for number, line in enumerate(whole):
+        line["bytes_up"] = 1 + number**2
+    rewrite(folder, whole)
+    run = RunFolder(folder).read()
+    assert len(run.lines) + run.left_out == 200 and len(run.lines) <= 60
+    for method in ("fedavg", "rebafl"):
+        for value in ("test_accuracy", "traffic_bytes"):
+            thin, full = (curve(cumulate_traffic(lines), method, value) for lines in (run.lines, whole))
+            assert thin.rounds.tolist() == [*range(4, 50, 4), 50]
+            np.testing.assert_array_equal(thin.mean, full.mean[thin.rounds - 1])
+
+
+def test_the_last_line_of_each_run_stays_and_the_later_of_two_counts(make_run, tmp_path, few):
+    folder = make_run(tmp_path / "run", methods=("fedavg",), seeds=(0, 1), rounds=50)
+    whole = [line for line in lines_of(folder) if line["seed"] == 0 or line["round"] <= 37]
+    rewrite(folder, [*whole, {**whole[-1], "test_accuracy": 0.125}])
+    run = RunFolder(folder).read()
+    last = {line["seed"]: line for line in sorted(run.lines, key=lambda line: line["round"])}
+    assert (last[0]["round"], last[1]["round"], last[1]["test_accuracy"]) == (50, 37, 0.125)
+    assert len(run.lines) + run.left_out == 87
+
+
+def test_bytes_that_are_not_known_stay_unknown(make_run, tmp_path, few):
+    folder = make_run(tmp_path / "run", methods=("fedavg",), seeds=(0,), rounds=100)
+    whole = lines_of(folder)
+    whole[48]["bytes_up"] = None
+    rewrite(folder, whole)
+    totals = {line["round"]: line["traffic_bytes"] for line in cumulate_traffic(RunFolder(folder).read().lines)}
+    wanted = {line["round"]: line["traffic_bytes"] for line in cumulate_traffic(whole)}
+    assert totals == {round: wanted[round] for round in totals}
+    assert None in totals.values() and len(set(totals.values())) > 2
+
+
+def test_damage_is_found_in_lines_that_are_not_shown(make_run, tmp_path, few):
+    folder = make_run(tmp_path / "run", rounds=50)
+    text = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (folder / "metrics.jsonl").write_text("".join([*text[:150], "{\n", *text[150:]]))
+    with pytest.raises(FolderError, match="line 151: expected JSON"):
+        RunFolder(folder).read()
+
+
+def test_the_page_says_so(make_run, tmp_path, few):
+    folder = make_run(tmp_path / "run", methods=("fedavg",), seeds=(0,), rounds=100)
+    assert "Of the 100 lines of metrics.jsonl the figures show 50" in build(folder).read_text()

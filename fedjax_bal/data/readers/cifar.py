@@ -9,16 +9,14 @@ References:
     Krizhevsky: Learning Multiple Layers of Features from Tiny Images, 2009, and the data sets' page.
 """
 
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from fedjax_bal.data.errors import DataError, MissingError
+from fedjax_bal.data.errors import FETCH_AGAIN, DataError, MissingError, reading
 from fedjax_bal.data.readers.reader import Reader, TfdsSets
-from fedjax_bal.data.readers.untrusted import CHECK_PATH
 from fedjax_bal.types import Dataset
 
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -100,24 +98,18 @@ LAYOUTS = {
 def read_records(path: Path, label_bytes: int, num_classes: int) -> tuple[np.ndarray, np.ndarray]:
     """Reads one file of records: images `UInt8[D, 32, 32, 3]` and labels `Int32[D]`, the last of the label bytes."""
     record = label_bytes + _PIXELS
-    try:
+    with reading(path, "the file is incomplete, damaged or of the other CIFAR: fetch it again."):
         size = path.stat().st_size
         if size == 0 or size % record or size > _MAX_BYTES:
-            raise DataError(
-                f"{path}: expected a whole number of records of {record} bytes (10,000 of them are {10000 * record} "
-                f"bytes) and at most {_MAX_BYTES} bytes, found {size} bytes; the file is incomplete, damaged or of the "
-                "other CIFAR: fetch it again."
+            raise ValueError(
+                f"expected a whole number of records of {record} bytes (10,000 of them are {10000 * record} bytes) and "
+                f"at most {_MAX_BYTES} bytes, found {size} bytes"
             )
         records = np.fromfile(path, np.uint8, count=size).reshape(-1, record)
-    except OSError as error:
-        raise DataError(f"{path}: can't be read ({error.strerror or error}); {CHECK_PATH}") from error
-    labels = records[:, label_bytes - 1].astype(np.int32)
-    if labels.max() >= num_classes:
-        at = int(np.argmax(labels >= num_classes))
-        raise DataError(
-            f"{path}: label {labels[at]} in record {at}, expected 0..{num_classes - 1}; the file is damaged or of the "
-            "other CIFAR: fetch it again."
-        )
+        labels = records[:, label_bytes - 1].astype(np.int32)
+        if labels.max() >= num_classes:
+            at = int(np.argmax(labels >= num_classes))
+            raise ValueError(f"label {labels[at]} in record {at}, expected 0..{num_classes - 1}")
     planes = records[:, label_bytes:].reshape(-1, 3, 32, 32)
     return np.ascontiguousarray(planes.transpose(0, 2, 3, 1)), labels
 
@@ -125,7 +117,13 @@ def read_records(path: Path, label_bytes: int, num_classes: int) -> tuple[np.nda
 def _read_set(layout: CifarLayout, data_dir: Path) -> Dataset:
     *train, test = _find_set(layout, data_dir)
     parts = [read_records(file, layout.label_bytes, len(layout.class_names)) for file in train]
-    _check_equal_length(train, [len(labels) for _, labels in parts])
+    longest = max(len(labels) for _, labels in parts)
+    for file, (_, labels) in zip(train, parts, strict=True):
+        if len(labels) < longest:  # one cut off between two records looks whole by itself
+            raise DataError(
+                f"{file}: expected {longest} records, as the other training files have, found {len(labels)}; "
+                f"{FETCH_AGAIN}"
+            )
     images, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     return Dataset(images, labels, *read_records(test, layout.label_bytes, len(layout.class_names)), layout.class_names)
 
@@ -158,16 +156,6 @@ def _advice(layout: CifarLayout, data_dir: Path) -> str:
     if (data_dir / layout.archive).is_file():
         return f"{data_dir / layout.archive} is there but not unpacked: run tar -xzf on it in {data_dir}."
     return f"Get {layout.archive} (the binary version) and unpack it in {data_dir}."
-
-
-def _check_equal_length(files: Sequence[Path], lengths: Sequence[int]) -> None:
-    """Raises `DataError` for a shorter training file: one cut off between two records looks whole by itself."""
-    for file, length in zip(files, lengths, strict=True):
-        if length != max(lengths):
-            raise DataError(
-                f"{file}: expected {max(lengths)} records, as the other training files have, found {length}; "
-                "the file is incomplete: fetch it again."
-            )
 
 
 def _reader(layout: CifarLayout) -> Reader:

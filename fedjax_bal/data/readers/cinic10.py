@@ -13,11 +13,11 @@ from pathlib import Path
 
 import numpy as np
 
-from fedjax_bal.data.errors import DataError
+from fedjax_bal.data.errors import reading
 from fedjax_bal.data.readers.cifar import CIFAR10
 from fedjax_bal.data.readers.image_files import EIGHT_BITS, ImageRules, read_classes
-from fedjax_bal.data.readers.reader import Reader, TfdsSets
-from fedjax_bal.data.readers.untrusted import check_within, find_folder, list_files
+from fedjax_bal.data.readers.reader import Reader
+from fedjax_bal.data.readers.untrusted import find_folder, list_files
 from fedjax_bal.types import Dataset
 
 _FOLDERS = ("cinic10", "CINIC-10", "")
@@ -35,7 +35,12 @@ _RULES = ImageRules(
 
 def read_split(folder: str | os.PathLike, class_names: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     """Reads the PNG files of each class's folder, by name: images `UInt8[D, 32, 32, 3]` and labels `Int32[D]`."""
-    files = [_class_files(Path(folder, name)) for name in class_names]
+    files = []
+    for own in (Path(folder, name) for name in class_names):
+        with reading(own, "unpack CINIC-10.tar.gz again."):
+            files.append(list_files(own, (".png",)))
+            if not files[-1]:
+                raise ValueError("holds no PNG files (*.png)")
     return read_classes(files, _RULES, (*_SIZE, 3), lambda image: image.convert("RGB"))
 
 
@@ -56,22 +61,6 @@ def _find_root(data_dir: Path) -> Path:
     return find_folder("cinic10", data_dir, _FOLDERS, _HALVES, remedy)
 
 
-def _class_files(folder: Path) -> list[Path]:
-    """Lists the PNG files of a class; links may not leave the folder of all classes."""
-    try:
-        if folder.is_symlink():
-            check_within(folder.parent, folder)
-        files = list_files(folder, (".png",))
-    except OSError as error:
-        raise DataError(
-            f"{folder}: can't be read ({error.strerror or error}); it must be a folder of CINIC-10's PNG files: "
-            "unpack CINIC-10.tar.gz again, or check its rights."
-        ) from error
-    if not files:
-        raise DataError(f"{folder}: holds no PNG files (*.png); unpack CINIC-10.tar.gz again.")
-    return files
-
-
 READERS = (
     Reader(
         name="cinic10",
@@ -80,7 +69,6 @@ READERS = (
         find=_find_set,
         files="train/ and test/ (unpacked from CINIC-10.tar.gz), or cinic10/ or CINIC-10/ with them",
         home="https://datashare.ed.ac.uk/handle/10283/3192",
-        tfds=TfdsSets("cinic10", "cinic10", published=False),
         image_shape=(32, 32, 3),
         class_names=CIFAR10,
         counts=(90_000, 90_000),

@@ -1,26 +1,24 @@
 """The data sets in this package: a sixth of Fashion-MNIST, and labels without images."""
 
 import importlib.resources
-import zipfile
 
 import numpy as np
 
-from fedjax_bal.data.errors import DataError
+from fedjax_bal.data.errors import reading
 from fedjax_bal.data.readers.idx import FASHION, MERGED_CHARACTERS, MNIST_CONSTANTS
+from fedjax_bal.data.readers.npz import REQUIRED
 from fedjax_bal.data.readers.reader import Reader
 from fedjax_bal.types import Dataset
 
 
 def _read_embedded() -> Dataset:
     resource = importlib.resources.files("fedjax_bal.data.embedded") / "fashion_mnist_small.npz"
-    try:
-        with resource.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            train_images, test_images = archive["train_images"], archive["test_images"]
-            train_labels, test_labels = archive["train_labels"], archive["test_labels"]
-    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
-        raise DataError(
-            f"{resource}: the embedded data set can't be read ({error}); install fedjax_bal again."
-        ) from error
+    with (
+        reading(str(resource), "install fedjax_bal again."),
+        resource.open("rb") as file,
+        np.load(file, allow_pickle=False) as archive,
+    ):
+        train_images, train_labels, test_images, test_labels = (archive[name] for name in REQUIRED)
     return Dataset(train_images, train_labels.astype(np.int32), test_images, test_labels.astype(np.int32), FASHION)
 
 

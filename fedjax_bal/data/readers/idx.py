@@ -16,16 +16,15 @@ import gzip
 import math
 import os
 import string
-import zlib
 from functools import partial
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from fedjax_bal.data.errors import DataError, MissingError
+from fedjax_bal.data.errors import DataError, MissingError, reading
 from fedjax_bal.data.readers.reader import Reader, TfdsSets
-from fedjax_bal.data.readers.untrusted import CHECK_PATH, MAX_DEFLATE_RATIO
+from fedjax_bal.data.readers.untrusted import MAX_DEFLATE_RATIO
 from fedjax_bal.files import open_file
 from fedjax_bal.types import Dataset
 
@@ -42,27 +41,32 @@ MNIST_CONSTANTS = {"mean": (0.1307,), "std": (0.3081,), "image_shape": (28, 28, 
 """Mean, standard deviation and shape of the images of MNIST, used for all sets like it."""
 
 _MAX_BYTES = 2**31  # the largest set (EMNIST ByClass) has 0.64e9
-_CHUNK = 2**20
-_UNSIGNED_BYTE = 0x08
-_REMEDY = "the file is incomplete or damaged: fetch it again."
 
 
 def read_idx(path: str | os.PathLike, num_dims: int) -> np.ndarray:
     """Reads an idx file of unsigned bytes with 3 dimensions (images) or 1 (labels), plain or compressed with gzip."""
-    path = Path(path)
-    try:
-        with open_file(path) as file:
-            if file.read(2) == b"\x1f\x8b":  # not by name: browsers unpack files without renaming them
-                file.seek(0)
-                capacity = os.fstat(file.fileno()).st_size * MAX_DEFLATE_RATIO
-                with gzip.GzipFile(fileobj=file) as stream:
-                    return _parse(stream, path, num_dims, capacity)
-            file.seek(0)
-            return _parse(file, path, num_dims, os.fstat(file.fileno()).st_size)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DataError(f"{path}: damaged gzip data ({error}); {_REMEDY}") from error
-    except OSError as error:
-        raise DataError(f"{path}: can't be read ({error.strerror or error}); {CHECK_PATH}") from error
+    path, magic = Path(path), bytes([0, 0, 8, num_dims])  # 8 stands for unsigned bytes
+    with reading(path), open_file(path) as file:
+        packed = file.read(2) == b"\x1f\x8b"  # not by name: browsers unpack files without renaming them
+        file.seek(0)
+        stream = gzip.GzipFile(fileobj=file) if packed else file
+        header = stream.read(4 + 4 * num_dims)
+        if header[:4] != magic or len(header) < 4 + 4 * num_dims:
+            raise ValueError(
+                f"expected an idx file that begins with the bytes {magic.hex(' ')} ({num_dims}-dimensional, unsigned "
+                f"bytes) and {num_dims} sizes, found {header.hex(' ') or 'nothing'}; check that images and labels are "
+                "not swapped and that this is the file itself, not a web page"
+            )
+        shape = np.frombuffer(header, ">u4", offset=4).tolist()
+        count, claimed = math.prod(shape), "x".join(map(str, shape))
+        most = min(os.fstat(file.fileno()).st_size * (MAX_DEFLATE_RATIO if packed else 1), _MAX_BYTES)
+        if count > most:
+            raise ValueError(f"its header claims {claimed} = {count} bytes, but the file can hold at most {most}")
+        values = stream.read(count + 1)  # reaching the end compares the checksum
+        if len(values) != count:
+            found = len(values) if len(values) < count else "more"
+            raise ValueError(f"its header says {claimed} = {count} bytes, found {found}")
+        return np.frombuffer(values, np.uint8).reshape(shape).copy()
 
 
 def read_labelled(
@@ -88,44 +92,6 @@ def read_labelled(
             "of another data set, or damaged."
         )
     return images[..., None], labels.astype(np.int32)
-
-
-def _parse(stream: IO[bytes] | gzip.GzipFile, path: Path, num_dims: int, capacity: int) -> np.ndarray:
-    """Reads the values after checking the header; the file can hold at most `capacity` bytes of them."""
-    expected_magic = bytes([0, 0, _UNSIGNED_BYTE, num_dims])
-    magic = _read_up_to(stream, 4)
-    if magic != expected_magic:
-        raise DataError(
-            f"{path}: expected an idx file that begins with the bytes {expected_magic.hex(' ')} "
-            f"({num_dims}-dimensional, unsigned bytes), found {magic.hex(' ') or 'nothing'}; check that images and "
-            "labels are not swapped and that this is the file itself, not a web page."
-        )
-    header = _read_up_to(stream, 4 * num_dims)
-    if len(header) < 4 * num_dims:
-        raise DataError(f"{path}: expected a header of {4 + 4 * num_dims} bytes, found {4 + len(header)}; {_REMEDY}")
-    shape = tuple(int(size) for size in np.frombuffer(header, ">u4"))
-    count, sizes = math.prod(shape), "x".join(map(str, shape))
-    if count > min(capacity, _MAX_BYTES):
-        raise DataError(
-            f"{path}: its header claims {sizes} = {count} bytes, but the file can hold at most "
-            f"{min(capacity, _MAX_BYTES)}; {_REMEDY}"
-        )
-    values = _read_up_to(stream, count + 1)
-    if len(values) != count:
-        found = f"only {len(values)}" if len(values) < count else "more"
-        raise DataError(f"{path}: its header says {sizes} = {count} bytes, found {found}; {_REMEDY}")
-    return np.frombuffer(values, np.uint8).reshape(shape)
-
-
-def _read_up_to(stream: IO[bytes] | gzip.GzipFile, count: int) -> bytearray:
-    """Reads at most `count` bytes, in pieces, so that memory grows with what the file has and not with its claim."""
-    values = bytearray()
-    while len(values) < count:
-        piece = stream.read(min(_CHUNK, count - len(values)))
-        if not piece:
-            break
-        values += piece
-    return values
 
 
 class IdxFiles(NamedTuple):

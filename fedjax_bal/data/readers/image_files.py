@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_bal.data.errors import DataError
-from fedjax_bal.data.readers.untrusted import read_file
+from fedjax_bal.data.errors import reading
+from fedjax_bal.files import read_bytes
 
 EIGHT_BITS = ("1", "L", "LA", "P", "PA", "RGB", "RGBA")
 """Pillow's modes of images with at most eight bits a value."""
@@ -40,27 +40,31 @@ class ImageRules(NamedTuple):
 
 def decode(content: bytes, place: str | os.PathLike, rules: ImageRules, convert: Callable[[Any], Any]) -> np.ndarray:
     """Decodes an image file's content; returns the pixels of `convert(image)`, `UInt8[H, W]` or `UInt8[H, W, K]`."""
-    image = open_image(content, place, rules)
-    try:
+    with reading(place, rules.remedy):
+        image = open_image(content, rules)
         if image.format == "PNG":
             image.verify()  # compares checksums, and leaves the image closed
-            image = _open_checked(content, rules)
+            image = open_image(content, rules)
         return np.asarray(convert(image))
-    except Exception as error:  # decoders raise errors of many kinds for damaged content
-        raise DataError(f"{place}: {error}; {rules.remedy}") from error
 
 
-def open_image(content: bytes, place: str | os.PathLike, rules: ImageRules) -> Any:
+def open_image(content: bytes, rules: ImageRules) -> Any:
     """Opens an image and checks its size and mode; its pixels are not decoded yet."""
-    from PIL import UnidentifiedImageError
+    from PIL import Image, UnidentifiedImageError
 
     try:
-        return _open_checked(content, rules)
-    except UnidentifiedImageError as error:
-        formats = " or ".join(rules.formats)
-        raise DataError(f"{place}: is no {formats} file, or one with a damaged header; {rules.remedy}") from error
-    except Exception as error:  # decoders raise errors of many kinds for damaged content
-        raise DataError(f"{place}: {error}; {rules.remedy}") from error
+        image = Image.open(io.BytesIO(content), formats=list(rules.formats))
+    except UnidentifiedImageError:
+        raise ValueError(f"is no {' or '.join(rules.formats)} file, or one with a damaged header") from None
+    found = "x".join(map(str, image.size))
+    if rules.size is not None and image.size != rules.size:
+        raise ValueError(f"expected an image of {'x'.join(map(str, rules.size))} pixels, found {found}")
+    if max(image.size) > rules.max_side or image.mode not in rules.modes:
+        raise ValueError(
+            f"expected a colour or grey image of at most {rules.max_side} pixels a side and eight bits a value, found "
+            f"{found} pixels of mode {image.mode}"
+        )
+    return image
 
 
 def read_images(
@@ -71,7 +75,8 @@ def read_images(
 
     def fill(start: int) -> None:
         for row, file in enumerate(files[start : start + _BLOCK], start):
-            content = read_file(file, rules.max_bytes, rules.remedy)
+            with reading(file, rules.remedy):
+                content = read_bytes(file, rules.max_bytes)
             images[row] = decode(content, file, rules, convert).reshape(shape)
 
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -99,18 +104,3 @@ def square(image: Any, side: int) -> Any:
     shorter = min(image.size)
     left, top = ((length - shorter) / 2 for length in image.size)
     return image.resize((side, side), Resampling.BILINEAR, box=(left, top, left + shorter, top + shorter))
-
-
-def _open_checked(content: bytes, rules: ImageRules) -> Any:
-    from PIL import Image
-
-    image = Image.open(io.BytesIO(content), formats=list(rules.formats))
-    found = "x".join(map(str, image.size))
-    if rules.size is not None and image.size != rules.size:
-        raise ValueError(f"expected an image of {'x'.join(map(str, rules.size))} pixels, found {found}")
-    if max(image.size) > rules.max_side or image.mode not in rules.modes:
-        raise ValueError(
-            f"expected a colour or grey image of at most {rules.max_side} pixels a side and eight bits a value, found "
-            f"{found} pixels of mode {image.mode}"
-        )
-    return image

@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_bal.data.errors import DataError
+from fedjax_bal.data.errors import DataError, reading
 from fedjax_bal.data.memory import check_images_fit
 from fedjax_bal.data.readers.image_files import ImageRules, open_image, read_classes, square
 from fedjax_bal.data.readers.reader import Reader
-from fedjax_bal.data.readers.untrusted import check_within, list_files, read_file
+from fedjax_bal.data.readers.untrusted import list_files
+from fedjax_bal.files import read_bytes
 from fedjax_bal.types import Dataset
 from fedjax_bal.validate import whole_number
 
@@ -65,34 +66,27 @@ def read_image_folder(path: str | os.PathLike, side: int | None = None, channels
 
 
 def _subfolders(folder: Path) -> list[str]:
-    """Lists the names of the folders in a folder; links may not leave it."""
-    try:
+    """Lists the names of the folders in a folder."""
+    expected = "expected a folder of image files for each class there, in train/ and in test/."
+    with reading(folder, expected, expected):
         with os.scandir(folder) as entries:
             names = sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
-    except OSError as error:
-        raise DataError(
-            f"{folder}: can't be read ({error.strerror or error}); expected a folder of image files for each class "
-            "there, in train/ and in test/."
-        ) from error
-    if not names:
-        raise DataError(f"{folder}: holds no folders; expected a folder of image files for each class.")
-    for name in names:
-        check_within(folder, folder / name)
-        if any("\ud800" <= character < "\ue000" for character in name):
-            raise DataError(f"{folder}: the folder {name!r} has a name that is no text; give it another.")
+        if not names:
+            raise ValueError("holds no folders")
+        for name in names:
+            name.encode()  # raises for a name that is no text
     return names
 
 
 def _class_files(folder: Path) -> list[Path]:
     """Lists the image files of a class; none if the folder doesn't exist."""
-    try:
+    with reading(folder):
         return list_files(folder, _ENDINGS) if folder.is_dir() else []
-    except OSError as error:  # of the folder, or of a link in it that leads to itself
-        raise DataError(f"{error.filename}: can't be read ({error.strerror or error}); {_RULES.remedy}") from error
 
 
 def _shape_of(file: Path, channels: int) -> tuple[int, int, int]:
-    image = open_image(read_file(file, _RULES.max_bytes, _RULES.remedy), file, _RULES)
+    with reading(file, _RULES.remedy):
+        image = open_image(read_bytes(file, _RULES.max_bytes), _RULES)
     return image.height, image.width, channels
 
 

@@ -1,9 +1,8 @@
 """iNaturalist 2019: JPEG files and the annotations of the competition, in the format of COCO.
 
 The official archives unpack to `train_val2019/`, with a JPEG file of at most 800 pixels a side for each image, and to
-`train2019.json` and `val2019.json`, which name the files and their classes. Nothing that a file claims is trusted:
-names must lie within the folder, and lengths and sizes are checked before anything is unpacked. JPEG has no checksums,
-so that damage within the pixels can go unnoticed.
+`train2019.json` and `val2019.json`, which name the files and their classes. JPEG has no checksums, so that damage to
+pixels can go unnoticed.
 
 References:
     Van Horn et al.: The iNaturalist Species Classification and Detection Dataset, 2018; the data are those of the
@@ -11,18 +10,18 @@ References:
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_bal.data.errors import DataError
+from fedjax_bal.data.errors import reading
 from fedjax_bal.data.memory import check_images_fit
 from fedjax_bal.data.readers.image_files import ImageRules, read_images, square
-from fedjax_bal.data.readers.reader import Reader, StoredImage, TfdsSets
-from fedjax_bal.data.readers.untrusted import check_within, find_folder, read_file, read_json, shortened
+from fedjax_bal.data.readers.reader import Reader
+from fedjax_bal.data.readers.untrusted import find_folder, read_json, shortened
 from fedjax_bal.types import Dataset
 from fedjax_bal.validate import whole_number
 
@@ -53,24 +52,27 @@ def read_inaturalist(data_dir: str | os.PathLike, side: int) -> Dataset:
     shape = (whole_number("side", side), side, 3)
     remedy = "take a machine with more, or inaturalist2019_32, which has smaller images"
     check_images_fit(root, len(train) + len(test), shape, remedy)
-    return Dataset(*_read_pixels(root, train, side), *_read_pixels(root, test, side), _CLASSES, _owners(train))
+    return Dataset(*_read_pixels(train, side), *_read_pixels(test, side), _CLASSES, _owners(train))
 
 
 def _read_annotations(file: Path) -> list[Annotation]:
     """Returns an annotation for each image, in the order of the file's images; images aren't opened."""
     content = read_json(file, _MAX_ANNOTATIONS, _REMEDY)
-    images = _images_by_id(file, content)
-    classes = _classes_by_id(file, _mappings(file, content, "annotations"), images)
-    if not images or len(classes) < len(images):
-        names = (image["file_name"] for number, image in images.items() if number not in classes)
-        raise DataError(
-            f"{file}: expected images with an annotation each, found none for {shortened(next(names, 'no image'))}; "
-            f"{_REMEDY}"
-        )
-    return [
-        Annotation(file.parent / image["file_name"], classes[number], image.get("rights_holder"))
-        for number, image in images.items()
-    ]
+    with reading(file, _REMEDY):
+        images, annotations = content["images"], content["annotations"]
+        classes = {own["image_id"]: own["category_id"] for own in annotations}
+        if not images or not len(images) == len(annotations) == len(classes) == len({own["id"] for own in images}):
+            raise ValueError(f"expected images with an annotation each, found {len(images)} and {len(annotations)}")
+        found = []
+        for image in images:
+            name, label = PurePosixPath(image["file_name"]), classes.get(image["id"])
+            if type(label) is not int or not 0 <= label < len(_CLASSES) or name.is_absolute() or ".." in name.parts:
+                raise ValueError(
+                    f"found {shortened(image)} with the category_id {shortened(label)}, expected one in "
+                    f"0..{len(_CLASSES) - 1}, and the file_name of a JPEG file below this folder"
+                )
+            found.append(Annotation(file.parent / name, label, image.get("rights_holder")))
+    return found
 
 
 def _owners(annotations: Sequence[Annotation]) -> np.ndarray | None:
@@ -82,68 +84,11 @@ def _owners(annotations: Sequence[Annotation]) -> np.ndarray | None:
     return np.array([numbers[name] for name in names], np.int32)
 
 
-def _images_by_id(file: Path, content: Any) -> dict[int, dict[str, Any]]:
-    """Returns the descriptions of images by id; each names a file within the folder."""
-    images = {}
-    for image in _mappings(file, content, "images"):
-        number, name = image.get("id"), image.get("file_name")
-        if not _is_number(number) or number in images or not isinstance(name, str) or not _is_within(name):
-            raise DataError(
-                f"{file}: images: found {shortened(image)}, expected an id of its own and the file_name of a JPEG "
-                f"file below this folder; {_REMEDY}"
-            )
-        images[number] = image
-    return images
-
-
-def _classes_by_id(file: Path, annotations: Sequence[Mapping], images: Mapping[int, Any]) -> dict[int, int]:
-    """Returns the class of each annotated image."""
-    classes = {}
-    for annotation in annotations:
-        number, own = annotation.get("image_id"), annotation.get("category_id")
-        known = _is_number(number) and number in images and number not in classes
-        if not known or not _is_number(own) or not 0 <= own < len(_CLASSES):
-            raise DataError(
-                f"{file}: annotations: found {shortened(annotation)}, expected the image_id of an image without "
-                f"another annotation and a category_id in 0..{len(_CLASSES) - 1}; {_REMEDY}"
-            )
-        classes[number] = own
-    return classes
-
-
-def _mappings(file: Path, content: Any, key: str) -> list[dict[str, Any]]:
-    entries = content.get(key) if isinstance(content, dict) else None
-    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        raise DataError(f"{file}: expected a list of mappings {key!r}, as in COCO's annotations; {_REMEDY}")
-    return entries
-
-
-def _is_number(value: Any) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_within(name: str) -> bool:
-    """Tells whether a file name is relative, stays below its folder, and is one that file systems allow."""
-    path = PurePosixPath(name)
-    if not path.parts or path.is_absolute() or ".." in path.parts or not name.isprintable():
-        return False
-    return len(name.encode()) < 256 and not any(character in name for character in "\\:")
-
-
-def _read_pixels(root: Path, annotations: Sequence[Annotation], side: int) -> tuple[np.ndarray, np.ndarray]:
+def _read_pixels(annotations: Sequence[Annotation], side: int) -> tuple[np.ndarray, np.ndarray]:
     """Returns images `UInt8[D, side, side, 3]` and labels `Int32[D]`."""
-    _check_links(root, annotations)
     files, convert = [own.file for own in annotations], lambda image: square(image.convert("RGB"), side)
     images = read_images(files, _RULES, (side, side, 3), convert)
     return images, np.array([own.label for own in annotations], np.int32)
-
-
-def _check_links(root: Path, annotations: Sequence[Annotation]) -> None:
-    """Raises `DataError` for links out of the folder of all images, which may be a link itself."""
-    files = [own.file for own in annotations]
-    for path in (*{file.parent for file in files}, *(file for file in files if file.is_symlink())):
-        inner = path.relative_to(root).parts
-        check_within(root / inner[0] if len(inner) > 1 else root, path)
 
 
 def _find_root(data_dir: Path) -> Path:
@@ -159,21 +104,6 @@ def _find_set(data_dir: Path) -> list[Path]:
     return [root / half for half in _HALVES]
 
 
-def _stored_images(data_dir: Path) -> dict[str, Iterator[StoredImage]]:
-    """Returns all files as they are, for TensorFlow Datasets."""
-    root = _find_root(data_dir)
-    train, test = (_read_annotations(root / half) for half in _HALVES)
-    for annotations in (train, test):
-        _check_links(root, annotations)
-    return {"train": _read_stored(train, _owners(train)), "test": _read_stored(test, None)}
-
-
-def _read_stored(annotations: Sequence[Annotation], clients: np.ndarray | None) -> Iterator[StoredImage]:
-    for row, own in enumerate(annotations):
-        content = read_file(own.file, _RULES.max_bytes, _RULES.remedy)
-        yield StoredImage(content, own.label, -1 if clients is None else int(clients[row]))
-
-
 def _reader(name: str, description: str, side: int) -> Reader:
     return Reader(
         name=name,
@@ -185,7 +115,6 @@ def _reader(name: str, description: str, side: int) -> Reader:
             "inaturalist2019/ with them"
         ),
         home="https://github.com/visipedia/inat_comp/tree/master/2019",
-        tfds=TfdsSets("inaturalist2019", "inaturalist2019", published=False, stored=_stored_images),
         image_shape=(side, side, 3),
         class_names=_CLASSES,
         counts=(265_213, 3_030),

@@ -8,18 +8,17 @@ References:
     Caldas et al.: LEAF: A Benchmark for Federated Settings, 2018.
 """
 
-import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedjax_bal.data.errors import DataError, MissingError
+from fedjax_bal.data.errors import DataError, MissingError, reading
 from fedjax_bal.data.memory import check_images_fit
 from fedjax_bal.data.readers.idx import CHARACTERS
-from fedjax_bal.data.readers.reader import Reader, TfdsSets
-from fedjax_bal.data.readers.untrusted import check_within, read_json, shortened
+from fedjax_bal.data.readers.reader import Reader
+from fedjax_bal.data.readers.untrusted import read_json, shortened
 from fedjax_bal.types import Dataset
 
 _FOLDERS = ("femnist", "femnist/data", "data", "")
@@ -35,11 +34,16 @@ def read_writers(files: Sequence[Path]) -> dict[str, tuple[np.ndarray, np.ndarra
     """Reads images `UInt8[D, 28, 28, 1]` and labels `Int32[D]` of each writer, in the order of the files."""
     writers = {}
     for file in files:
-        for name, own in _check_writers(file, read_json(file, _MAX_FILE, _REMEDY)):
-            place = f"{file}: writer {shortened(name)}"
-            if name in writers:
-                raise DataError(f"{place} comes twice; {_REMEDY}")
-            writers[name] = _samples(place, own)
+        content = read_json(file, _MAX_FILE, _REMEDY)
+        with reading(file, _REMEDY):
+            data = content["user_data"]
+            if sorted(content["users"]) != sorted(data):
+                raise ValueError("users and user_data name different writers")
+            for name in content["users"]:
+                with reading(f"{file}: writer {shortened(name)}", _REMEDY):
+                    if name in writers:
+                        raise ValueError("comes twice")
+                    writers[name] = _samples(data[name]["x"], data[name]["y"])
     return writers
 
 
@@ -87,67 +91,21 @@ def _find_files(data_dir: Path) -> tuple[list[Path], list[Path]]:
 
 
 def _json_files(folder: Path, pattern: str) -> list[Path]:
-    """Lists files of a folder by name; links may not leave it."""
-    found = sorted(path for path in folder.glob(pattern) if path.is_file())
-    for path in found:
-        check_within(folder, path)
-    return found
+    """Lists files of a folder by name."""
+    return sorted(path for path in folder.glob(pattern) if path.is_file())
 
 
-def _check_writers(file: Path, content: Any) -> list[tuple[str, Any]]:
-    """Returns each writer's name and entry, after checking that the parts of a file agree."""
-    keys = ("users", "num_samples", "user_data")
-    users, counts, data = map(content.get, keys) if isinstance(content, dict) else (None, None, None)
-    if not isinstance(users, list) or not isinstance(data, dict) or not all(isinstance(name, str) for name in users):
-        raise DataError(f"{file}: expected a mapping with {', '.join(keys)}, as LEAF writes it; {_REMEDY}")
-    if set(users) != set(data) or len(users) != len(data):
-        raise DataError(f"{file}: users lists {len(users)} writers, but user_data has {len(data)} or others; {_REMEDY}")
-    if isinstance(counts, list) and counts != [_length(data[name]) for name in users]:
-        raise DataError(f"{file}: num_samples says other numbers than user_data has; {_REMEDY}")
-    return [(name, data[name]) for name in users]
-
-
-def _length(own: Any) -> int | None:
-    labels = own.get("y") if isinstance(own, Mapping) else None
-    return len(labels) if isinstance(labels, list) else None
-
-
-def _samples(place: str, own: Any) -> tuple[np.ndarray, np.ndarray]:
+def _samples(x: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
     """Returns a writer's images and labels, after checking them."""
-    pixels, labels = (own.get("x"), own.get("y")) if isinstance(own, dict) else (None, None)
-    if not isinstance(pixels, list) or not isinstance(labels, list) or len(pixels) != len(labels):
-        raise DataError(f"{place}: expected lists x and y of one length; {_REMEDY}")
-    if not labels:
-        return np.zeros((0, *_SHAPE), np.uint8), np.zeros(0, np.int32)
-    whole = all(isinstance(row, list) and len(row) == _SIDE * _SIDE for row in pixels)
-    # Types first: of a list with a text NumPy would make an array of texts, each as wide as the longest.
-    values = _array(pixels) if whole and _are_numbers(itertools.chain.from_iterable(pixels)) else None
-    numbers = _array(labels) if _are_numbers(labels) else None
-    if values is None or values.shape != (len(pixels), _SIDE * _SIDE):
-        raise DataError(f"{place}: expected images of {_SIDE * _SIDE} numbers each; {_REMEDY}")
-    if not ((values >= 0) & (values <= 1)).all():  # NaN fails too
-        raise DataError(f"{place}: expected pixels from 0 to 1, found {values.min()} to {values.max()}; {_REMEDY}")
-    if numbers is None or numbers.shape != (len(labels),) or numbers.dtype.kind != "i":
-        raise DataError(f"{place}: expected integers for labels; {_REMEDY}")
-    if numbers.min() < 0 or numbers.max() >= len(CHARACTERS):
-        raise DataError(
-            f"{place}: labels lie in {numbers.min()}..{numbers.max()}, expected 0..{len(CHARACTERS) - 1}; {_REMEDY}"
-        )
-    images = np.rint(values * 255).astype(np.uint8)
-    return images.reshape(-1, *_SHAPE), numbers.astype(np.int32)
-
-
-def _are_numbers(values: Iterable[Any]) -> bool:
-    return set(map(type, values)) <= {int, float}
-
-
-def _array(values: list[Any]) -> np.ndarray | None:
-    """Returns an array of numbers; None if the lists differ in length or a number is too large."""
-    try:
-        array = np.array(values)
-    except (ValueError, OverflowError):
-        return None
-    return array if array.dtype.kind in "if" else None
+    # As floats at once: of a list with a text NumPy would make an array of texts, each as wide as the longest.
+    pixels, labels = np.array(x, np.float64).reshape(-1, _SIDE * _SIDE), np.array(y, np.float64)
+    if labels.shape != pixels.shape[:1]:
+        raise ValueError("expected lists x and y of one length")
+    if not ((pixels >= 0) & (pixels <= 1)).all():  # NaN fails too
+        raise ValueError(f"expected pixels from 0 to 1, found {pixels.min()} to {pixels.max()}")
+    if not np.isin(labels, np.arange(len(CHARACTERS))).all():
+        raise ValueError(f"expected labels in 0..{len(CHARACTERS) - 1}")
+    return np.rint(pixels * 255).astype(np.uint8).reshape(-1, *_SHAPE), labels.astype(np.int32)
 
 
 def _joined(writers: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
@@ -169,7 +127,6 @@ READERS = (
             "or femnist/ or femnist/data/ with them"
         ),
         home="https://github.com/TalwalkarLab/leaf",
-        tfds=TfdsSets("femnist", "femnist", published=False),
         image_shape=_SHAPE,
         class_names=CHARACTERS,
         clients=True,

@@ -1,6 +1,6 @@
 """The record of a data set: its description, and functions that find and read its files."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -8,34 +8,18 @@ from typing import Literal, NamedTuple
 from fedjax_bal.types import Dataset
 
 
-class StoredImage(NamedTuple):
-    """An image file's content for TensorFlow Datasets, its label, and the number of its client; -1 if unknown."""
-
-    content: bytes
-    label: int
-    client: int
-
-
 class TfdsSets(NamedTuple):
-    """A data set's names and format in TensorFlow Datasets.
+    """A data set in TensorFlow Datasets.
 
     Attributes:
-        train: its name for the set with the training images; empty if it has none.
+        train: its name for the set with the training images, with that of its configuration: "emnist/balanced".
         test: its name for the set with the test images.
-        published: whether it offers the set; `build_for_tfds` writes the others.
         transposed: whether rows and columns of its images are swapped.
-        stored: from the folder of the official files to the images of "train" and "test", for sets whose images have
-            many sizes: they are stored as they are, and made square when they are read.
     """
 
-    train: str = ""
-    test: str = ""
-    published: bool = True
+    train: str
+    test: str
     transposed: bool = False
-    stored: Callable[[Path], Mapping[str, Iterable[StoredImage]]] | None = None
-
-
-_NO_SETS = TfdsSets(published=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +36,7 @@ class Reader:
             `MissingError` if none are found.
         files: the official files, in words.
         home: the source of the official files.
-        tfds: the set in TensorFlow Datasets.
+        tfds: the set in TensorFlow Datasets; None if it doesn't have it.
         image_shape: `(H, W, K)`; empty if the files decide.
         class_names: C names, in the order of the labels; empty if the files decide.
         counts: numbers of training and test images; empty if the files decide.
@@ -68,7 +52,7 @@ class Reader:
     find: Callable[[Path], Sequence[Path]] = lambda _: ()
     files: str = ""
     home: str = ""
-    tfds: TfdsSets = _NO_SETS
+    tfds: TfdsSets | None = None
     image_shape: tuple[int, ...] = ()
     class_names: tuple[str, ...] = ()
     counts: tuple[int, ...] = ()
@@ -80,8 +64,3 @@ class Reader:
     def num_classes(self) -> int:
         """C."""
         return len(self.class_names)
-
-    @property
-    def is_buildable(self) -> bool:
-        """True if `build_for_tfds` can write the set: it isn't published, and it has a folder of its own."""
-        return not self.tfds.published and self.tfds.train == self.name

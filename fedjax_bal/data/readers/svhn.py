@@ -7,37 +7,41 @@ References:
     Netzer, Wang, Coates, Bissacco, Wu, Ng: Reading Digits in Natural Images with Unsupervised Feature Learning, 2011.
 """
 
-import math
 import os
 import string
 from pathlib import Path
 
 import numpy as np
 
-from fedjax_bal.data.errors import DataError
+from fedjax_bal.data.errors import reading
 from fedjax_bal.data.memory import check_images_fit
-from fedjax_bal.data.readers.matlab import StoredArray, stored_arrays
+from fedjax_bal.data.readers.matlab import read_matlab
 from fedjax_bal.data.readers.reader import Reader, TfdsSets
-from fedjax_bal.data.readers.untrusted import MAX_DEFLATE_RATIO, find_folder
+from fedjax_bal.data.readers.untrusted import find_folder
 from fedjax_bal.types import Dataset
 
 _DIGITS = tuple(string.digits)
 _FOLDERS = ("svhn", "SVHN", "")
 _FILES = ("train_32x32.mat", "test_32x32.mat")
 _SHAPE = (32, 32, 3)
-_MAX_BYTES = 2**31
 _REMEDY = "the file is damaged or none of SVHN's: fetch it again."
 
 
 def read_digits(path: str | os.PathLike) -> tuple[np.ndarray, np.ndarray]:
     """Reads one of the files: images `UInt8[D, 32, 32, 3]` and labels `Int32[D]` in 0..9."""
-    images, labels = _find_arrays(Path(path))
-    pixels, digits = images.read(), labels.read().reshape(-1)
-    outside = ~((digits >= 1) & (digits <= 10) & (digits == np.floor(digits)))
-    if outside.any():
-        at = int(np.argmax(outside))
-        raise DataError(f"{path}: label {digits[at]} at position {at}, expected 1..10 (10 for the digit 0); {_REMEDY}")
-    return np.ascontiguousarray(np.moveaxis(pixels, -1, 0)), digits.astype(np.int32) % 10
+    with reading(path, _REMEDY):
+        arrays = read_matlab(Path(path), ("X", "y"))
+        images, labels = arrays.get("X"), arrays.get("y")
+        if images is None or images.shape[:-1] != _SHAPE or images.dtype != np.uint8 or not images.size:
+            raise ValueError(f"expected images X of 32x32x3xD bytes, found {_shown(images)}")
+        count = images.shape[-1]
+        if labels is None or labels.shape not in ((count, 1), (1, count)):
+            raise ValueError(f"expected {count} labels y, found {_shown(labels)}")
+        outside = ~np.isin(labels, np.arange(1, 11))
+        if outside.any():
+            raise ValueError(f"label {labels[outside][0]}, expected 1..10 (10 for the digit 0)")
+    check_images_fit(path, count, _SHAPE)  # they are copied
+    return np.ascontiguousarray(np.moveaxis(images, -1, 0)), labels.reshape(-1).astype(np.int32) % 10
 
 
 def _read_set(data_dir: Path) -> Dataset:
@@ -51,25 +55,7 @@ def _find_set(data_dir: Path) -> list[Path]:
     return [folder / file for file in _FILES]
 
 
-def _find_arrays(path: Path) -> tuple[StoredArray, StoredArray]:
-    """Finds images and labels, and checks that they fit each other and in memory."""
-    found = stored_arrays(path)
-    images, labels = found.get("X"), found.get("y")
-    if images is None or images.shape[:-1] != _SHAPE or images.dtype != np.uint8 or not images.shape[-1]:
-        raise DataError(f"{path}: expected images X of 32x32x3xD bytes, found {_shown(images)}; {_REMEDY}")
-    count = images.shape[-1]
-    if labels is None or labels.shape not in ((count, 1), (1, count)):
-        raise DataError(f"{path}: expected {count} labels y, found {_shown(labels)}; {_REMEDY}")
-    claimed, most = count * math.prod(_SHAPE), min(path.stat().st_size * MAX_DEFLATE_RATIO, _MAX_BYTES)
-    if claimed > most:
-        raise DataError(
-            f"{path}: its header claims {claimed} bytes of pixels, but it can hold at most {most}; {_REMEDY}"
-        )
-    check_images_fit(path, 2 * count, _SHAPE)  # they are copied once
-    return images, labels
-
-
-def _shown(array: StoredArray | None) -> str:
+def _shown(array: np.ndarray | None) -> str:
     return "nothing" if array is None else f"{'x'.join(map(str, array.shape))} of {array.dtype}"
 
 

@@ -35,11 +35,11 @@ def test_reads_through_a_symlink(tmp_path, to_idx):
 
 
 DAMAGE = {
-    "truncated": (lambda b, to_idx: b[:-1], "2x3x4 = 24 bytes, but the file can hold at most|found only 23"),
+    "truncated": (lambda b, to_idx: b[:-1], "2x3x4 = 24 bytes.*23"),
     "trailing": (lambda b, to_idx: b + b"\0", "24 bytes, found more"),
     "empty": (lambda b, to_idx: b"", "found nothing"),
     "short magic": (lambda b, to_idx: b[:3], "found 00 00 08"),
-    "short header": (lambda b, to_idx: b[:9], "header of 16 bytes, found 9"),
+    "short header": (lambda b, to_idx: b[:9], "and 3 sizes, found 00 00 08 03 00"),
     "web page": (lambda b, to_idx: b"<!DOCTYPE html>" + b, "found 3c 21 44 4f.*not a web page"),
     "labels for images": (lambda b, to_idx: to_idx(np.arange(30)), "00 00 08 03.*found 00 00 08 01.*swapped"),
     "other type": (lambda b, to_idx: to_idx(ARRAY, magic=bytes([0, 0, 13, 3])), "found 00 00 0d 03"),

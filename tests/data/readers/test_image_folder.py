@@ -29,6 +29,7 @@ def test_classes_are_called_by_their_folders(folder):
     root, shown = folder
     (root / "train" / "cat" / "notes.txt").write_text("no image")
     (root / "train" / ".cache").mkdir()
+    (root / "train" / "fox").symlink_to("nowhere")
     dataset = load("image_folder", root.parent, path=root.name)
     np.testing.assert_array_equal(dataset.train_images, shown["train"])
     np.testing.assert_array_equal(dataset.test_images, shown["test"])
@@ -92,28 +93,14 @@ def no_text(root):
     os.mkdir(os.fsencode(root / "train") + b"/\xff")
 
 
-def link(name, target):
-    def act(root):
-        outside = root.parent / f"{root.name}-secret"
-        outside.mkdir()
-        (outside / "cat").mkdir()
-        (root / "train" / "cat" / "0.PNG").rename(outside / "cat" / "0.PNG")
-        (root / name).symlink_to(outside / target)
-
-    return act
-
-
 BAD = {
     "damaged": (damaged, "dog/1.PNG: .*; replace the file"),
     "bomb": (bomb, "dog/1.PNG: .*; replace the file"),
     "a class of the test alone": (foreign_class, "test/fox: is no class of .*train"),
     "no files in a class": (remove("train/emu"), "train/emu: holds no image files"),
     "no files for testing": (remove("test/dog", "test/emu"), "test: holds no image files"),
-    "a name that is no text": (no_text, r"the folder '\\udcff' has a name that is no text"),
+    "a name that is no text": (no_text, "train: .*udcff"),
     "no classes": (remove("test"), "test: holds no folders"),
-    "a link to a file": (link("train/cat/9.png", "cat/0.PNG"), "cat/9.png: is a link that leads out of .*train"),
-    "a link to a folder": (link("train/fox", "cat"), "train/fox: is a link that leads out of .*train"),
-    "a dead link": (link("train/fox", "nowhere"), "nothing"),
 }
 
 
@@ -122,9 +109,6 @@ def test_what_does_not_fit_is_named(folder, kind):
     root, _ = folder
     act, message = BAD[kind]
     act(root)
-    if message == "nothing":  # it is no folder
-        assert load("image_folder", path=root).class_names == ("cat", "dog", "emu")
-        return
     with pytest.raises(DataError, match=message):
         load("image_folder", path=root)
 

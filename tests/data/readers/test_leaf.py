@@ -101,29 +101,24 @@ def label(value):
 
 
 BAD = {
-    "no users": (lambda content: content.pop("users"), "expected a mapping with users, num_samples, user_data"),
-    "users that are numbers": (changed(users=[1, 2]), "expected a mapping with users"),
-    "a list": (changed(user_data=[]), "expected a mapping with users"),
-    "a user without data": (changed(users=["f0_a", "f1_b", "f2_c"]), "users lists 3 writers, but user_data has 2"),
-    "another user": (changed(users=["f0_a", "f9_z"]), "or others"),
-    "a user twice": (changed(users=["f0_a", "f0_a"]), "or others"),
-    "other counts": (changed(num_samples=[2, 3]), "num_samples says other numbers"),
-    "no pixels": (own("x", None), "writer f0_a: expected lists x and y of one length"),
-    "a mapping": (lambda content: content["user_data"].update(f0_a=[]), "num_samples says other numbers"),
+    "no users": (lambda content: content.pop("users"), "lacks 'users'"),
+    "users that are numbers": (changed(users=[1, 2]), "users"),
+    "a list": (changed(user_data=[]), "user_data"),
+    "a user without data": (changed(users=["f0_a", "f1_b", "f2_c"]), "different writers"),
+    "a user twice": (changed(users=["f0_a", "f0_a"]), "different writers"),
+    "no pixels": (own("x", None), "writer f0_a: "),
+    "no mapping": (lambda content: content["user_data"].update(f0_a=[]), "writer f0_a: "),
     "an image less": (lambda content: content["user_data"]["f0_a"]["x"].pop(), "lists x and y of one length"),
-    "short images": (own("x", [[0.5] * 783] * 3), "expected images of 784 numbers"),
-    "ragged images": (own("x", [[0.5] * 784, [0.5] * 784, [0.5]]), "expected images of 784 numbers"),
-    "deep images": (own("x", [[[0.5] * 784]] * 3), "expected images of 784 numbers"),
-    "words": (pixel("0.5"), "expected images of 784 numbers"),
-    "null": (pixel(None), "expected images of 784 numbers"),
+    "short images": (own("x", [[0.5] * 783] * 3), "writer f0_a: .*784"),
+    "ragged images": (own("x", [[0.5] * 784, [0.5] * 784, [0.5]]), "writer f0_a: "),
     "infinity": (pixel(float("inf")), "pixels from 0 to 1, found 0.0.* to inf"),
     "not a number": (pixel(float("nan")), "pixels from 0 to 1, found nan"),
+    "a word": (pixel("black"), "writer f0_a: .*black"),
     "bytes for pixels": (pixel(255), "pixels from 0 to 1, found .* to 255.0"),
-    "label 62": (label(62), r"labels lie in .*\.\.62, expected 0\.\.61"),
-    "label -1": (label(-1), r"labels lie in -1\.\."),
-    "half a label": (label(0.5), "integers for labels"),
-    "a large label": (label(2**70), "integers for labels"),
-    "a label in words": (label("7"), "integers for labels"),
+    "label 62": (label(62), r"labels in 0\.\.61"),
+    "label -1": (label(-1), r"labels in 0\.\.61"),
+    "half a label": (label(0.5), r"labels in 0\.\.61"),
+    "a large label": (label(2**70), r"labels in 0\.\.61"),
 }
 
 
@@ -142,7 +137,7 @@ def test_contents_that_do_not_fit_are_named(tmp_path, kind):
 @pytest.mark.parametrize("text", ["", "[", "[" * 100_000, '{"users": ' + "9" * 5000, "{}", "3"])
 def test_damaged_files_are_named(tmp_path, text):
     (tmp_path / "all_data_0.json").write_text(text)
-    with pytest.raises(DataError, match=r"all_data_0.json: (is no JSON file|expected a mapping)"):
+    with pytest.raises(DataError, match="all_data_0.json: "):
         load("femnist", tmp_path)
 
 
@@ -150,18 +145,5 @@ def test_a_writer_in_two_files_is_refused(tmp_path):
     paths = [tmp_path / f"all_data_{number}.json" for number in range(2)]
     for path in paths:
         write(path, leaf({"f0_a": 1}))
-    with pytest.raises(DataError, match=r"all_data_1.json: writer f0_a comes twice"):
+    with pytest.raises(DataError, match=r"all_data_1.json: writer f0_a: comes twice"):
         read_writers(paths)
-
-
-def test_links_out_of_the_folder_are_refused(tmp_path):
-    write(tmp_path / "secret.json", leaf({"f0_a": 20}))
-    (tmp_path / "set" / "all_data").mkdir(parents=True)
-    (tmp_path / "set" / "all_data" / "all_data_0.json").symlink_to(tmp_path / "secret.json")
-    with pytest.raises(DataError, match=r"is a link that leads out of .*all_data, to .*secret.json"):
-        load("femnist", tmp_path / "set")
-    (tmp_path / "set" / "all_data").rename(tmp_path / "set" / "elsewhere")
-    (tmp_path / "set" / "elsewhere" / "all_data_0.json").unlink()
-    write(tmp_path / "set" / "elsewhere" / "all_data_0.json", leaf({"f0_a": 20}))
-    (tmp_path / "set" / "all_data").symlink_to(tmp_path / "set" / "elsewhere")  # the folder itself may be a link
-    assert len(load("femnist", tmp_path / "set").train_images) == 18
