@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import _hlo
-
-from fedjax_bal.accelerators import Target
+from _accelerators import Target
 
 LAUNCH_S = 1.5e-6
 """Shortest time of a kernel on a GPU."""

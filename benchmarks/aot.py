@@ -20,10 +20,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import _accelerators
 import _common
 import _loops
-
-from fedjax_bal import accelerators
 
 TOLERANCE = 1.05
 GUARDED = ("launches", "copies", "bytes")
@@ -32,10 +31,10 @@ GUARDED = ("launches", "copies", "bytes")
 def main() -> None:
     arguments = _arguments()
     with tempfile.TemporaryDirectory() as folder:
-        _prepare_xla(Path(folder), accelerators.TARGETS[arguments.target])
+        _prepare_xla(Path(folder), _accelerators.TARGETS[arguments.target])
         compiled, about = compile_workload(arguments.target, arguments.workload, arguments.set)
         thunks = next(Path(folder).glob("*dispatch*after_thunk_passes.txt"), None)
-        target, precision = accelerators.TARGETS[arguments.target], about["precision"]
+        target, precision = _accelerators.TARGETS[arguments.target], about["precision"]
         loops = _loops.loops_of(compiled.as_text(), target, precision, thunks.read_text() if thunks else "")
     figures = about | {"temp_bytes": compiled.memory_analysis().temp_size_in_bytes} | summary(loops)
     print("\n".join([*report(figures), *largest_kernels(loops, arguments.loop or figures["step"], arguments.kernels)]))
@@ -61,12 +60,15 @@ def compile_workload(target: str, workload: str, settings: Sequence[str] = ()) -
     execution = dataclasses.replace(Execution(strategy="vmap", devices=1, rounds_per_dispatch=1), **options)
     chosen = WORKLOADS[workload]
     sim = federations.simulation_of(chosen, federations.federate(chosen), execution=execution, **model)
-    with compiling_for(accelerators.topology_devices(target)):
+    with compiling_for(_accelerators.topology_devices(target)):
         lowered, began = sim.lower(sim.setting), time.perf_counter()
         compiled = compile_for_backend(lowered)
         seconds = time.perf_counter() - began
     about = {"target": target, "workload": workload, "precision": execution.precision, "jax": jax.__version__}
-    return compiled, about | {"lanes": sim.setting.layout.width, "compile_s": round(seconds, 1)}
+    # At least, as all of the program is taken to grow with the number of lanes; data and states leave the rest.
+    lanes, needed = sim.setting.layout.width, compiled.memory_analysis().temp_size_in_bytes
+    room = lanes * (_accelerators.TARGETS[target].usable - sim.device_bytes) // max(needed, 1)
+    return compiled, about | {"lanes": lanes, "room": room, "compile_s": round(seconds, 1)}
 
 
 def read_settings(settings: Sequence[str]) -> tuple[dict[str, Any], dict[str, str]]:
@@ -94,7 +96,8 @@ def report(figures: dict[str, Any]) -> list[str]:
     """A line on the program, and one for each loop."""
     lines = [
         f"{figures['workload']} on {figures['target']}, {figures['precision']}, {figures['lanes']} lanes, "
-        f"jax {figures['jax']}: compiled in {figures['compile_s']} s, {figures['temp_bytes'] / 1e9:.3f} GB temporary",
+        f"jax {figures['jax']}: compiled in {figures['compile_s']} s, {figures['temp_bytes'] / 1e9:.3f} GB temporary; "
+        f"about {figures['room']:,} clients at a time would fit",
         "one turn of each loop (b: branch; *: a local step of all lanes); times are estimates, nothing was run",
         "loop          launches  copies          MB     GFLOP  in graphs  estimated ms",
     ]
@@ -126,7 +129,7 @@ def regressions(saved: dict[str, Any] | None, figures: dict[str, Any]) -> list[s
     return [f"{name}: {now} where {was} was saved" for name, (was, now) in pairs.items() if now > TOLERANCE * was]
 
 
-def _prepare_xla(folder: Path, target: accelerators.Target) -> None:
+def _prepare_xla(folder: Path, target: _accelerators.Target) -> None:
     """Sets what XLA and jax read when they start: no device is looked for, and the list of launches is written."""
     os.environ["JAX_PLATFORMS"] = "cpu"
     if target.platform == "cuda":
@@ -136,7 +139,7 @@ def _prepare_xla(folder: Path, target: accelerators.Target) -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = _common.parser(__doc__)
-    parser.add_argument("--target", choices=accelerators.TARGETS, default="h200")
+    parser.add_argument("--target", choices=_accelerators.TARGETS, default="h200")
     parser.add_argument("--workload", default="W1")
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="execution.*, model.convolution"

@@ -26,14 +26,13 @@ def sweep(tmp_path: Path, text: str, *overrides: str) -> Sweep:
     return load_sweep(file, overrides)
 
 
-def carry(wanted: Sweep, path: Path, *, should_stop=lambda: False, dry_run=False, most=None, backend=None, target=None):
+def carry(wanted: Sweep, path: Path, *, should_stop=lambda: False, dry_run=False, most=None, backend=None):
     """A session in a folder: the rows, whether it was stopped, and what was said."""
     folder, console = SweepFolder(path), Console(record=True, width=400, file=io.StringIO())
     with folder.claimed():
         rows, stopped = run_sweep(
             wanted, folder, console,
-            data_dir=None, devices=1, should_stop=should_stop, plain=True, dry_run=dry_run, target=target, most=most,
-            backend=backend,
+            data_dir=None, devices=1, should_stop=should_stop, plain=True, dry_run=dry_run, most=most, backend=backend,
         )  # fmt: skip
     return rows, stopped, console.export_text()
 

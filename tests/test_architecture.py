@@ -21,7 +21,6 @@ FLOORS = (
         "balance",
         "types",
         "validate",
-        "accelerators",
         "annotations",
         "optim",
     ),

@@ -166,10 +166,6 @@ def sweep(
         ),
     ] = None,
     dry_run: DryRun = False,
-    target: Annotated[
-        str | None,
-        typer.Option(metavar="h200|v5e|v6e", help="With --dry-run: how many clients at a time fit on this device."),
-    ] = None,
     distributed: Annotated[bool, typer.Option("--distributed", hidden=True)] = False,
     plain: Plain = False,
     quiet: Quiet = False,
@@ -194,7 +190,7 @@ def sweep(
         folder, where = out or next_folder(plan.name, "sweep", conflict), {"engine": engine, "address": address}
         wanted = devices_of(devices)
         split_cpu_for([point.config for point in plan.points], wanted or SweepFolder(folder).read_devices())
-        sweep_command(plan, folder, data_dir, wanted, together, dry_run=dry_run, show=show, target=target, **where)
+        sweep_command(plan, folder, data_dir, wanted, together, dry_run=dry_run, show=show, **where)
 
 
 @app.command()

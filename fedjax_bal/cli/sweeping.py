@@ -31,20 +31,17 @@ def sweep_command(
     show: Showing,
     engine: str = "local",
     address: str | None = None,
-    target: str | None = None,
 ) -> None:
     """Starts or resumes a sweep, and shows its results.
 
     `engine` is the backend, "local" for this process or "ray" for a cluster, and `address` the cluster's; `together` is
-    the most runs of a batch, None for as many as fit into memory; `target` is an accelerator for `dry_run`.
+    the most runs of a batch, None for as many as fit into memory.
 
     Raises:
         typer.Exit: the user stopped it, or some runs have no result.
     """
     from fedjax_bal.runs import SweepFolder
 
-    if target is not None:
-        _compile_only(dry_run=dry_run)
     folder, compiled = SweepFolder(path), count_compiled_programs()
     place = data_dir and str(data_dir.absolute())
     if engine == "ray":
@@ -59,7 +56,7 @@ def sweep_command(
         keep_compiled_programs(note)
         from fedjax_bal.experiments import run_sweep
 
-        options: Any = {"data_dir": place, "devices": devices, "should_stop": asked, "most": together, "target": target}
+        options: Any = {"data_dir": place, "devices": devices, "should_stop": asked, "most": together}
         options |= {"plain": show.plain, "detail": show.detail(note)}
         rows, stopped = run_sweep(plan, folder, console, dry_run=dry_run, backend=backend, **options)
         if show.verbose:
@@ -97,15 +94,6 @@ def show_results(path: Path, console: Console) -> None:
     console.print(Text(answer(results)))
     if beside.entries:
         console.print(Text(paper_verdict(beside)))
-
-
-def _compile_only(*, dry_run: bool) -> None:
-    """Lets jax look for no accelerator: the compilers of `--target` come with drivers that would."""
-    if not dry_run:
-        raise ValueError("--target: nothing is trained for another device: add --dry-run, or leave it out")
-    import jax
-
-    jax.config.update("jax_platforms", "cpu")
 
 
 def _devices_per_batch(plan: Any, devices: str | int | None) -> int:

@@ -2,11 +2,8 @@
 
 import json
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any
 
-from fedjax_bal.accelerators import TARGETS
 from fedjax_bal.config import Config, to_plain
-from fedjax_bal.engine.host import Simulation, room_on
 from fedjax_bal.experiments.axes import Axis
 from fedjax_bal.experiments.backends.backend import BuiltBatch
 from fedjax_bal.experiments.display.tally import duration
@@ -28,13 +25,10 @@ def sweep_outline(
     own: Sequence[SweepBatch],
     broken: Collection[int] = (),
     cluster: str = "",
-    target: str | None = None,
-    devices: Sequence[Any] = (),
 ) -> Iterator[str]:
     """Describes a sweep: a line on the whole, then lines on the cluster, overriding methods and programs.
 
-    `own` are the batches that are left, `broken` the numbers of the points that can't be set up. With `target`, one of
-    `accelerators.TARGETS`, and its `devices`, each program has a line on its room there.
+    `own` are the batches that are left, `broken` the numbers of the points that can't be set up.
     """
     yield _whole(sweep, own, broken, cluster)
     if cluster:
@@ -46,8 +40,6 @@ def sweep_outline(
         batches.setdefault(batch.program, []).append(batch)
     for number, alike in batches.items():
         yield f"  program {number + 1}: {_program(sweep, alike)}"
-        if target is not None:
-            yield f"    a run alone on {target}: {_room(target, devices, alike[0].tasks[0].simulation)}"
 
 
 def program_line(title: str, built: BuiltBatch) -> str:
@@ -106,20 +98,6 @@ def _program(sweep: Sweep, batches: Sequence[SweepBatch]) -> str:
         f"{_methods(sweep, tasks)}{_seeds(sweep, tasks)}{values}: {len(tasks)} "
         f"run{'s' * (len(tasks) > 1)} of {tasks[0].simulation.rounds} rounds{before}{together}, {megabytes:,.1f} MB of "
         f"state{' at a time' if together else ''}"
-    )
-
-
-def _room(target: str, devices: Sequence[Any], simulation: Simulation) -> str:
-    """The number of clients at a time that a run has on an accelerator, and that there is room for."""
-    try:
-        room = room_on(devices, TARGETS[target].usable, simulation)
-    except ValueError as error:
-        return f"doesn't fit: {error}"
-    width, selector = room.layout.width, simulation.selector
-    return (
-        f"{width} of the {selector.chains * selector.chain_length} clients of a round at a time "
-        f"({room.layout.strategy}), which take {room.program / 1e9:,.3f} GB of the {room.free / 1e9:,.1f} GB that data "
-        f"and state leave; about {room.clients:,} at a time would fit"
     )
 
 

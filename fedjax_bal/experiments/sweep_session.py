@@ -5,7 +5,6 @@ from typing import Any
 
 from rich.console import Console
 
-from fedjax_bal.accelerators import topology_devices
 from fedjax_bal.experiments.backends.backend import Stopped
 from fedjax_bal.experiments.display.sweep import SweepProgress
 from fedjax_bal.experiments.outline import batch_title, sweep_outline
@@ -24,7 +23,6 @@ def run_sweep(
     *,
     plain: bool,
     dry_run: bool,
-    target: str | None = None,
     **options: Any,
 ) -> tuple[list[dict[str, Any]], bool]:
     """Prints the outline of a sweep, trains its batches, and writes the table.
@@ -35,19 +33,18 @@ def run_sweep(
         console: shows outline and progress.
         plain: lines in place of the live display.
         dry_run: only print the outline.
-        target: an accelerator of `TARGETS`, on whose room for clients the outline has lines.
         options: those of `SweepWork`.
 
     Returns:
         The rows of the table, and whether the user stopped it.
     """
-    display, devices = SweepProgress(console, plain=plain), topology_devices(target) if target else ()
+    display = SweepProgress(console, plain=plain)
     if dry_run:
         folder.check_owner(sweep.text, sweep.configs)
     else:
         folder.begin(sweep.text, sweep.configs)
     work = SweepWork(sweep, folder, display, **options, look=dry_run)
-    outline = sweep_outline(sweep, work.batches, work.broken, work.backend.about(), target, devices)
+    outline = sweep_outline(sweep, work.batches, work.broken, work.backend.about())
     for line in (*outline, *(f"  {text}" for text in work.data_lines)):
         display.note(line)
     if dry_run:

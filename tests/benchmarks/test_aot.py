@@ -14,8 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import _hlo
 import _loops
 import aot
-
-from fedjax_bal.accelerators import TARGETS
+from _accelerators import TARGETS, topology_devices
 
 BENCHMARKS = Path(aot.__file__).parent
 
@@ -175,6 +174,12 @@ def test_settings_are_options_of_the_execution_or_the_convolution():
         aot.read_settings(["chunk=4"])
 
 
+@pytest.mark.skipif(importlib.util.find_spec("jax_cuda13_plugin") is not None, reason="the extra aot is installed")
+def test_without_the_extra_a_message_says_what_to_install():
+    with pytest.raises(SystemExit, match=r"--target h200: .*pip install 'fedjax_bal\[aot\]'"):
+        topology_devices("h200")
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("jax_cuda13_plugin") is None, reason="the extra aot is not installed")
 def test_w3_is_compiled_for_a_gpu_and_guarded(tmp_path):
@@ -184,6 +189,7 @@ def test_w3_is_compiled_for_a_gpu_and_guarded(tmp_path):
     shown = subprocess.run([*run, "--save", str(file)], check=True, capture_output=True, text=True, env=environment)
     assert "times are estimates, nothing was run" in shown.stdout
     (figures,) = json.loads(file.read_text()).values()
+    assert figures["room"] > figures["lanes"] == 2
     step = figures["loops"][figures["step"]]
     assert step["launches"] == step["in_graphs"] < 25
     # Of the first layer's products one is missing; XLA pads one of the last's.

@@ -163,13 +163,6 @@ def test_a_dry_run_leaves_no_folder(here):
     assert refused.exit_code == 2 and "--quiet: received it beside --verbose" in refused.output
 
 
-def test_a_device_that_is_not_there_is_for_dry_runs_only(here):
-    (here / "grid.yaml").write_text(f"{small_run.TEXT}sweep: [{{training.batch_size: [10, 20]}}]\n")
-    result = invoke("sweep", "grid.yaml", "--target", "h200")
-    assert result.exit_code == 2 and "--target: nothing is trained for another device: add --dry-run" in result.output
-    assert not (here / "runs").exists()
-
-
 def test_another_configuration_takes_the_next_folder_and_says_so(here, monkeypatch):
     def begin(config, path, *_, **__):
         folder = RunFolder(path)

@@ -1,6 +1,5 @@
 """A sweep carried through: grouped, resumed, with a run that diverges and a point that can't be."""
 
-import importlib.util
 import json
 import shutil
 import threading
@@ -12,9 +11,8 @@ import small_run
 from small_sweep import FEDAVG, carry, outcome, read_table, watch
 from small_sweep import sweep as sweep_of
 
-from fedjax_bal.engine.device import Layout
-from fedjax_bal.engine.host import Room, executable, stack
-from fedjax_bal.experiments import outline, results_table, setup, sweep_session
+from fedjax_bal.engine.host import executable, stack
+from fedjax_bal.experiments import results_table, setup
 from fedjax_bal.experiments.backends import local
 from fedjax_bal.experiments.backends.backend import StepResult
 from fedjax_bal.experiments.results_table import COSTS
@@ -184,37 +182,6 @@ def test_a_dry_run_trains_nothing(tmp_path):
         f"program 1: fedavg {points}: 3 runs of 4 rounds, 0.6 MB of state",
         f"program 2: control variates {points}: 3 runs of 4 rounds, 7.3 MB of state",
     ]
-
-
-def test_a_dry_run_says_once_for_each_program_what_a_device_has_room_for(tmp_path, monkeypatch):
-    asked = []
-
-    def room_on(devices, memory, simulation):
-        asked.append((devices, memory))
-        if len(asked) == 2:
-            raise ValueError("too large")
-        return Room(Layout("vmap", 1, 2, lanes=True), 2 * 10**9, 80 * 10**9)
-
-    monkeypatch.setattr(outline, "room_on", room_on)
-    monkeypatch.setattr(sweep_session, "topology_devices", lambda name: [name])
-    _, _, said = carry(sweep(tmp_path), tmp_path / "out", dry_run=True, target="v5e")
-    assert asked == [(["v5e"], 16 * 2**30)] * 2
-    assert [line.strip() for line in said.splitlines() if line.startswith("    ")] == [
-        "a run alone on v5e: 2 of the 3 clients of a round at a time (vmap), which take 2.000 GB of the 80.0 GB that "
-        "data and state leave; about 80 at a time would fit",
-        "a run alone on v5e: doesn't fit: too large",
-    ]
-
-
-def test_a_dry_run_for_an_unknown_device_names_the_known_ones(tmp_path):
-    with pytest.raises(ValueError, match="--target: received 'h100'; allowed: h200, v5e, v6e; did you mean 'h200'"):
-        carry(sweep(tmp_path), tmp_path / "out", dry_run=True, target="h100")
-
-
-@pytest.mark.skipif(importlib.util.find_spec("jax_cuda13_plugin") is not None, reason="the extra aot is installed")
-def test_a_dry_run_for_a_device_says_what_to_install(tmp_path):
-    with pytest.raises(ValueError, match=r"--target h200: .*pip install 'fedjax_bal\[aot\]'"):
-        carry(sweep(tmp_path), tmp_path / "out", dry_run=True, target="h200")
 
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path):

@@ -9,7 +9,6 @@ from fedjax_bal.engine.host.fine_tuning import FineTuner
 from fedjax_bal.engine.host.front_door import Result, build, runs_users_code, simulate
 from fedjax_bal.engine.host.memory import free_bytes
 from fedjax_bal.engine.host.placement import divide, fetch, replicate
-from fedjax_bal.engine.host.room import Room, room_on
 from fedjax_bal.engine.host.round_function import RoundFunction, RoundState, make_round
 from fedjax_bal.engine.host.simulation import DispatchResult, Simulation, Snapshot
 from fedjax_bal.engine.host.stack import Member, Stack, StackOfOne, open_stack, program_of, stacking_key

@@ -57,19 +57,15 @@ _PROGRAMS: WeakValueDictionary[Hashable, Program] = WeakValueDictionary()
 _LOOKING_UP = threading.Lock()  # keys are hashed in Python, so that two threads could miss each other's entries
 
 
-def compile_to_fit(
-    setting: Setting, build: Callable[[Setting], Any], *, fixed: bool, free: int | None = None
-) -> tuple[Setting, Any]:
+def compile_to_fit(setting: Setting, build: Callable[[Setting], Any], *, fixed: bool) -> tuple[Setting, Any]:
     """Compiles a program, with fewer clients at a time until it fits into memory.
 
-    `build` compiles it for a setting; `fixed` forbids another number of clients at a time; `free` are the free bytes
-    of each device, by default those of this machine's. Returns the setting that fits, and the program; raises
-    ValueError if not even a single client at a time fits.
+    `build` compiles it for a setting; `fixed` forbids another number of clients at a time. Returns the setting that
+    fits, and the program; raises ValueError if not even a single client at a time fits.
     """
     while True:
         layout, compiled = setting.layout, build(setting)
-        room = free_bytes(layout) if free is None else free
-        width = fit_to_memory(layout, program_bytes(compiled), room, fixed=fixed)
+        width = fit_to_memory(layout, program_bytes(compiled), free_bytes(layout), fixed=fixed)
         if width is None:
             return setting, compiled
         setting = dataclasses.replace(setting, layout=dataclasses.replace(layout, width=width))

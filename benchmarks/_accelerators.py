@@ -4,8 +4,6 @@ import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from fedjax_bal.validate import one_of
-
 _HOPPER = {
     "threads_per_block_limit": 1024,
     "threads_per_warp": 32,
@@ -88,9 +86,9 @@ def topology_devices(name: str) -> Sequence[Any]:
     """Devices of a target, to compile for.
 
     Raises:
-        ValueError: the name is none of `TARGETS`, or the extra `aot` isn't installed.
+        SystemExit: the extra `aot` isn't installed.
     """
-    target = TARGETS[one_of("--target", name, TARGETS)]
+    target = TARGETS[name]
     # libtpu would ask a server of Google's cloud for these, and wait; and allow one process at a time.
     for variable, value in _LIBTPU.items():
         os.environ.setdefault(variable, value)
@@ -103,7 +101,7 @@ def topology_devices(name: str) -> Sequence[Any]:
     try:
         return topologies.get_topology_desc(platform=target.platform, topology_name=target.topology, **options).devices
     except Exception as error:  # jax raises errors of several classes for a plug-in that isn't there
-        raise ValueError(
+        raise SystemExit(
             f"--target {name}: XLA can't compile for it here ({str(error).splitlines()[0]}): install the extra, "
             "pip install 'fedjax_bal[aot]'"
         ) from error
