@@ -42,7 +42,7 @@ from fedjax_bal.parts import (
 )
 from fedjax_bal.recipes import Recipe, combine
 
-SEED, CLIENT, EPOCHS, BATCH, LENGTH = 3, 2, 2, 8, 24
+SEED, CLIENT, EPOCHS, BATCH = 3, 2, 2, 8
 RATE, MOMENTUM, DECAY, CLIP = 0.3, 0.5, 0.2, 0.15
 SGD = optimizer("sgd", RATE, momentum=MOMENTUM, weight_decay=DECAY, clip_norm=CLIP)
 BODY, HEAD = ("body",), ("head.bias", "head.kernel")
@@ -200,7 +200,7 @@ def by_hand(objectives, start, step):
     slopes = [
         jax.jit(jax.grad(lambda at, w, *batch, own=own: own.loss({**w, **at}, start, *batch))) for own in objectives
     ]
-    for number, rows in enumerate(reference.draws(rows_of, SEED, 0, CLIENT, options, LENGTH)):
+    for number, rows in enumerate(reference.draws(rows_of, SEED, 0, CLIENT, options)):
         new, batch = dict(weights), (images[rows], rows_of.labels[rows])
         for own, slope in zip(objectives, slopes, strict=True):
             if own.on(number):
