@@ -152,7 +152,8 @@ class Execution:
 
     Attributes:
         strategy: how clients are executed, not what they compute: "map", one after another on each device; "vmap",
-            several at a time; "auto", the former on CPUs and the latter on accelerators.
+            several at a time; "auto", the former on CPUs and the latter on accelerators; "debug", one after another on
+            one device without compiling, so that an error in a part names its line, client, local step and batch.
         devices: how many of jax's devices share the work; "auto" for all, of which a CPU has one for each core.
         chunk: clients at a time on each device under "vmap"; "auto" for as many as waste little and fit into memory.
         client_memory: where a method's memory of each client is kept, "device", "host" or "disk", a file without a name
@@ -162,19 +163,19 @@ class Execution:
         rounds_per_dispatch: rounds in one compiled program; "auto" for 5, or 1 with a selector that looks at each
             round's outcome before it chooses again.
         broken_clients: how clients are handled whose update (parameters, batch statistics, memory, reports, probes) is
-            not finite, is known to be of an earlier round, or is huge: "raise" ends the run; "exclude" repeats the
-            dispatch as if they had not delivered, to the same bits; "clip" does so too, but scales long updates down to
-            `clip_factor` times the median norm of their round. The last two keep the state twice.
+            not finite, is known to be of an earlier round, or is huge: "raise" ends the run; "exclude" leaves them out:
+            they keep their memory, and the others' weights add up to 1; "clip" leaves out those that aren't finite or
+            are of an earlier round, and scales long updates down to `clip_factor` times the median norm of their round,
+            for which the updates of a whole round are kept. Where none of a round is left, nothing changes.
         clip_factor: for "clip".
         huge_factor: for "raise" and "exclude": an update is huge if the norm of the resulting parameters exceeds both
-            this number and this number times the median of the round's; None for no such bound. Only the first pass
-            of a chain over its clients is checked.
+            this number and this number times the norm of the model that the round began with; None for no such bound.
         differentiable: give loops over clients, steps and batches a static length, and layers JAX's own derivatives, so
             that `jax.grad` and `jax.jacfwd` work through a round of `make_round`; steps beyond a client's own are
             computed and dropped.
     """
 
-    strategy: Literal["auto", "map", "vmap"] = "auto"
+    strategy: Literal["auto", "map", "vmap", "debug"] = "auto"
     devices: Annotated[Count, Le(MOST_DEVICES)] | Literal["auto"] = "auto"
     chunk: Count | Literal["auto"] = "auto"
     client_memory: Literal["auto", "device", "host", "disk"] = "auto"
@@ -189,8 +190,13 @@ class Execution:
         _check(self, "execution.")
 
     @property
-    def repeats_rounds(self) -> bool:
-        """True if rounds may have to be repeated, so that the state before them is kept."""
+    def debugs(self) -> bool:
+        """True if nothing is compiled."""
+        return self.strategy == "debug"
+
+    @property
+    def excludes(self) -> bool:
+        """True if clients with broken updates are left out."""
         return self.broken_clients != "raise"
 
     @property

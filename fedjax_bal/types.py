@@ -347,14 +347,11 @@ class Plan(NamedTuple):
         clients: client ids, `Int32[G, L]`; N marks an empty place.
         delivered: `Bool[G, L]`, whether the client's update arrives; False for an empty place.
         limits: the most local steps that each client can take in one pass, `Int32[G, L]`; None for no limits.
-        bound: the norm to which a chain's longer update is scaled down, `Float32[]`, infinite for no bound; None if
-            the norms of updates aren't measured.
     """
 
     clients: Any
     delivered: Any
     limits: Any = None
-    bound: Any = None
 
 
 class EvaluationResult(NamedTuple):

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 import jax
 import numpy as np
 
-from fedjax_bal.engine.device.drawing import shuffled
-from fedjax_bal.engine.device.keys import purpose_key, training_key
+from fedjax_bal.engine.reference import batches
 from fedjax_bal.types import Federation
 
 
@@ -52,15 +51,11 @@ def forward(weights, images):
     return features, features @ weights["w2"]
 
 
-def draws(federation, seed, number, client, options, length, turn=0):
-    """The batches of row numbers that the library draws for a visit."""
-    first, last = federation.offsets[client], federation.offsets[client + 1]
-    key = training_key(jax.random.key(seed), number, client, turn)
-    for epoch in range(options.epochs):
-        own = purpose_key(jax.random.fold_in(key, epoch), "draw")
-        order = np.asarray(shuffled(own, last - first, length))[: last - first]
-        for start in range(0, last - first, options.batch_size):
-            yield federation.rows[first + order[start : start + options.batch_size]]
+def draws(federation, seed, number, client, options, turn=0):
+    """The batches of row numbers that the library draws for a client's local training."""
+    given = {"key": jax.random.key(seed), "number": number, "turn": turn}
+    sizes = {"epochs": options.epochs, "batch_size": options.batch_size}
+    return (rows for rows, _ in batches(federation, client, **given, **sizes))
 
 
 def smoothed(counts, epsilon):
@@ -113,7 +108,7 @@ def transfer_gradient(weights, features, labels, prototypes, classes, knobs):
     return knobs["mu"] * moved.T @ error / len(targets)
 
 
-def train(federation, seed, number, client, server, options, length):
+def train(federation, seed, number, client, server, options):
     """One visit: new weights, and how many steps they took."""
     received, weights = server.weights, {k: v.copy() for k, v in server.weights.items()}
     flat = federation.images.reshape(len(federation.images), -1).astype(float)
@@ -121,7 +116,7 @@ def train(federation, seed, number, client, server, options, length):
     counts = np.bincount(federation.labels[span], minlength=federation.num_classes)
     prototypes = {**server.prototypes, **class_means(received, flat[span], federation.labels[span])}
     rate, velocity, steps = options.rate * options.decay**number, None, 0
-    for rows in draws(federation, seed, number, client, options, length):
+    for rows in draws(federation, seed, number, client, options):
         grad = gradient(weights, received, flat[rows], federation.labels[rows], counts, prototypes, server, options)
         for name in grad:
             if options.scaffold:
@@ -147,9 +142,9 @@ def new_control(server, client, received, trained, steps, rate, options):
     }
 
 
-def run_round(federation: Federation, seed, number, cohort, server: Server, options: Options, length) -> Server:
+def run_round(federation: Federation, seed, number, cohort, server: Server, options: Options) -> Server:
     """One round over the clients that deliver."""
-    results = {c: train(federation, seed, number, c, server, options, length) for c in cohort}
+    results = {c: train(federation, seed, number, c, server, options) for c in cohort}
     sizes = {c: federation.offsets[c + 1] - federation.offsets[c] for c in cohort}
     shares = {c: 1 / len(cohort) if options.scaffold else sizes[c] / sum(sizes.values()) for c in cohort}
     received = server.weights

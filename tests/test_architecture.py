@@ -25,7 +25,8 @@ FLOORS = (
         "optim",
     ),
     *("optim", "models", "data", "selection", "parts", "recipes", "metrics", "options", "engine.processes"),
-    *("engine.device", "engine.host", "config", "plugins", "runs", "contrib.privacy", "contrib.trackers"),
+    *("engine.device", "engine.reference", "engine.host"),
+    *("config", "plugins", "runs", "contrib.privacy", "contrib.trackers"),
     *("experiments", "report", "testing", "bench", "cli", "__main__"),
 )
 

@@ -40,7 +40,7 @@ STAGES: tuple[tuple[Check, ...], ...] = (
     (
         forms.representation,
         runs.finite,
-        compilation.jit,
+        compilation.repeatable,
         runs.cohort_order,
         padding.padded_rows,
         runs.undelivered,

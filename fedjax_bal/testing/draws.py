@@ -3,15 +3,12 @@
 Both sides of a comparison draw the same words, so that their quality doesn't matter.
 """
 
-import functools
 import math
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 from jax.extend.random import define_prng_impl
 
 from fedjax_bal.types import Array, Key
@@ -31,43 +28,26 @@ def _mix(words: Any) -> Any:
     return words ^ (words >> 16)
 
 
-def _numpy_unless_traced(function: Callable[..., Any]) -> Callable[..., Array]:
-    """Runs a function in NumPy unless it is being traced: a dozen operations for a single word are slow in JAX."""
-
-    @functools.wraps(function)
-    def chosen(*words: Array, **sizes: Any) -> Array:
-        if any(isinstance(each, Tracer) for each in words):
-            return function(jnp, *words, **sizes)
-        with np.errstate(over="ignore"):
-            return jax.device_put(function(np, *map(np.asarray, words), **sizes))
-
-    return chosen
-
-
-@_numpy_unless_traced
-def _fold(numpy: Any, key: Array, number: Array) -> Array:
+def _fold(key: Array, number: Any) -> Array:
     first = _mix(key[0] ^ _mix(number + np.uint32(0x9E3779B9)))
-    return numpy.stack([first, _mix(key[1] + first)])
+    return jnp.stack([first, _mix(key[1] + first)])
 
 
-@_numpy_unless_traced
-def _hashes(numpy: Any, key: Array, *, length: int) -> Array:
-    return _mix(key[0] ^ _mix(key[1] + numpy.arange(length, dtype=np.uint32)))
+def _hashes(key: Array, length: int) -> Array:
+    return _mix(key[0] ^ _mix(key[1] + jnp.arange(length, dtype=np.uint32)))
 
 
 def _seed(seed: Array) -> Array:
-    return _fold(np.zeros(2, np.uint32), seed.astype(np.uint32))
+    return _fold(jnp.zeros(2, np.uint32), seed.astype(np.uint32))
 
 
 def _split(key: Array, shape: tuple[int, ...]) -> Array:
     own = _fold(key, jnp.uint32(1))
-    return jnp.stack([_hashes(own, length=math.prod(shape)), _hashes(key, length=math.prod(shape))], -1).reshape(
-        *shape, 2
-    )
+    return jnp.stack([_hashes(own, math.prod(shape)), _hashes(key, math.prod(shape))], -1).reshape(*shape, 2)
 
 
 def _words(key: Array, bit_width: int, shape: tuple[int, ...]) -> Array:
-    words = _hashes(key, length=math.prod(shape)).reshape(shape)
+    words = _hashes(key, math.prod(shape)).reshape(shape)
     if bit_width == 64:
         return words.astype(jnp.uint64) << 32 | _mix(words).astype(jnp.uint64)
     return words.astype(_BITS[bit_width])

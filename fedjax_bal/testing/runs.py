@@ -3,22 +3,14 @@
 import jax
 import numpy as np
 
-from fedjax_bal.testing.coverage import (
-    absent_clients,
-    needs,
-    odd_clients,
-    training,
-    two_chains,
-    two_devices,
-    unequal_lanes,
-)
+from fedjax_bal.testing.coverage import absent_classes, absent_clients, needs, training, two_chains
 from fedjax_bal.testing.messages import difference, odd_value
 from fedjax_bal.testing.outcome import NotApplicableError
 from fedjax_bal.testing.variations import difference_of, possible
 from fedjax_bal.testing.workbench import SEEDS, Bench
 
 
-@needs(training, odd_clients)
+@needs(training, absent_classes)
 def finite(bench: Bench) -> str | None:
     """All stays finite, with absent classes, a batch of a single row, and a round in which nothing arrives."""
     for seed, seen in bench.base.items():
@@ -58,7 +50,7 @@ def seeds(bench: Bench) -> str | None:
     return _vary(bench, "seeds", "between a vmap over two seeds and two runs, must be none: use pure functions")
 
 
-@needs(training, unequal_lanes)
+@needs(training, two_chains)
 def lanes(bench: Bench) -> str | None:
     """Clients one after another (`map`) and several at a time (`vmap`) come to the same."""
     return _vary(bench, "lanes", "between map and vmap, must be none: use pure functions of one client's arguments")
@@ -70,7 +62,7 @@ def longer_rows(bench: Bench) -> str | None:
     return _vary(bench, "length", "when there is room for larger clients, must be none: use no padded shape")
 
 
-@needs(training, two_devices)
+@needs(training, two_chains)
 def devices(bench: Bench) -> str | None:
     """One device and two come to the same."""
     if jax.device_count() < 2:

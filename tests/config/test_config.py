@@ -321,7 +321,7 @@ def test_differences_name_the_keys():
         ("availability.p=0", ["availability.p: received 0, must be a finite number above 0 and of at most 1"]),
         ("delivery.p=0.5", ["delivery.p: unknown key for always; allowed: name"]),
         ("evaluation.target_accuracy=60", ["received 60, must be a finite number above 0 and of at most 1, or null"]),
-        ("execution.strategy=vmapp", ["execution.strategy: received 'vmapp'; allowed: auto, map, vmap; did you mean"]),
+        ("execution.strategy=vmapp", ["execution.strategy: received 'vmapp'; allowed: auto, debug, map, vmap; did"]),
         ("execution.devices=0", ["execution.devices: received 0, must be auto, or an integer from 1 to 1024"]),
         ("execution.chunk=all", ["execution.chunk: received 'all', must be auto, or an integer of at least 1"]),
         (

@@ -18,8 +18,10 @@ from parts.test_heads import network
 from fedjax_bal import data, models, recipes
 from fedjax_bal.engine.device import ChainClients, RoundInputs, broadcast, client_context, init_state
 from fedjax_bal.engine.device.chain import finish_client
+from fedjax_bal.engine.device.groups import keep, moving_leaves
 from fedjax_bal.engine.device.keys import training_key
 from fedjax_bal.engine.device.local_training import train_locally
+from fedjax_bal.metrics import HUGE
 from fedjax_bal.optim import optimizer
 from fedjax_bal.parts import (
     Deliver,
@@ -40,7 +42,7 @@ from fedjax_bal.parts import (
 )
 from fedjax_bal.recipes import Recipe, combine
 
-SEED, CLIENT, EPOCHS, BATCH, LENGTH = 3, 2, 2, 8, 24
+SEED, CLIENT, EPOCHS, BATCH = 3, 2, 2, 8
 RATE, MOMENTUM, DECAY, CLIP = 0.3, 0.5, 0.2, 0.15
 SGD = optimizer("sgd", RATE, momentum=MOMENTUM, weight_decay=DECAY, clip_norm=CLIP)
 BODY, HEAD = ("body",), ("head.bias", "head.kernel")
@@ -54,7 +56,7 @@ def double():
 
 
 class Trained(NamedTuple):
-    """One client's parameters by name, before and after its training, and the norm that it reports."""
+    """One client's parameters by name, before and after its training, and the norm by which they are huge."""
 
     start: dict[str, np.ndarray]
     end: dict[str, np.ndarray]
@@ -77,12 +79,19 @@ def trained(recipe, local=SGD):
         ctx = client_context(setting, shared, state.variables, client)
         own = training_key(key, number, client.id, number)
         outcome, last = train_locally(setting, own, ctx, jnp.asarray(max(toys.SIZES)), None)
-        record = finish_client(setting, shared, client, outcome, last.loss_sum)[1][1]
-        return outcome.start.params, outcome.end.params, record.norm
+        params, moving = outcome.end.params, moving_leaves(setting, outcome.end.params)
+        length = optax.tree.norm(keep(moving, params))
+        # The largest norm that is allowed is a little above or below that of what is trained.
+        broken = [
+            finish_client(setting, own, client, outcome, last.loss_sum)[1][1].broken
+            for own in (shared._replace(largest_norm=factor * length) for factor in (1.001, 0.999))
+        ]
+        return outcome.start.params, params, (length, broken)
 
     federation = jax.tree.map(jnp.asarray, sim.federation)
-    start, end, norm = jax.device_get(jax.jit(train)(sim.setting, jax.random.key(SEED), federation))
-    return Trained(by_name(start), by_name(end), float(norm))
+    start, end, (length, broken) = jax.device_get(jax.jit(train)(sim.setting, jax.random.key(SEED), federation))
+    assert broken == [0, HUGE]
+    return Trained(by_name(start), by_name(end), float(length))
 
 
 def by_name(params):
@@ -191,7 +200,7 @@ def by_hand(objectives, start, step):
     slopes = [
         jax.jit(jax.grad(lambda at, w, *batch, own=own: own.loss({**w, **at}, start, *batch))) for own in objectives
     ]
-    for number, rows in enumerate(reference.draws(rows_of, SEED, 0, CLIENT, options, LENGTH)):
+    for number, rows in enumerate(reference.draws(rows_of, SEED, 0, CLIENT, options)):
         new, batch = dict(weights), (images[rows], rows_of.labels[rows])
         for own, slope in zip(objectives, slopes, strict=True):
             if own.on(number):

@@ -56,7 +56,7 @@ def train(received, client, number, steps, correction):
     flat = data.images.reshape(len(data.images), -1).astype(float)
     many = dataclasses.replace(float64.OPTIONS, epochs=steps)
     weights = dict(received)
-    batches = list(islice(reference.draws(data, SEED, number, client, many, float64.LENGTH), steps))
+    batches = list(islice(reference.draws(data, SEED, number, client, many), steps))
     for step, rows in enumerate(batches):
         grad = clipped(float64.gradient(weights, flat[rows], data.labels[rows]))
         grad = {k: grad[k] + correction[k] + SGD["weight_decay"] * weights[k] for k in grad}

@@ -77,7 +77,7 @@ def train(received, client, number, options=OPTIONS, *, change=None, batches=Non
     data = toys.federation()
     flat, rate = data.images.reshape(len(data.images), -1).astype(float), options.rate * options.decay**number
     weights, velocity, steps = dict(received), None, 0
-    for rows in batches or reference.draws(data, SEED, number, client, options, LENGTH):
+    for rows in batches or reference.draws(data, SEED, number, client, options):
         grad = gradient(weights, flat[rows], data.labels[rows], scale, offset)
         if change is not None:
             grad = change(grad, weights)

@@ -108,7 +108,7 @@ def train(received, judge, net, number, client, options):
     data, (params, stats) = faking.federation(), received
     key, rate = training_key(jax.random.key(SEED), number, client, 0), OPTIONS.rate * OPTIONS.decay**number
     counts, each = data.class_counts[client], -(-toys.SIZES[client] // OPTIONS.batch_size)
-    for step, rows in enumerate(reference.draws(data, SEED, number, client, OPTIONS, float64.LENGTH)):
+    for step, rows in enumerate(reference.draws(data, SEED, number, client, OPTIONS)):
         own = purpose_key(jax.random.fold_in(key, step // each), "batch/Fakes")
         to_label, to_make = jax.random.split(jax.random.fold_in(own, step % each))
         images, learnt = data.images[rows].astype(float), None

@@ -60,7 +60,7 @@ def visit(model, own, client, number):
     """One local training: the shared model and the client's own classifier after it."""
     data, model, own = toys.federation(), dict(model), dict(own)
     rate = float64.OPTIONS.rate * float64.OPTIONS.decay**number
-    for rows in draws(data, SEED, number, client, float64.OPTIONS, float64.LENGTH):
+    for rows in draws(data, SEED, number, client, float64.OPTIONS):
         images, wanted = flat_images()[rows], np.eye(C)[data.labels[rows]]
         features = np.tanh(images @ model["body"])
         error = (softmax(features @ model["simplex"]) - wanted) / len(rows)

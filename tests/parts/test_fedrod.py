@@ -73,7 +73,7 @@ def fedrod_visit(model, head, client, number):
     counts, rate = data.class_counts[client], float64.OPTIONS.rate * float64.OPTIONS.decay**number
     with np.errstate(divide="ignore"):
         prior = np.log(counts / counts.sum())
-    for rows in draws(data, SEED, number, client, float64.OPTIONS, float64.LENGTH):
+    for rows in draws(data, SEED, number, client, float64.OPTIONS):
         images, wanted = flat_images()[rows], np.eye(C)[data.labels[rows]]
         features = np.tanh(images @ model["body"])
         logits = features @ model["kernel"] + model["bias"]

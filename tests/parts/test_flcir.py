@@ -219,7 +219,7 @@ def test_probes_losses_and_reports_are_those_of_the_clients_that_deliver():
     weights, flat = float64.initial(sim), federation().images.reshape(len(federation().images), -1).astype(float)
     first = int(plan.clients[0][on[0]][0])
     losses = []
-    for rows in reference.draws(federation(), SEED, 0, first, float64.OPTIONS, float64.LENGTH):
+    for rows in reference.draws(federation(), SEED, 0, first, float64.OPTIONS):
         logits = reference.forward(weights, flat[rows])[1]
         labels = federation().labels[rows]
         losses.append(-np.log(reference.softmax(logits)[np.arange(len(rows)), labels]).mean())
@@ -233,7 +233,7 @@ def test_epochs_of_at_most_so_many_batches_see_only_the_first_ones():
     weights = float64.initial(sim)
 
     def first_of_each_epoch(client, number):
-        every = list(reference.draws(toys.federation(), SEED, number, client, float64.OPTIONS, float64.LENGTH))
+        every = list(reference.draws(toys.federation(), SEED, number, client, float64.OPTIONS))
         return every[:: len(every) // float64.OPTIONS.epochs]
 
     for number, cohort in float64.cohorts(sim):

@@ -138,7 +138,7 @@ def slopes(w, images, labels):
 def train(received, client, number, trained):
     """Local SGD on the named parameters alone."""
     w, velocity = dict(received), dict.fromkeys(trained, 0.0)
-    for rows in reference.draws(federation(), SEED, number, client, OPTIONS, 24):
+    for rows in reference.draws(federation(), SEED, number, client, OPTIONS):
         grad = slopes(w, pixels()[rows], federation().labels[rows])
         for k in trained:
             velocity[k] = OPTIONS.momentum * velocity[k] + grad[k] + OPTIONS.weight_decay * w[k]

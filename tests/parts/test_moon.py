@@ -159,7 +159,7 @@ def gradient(w, received, last, images, labels, form):
 def train(received, last, client, number, form):
     federation, w, velocity = toys.federation(), dict(received), None
     pixels = federation.images.reshape(len(federation.images), -1).astype(np.float64)
-    for rows in reference.draws(federation, SEED, number, client, OPTIONS, 24):
+    for rows in reference.draws(federation, SEED, number, client, OPTIONS):
         grad = gradient(w, received, last, pixels[rows], federation.labels[rows], form)
         grad = {k: grad[k] + OPTIONS.weight_decay * w[k] for k in w}
         velocity = grad if velocity is None else {k: 0.5 * velocity[k] + grad[k] for k in w}

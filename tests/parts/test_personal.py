@@ -70,7 +70,7 @@ def gradient(weights, images, labels):
 def train(start, client, number, rate_of=lambda step, steps: {"body": 1.0, "head": 1.0}, pull=None):
     """One local training; `rate_of` scales the step of each leaf, `pull` is added to the gradient."""
     weights, data, images = dict(start), toys.federation(), flat_images()
-    batches = list(reference.draws(data, float64.SEED, number, client, float64.OPTIONS, float64.LENGTH))
+    batches = list(reference.draws(data, float64.SEED, number, client, float64.OPTIONS))
     for step, rows in enumerate(batches):
         grad, scale = gradient(weights, images[rows], data.labels[rows]), rate_of(step, len(batches))
         if pull is not None:

@@ -79,11 +79,10 @@ def test_recipe_equals_transcription(name):
     weights = {k: np.asarray(v, float) for k, v in snapshot.state.variables.params.items()}
     zeros = {k: np.zeros_like(v) for k, v in weights.items()}
     server = reference.Server(weights, zeros, dict.fromkeys(range(10), zeros))
-    length = -(-max(toys.SIZES) // options.batch_size) * options.batch_size
     for number in range(ROUNDS):
         plan, _ = sim.plan(SEED, number, ())
         cohort = [int(c) for c in plan.clients[plan.delivered]]
-        server = reference.run_round(toys.federation(), SEED, number, cohort, server, options, length)
+        server = reference.run_round(toys.federation(), SEED, number, cohort, server, options)
     while snapshot.round < ROUNDS:
         snapshot = sim.advance(SEED, snapshot).snapshot
     for k, expected in server.weights.items():

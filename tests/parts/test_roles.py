@@ -109,7 +109,7 @@ def trained(received, client, number, gradient, factor=lambda labels: 1.0):
     data = toys.federation()
     flat, weights = data.images.reshape(len(data.images), -1).astype(float), dict(received)
     rate = float64.OPTIONS.rate * float64.OPTIONS.decay**number
-    for rows in reference.draws(data, SEED, number, client, float64.OPTIONS, float64.LENGTH):
+    for rows in reference.draws(data, SEED, number, client, float64.OPTIONS):
         grad, share = gradient(weights, received, flat[rows], data.labels[rows]), factor(data.labels[rows])
         weights = {k: weights[k] - rate * share * grad[k] for k in weights}
     return weights

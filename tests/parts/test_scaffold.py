@@ -74,7 +74,7 @@ def train(received, server, own, client, number, clip):
     flat = federation.images.reshape(len(federation.images), -1).astype(np.float64)
     rate = OPTIONS.rate * OPTIONS.decay**number
     weights, velocity, steps, norms = dict(received), None, 0, []
-    for rows in reference.draws(federation, SEED, number, client, OPTIONS, 24):
+    for rows in reference.draws(federation, SEED, number, client, OPTIONS):
         features = np.tanh(flat[rows] @ weights["w1"])
         error = reference.softmax(features @ weights["w2"])
         error[np.arange(len(rows)), federation.labels[rows]] -= 1

@@ -112,7 +112,7 @@ def test_fedgrab_equals_its_transcription():
         for client in cohort:
             again += client in own
             w, balancer = dict(weights), own.setdefault(client, Incremental(gains))
-            for rows in reference.draws(data, float64.SEED, number, client, options, float64.LENGTH):
+            for rows in reference.draws(data, float64.SEED, number, client, options):
                 features, logits = reference.forward(w, flat[rows])
                 slopes = balancer.gradients(logits, data.labels[rows])
                 first = flat[rows].T @ ((slopes @ w["w2"].T) * (1 - features**2))
@@ -182,7 +182,7 @@ def test_climb_equals_its_transcription():
         total, losses, changes = sum(shares.values()), {}, {}
         for client in cohort:
             w, seen = dict(weights), []
-            for rows in reference.draws(data, float64.SEED, number, client, options, float64.LENGTH):
+            for rows in reference.draws(data, float64.SEED, number, client, options):
                 logits, labels = reference.forward(w, flat[rows])[1], data.labels[rows]
                 seen.append(np.mean([-np.log(softmax(z)[y]) for z, y in zip(logits, labels, strict=True)]))
                 slopes = float64.gradient(w, flat[rows], labels)

@@ -35,7 +35,7 @@ def gradients(weights, client, number, options):
     """For each local step, the gradient of the mean cross-entropy as a function of the weights."""
     data = toys.federation()
     flat = data.images.reshape(len(data.images), -1).astype(float)
-    for rows in reference.draws(data, float64.SEED, number, client, options, float64.LENGTH):
+    for rows in reference.draws(data, float64.SEED, number, client, options):
         yield lambda at, rows=rows: float64.gradient(at, flat[rows], data.labels[rows])
 
 

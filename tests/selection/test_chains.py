@@ -9,7 +9,7 @@ import reference
 import toys
 from flat import build
 from parts import float64
-from parts.float64 import LENGTH, OPTIONS, SEED, N, assert_equal, train
+from parts.float64 import OPTIONS, SEED, N, assert_equal, train
 
 from fedjax_bal.balance import augmentation_counts
 from fedjax_bal.data import augment
@@ -43,7 +43,7 @@ def test_one_mediator_of_all_clients_is_sequential_training():
         for number in range(rounds):
             for turn in range(2):
                 for client in order:
-                    batches = list(reference.draws(toys.federation(), SEED, number, client, OPTIONS, LENGTH, turn))
+                    batches = list(reference.draws(toys.federation(), SEED, number, client, OPTIONS, turn))
                     weights = train(weights, client, number, batches=batches)[0]
         assert_equal(float64.run(sim).variables.params, weights)
 
@@ -61,7 +61,7 @@ def test_a_carried_optimizer_goes_on_from_client_to_client():
         flat = data.images.reshape(len(data.images), -1).astype(float)
         for turn in range(2):
             for client in plan.clients[0]:
-                for rows in reference.draws(data, SEED, 0, client, momentum, LENGTH, turn):
+                for rows in reference.draws(data, SEED, 0, client, momentum, turn):
                     grad = float64.gradient(weights, flat[rows], data.labels[rows])
                     velocity = grad if velocity is None else {k: 0.8 * velocity[k] + grad[k] for k in grad}
                     weights = {k: weights[k] - OPTIONS.rate * velocity[k] for k in weights}

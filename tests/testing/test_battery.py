@@ -37,7 +37,7 @@ from fedjax_bal.testing.variations import difference_of, possible
 from fedjax_bal.testing.workbench import Bench
 
 NAMES = (
-    "fields", "round trip", "traced", "types", "one program", "representation", "finite", "jit", "cohort order",
+    "fields", "round trip", "traced", "types", "one program", "representation", "finite", "repeatable", "cohort order",
     "padded rows", "undelivered", "seeds", "lanes", "longer rows", "devices", "all at once",
 )  # fmt: skip
 
@@ -331,12 +331,11 @@ class PlainMean(Reduce):
 
 
 @part
-class TwoFaced(Loss):
-    """Is another one when it is compiled."""
+class Chancy(Loss):
+    """Draws with NumPy."""
 
     def loss(self, outputs, batch, params, ctx):
-        compiled = isinstance(ctx.round, jax.core.Tracer)
-        return (1.0 if compiled else 0.5) * ((outputs.features**2).mean(-1) * batch.real).sum()
+        return np.random.default_rng().random() * ((outputs.features**2).mean(-1) * batch.real).sum()
 
 
 @part
@@ -400,7 +399,6 @@ BROKEN = [
     pytest.param(Terse(), "representation", r"must show factor=2\.0", marks=pytest.mark.slow),
     pytest.param(Absent(), "finite", "received a training loss of nan, must be finite", marks=pytest.mark.slow),
     pytest.param(Exploding(), "finite", r"received inf in the state\.server\['Exploding'\]", marks=pytest.mark.slow),
-    pytest.param(TwoFaced(), "jit", "between compiled and uncompiled", marks=pytest.mark.slow),
     pytest.param(Ranked(), "cohort order", "when the cohort is listed backwards", marks=pytest.mark.slow),
     pytest.param(Centred(), "padded rows", "mask with batch.real", marks=pytest.mark.slow),
     pytest.param(Leaky(), "padded rows", "when rows that are not real change", marks=pytest.mark.slow),
@@ -470,6 +468,11 @@ def test_one_device_skips_the_check_that_needs_two(monkeypatch):
     report = check_part(Proximal(0.1))
     assert report.skipped == ("devices",)
     assert "jax has one device" in str(report)
+
+
+def test_what_a_part_draws_with_numpy_makes_another_program_each_time():
+    assert compilation.repeatable(Bench(recipes.fedprox(0.1))) is None
+    assert "received another program" in (compilation.repeatable(Bench(Recipe("chancy", (Chancy(),)))) or "")
 
 
 def test_a_second_trace_is_counted():

@@ -1,7 +1,6 @@
 """The battery skips what it could not see, and what it is given by default leaves nothing unseen."""
 
 import re
-from functools import partial
 
 import every_recipe
 import flat
@@ -14,16 +13,14 @@ from parts import faking
 from fedjax_bal import recipes
 from fedjax_bal.data import federate
 from fedjax_bal.data.batches import over_rows
-from fedjax_bal.parts import Batches, Logits, Loss, Memory, Prepare, Refine, Report, Start, part, static
+from fedjax_bal.parts import Batches, Logits, Loss, Prepare, Refine, Report, part, static
 from fedjax_bal.recipes import RECIPES, Recipe
 from fedjax_bal.selection import Selector, always, bernoulli, uniform
 from fedjax_bal.testing import battery, compilation, coverage, padding, toy
 from fedjax_bal.testing.coverage import missing, needs
 from fedjax_bal.testing.messages import place
-from fedjax_bal.testing.uncompiled import uncompiled
 from fedjax_bal.testing.variations import varied
 from fedjax_bal.testing.workbench import Bench
-from fedjax_bal.types import Variables
 
 CHECKS = {check.__name__: check for stage in battery.STAGES for check in stage}
 
@@ -50,17 +47,6 @@ def federation(*sizes):
     return federate(images, labels, spans, toy.CLASSES)
 
 
-def without_statistics():
-    model = toy.network()
-    init = lambda key: Variables(model.init(key).params, {})
-
-    def apply(variables, images, **options):
-        outputs, _ = model.apply(model.init(jax.random.key(0))._replace(params=variables.params), images, **options)
-        return outputs, variables
-
-    return model._replace(init=init, apply=apply)
-
-
 def ignoring_real():
     """The toy network, which takes batch statistics of whatever stands in a batch."""
     model = toy.network()
@@ -80,40 +66,6 @@ class Late(Loss):
 
 
 @part
-class Visits(Memory, Loss):
-    """Counts a client's visits, and is another one when it is compiled from the second one on."""
-
-    twofaced: bool = static(False)
-
-    def init_memory(self, variables):
-        return jnp.zeros(())
-
-    def remember(self, memory, outcome):
-        return memory + 1
-
-    def loss(self, outputs, batch, params, ctx):
-        compiled = self.twofaced and isinstance(ctx.round, jax.core.Tracer)
-        again = (ctx.memory[self.slot] > 0) * (1.0 if compiled else 0.5)
-        return again * ((outputs.features**2).mean(-1) * batch.real).sum()
-
-
-@part
-class Reset(Start):
-    """Begins with no statistics."""
-
-    def start(self, variables, ctx):
-        return variables._replace(stats=jax.tree.map(jnp.zeros_like, variables.stats))
-
-
-@part
-class Halved(Start):
-    """Begins with half of every parameter."""
-
-    def start(self, variables, ctx):
-        return variables._replace(params=jax.tree.map(lambda leaf: leaf / 2, variables.params))
-
-
-@part
 class Silent(Prepare):
     """Prepares something, which may be anything."""
 
@@ -125,20 +77,13 @@ NOBODY_AWAY = {"availability": always(), "delivery": always()}
 UNSEEN = [
     ("fields", bench(), {}, "has no parts"),
     ("types", bench(Silent()), {}, "may return anything"),
-    ("jit", bench(), {"delivery": bernoulli(0.001)}, "clients train in 0 of 4 rounds, at least 2 are needed"),
+    ("repeatable", bench(), {"delivery": bernoulli(0.001)}, "clients train in 0 of 4 rounds, at least 2 are needed"),
     ("seeds", bench(), {"selector": choosing([0], [3], [3], [3])}, "clients train in 1 of 4 rounds"),
     ("longer_rows", bench(Late()), {"selector": choosing([0], [0], [2], [3]), **NOBODY_AWAY},
      r"Late begins in round 3 .* until round 1 only: let it begin earlier"),
-    ("lanes", bench(Reset()), {"model": without_statistics()}, "which Reset changes: pass a model with batch norm"),
-    ("lanes", bench(Halved()), {"model": without_statistics()}, None),
-    ("all_at_once", bench(Visits()), {"selector": choosing([0], [2], [4], [5]), **NOBODY_AWAY}, "a second time"),
     ("cohort_order", bench(), {"selector": uniform(1)}, r"no two clients .* pass a selector that chooses more"),
-    ("devices", bench(), {"selector": uniform(1)}, r"two devices never .* pass a selector that chooses more"),
-    ("lanes", bench(), {"federation": federation(*[7] * 8)}, "no two clients .* of different length"),
     ("undelivered", bench(), {"delivery": always()}, r"all chosen clients deliver.* pass delivery=bernoulli\(0.7\)"),
     ("finite", bench(), {"federation": federation(5, 9, 5, 9, 5, 13, 5, 9)}, "all who train have all classes"),
-    ("finite", bench(), {"batch_size": 8}, None),
-    ("finite", bench(), {"federation": federation(2, 6, 7, 10, 6, 3, 2, 7)}, "single row: .* in place of 4"),
     ("padded_rows", bench(), {"drop_last": True}, "pass drop_last=False"),
     ("padded_rows", bench(), {"federation": federation(4, 8, 4, 8, 12, 4, 8, 4)}, "pass another batch_size"),
 ]  # fmt: skip
@@ -160,8 +105,6 @@ def test_by_default_everything_comes_up_for_every_recipe(name, monkeypatch):
     lacking = {check: missing(CHECKS[check], workbench) for check in CHECKS}
     needs_parts = {"fields", "traced", "types", "representation"} if not recipe.parts else set()
     assert {check for check, reason in lacking.items() if reason} == needs_parts, lacking
-    *_, last = compilation.uncompiled_case(workbench)
-    assert (workbench.steps(last).sum(1) > 0).sum() == 2
 
 
 def test_by_default_a_client_of_a_single_row_is_kept():
@@ -223,11 +166,6 @@ LEAKS = [
 @pytest.mark.parametrize(("recipe", "message"), LEAKS, ids=["drawn with replacement", "reported only", "on the server"])
 def test_a_leak_is_told_by_where_it_comes_from(recipe, message):
     assert re.search(message, padding.padded_rows(Bench(recipe)))
-
-
-@pytest.mark.slow
-def test_a_client_that_comes_again_is_run_without_compilation_too():
-    assert "between compiled and uncompiled" in compilation.jit(bench(Visits(True)))
 
 
 @pytest.mark.slow
@@ -306,34 +244,3 @@ def test_of_installed_code_the_parts_frame_is_told():
     caught.value.__traceback__ = caught.value.__traceback__.tb_next  # without this test's own frame
     assert place(caught.value) == " (in Installed.fail, /opt/site-packages/installed.py:3)"
     assert place(ValueError("never raised")) == ""
-
-
-def many_operations(x, key):
-    whole = (10 * x).astype(int)
-    words = jax.random.bits(key, (3,)) >> 3
-    return [
-        jnp.einsum("bij,bjk->bik", x, x.swapaxes(1, 2)),
-        jnp.tensordot(x, x, ((2,), (2,))),
-        jax.lax.dynamic_slice(x, (1, 9, 0), (1, 2, 2)),
-        jnp.where(x > 0, jnp.log1p(jnp.abs(x)), jnp.exp(x) ** 3),
-        jax.nn.log_softmax(x, -1),
-        jnp.concatenate([x[::2, 1:], -x[1:, :-1]], 0).sum((0, 2)),
-        whole // 3,
-        (words % 7).astype(float),
-        jnp.argsort(x, 1).astype(bool),
-        jax.grad(lambda x: jnp.tanh(x).max(-1).mean())(x),
-    ]
-
-
-def test_uncompiled_operations_are_jaxs():
-    x, key = jnp.linspace(-2, 3, 24).reshape(2, 3, 4), jax.random.key(0)
-    compiled = jax.jit(many_operations)(x, key)
-    before = jax.lax.add_p.impl
-    with uncompiled():
-        assert jax.lax.add_p.impl is not before
-        plain = many_operations(x, key)
-    assert jax.lax.add_p.impl is before
-    same = partial(np.testing.assert_allclose, rtol=2e-6, atol=2e-6)
-    for one, other in zip(plain, compiled, strict=True):
-        assert (one.dtype, one.shape) == (other.dtype, other.shape)
-        same(np.asarray(one), np.asarray(other))

@@ -5,9 +5,11 @@ from fedjax_bal.engine.device.chain import ChainClients, RoundInputs, client_con
 from fedjax_bal.engine.device.client_axis import over_chains
 from fedjax_bal.engine.device.client_metrics import OWN_HITS, LocalTest
 from fedjax_bal.engine.device.closing import closing_reports
+from fedjax_bal.engine.device.debug import is_uncompiled
+from fedjax_bal.engine.device.drawing import shuffled
 from fedjax_bal.engine.device.evaluation import TestSet, chunked, padded
 from fedjax_bal.engine.device.held_out import VALIDATION
-from fedjax_bal.engine.device.keys import purpose_key
+from fedjax_bal.engine.device.keys import purpose_key, training_key
 from fedjax_bal.engine.device.layout import Layout
 from fedjax_bal.engine.device.local_training import mean_cross_entropy, outcome_of, prepare, start_training
 from fedjax_bal.engine.device.personal import PERSONAL, seen

@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 from jax import lax
 
 from fedjax_bal.engine.device.update_diversity import UpdateDiversity, add_updates, diversity_over_devices, weighted_sum
@@ -31,6 +32,16 @@ class ChainWeights(NamedTuple):
     delta: Array
     stats: Array
     counted: Array
+
+
+def weights_left(weights: ChainWeights, sizes: Array, broken: Array) -> ChainWeights:
+    """The weights of K chains, each in proportion to the rows of those of its clients that aren't broken.
+
+    `sizes`, `Int[K, L]`, are 0 for clients that don't deliver; `broken`, `Int[K, L]`, are codes of faults.
+    """
+    left = jnp.where(broken == 0, sizes, 0).sum(1)
+    share = left / jnp.maximum(sizes.sum(1), 1)
+    return ChainWeights(weights.delta * share, weights.stats * share, weights.counted & (left > 0))
 
 
 def add(sums: Accumulator, weights: ChainWeights, delta: PyTree, stats: PyTree, reports: PyTree) -> Accumulator:

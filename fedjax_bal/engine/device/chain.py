@@ -7,13 +7,14 @@ import jax.numpy as jnp
 from jax import lax
 
 from fedjax_bal.engine.device.client_metrics import LocalTest, measure, zero_metrics
-from fedjax_bal.engine.device.faults import fault_codes, first_faults, inexact_leaves, surely_finite
+from fedjax_bal.engine.device.debug import located, stop_at_nan
+from fedjax_bal.engine.device.faults import fault_code, first_faults, inexact_leaves, surely_finite
 from fedjax_bal.engine.device.groups import keep, local_optimizer, moving_leaves
 from fedjax_bal.engine.device.keys import training_key
 from fedjax_bal.engine.device.local_training import LocalState, outcome_of, prepare, start_training, train_locally
 from fedjax_bal.engine.device.personal import PERSONAL, own_leaves, own_memory, own_model, restored, seen, with_leaves
 from fedjax_bal.engine.device.setting import Setting
-from fedjax_bal.engine.device.update_diversity import clip_to_norm, norm, squared_norm
+from fedjax_bal.engine.device.update_diversity import squared_norm
 from fedjax_bal.parts import Deliver, Memory, Probe, Report
 from fedjax_bal.types import Array, Context, Federation, Key, Outcome, PyTree, Variables
 
@@ -44,9 +45,6 @@ class ClientRecord(NamedTuple):
         broken: the fault of its delivery, a code of `metrics.faults`, `Int32[]`.
         probes: each probe part's value in the last pass, by slot.
         metrics: the `client_metrics` of its trained model in the last pass, by name.
-        norm: norm of the trained parameters in the first pass, without frozen ones and models that stay with the
-            client, `Float[]`, infinite if its square overflows; if updates have a bound, the norm of its chain's
-            update.
     """
 
     memory: PyTree
@@ -55,7 +53,6 @@ class ClientRecord(NamedTuple):
     broken: Array
     probes: PyTree
     metrics: dict[str, Array]
-    norm: Array
 
 
 class ChainResult(NamedTuple):
@@ -89,7 +86,8 @@ class ChainCarry(NamedTuple):
 class RoundInputs(NamedTuple):
     """Inputs that all chains of a round share.
 
-    `local_test` is None if clients' models aren't measured, `bound` if the norms of updates aren't.
+    `local_test` is None if clients' models aren't measured; `largest_norm`, of the parameters that a client may return,
+    if they may have any.
     """
 
     key: Key
@@ -98,7 +96,7 @@ class RoundInputs(NamedTuple):
     broadcast: PyTree
     federation: Federation
     local_test: LocalTest | None = None
-    bound: Array | None = None
+    largest_norm: Array | None = None
 
 
 def train_chain(setting: Setting, shared: RoundInputs, chain: ChainClients, longest: Array) -> ChainResult:
@@ -109,30 +107,43 @@ def train_chain(setting: Setting, shared: RoundInputs, chain: ChainClients, long
     chains that are trained along with this one.
     """
 
-    def one_pass(carry: tuple[ChainCarry, PyTree], turn: Array) -> tuple[tuple[ChainCarry, PyTree], PyTree]:
-        passed, memory = carry
+    def one_pass(
+        carry: tuple[ChainCarry, PyTree, Array], turn: Array
+    ) -> tuple[tuple[ChainCarry, PyTree, Array], PyTree]:
+        passed, memory, delivered = carry
 
         def one_client(
             passed: ChainCarry, at: tuple[ChainClients, Array]
         ) -> tuple[ChainCarry, tuple[PyTree, ClientRecord]]:
             client, longest = at
             ctx = client_context(setting, shared, passed.variables, client)
-            key = training_key(shared.key, shared.number, client.id, turn)
-            outcome, last = train_locally(setting, key, ctx, longest, passed.optimizer)
-            variables, record = finish_client(setting, shared, client, outcome, last.loss_sum)
+            with located("by client {}, of {} rows", client.id, ctx.size):
+                key = training_key(shared.key, shared.number, client.id, turn)
+                outcome, last = train_locally(setting, key, ctx, longest, passed.optimizer)
+                done = stop_at_nan(setting, finish_client, setting, shared, client, outcome, last.loss_sum)
+            variables, record = done
             return ChainCarry(variables, last.optimizer if setting.carried else None), record
 
-        passed, (reports, records) = lax.scan(one_client, passed, (chain._replace(memory=memory), longest))
-        return (passed, records.memory), (reports, records._replace(memory=None))
+        clients = chain._replace(memory=memory, delivered=delivered)
+        passed, (reports, records) = lax.scan(one_client, passed, (clients, longest))
+        if setting.excludes:  # a client that broke sits out the passes that follow
+            delivered &= records.broken == 0
+        return (passed, records.memory, delivered), (reports, records._replace(memory=None))
 
     params = shared.variables.params
     transform = local_optimizer(setting, shared.number, 0, params)
     first = ChainCarry(shared.variables, transform.init(params) if setting.carried else None)
-    ((end, _), memory), results = lax.scan(one_pass, (first, chain.memory), jnp.arange(setting.passes))
+    begin = first, chain.memory, chain.delivered
+    ((end, _), memory, _), results = lax.scan(one_pass, begin, jnp.arange(setting.passes))
     reports, records = jax.tree.map(lambda leaf: leaf[-1], results)
     reports = jax.tree.map(lambda leaf: leaf.sum(0), reports)
-    records = records._replace(memory=memory, broken=first_faults(results[1].broken), norm=results[1].norm[0])
-    return _result(shared, end, reports, records)
+    codes = results[1].broken
+    if not setting.excludes:
+        return _result(shared, end, reports, records._replace(memory=memory, broken=first_faults(codes)))
+    # Those after a broken client got what it had received, so that each one's fault is its own.
+    broken = codes.max(0)
+    memory = jax.vmap(_where)(broken == 0, memory, chain.memory)
+    return _result(shared, end, reports, records._replace(memory=memory, broken=broken))
 
 
 def sizes_of(federation: Federation, clients: Array, delivered: Array) -> Array:
@@ -170,34 +181,35 @@ def finish_client(
 ) -> tuple[Variables, tuple[PyTree, ClientRecord]]:
     """Turns a client's trained model into its delivered variables, reports and record.
 
-    A client that doesn't deliver returns the variables it received and keeps its memory. The leaves that stay with a
-    client are returned as they are in the global model.
+    A client that doesn't deliver, or whose update is broken and left out, returns the variables it received, keeps its
+    memory and reports zeros. The leaves that stay with a client are returned as they are in the global model.
     """
-    on, memory = client.delivered, own_memory(setting, outcome.end)
+    memory = own_memory(setting, outcome.end)
     outcome, outdated = _delivered(setting, outcome)
     for part in setting.parts_with(Memory):
         memory[part.slot] = part.remember(client.memory[part.slot], *seen(setting, part, outcome))
-    memory = {slot: _where(on, new, client.memory[slot]) for slot, new in memory.items()}
-    reports = {
-        part.slot: _where(on, part.report(*seen(setting, part, outcome)), None) for part in setting.parts_with(Report)
-    }
-    probes = {
-        part.slot: _where(on, part.probe(*seen(setting, part, outcome)), None) for part in setting.parts_with(Probe)
-    }
-    squares, moving = squared_norm(outcome.end.params), moving_leaves(setting, outcome.end.params)
-    others = outcome.end.stats, memory, reports, probes
-    finite = surely_finite(squares + squared_norm(inexact_leaves(others)), (outcome.end.params, *others))
+    reports = {part.slot: part.report(*seen(setting, part, outcome)) for part in setting.parts_with(Report)}
+    probes = {part.slot: part.probe(*seen(setting, part, outcome)) for part in setting.parts_with(Probe)}
+    params, others = outcome.end.params, (outcome.end.stats, memory, reports, probes)
+    squares, huge = squared_norm(params), False
+    finite = surely_finite(squares + squared_norm(inexact_leaves(others)), (params, *others))
+    if shared.largest_norm is not None:
+        moving = moving_leaves(setting, params)
+        # The square overflows long before the norm does; then it is infinite, and the update huge.
+        huge = jnp.sqrt(squares if moving is None else squared_norm(keep(moving, params))) > shared.largest_norm
+    broken = jnp.where(client.delivered, fault_code(finite, outdated, huge), 0)
+    # Chosen rather than multiplied by 0: nan times 0 is nan.
+    on = client.delivered & (broken == 0) if setting.excludes else client.delivered
     record = ClientRecord(
-        memory=memory,
-        loss_sum=loss_sum,
-        steps=outcome.steps,
-        broken=jnp.where(on, fault_codes(finite, outdated), 0),
-        probes=probes,
+        memory={slot: _where(on, new, client.memory[slot]) for slot, new in memory.items()},
+        loss_sum=jnp.where(on, loss_sum, 0.0),
+        steps=jnp.where(on, outcome.steps, 0),
+        broken=broken,
+        probes=_where(on, probes, None),
         metrics=measure(setting, shared.local_test, outcome._replace(end=own_model(setting, outcome.end)), on),
-        norm=jnp.sqrt(squares if moving is None else squared_norm(keep(moving, outcome.end.params))),
     )
     returned = with_leaves(_where(on, outcome.end, outcome.start), own_leaves(setting, shared.variables))
-    return returned, (reports, record)
+    return returned, (_where(on, reports, None), record)
 
 
 def finish_trained_client(
@@ -238,11 +250,7 @@ def _finish_at(
 
 def _result(shared: RoundInputs, end: Variables, reports: PyTree, records: ClientRecord) -> ChainResult:
     delta = jax.tree.map(jnp.subtract, end.params, shared.variables.params)
-    if shared.bound is None:
-        return ChainResult(delta, end.stats, reports, records)
-    length = norm(delta)
-    records = records._replace(norm=jnp.broadcast_to(length, records.norm.shape))
-    return ChainResult(clip_to_norm(delta, length, shared.bound), end.stats, reports, records)
+    return ChainResult(delta, end.stats, reports, records)
 
 
 def _delivered(setting: Setting, outcome: Outcome) -> tuple[Outcome, Array]:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec
 
-from fedjax_bal.engine.device.accumulator import Accumulator, ChainWeights
+from fedjax_bal.engine.device.accumulator import Accumulator, ChainWeights, weights_left
 from fedjax_bal.engine.device.chain import (
     ChainClients,
     ChainResult,
@@ -91,9 +91,11 @@ def _own_chains(
 
     def add_bucket(numbers: Array, total: CohortResult) -> CohortResult:
         own = take_chains(chains, numbers)
-        longest = runs.sizes(shared.federation, numbers, own).max(0)
-        results = _each(setting.layout.width, partial(train, longest), numbers, own)
+        sizes = runs.sizes(shared.federation, numbers, own)
+        results = _each(setting.layout.width, partial(train, sizes.max(0)), numbers, own)
         theirs = _weights_of(weights, numbers, own.delivered.any(1))
+        if setting.excludes:
+            theirs = weights_left(theirs, sizes, results.records.broken)
         summed = runs.add(total.sums, numbers, theirs, results)
         put = lambda all_, new: all_.at[numbers].set(new, mode="drop")
         deltas = None if total.deltas is None else jax.tree.map(put, total.deltas, results.delta)
@@ -137,7 +139,7 @@ def zero_cohort_result(setting: Setting, shared: RoundInputs, chains: ChainClien
     one = zero_result(*first, jax.tree.map(lambda leaf: leaf[0, 0], chains))
     stacked = lambda shape, tree: jax.tree.map(lambda leaf: jnp.zeros((*shape, *leaf.shape), leaf.dtype), tree)
     records = stacked(chains.id.shape, one.records)
-    needed = any(part.needs_deltas for part in setting.parts)
+    needed = any(part.needs_deltas for part in setting.parts) or setting.clip_factor is not None
     deltas = stacked(chains.id.shape[:1], one.delta) if needed else None
     spread = UpdateDiversity(jnp.zeros(()), one.delta, jnp.zeros(())) if setting.evaluation.update_diversity else None
     return CohortResult(runs.accumulators(Accumulator(one.delta, one.stats, one.reports, spread)), records, deltas)

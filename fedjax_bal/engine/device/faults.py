@@ -5,13 +5,13 @@ import jax.numpy as jnp
 from jax import lax
 
 from fedjax_bal.engine.device.update_diversity import squared_norm
-from fedjax_bal.metrics import NOT_FINITE, OUTDATED
+from fedjax_bal.metrics import HUGE, NOT_FINITE, OUTDATED
 from fedjax_bal.types import Array, PyTree
 
 
-def fault_codes(finite: Array, outdated: Array) -> Array:
-    """The fault of an update, `Int32[]`; 0 for none."""
-    return jnp.where(finite, jnp.where(outdated, OUTDATED, 0), NOT_FINITE).astype(jnp.int32)
+def fault_code(finite: Array, outdated: Array, huge: Array | bool) -> Array:
+    """The fault of an update, `Int32[]`, the gravest if it has several; 0 for none."""
+    return jnp.select([~finite, outdated, huge], [NOT_FINITE, OUTDATED, HUGE], 0).astype(jnp.int32)
 
 
 def first_faults(codes: Array) -> Array:

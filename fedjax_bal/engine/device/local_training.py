@@ -10,6 +10,7 @@ import optax
 from jax import lax
 
 from fedjax_bal.data import gather, repeat
+from fedjax_bal.engine.device.debug import located, stop_at_nan
 from fedjax_bal.engine.device.drawing import shuffled, weighted
 from fedjax_bal.engine.device.groups import (
     clip_by_entry,
@@ -78,7 +79,9 @@ def train_locally(
     order = row_order(setting, key, ctx, longest)
 
     def one_step(index: Array, carry: LocalState) -> LocalState:
-        return train_step(setting, key, ctx, index, order[None], jnp.zeros((), jnp.int32), carry)
+        with located("in local step {} of {}", index + 1, ctx.steps):
+            row = jnp.zeros((), jnp.int32)
+            return stop_at_nan(setting, train_step, setting, key, ctx, index, order[None], row, carry)
 
     start = start_training(setting, ctx, optimizer)
     end = repeat(one_step, ctx.steps, start, None if ctx.max_size is None else setting.most_steps)
@@ -163,7 +166,8 @@ def train_step(
     # first round. On a batched round, vmap would compute every branch.
     starts = setting.beginnings
     place = sum(((ctx.round >= start).astype(jnp.int32) for start in starts[1:]), jnp.zeros((), jnp.int32))
-    return lax.switch(place, [partial(step, setting.since(start)) for start in starts], carry)
+    with located("on the batch of rows {} with labels {}, not padded: {}", batch.rows, batch.labels, batch.real):
+        return lax.switch(place, [partial(step, setting.since(start)) for start in starts], carry)
 
 
 def _begin(setting: Setting, ctx: Context, index: Array, carry: LocalState) -> LocalState:

@@ -7,10 +7,11 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fedjax_bal.engine.device.accumulator import ChainWeights
-from fedjax_bal.engine.device.chain import ChainClients, RoundInputs
+from fedjax_bal.engine.device.accumulator import ChainWeights, weights_left
+from fedjax_bal.engine.device.chain import ChainClients, RoundInputs, sizes_of
 from fedjax_bal.engine.device.client_axis import CohortResult, over_chains, zero_cohort_result
 from fedjax_bal.engine.device.client_metrics import LocalTest, summarise_cohort
+from fedjax_bal.engine.device.debug import located, stop_at_nan
 from fedjax_bal.engine.device.faults import all_finite
 from fedjax_bal.engine.device.groups import keep, moving_leaves, select
 from fedjax_bal.engine.device.keys import purpose_key
@@ -18,6 +19,8 @@ from fedjax_bal.engine.device.personal import own_leaves, restored, seen, with_l
 from fedjax_bal.engine.device.schedule import DispatchPlan
 from fedjax_bal.engine.device.setting import Setting
 from fedjax_bal.engine.device.state import Info, State
+from fedjax_bal.engine.device.update_diversity import clip_to_norm, norm, squared_norm, weighted_sum
+from fedjax_bal.metrics import LONG
 from fedjax_bal.parts import Part, Reduce, Refine, Server, Step, Weigh
 from fedjax_bal.types import Aggregate, Array, Cohort, Federation, Key, Plan, PyTree, ServerContext, Variables
 
@@ -36,12 +39,13 @@ def run_round(
     measured.
     """
     number, plan, seats = row.number, row.plan, row.seats
-    begun = open_round(setting, key, number, state, plan, federation)
-    memory = jax.tree.map(lambda leaf: leaf.at[seats].get(mode="clip"), state.memory)
-    chains = ChainClients(plan.clients, plan.delivered, memory, plan.limits)
-    shared = RoundInputs(key, number, state.variables, begun.sent, federation, local_test, plan.bound)
-    result = over_chains(setting, shared, chains, begun.chain_weights, row.assignment)
-    state, info = close_round(setting, key, number, state, federation, begun, result)
+    with located("in round {}", number + 1):
+        begun = open_round(setting, key, number, state, plan, federation)
+        memory = jax.tree.map(lambda leaf: leaf.at[seats].get(mode="clip"), state.memory)
+        chains = ChainClients(plan.clients, plan.delivered, memory, plan.limits)
+        shared = RoundInputs(key, number, state.variables, begun.sent, federation, local_test, begun.largest_norm)
+        result = over_chains(setting, shared, chains, begun.chain_weights, row.assignment)
+        state, info = close_round(setting, key, number, state, federation, begun, result)
     return state._replace(memory=update_memory(state.memory, plan, seats, result.records.memory)), info
 
 
@@ -51,14 +55,18 @@ class RoundStart(NamedTuple):
     Attributes:
         slots: the server parts' states after the broadcast, by slot.
         sent: the broadcast, by slot.
+        plan: the plan.
         cohort: the cohort.
         chain_weights: weight of each chain.
+        largest_norm: of the parameters that a client may return, `Float[]`; None if they may have any.
     """
 
     slots: dict[str, PyTree]
     sent: dict[str, PyTree]
+    plan: Plan
     cohort: Cohort
     chain_weights: ChainWeights
+    largest_norm: Array | None
 
 
 def open_round(
@@ -68,7 +76,11 @@ def open_round(
     slots, sent = broadcast(setting, key, number, state, federation)
     cohort = cohort_of(setting, number, plan, federation)
     server = server_context(setting, number, state, federation)._replace(state=slots, cohort=cohort)
-    return RoundStart(slots, sent, cohort, _chain_weights(setting, server))
+    largest, params = None, state.variables.params
+    if setting.huge_factor is not None:
+        length = jnp.sqrt(squared_norm(keep(moving_leaves(setting, params), params)))
+        largest = setting.huge_factor * jnp.maximum(length, 1.0)
+    return RoundStart(slots, sent, plan, cohort, _chain_weights(setting, server), largest)
 
 
 def close_round(
@@ -84,6 +96,10 @@ def close_round(
 
     Returns the new state and the round's report.
     """
+    if setting.excludes:
+        begun, result = _without_broken(setting, number, federation, begun, result)
+    if setting.clip_factor is not None:
+        result = _clipped(setting.clip_factor, begun, result)
     # If no update arrives, the round changes nothing but what parts keep of their own broadcasts: otherwise a server
     # with momentum would move on, and states that average updates would take in zeros. Weights that are no numbers
     # count as updates, so that the model that they spoil is noticed.
@@ -96,9 +112,10 @@ def close_round(
     server = server._replace(state=begun.slots, aggregate=aggregate, cohort=begun.cohort)
     for part in setting.parts_with(Reduce):
         context = seen_by(setting, part, server)._replace(key=purpose_key(own, f"reduce/{part.slot}"))
-        delta = restored(setting, part, part.reduce(context.aggregate.deltas, weights, context), aggregate.delta)
+        reduced = stop_at_nan(setting, part.reduce, context.aggregate.deltas, weights, context)
+        delta = restored(setting, part, reduced, aggregate.delta)
         server = server._replace(aggregate=aggregate._replace(delta=delta))
-    stepped = _server_step(setting, own, state, server, result.sums.stats)
+    stepped = stop_at_nan(setting, _server_step, setting, own, state, server, result.sums.stats)
     variables, optimizer = if_arrived(stepped, (state.variables, state.optimizer))
     server = server._replace(variables=variables)
     slots = {}
@@ -109,6 +126,41 @@ def close_round(
         if not part.adds_reports:
             slots[part.slot] = if_arrived(slots[part.slot], begun.slots[part.slot])
     return State(variables, optimizer, state.memory, slots), _info(setting, begun.cohort, result, variables)
+
+
+def _without_broken(
+    setting: Setting, number: Array, federation: Federation, begun: RoundStart, result: CohortResult
+) -> tuple[RoundStart, CohortResult]:
+    """The round without its broken clients: a cohort of the others, and sums that their weights divide."""
+    plan, broken = begun.plan, result.records.broken
+    weights = weights_left(begun.chain_weights, sizes_of(federation, plan.clients, plan.delivered), broken)
+
+    def normalised(total: Array, tree: PyTree) -> PyTree:
+        # A round in which no client broke keeps its bits: its weights add up to 1 but for rounding.
+        total = jnp.where((broken > 0).any() & (total > 0), total, 1.0)
+        return jax.tree.map(lambda leaf: leaf / total, tree)
+
+    totals, sums = ChainWeights(*map(jnp.sum, weights)), result.sums
+    sums = sums._replace(delta=normalised(totals.delta, sums.delta), stats=normalised(totals.stats, sums.stats))
+    weights = weights._replace(delta=normalised(totals.delta, weights.delta))
+    cohort = cohort_of(setting, number, plan._replace(delivered=plan.delivered & (broken == 0)), federation)
+    return begun._replace(cohort=cohort, chain_weights=weights), result._replace(sums=sums)
+
+
+def _clipped(factor: float, begun: RoundStart, result: CohortResult) -> CohortResult:
+    """The result with each chain's update no longer than `factor` times the median of those that aren't zero."""
+    lengths, counted = jax.vmap(norm)(result.deltas), begun.cohort.delivered
+    moved = counted & (lengths > 0)
+    # Of an even number the lower one of the middle two, so that of two updates the longer one can't set the bound for
+    # itself.
+    bound = factor * jnp.sort(jnp.where(moved, lengths, jnp.inf))[jnp.maximum(moved.sum() - 1, 0) // 2]
+    long = counted & (lengths > bound)
+    deltas = jax.vmap(clip_to_norm, (0, 0, None))(result.deltas, lengths, bound)
+    summed = jax.tree.map(partial(weighted_sum, begun.chain_weights.delta), deltas)
+    delta = jax.tree.map(partial(jnp.where, long.any()), summed, result.sums.delta)
+    here = long[:, None] & begun.plan.delivered & (result.records.broken == 0)
+    records = result.records._replace(broken=jnp.where(here, LONG, result.records.broken))
+    return CohortResult(result.sums._replace(delta=delta), records, deltas)
 
 
 def server_context(setting: Setting, number: Array, state: State, federation: Federation) -> ServerContext:
@@ -225,7 +277,7 @@ def zero_info(setting: Setting, state: State, plan: Plan, federation: Federation
         begun = open_round(setting, key, number, state, plan, federation)
         memory = jax.tree.map(lambda leaf: leaf.at[plan.clients].get(mode="clip"), state.memory)
         chains = ChainClients(plan.clients, plan.delivered, memory, plan.limits)
-        shared = RoundInputs(key, number, state.variables, begun.sent, federation, local_test, plan.bound)
+        shared = RoundInputs(key, number, state.variables, begun.sent, federation, local_test, begun.largest_norm)
         return _info(setting, begun.cohort, zero_cohort_result(setting, shared, chains), state.variables)
 
     return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(untrained))
@@ -243,7 +295,6 @@ def _info(setting: Setting, cohort: Cohort, result: CohortResult, variables: Var
         model_finite=all_finite(variables),
         losses=_mean(losses, steps),
         probes=result.records.probes,
-        norms=result.records.norm,
     )
 
 

@@ -70,9 +70,10 @@ class StackedRuns:
     def view(self, setting: Setting, shared: RoundInputs, number: Array) -> tuple[Setting, RoundInputs]:
         """The setting and the shared inputs of a chain's run."""
         run = self.run_of(number)
-        key, variables, sent, bound = run_slice((shared.key, shared.variables, shared.broadcast, shared.bound), run)
+        key, variables, sent = run_slice((shared.key, shared.variables, shared.broadcast), run)
         federation = federation_of(shared.federation, run)
-        own = RoundInputs(key, shared.number, variables, sent, federation, shared.local_test, bound)
+        largest = run_slice(shared.largest_norm, run)
+        own = RoundInputs(key, shared.number, variables, sent, federation, shared.local_test, largest)
         return run_slice(setting, run), own
 
     def sizes(self, federation: Federation, numbers: Array, own: ChainClients) -> Array:

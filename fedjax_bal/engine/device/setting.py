@@ -47,6 +47,9 @@ class Setting:
         precision: of matrix products, from `Execution`; the model itself has been cast already.
         differentiable: whether loops have a static length, from `Execution`.
         renewed: whether its model was made for this run alone, so that no trace of the run is of use for another one.
+        excludes: whether broken updates are left out, rather than only reported.
+        huge_factor: the largest norm of a client's parameters, in units of the global model's; None for any norm.
+        clip_factor: the largest norm of an update, in units of the round's median; None for any norm.
     """
 
     parts: tuple[Part, ...]
@@ -63,6 +66,9 @@ class Setting:
     precision: str = dataclasses.field(metadata=_STATIC)
     differentiable: bool = dataclasses.field(metadata=_STATIC)
     renewed: bool = dataclasses.field(metadata=_STATIC)
+    excludes: bool = dataclasses.field(metadata=_STATIC)
+    huge_factor: float | None = dataclasses.field(metadata=_STATIC)
+    clip_factor: float | None = dataclasses.field(metadata=_STATIC)
 
     def traced(self, function: Callable) -> Callable:
         """A function of a setting, as it is given to jax: it computes in the setting's precision.

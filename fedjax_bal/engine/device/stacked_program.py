@@ -72,7 +72,7 @@ def _run_round(
     begun = each(opened)
     seated = jax.tree.map(lambda leaf: leaf.at[places, row.seats].get(mode="clip"), memory)
     chains = _in_a_row(ChainClients(row.plan.clients, row.plan.delivered, seated, row.plan.limits))
-    shared = RoundInputs(keys, row.number, state.variables, begun.sent, federation, local_test, row.plan.bound)
+    shared = RoundInputs(keys, row.number, state.variables, begun.sent, federation, local_test, begun.largest_norm)
     result = over_chains(setting, shared, chains, _in_a_row(begun.chain_weights), row.assignment, runs)
     per_run = lambda leaf: leaf.reshape(runs.count, runs.chains, *leaf.shape[1:])
     records, deltas = jax.tree.map(per_run, (result.records, result.deltas))

@@ -31,12 +31,11 @@ class Info(NamedTuple):
             both nan if no client delivered; and the clients' own metrics, zeros in rounds that aren't evaluated.
         steps: local steps of each client in one pass, `Int32[G, L]`.
         broken: fault of each client's delivery, `Int32[G, L]`: 0 for none, 1 if it is not finite, 2 if it is of an
-            earlier round; in each chain only that of the first faulty client.
+            earlier round, 3 if it is scaled down, 4 if it is huge. Unless such clients are left out, only that of the
+            first one of each chain, as those after it train on what it returned.
         model_finite: whether the new global model is finite, `Bool[]`.
         losses: mean training loss of each client, `Float[G, L]`; nan if it didn't deliver.
         probes: each Probe part's value for each client that delivered, by slot, leaves `[G, L, ...]`.
-        norms: the norm of the parameters that each client delivers in the first pass, `Float[G, L]`; if updates may be
-            scaled down, the norm of its chain's update before scaling. Undefined for clients that don't deliver.
     """
 
     metrics: Mapping[str, Array]
@@ -45,4 +44,3 @@ class Info(NamedTuple):
     model_finite: Array
     losses: Array
     probes: Mapping[str, PyTree]
-    norms: Array

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from fedjax_bal.data import are_tokens, check_one_type
-from fedjax_bal.engine.device import VALIDATION, TestSet
+from fedjax_bal.engine.device import TestSet
 from fedjax_bal.engine.host.placement import fetch
 from fedjax_bal.optim import AnyOptimizer, Optimizer, as_optimizer, optimizer
 from fedjax_bal.options import Drawing, Participation
@@ -31,16 +31,6 @@ def check_is_federation(federation: Any) -> None:
     """Refuses what isn't a `Federation`."""
     if not isinstance(federation, Federation):
         raise ValueError(f"federation: received {type(federation).__name__}, must be what data.federate returns")
-
-
-def checked_pair(test: Any) -> tuple[Any, Any]:
-    """The inputs and the labels of a test set; refuses anything but these two."""
-    if not isinstance(test, tuple | list) or len(test) != 2:
-        raise ValueError(
-            f"test: received {type(test).__name__}, must be inputs and labels, as (dataset.test_images, "
-            "dataset.test_labels)"
-        )
-    return test[0], test[1]
 
 
 def check_parameters(model: Model) -> None:
@@ -217,17 +207,3 @@ def choose_drawing(recipe: Recipe, drawing: Drawing | None) -> Drawing:
     if weighs and chosen == "epochs":
         raise ValueError("drawing: received 'epochs', but the recipe weighs samples, which needs 'replacement'")
     return chosen
-
-
-def check_validation(federation: Federation) -> None:
-    """Refuses a validation set without rows."""
-    if VALIDATION in federation.auxiliary and not len(federation.auxiliary[VALIDATION]):
-        raise ValueError(
-            f"federation: received an auxiliary set {VALIDATION!r} without rows: give it at least one, or leave it out"
-        )
-
-
-def check_local_test_images(count: int, total: int) -> None:
-    """Refuses to test clients' own models on more test images than the test set has."""
-    if count > total:
-        raise ValueError(f"local_test_images: received {count}, must be at most {total}, the number of test images")

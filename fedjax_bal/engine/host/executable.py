@@ -18,6 +18,7 @@ from fedjax_bal.engine.device import (
     dispatch,
     dispatch_together,
     init_state,
+    is_uncompiled,
     purpose_key,
     state_of,
 )
@@ -72,14 +73,14 @@ def compile_to_fit(setting: Setting, build: Callable[[Setting], Any], *, fixed: 
 
 
 def compile_dispatch(
-    setting: Setting, state: State, schedule: DispatchPlan, data: PyTree, *, keys: Key | None = None, keep: bool = False
+    setting: Setting, state: State, schedule: DispatchPlan, data: PyTree, *, keys: Key | None = None
 ) -> Program:
     """Compiles the program that `lower_dispatch` lowers, unless a simulation or a thread has it already."""
     leaves, structure = jax.tree.flatten((setting, state, schedule, data, keys))
-    key = structure, tuple(map(_kind, leaves)), keep
+    key = structure, tuple(map(_kind, leaves))
     with _LOOKING_UP:
         program = _PROGRAMS.setdefault(key, Program())
-    return program.compile(lambda: lower_dispatch(setting, state, schedule, data, keys=keys, keep=keep))
+    return program.compile(lambda: lower_dispatch(setting, state, schedule, data, keys=keys))
 
 
 def _kind(leaf: Any) -> Hashable:
@@ -89,18 +90,13 @@ def _kind(leaf: Any) -> Hashable:
 
 
 def lower_dispatch(
-    setting: Setting, state: State, schedule: DispatchPlan, data: PyTree, *, keys: Key | None = None, keep: bool = False
+    setting: Setting, state: State, schedule: DispatchPlan, data: PyTree, *, keys: Key | None = None
 ) -> Any:
-    """Lowers the program of a dispatch, for state and data of these shapes; given several runs' keys, for all of them.
-
-    `keep` keeps the state before the dispatch, which takes as much memory again.
-    """
-    known: Any = jax.config
-    if known.jax_disable_jit:
+    """Lowers the program of a dispatch for state and data of these shapes; given several runs' keys, for all runs."""
+    if is_uncompiled():
         raise ValueError(
             "jax_disable_jit (JAX_DISABLE_JIT): received True, must be False, as a run's rounds are one compiled "
-            "program: unset it; jax.debug.print and jax.debug.breakpoint work inside of programs, and the step of "
-            "make_round runs without compiling"
+            "program: unset it; execution.strategy: debug runs them without compiling"
         )
     whole = setting.layout.replicated
     if keys is None:
@@ -113,11 +109,9 @@ def lower_dispatch(
     place = lambda leaf: NamedSharding(setting.layout.mesh, leaf.sharding.spec)
     data = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place(leaf)), data)
     # The state alone is donated: it is as large as the model, or N times as large with a memory per client, and the
-    # program writes the new one into the same buffers. It is kept only if a fault may make the host repeat the
-    # dispatch from it. Federation and test set serve every dispatch and are never donated.
-    jitted = jax.jit(
-        setting.traced(program), donate_argnames=() if keep else "state", out_shardings=(places, whole, whole)
-    )
+    # program writes the new one into the same buffers. Federation and test set serve every dispatch and are never
+    # donated.
+    jitted = jax.jit(setting.traced(program), donate_argnames="state", out_shardings=(places, whole, whole))
     return jitted.lower(setting, key, shapes, schedule, *data)
 
 

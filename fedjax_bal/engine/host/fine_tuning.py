@@ -150,6 +150,9 @@ def plain_setting(setting: Setting, epochs: int) -> Setting:
         precision=setting.precision,
         differentiable=False,
         renewed=setting.renewed,
+        excludes=False,
+        huge_factor=None,
+        clip_factor=None,
     )
 
 

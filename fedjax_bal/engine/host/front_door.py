@@ -11,12 +11,9 @@ from fedjax_bal.engine.device import VALIDATION, Layout, Setting, TestSet, at_pr
 from fedjax_bal.engine.host.compatibility import (
     check_clients,
     check_is_federation,
-    check_local_test_images,
     check_options,
     check_parameters,
     check_shapes,
-    check_validation,
-    checked_pair,
     choose_drawing,
     choose_selector,
     choose_server_optimizer,
@@ -83,7 +80,7 @@ def build(
     of a command, whose values don't change in between, share programs.
     """
     start_jax()
-    whole_number("rounds", rounds)
+    rounds = whole_number("rounds", rounds)
     check_is_model(model)
     check_is_federation(federation)
     check_options(
@@ -92,7 +89,13 @@ def build(
         evaluation=(evaluation, Evaluation),
         execution=(execution, Execution),
     )
-    test = test if isinstance(test, TestSet) else chunked(*checked_pair(test))
+    if not isinstance(test, TestSet):
+        if not isinstance(test, tuple | list) or len(test) != 2:
+            raise ValueError(
+                f"test: received {type(test).__name__}, must be inputs and labels, as (dataset.test_images, "
+                "dataset.test_labels)"
+            )
+        test = chunked(*test)
     recipe = combine(recipe)  # a recipe that was put together by hand is refused for the same reasons
     optimizers = local.optimizer, server_optimizer, recipe.server_optimizer
     renew = renew and (
@@ -111,12 +114,19 @@ def build(
     _check_parts(asked, normalisation)
     federation = (enlarge or _prepare_federation)(federation, recipe)
     check_shapes(model, federation, test)
-    check_validation(federation)
+    if VALIDATION in federation.auxiliary and not len(federation.auxiliary[VALIDATION]):
+        raise ValueError(
+            f"federation: received an auxiliary set {VALIDATION!r} without rows: give it at least one, or leave it out"
+        )
     check_clients(participation, federation.num_clients)
     model = at_precision(model, execution.precision)
     selector = choose_selector(recipe, participation, federation)
     sizes, test_images = np.diff(federation.offsets), int(np.sum(test.real))
-    check_local_test_images(evaluation.local_test_images, test_images)
+    if evaluation.local_test_images > test_images:
+        raise ValueError(
+            f"local_test_images: received {evaluation.local_test_images}, must be at most {test_images}, the number of "
+            "test images"
+        )
     setting = Setting(
         parts=recipe.parts,
         local=_fitted(local, recipe, int(sizes.max()), normalisation),
@@ -128,10 +138,13 @@ def build(
         max_size=int(sizes.max()),
         evaluation=evaluation,
         test_images=test_images,
-        layout=Layout(resolve_strategy(execution.strategy), device_count(execution.devices)),
+        layout=Layout(resolve_strategy(execution.strategy), 1 if execution.debugs else device_count(execution.devices)),
         precision=execution.precision,
         differentiable=execution.differentiable,
         renewed=renew,
+        excludes=execution.excludes,
+        huge_factor=None if execution.clips else execution.huge_factor,
+        clip_factor=execution.clip_factor if execution.clips else None,
     )
     if participation.speed is not None:
         participation.speed.check_deadline(np.asarray(setting.local_steps(sizes)), selector.passes)
@@ -223,16 +236,13 @@ def simulate(
         >>> more.history[0]["test_accuracy"], list(more.client_memory), list(more.server_state)
         (1.0, ['ControlVariates'], ['ControlVariates'])
     """
-    seed, rounds = whole_number("seed", seed, low=0), whole_number("rounds", rounds)
+    seed = whole_number("seed", seed, low=0)
     if seed >= 2**32:
         raise ValueError(f"seed: received {seed}, must be below 2**32 = {2**32}")
     rule = EarlyStopping() if early_stopping is None else early_stopping
     check_options(early_stopping=(rule, EarlyStopping))
     if on_round is not None and not callable(on_round):
         raise ValueError(f"on_round: received {on_round!r}, must be a function of a dict of metrics, or None")
-    check_is_federation(federation)
-    if rule.patience is not None and VALIDATION not in federation.auxiliary:
-        raise ValueError("early_stopping: received a federation without an auxiliary set 'validation': carve one")
     simulation = build(
         recipe,
         model,
@@ -246,9 +256,11 @@ def simulate(
         server_optimizer=server_optimizer,
         renew=True,
     )
+    if rule.patience is not None and VALIDATION not in simulation.federation.auxiliary:
+        raise ValueError("early_stopping: received a federation without an auxiliary set 'validation': carve one")
     keep_compiled_programs_by_default()
     snapshot, history, confusion = simulation.init(seed, variables), [], np.zeros((0, 0), np.int32)
-    while snapshot.round < rounds and not rule.over(history):
+    while snapshot.round < simulation.rounds and not rule.over(history):
         done = simulation.advance(seed, snapshot)
         snapshot = done.snapshot
         history += done.records

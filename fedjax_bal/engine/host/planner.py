@@ -7,10 +7,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from fedjax_bal.engine.device import Assignment, DispatchPlan, Setting
+from fedjax_bal.engine.device import DispatchPlan, Setting
 from fedjax_bal.engine.host.assignment import StepCounts, assign
 from fedjax_bal.engine.host.client_memory import MemoryTable, table_of
-from fedjax_bal.metrics import Fault
 from fedjax_bal.options import Participation
 from fedjax_bal.selection import Selector, Speed, make_plan
 from fedjax_bal.types import Plan
@@ -26,7 +25,6 @@ class Dispatch(NamedTuple):
         table: the clients whose memory it needs; None if all clients' memory is on the devices.
         work: steps of all its rounds.
         seconds: simulated duration of each live round; empty if clients have no speeds.
-        faults: the clients that were left out after they had trained, or are clipped.
     """
 
     schedule: DispatchPlan
@@ -35,7 +33,6 @@ class Dispatch(NamedTuple):
     table: MemoryTable | None
     work: StepCounts
     seconds: list[float]
-    faults: tuple[Fault, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +48,6 @@ class Planner:
         rounds: number of rounds of a run.
         rounds_per_dispatch: rounds in one program.
         tables: whether the program holds the memory of its own clients only.
-        bounded: whether updates have a bound, infinite at first.
     """
 
     setting: Setting
@@ -62,45 +58,35 @@ class Planner:
     rounds: int
     rounds_per_dispatch: int
     tables: bool
-    bounded: bool
 
     def dispatch(self, seed: int, first: int, selector: Any) -> Dispatch:
         """Plans the dispatch that starts at round `first` (from 0).
 
         Places after its last round repeat it and are not live.
         """
-        count, plans = self.rounds_per_dispatch, []
+        count, plans, laid_out = self.rounds_per_dispatch, [], []
         # A run that is made longer may go on inside a dispatch; the next one starts where it would have without a stop.
         end = min(first - first % count + count, self.rounds)
         for number in range(first, end):
             plan, selector = self.round(seed, number, selector)
             plans.append(plan)
+            laid_out.append(self._assign(plan))
         numbers = np.arange(first, first + count, dtype=np.int32)
         live = numbers < end
         due = live & (((numbers + 1) % self.setting.evaluation.every == 0) | (numbers == self.rounds - 1))
-        stacked, assignments, work = self._laid_out(plans)
+        assignments, works = zip(*laid_out, strict=True)
+
+        def stack(items: Sequence[Any]) -> Any:
+            rest = [items[-1]] * (count - len(items))
+            return jax.tree.map(lambda *leaves: np.stack(leaves), *items, *rest)
+
+        stacked, work = stack(plans), StepCounts(*map(sum, zip(*works, strict=True)))
         table = table_of(stacked.clients, len(self.sizes)) if self.tables else None
         seats = table.seats if table else stacked.clients
-        schedule = DispatchPlan(numbers, live, due, stacked, seats, assignments)
+        schedule = DispatchPlan(numbers, live, due, stacked, seats, stack(assignments))
         speed = self.participation.speed
         seconds = [] if speed is None else self._seconds(speed, seed, first, plans)
         return Dispatch(schedule, selector, plans, table, work, seconds)
-
-    def again(self, planned: Dispatch, plans: list[Plan], faults: Sequence[Fault]) -> Dispatch:
-        """The same dispatch with other plans, in which fewer clients deliver because of these faults."""
-        stacked, assignments, work = self._laid_out(plans)
-        schedule = planned.schedule._replace(plan=stacked, assignment=assignments)
-        return planned._replace(schedule=schedule, plans=plans, work=work, faults=(*planned.faults, *faults))
-
-    def _laid_out(self, plans: list[Plan]) -> tuple[Plan, Assignment, StepCounts]:
-        """Plans and assignments of all places of a dispatch, leaves `[T, ...]`, and their steps."""
-        assignments, works = zip(*map(self._assign, plans), strict=True)
-        missing = self.rounds_per_dispatch - len(plans)
-
-        def stack(items: Sequence[Any]) -> Any:
-            return jax.tree.map(lambda *leaves: np.stack(leaves), *items, *[items[-1]] * missing)
-
-        return stack(plans), stack(assignments), StepCounts(*map(sum, zip(*works, strict=True)))
 
     def round(self, seed: int, number: int, selector: Any) -> tuple[Plan, Any]:
         """The plan of a round (from 0), and the selector's new state."""
@@ -115,7 +101,7 @@ class Planner:
         if speed is not None:
             steps = self._local_steps(plan)
             plan = speed.limited(seed, number, plan, steps, self.setting.passes, len(self.sizes))
-        return plan._replace(bound=np.float32(np.inf)) if self.bounded else plan, selector
+        return plan, selector
 
     def _local_steps(self, plan: Plan) -> np.ndarray:
         """The local steps of each client of a plan within its limits, `Int[G, L]`."""

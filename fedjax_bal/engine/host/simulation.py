@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +25,7 @@ from fedjax_bal.engine.device import (
 from fedjax_bal.engine.host.assignment import StepCounts
 from fedjax_bal.engine.host.client_memory import choose_memory_place, gather, move_to_disk, scatter, zeros_on_disk
 from fedjax_bal.engine.host.compatibility import choose_rounds_per_dispatch, fit_variables
+from fedjax_bal.engine.host.debug import debug_dispatch
 from fedjax_bal.engine.host.executable import (
     Program,
     compile_dispatch,
@@ -33,7 +34,7 @@ from fedjax_bal.engine.host.executable import (
     lower_dispatch,
     place_state,
 )
-from fedjax_bal.engine.host.faults import exclude_faults, fault_message, find_faults
+from fedjax_bal.engine.host.faults import fault_message, find_faults
 from fedjax_bal.engine.host.memory import program_bytes
 from fedjax_bal.engine.host.placement import divide, replicate
 from fedjax_bal.engine.host.planner import Dispatch, Planner
@@ -64,7 +65,8 @@ class DispatchResult(NamedTuple):
         chosen: the selected clients, round after round, `Int32[K]`.
         client_updates: local trainings of clients that delivered.
         samples: samples that they trained on, each as often as it was used.
-        work: local steps of clients that delivered, and all steps computed; the difference is the cost of padding.
+        work: local steps of clients that delivered, left out or not, and all steps computed; the difference is the
+            cost of padding.
         train_losses: mean training loss of every round, nan if no client delivered.
         faults: the clients that were left out or clipped, round after round.
     """
@@ -159,6 +161,9 @@ class Simulation:
         """Compiles the program, once; returns the seconds that it took now. Raises ValueError if it doesn't fit."""
         if self._compiled is not None:
             return 0.0
+        if self.execution.debugs:
+            self._compiled = self.program(self.setting)
+            return 0.0
         began, fixed = time.perf_counter(), self.execution.chunk != "auto"
         self.setting, self._compiled = compile_to_fit(self.setting, self.program, fixed=fixed)
         self.compile_s = time.perf_counter() - began
@@ -166,11 +171,13 @@ class Simulation:
 
     def lower(self, setting: Setting) -> Any:
         """Lowers the program of a dispatch with this setting, for the devices that programs are compiled for."""
-        return lower_dispatch(setting, *self._arguments(setting), keep=self.execution.repeats_rounds)
+        return lower_dispatch(setting, *self._arguments(setting))
 
-    def program(self, setting: Setting) -> Program:
-        """The compiled program of a dispatch with this setting; any thread may ask for it."""
-        return compile_dispatch(setting, *self._arguments(setting), keep=self.execution.repeats_rounds)
+    def program(self, setting: Setting) -> Program | Callable:
+        """The program of a dispatch with this setting, compiled but for debugging; any thread may ask for it."""
+        if self.execution.debugs:
+            return debug_dispatch
+        return compile_dispatch(setting, *self._arguments(setting))
 
     def _arguments(self, setting: Setting) -> tuple[State, DispatchPlan, PyTree]:
         state, schedule = self._shapes, self.any_dispatch(setting).schedule
@@ -182,8 +189,8 @@ class Simulation:
     def advance(self, seed: int, snapshot: Snapshot) -> DispatchResult:
         """Runs the next rounds of a run, as many as one dispatch holds.
 
-        The snapshot's state is donated to the program, unless faulty clients may have to be left out. Raises
-        DivergenceError if a client's update is faulty and may not be left out.
+        The snapshot's state is donated to the program. Raises DivergenceError if a client's update is broken, unless
+        such clients are left out, or if the model isn't finite.
         """
         self.compile()
         if self.memory_place == "disk":  # a resumed run's was read into memory
@@ -197,50 +204,45 @@ class Simulation:
             # dispatch for free. A closed-loop selector can't, as its next choice depends on this dispatch's reports.
             self._ahead = (self._about(seed, done), self._planner().dispatch(seed, done, planned.selector))
         info, evaluation = jax.device_get((info, evaluation))
-        # A faulty client spoils all rounds after its own, so the whole dispatch is repeated from its first state, which
-        # such a policy keeps. Without the client the next fault may show: each turn excludes those of one round, until
-        # there are none or no client would be left. Who is selected never changes, so the plan made ahead stays valid.
-        while (again := self.repeat_without_faults(snapshot.round, planned, info)) is not None:
-            planned = again
-            state, *shown = self._run(seed, snapshot.state, planned)
-            info, evaluation = jax.device_get(tuple(shown))
         result = self.conclude(snapshot, planned, info, evaluation)
         if planned.table is not None:
             state = state._replace(memory=scatter(snapshot.state.memory, planned.table, state.memory))
         return result._replace(snapshot=result.snapshot._replace(state=state))
-
-    def repeat_without_faults(self, first: int, planned: Dispatch, info: Info) -> Dispatch | None:
-        """The dispatch without the faulty clients of the given one, or with their updates clipped; None if it stands.
-
-        `first` is its first round, from 0; `info` has leaves `[T, ...]`, on the host.
-        """
-        found = exclude_faults(self.execution, first, planned.plans, info)
-        return None if found is None else self._planner().again(planned, *found)
 
     def conclude(
         self, snapshot: Snapshot, planned: Dispatch, info: Info, evaluation: EvaluationResult
     ) -> DispatchResult:
         """Reads a dispatch's reports, leaves `[T, ...]`, on the host, and lets the selector learn from them.
 
-        Raises DivergenceError if a client's update is faulty and could not be left out.
+        Raises DivergenceError if a client's update is broken, unless such clients are left out, or if the model isn't
+        finite.
         """
-        plans, selector = planned.plans, planned.selector
         self._check_sound(snapshot.round, planned, info)
+        faults, selector = (), planned.selector
+        if self.execution.excludes:
+            faults = find_faults(snapshot.round, planned.plans, info.broken)
+            # From here on a client that was left out is one that did not deliver.
+            left = [
+                plan._replace(delivered=plan.delivered & ((codes == 0) | (codes == LONG)))
+                for plan, codes in zip(planned.plans, info.broken, strict=False)
+            ]
+            planned = planned._replace(plans=left)
+        plans = planned.plans
         if self.selector.closed_loop:
             selector = self.selector.update(selector, plans[0], _probes(info))
-        records, counts, confusion = self._read(snapshot, planned, info, evaluation)
+        records, counts, confusion = self._read(snapshot, planned, faults, info, evaluation)
         updates = sum(int(plan.delivered.sum()) for plan in plans) * self.setting.passes
         after = snapshot._replace(round=snapshot.round + len(plans), selector=selector, counts=counts)
         losses = [float(loss) for loss in info.metrics["train_loss"][: len(plans)]]
         asked = np.concatenate([plan.clients[plan.clients < self.federation.num_clients] for plan in plans])
         return DispatchResult(
-            after, records, confusion, asked, updates, self._samples(plans), planned.work, losses, planned.faults
+            after, records, confusion, asked, updates, self._samples(plans), planned.work, losses, faults
         )
 
     @property
     def device_bytes(self) -> int:
         """Bytes that data, state and, once it is compiled, the program take on each device."""
-        program = program_bytes(self._compiled) if self._compiled is not None else 0
+        program = 0 if self._compiled in (None, debug_dispatch) else program_bytes(self._compiled)
         return size_in_bytes(self.on_device) + size_in_bytes(self._shapes) + program
 
     def tested_model(self, seed: int, snapshot: Snapshot) -> Variables:
@@ -266,7 +268,7 @@ class Simulation:
 
     @property
     def _no_counts(self) -> Counts:
-        return Counts(broken=FaultCounts() if self.execution.repeats_rounds else None)
+        return Counts(broken=FaultCounts() if self.execution.excludes else None)
 
     @functools.cached_property
     def _traffic(self) -> Traffic:
@@ -286,7 +288,6 @@ class Simulation:
             self.rounds,
             self.rounds_per_dispatch,
             self.keeps_memory_on_host,
-            self.execution.clips,
         )
 
     def any_dispatch(self, setting: Setting) -> Dispatch:
@@ -321,22 +322,25 @@ class Simulation:
 
     def _check_sound(self, first: int, planned: Dispatch, info: Info) -> None:
         for offset, plan in enumerate(planned.plans):
-            codes = find_faults(self.execution, plan, info.broken[offset], info.norms[offset])
-            if codes.any():
-                number, here = first + offset + 1, self.setting.optimizer.describe_rate(first + offset)
-                before = sum(fault.round == number and fault.why != LONG for fault in planned.faults)
-                text = fault_message(self.execution, plan, codes, here, before)
-                raise DivergenceError(f"round {number}: {text}")
+            codes, number = info.broken[offset], first + offset + 1
+            if codes.any() and not self.execution.excludes:
+                here = self.setting.optimizer.describe_rate(first + offset)
+                raise DivergenceError(f"round {number}: {fault_message(self.execution, plan, codes, here)}")
             if not info.model_finite[offset]:
                 raise DivergenceError(
-                    f"round {first + offset + 1}: the global model is not finite after the server's step, though all "
+                    f"round {number}: the global model is not finite after the server's step, though all "
                     "updates were; the usual cause is a server learning rate that is too "
                     f"high{self.setting.server.describe_rate(first + offset)}: lower it, or check what parts of your "
                     "own return"
                 )
 
     def _read(
-        self, snapshot: Snapshot, planned: Dispatch, info: Info, evaluation: EvaluationResult
+        self,
+        snapshot: Snapshot,
+        planned: Dispatch,
+        faults: Sequence[Fault],
+        info: Info,
+        evaluation: EvaluationResult,
     ) -> tuple[list[dict[str, Any]], Counts, np.ndarray | None]:
         records, counts, confusion = [], snapshot.counts, None
         exact = self.setting.evaluation.traffic == "exact"
@@ -344,7 +348,7 @@ class Simulation:
         for offset, plan in enumerate(planned.plans):
             counts = count_round(counts, plan, *costs, planned.seconds[offset] if planned.seconds else 0.0)
             number = snapshot.round + offset + 1
-            counts = counts.noted([fault for fault in planned.faults if fault.round == number])
+            counts = counts.noted([fault for fault in faults if fault.round == number])
             if planned.schedule.evaluate[offset]:
                 own, measured = _of_round(offset, (evaluation, dict(info.metrics)))
                 counted = counts.closed(self.federation.num_clients, self._closing_traffic)

@@ -4,9 +4,8 @@ Each run keeps its own state on the host.
 """
 
 import dataclasses
-import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -53,7 +52,7 @@ def stacking_key(simulation: Simulation) -> Any:
         (simulation.rounds, simulation.rounds_per_dispatch),
         (simulation.participation.speed is None, _limits(simulation)),
         (simulation.execution.chunk, simulation.keeps_memory_on_host),
-        simulation.execution.broken_clients,
+        id(simulation) if simulation.execution.debugs else None,  # one run after another
     )
 
 
@@ -132,24 +131,14 @@ class Stack:
         """Runs the next rounds of all runs, as many as one dispatch holds; None for runs that diverge now, or rest."""
         self.compile()
         before = jax.device_put(self._state, self.setting.layout.replicated)
-        planned, again = [], [self._planned(place) for place in range(len(self.members))]
-        while any(own is not old for own, old in itertools.zip_longest(again, planned)):
-            planned = again
-            schedule, works = _schedule(self._simulations, planned, self.setting)
-            self._state, *shown = self._compiled(self.setting, self._keys, before, schedule, *self._data)
-            info, evaluation = jax.device_get(tuple(shown))
-            again = [self._repeat_without_faults(place, own, _of_run(place, info)) for place, own in enumerate(planned)]
+        planned = [self._planned(place) for place in range(len(self.members))]
+        schedule, works = _schedule(self._simulations, planned, self.setting)
+        self._state, *shown = self._compiled(self.setting, self._keys, before, schedule, *self._data)
+        info, evaluation = jax.device_get(tuple(shown))
         return [
             self._conclude(place, own._replace(work=work), *_of_run(place, (info, evaluation)))
             for place, (own, work) in enumerate(zip(planned, works, strict=True))
         ]
-
-    def _repeat_without_faults(self, place: int, planned: Dispatch, info: Any) -> Dispatch:
-        """A run's dispatch without the faults that it found; the same object if there is nothing to repeat."""
-        if self.resting[place]:
-            return planned
-        simulation, first = self.members[place].simulation, self.snapshots[place].round
-        return simulation.repeat_without_faults(first, planned, info) or planned
 
     def _conclude(self, place: int, planned: Dispatch, info: Any, evaluation: Any) -> DispatchResult | None:
         if self.resting[place]:
@@ -233,7 +222,7 @@ def open_stack(members: Sequence[Member], snapshots: Sequence[Snapshot | None]) 
     return StackOfOne(members[0], starts[0]) if len(members) == 1 else Stack(members, starts)
 
 
-def program_of(simulations: Sequence[Simulation]) -> Program:
+def program_of(simulations: Sequence[Simulation]) -> Program | Callable:
     """The program that a stack of such runs asks for first, without their states; any thread may ask for it."""
     if len(simulations) == 1:
         return simulations[0].program(simulations[0].setting)
@@ -246,8 +235,8 @@ def _stacked_program(simulations: Sequence[Simulation], setting: Setting, data: 
     stacked = lambda leaf: jax.ShapeDtypeStruct((count, *leaf.shape), leaf.dtype)
     shapes = jax.tree.map(stacked, first.state_shapes().state)
     planned = [simulation.any_dispatch(simulation.setting) for simulation in simulations]
-    schedule, keep = _schedule(simulations, planned, setting)[0], first.execution.repeats_rounds
-    return compile_dispatch(setting, shapes, schedule, data, keys=_keys_of([0] * count), keep=keep)
+    schedule = _schedule(simulations, planned, setting)[0]
+    return compile_dispatch(setting, shapes, schedule, data, keys=_keys_of([0] * count))
 
 
 def _schedule(

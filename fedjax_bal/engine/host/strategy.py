@@ -15,7 +15,12 @@ from fedjax_bal.validate import whole_number
 
 
 def resolve_strategy(strategy: str) -> str:
-    """Resolves "auto": "map" on CPUs, where true step counts and unbatched convolutions win, "vmap" on accelerators."""
+    """Resolves "auto": "map" on CPUs, where true step counts and unbatched convolutions win, "vmap" on accelerators.
+
+    "debug" is "map" without compiling.
+    """
+    if strategy == "debug":
+        return "map"
     if strategy != "auto":
         return strategy
     return "map" if target_platform() == "cpu" else "vmap"
