@@ -4,6 +4,7 @@ import contextlib
 import errno
 import functools
 import importlib
+import math
 import os
 import re
 import stat
@@ -36,7 +37,8 @@ def keep_compiled_programs(note: Callable[[str], None]) -> None:
         note(f"compiled programs are not kept: the user's cache folder can't be used ({place}{error.strerror})")
         return
     jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+    if known.jax_persistent_cache_min_compile_time_secs < math.inf:  # which says that none may be written
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
     _replace_unreadable_programs(folder)
 

@@ -6,6 +6,7 @@ the configuration (so that `automatic` tries it in another process first).
 
 import functools
 import json
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -104,15 +105,20 @@ def _call(
 def _not_saved() -> Any:
     """A primitive that returns its operand, and keeps the program that it is in out of jax's cache of programs.
 
-    When XLA saves a program, it takes the call for one of another class and reads what isn't there (jaxlib 0.10.2): an
-    error at best. jax doesn't save programs that call Python, so it is told that this one does.
+    When XLA saves a program, it takes the call for one of another class and reads what isn't there: an error at best.
+    Until jax 0.11, programs that call Python are not saved, so that it is told that this one does. Later versions save
+    these as well, and leave out programs by the time that they took to compile alone. From the first such program on,
+    no program is therefore saved in this process; those that were saved before are still found.
     """
     # Not with the module: jax may move them, which only `automatic`'s other process must notice.
     from jax.extend.core import Primitive
     from jax.interpreters import batching, mlir
 
     def lower(ctx: Any, operand: Any) -> list[Any]:
-        ctx.module_context.add_host_callback(_never_called)
+        if jax.__version_info__ < (0, 11):
+            ctx.module_context.add_host_callback(_never_called)
+        else:
+            jax.config.update("jax_persistent_cache_min_compile_time_secs", math.inf)
         return [operand]
 
     primitive = Primitive("not_saved")
