@@ -8,11 +8,11 @@ from fedjax_bal.accelerators import TARGETS
 from fedjax_bal.config import Config, to_plain
 from fedjax_bal.engine.host import Simulation, room_on
 from fedjax_bal.experiments.axes import Axis
-from fedjax_bal.experiments.backends.backend import BuiltBatch
 from fedjax_bal.experiments.display.tally import duration
 from fedjax_bal.experiments.estimate import estimate
 from fedjax_bal.experiments.grouping import SweepBatch, SweepRun, batch_runs
 from fedjax_bal.experiments.plan import Point, Sweep, short_keys, shown
+from fedjax_bal.experiments.training import BuiltBatch
 
 _MOST_VALUES = 6  # of a key in a line
 
