@@ -119,9 +119,11 @@ class RayBackend:
                 ready = self.ray.wait(list(self.at_work), timeout=_PATIENCE_S)[0] if self.at_work else []
                 for stream in ready:
                     remote, event, now = self.at_work[stream], self._next(stream), time.monotonic()
-                    longest_s, remote.heard = max(longest_s, now - remote.heard), now
                     if isinstance(event, Started):
                         remote.process = event
+                    else:  # the time until there is room for a worker says nothing of others
+                        longest_s = max(longest_s, now - remote.heard)
+                    remote.heard = now
                     remote.built = remote.built or isinstance(event, BuiltBatch)
                     unfinished = unfinished or (isinstance(event, StepResult) and event.stopped)
                     if event is None or isinstance(event, Exception):
