@@ -25,16 +25,15 @@ class FakeRay:
 
     Args:
         machines: what each of them has.
-        before: called before each call of a worker with the call's name and its number among those of that name; what
-            it raises is what becomes of the call.
+        before: called before each event of a worker with the name of the event before it, and its number among those
+            of that name; what it raises is what becomes of the worker.
     """
 
     exceptions = SimpleNamespace(RayError=RayError, RayTaskError=RayTaskError)
 
     def __init__(self, *machines, before=lambda name, number: None):
         self.machines = machines or ({"CPU": 1.0},)
-        self.before, self.asked = before, []
-        self.calls, self.alive, self.most = {}, 0, 0
+        self.before, self.seen, self.alive, self.arguments = before, {}, 0, []
 
     def nodes(self):
         """The machines."""
@@ -46,44 +45,44 @@ class FakeRay:
         """A kind of workers."""
         return SimpleNamespace(options=lambda **asked: SimpleNamespace(remote=lambda *own: _Actor(self, kind, own)))
 
-    def wait(self, refs, timeout):
+    def wait(self, streams, timeout):
         """The last one first: nothing may depend on the order."""
-        return [refs[-1]], refs[:-1]
+        return [streams[-1]], streams[:-1]
 
     def get(self, ref):
-        """Does the work."""
-        return ref()
+        """The value, or the error in its place."""
+        if isinstance(ref, Exception):
+            raise ref
+        return pickle.loads(ref)
 
     def kill(self, actor):
         """Ends a worker."""
-        actor.end()
+        self.alive -= actor.alive
+        actor.alive = False
+
+    def stream(self, events):
+        """References to what a worker's method yields, made as they are asked for."""
+        name, number = "", 0
+        try:
+            while True:
+                self.before(name, number)
+                event = next(events)
+                name = type(event).__name__
+                number = self.seen[name] = self.seen.get(name, 0) + 1
+                yield pickle.dumps(event)
+        except StopIteration:
+            return
+        except RayError as error:
+            yield error
+        except Exception as error:
+            yield RayTaskError(error)
 
 
 class _Actor:
     def __init__(self, ray, kind, arguments):
-        self._ray, self._worker, self._open = ray, kind(*arguments), True
+        worker = kind(*arguments)
+        ray.arguments.append(arguments)
         ray.alive += 1
-        ray.most = max(ray.most, ray.alive)
-
-    def end(self):
-        """Ends it."""
-        self._ray.alive -= self._open
-        self._open = False
-
-    def __getattr__(self, name):
-        return SimpleNamespace(remote=lambda *arguments: _Ref(self, name, pickle.dumps(arguments)))
-
-
-class _Ref:
-    def __init__(self, actor, name, arguments):
-        self.actor, self.name, self.arguments = actor, name, arguments
-
-    def __call__(self):
-        ray = self.actor._ray
-        number = ray.calls[self.name] = ray.calls.get(self.name, 0) + 1
-        ray.before(self.name, number)
-        try:
-            value = getattr(self.actor._worker, self.name)(*pickle.loads(self.arguments))
-        except Exception as error:
-            raise RayTaskError(error) from error
-        return pickle.loads(pickle.dumps(value))
+        train = lambda *own: ray.stream(worker.train(*pickle.loads(pickle.dumps(own))))
+        self.train = SimpleNamespace(options=lambda num_returns: SimpleNamespace(remote=train))
+        self.stop, self.alive = SimpleNamespace(remote=worker.stop), True

@@ -26,9 +26,9 @@ def sweep(tmp_path: Path, text: str, *overrides: str) -> Sweep:
     return load_sweep(file, overrides)
 
 
-def carry(wanted: Sweep, path: Path, *, should_stop=lambda: False, dry_run=False, most=None, backend=None):
+def carry(wanted: Sweep, path: Path, *, should_stop=lambda: False, dry_run=False, most=None, backend=None, part=None):
     """A session in a folder: the rows, whether it was stopped, and what was said."""
-    folder, console = SweepFolder(path), Console(record=True, width=400, file=io.StringIO())
+    folder, console = SweepFolder(path, part), Console(record=True, width=400, file=io.StringIO())
     with folder.claimed():
         rows, stopped = run_sweep(
             wanted, folder, console,

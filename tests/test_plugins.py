@@ -2,6 +2,8 @@
 
 import csv
 import json
+import os
+import pickle
 import re
 import shutil
 import sys
@@ -21,8 +23,9 @@ from fedjax_bal.cli.distributed import shared_facts
 from fedjax_bal.config import load_config
 from fedjax_bal.data import DataError, load
 from fedjax_bal.experiments import RayBackend, load_run
-from fedjax_bal.experiments.backends.ray.messages import Failure
-from fedjax_bal.experiments.backends.ray.worker import Worker
+from fedjax_bal.experiments.backends.ray.worker import Worker, installed_versions
+from fedjax_bal.experiments.grouping import SweepBatch
+from fedjax_bal.experiments.training import BatchRefused, BatchTraining
 from fedjax_bal.plugins import load_plugins
 from fedjax_bal.recipes import RECIPES
 from fedjax_bal.registry import PluginError
@@ -455,19 +458,20 @@ def test_workers_load_the_same_plugins(here):
     targets = plugins.loaded_plugins()
     assert targets == (str(here / "mine.py"),)
     registered.forget()
-    Worker(1, False, str(here), targets).about()
+    events = Worker(1, False, str(here), targets).train(installed_versions(), pickle.dumps([]), None)
+    assert next(events).pid == os.getpid()
+    with pytest.raises(ValueError, match="empty"):  # no run to train
+        next(events)
     assert "mine" in RECIPES
 
-    seen = []
     ray = FakeRay()
-    ray.remote = lambda kind: seen.append(kind) or FakeRay.remote(ray, lambda *own: seen.append(own))
-    RayBackend(ray, 1, None).open({}, type("Batch", (), {"tasks": ()}), ())
-    assert seen[-1][-1] == targets
+    RayBackend(ray, 1, None)._send(BatchTraining(SweepBatch(0, ()), {}, []))
+    assert ray.arguments[-1][-1] == targets
 
     (here / "mine.py").unlink()
     registered.forget()
-    failure = Worker(1, False, str(here), targets).about()
-    assert isinstance(failure, Failure) and failure.kind == "refused" and "mine.py" in failure.text
+    with pytest.raises(BatchRefused, match=r"mine\.py"):
+        list(Worker(1, False, str(here), targets).train(installed_versions(), pickle.dumps([]), None))
 
 
 def test_a_name_is_a_module_where_there_is_one(here, monkeypatch):

@@ -22,6 +22,7 @@ from fedjax_bal.cli.arguments import (
     check_engine,
     devices_of,
     most_devices,
+    part_of,
     split_arguments,
     split_cpu_for,
 )
@@ -165,6 +166,10 @@ def sweep(
             help="The Ray cluster's head, or auto for that of this machine; by default one is started here.",
         ),
     ] = None,
+    part: Annotated[
+        str | None,
+        typer.Option(metavar="I/N", help="Train every N-th point from the I-th on only, as a task of a job array."),
+    ] = None,
     dry_run: DryRun = False,
     distributed: Annotated[bool, typer.Option("--distributed", hidden=True)] = False,
     plain: Plain = False,
@@ -190,7 +195,8 @@ def sweep(
         folder, where = out or next_folder(plan.name, "sweep", conflict), {"engine": engine, "address": address}
         wanted = devices_of(devices)
         split_cpu_for([point.config for point in plan.points], wanted or SweepFolder(folder).read_devices())
-        sweep_command(plan, folder, data_dir, wanted, together, dry_run=dry_run, show=show, **where)
+        files = SweepFolder(folder, part_of(part))
+        sweep_command(plan, files, data_dir, wanted, together, dry_run=dry_run, show=show, **where)
 
 
 @app.command()

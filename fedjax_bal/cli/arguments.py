@@ -99,6 +99,16 @@ def check_engine(name: str, address: str | None) -> None:
         raise ValueError(f"--address: received {address!r}, which is for --engine ray: add that, or leave it out")
 
 
+def part_of(text: str | None) -> tuple[int, int] | None:
+    """The value of `--part`, I/N: the number of a part, from 1, and the number of parts; None if it isn't given."""
+    if text is None:
+        return None
+    number, _, parts = text.partition("/")
+    if not (number.isdecimal() and parts.isdecimal() and 1 <= int(number) <= int(parts)):
+        raise ValueError(f"--part: received {text!r:.40}, must be I/N with I from 1 to N, such as 3/10")
+    return int(number), int(parts)
+
+
 def split_cpu_for(configs: Sequence[Any], devices: str | int | None) -> None:
     """Sets the number of CPU devices, before jax starts; None for all that the configurations ask for."""
     from fedjax_bal.jax_setup import settle_process, split_cpu

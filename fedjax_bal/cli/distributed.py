@@ -63,13 +63,21 @@ def place_of(
         if stray:
             raise ValueError(f"{stray[0]}: received without --distributed, which it belongs to: give both")
         return None
-    found: dict[str, tuple[str, Any]] = {}
-    for flag, variable in zip(given, (COORDINATOR, PROCESS_ID, PROCESSES), strict=True):
-        found[flag] = (variable, environment.get(variable)) if given[flag] is None else (flag, given[flag])
-    index, count = (_whole(*found[flag]) for flag in ("--process-id", "--processes"))
+    named = [
+        (variable, environment.get(variable)) if value is None else (flag, value)
+        for variable, (flag, value) in zip((COORDINATOR, PROCESS_ID, PROCESSES), given.items(), strict=True)
+    ]
+    (name, address), *numbers = named
+    host, _, port = str(address or "").rpartition(":")
+    if address is not None and (not host or not port.isdecimal() or not 0 < int(port) < 2**16):
+        raise ValueError(f"{name}: received {address!r}, must be HOST:PORT, such as 10.0.0.1:4321")
+    for name, value in numbers:
+        if value is not None and not str(value).isdecimal():
+            raise ValueError(f"{name}: received {value!r}, must be an integer; {_HOW}")
+    index, count = (None if value is None else int(value) for _, value in numbers)
     if (count is not None and count < 2) or (index is not None and not 0 <= index < (count or 2**31)):
         raise ValueError(f"--distributed: received process {index} of {count}; there are at least 2, numbered from 0")
-    return ProcessPlace(_address(*found["--coordinator"]), index, count)
+    return ProcessPlace(None if address is None else str(address), index, count)
 
 
 def shared_facts(config: Any) -> dict[str, str]:
@@ -91,29 +99,13 @@ def joined_processes(
     all processes; `devices` are those that each is to have, as on the command line.
 
     Raises:
-        ValueError: the processes don't come together, or differ.
+        ValueError: the processes don't come together.
     """
     if place is None:
         yield
         return
     import jax
-
-    _initialize(place)
-    try:
-        _check_agreement(place, facts(), devices)
-        yield
-    except typer.Exit:  # all processes end like this
-        jax.distributed.shutdown()
-        raise
-    except BaseException as error:
-        _end(_report_error(error))
-    else:
-        jax.distributed.shutdown()
-
-
-def _initialize(place: ProcessPlace) -> None:
-    """Waits for the other processes; if they don't come, jax ends this one, with an error."""
-    import jax
+    from jax.errors import JaxRuntimeError
 
     jax.config.update("jax_enable_preemption_service", False)  # or else SIGTERM would no longer end this process
     options: dict[str, Any] = {}
@@ -123,7 +115,9 @@ def _initialize(place: ProcessPlace) -> None:
     if place.address is not None and place.index == 0:
         _check_port(place.address)
     known = "" if place.index is None else f" {place.index} of {place.count or 'several'}"
-    _say(f"process{known}: waiting for the others, for at most {_JOIN_S} s, at {place.address or 'the address of jax'}")
+    complain(
+        f"process{known}: waiting for the others, for at most {_JOIN_S} s, at {place.address or 'the address of jax'}"
+    )
     try:
         jax.distributed.initialize(
             place.address,
@@ -137,9 +131,37 @@ def _initialize(place: ProcessPlace) -> None:
     except (ValueError, RuntimeError) as error:
         raise ValueError(f"--distributed: {error}: {_HOW}") from error
 
+    try:
+        _check_agreement(place, facts(), devices)
+        yield
+    except typer.Exit:  # all processes end like this
+        jax.distributed.shutdown()
+        raise
+    except BaseException as error:
+        # Exits at once, without jax's wait for the others, which may be gone, and which notice that this one is.
+        text, code = str(error), 1
+        if "Gloo" in text or (isinstance(error, JaxRuntimeError) and "RESOURCE_EXHAUSTED" not in text):
+            complain(f"another process has ended, or can't be reached ({text.splitlines()[0][:200]}); {_NOTHING_LOST}")
+        else:
+            try:
+                with messages():
+                    raise
+            except typer.Exit as exit_:
+                code = exit_.exit_code
+            except BaseException:
+                traceback.print_exc()
+        with contextlib.suppress(OSError, ValueError):
+            if sys.stdout.isatty():
+                sys.stdout.write("\x1b[?25h\n")  # a live display has hidden the cursor
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+    else:
+        jax.distributed.shutdown()
+
 
 def _check_port(address: str) -> None:
-    """Refuses a port that is taken, at which jax would end with a segmentation fault."""
+    """Refuses a port that is taken: jax would share it with another run in silence, and mix up their processes."""
     host, _, port = address.rpartition(":")
     name = host.strip("[]") if host in _LOOPBACK else ""
     family = socket.AF_INET6 if ":" in name else socket.AF_INET
@@ -173,49 +195,4 @@ def _check_agreement(place: ProcessPlace, facts: Mapping[str, str], devices: str
             "leave --devices out, and show each process only those that are meant for it"
         )
     if not group.first:
-        _say(f"process {group.index} of {group.count} is at work for process 0, which shows and writes everything")
-
-
-def _report_error(error: BaseException) -> int:
-    """Reports an error, and returns the exit code."""
-    from jax.errors import JaxRuntimeError
-
-    text = str(error)
-    if "Gloo" in text or (isinstance(error, JaxRuntimeError) and "RESOURCE_EXHAUSTED" not in text):
-        _say(f"another process has ended, or can't be reached ({text.splitlines()[0][:200]}); {_NOTHING_LOST}")
-        return 1
-    try:
-        with messages():
-            raise error
-    except typer.Exit as exit_:
-        return exit_.exit_code
-    except BaseException:
-        traceback.print_exc()
-        return 1
-
-
-def _end(code: int) -> None:
-    """Exits at once, without jax's wait for the other processes, which may be gone and will notice that this one is."""
-    with contextlib.suppress(OSError, ValueError):
-        if sys.stdout.isatty():
-            sys.stdout.write("\x1b[?25h\n")  # a live display has hidden the cursor
-        sys.stdout.flush()
-        sys.stderr.flush()
-    os._exit(code)
-
-
-def _say(text: str) -> None:
-    complain(text)
-
-
-def _whole(name: str, value: Any) -> int | None:
-    if value is not None and not str(value).isdecimal():
-        raise ValueError(f"{name}: received {value!r}, must be an integer; {_HOW}")
-    return None if value is None else int(value)
-
-
-def _address(name: str, address: str | None) -> str | None:
-    host, _, port = (address or "").rpartition(":")
-    if address is not None and (not host or not port.isdecimal() or not 0 < int(port) < 2**16):
-        raise ValueError(f"{name}: received {address!r}, must be HOST:PORT, such as 10.0.0.1:4321")
-    return address
+        complain(f"process {group.index} of {group.count} is at work for process 0, which shows and writes everything")

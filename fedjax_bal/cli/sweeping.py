@@ -22,7 +22,7 @@ _MOST_ROWS, _MOST_FAILURES = 40, 20
 
 def sweep_command(
     plan: Any,
-    path: Path,
+    folder: Any,
     data_dir: Path | None,
     devices: str | int | None,
     together: int | None,
@@ -32,7 +32,7 @@ def sweep_command(
     engine: str = "local",
     address: str | None = None,
 ) -> None:
-    """Starts or resumes a sweep, and shows its results.
+    """Starts or resumes a sweep, or a part of it, in its `SweepFolder`, and shows its results.
 
     `engine` is the backend, "local" for this process or "ray" for a cluster, and `address` the cluster's; `together` is
     the most runs of a batch, None for as many as fit into memory.
@@ -40,9 +40,7 @@ def sweep_command(
     Raises:
         typer.Exit: the user stopped it, or some runs have no result.
     """
-    from fedjax_bal.runs import SweepFolder
-
-    folder, compiled = SweepFolder(path), count_compiled_programs()
+    compiled = count_compiled_programs()
     place = data_dir and str(data_dir.absolute())
     if engine == "ray":
         devices = _devices_per_batch(plan, devices or folder.read_devices())
@@ -62,7 +60,7 @@ def sweep_command(
         if show.verbose:
             say(console, compiled())
     if stopped:
-        say(Output(), stopped_message(path))
+        say(Output(), stopped_message(folder.path))
         raise typer.Exit(INTERRUPTED)
     if not dry_run:
         _conclude_sweep(folder, rows, Output())
@@ -120,10 +118,18 @@ def _backend(name: str, address: str | None, devices: Any, data_dir: str | None)
 
 
 def _conclude_sweep(folder: Any, rows: list[dict[str, Any]], console: Console) -> None:
-    page = build_page(folder.path)
-    show_results(folder.path, console)
-    say(console, f"table: {folder.results}")
-    say(console, f"page: {page}")
+    if folder.part is None:
+        page = build_page(folder.path)
+        show_results(folder.path, console)
+        say(console, f"table: {folder.results}")
+        say(console, f"page: {page}")
+    else:
+        number, parts = folder.part
+        say(
+            console,
+            f"part {number} of {parts} is done, in {folder.path}; once all are, the same command without --part writes "
+            "the table and the page",
+        )
     lines = [
         f"{row['point']}, {row['method']}, seed {row['seed']}: {row['status']}: {row['failure']}"
         for row in rows

@@ -70,13 +70,11 @@ class ProcessGroup(NamedTuple):
         return value
 
     def _broadcast(self, packed: bytes) -> bytes:
-        """The first process's bytes, sent as the arrays of a round are."""
-        length = self.share(len(packed))[0]
-        if not length:
-            return b""
-        words = np.zeros(-(-length // 4), np.int32)
-        words.view(np.uint8)[: len(packed)] = np.frombuffer(packed, np.uint8)
-        return np.asarray(multihost_utils.broadcast_one_to_all(words)).tobytes()[:length]
+        """The first process's bytes, on all processes."""
+        row = np.zeros(self.share(len(packed))[0], np.uint8)
+        if self.first:
+            row[:] = np.frombuffer(packed, np.uint8)
+        return np.asarray(multihost_utils.broadcast_one_to_all(row)).tobytes() if len(row) else b""
 
 
 def processes() -> ProcessGroup:

@@ -1,7 +1,6 @@
 """From a configuration to trained simulations: runs and sweeps."""
 
 from fedjax_bal.experiments import display
-from fedjax_bal.experiments.backends.backend import Stopped
 from fedjax_bal.experiments.backends.ray.backend import RayBackend
 from fedjax_bal.experiments.backends.ray.connection import connected
 from fedjax_bal.experiments.environment import device_name, numeric_settings, versions
@@ -13,3 +12,4 @@ from fedjax_bal.experiments.setup import set_up
 from fedjax_bal.experiments.splits import split_rows
 from fedjax_bal.experiments.summary import cost_of
 from fedjax_bal.experiments.sweep_session import run_sweep
+from fedjax_bal.experiments.training import Stopped

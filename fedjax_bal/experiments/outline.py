@@ -5,11 +5,11 @@ from collections.abc import Collection, Iterator, Sequence
 
 from fedjax_bal.config import Config, to_plain
 from fedjax_bal.experiments.axes import Axis
-from fedjax_bal.experiments.backends.backend import BuiltBatch
 from fedjax_bal.experiments.display.tally import duration
 from fedjax_bal.experiments.estimate import estimate
 from fedjax_bal.experiments.grouping import SweepBatch, SweepRun, batch_runs
 from fedjax_bal.experiments.plan import Point, Sweep, short_keys, shown
+from fedjax_bal.experiments.training import BuiltBatch
 
 _MOST_VALUES = 6  # of a key in a line
 

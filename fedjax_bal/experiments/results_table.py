@@ -21,7 +21,7 @@ Run = tuple[int, int, int]
 
 
 class ResultsTable:
-    """Writes `results.csv`, and `costs.json` with what is known of the cost of each run."""
+    """Writes `results.csv`, and `costs.json` with what is known of the cost of each run; for a part only the latter."""
 
     def __init__(
         self, sweep: Sweep, folder: SweepFolder, work: SweepWork, clock: Callable[[], float] = time.monotonic
@@ -104,7 +104,8 @@ class ResultsTable:
         for row in rows:
             known = costs.get((row["point"], row["method"], row["seed"]), {})
             row |= {key: known[key] for key in COSTS if key in known}
-        self._folder.write_results(rows)
+        if self._folder.part is None:
+            self._folder.write_results(rows)
         return rows
 
     def _note_costs(self) -> dict[tuple[str, str, int], dict[str, Any]]:

@@ -1,10 +1,12 @@
 """Runs a comparison: every method with every seed, saved as it goes, resumed where it stopped."""
 
+import contextlib
 import json
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +14,6 @@ from fedjax_bal.config import AUTO, Config, with_convolution
 from fedjax_bal.contrib.trackers import Mirror
 from fedjax_bal.engine.host import DispatchResult, Snapshot, describe_faults, fetch
 from fedjax_bal.engine.processes import processes
-from fedjax_bal.experiments.backends.backend import BatchTask, BuiltBatch, StepResult
 from fedjax_bal.experiments.backends.local import LocalBackend
 from fedjax_bal.experiments.conclusion import Conclusion
 from fedjax_bal.experiments.display import Progress
@@ -36,7 +37,7 @@ from fedjax_bal.experiments.summary import (
     summarise_partitions,
     summarise_state,
 )
-from fedjax_bal.experiments.training import BatchTraining
+from fedjax_bal.experiments.training import BatchTraining, BuiltBatch, Event, Started, is_over
 from fedjax_bal.models import automatic, convolves
 from fedjax_bal.runs import START_OVER, Execution, FolderError, RunFolder, checkpoint
 from fedjax_bal.target import target_platform
@@ -92,7 +93,6 @@ class Runner:
         self.before = folder.read_summary(display.note)
         self.cost = cost_of(self.before.get("cost"))
         self.wall_s, self.began, self.spent_s = number(self.before.get("wall_s")), time.perf_counter(), 0.0
-        self._stop_asked = False
         self.swept, self.data_dir = inputs is not None, inputs.data_dir if inputs else data_dir
         self.device: str | None = None  # that trains in this session: of a sweep's worker it may be another machine's
 
@@ -131,40 +131,48 @@ class Runner:
             self.folder.path,
         )
         try:
+            waiting = deque()
             for run, saved in starts.items():
-                if saved:
-                    self.show(run, saved.snapshot.round, 0.0)
-            done = {run: saved.snapshot.round if saved else 0 for run, saved in starts.items()}
-            left = [self._batch(run, round) for run, round in done.items() if not (round and self.over(run, round))]
+                done = saved.snapshot.round if saved else 0
+                if done:
+                    self.show(run, done, 0.0)
+                if saved and self.over(run, done):
+                    self.conclude(run, saved.snapshot)  # in case the session was killed before it
+                else:
+                    # Runs of a comparison aren't stacked: most differ in more than numbers.
+                    alone = SweepBatch(0, (SweepRun(0, run, self.comparison.simulation(run), done),))
+                    waiting.append(BatchTraining(alone, {0: self}, [saved]))
             if self.detail:
-                for line in run_outline(self.config, [task for own in left for task in own.tasks]):
+                for line in run_outline(self.config, [task for own in waiting for task in own.batch.tasks]):
                     self.detail(line)
-            tasks = (self._task(run, starts.pop(run)) for run in self.states)
-            LocalBackend().run_tasks(tasks, left, lambda: self._stop_asked)
+            starts.clear()  # their states belong to their training from here on
+            with contextlib.closing(LocalBackend().train(waiting, self._stop_asked)) as events:
+                for training, event in events:
+                    if isinstance(event, Exception):
+                        raise event
+                    training.take(event)
+                    self._announce(training.batch.tasks[0], event)
         except BaseException:
             self.finish()
             raise
         return self.finish()
 
-    def _task(self, run: tuple[int, int], saved: SavedRun | None) -> BatchTask:
-        """Trains a run, in a batch of its own."""
-        done = saved.snapshot.round if saved else 0
-        if saved and self.over(run, done):
-            self.conclude(run, saved.snapshot)  # in case the session was killed before it
-            return
-        if saved:
-            self.display.note(f"{self.states[run].title}: going on after round {done}")
-        observer = _RunObserver(self, run, done)
-        yield from BatchTraining(self._batch(run, done), {0: self}, [saved], observer).task(LocalBackend())
+    def _announce(self, task: SweepRun, event: Event) -> None:
+        """Shows that a run is taken up, or that its program is compiled."""
+        state = self.states[task.run]
+        if isinstance(event, Started):
+            if task.round:
+                self.display.note(f"{state.title}: going on after round {task.round}")
+            if not task.simulation.compile_s:
+                self.display.compiling(state.method)
+        elif isinstance(event, BuiltBatch):
+            if self.detail:
+                self.detail(program_line(state.title, event))
+            self.show_progress(task.run, task.round, 0.0)
 
-    def _batch(self, run: tuple[int, int], done: int) -> SweepBatch:
-        """A run with `done` rounds done, by itself."""
-        return SweepBatch(0, (SweepRun(0, run, self.comparison.simulation(run), done),))
-
-    def stopping(self) -> bool:
+    def _stop_asked(self) -> bool:
         """Whether the user of any process wants to stop."""
-        self._stop_asked = processes().any(self.should_stop())
-        return self._stop_asked
+        return processes().any(self.should_stop())
 
     def finish(self) -> dict[str, Any]:
         """Ends the session: writes metrics, summary and `SHA256SUMS`; returns the summary.
@@ -288,10 +296,8 @@ class Runner:
         return {f"images, labels and partition of {method.name}": own.tobytes().hex()[:12] for method, own in prints}
 
     def over(self, run: tuple[int, int], round: int) -> bool:
-        """Whether a run ends after so many rounds, possibly early; the same after a resumption."""
-        simulation, training = self.comparison.simulation(run), self.comparison.methods[run[0]].training
-        between = round % simulation.rounds_per_dispatch != 0  # where only the end of a shorter run can be
-        return round >= simulation.rounds or (not between and training.early_stopping.rule.over(self.states[run].lines))
+        """Whether a run ends after so many rounds."""
+        return is_over(self.comparison.methods[run[0]], self.comparison.simulation(run), round, self.states[run].lines)
 
     def conclude(self, run: tuple[int, int], snapshot: Snapshot) -> None:
         """Does what follows a run's last round."""
@@ -396,27 +402,3 @@ class Runner:
             "batches": summarise_batches(self.config, self.comparison.simulations),
             "runs": [self.summarise(run) for run, state in self.states.items() if state.begun],
         }
-
-
-class _RunObserver(NamedTuple):
-    """Shows a run that is trained by itself."""
-
-    runner: Runner
-    run: tuple[int, int]
-    began: int  # rounds done before
-
-    def compiling(self) -> None:
-        if not self.runner.comparison.simulation(self.run).compile_s:
-            self.runner.display.compiling(self.runner.states[self.run].method)
-
-    def built(self, built: BuiltBatch) -> None:
-        if self.runner.detail:
-            self.runner.detail(program_line(self.runner.states[self.run].title, built))
-        self.runner.show_progress(self.run, self.began, 0.0)
-
-    def stepped(self, step: StepResult) -> None: ...
-
-    def written(self) -> None: ...
-
-    def should_stop(self) -> bool:
-        return self.runner.stopping()

@@ -1,11 +1,11 @@
 """One session of a sweep: outline, batches, table."""
 
+import contextlib
 import time
 from typing import Any
 
 from rich.console import Console
 
-from fedjax_bal.experiments.backends.backend import Stopped
 from fedjax_bal.experiments.display.sweep import SweepProgress
 from fedjax_bal.experiments.outline import batch_title, sweep_outline
 from fedjax_bal.experiments.plan import Sweep
@@ -13,6 +13,7 @@ from fedjax_bal.experiments.preview import place_of_results
 from fedjax_bal.experiments.results_table import ResultsTable
 from fedjax_bal.experiments.summary import total
 from fedjax_bal.experiments.sweep_work import SweepWork
+from fedjax_bal.experiments.training import Stopped
 from fedjax_bal.runs import SweepFolder
 
 
@@ -43,24 +44,29 @@ def run_sweep(
         folder.check_owner(sweep.text, sweep.configs)
     else:
         folder.begin(sweep.text, sweep.configs)
-    work = SweepWork(sweep, folder, display, **options, look=dry_run)
-    outline = sweep_outline(sweep, work.batches, work.broken, work.backend.about())
-    for line in (*outline, *(f"  {text}" for text in work.data_lines)):
-        display.note(line)
-    if dry_run:
-        display.note(place_of_results(folder))
-        return [], False
-    titles = [batch_title(sweep, own) for own in work.batches]
-    display.start(titles, [own.rounds // len(own.tasks) for own in work.batches])
-    table, stopped, began = ResultsTable(sweep, folder, work), False, time.monotonic()
-    try:
-        work.run(table.update)
-    except Stopped:
-        stopped = True
-    finally:
-        display.stop()
-        rows = table.finish()
-        folder.seal()
-    if work.costs:
-        display.note(total(own.cost for own in work.costs).in_words(time.monotonic() - began))
+    if folder.part is not None:
+        number, parts = folder.part
+        sweep = sweep._replace(points=sweep.points[number - 1 :: parts])
+    with contextlib.ExitStack() as claims:
+        work = SweepWork(sweep, folder, display, claims, **options, look=dry_run)
+        outline = sweep_outline(sweep, work.batches, work.broken, work.backend.about())
+        for line in (*outline, *(f"  {text}" for text in work.data_lines)):
+            display.note(line)
+        if dry_run:
+            display.note(place_of_results(folder))
+            return [], False
+        titles = [batch_title(sweep, own) for own in work.batches]
+        display.start(titles, [own.rounds // len(own.tasks) for own in work.batches])
+        table, stopped, began = ResultsTable(sweep, folder, work), False, time.monotonic()
+        try:
+            work.run(table.update)
+        except Stopped:
+            stopped = True
+        finally:
+            display.stop()
+            rows = table.finish()
+            if folder.part is None:
+                folder.seal()
+        if work.costs:
+            display.note(total(own.cost for own in work.costs).in_words(time.monotonic() - began))
     return rows, stopped

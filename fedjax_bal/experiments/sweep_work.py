@@ -1,11 +1,12 @@
 """Works through a sweep: batches of runs, each one program, trained by a backend."""
 
+import contextlib
 import dataclasses
 import os
+from collections import deque
 from collections.abc import Callable
 
 from fedjax_bal.config import check_methods
-from fedjax_bal.experiments.backends.backend import Backend, BatchRefused, BatchTask, BuiltBatch, StepResult, WorkerLost
 from fedjax_bal.experiments.backends.local import LocalBackend
 from fedjax_bal.experiments.display.sweep import Silent, SweepProgress
 from fedjax_bal.experiments.grouping import SweepBatch, SweepRun, batch_runs
@@ -16,7 +17,16 @@ from fedjax_bal.experiments.runner import Runner
 from fedjax_bal.experiments.saved_runs import SavedRun
 from fedjax_bal.experiments.setup import SharedInputs
 from fedjax_bal.experiments.summary import Cost
-from fedjax_bal.experiments.training import BatchTraining
+from fedjax_bal.experiments.training import (
+    Backend,
+    BatchRefused,
+    BatchTraining,
+    BuiltBatch,
+    Event,
+    Started,
+    StepResult,
+    WorkerLost,
+)
 from fedjax_bal.registry import PluginError
 from fedjax_bal.runs import RunFolder, SweepFolder
 
@@ -39,6 +49,7 @@ class SweepWork:
         sweep: the sweep.
         folder: its folder.
         display: the progress display.
+        claims: holds the locks on the points of a part; the whole sweep's own lock keeps others from them.
         data_dir: the folder with the data set's files, unless that is embedded.
         devices: number of devices that share the work, whatever the configurations say; None leaves it to them.
         should_stop: asked between dispatches; True ends the session with `Stopped`.
@@ -61,6 +72,7 @@ class SweepWork:
         sweep: Sweep,
         folder: SweepFolder,
         display: SweepProgress,
+        claims: contextlib.ExitStack,
         *,
         data_dir: str | os.PathLike | None = None,
         devices: str | int | None = None,
@@ -71,12 +83,12 @@ class SweepWork:
         detail: Callable[[str], None] | None = None,
     ) -> None:
         self.sweep, self.display, self.should_stop, self.detail = sweep, display, should_stop, detail
+        self._claims, self._part = claims, folder.part
         self.backend: Backend = backend or LocalBackend()
         self.runners: dict[int, Runner] = {}
         self.broken: dict[int, str] = {}
         self.lost: dict[tuple[int, str, int], str] = {}
         self.costs: list[BatchCosts] = []
-        self.written: Callable[[], object] = lambda: None
         self._saved: dict[tuple[int, tuple[int, int]], SavedRun | None] = {}
         inputs, tasks = SharedInputs(data_dir, devices, folder.read_devices()), []
         find = self._find_left if look else self._resume
@@ -92,23 +104,33 @@ class SweepWork:
     def run(self, written: Callable[[], object] = lambda: None) -> None:
         """Trains the batches that are left; a run that diverges or can't be trained is noted, and the others go on.
 
-        Calls `written` after each dispatch and each batch, and before it raises `Stopped` because the user wants it.
+        Calls `written` after all that is written. Raises `Stopped` because the user wants it.
         """
-        self.written = written
-        tasks = [self._task(number, batch) for number, batch in enumerate(self.batches)]
-        self.backend.run_tasks(tasks, self.batches, self.should_stop)
+        waiting = deque(self._training(batch, number) for number, batch in enumerate(self.batches))
+        with contextlib.closing(self.backend.train(waiting, self.should_stop)) as events:
+            for training, event in events:
+                self._show(training, event)
+                training.take(event)
+                if isinstance(event, WorkerLost):
+                    waiting += self._again(training, event)
+                elif isinstance(event, BatchRefused | PluginError):  # fewer runs would not help
+                    self._give_up(training.batch, event)
+                elif isinstance(event, Exception):
+                    waiting += self._halves(training, event)
+                written()
 
-    def _task(self, number: int, batch: SweepBatch) -> BatchTask:
-        try:
-            yield from self._attempt(number, batch)
-        finally:
-            self.written()
+    def _training(self, batch: SweepBatch, number: int, tries: int = 1) -> BatchTraining:
+        saved = [self._saved.pop((task.point, task.run)) for task in batch.tasks]
+        return BatchTraining(batch, self.runners, saved, number, tries)
 
     def _find_left(self, number: int, point: Point, folder: RunFolder, inputs: SharedInputs) -> list[SweepRun]:
         return find_left(number, point.config, folder, inputs)
 
     def _resume(self, number: int, point: Point, folder: RunFolder, inputs: SharedInputs) -> list[SweepRun]:
-        folder.check(point.config)
+        if self._part is None:
+            folder.check(point.config)
+        else:
+            self._claims.enter_context(folder.claimed(point.config))
         display = Silent(lambda text: self.display.note(f"{point.label}: {text}"))
         runner = Runner(point.config, folder, display, inputs=inputs)
         runner.recall_failures()
@@ -125,47 +147,34 @@ class SweepWork:
         self.runners[number] = runner  # only now: `finish` must not write into a folder that can't be resumed
         return tasks
 
-    def _attempt(self, number: int, batch: SweepBatch, tries: int = 1) -> BatchTask:
-        """Trains a batch: in two halves if it doesn't fit into memory, again if its worker is lost."""
-        saved = [self._saved.pop((task.point, task.run)) for task in batch.tasks]
-        try:
-            training = BatchTraining(batch, self.runners, saved, _BatchObserver(self, number, batch))
-            yield from training.task(self.backend)
-        except WorkerLost as lost:
-            yield from self._retry(number, batch, lost, tries)
-        except (BatchRefused, PluginError) as error:  # fewer runs would not help
+    def _halves(self, training: BatchTraining, error: Exception) -> list[BatchTraining]:
+        """Two halves of a batch that doesn't fit into memory; none for a single run, or one that fitted before."""
+        if not isinstance(error, ValueError | MemoryError) and "RESOURCE_EXHAUSTED" not in str(error):
+            raise error
+        batch, middle = training.batch, len(training.batch.tasks) // 2
+        if not middle or any(costs.batch is batch and costs.cost.train_s > 0 for costs in self.costs):
             self._give_up(batch, error)
-        except (ValueError, MemoryError, RuntimeError) as error:
-            if isinstance(error, RuntimeError) and "RESOURCE_EXHAUSTED" not in str(error):
-                raise
-            if len(batch.tasks) > 1 and not self._has_progress(batch):
-                yield from self._halve(number, batch, saved)
-            else:
-                self._give_up(batch, error)
-
-    def _has_progress(self, batch: SweepBatch) -> bool:
-        """Whether a batch's runs have made progress since they were put into it."""
-        return any(own.batch is batch and own.cost.train_s > 0 for own in self.costs)
-
-    def _halve(self, number: int, batch: SweepBatch, saved: list[SavedRun | None]) -> BatchTask:
-        middle = len(batch.tasks) // 2
-        for part in (slice(0, middle), slice(middle, None)):
-            tasks = batch.tasks[part]
-            self._saved |= {(task.point, task.run): kept for task, kept in zip(tasks, saved[part], strict=True)}
-            yield from self._attempt(number, batch._replace(tasks=tasks))
-
-    def _retry(self, number: int, batch: SweepBatch, lost: WorkerLost, tries: int) -> BatchTask:
-        """Resumes a batch's runs from their last checkpoints."""
+            return []
         left = [task for task in map(self._rewound, batch.tasks) if task is not None]
-        tries = 1 if any(task.round > batch.tasks[0].round for task in left) else tries + 1
+        halves = (left[:middle], left[middle:])
+        return [self._training(batch._replace(tasks=tuple(half)), training.number) for half in halves]
+
+    def _again(self, training: BatchTraining, lost: WorkerLost) -> list[BatchTraining]:
+        """A batch whose worker was lost, from its runs' last checkpoints."""
+        batch, tries = training.batch, training.tries + 1
+        left = [task for task in map(self._rewound, batch.tasks) if task is not None]
+        if any(task.round > batch.tasks[0].round for task in left):
+            tries = 1
         if tries > _MAX_RETRIES:
-            lost = WorkerLost(f"{lost} (tried {_MAX_RETRIES} times without getting on)")
-            self._give_up(batch._replace(tasks=tuple(left)), lost)
-            return
+            reason = WorkerLost(f"{lost} (tried {_MAX_RETRIES} times without getting on)")
+            self._give_up(batch._replace(tasks=tuple(left)), reason)
+            return []
+        again = []
         for round in sorted({task.round for task in left}):  # one, unless a checkpoint is damaged
             self.display.note(f"{self.title_of(batch)}: {lost}; going on after round {round}")
             alike = tuple(task for task in left if task.round == round)
-            yield from self._attempt(number, batch._replace(tasks=alike), tries)
+            again.append(self._training(batch._replace(tasks=alike), training.number, tries))
+        return again
 
     def _rewound(self, task: SweepRun) -> SweepRun | None:
         """A run at its last checkpoint; None for a run that is over."""
@@ -177,6 +186,23 @@ class SweepWork:
             return None
         self._saved[task.point, task.run] = saved
         return task._replace(round=saved.snapshot.round if saved else 0)
+
+    def _show(self, training: BatchTraining, event: Event) -> None:
+        """Counts and shows what has become of a batch."""
+        batch, number = training.batch, training.number
+        if isinstance(event, Started):
+            self.display.compiling(number)
+        elif isinstance(event, BuiltBatch):
+            self.costs.append(BatchCosts(batch, Cost(event.compile_s), event.device_bytes))
+            if self.detail:
+                self.detail(program_line(self.title_of(batch), event))
+        elif isinstance(event, StepResult):
+            costs = next(costs for costs in self.costs if costs.batch is batch)
+            results = [result for result in event.results if result is not None]
+            costs.cost = costs.cost.after(event.seconds, results)
+            pace = sum(result.client_updates for result in results) / event.seconds
+            # A batch that was halved or resumed is shown as a part of the one that was announced.
+            self.display.advance(number, event.round - self.batches[number].tasks[0].round, pace)
 
     def title_of(self, batch: SweepBatch) -> str:
         """The first run of a batch, and the number of the others."""
@@ -196,34 +222,3 @@ class SweepWork:
             method = self._method_of(task)
             self.lost[task.point, method, task.run[1]] = reason
             self.display.note(f"{self.sweep.points[task.point].label}, {method}: left out: {reason}")
-
-
-class _BatchObserver:
-    """Counts and shows the progress of a sweep's batch, announced under `number`."""
-
-    def __init__(self, work: SweepWork, number: int, batch: SweepBatch) -> None:
-        self._work, self._number = work, number
-        self._own = BatchCosts(batch, Cost(), 0)
-
-    def compiling(self) -> None:
-        self._work.display.compiling(self._number)
-
-    def built(self, built: BuiltBatch) -> None:
-        self._own.cost, self._own.device_bytes = Cost(built.compile_s), built.device_bytes
-        self._work.costs.append(self._own)
-        if self._work.detail:
-            self._work.detail(program_line(self._work.title_of(self._own.batch), built))
-
-    def stepped(self, step: StepResult) -> None:
-        before = self._own.cost
-        self._own.cost = before.after(step.seconds, [result for result in step.results if result is not None])
-        pace = (self._own.cost.client_updates - before.client_updates) / step.seconds
-        # A batch that was halved or resumed is shown as a part of the one that was announced.
-        done = step.round - self._work.batches[self._number].tasks[0].round
-        self._work.display.advance(self._number, done, pace)
-
-    def written(self) -> None:
-        self._work.written()
-
-    def should_stop(self) -> bool:
-        return self._work.should_stop()

@@ -1,46 +1,170 @@
-"""The training loop: takes a batch of runs from their snapshots to their ends, and saves them as it goes.
+"""Trains batches of runs, and saves them as they go.
 
-A comparison trains batches of one run; a sweep, batches of as many runs as one program can train together.
+A comparison trains batches of one run; a sweep, batches of as many runs as one program can train together. Training
+and writing are kept apart: `train_batch` trains, here or on a machine of a cluster, and yields the results; a
+`BatchTraining` writes them, always in the process that owns the folders.
 """
 
-import functools
-from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from fedjax_bal.engine.host import Snapshot
-from fedjax_bal.experiments.backends.backend import Backend, BatchTask, BuiltBatch, StepResult, Stopped
-from fedjax_bal.experiments.grouping import SweepBatch, SweepRun
+from fedjax_bal.config import MethodConfig
+from fedjax_bal.engine.device import Layout
+from fedjax_bal.engine.host import DispatchResult, Member, Simulation, Snapshot, open_stack
+from fedjax_bal.experiments.environment import device_name
+from fedjax_bal.experiments.grouping import SweepBatch
 from fedjax_bal.experiments.saved_runs import SavedRun, unstarted
+from fedjax_bal.registry import plugin_errors
 
 if TYPE_CHECKING:
     from fedjax_bal.experiments.runner import Runner
 
 
-class Observer(Protocol):
-    """Receives the events of a batch's training."""
+class Stopped(Exception):  # noqa: N818 - not an error: the user asked for it
+    """Training was asked to stop, and has saved all that it needs to resume."""
 
-    def compiling(self) -> None:
-        """The program is about to be compiled."""
 
-    def built(self, built: BuiltBatch) -> None:
-        """The program is compiled."""
+class WorkerLost(Exception):  # noqa: N818 - an event, not a mistake
+    """The worker that trained a batch is gone, with its unsent results; the message says why."""
 
-    def stepped(self, step: StepResult) -> None:
-        """A dispatch is done, and its results aren't written yet."""
 
-    def written(self) -> None:
-        """The last dispatch's results are written."""
+class BatchRefused(Exception):  # noqa: N818 - an event, not a mistake
+    """A batch, however small, can't be trained by its worker; the message gives the reason and a remedy."""
 
-    def should_stop(self) -> bool:
-        """Asked after each dispatch; True saves all runs and ends the training with `Stopped`."""
+
+class RunStart(NamedTuple):
+    """A run as its training starts or goes on."""
+
+    config: MethodConfig
+    simulation: Simulation
+    seed: int
+    snapshot: Snapshot | None  # None before the first round
+    lines: Sequence[Mapping[str, Any]]  # metrics of the rounds that were evaluated before
+
+
+class Started(NamedTuple):
+    """A process has taken a batch."""
+
+    node: str
+    pid: int
+
+
+class BuiltBatch(NamedTuple):
+    """A batch whose program is compiled."""
+
+    compile_s: float
+    device_bytes: int  # of data, states and the program on each device
+    device: str  # in words
+    layout: Layout
+
+
+class StepResult(NamedTuple):
+    """Results of one dispatch for the runs of a batch, by their places in it."""
+
+    results: list[DispatchResult | None]  # without states; None for runs that have diverged or ended
+    failures: list[str | None]  # of runs that diverged, now or before
+    round: int  # rounds done
+    seconds: float
+    snapshots: dict[int, Snapshot]  # of runs that are to be saved now
+    ended: list[int]  # runs whose last round this was
+    stopped: bool  # the user wants to stop, and some runs are not concluded
+
+
+Event = Started | BuiltBatch | StepResult | Exception
+"""What becomes of a batch in training. After an exception there is nothing more of it."""
+
+
+class Backend(Protocol):
+    """Trains batches of runs."""
+
+    @property
+    def places(self) -> int:
+        """Number of batches that it trains at a time."""
+        ...
+
+    def about(self) -> str:
+        """The machines, in words; empty for this process."""
+        ...
+
+    def train(
+        self, waiting: deque["BatchTraining"], should_stop: Callable[[], bool]
+    ) -> Generator[tuple["BatchTraining", Event], None, None]:
+        """Trains the waiting batches, to which the caller may add, and yields what becomes of each.
+
+        The caller saves a step's snapshots before it asks for more. Raises `Stopped`, with all that matters yielded,
+        once `should_stop` returns True and something is left.
+        """
         ...
 
 
-class BatchTraining:
-    """Trains a batch of runs to their ends.
+def is_over(config: MethodConfig, simulation: Simulation, round: int, lines: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a run ends after a number of rounds, possibly early; the same after a resumption."""
+    between = round % simulation.rounds_per_dispatch != 0  # where only the end of a shorter run can be
+    return round >= simulation.rounds or (not between and config.training.early_stopping.rule.over(lines))
 
-    The points' `runners`, by number, write the results. `before` has the saved runs; None for those that haven't
-    started.
+
+def train_batch(starts: Sequence[RunStart], should_stop: Callable[[], bool]) -> Iterator[BuiltBatch | StepResult]:
+    """Trains runs with equal stacking keys, all at the same round, to their ends.
+
+    Yields the compiled program, then the results of each dispatch. A step's snapshots are donated to the next one, so
+    they must be saved before it is asked for. After each dispatch `should_stop` is asked; True saves all runs and ends
+    the training. Raises ValueError if the program doesn't fit into memory.
+    """
+    every = min(start.config.execution.checkpoint_every for start in starts)
+    lines = [list(start.lines) for start in starts]
+    with plugin_errors():
+        with plugin_errors(part for start in starts for part in start.simulation.setting.parts):
+            members = [Member(start.simulation, start.seed) for start in starts]
+            stack = open_stack(members, [start.snapshot for start in starts])
+            starts = [start._replace(snapshot=None) for start in starts]  # whose memory is the stack's from here on
+            compile_s = stack.compile()
+        yield BuiltBatch(compile_s, stack.device_bytes, device_name(), stack.setting.layout)
+        saved_at = stack.round
+        while not all(stack.resting):
+            began = time.perf_counter()
+            results = stack.advance()
+            seconds = time.perf_counter() - began
+            going = [place for place, rests in enumerate(stack.resting) if not rests]
+            ended = []
+            for place, result in enumerate(results):
+                if result is not None:
+                    lines[place] += result.records
+                    if is_over(starts[place].config, starts[place].simulation, stack.round, lines[place]):
+                        ended.append(place)
+            stopping = should_stop()
+            saving = ended
+            if stopping or stack.round - saved_at >= every:
+                saving, saved_at = going, stack.round
+            for place in ended:
+                stack.rest(place)
+            # Nothing here refers to the snapshots, which take memory, once the receiver has saved them.
+            yield StepResult(
+                [own and own._replace(snapshot=own.snapshot._replace(state=None)) for own in results],
+                [None if error is None else str(error) for error in stack.failures],
+                stack.round,
+                seconds,
+                {place: stack.snapshot(place) for place in saving},
+                ended,
+                stopped=stopping and bool(going),
+            )
+            if stopping:
+                return
+
+
+class BatchTraining:
+    """The training of a batch, as the process that owns the folders sees it.
+
+    Args:
+        batch: the runs.
+        runners: those of their points by number, which write the results.
+        before: the saved runs; None for those that haven't started.
+        number: under which the batch is announced.
+        tries: losses of a worker in a row without progress, and one.
+
+    Attributes:
+        runs: each run's runner, and its method's number and seed.
     """
 
     def __init__(
@@ -48,86 +172,46 @@ class BatchTraining:
         batch: SweepBatch,
         runners: "Mapping[int, Runner]",
         before: Sequence[SavedRun | None],
-        observer: Observer,
+        number: int = 0,
+        tries: int = 1,
     ) -> None:
-        self._batch, self._runners, self._before, self._observer = batch, runners, before, observer
+        self.batch, self.number, self.tries = batch, number, tries
+        self.runs = [(runners[task.point], task.run) for task in batch.tasks]
         self._saved = [
-            state or unstarted(self._runner(run).comparison, run.run)
-            for run, state in zip(batch.tasks, before, strict=True)
+            saved or unstarted(runner.comparison, run) for (runner, run), saved in zip(self.runs, before, strict=True)
         ]
-        self._resting = [False] * len(batch.tasks)
 
-    def task(self, backend: Backend) -> BatchTask:
-        """The batch's work as a generator of calls, for a backend."""
-        # The loop is a generator of calls, so that it is written once and knows nothing of where a batch is trained: it
-        # yields a call (compile, advance, snapshots), the backend makes it and sends the result back, or throws the
-        # call's error in. A local backend calls at once; one with remote workers keeps many such generators waiting and
-        # resumes each when its result arrives. Decisions and writing stay here, in the process that owns the folder.
-        self._observer.compiling()
-        self._handle = backend.open(self._runners, self._batch, [state and state.snapshot for state in self._before])
-        self._before = ()
-        try:
-            yield from self._handle.enter()
-            built: BuiltBatch = yield self._handle.compile
-            for run in self._batch.tasks:
-                self._runner(run).add_built(built, len(self._batch.tasks))
-            self._observer.built(built)
-            yield from self._train()
-        finally:
-            self._handle.close()
+    def starts(self) -> list[RunStart]:
+        """The runs as they start. To be called once, as it gives their states away."""
+        found = []
+        for place, (runner, run) in enumerate(self.runs):
+            saved, config = self._saved[place], runner.comparison.methods[run[0]]
+            snapshot = saved.snapshot if self.batch.tasks[place].round else None
+            simulation, lines = runner.comparison.simulation(run), runner.states[run].lines
+            found.append(RunStart(config, simulation, run[1], snapshot, lines))
+            self._saved[place] = saved._replace(snapshot=saved.snapshot._replace(state=None))
+        return found
 
-    def _train(self) -> BatchTask:
-        runs, saved_at = self._batch.tasks, self._batch.tasks[0].round
-        every = min(self._runner(run).comparison.methods[run.run[0]].execution.checkpoint_every for run in runs)
-        while not all(self._resting):
-            step: StepResult = yield functools.partial(self._handle.advance, tuple(self._resting))
-            self._observer.stepped(step)
-            self._take(step)
-            going = [place for place, rests in enumerate(self._resting) if not rests]
-            over = [place for place in going if self._over(place)]
-            self._observer.written()
-            stopping = self._observer.should_stop()
-            if not stopping:  # or else what follows a run's last round, which may take long, waits for the next session
-                yield from self._end(over)
-                going = [place for place in going if place not in over]
-                self._observer.written()
-            if stopping or step.round - saved_at >= every:
-                yield from self._save(going)
-                saved_at = step.round
-            if stopping and going:
-                raise Stopped
+    def take(self, event: Event) -> None:
+        """Writes what has become of the batch; concludes runs that have ended, unless the user wants to stop.
 
-    def _over(self, place: int) -> bool:
-        run = self._batch.tasks[place]
-        return self._runner(run).over(run.run, self._saved[place].snapshot.round)
-
-    def _take(self, step: StepResult) -> None:
-        """Writes the results of a dispatch, whose time its runs share; runs that have diverged rest."""
-        trained = sum(result is not None for result in step.results)
-        for place, (run, result) in enumerate(zip(self._batch.tasks, step.results, strict=True)):
-            runner, failure = self._runner(run), step.failures[place]
+        What follows a run's last round may take long, and waits for the next session then.
+        """
+        if isinstance(event, BuiltBatch):
+            for runner, _ in self.runs:
+                runner.add_built(event, len(self.runs))
+        if not isinstance(event, StepResult):
+            return
+        trained = sum(result is not None for result in event.results)
+        for place, (runner, run) in enumerate(self.runs):
+            result, failure = event.results[place], event.failures[place]
             if result is not None:
-                self._saved[place] = runner.take(run.run, self._saved[place], result, step.seconds / trained)
-            elif failure is not None and not self._resting[place]:
-                runner.fail(run.run, failure)
-                self._resting[place] = True
-
-    def _end(self, places: list[int]) -> BatchTask:
-        """Saves runs that are over, and lets them rest."""
-        snapshots = yield from self._save(places)
-        for place, snapshot in zip(places, snapshots, strict=True):
-            run = self._batch.tasks[place]
-            self._runner(run).conclude(run.run, snapshot)
-            self._resting[place] = True
-
-    def _save(self, places: list[int]) -> Generator[Callable[[], Any], Any, list[Snapshot]]:
-        if not places:
-            return []
-        snapshots: list[Snapshot] = yield functools.partial(self._handle.snapshots, tuple(places))
-        for place, snapshot in zip(places, snapshots, strict=True):
-            run = self._batch.tasks[place]
-            self._runner(run).save(run.run, self._saved[place]._replace(snapshot=snapshot))
-        return snapshots
-
-    def _runner(self, run: SweepRun) -> "Runner":
-        return self._runners[run.point]
+                self._saved[place] = runner.take(run, self._saved[place], result, event.seconds / trained)
+            elif failure is not None and runner.states[run].failure is None:
+                runner.fail(run, failure)
+        for place in list(event.snapshots):
+            runner, run = self.runs[place]
+            snapshot = event.snapshots.pop(place)  # so that its memory is free before the next dispatch
+            runner.save(run, self._saved[place]._replace(snapshot=snapshot))
+            if place in event.ended and not event.stopped:
+                runner.conclude(run, snapshot)

@@ -18,6 +18,7 @@ from fedjax_bal.runs.output_files import PUT_BACK, FolderError, OutputFiles, unr
 from fedjax_bal.runs.record import check_readable, missing_plugins
 
 _RESULTS, _CURVES, _COSTS, _PAGE = "results.csv", "curves.csv", "costs.json", "sweep.html"
+_PART_COSTS = "costs-{}-of-{}.json"
 _COVERED = (SHEET, _RESULTS, _COSTS)
 _LARGEST_TABLE = 100_000_000  # bytes
 _WORDS = ("point", "method", "status", "failure")  # columns of text
@@ -27,10 +28,14 @@ _AGAIN = "run `fedjax-bal sweep` on its file again to rewrite it"
 
 
 class SweepFolder:
-    """One sweep's files."""
+    """One sweep's files.
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    `part` are the number of a part, from 1, and the number of parts, for a process that trains one of several parts of
+    a sweep: such processes share the folder, and each keeps the costs of its runs in a file of its own.
+    """
+
+    def __init__(self, path: Path, part: tuple[int, int] | None = None) -> None:
+        self.path, self.part = path, part
         self.files = OutputFiles(path, _COVERED)
 
     @property
@@ -60,12 +65,12 @@ class SweepFolder:
         return None
 
     def claimed(self) -> AbstractContextManager[None]:
-        """A context that makes the folder, checks that it is a sweep's or free, and locks it.
+        """A context that makes the folder, checks that it is a sweep's or free, and locks it, or shares it for a part.
 
         Raises:
             FolderError: it can't be written, is in use, or holds something else.
         """
-        return self.files.locked(self._check_owner)
+        return self.files.locked(self._check_owner, shared=self.part is not None)
 
     def conflict(self, text: str, points: Mapping[str, Config]) -> str:
         """What keeps a sweep, given as sweep.yaml and its points by label, from going on here; empty if nothing does.
@@ -188,17 +193,25 @@ class SweepFolder:
         self.files.write(_RESULTS, as_csv(table).encode())
 
     def read_costs(self) -> dict[tuple[str, str, int], dict[str, Any]]:
-        """The costs of each run in earlier sessions, by point, method and seed; empty if the file is damaged."""
-        found = self.files.read_json(_COSTS)
-        try:
-            return {tuple(entry[key] for key in _OF_RUN): _figures(entry) for entry in found["runs"]}
-        except (TypeError, KeyError, AttributeError):
-            return {}
+        """The costs of each run in earlier sessions, by point, method and seed, without those in damaged files."""
+        own = _COSTS if self.part is None else _PART_COSTS.format(*self.part)
+        parts = [] if self.part else sorted(file.name for file in self.path.glob(_PART_COSTS.format("*", "*")))
+        costs: dict[Any, dict[str, Any]] = {}
+        for name in (own, *parts):
+            with contextlib.suppress(TypeError, KeyError, AttributeError):
+                entries = self.files.read_json(name)["runs"]
+                costs |= {tuple(entry[key] for key in _OF_RUN): _figures(entry) for entry in entries}
+        return costs
 
     def write_costs(self, costs: Mapping[tuple[str, str, int], Mapping[str, Any]]) -> None:
-        """Writes the costs of each run's batch."""
+        """Writes the costs of each run's batch, of all runs or of a part's."""
         entries = [{**dict(zip(_OF_RUN, run, strict=True)), **own} for run, own in costs.items()]
-        self.files.write_json(_COSTS, {"runs": entries})
+        if self.part is None:
+            self.files.write_json(_COSTS, {"runs": entries})
+            self.files.remove(_PART_COSTS.format("*", "*"))  # which are in it now
+        else:
+            self.files.remove(SUMS)  # its points change
+            self.files.write_json(_PART_COSTS.format(*self.part), {"runs": entries})
 
     def write_page(self, page: bytes, figures: Mapping[str, str], curves: bytes, tables: Mapping[str, bytes]) -> Path:
         """Replaces the sweep's page, its figures, SVG documents by name, its curves, and its tables by ending."""

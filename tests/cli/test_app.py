@@ -163,6 +163,17 @@ def test_a_dry_run_leaves_no_folder(here):
     assert refused.exit_code == 2 and "--quiet: received it beside --verbose" in refused.output
 
 
+def test_a_part_of_a_sweep_leaves_table_and_page_to_the_whole(here):
+    (here / "grid.yaml").write_text(f"{small_run.TEXT}sweep: [{{partition.samples_per_client: [9998, 9999]}}]\n")
+    for part in ("0/2", "3/2", "1", "a/b", "-1/2"):
+        refused = invoke("sweep", "grid.yaml", f"--part={part}")
+        assert refused.exit_code == 2 and f"--part: received '{part}', must be I/N" in refused.output
+    done = invoke("sweep", "grid.yaml", "--part", "2/2", "--plain")
+    assert done.exit_code == 1 and "part 2 of 2 is done, in runs/small; " in done.output  # no point has so many rows
+    assert "samples_per_client=9999" in done.output and "samples_per_client=9998" not in done.output
+    assert not list(here.glob("runs/small/*.csv")) and not list(here.glob("runs/small/*.html"))
+
+
 def test_another_configuration_takes_the_next_folder_and_says_so(here, monkeypatch):
     def begin(config, path, *_, **__):
         folder = RunFolder(path)

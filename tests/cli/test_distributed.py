@@ -1,6 +1,5 @@
 """One run on several processes: it comes to the same as on one, and nothing is lost when one of them ends."""
 
-import contextlib
 import os
 import re
 import shutil
@@ -174,21 +173,6 @@ def test_processes_that_are_told_different_things_do_not_start(here, argument):
         codes, said = pair.ends()
     assert codes == [2, 2] and all(DIFFERENT[argument] in text for text in said), said
     assert not (here / "two").exists()
-
-
-@pytest.mark.slow
-def test_a_stray_connection_does_no_harm(here):
-    with Pair("two", *SHORT) as pair:
-        port = int(pair.both[0].args[pair.both[0].args.index("--coordinator") + 1].rpartition(":")[2])
-        sent = 0
-        until = time.monotonic() + SECONDS
-        while sent < 3 and time.monotonic() < until:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1) as stray:
-                stray.sendall(b"[" * 100_000 + b"\n")
-                sent += 1
-            time.sleep(0.1)
-        codes, said = pair.ends()
-    assert sent == 3 and codes == [0, 0], said
 
 
 def test_all_that_numbers_depend_on_is_compared(monkeypatch):

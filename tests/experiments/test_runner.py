@@ -20,8 +20,7 @@ import small_run
 
 from fedjax_bal import data, files, load_run
 from fedjax_bal.engine.host import executable
-from fedjax_bal.experiments import Stopped, runner
-from fedjax_bal.experiments.backends import local
+from fedjax_bal.experiments import Stopped, runner, training
 from fedjax_bal.report import build, gallery
 from fedjax_bal.runs import FolderError, RunFolder, checkpoint, checksums, verify
 
@@ -395,7 +394,7 @@ def test_a_run_goes_on_under_the_settings_of_jax_that_it_was_begun_with(copied, 
 def test_a_finished_run_keeps_the_versions_and_the_device_that_trained_it(copied, one, monkeypatch):
     path, config = copied
     monkeypatch.setattr(runner, "versions", lambda: {"jax": "99", "new": "1"})
-    monkeypatch.setattr(local, "device_name", lambda: "another machine")
+    monkeypatch.setattr(training, "device_name", lambda: "another machine")
     small_run.run(path, config)
     assert contents(path) == contents(one[0])
     small_run.run(path, small_run.config(path.parent, *ONE, "training.rounds=6"))
@@ -443,7 +442,7 @@ def test_a_damaged_summary_is_written_anew(undisturbed, tmp_path, damage):
 @pytest.mark.slow
 def test_time_counts_rounds_that_are_not_evaluated_too(tmp_path, monkeypatch):
     ticks = itertools.count()
-    monkeypatch.setattr(local, "time", SimpleNamespace(perf_counter=lambda: float(next(ticks))))
+    monkeypatch.setattr(training, "time", SimpleNamespace(perf_counter=lambda: float(next(ticks))))
     one = small_run.config(tmp_path, "execution.rounds_per_dispatch=1", "methods=[{recipe: fedavg}]", "seeds=[0]")
     small_run.run(tmp_path / "run", one)
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]

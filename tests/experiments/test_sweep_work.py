@@ -12,14 +12,13 @@ from small_sweep import FEDAVG, carry, outcome, read_table, watch
 from small_sweep import sweep as sweep_of
 
 from fedjax_bal.engine.host import executable, stack
-from fedjax_bal.experiments import results_table, setup
+from fedjax_bal.experiments import results_table, setup, training
 from fedjax_bal.experiments.backends import local
-from fedjax_bal.experiments.backends.backend import StepResult
 from fedjax_bal.experiments.results_table import COSTS
 from fedjax_bal.experiments.saved_runs import RunState
-from fedjax_bal.experiments.training import BatchTraining
+from fedjax_bal.experiments.training import BatchTraining, StepResult
 from fedjax_bal.report.sweep_page import build_sweep
-from fedjax_bal.runs import FolderError
+from fedjax_bal.runs import FolderError, SweepFolder, verify
 
 AXES = "sweep: [{training.optimizer.learning_rate: [0.05, 0.2, 1.0e+30]}, {partition.samples_per_client: [40, 40000]}]"
 RATES = "sweep: [{training.optimizer.learning_rate: [0.05, 0.2, 1.0e+30]}]"
@@ -70,13 +69,13 @@ def test_every_run_has_a_row_whatever_came_of_it(finished):
 def test_a_kill_leaves_a_table_of_the_runs_that_are_over(watched):
     path, _, _, tables = watched
     final = read_table(path)
-    # Before each dispatch's runs are concluded. Six can't be set up; of three at a time one diverges in the first
-    # dispatch, and two are done after the second.
-    assert [len(table) for table in tables] == [0, 6 + 1, 6 + 1, 6 + 3, 6 + 4, 6 + 4]
+    # Before each dispatch is written. Six can't be set up; of three at a time one diverges in the first dispatch, and
+    # two are done after the second.
+    assert [len(table) for table in tables] == [6, 6 + 1, 6 + 3, 6 + 4]
     assert all(row["status"] != "unfinished" for table in tables for row in table)
     key = lambda row: (row["point"], row["method"], row["seed"])
     in_the_end = {key(row): row for row in final}
-    assert tables[3] == [row for row in final if key(row) in {key(other) for other in tables[3]}]
+    assert tables[2] == [row for row in final if key(row) in {key(other) for other in tables[2]}]
     alike = lambda row: {name: value for name, value in row.items() if name not in COSTS}
     assert all(alike(row) == alike(in_the_end[key(row)]) for table in tables for row in table)
 
@@ -120,7 +119,7 @@ def test_writing_the_table_takes_a_small_share_of_the_time(tmp_path):
     points = [SimpleNamespace(label=str(number), values={}, config=config) for number in range(400)]
     runner = SimpleNamespace(states={(0, 0): RunState("fedavg", 0)})
     work = SimpleNamespace(broken={}, runners=dict.fromkeys(range(400), runner), lost={}, costs=[])
-    folder = SimpleNamespace(write_results=write, read_costs=dict, write_costs=lambda costs: None)
+    folder = SimpleNamespace(part=None, write_results=write, read_costs=dict, write_costs=lambda costs: None)
     table = results_table.ResultsTable(SimpleNamespace(points=points), folder, work, lambda: now)
     for number in range(300):
         work.broken[number] = "no"
@@ -150,8 +149,7 @@ def test_runs_come_to_what_they_come_to_alone(finished, tmp_path):
 @pytest.mark.slow
 def test_a_stopped_sweep_goes_on_and_does_nothing_twice(finished, tmp_path):
     path, plan = tmp_path / "out", sweep(tmp_path, RATES, FEDAVG)
-    asked = iter((False, True))
-    _, stopped, _ = carry(plan, path, should_stop=lambda: next(asked))
+    _, stopped, _ = carry(plan, path, should_stop=lambda: True)
     assert stopped
     rows, stopped, said = carry(plan, path)
     assert not stopped and "3 runs (1 done or given up before) from" in said  # one diverged in the first dispatch
@@ -256,6 +254,38 @@ def test_more_rounds_and_seeds_come_to_the_same_bits(tmp_path, rounds):
     carry(sweep(tmp_path, RATES.replace("0.05", "0.05, 0.1"), *asked), tmp_path / "out", dry_run=True)
 
 
+@pytest.mark.slow
+def test_three_parts_come_to_one_sweep(tmp_path):
+    plan = sweep(tmp_path, "sweep: [{training.optimizer.learning_rate: [0.05, 0.1, 0.2, 0.4]}]", FEDAVG)
+    rows, _, _ = carry(plan, tmp_path / "whole", most=1)
+    out = tmp_path / "parts"
+    with SweepFolder(out, (9, 9)).claimed():  # as another part, which trains meanwhile
+        labels = [[row["point"] for row in carry(plan, out, part=(number, 3))[0]] for number in (1, 2, 3)]
+        with pytest.raises(FolderError, match="another process is running in this folder"):
+            carry(plan, out)
+    every = [point.label for point in plan.points]
+    assert labels == [[every[0], every[3]], [every[1]], [every[2]]]
+    assert not (out / "results.csv").exists() and not (out / "SHA256SUMS").exists()
+    joined, _, said = carry(plan, out, most=1)
+    assert "4 runs (4 done or given up before)" in said
+    assert outcome(out) == outcome(tmp_path / "whole")
+    times = ("compile_s", "client_updates_per_s", "samples_per_s", "program", "device_bytes")
+    assert [{**row, **dict.fromkeys(times)} for row in joined] == [{**row, **dict.fromkeys(times)} for row in rows]
+    assert all(row["client_updates_per_s"] > 0 for row in joined)
+    assert [file.name for file in out.glob("costs*")] == ["costs.json"]
+    assert [own for own in verify(out) if own.damage or own.remark] == []
+
+
+def test_a_point_that_another_process_trains_is_left_to_it(tmp_path):
+    plan, out = sweep(tmp_path, "sweep: [{training.optimizer.learning_rate: [0.05, 0.1]}]", FEDAVG), tmp_path / "out"
+    first = plan.points[0]
+    out.mkdir()
+    SweepFolder(out).begin(plan.text, plan.configs)
+    with SweepFolder(out).point(first.label).claimed(first.config):
+        [row], stopped, _ = carry(plan, out, part=(1, 2))
+    assert not stopped and row["status"] == "refused" and "another process is running" in row["failure"]
+
+
 def test_another_sweep_is_kept_out(finished, tmp_path):
     path = shutil.copytree(finished[0], tmp_path / "out")
     before = (path / "sweep.yaml").read_bytes(), (path / "results.csv").read_bytes()
@@ -289,11 +319,17 @@ def test_what_does_not_fit_is_halved_and_then_left_out(tmp_path, monkeypatch):
     assert {(row["status"], row["failure"]) for row in rows} == {("failed", "needs 7.0 GB")}
 
 
-def test_the_time_of_a_dispatch_is_shared_by_the_runs_that_were_trained():
-    took = []
-    runner = SimpleNamespace(take=lambda *given: took.append(given[-1]), fail=lambda *given: None)
-    batch = SimpleNamespace(tasks=[SimpleNamespace(point=0, run=(0, seed)) for seed in range(4)])
-    training = BatchTraining(batch, {0: runner}, ["saved"] * 4, None)
-    training._take(StepResult(["result", None, "result", None], [None, "diverged", None, "diverged"], 5, 8.0))
-    training._take(StepResult(["result", None, None, None], [None, "diverged", "diverged", "diverged"], 10, 8.0))
+def test_the_time_of_a_dispatch_is_shared_by_the_runs_that_were_trained(monkeypatch):
+    took, states = [], {(0, seed): RunState("fedavg", seed) for seed in range(4)}
+    monkeypatch.setattr(training, "unstarted", lambda comparison, run: "saved")
+    runner = SimpleNamespace(
+        comparison=None, states=states, take=lambda *given: took.append(given[-1]), fail=lambda *given: None
+    )
+    batch = SimpleNamespace(tasks=[SimpleNamespace(point=0, run=run) for run in states])
+    trained = BatchTraining(batch, {0: runner}, [None] * 4)
+    for results, failures in (
+        (["result", None, "result", None], [None, "diverged", None, "diverged"]),
+        (["result", None, None, None], [None, "diverged", "diverged", "diverged"]),
+    ):
+        trained.take(StepResult(results, failures, 5, 8.0, {}, [], stopped=False))
     assert took == [4.0, 4.0, 8.0]

@@ -41,7 +41,7 @@ def training(root: int) -> list[int]:
         except OSError:
             continue
     below = lambda pid: pid == root or (pid in parents and below(parents[pid]))
-    return [pid for pid, name in names.items() if name.startswith("ray::Worker.advance") and below(pid)]
+    return [pid for pid, name in names.items() if name.startswith("ray::Worker.train") and below(pid)]
 
 
 def lines(out: Path) -> int:

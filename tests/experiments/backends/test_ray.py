@@ -22,8 +22,9 @@ def test_a_worker_is_killed_and_all_comes_to_the_same(tmp_path):
 
         def kill_one():
             trained = any(file.stat().st_size for file in (tmp_path / "out").glob("points/*/metrics.jsonl"))
-            if cluster.workers and trained and not killed:
-                killed.append(cluster.workers[0].pid)
+            busy = [remote.process.pid for remote in cluster.at_work.values() if remote.process]
+            if busy and trained and not killed:
+                killed.append(busy[0])
                 os.kill(killed[0], signal.SIGKILL)
             return False
 

@@ -1,17 +1,19 @@
 """Sweeps on a cluster: workers that get lost, refuse or run out of memory; in this process, without Ray itself."""
 
 import re
+import time
+from collections import deque
+from types import SimpleNamespace
 
 import pytest
 from fake_ray import ActorDiedError, FakeRay
 from small_sweep import FEDAVG, carry, outcome, read_table, sweep, watch
 
-from fedjax_bal.experiments import results_table
-from fedjax_bal.experiments.backends.backend import Stopped
+from fedjax_bal.experiments import results_table, training
 from fedjax_bal.experiments.backends.ray import backend as engine
 from fedjax_bal.experiments.backends.ray import worker
 from fedjax_bal.experiments.backends.ray.backend import RayBackend, Resources
-from fedjax_bal.experiments.backends.ray.messages import Failure
+from fedjax_bal.experiments.training import Started, Stopped
 
 RATES = "sweep: [{training.optimizer.learning_rate: [0.05, 0.1, 0.2]}]"
 
@@ -36,7 +38,7 @@ def far(tmp_path, ray, *, most=2, **options):
 
 
 def dies(*moments):
-    """Makes workers die at some calls, each a name and how many of that name came before."""
+    """Makes workers die after some events, each a name and its number among those of that name."""
 
     def before(name, number):
         if (name, number) in moments:
@@ -51,7 +53,7 @@ def figures(rows):
 
 @pytest.mark.slow
 def test_whoever_is_killed_all_comes_to_the_same(alone, tmp_path, monkeypatch):
-    moments = [("load", 1), ("advance", 2), ("snapshots", 3)]
+    moments = [("Started", 1), ("StepResult", 1), ("BuiltBatch", 3)]
     ray = FakeRay({"CPU": 2.0}, before=dies(*moments))
     monkeypatch.setattr(results_table, "_SHARE", 1e9)
     tables = []
@@ -66,11 +68,7 @@ def test_whoever_is_killed_all_comes_to_the_same(alone, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_a_group_that_never_gets_on_is_given_up_and_the_others_are_done(tmp_path):
-    def before(name, number):
-        if name == "load" and number <= 3:
-            raise ActorDiedError("its process has died")
-
-    rows, _, said = far(tmp_path, FakeRay(before=before))
+    rows, _, said = far(tmp_path, FakeRay(before=dies(*(("Started", number) for number in (1, 2, 3)))))
     assert sorted(row["status"] for row in rows) == ["done", "done", "failed"]
     [failed] = [row for row in rows if row["status"] == "failed"]
     assert failed["failure"] == "its worker was killed, or its machine is gone (tried 3 times without getting on)"
@@ -79,7 +77,7 @@ def test_a_group_that_never_gets_on_is_given_up_and_the_others_are_done(tmp_path
 
 @pytest.mark.slow
 def test_a_stop_saves_what_trains_and_drops_what_waits(alone, tmp_path):
-    asked, ray = iter((False,) * 3 + (True,) * 99), FakeRay({"CPU": 2.0})
+    asked, ray = iter((False,) + (True,) * 99), FakeRay({"CPU": 2.0})
     _, stopped, said = far(tmp_path, ray, should_stop=lambda: next(asked))
     assert stopped and ray.alive == 0 and "finished" not in said
     rows, stopped, _ = far(tmp_path, FakeRay())
@@ -91,21 +89,21 @@ def test_a_stop_saves_what_trains_and_drops_what_waits(alone, tmp_path):
 def test_a_worker_that_hangs_is_named_and_one_stop_ends_it(monkeypatch):
     for name in ("_SILENCE_S", "_STOP_S"):
         monkeypatch.setattr(engine, name, 0.02)
-    monkeypatch.setattr(FakeRay, "wait", lambda self, refs, timeout: ([], refs))
-    said, ended = [], []
+    said, ray = [], FakeRay({"CPU": 2.0})
+    backend = RayBackend(ray, 1, None, said.append)
 
-    def hanging(name):
-        try:
-            yield lambda: engine.Pending(name, True, f"worker {name}", "asked to train")
-        finally:
-            ended.append(name)
+    def send(training):
+        ray.alive += 1
+        actor = SimpleNamespace(alive=True, stop=SimpleNamespace(remote=lambda: None))
+        return engine.RemoteBatch(training, actor, training, time.monotonic(), Started("here", training), built=True)
 
-    backend = RayBackend(FakeRay({"CPU": 2.0}), 1, None, said.append)
+    monkeypatch.setattr(ray, "wait", lambda streams, timeout: ([], streams))
+    monkeypatch.setattr(backend, "_send", send)
     with pytest.raises(Stopped):
-        backend.run_tasks([hanging("1"), hanging("2")], [], lambda: len(said) >= 4)
-    assert ended == ["1", "2"]
+        list(backend.train(deque(["1", "2"]), lambda: len(said) >= 4))
+    assert ray.alive == 0
     for worker_ in "12":
-        own = [text for text in said if text.startswith(f"worker {worker_} hasn't answered for")]
+        own = [text for text in said if text.startswith(f"worker {worker_} on here hasn't answered for")]
         assert ["Ctrl-C ends the sweep" in text for text in own[:2]] == [True] * 2 and "and is ended" in own[-1]
         assert len(own) < 7  # after twice as long each time
 
@@ -113,13 +111,13 @@ def test_a_worker_that_hangs_is_named_and_one_stop_ends_it(monkeypatch):
 def test_what_does_not_fit_there_is_halved_and_then_left_out(tmp_path, monkeypatch):
     tried = []
 
-    def small(self, errands, data_dir):
-        tried.append(len(errands))
-        return Failure("size", "needs 7.0 GB")
+    def refuse(members, snapshots):
+        tried.append(len(members))
+        raise ValueError("needs 7.0 GB")
 
-    monkeypatch.setattr(worker.Worker, "load", small)
+    monkeypatch.setattr(training, "open_stack", refuse)
     rows, _, _ = far(tmp_path, FakeRay(), most=3)
-    assert tried == [3, 1, 2, 1, 1]
+    assert sorted(tried) == [1, 1, 1, 2, 3]
     assert {(row["status"], row["failure"]) for row in rows} == {("failed", "needs 7.0 GB")}
 
 
@@ -134,11 +132,7 @@ def _other_random_numbers(monkeypatch):
 
 
 def _other_data(monkeypatch):
-    change = lambda runner, run, snapshot: engine_errand(runner, run, snapshot)._replace(
-        fingerprint=runner.comparison.fingerprints[run[0]] ^ 1
-    )
-    engine_errand = engine.worker_job
-    monkeypatch.setattr(engine, "worker_job", change)
+    monkeypatch.setattr(engine, "WorkerJob", lambda *own: worker.WorkerJob(*own)._replace(fingerprint=own[3] ^ 1))
 
 
 def _no_data(monkeypatch):
@@ -152,12 +146,12 @@ def _broken(monkeypatch):
     def broken(*_):
         raise KeyError("a mistake of ours")
 
-    monkeypatch.setattr(worker.Worker, "compile", broken)
+    monkeypatch.setattr(worker, "train_batch", broken)
 
 
 REFUSED = [
-    (_other_jax, "has jax 0.9.9 in place of .*; install the same versions on all machines"),
-    (_other_random_numbers, "has jax_random_seed_offset 5 in place of 0; .* set the same JAX_\\* variables"),
+    (_other_jax, "on .*: jax 0.9.9 in place of .*; install the same versions on all machines"),
+    (_other_random_numbers, "on .*: jax_random_seed_offset 5 in place of 0; .* set the same JAX_\\* variables"),
     (_other_data, "on .*: images, labels, partition or traces are others there than here"),
     (_no_data, "on .*: dataset: there is no folder data"),
     (_broken, "the worker failed: KeyError: 'a mistake of ours'"),
@@ -170,7 +164,7 @@ def test_what_is_wrong_with_a_machine_is_told(tmp_path, monkeypatch, spoil, mess
     spoil(monkeypatch)
     ray = FakeRay()
     rows, stopped, _ = far(tmp_path, ray, most=3)
-    assert not stopped and ray.alive == 0 and ray.calls.get("load", 0) <= 1
+    assert not stopped and ray.alive == 0 and ray.seen == {"Started": 1}
     assert {row["status"] for row in rows} == {"failed"}
     for row in rows:
         assert re.search(message, row["failure"])

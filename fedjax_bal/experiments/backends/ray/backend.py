@@ -1,40 +1,34 @@
 """The backend that trains batches of runs on a Ray cluster, each in a worker process of its own."""
 
-import contextlib
+import dataclasses
 import os
+import pickle
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping
 from typing import Any, NamedTuple
 
-from fedjax_bal.engine.host import Snapshot
-from fedjax_bal.experiments.backends.backend import BatchRefused, BatchTask, Stopped, WorkerLost
-from fedjax_bal.experiments.backends.ray.messages import (
-    Failure,
-    WorkerInfo,
-    differing_versions,
-    installed_versions,
-    worker_job,
+import jax
+
+from fedjax_bal.config import resolved_yaml
+from fedjax_bal.experiments.backends.ray.worker import Worker, WorkerJob, installed_versions
+from fedjax_bal.experiments.training import (
+    BatchRefused,
+    BatchTraining,
+    BuiltBatch,
+    Event,
+    Started,
+    StepResult,
+    Stopped,
+    WorkerLost,
 )
-from fedjax_bal.experiments.backends.ray.worker import Worker
-from fedjax_bal.experiments.grouping import SweepBatch
-from fedjax_bal.experiments.runner import Runner
 from fedjax_bal.plugins import loaded_plugins
 
 _PATIENCE_S = 0.5  # between two checks whether the user wants to stop
 _SILENCE_S = 300.0  # without an answer, after which a worker is named; again after twice as long, and so on
 _STOP_S = 60.0  # that a worker may take for its rounds once the user wants to stop
-_LONGER = 2  # times the longest answer so far are allowed, too
-
-
-class Pending(NamedTuple):
-    """A request that a worker is working on."""
-
-    ref: Any  # Ray's reference to the result
-    keep: bool  # whether to wait for it when the user wants to stop
-    who: str  # works on it, in words
-    asked: str  # of it, in words
+_LONGER = 2  # times the longest wait for an answer so far are allowed, too
 
 
 class Resources(NamedTuple):
@@ -47,6 +41,25 @@ class Resources(NamedTuple):
         """Number of such workers that a machine has room for at a time."""
         room = int(machine.get("CPU", 0)) // self.cpus
         return min(room, int(machine.get("GPU", 0)) // self.gpus) if self.gpus else room
+
+
+@dataclasses.dataclass
+class RemoteBatch:
+    """A batch in a worker."""
+
+    training: BatchTraining
+    worker: Any  # Ray's handle
+    stream: Any  # Ray's generator of references to the events
+    heard: float  # when the last event arrived, or else the batch was sent
+    process: Started | None = None  # None before there is room for it
+    built: bool = False
+    named_s: float = 0.0  # how long it had been silent when the user was told
+
+    def __str__(self) -> str:
+        """The worker, in words."""
+        if self.process is None:
+            return "a worker that the cluster may have no room for"
+        return f"worker {self.process.pid} on {self.process.node}"
 
 
 class RayBackend:
@@ -66,10 +79,17 @@ class RayBackend:
         warn: Callable[[str], None] = lambda text: print(text, file=sys.stderr),
     ) -> None:
         self.ray, self.devices, self.data_dir, self.warn = ray, devices, data_dir, warn
-        self.needs = _needs(self._machines(), devices)
-        self.workers: list[WorkerInfo] = []  # that train at the moment
+        machines = self._machines()
+        with_gpus = any(machine.get("GPU", 0) >= 1 for machine in machines)
+        self.needs = Resources(1, devices) if with_gpus else Resources(devices, 0)
+        self.at_work: dict[Any, RemoteBatch] = {}  # by their streams
         if not self.places:
-            raise ValueError(_too_small(self._machines(), devices, self.needs))
+            kind = "GPU" if with_gpus else "CPU"
+            most = max((int(machine.get(kind, 0)) for machine in machines), default=0)
+            raise ValueError(
+                f"--engine ray: a group of runs asks for {devices} {kind}(s) of one machine, but the largest of the "
+                f"cluster's {len(machines)} has {most}: ask for fewer with --devices"
+            )
 
     @property
     def places(self) -> int:
@@ -85,207 +105,108 @@ class RayBackend:
             f"{self.devices} {kind}{'s' * (self.devices > 1)} each"
         )
 
-    def open(
-        self, runners: Mapping[int, Runner], batch: SweepBatch, snapshots: Sequence[Snapshot | None]
-    ) -> "RemoteHandle":
-        """Asks for a worker for a batch."""
-        return RemoteHandle(self, runners, batch, snapshots)
+    def train(
+        self, waiting: deque[BatchTraining], should_stop: Callable[[], bool]
+    ) -> Generator[tuple[BatchTraining, Event], None, None]:
+        """Trains as many batches at a time as there are places, and one more waits in Ray's own queue."""
+        asked_at: float | None = None  # when the user wanted to stop
+        longest_s, unfinished = 0.0, False
+        try:
+            while waiting or self.at_work:
+                while waiting and asked_at is None and len(self.at_work) <= self.places:
+                    remote = self._send(waiting.popleft())
+                    self.at_work[remote.stream] = remote
+                ready = self.ray.wait(list(self.at_work), timeout=_PATIENCE_S)[0] if self.at_work else []
+                for stream in ready:
+                    remote, event, now = self.at_work[stream], self._next(stream), time.monotonic()
+                    if isinstance(event, Started):
+                        remote.process = event
+                    else:  # the time until there is room for a worker says nothing of others
+                        longest_s = max(longest_s, now - remote.heard)
+                    remote.heard = now
+                    remote.built = remote.built or isinstance(event, BuiltBatch)
+                    unfinished = unfinished or (isinstance(event, StepResult) and event.stopped)
+                    if event is None or isinstance(event, Exception):
+                        self._end(remote)
+                    if event is not None:
+                        yield remote.training, event
 
-    def run_tasks(
-        self, tasks: Iterable[BatchTask], batches: Iterable[SweepBatch], should_stop: Callable[[], bool]
-    ) -> None:
-        """Runs tasks to their ends, as many at a time as there are places, and one more that waits for the next."""
-        del batches
-        waiting, under_way, asked = deque(tasks), _UnderWay(self.ray, self.warn), False
-        left = 0
-        with contextlib.closing(under_way):
-            while waiting or under_way.tasks:
-                while waiting and not asked and len(under_way.tasks) <= self.places:
-                    under_way.begin(waiting.popleft())
-                under_way.go_on()
-                asked = asked or under_way.stopped > 0 or should_stop()
-                if asked:
-                    left += len(waiting) + under_way.drop_idle() + under_way.drop_silent()
+                if asked_at is None and should_stop():
+                    asked_at = time.monotonic()
+                    for remote in list(self.at_work.values()):
+                        remote.worker.stop.remote()
+                for remote in list(self.at_work.values()):
+                    silent_s = time.monotonic() - remote.heard
+                    if silent_s > max(_SILENCE_S, 2 * remote.named_s, _LONGER * longest_s):
+                        remote.named_s = silent_s
+                        self.warn(
+                            f"{remote} hasn't answered for {silent_s / 60:.0f} minutes; Ctrl-C ends the sweep, and the "
+                            "same command goes on from the last checkpoints"
+                        )
+                    if asked_at is None:
+                        continue
+                    # The user wants to stop: what doesn't train yet has nothing to save.
+                    enough = max(_STOP_S, _LONGER * longest_s)
+                    hangs = min(silent_s, time.monotonic() - asked_at) > enough
+                    if hangs:
+                        self.warn(
+                            f"{remote} hasn't answered for {enough:.0f} s and is ended; its rounds since the last "
+                            "checkpoint are lost"
+                        )
+                    if hangs or not remote.built:
+                        self._end(remote)
+                        unfinished = True
+                if asked_at is not None and waiting:
                     waiting.clear()
-        if left or under_way.stopped:
+                    unfinished = True
+        finally:
+            for remote in list(self.at_work.values()):
+                self._end(remote)
+        if unfinished:
             raise Stopped
+
+    def _send(self, training: BatchTraining) -> RemoteBatch:
+        """Asks for a worker, and sends it a batch."""
+        jobs = [
+            WorkerJob(
+                resolved_yaml(runner.config),
+                *run,
+                runner.comparison.fingerprint(run),
+                jax.device_get(start.snapshot),
+                list(start.lines),
+            )
+            for (runner, run), start in zip(training.runs, training.starts(), strict=True)
+        ]
+        # Two calls at a time: `stop` must be heard while `train` works.
+        options = {"num_cpus": self.needs.cpus, "num_gpus": self.needs.gpus, "max_restarts": 0, "max_concurrency": 2}
+        worker = self.ray.remote(Worker).options(max_task_retries=0, **options)
+        worker = worker.remote(self.devices, self.needs.gpus > 0, os.getcwd(), loaded_plugins())
+        train = worker.train.options(num_returns="streaming")
+        stream = train.remote(installed_versions(), pickle.dumps(jobs), self.data_dir)
+        return RemoteBatch(training, worker, stream, time.monotonic())
+
+    def _next(self, stream: Any) -> Event | None:
+        """The next event of a stream that has one; None at its end."""
+        errors = self.ray.exceptions
+        try:
+            return self.ray.get(next(stream))
+        except StopIteration:
+            return None
+        except errors.RayTaskError as error:
+            cause = getattr(error, "cause", None) or error
+            if isinstance(cause, BatchRefused | ValueError | MemoryError):
+                return cause
+            return BatchRefused(f"the worker failed: {type(cause).__name__}: {_line(cause)}")
+        except errors.RayError as error:
+            return _lost(error)
+
+    def _end(self, remote: RemoteBatch) -> None:
+        """Ends a worker, or the wait for one."""
+        del self.at_work[remote.stream]
+        self.ray.kill(remote.worker)
 
     def _machines(self) -> list[Mapping[str, float]]:
         return [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
-
-
-class _UnderWay:
-    """Tasks in progress, each of which waits for one result."""
-
-    def __init__(self, ray: Any, warn: Callable[[str], None]) -> None:
-        self.ray, self.warn = ray, warn
-        self.tasks: dict[Pending, BatchTask] = {}  # by the request that they wait for
-        self.began: dict[Pending, float] = {}  # when each request was made
-        self.named: dict[Pending, float] = {}  # how long it had taken when the user was told
-        self.longest_s = 0.0  # of the requests that are answered
-        self.stop_asked: float | None = None  # when the user's wish to stop arrived here
-        self.stopped = 0  # tasks that ended early because the user wants to stop
-
-    def begin(self, task: BatchTask) -> None:
-        """Starts a task."""
-        self._step(task, lambda: next(task))
-
-    def go_on(self) -> None:
-        """Waits a little, and resumes the tasks whose results have arrived."""
-        refs = {pending.ref: pending for pending in self.tasks}
-        ready, _ = self.ray.wait(list(refs), timeout=_PATIENCE_S) if refs else ([], [])
-        self._name_silent()
-        for ref in ready:
-            task = self.tasks.pop(refs[ref])
-            self.longest_s = max(self.longest_s, time.monotonic() - self.began.pop(refs[ref]))
-            try:
-                value = self._received(ref)
-            except Exception as error:  # the task knows after which errors it can go on
-                self._step(task, lambda task=task, error=error: task.throw(error))
-            else:
-                self._step(task, lambda task=task, value=value: task.send(value))
-
-    def drop_idle(self) -> int:
-        """Ends the tasks that don't train yet; returns their number."""
-        return self._drop([pending for pending in self.tasks if not pending.keep])
-
-    def drop_silent(self) -> int:
-        """Ends the tasks whose workers have had long enough since the user wanted to stop; returns their number."""
-        now = time.monotonic()
-        self.stop_asked = self.stop_asked or now
-        enough = max(_STOP_S, _LONGER * self.longest_s)
-        silent = [own for own in self.tasks if now - max(self.began[own], self.stop_asked) > enough]
-        for pending in silent:
-            self.warn(
-                f"{pending.who} hasn't answered for {enough:.0f} s ({pending.asked}) and is ended; its rounds since "
-                "the last checkpoint are lost"
-            )
-        return self._drop(silent)
-
-    def _name_silent(self) -> None:
-        """Names the workers that haven't answered for long."""
-        now = time.monotonic()
-        for pending in self.tasks:
-            waited = now - self.began[pending]
-            if waited > max(_SILENCE_S, 2 * self.named.get(pending, 0.0), _LONGER * self.longest_s):
-                self.named[pending] = waited
-                self.warn(
-                    f"{pending.who} hasn't answered for {waited / 60:.0f} minutes ({pending.asked}); Ctrl-C ends the "
-                    "sweep, and the same command goes on from the last checkpoints"
-                )
-
-    def _drop(self, dropped: Sequence[Pending]) -> int:
-        for pending in dropped:
-            self.tasks.pop(pending).close()
-        return len(dropped)
-
-    def close(self) -> None:
-        """Ends all tasks at once."""
-        while self.tasks:
-            self.tasks.popitem()[1].close()
-
-    def _step(self, task: BatchTask, step: Callable[[], Callable[[], Pending]]) -> None:
-        try:
-            call = step()
-        except StopIteration:
-            return
-        except Stopped:
-            self.stopped += 1
-            return
-        pending = call()
-        self.tasks[pending], self.began[pending] = task, time.monotonic()
-
-    def _received(self, ref: Any) -> Any:
-        errors = self.ray.exceptions
-        try:
-            value = self.ray.get(ref)
-        except errors.RayTaskError as error:
-            cause = getattr(error, "cause", None) or error
-            raise BatchRefused(f"the worker failed: {type(cause).__name__}: {_line(cause)}") from error
-        except errors.RayError as error:
-            raise _lost(error) from error
-        if isinstance(value, Failure):
-            raise {"memory": MemoryError, "size": ValueError, "refused": BatchRefused}[value.kind](value.text)
-        return value
-
-
-class RemoteHandle:
-    """A batch of runs in a worker of a cluster."""
-
-    def __init__(
-        self,
-        cluster: RayBackend,
-        runners: Mapping[int, Runner],
-        batch: SweepBatch,
-        snapshots: Sequence[Snapshot | None],
-    ) -> None:
-        self._cluster, self._about = cluster, None
-        self._jobs = [
-            worker_job(runners[task.point], task.run, snapshot)
-            for task, snapshot in zip(batch.tasks, snapshots, strict=True)
-        ]
-        needs = cluster.needs
-        options = {"num_cpus": needs.cpus, "num_gpus": needs.gpus, "max_restarts": 0, "max_task_retries": 0}
-        worker = cluster.ray.remote(Worker).options(**options)
-        self._worker = worker.remote(cluster.devices, needs.gpus > 0, os.getcwd(), loaded_plugins())
-
-    def enter(self) -> BatchTask:
-        """Waits for a worker, and makes it load the data."""
-        about: WorkerInfo = yield lambda: self._pending(self._worker.about.remote(), "to start", keep=False)
-        other = differing_versions(installed_versions(), about.versions)
-        if other:
-            raise BatchRefused(
-                f"{about.node} has {other}; install the same versions on all machines, and set the same JAX_* "
-                "variables where its workers start"
-            )
-        self._about = about
-        self._cluster.workers.append(about)
-        try:
-            request = lambda: self._worker.load.remote(self._jobs, self._cluster.data_dir)
-            yield lambda: self._pending(request(), "to load the data", keep=False)
-        except BatchRefused as error:
-            raise BatchRefused(f"on {about.node}: {error}") from error
-        self._jobs = []
-
-    def compile(self) -> Pending:
-        """Compiles the program."""
-        return self._pending(self._worker.compile.remote(), "to compile", keep=False)
-
-    def advance(self, resting: Sequence[bool]) -> Pending:
-        """Runs the next rounds."""
-        return self._pending(self._worker.advance.remote(resting), "to train", keep=True)
-
-    def snapshots(self, places: Sequence[int]) -> Pending:
-        """Snapshots of some of the runs, with their states."""
-        return self._pending(self._worker.snapshots.remote(places), "to send its state", keep=True)
-
-    def _pending(self, ref: Any, asked: str, *, keep: bool) -> Pending:
-        about = self._about
-        who = (
-            "a worker that the cluster may have no room for" if about is None else f"worker {about.pid} on {about.node}"
-        )
-        return Pending(ref, keep, who, f"asked {asked}")
-
-    def close(self) -> None:
-        """Ends the worker, or the wait for one."""
-        if self._about is not None:
-            self._cluster.workers.remove(self._about)
-            self._about = None
-        self._cluster.ray.kill(self._worker)
-
-
-def _needs(machines: Sequence[Mapping[str, float]], devices: int) -> Resources:
-    """GPUs if the cluster has any, else cores."""
-    return Resources(1, devices) if any(machine.get("GPU", 0) >= 1 for machine in machines) else Resources(devices, 0)
-
-
-def _too_small(machines: Sequence[Mapping[str, float]], devices: int, needs: Resources) -> str:
-    kind = "GPU" if needs.gpus else "CPU"
-    most = max((int(machine.get(kind, 0)) for machine in machines), default=0)
-    return (
-        f"--engine ray: a group of runs asks for {devices} {kind}(s) of one machine, but the largest of the cluster's "
-        f"{len(machines)} has {most}: ask for fewer with --devices"
-    )
 
 
 def _lost(error: Exception) -> Exception:

@@ -1,44 +1,40 @@
 """The process that trains a batch of runs on a machine of a cluster; it writes nothing."""
 
 import contextlib
-import functools
 import os
+import pickle
+import platform
 import socket
-from collections.abc import Callable, Sequence
-from typing import Any
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
 from fedjax_bal.caches import keep_compiled_programs
 from fedjax_bal.config import build_config, parse_yaml
-from fedjax_bal.engine.host import Member
-from fedjax_bal.experiments.backends.local import LocalBatch
-from fedjax_bal.experiments.backends.ray.messages import (
-    Failure,
-    WorkerInfo,
-    WorkerJob,
-    installed_versions,
-    writable,
-)
+from fedjax_bal.engine.host import Snapshot
+from fedjax_bal.experiments.environment import numeric_settings, versions
 from fedjax_bal.experiments.setup import SharedInputs, set_up
+from fedjax_bal.experiments.training import BatchRefused, Event, RunStart, Started, StepResult, train_batch
 from fedjax_bal.jax_setup import settle_process, split_cpu
 from fedjax_bal.plugins import load_plugins
 from fedjax_bal.registry import PluginError, described, plugin_errors
 from fedjax_bal.target import target_platform
 
+_SAME = ("fedjax_bal", "jax", "jaxlib", "numpy")
 
-def _explained(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A method whose errors are returned as data."""
 
-    @functools.wraps(method)
-    def tried(self: "Worker", *arguments: Any) -> Any:
-        try:
-            with plugin_errors():
-                return method(self, *arguments)
-        except (ValueError, OSError, MemoryError, RuntimeError) as error:
-            return _failure(error, loading=self.batch is None)
+class WorkerJob(NamedTuple):
+    """A run that a worker is to train."""
 
-    return tried
+    config: str  # as YAML: a configuration's classes are made when the package is imported, and can't be sent
+    method: int
+    seed: int
+    fingerprint: np.ndarray  # of the data that it is to be trained on
+    snapshot: Snapshot | None  # on the host; None for a run that hasn't started
+    lines: list[Mapping[str, Any]]  # metrics of the rounds that were evaluated before
 
 
 class Worker:
@@ -46,59 +42,84 @@ class Worker:
 
     def __init__(self, devices: int, gpus: bool, place: str, plugins: Sequence[str] = ()) -> None:
         self.devices, self.gpus, self.plugins = devices, gpus, plugins
-        self.batch: LocalBatch | None = None
+        self.asked = threading.Event()
         with contextlib.suppress(OSError):
             os.chdir(place)  # where the sweep was started, for relative paths
         _start_jax(devices, gpus)
 
-    @_explained
-    def about(self) -> WorkerInfo:
-        """Loads the plug-ins, to which messages may refer; returns machine and versions of this worker."""
-        load_plugins(self.plugins)
-        return WorkerInfo(socket.gethostname(), os.getpid(), installed_versions())
+    def stop(self) -> None:
+        """Asks for the end of training after this dispatch; called while `train` works."""
+        self.asked.set()
 
-    @_explained
-    def load(self, jobs: Sequence[WorkerJob], data_dir: str | None) -> Failure | None:
-        """Reads the data and builds the runs of a batch; returns a failure, if any."""
-        missing = _missing_gpus(self.devices) if self.gpus else None
-        if missing:
-            return Failure("refused", missing)
-        inputs = SharedInputs(data_dir, self.devices)
-        configs = {own.config: build_config(parse_yaml(own.config, "job"), [], "job") for own in jobs}
-        made = {text: set_up(config, inputs=inputs) for text, config in configs.items()}
-        pairs = [(made[own.config], own) for own in jobs]
-        if any((known.fingerprint((own.method, own.seed)) != own.fingerprint).any() for known, own in pairs):
-            return Failure(
-                "refused",
-                "images, labels, partition or traces are others there than here: put the same files into the same "
-                "folder on all machines",
-            )
-        members = [Member(known.simulation((own.method, own.seed)), own.seed) for known, own in pairs]
-        if len(members) > 1 and any(member.simulation.keeps_memory_on_host for member in members):
-            return Failure("size", "what clients remember doesn't fit onto the devices")
-        self.batch = LocalBatch(members, [writable(own.snapshot) for own in jobs])
-        return None
+    def train(self, needed: Mapping[str, str], jobs: bytes, data_dir: str | None) -> Iterator[Event]:
+        """Trains a batch, and yields what becomes of it, with arrays on the host.
 
-    @_explained
-    def compile(self) -> Any:
-        """Compiles the program."""
-        return self._loaded.compile()
+        `jobs` is a pickled list of `WorkerJob`s: it may refer to plug-ins, and to another NumPy than that of this
+        machine, and is opened once the plug-ins are loaded and the versions are those `needed`.
 
-    @_explained
-    def advance(self, resting: Sequence[bool]) -> Any:
-        """Runs the next rounds."""
-        return self._loaded.advance(resting)
+        Raises:
+            BatchRefused: the batch can't be trained here.
+            ValueError: it doesn't fit onto the devices.
+            MemoryError: there isn't enough memory.
+        """
+        node = socket.gethostname()
+        yield Started(node, os.getpid())
+        try:
+            training = train_batch(self._load(needed, jobs, data_dir), self.asked.is_set)
+        except (ValueError, OSError, RuntimeError) as error:
+            raise BatchRefused(f"on {node}: {described(error)}") from error
+        del jobs
+        try:
+            for event in training:
+                if isinstance(event, StepResult):
+                    event = event._replace(snapshots=jax.device_get(event.snapshots))
+                yield event
+        except (PluginError, OSError, RuntimeError) as error:
+            if "RESOURCE_EXHAUSTED" in str(error):
+                raise MemoryError(str(error)) from error
+            raise BatchRefused(described(error)) from error
 
-    @_explained
-    def snapshots(self, places: Sequence[int]) -> Any:
-        """Snapshots of some of the runs, with their states."""
-        return jax.device_get(self._loaded.snapshots(places))
+    def _load(self, needed: Mapping[str, str], jobs: bytes, data_dir: str | None) -> list[RunStart]:
+        """Reads the data and builds the runs of a batch; raises ValueError for what is another here."""
+        with plugin_errors():
+            load_plugins(self.plugins)
+            here = installed_versions()
+            other = [
+                f"{name} {here.get(name, 'missing')} in place of {version}"
+                for name, version in needed.items()
+                if here.get(name) != version
+            ]
+            if other:
+                raise ValueError(
+                    f"{', '.join(other)}; install the same versions on all machines, and set the same JAX_* variables "
+                    "where workers start"
+                )
+            if self.gpus and target_platform() == "cpu":
+                raise ValueError(
+                    "the machine has a GPU, but jax can't use it: install jax for its GPUs there, as in jax[cuda13]"
+                )
+            if jax.device_count() < self.devices:
+                raise ValueError(f"jax sees {jax.device_count()} of the {self.devices} devices that were asked for")
+            opened: list[WorkerJob] = pickle.loads(jobs)
+            inputs = SharedInputs(data_dir, self.devices)
+            texts = dict.fromkeys(job.config for job in opened)
+            made = {text: set_up(build_config(parse_yaml(text, "job"), [], "job"), inputs=inputs) for text in texts}
+            starts = []
+            for job in opened:
+                known, run = made[job.config], (job.method, job.seed)
+                if (known.fingerprint(run) != job.fingerprint).any():
+                    raise ValueError(
+                        "images, labels, partition or traces are others there than here: put the same files into the "
+                        "same folder on all machines"
+                    )
+                config, simulation = known.methods[job.method], known.simulation(run)
+                starts.append(RunStart(config, simulation, job.seed, job.snapshot, job.lines))
+            return starts
 
-    @property
-    def _loaded(self) -> LocalBatch:
-        if self.batch is None:
-            raise ValueError("nothing is loaded; call load first")
-        return self.batch
+
+def installed_versions() -> dict[str, str]:
+    """The versions and jax's settings that a worker's results, and messages to it, depend on."""
+    return {"Python": platform.python_version(), **{name: versions()[name] for name in _SAME}, **numeric_settings()}
 
 
 def _start_jax(devices: int, gpus: bool) -> None:
@@ -107,22 +128,3 @@ def _start_jax(devices: int, gpus: bool) -> None:
         jax.config.update("jax_platforms", "cpu")
         split_cpu(devices)
     keep_compiled_programs(lambda text: None)
-
-
-def _missing_gpus(devices: int) -> str | None:
-    if target_platform() == "cpu":
-        return "the machine has a GPU, but jax can't use it: install jax for its GPUs there, as in jax[cuda13]"
-    if jax.device_count() < devices:
-        return f"jax sees {jax.device_count()} of the {devices} devices that were asked for"
-    return None
-
-
-def _failure(error: Exception, *, loading: bool) -> Failure:
-    text = str(error) or type(error).__name__
-    if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in text:
-        return Failure("memory", text)
-    if isinstance(error, ValueError) and not isinstance(
-        error, PluginError
-    ):  # once all is loaded, only a program that doesn't fit into memory raises one
-        return Failure("refused" if loading else "size", text)
-    return Failure("refused", described(error))
