@@ -22,16 +22,17 @@ def finite_number(name: str, value: Any, low: float = 0.0, high: float = math.in
         Traceback (most recent call last):
         ValueError: mu: received nan, must be a finite number of at least 0
     """
-    if is_number(value) and vanishes(value):
+    number = is_number(value) or isinstance(value, np.floating | np.integer)
+    if number and vanishes(value):
         raise ValueError(f"{name}: received {value!r}, which is 0 in 32 bits; set it to 0, or to a larger number")
-    if not is_number(value) or not abs(value) <= LARGEST or not low <= value <= high:
+    if not number or not abs(value) <= LARGEST or not low <= value <= high:
         at_least = f" of at least {low:g}" if math.isfinite(low) else ""
         bound = f" from {low:g} to {high:g}" if math.isfinite(high) else at_least
         raise ValueError(f"{name}: received {value!r}, must be a finite number{bound}")
     return float(value)
 
 
-def vanishes(value: float) -> bool:
+def vanishes(value: Any) -> bool:
     """Tells whether a number that isn't 0 is 0 on the devices.
 
     Example:

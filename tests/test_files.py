@@ -110,3 +110,16 @@ def test_a_file_system_need_not_bring_folders_to_disk(tmp_path, monkeypatch, cod
     else:
         write_atomically(tmp_path / "file", b"1")
     assert (tmp_path / "file").read_bytes() == b"1"
+
+
+def test_only_regular_files_are_opened_and_none_is_read_beyond_its_limit(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path, message in ((tmp_path / "pipe", "is a pipe"), ("/dev/zero", "is a device"), (tmp_path, "is a directory")):
+        with pytest.raises(OSError, match=message):
+            files.open_file(path)
+    with pytest.raises(OSError, match="null"):
+        files.open_file("a\0b")
+    (tmp_path / "file").write_bytes(b"12345")
+    assert files.read_bytes(tmp_path / "file", 5) == b"12345"
+    with pytest.raises(OSError, match="is longer than 4 bytes"):
+        files.read_bytes(tmp_path / "file", 4)

@@ -5,7 +5,7 @@ from fedjax_bal.data.adapters import from_arrays, from_huggingface, from_tf_data
 from fedjax_bal.data.augmentation import augment, copy_options, extra_bytes
 from fedjax_bal.data.batches import gather, join, normalised, over_rows, repeat, without_lone_rows
 from fedjax_bal.data.description import Description, describe, size_bins
-from fedjax_bal.data.errors import DataError
+from fedjax_bal.data.errors import DataError, reading
 from fedjax_bal.data.federation import federate
 from fedjax_bal.data.held_out import carve, carve_share, hold_out, rows_by_share
 from fedjax_bal.data.inputs import are_tokens, check_images, check_one_type, checked_examples
@@ -59,6 +59,7 @@ __all__ = [
     "partition",
     "prepared_status",
     "read_arrays",
+    "reading",
     "repeat",
     "resolve",
     "rows_by_share",

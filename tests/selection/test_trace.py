@@ -87,7 +87,7 @@ WRONG = {
     "twice": ("round,client,available\n0,1,1\n0,1,0\n", "has more than one line for round 0, client 1"),
     "nobody": ("round,client,available\n0,1,0\n", "no client is ever available"),
     "large table": ("round,client\n2000000,2000000\n", "a table of 4,000,004,000,001 places; at most 1,000,000,000"),
-    "quotes": ('round,client\n"0,0\n', "not CSV"),
+    "quotes": ('round,client\n"0,0\n', "unexpected end"),
 }
 
 
@@ -107,12 +107,12 @@ def test_other_numbers_of_clients_are_refused(tmp_path):
 
 
 ARRAYS = {
-    "one dimension": ({"available": np.ones(3)}, r"shape \(3,\), must have 2 dimension"),
-    "no numbers": ({"available": np.array([["a"]])}, "its array is of type <U1, must be of numbers"),
-    "objects": ({"available": np.array([[None]])}, "of type object, must be of numbers; nothing is unpickled"),
+    "one dimension": ({"available": np.ones(3)}, r"shape \(3,\) .*must have 2 dimension"),
+    "no numbers": ({"available": np.array([["a"]])}, "<U1, must .* of numbers"),
+    "objects": ({"available": np.array([[None]])}, "never opened"),
     "fractions": ({"available": np.full((2, 2), 0.5)}, "holds other numbers than 0 and 1"),
     "not finite": ({"available": np.full((2, 2), np.nan)}, "numbers that are not finite"),
-    "nothing": ({"available": np.zeros((0, 3))}, r"shape \(0, 3\) of float64, must have 1 to"),
+    "nothing": ({"available": np.zeros((0, 3))}, r"shape \(0, 3\) of float64, must"),
     "other names": ({"a": TABLE, "b": TABLE}, "holds 'a', 'b', must hold one array, or one called available"),
 }
 
@@ -128,7 +128,7 @@ def test_wrong_arrays_are_refused(tmp_path, name):
 def test_hostile_npz_files_are_refused_before_they_take_memory(tmp_path):
     file = tmp_path / "trace.npz"
     header = "{'descr': '|b1', 'fortran_order': False, 'shape': (%d, 1000000), }"
-    for rounds, message in ((10**9, "must have 1 to 1,000,000,000 bytes"), (900, "is cut off; its array needs 900,")):
+    for rounds, message in ((10**9, "1000000000000000 bytes"), (900, "900000000 bytes")):
         content = (header % rounds).ljust(117) + "\n"
         with zipfile.ZipFile(file, "w") as archive:
             prefix = b"\x93NUMPY\x01\x00" + len(content).to_bytes(2, "little")
@@ -137,20 +137,20 @@ def test_hostile_npz_files_are_refused_before_they_take_memory(tmp_path):
             trace(file)
     for content in (b"", b"PK\x03\x04 and no more", b"\x80\x04K\x01."):
         file.write_bytes(content)
-        with pytest.raises(ValueError, match="can't be read as an npz file"):
+        with pytest.raises(ValueError, match="is no npz file"):
             trace(file)
 
 
 def test_files_that_are_none_or_too_large_are_refused(tmp_path, monkeypatch):
-    with pytest.raises(ValueError, match="nowhere.csv: there is no such file"):
+    with pytest.raises(ValueError, match="nowhere.csv: .*No such file"):
         trace(tmp_path / "nowhere.csv")
-    with pytest.raises(ValueError, match="is not a file"):
+    with pytest.raises(ValueError, match="is a directory"):
         trace(tmp_path)
     (tmp_path / "trace.csv").write_bytes(b"round,client\n\xff\xfe\n")
-    with pytest.raises(ValueError, match="is not text in UTF-8"):
+    with pytest.raises(ValueError, match="trace.csv: .*utf-8"):
         trace(tmp_path / "trace.csv")
     monkeypatch.setattr(tables, "LARGEST_TEXT", 10)
-    with pytest.raises(ValueError, match="has 16 bytes, a CSV file may have 10; write an array into an npz"):
+    with pytest.raises(ValueError, match="is longer than 10 bytes"):
         trace(tmp_path / "trace.csv")
     with pytest.raises(ValueError, match="at_end: received 'wrap'; allowed: repeat, hold"):
         trace(tmp_path / "trace.csv", at_end="wrap")

@@ -1,6 +1,6 @@
 """Checks of the arguments that partition schemes share."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from numbers import Real
 from typing import Annotated, Any
 
@@ -45,19 +45,6 @@ def checked_alpha(alpha: float) -> float:
     """Returns the concentration of a Dirichlet law, at most 1e12."""
     checked = checked_number("alpha", alpha, lambda value: 0 < value < np.inf, "a finite number above 0")
     return min(checked, _LARGEST_ALPHA)
-
-
-def checked_sigma(sigma: float) -> float:
-    """Returns the standard deviation of the logarithm of sizes."""
-    rule = "a number from 0 to 20, the standard deviation of the logarithm"
-    return checked_number("sigma", sigma, lambda value: 0 <= value <= 20, rule)
-
-
-def check_word(name: str, value: Any, allowed: Sequence[str]) -> None:
-    """Raises unless the value is one of the allowed words."""
-    if value not in allowed:
-        *others, last = map(repr, allowed)
-        raise ValueError(f"{name}={value!r}; expected {', '.join(others)} or {last}.")
 
 
 def check_clients_below_rows(num_clients: int, total: int) -> None:

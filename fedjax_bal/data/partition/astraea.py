@@ -5,11 +5,11 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from fedjax_bal.data.partition.arguments import check_word, checked_pool
+from fedjax_bal.data.partition.arguments import checked_pool
 from fedjax_bal.data.partition.dealing import class_quotas, deal_quotas
 from fedjax_bal.data.partition.sizes import client_sizes
 from fedjax_bal.data.readers.idx import MERGED_CHARACTERS
-from fedjax_bal.validate import whole_number
+from fedjax_bal.validate import one_of, whole_number
 
 _COMMON = {"e": 12.70, "t": 9.06, "a": 8.17, "o": 7.51, "i": 6.97, "n": 6.75, "s": 6.33, "h": 6.09, "r": 5.99}
 _USUAL = {"d": 4.25, "l": 4.03, "c": 2.78, "u": 2.76, "m": 2.41, "w": 2.36, "f": 2.23, "g": 2.02, "y": 1.97}
@@ -152,8 +152,8 @@ def letter_shares(num_classes: int, digits: str = "uniform", case: str = "insens
         English Wikipedia". The counts of that corpus are not published; these are common figures for English text.
     """
     num_classes = whole_number("num_classes", num_classes)
-    check_word("digits", digits, ("uniform", "rare", "none"))
-    check_word("case", case, ("insensitive", "split"))
+    one_of("digits", digits, ("uniform", "rare", "none"))
+    one_of("case", case, ("insensitive", "split"))
     if num_classes == len(MERGED_CHARACTERS):
         return _emnist_shares(digits, case)
     if (digits, case) != ("uniform", "insensitive"):
@@ -177,7 +177,7 @@ def _shares_by_rank(num_classes: int) -> np.ndarray:
 
 
 def _shares(law: str, num_classes: int, digits: str, case: str) -> np.ndarray:
-    check_word("classes", law, ("balanced", "letters"))
+    one_of("classes", law, ("balanced", "letters"))
     if law == "letters":
         return letter_shares(num_classes, digits, case)
     return np.full(num_classes, 1 / num_classes)

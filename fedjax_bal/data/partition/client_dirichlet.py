@@ -5,15 +5,10 @@ from typing import Literal
 
 import numpy as np
 
-from fedjax_bal.data.partition.arguments import (
-    Concentration,
-    check_word,
-    checked_alpha,
-    checked_even_pool,
-    checked_pool,
-)
+from fedjax_bal.data.partition.arguments import Concentration, checked_alpha, checked_even_pool, checked_pool
 from fedjax_bal.data.partition.dealing import client_counts, deal_by_class, shuffled
 from fedjax_bal.data.partition.sizes import client_sizes
+from fedjax_bal.validate import one_of
 
 _LEAST_SHARE, _TINY = 1e-12, 1e-300
 _AT_ONCE, _CELLS = 64, 4_000_000
@@ -74,7 +69,7 @@ def client_dirichlet(
         are filled one after another.
     """
     num_clients, by_class, quotas = checked_pool(rng, labels, num_clients)
-    check_word("prior", prior, ("uniform", "global"))
+    one_of("prior", prior, ("uniform", "global"))
     shares = quotas / quotas.sum() if prior == "global" else np.full(len(quotas), 1 / len(quotas))
     concentration = checked_alpha(alpha) * np.maximum(len(quotas) * shares, _LEAST_SHARE)
     held = client_sizes(rng, sizes, int(quotas.sum()), num_clients, sigma, least, values, quantiles)

@@ -4,10 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedjax_bal.data.partition.arguments import check_word
 from fedjax_bal.data.partition.sizes import apportioned
 from fedjax_bal.data.row_numbers import cut
-from fedjax_bal.validate import whole_number
+from fedjax_bal.validate import one_of, whole_number
 
 _FITTING_STEPS = 50
 _ENOUGH = 0.9  # of the usual total; below it classes that run out would change what the set is for
@@ -66,7 +65,7 @@ def deal_quotas(
     `"even"`: every client has the classes in the shares of the whole set, to within about a row. `"iid"`: rows are
     dealt at random. `"random"`: each client has its own class law, the whole set's times independent weights.
     """
-    check_word("local", local, ("even", "iid", "random"))
+    one_of("local", local, ("even", "iid", "random"))
     drawn = [rows[:quota] for rows, quota in zip(shuffled(rng, by_class), quotas, strict=True)]
     if local == "random":
         laws = _skewed(rng, quotas, len(sizes), local_skew)
@@ -85,7 +84,7 @@ def _in_turn(rng: np.random.Generator, sizes: np.ndarray) -> np.ndarray:
 
 def _skewed(rng: np.random.Generator, quotas: np.ndarray, num_clients: int, local_skew: str) -> np.ndarray:
     """Draws the clients' class laws before they are fitted, `Float[N, C]`, not normalised."""
-    check_word("local_skew", local_skew, ("uniform", "exponential"))
+    one_of("local_skew", local_skew, ("uniform", "exponential"))
     shape = num_clients, len(quotas)
     # Above 0, so that every class can be fitted.
     return quotas * (1 - rng.random(shape) if local_skew == "uniform" else rng.standard_exponential(shape) + 1e-12)

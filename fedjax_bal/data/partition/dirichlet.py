@@ -5,9 +5,9 @@ from typing import Literal
 
 import numpy as np
 
-from fedjax_bal.data.partition.arguments import Concentration, check_word, checked_alpha, checked_pool, checked_room
+from fedjax_bal.data.partition.arguments import Concentration, checked_alpha, checked_pool, checked_room
 from fedjax_bal.data.partition.dealing import deal_by_class, deal_to_owners, shuffled
-from fedjax_bal.validate import whole_number
+from fedjax_bal.validate import one_of, whole_number
 
 _MAX_REDRAWS, _MAX_SHARES_DRAWN = 100, 3 * 10**7
 _CBFL_THRESHOLD = 5
@@ -64,7 +64,7 @@ def dirichlet(
     num_clients, by_class, sizes = checked_pool(rng, labels, num_clients)
     whole_number("min_size", min_size, low=0)
     alpha = checked_alpha(alpha)
-    check_word("form", form, ("balanced", "plain", "cbfl"))
+    one_of("form", form, ("balanced", "plain", "cbfl"))
     if form == "cbfl":
         counts = _draw_cbfl(rng, sizes, num_clients, alpha)
         return deal_by_class(shuffled(rng, by_class), counts)

@@ -9,11 +9,10 @@ from typing import Any, Literal
 import numpy as np
 
 from fedjax_bal.data.errors import DataError
-from fedjax_bal.data.partition.arguments import check_word
 from fedjax_bal.data.partition.dealing import deal_by_class, shuffled
 from fedjax_bal.data.readers.npz import read_arrays
 from fedjax_bal.files import parse_json, read_bytes
-from fedjax_bal.validate import check_generator, checked_labels, whole_number
+from fedjax_bal.validate import check_generator, checked_labels, one_of, whole_number
 
 _LARGEST_TEXT = 2**24  # bytes; an npz file holds more in less
 _AS_JSON = (  # rewrites what Python and NumPy print as JSON
@@ -73,7 +72,7 @@ def file(
     """
     check_generator(rng)
     labels, num_clients = checked_labels(labels), whole_number("num_clients", num_clients)
-    check_word("holds", holds, ("rows", "counts"))
+    one_of("holds", holds, ("rows", "counts"))
     path = Path(file)
     lists = _read_npz(path) if path.suffix == ".npz" else _read_text(path, num_clients)
     if not len(lists):

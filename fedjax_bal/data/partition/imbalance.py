@@ -5,8 +5,9 @@ from typing import Literal
 
 import numpy as np
 
-from fedjax_bal.data.partition.arguments import check_word, checked_number, checked_pool
+from fedjax_bal.data.partition.arguments import checked_number, checked_pool
 from fedjax_bal.data.partition.dealing import shuffled
+from fedjax_bal.validate import one_of
 
 
 def long_tailed(
@@ -52,8 +53,8 @@ def long_tailed(
     _, by_class, available = checked_pool(rng, labels, 1)
     rule = "a number of at least 1, the largest class over the smallest (where a paper writes 0.01, this is 100)"
     factor = checked_number("imbalance_factor", imbalance_factor, lambda value: 1 <= value < 1e12, rule)
-    check_word("order", order, ("label", "frequency", "random"))
-    check_word("profile", profile, ("exponential", "step"))
+    one_of("order", order, ("label", "frequency", "random"))
+    one_of("profile", profile, ("exponential", "step"))
     kept = np.empty_like(available)
     ranked = _ranked(rng, available, order)
     kept[ranked] = _sizes(available[ranked], factor, profile)

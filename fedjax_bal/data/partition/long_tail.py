@@ -4,8 +4,9 @@ import math
 
 import numpy as np
 
-from fedjax_bal.data.partition.arguments import checked_number, checked_pool
+from fedjax_bal.data.partition.arguments import checked_pool
 from fedjax_bal.data.partition.dealing import deal_by_class, shuffled
+from fedjax_bal.validate import finite_number
 
 
 def long_tail(
@@ -46,8 +47,7 @@ def long_tail(
         which allows 10 or 100 clients.
     """
     num_clients, by_class, sizes = checked_pool(rng, labels, num_clients)
-    rule = "a number from 0 to 1, the share of each class's main clients"
-    alpha = checked_number("alpha", alpha, lambda value: 0 <= value <= 1, rule)
+    alpha = finite_number("alpha", alpha, 0, 1)
     if num_clients % len(sizes):
         raise ValueError(
             f"num_clients={num_clients} for {len(sizes)} classes; every class has the same number of main clients: "

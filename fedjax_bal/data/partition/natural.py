@@ -4,9 +4,8 @@ from typing import Literal
 
 import numpy as np
 
-from fedjax_bal.data.partition.arguments import check_word
 from fedjax_bal.data.row_numbers import cut, rows_by_label
-from fedjax_bal.validate import check_generator, checked_labels, whole_number
+from fedjax_bal.validate import check_generator, checked_labels, one_of, whole_number
 
 
 def natural(
@@ -42,7 +41,7 @@ def natural(
     """
     check_generator(rng)
     labels = checked_labels(labels)
-    check_word("choose", choose, ("random", "largest"))
+    one_of("choose", choose, ("random", "largest"))
     rows, _, sizes = rows_by_label(_checked_owners(owners, len(labels)))
     enough = np.flatnonzero(sizes >= whole_number("min_size", min_size))
     num_clients = len(enough) if num_clients is None else whole_number("num_clients", num_clients)

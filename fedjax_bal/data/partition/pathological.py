@@ -5,10 +5,10 @@ from typing import Literal
 
 import numpy as np
 
-from fedjax_bal.data.partition.arguments import check_clients_below_rows, check_word, checked_pool
+from fedjax_bal.data.partition.arguments import check_clients_below_rows, checked_pool
 from fedjax_bal.data.partition.dealing import deal_by_class, shuffled
 from fedjax_bal.data.row_numbers import MAX_ROWS, cut, even_sizes
-from fedjax_bal.validate import whole_number
+from fedjax_bal.validate import one_of, whole_number
 
 _REDRAWS = 20
 _CLIENTS_AT_ONCE = 2**16
@@ -62,7 +62,7 @@ def pathological(
     """
     num_clients, by_class, sizes = checked_pool(rng, labels, num_clients)
     classes = classes_of_clients(classes_per_client, num_clients, len(sizes))
-    check_word("form", form, ("rebafl", "niid_bench"))
+    one_of("form", form, ("rebafl", "niid_bench"))
     if form == "rebafl":
         samples = _checked_samples(samples_per_client, classes, int(sizes.sum()))
         return _take_consecutive(rng, by_class, sizes, classes, samples)

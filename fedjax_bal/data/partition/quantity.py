@@ -5,10 +5,10 @@ from typing import Literal
 
 import numpy as np
 
-from fedjax_bal.data.partition.arguments import checked_alpha, checked_number, checked_room, checked_sigma
+from fedjax_bal.data.partition.arguments import checked_alpha, checked_room
 from fedjax_bal.data.partition.sizes import apportioned, empirical_sizes, lognormal_sizes, refuse_unused
 from fedjax_bal.data.row_numbers import cut
-from fedjax_bal.validate import check_generator, checked_labels, whole_number
+from fedjax_bal.validate import check_generator, checked_labels, finite_number, one_of, whole_number
 
 _STEEPEST = 1000
 _NEGLIGIBLE = 1e-12  # share of the largest weight that gets no row of any set
@@ -82,7 +82,7 @@ def quantity(
         total, num_clients, least = checked_room(len(labels), num_clients, least)
         held = apportioned(_weights(rng, sizes, num_clients, alpha, exponent), total, least)
     refuse_unused(sizes, values, quantiles)
-    checked_sigma(sigma)
+    finite_number("sigma", sigma, 0, 20)
     return cut(rng.permutation(len(labels))[: held.sum()], held)
 
 
@@ -91,11 +91,8 @@ def _weights(rng: np.random.Generator, law: str, num_clients: int, alpha: float,
     if law == "dirichlet":
         return _cleared(rng.dirichlet(np.full(num_clients, checked_alpha(alpha))))
     if law not in ("power", "exponential"):
-        raise ValueError(
-            f"sizes={law!r}; expected 'dirichlet', 'power', 'exponential', 'lognormal', 'empirical' or 'given'."
-        )
-    rule = f"a number from {-_STEEPEST} to {_STEEPEST}"
-    exponent = checked_number("exponent", exponent, lambda value: abs(value) <= _STEEPEST, rule)
+        one_of("sizes", law, ("dirichlet", "power", "exponential", "lognormal", "empirical", "given"))
+    exponent = finite_number("exponent", exponent, -_STEEPEST, _STEEPEST)
     place = np.arange(num_clients)
     logs = exponent * (np.log(place + 1) if law == "power" else place)
     return _cleared(np.exp(logs - logs.max()))

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_bal.data.partition.arguments import check_clients_below_rows, check_word, checked_room, checked_sigma
+from fedjax_bal.data.partition.arguments import check_clients_below_rows, checked_room
 from fedjax_bal.data.row_numbers import even_sizes
-from fedjax_bal.validate import whole_number
+from fedjax_bal.validate import finite_number, one_of, whole_number
 
 _LARGEST_SCALE = 1e307
 
@@ -63,8 +63,8 @@ def client_sizes(
 
     Equal sizes ignore `sigma` and `least`, which are checked all the same.
     """
-    sigma, least = checked_sigma(sigma), whole_number("least", least)
-    check_word("sizes", law, ("equal", "lognormal", "empirical"))
+    sigma, least = finite_number("sigma", sigma, 0, 20), whole_number("least", least)
+    one_of("sizes", law, ("equal", "lognormal", "empirical"))
     refuse_unused(law, values, quantiles)
     if law == "empirical":
         return empirical_sizes(rng, total, num_clients, values, quantiles, least)
@@ -111,7 +111,7 @@ def lognormal_sizes(
         Astraea, Table I, "Instagram uploads". That sample is not at hand; uploads of 952 public accounts have a mean
         of 71.5, a median of 31.5 and a coefficient of variation of 1.61, so sigma lies between 1.13 and 1.28.
     """
-    sigma = checked_sigma(sigma)
+    sigma = finite_number("sigma", sigma, 0, 20)
     total, num_clients, least = checked_room(total, num_clients, least)
     return apportioned(np.exp(sigma * rng.standard_normal(num_clients)), total, least)
 

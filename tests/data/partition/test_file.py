@@ -162,7 +162,7 @@ def test_files_that_are_none(tmp_path):
     (tmp_path / "clients.txt").write_bytes(b"1\xff")
     with pytest.raises(DataError, match="is no partition"):
         read(tmp_path / "clients.txt")
-    with pytest.raises(ValueError, match="holds='classes'; expected 'rows' or 'counts'"):
+    with pytest.raises(ValueError, match="holds: received 'classes'"):
         read(tmp_path / "clients.txt", holds="classes")
     np.savez(tmp_path / "rows.npz", train_0=[0, 1], train_1=[2], test_0=[3], test_1=[4])
     with pytest.raises(DataError, match="two arrays have the same number"):

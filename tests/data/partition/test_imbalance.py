@@ -72,7 +72,7 @@ def test_a_wrong_factor_is_refused(factor):
 
 
 def test_unknown_words():
-    with pytest.raises(ValueError, match="profile='exp'; expected 'exponential' or 'step'"):
+    with pytest.raises(ValueError, match="profile: received 'exp'"):
         long_tailed(rng(), np.zeros(4, int), 2, "exp")
-    with pytest.raises(ValueError, match="order='x'; expected 'label', 'frequency' or 'random'"):
+    with pytest.raises(ValueError, match="order: received 'x'"):
         long_tailed(rng(), np.zeros(4, int), 2, order="x")

@@ -119,11 +119,11 @@ def test_which_rows_is_random_but_how_many_is_not():
         (12, 0.9, "num_clients=12 for 10 classes; .* take a multiple of 10, as 20"),
         (3, 0.9, "num_clients=3 for 10 classes; .* as 10"),
         (0, 0.9, "num_clients: received 0, must be an integer of at least 1"),
-        (10, 1.1, "alpha=1.1; expected a number from 0 to 1"),
-        (10, -0.1, "alpha=-0.1"),
-        (10, float("nan"), "alpha=nan"),
-        (10, True, "alpha=True"),
-        (10, "0.9", "alpha='0.9'"),
+        (10, 1.1, "alpha: received 1.1"),
+        (10, -0.1, "alpha: received -0.1"),
+        (10, float("nan"), "alpha: received nan"),
+        (10, True, "alpha: received True"),
+        (10, "0.9", "alpha: received '0.9'"),
     ],
 )
 def test_refusals(clients, alpha, message):

@@ -48,7 +48,7 @@ def test_small_owners_can_be_left_out():
         ({"clients": 2, "min_size": 3}, "2 clients, but 1 writers or users have at least 3 rows"),
         ({"clients": 0}, "num_clients: received 0"),
         ({"clients": 2, "min_size": 0}, "min_size: received 0"),
-        ({"clients": 2, "choose": "smallest"}, "choose='smallest'; expected 'random' or 'largest'"),
+        ({"clients": 2, "choose": "smallest"}, "choose: received 'smallest'"),
         ({"clients": 2, "owners": None}, "natural needs a data set that says whose its images are"),
         ({"clients": 2, "owners": OWNERS[:3]}, r"owners has shape \(3,\) .*; expected 8 integers"),
         ({"clients": 2, "owners": OWNERS / 2}, "float64; expected 8 integers"),
