@@ -120,7 +120,7 @@ def test_run_writes_everything_and_says_where(here):
         "checkpoints",
         ".lock",
     }
-    assert written == own | {"execution.json", "tables.csv", "tables.md", "tables.tex"}
+    assert written == own | {"execution.json", "tables.csv", "tables.tex"}
     HTMLParser().feed((folder / "report.html").read_text())
 
     (folder / "report.html").unlink()
