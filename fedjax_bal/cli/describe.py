@@ -1,12 +1,10 @@
-"""The command `fedjax-bal data describe`: a data set and a partition in numbers, as text and as a picture."""
+"""The command `fedjax-bal data describe`: a data set and a partition in numbers, and as a picture."""
 
 import difflib
 import json
-import shutil
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -14,13 +12,8 @@ from fedjax_bal.caches import drawing
 from fedjax_bal.cli.arguments import DataDir, Plugins, is_change
 from fedjax_bal.files import check_replaceable
 
-if TYPE_CHECKING:
-    import numpy as np
-
-    from fedjax_bal.data import Description
-
 _MOST_NAMED, _SHOWN_OF_MANY = 20, 5
-_LONGEST_NAME, _LONGEST_BAR = 18, 30
+_MOST_DRAWN = 200  # clients of a picture
 _PICTURES = (".png", ".svg")
 
 
@@ -42,54 +35,84 @@ def describe(
     plugin: Plugins = None,
 ) -> Iterator[str]:
     """Describe a data set and a partition: classes, sizes, imbalance, and who holds what."""
-    changes = [_placed(argument) for argument in arguments if is_change(argument)]
-    what = _the_one([argument for argument in arguments if not is_change(argument)])
-    _check_picture(out)
-    from fedjax_bal.data import DATASETS
+    import numpy as np
 
-    alone = what in DATASETS and partition is None
+    from fedjax_bal.config import UnresolvedConfig
+    from fedjax_bal.data import DATASETS, load
+    from fedjax_bal.data import describe as in_numbers
+    from fedjax_bal.experiments import split_rows
+    from fedjax_bal.metrics import evenly_spaced
+
+    named = [argument for argument in arguments if not is_change(argument)]
+    if len(named) != 1:
+        raise ValueError(
+            f"data describe: received {len(named)} names ({', '.join(named) or 'none'}); give one configuration or "
+            "data set, and changes to it as key=value"
+        )
+    # Keys without a dot are the partition's, unless a section has that name.
+    changes = [
+        text if "." in (key := text.partition("=")[0]) or key in UnresolvedConfig.model_fields else f"partition.{text}"
+        for text in arguments
+        if is_change(text)
+    ]
+    alone = named[0] in DATASETS and partition is None
     others = [change for change in changes if not change.startswith("dataset.")]
     if alone and others:
         raise ValueError(f"data describe: received {others[0]!r}, but no partition; give one with --partition SCHEME")
-    config = _config(what, partition, changes)
-    dataset, description = _drawn(config, data_dir, partitioned=not alone)
-    title = config.dataset.name if description is None else f"{config.dataset.name}: {_in_words(config.partition)}"
-    yield from _text(dataset, description, title, _others(config))
     if out is not None:
+        if alone:
+            raise ValueError(f"--out: received {str(out)!r}, but a picture shows a partition: add --partition SCHEME")
+        if out.suffix.lower() not in _PICTURES:
+            raise ValueError(f"--out: received {str(out)!r}, must end in {' or '.join(_PICTURES)}")
+        if not out.parent.is_dir():
+            raise ValueError(f"--out: there is no folder {str(out.parent)!r}; make it first")
+        check_replaceable(out)
+    config = _config(named[0], partition, changes)
+    dataset = load(config.dataset.name, data_dir, **config.dataset.parameters)
+    classes = len(dataset.class_names)
+    counts = {
+        "training": np.bincount(dataset.train_labels, minlength=classes),
+        "test": np.bincount(dataset.test_labels, minlength=classes),
+    }
+    title, description = config.dataset.name, None
+    if not alone:
+        pool, rows, _ = split_rows(dataset, config)
+        parts = [np.searchsorted(pool.rest, own) for own in rows]  # `rest` is in ascending order
+        description = in_numbers(pool.labels[pool.rest], parts, classes)
+        title += f": {_in_words(config.partition)}"
+        counts["clients"] = description.class_counts.sum(axis=0)
+
+    yield title
+    yield f"{len(dataset.train_labels):,} training and {len(dataset.test_labels):,} test samples"
+    yield ""
+    yield f"{'class':<18}" + "".join(f"{name:>10}" for name in counts)
+    places = list(range(classes))
+    if classes > _MOST_NAMED:
+        ranked = (-list(counts.values())[-1 if description else 0]).argsort(kind="stable").tolist()
+        places = ranked[:_SHOWN_OF_MANY] + ranked[-_SHOWN_OF_MANY:]
+    for rank, place in enumerate(places):
+        if classes > _MOST_NAMED and rank == _SHOWN_OF_MANY:
+            yield f"... {classes - len(places):,} classes in between"
+        name = " ".join(dataset.class_names[place].split())
+        yield f"{name:<18.17}" + "".join(f"{column[place]:>10,}" for column in counts.values())
+    if description is not None:
+        yield ""
+        yield from _clients(description)
+    different = [
+        own.name
+        for own in map(config.for_method, range(len(config.methods)))
+        if any(getattr(own, key) != getattr(config, key) for key in ("dataset", "partition", "auxiliary"))
+    ]
+    if different:
+        yield f"methods with other data: {', '.join(different)}"
+    if out is not None and description is not None:
         with drawing():
             from fedjax_bal.report import write_partition_picture
 
-            write_partition_picture(out, dataset, description, title)
+            shown = evenly_spaced(len(description.class_counts), _MOST_DRAWN)
+            clients = [f"{number:,}" for number in shown]
+            write_partition_picture(out, description.class_counts[shown], clients, dataset.class_names, title)
         yield f"picture: {out}"
-
-
-def _the_one(named: Sequence[str]) -> str:
-    if len(named) == 1:
-        return named[0]
-    raise ValueError(
-        f"data describe: received {len(named)} names ({', '.join(named) or 'none'}); give one configuration or data "
-        "set, and changes to it as key=value"
-    )
-
-
-def _placed(change: str) -> str:
-    """A change with its full path: keys without a dot are the partition's, unless a section has that name."""
-    from fedjax_bal.config import UnresolvedConfig
-
-    key = change.partition("=")[0]
-    return change if "." in key or key in UnresolvedConfig.model_fields else f"partition.{change}"
-
-
-def _check_picture(out: Path | None) -> None:
-    if out is None:
-        return
-    if out.suffix.lower() not in _PICTURES:
-        raise ValueError(f"--out: received {str(out)!r}, must end in {' or '.join(_PICTURES)}")
-    if not out.parent.is_dir():
-        raise ValueError(f"--out: there is no folder {str(out.parent)!r}; make it first")
-    if out.is_dir():
-        raise ValueError(f"--out: {str(out)!r} is a folder; give the name of a file")
-    check_replaceable(out)
 
 
 def _config(what: str, scheme: str | None, changes: Sequence[str]) -> Any:
@@ -99,14 +122,8 @@ def _config(what: str, scheme: str | None, changes: Sequence[str]) -> Any:
     if what in DATASETS:
         # All else is the quickstart's, but for the server's rows; a cohort of one fits any number of clients.
         wanted = f"partition={{scheme: {json.dumps('iid' if scheme is None else scheme)}, clients: 10, seed: 0}}"
-        others = [
-            f"dataset.name={what}",
-            "selection.clients_per_round=1",
-            "auxiliary.per_class=0",
-            "partition=null",
-            wanted,
-        ]
-        return load_config(None, [*others, *changes], needs=False)
+        others = [f"dataset.name={what}", "selection.clients_per_round=1", "auxiliary.per_class=0", "partition=null"]
+        return load_config(None, [*others, wanted, *changes], needs=False)
     if not Path(what).exists() and not what.endswith((".yaml", ".yml")) and what not in builtin_configs():
         near = difflib.get_close_matches(what, [*DATASETS, *builtin_configs()], 1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
@@ -117,27 +134,12 @@ def _config(what: str, scheme: str | None, changes: Sequence[str]) -> Any:
     return load_config(what, [*schemes, *changes], needs=False)
 
 
-def _drawn(config: Any, data_dir: Path | None, *, partitioned: bool) -> "tuple[Any, Description | None]":
-    """The data set, and the partition in numbers if one is wanted."""
-    import numpy as np
-
-    from fedjax_bal.data import describe as in_numbers
-    from fedjax_bal.data import load
-    from fedjax_bal.experiments import split_rows
-
-    dataset = load(config.dataset.name, data_dir, **config.dataset.parameters)
-    if not partitioned:
-        return dataset, None
-    pool, rows, _ = split_rows(dataset, config)
-    parts = [np.searchsorted(pool.rest, own) for own in rows]  # `rest` is in ascending order
-    return dataset, in_numbers(pool.labels[pool.rest], parts, len(dataset.class_names))
-
-
 def _in_words(wanted: Any) -> str:
     """A partition in one line: the values that differ from the defaults."""
     fields = type(wanted).model_fields
+    written = lambda value: f"{value:g}" if isinstance(value, float) else str(value)
     changes = [
-        f"{key}={_value(getattr(wanted, key))}"
+        f"{key}={written(getattr(wanted, key))}"
         for key in fields
         if key not in ("scheme", "clients", "seed") and getattr(wanted, key) != fields[key].default
     ]
@@ -145,107 +147,23 @@ def _in_words(wanted: Any) -> str:
     return ", ".join([f"{wanted.scheme}, {clients}", *changes, f"seed={wanted.seed}"])
 
 
-def _value(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:g}"
-    return value if isinstance(value, str) else json.dumps(value)
-
-
-def _others(config: Any) -> list[str]:
-    """The methods of a configuration whose data differ from those described."""
-    sections = ("dataset", "partition", "auxiliary")
-    own = [config.for_method(index) for index in range(len(config.methods))]
-    return [each.name for each in own if any(getattr(each, key) != getattr(config, key) for key in sections)]
-
-
-def _text(dataset: Any, description: "Description | None", title: str, others: Sequence[str]) -> Iterator[str]:
-    yield title
-    yield f"{len(dataset.train_labels):,} training and {len(dataset.test_labels):,} test samples"
-    yield ""
-    yield from _class_table(dataset, description)
-    if description is not None:
-        yield ""
-        yield from _size_lines(description)
-        yield ""
-        yield from _imbalance_lines(description)
-    if others:
-        yield f"methods with other data: {', '.join(others)}"
-
-
-def _class_table(dataset: Any, description: "Description | None") -> Iterator[str]:
+def _clients(description: Any) -> Iterator[str]:
+    """The sizes, classes and imbalance of the clients of a partition."""
     import numpy as np
-
-    classes = len(dataset.class_names)
-    columns = {
-        "training": np.bincount(dataset.train_labels, minlength=classes),
-        "test": np.bincount(dataset.test_labels, minlength=classes),
-    }
-    if description is not None:
-        columns["clients"] = description.class_counts.sum(axis=0)
-    ranked = columns["training" if description is None else "clients"]
-    yield f"{'class':<{_LONGEST_NAME}}" + "".join(f"{name:>10}" for name in columns)
-    for label in _shown(ranked):
-        if label is None:
-            yield f"... {classes - 2 * _SHOWN_OF_MANY:,} classes in between"
-            continue
-        numbers = "".join(f"{counts[label]:>10,}" for counts in columns.values())
-        name = _short(dataset.class_names[label])
-        yield f"{name:<{_LONGEST_NAME}}{numbers}  {_bar(ranked[label], ranked.max())}".rstrip()
-
-
-def _shown(counts: "np.ndarray") -> "list[int | None]":
-    """All classes in their order; of many the largest, None, and the smallest."""
-    if len(counts) <= _MOST_NAMED:
-        return list(range(len(counts)))
-    falling = (-counts).argsort(kind="stable").tolist()
-    return [*falling[:_SHOWN_OF_MANY], None, *falling[-_SHOWN_OF_MANY:]]
-
-
-def _size_lines(description: "Description") -> Iterator[str]:
-    import numpy as np
-
-    from fedjax_bal.data import size_bins
 
     sizes, held = description.sizes, (description.class_counts > 0).sum(axis=1)
+    low, quarter, median, more, high = np.percentile(sizes, [0, 25, 50, 75, 100])
     yield (
-        f"samples of a client: {sizes.min():,} to {sizes.max():,}, median {np.median(sizes):,.0f}, "
-        f"mean {sizes.mean():,.1f}"
+        f"samples of a client: {low:,.0f} to {high:,.0f}, median {median:,.0f}, quartiles {quarter:,.0f} and "
+        f"{more:,.0f}, mean {sizes.mean():,.1f}"
     )
-    edges = size_bins(sizes)
-    clients = np.histogram(sizes, edges)[0]
-    for low, high, number in zip(edges[:-1], edges[1:], clients, strict=True):
-        span = f"{low:,}" if high == low + 1 else f"{low:,} to {high - 1:,}"
-        yield f"{span:>22} {number:>7,}  {_bar(number, clients.max())}".rstrip()
     yield f"classes of a client: {held.min()} to {held.max()}, mean {held.mean():.1f}"
     if description.unused:
         yield f"samples that no client has: {description.unused:,}"
     if description.repeated:
         yield f"samples counted again because several clients have them: {description.repeated:,}"
-
-
-def _imbalance_lines(description: "Description") -> Iterator[str]:
-    low, high = (float(value) for value in (description.kl_of_clients.min(), description.kl_of_clients.max()))
-    mean = float(description.kl_of_clients.mean())
+    kls = description.kl_of_clients
     yield f"KL from even classes, in nats (0 is even): {description.kl_of_all:.3f} for all clients together;"
-    yield f"    of a client {low:.3f} to {high:.3f}, mean {mean:.3f}"
+    yield f"    of a client {kls.min():.3f} to {kls.max():.3f}, mean {kls.mean():.3f}"
     yield f"MID {description.mid:.3f}: imbalance of all classes, from 0 (even) to 1 (a single class)"
     yield f"WCS {description.wcs:.3f}: how alike clients' classes are to those of all, 1 (the same) and less"
-
-
-def _bar(value: int, largest: int) -> str:
-    width = max(8, min(_LONGEST_BAR, shutil.get_terminal_size().columns - 52))
-    filled = round(width * value / max(largest, 1))
-    return _sign() * (max(filled, 1) if value else 0)
-
-
-def _sign() -> str:
-    try:
-        "\N{FULL BLOCK}".encode(sys.stdout.encoding or "ascii")
-    except (LookupError, UnicodeEncodeError):
-        return "#"
-    return "\N{FULL BLOCK}"
-
-
-def _short(name: str) -> str:
-    name = " ".join(name.split())
-    return name if len(name) < _LONGEST_NAME else f"{name[: _LONGEST_NAME - 2]}…"

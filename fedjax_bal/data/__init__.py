@@ -4,7 +4,7 @@ from fedjax_bal.data import inventory, partition
 from fedjax_bal.data.adapters import from_arrays, from_huggingface, from_tf_data, from_torch
 from fedjax_bal.data.augmentation import augment, copy_options, extra_bytes
 from fedjax_bal.data.batches import gather, join, normalised, over_rows, repeat, without_lone_rows
-from fedjax_bal.data.description import Description, describe, size_bins
+from fedjax_bal.data.description import Description, describe
 from fedjax_bal.data.errors import DataError, reading
 from fedjax_bal.data.federation import federate
 from fedjax_bal.data.held_out import carve, carve_share, hold_out, rows_by_share
@@ -63,7 +63,6 @@ __all__ = [
     "repeat",
     "resolve",
     "rows_by_share",
-    "size_bins",
     "takes_owners",
     "without_lone_rows",
 ]

@@ -7,8 +7,6 @@ import numpy as np
 
 from fedjax_bal.balance import kl_to_uniform, multiclass_imbalance_degree, weighted_cosine_similarity
 
-_MOST_BINS, _HEAVY_TAIL = 8, 20  # times the median
-
 
 class Description(NamedTuple):
     """A partition in numbers.
@@ -72,15 +70,3 @@ def describe(labels: np.ndarray, parts: Sequence[np.ndarray], num_classes: int) 
 def _above_0(divergence) -> np.ndarray:
     """Removes the minus of a rounding error."""
     return np.maximum(np.asarray(divergence), 0.0)
-
-
-def size_bins(sizes: np.ndarray) -> np.ndarray:
-    """Returns the edges of at most 8 bins of a histogram of sizes, the last one exclusive.
-
-    Bins are of equal width, or of equal ratio if the largest size is 20 times the median or more.
-    """
-    low, high = int(sizes.min()), int(sizes.max()) + 1
-    bins = min(_MOST_BINS, high - low)
-    if high > _HEAVY_TAIL * max(1.0, float(np.median(sizes))):
-        return np.unique([low, *np.rint(np.geomspace(max(low, 1), high, bins + 1)[1:]).astype(int)])
-    return np.unique(np.rint(np.linspace(low, high, bins + 1)).astype(int))

@@ -2,13 +2,11 @@
 
 from fedjax_bal.metrics import Curve, Difference, MethodSummary, Spread, compare, curve
 from fedjax_bal.report.comparison import build_comparison
-from fedjax_bal.report.figure_files import write_figures
+from fedjax_bal.report.figure_files import write_figures, write_partition_picture
 from fedjax_bal.report.page import build
-from fedjax_bal.report.partition_picture import write_partition_picture
 from fedjax_bal.report.published import beside_of_sweep, paper_caption, paper_verdict, side_by_side
-from fedjax_bal.report.sweep_cells import comparable
 from fedjax_bal.report.sweep_page import answer, build_sweep
-from fedjax_bal.report.sweep_results import read_results
+from fedjax_bal.report.sweep_results import comparable, read_results
 from fedjax_bal.report.wording import KL_IN_WORDS, Table, shows_divergence, table, verdict
 
 __all__ = [

@@ -2,17 +2,14 @@
 
 import re
 from collections.abc import Hashable, Mapping, Sequence
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedjax_bal.config import leaves
 from fedjax_bal.files import check_replaceable, write_atomically
-from fedjax_bal.metrics import MethodSummary
-from fedjax_bal.report.details import failed
-from fedjax_bal.report.markup import definitions, document, encoded, figures
-from fedjax_bal.report.page import curves_first, display_name, draws_partitions, entries, is_finished, methods_table
-from fedjax_bal.report.table_files import summarise_group, table_files
+from fedjax_bal.report.markup import Page, definitions
+from fedjax_bal.report.page import display_name, draws_partitions, entries, is_finished
+from fedjax_bal.report.tables import comparison, details, failed, statistics, summarise_group
 from fedjax_bal.report.wording import plural, table_notes, verdict
 from fedjax_bal.runs import FolderError, RunFolder, RunRecord, SweepFolder
 
@@ -26,25 +23,65 @@ _OF_DATA = ("dataset", "partition", "partition_seeds", "auxiliary", "evaluation.
 def build_comparison(folders: Sequence[Path], file: Path) -> Path:
     """Writes one page about 2 to 20 different run folders with the same classes; returns the page.
 
-    Its tables lie beside it, for `comparison.html` in `comparison-tables.csv`, `.md` and `.tex`.
+    Its tables lie beside it, for `comparison.html` in `comparison-tables.csv` and `.tex`.
 
     Raises:
         FolderError: a folder can't be read, the folders don't go together, or the file can't be written.
     """
-    from fedjax_bal.report.gallery import draw
+    from fedjax_bal.report import gallery
 
     both = join(folders)
-    groups = _groups(both.summary["runs"], _data_of_methods(both.config))
-    page = encoded(_page(both, [summarise_group(runs) for runs in groups], draw(both, origins(both))))
-    tables = table_files(groups, both.summary["target_accuracy"], _own_partitions(both))
+    page = page_of_runs(both, gallery.draw(both, origins(both)))
     try:
         check_replaceable(file)  # before its tables are written
-        for ending, content in tables.items():
+        for ending, content in page.tables().items():
             write_atomically(file.with_name(f"{file.stem}-tables.{ending}"), content)
-        write_atomically(file, page)
+        write_atomically(file, page.html())
     except OSError as error:
         raise FolderError(f"{file}: can't be written ({error.strerror}); choose another place with --out") from error
     return file
+
+
+def page_of_runs(both: RunRecord, pictures: Sequence["Picture"]) -> Page:
+    """The page of several runs that were joined."""
+    configs = both.config
+    shared = _groups(both.summary["runs"], _data_of_methods(configs))
+    groups = [summarise_group(runs) for runs in shared]
+    every = [own for group in groups for own in group]
+    differing = _differences(configs)
+    # Reasons why the runs are hard to compare.
+    warnings = [] if both.summary["finished"] else ["Some of these runs are not finished."]
+    if len({entry["rounds"] for entry in both.summary["runs"] if not entry.get("failure")}) > 1:
+        warnings.append("The runs have different numbers of rounds: final accuracies are not of the same effort.")
+    warnings.append(failed(both.summary["runs"]))
+    answers = [verdict(every)]
+    if len(groups) > 1:
+        data = [key for key, _ in differing if _is_of_data(re.sub(r"^methods\.\d+\.", "", key))]
+        named = f" ({', '.join(data[:4])}{', ...' * (len(data) > 4)})" if data else ""
+        paired = any(len(group) > 1 for group in groups)
+        left = "are given only between runs on the same data" if paired else "are left out"
+        warnings.append(
+            f"The runs are not on the same data{named}: a difference between them is not due to the methods alone, so "
+            f"paired differences {left}."
+        )
+        among = "Among the {} methods on the data of {}: "
+        answers = [
+            (among.format(len(group), group[0].method) if len(group) > 1 else "") + verdict(group) for group in groups
+        ]
+    partitions = all(map(draws_partitions, configs.values()))
+    notes = " ".join(table_notes(every, partitions=partitions))
+    return Page(
+        tab="comparison of runs",
+        kicker=f"{len(configs)} run folders",
+        heading="Comparison of runs",
+        warnings=warnings,
+        answers=answers,
+        comparisons=[comparison(groups, both.summary["target_accuracy"], notes)],
+        statistics=[row for runs in shared for row in statistics(runs)],
+        details=details(both.summary["runs"]),
+        pictures=pictures,
+        sections=[("Where the settings differ", definitions(differing) or "<p>Nowhere.</p>")],
+    )
 
 
 def join(folders: Sequence[Path]) -> RunRecord:
@@ -74,7 +111,6 @@ def join(folders: Sequence[Path]) -> RunRecord:
         "runs": runs,
         "class_names": found[0].summary["class_names"],
         "partitions": [entry for run in renamed for entry in run.summary["partitions"]],
-        "batches": [],
         "finished": all(map(is_finished, found)),
         "target_accuracy": targets.pop() if len(targets) == 1 else None,
     }
@@ -107,35 +143,6 @@ def _renamed(run: RunRecord, name: str) -> RunRecord:
     return run._replace(lines=[called(line) for line in run.lines], summary=summary)
 
 
-def _own_partitions(both: RunRecord) -> bool:
-    """Tells whether each seed of all folders has a partition of its own."""
-    return all(map(draws_partitions, both.config.values()))
-
-
-def _page(both: RunRecord, groups: Sequence[Sequence[MethodSummary]], pictures: Sequence["Picture"]) -> str:
-    configs = both.config
-    curves, others = curves_first(pictures)
-    rounds = {entry["rounds"] for entry in both.summary["runs"] if not entry.get("failure")}
-    differing = _differences(configs)
-    apart = _apart(groups, [key for key, _ in differing]) if len(groups) > 1 else ""
-    failures = failed(both.summary["runs"]) or ""
-    unlike = " ".join(filter(None, [*_caveats(both.summary["finished"], len(rounds) > 1), failures, apart]))
-    notes = table_notes([own for group in groups for own in group], partitions=_own_partitions(both))
-    parts = [
-        f"<p class=kicker>{len(configs)} run folders</p>",
-        "<h1>Comparison of runs</h1>",
-        f'<p class=unfinished role="status">{escape(unlike)}</p>' if unlike else "",
-        *(f"<p class=verdict>{escape(text)}</p>" for text in _verdicts(groups)),
-        figures("Curves", curves),
-        "<h2>Comparison</h2>",
-        methods_table(groups, both.summary["target_accuracy"], notes),
-        figures("Figures", others),
-        "<h2>Where the settings differ</h2>",
-        definitions(differing) or "<p>Nowhere.</p>",
-    ]
-    return document("comparison of runs", parts)
-
-
 def _groups(runs: Sequence[Mapping[str, Any]], data: Mapping[str, Hashable]) -> list[list[Mapping[str, Any]]]:
     """The runs, one group for all whose methods share their data."""
     groups: dict[Hashable, list[Mapping[str, Any]]] = {}
@@ -158,34 +165,6 @@ def _data_of_methods(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, Hash
 
 def _is_of_data(key: str) -> bool:
     return any(f"{key}.".startswith(f"{section}.") for section in _OF_DATA)
-
-
-def _verdicts(groups: Sequence[Sequence[MethodSummary]]) -> list[str]:
-    """The answer for each group of methods that share their data."""
-    if len(groups) < 2:
-        return [verdict([summary for group in groups for summary in group])]
-    among = lambda group: f"Among the {len(group)} methods on the data of {group[0].method}: " if len(group) > 1 else ""
-    return [f"{among(group)}{verdict(group)}" for group in groups]
-
-
-def _apart(groups: Sequence[Sequence[MethodSummary]], differing: Sequence[str]) -> str:
-    """Says why not all methods are paired."""
-    data = [key for key in differing if _is_of_data(re.sub(r"^methods\.\d+\.", "", key))]
-    named = f" ({', '.join(data[:4])}{', ...' * (len(data) > 4)})" if data else ""
-    paired = any(len(group) > 1 for group in groups)
-    left = "are given only between runs on the same data" if paired else "are left out"
-    return (
-        f"The runs are not on the same data{named}: a difference between them is not due to the methods alone, so "
-        f"paired differences {left}."
-    )
-
-
-def _caveats(finished: bool, longer: bool) -> list[str]:
-    """Other reasons why the runs are hard to compare."""
-    told = [] if finished else ["Some of these runs are not finished."]
-    if longer:
-        told.append("The runs have different numbers of rounds, so that final accuracies are not of the same effort.")
-    return told
 
 
 def _differences(configs: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str]]:

@@ -4,10 +4,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from fedjax_bal.files import write_atomically
 from fedjax_bal.report.comparison import join, origins
-from fedjax_bal.report.curves import sweep_curves
-from fedjax_bal.report.sweep_results import read_results
+from fedjax_bal.report.sweep_results import read_results, sweep_curves
 from fedjax_bal.runs import FolderError, RunFolder, SweepFolder
 
 if TYPE_CHECKING:
@@ -57,3 +58,14 @@ def _figures(folders: Sequence[Path]) -> Iterator["Drawn"]:
         return run_figures(RunFolder(folders[0]).read())
     results = read_results(folders[0])
     return sweep_figures(results, sweep_curves(results, sweep))
+
+
+def write_partition_picture(
+    file: Path, counts: np.ndarray, clients: Sequence[str], classes: Sequence[str], title: str
+) -> None:
+    """Draws the clients' samples of each class, `Int[M, C]`, below a title, into a `.png` or `.svg` file."""
+    from fedjax_bal.report.gallery import partition
+    from fedjax_bal.report.svg import to_png, to_svg
+
+    figure = partition(counts, clients, classes, title)
+    write_atomically(file, to_png(figure) if file.suffix.lower() == ".png" else to_svg(figure, title).encode())

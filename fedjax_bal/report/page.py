@@ -1,4 +1,4 @@
-"""The report: one HTML file that says what a run found, opens without a network and prints well."""
+"""The report of a run: one HTML file that says what it found, opens without a network and prints well."""
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,29 +7,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedjax_bal.config import Sections, without_defaults
-from fedjax_bal.metrics import MethodSummary
-from fedjax_bal.report.details import Details, broken, details, ending, failed
-from fedjax_bal.report.markup import command, definitions, document, encoded, figures, folded, grid, note
-from fedjax_bal.report.published import (
-    Beside,
-    beside_of_run,
-    changes_from_paper,
-    paper_tables,
-    published_by_metric,
-)
-from fedjax_bal.report.table_files import comparison_table, comparison_title, summarise_group, table_files
-from fedjax_bal.report.wording import LONGEST_NAME, flat, leader, plural, printable, table_notes, verdict
+from fedjax_bal.report.markup import Page, command, definitions, folded, note
+from fedjax_bal.report.published import Beside, beside_of_run, changes_from_paper, paper_tables, published_by_metric
+from fedjax_bal.report.tables import comparison, details, failed, remarks, statistics, summarise_group
+from fedjax_bal.report.wording import LONGEST_NAME, flat, plural, printable, table_notes, verdict
 from fedjax_bal.runs import LARGEST, FolderError, RunFolder, RunRecord
 
 if TYPE_CHECKING:
     from fedjax_bal.report.svg import Picture
 
-_FIRST = ("accuracy", "traffic", "mean-accuracy", "worst-class")
 _MOST_LINES, _LONGEST_LINE = 20, 1000
+_MOST_MISSING = 8
 
 
 def build(folder: str | os.PathLike[str]) -> Path:
-    """Writes `report.html`, `plots/*.svg` and `tables.csv`, `.md` and `.tex` into a run folder; returns the page.
+    """Writes `report.html`, `plots/*.svg` and `tables.csv` and `.tex` into a run folder; returns the page.
 
     The page is a function of the folder's content alone: the same folder gives the same bytes. Each file is replaced in
     one step, so that a reader never sees half of one. The run may be unfinished, which the page then says.
@@ -38,23 +30,71 @@ def build(folder: str | os.PathLike[str]) -> Path:
         FolderError: a file is missing or damaged, or the folder can't be written to.
     """
     # Imported late: matplotlib takes longer to load than most commands take to run.
-    from fedjax_bal.report.gallery import draw
+    from fedjax_bal.report import gallery
 
     own = RunFolder(Path(folder))
     run = own.read()
-    pictures = draw(run)
     beside = beside_of_run(run.config, summarise_group(run.summary["runs"]), finished=is_finished(run))
-    page = _page(run, pictures, beside)
-    arguments = run.summary.get("target_accuracy"), draws_partitions(run.config)
-    tables = table_files([run.summary["runs"]], *arguments, paper_tables(beside), published_by_metric(beside))
+    page = page_of_run(run, gallery.draw(run), beside)
     try:
-        documents = {picture.name: picture.document for picture in pictures}
-        return own.write_report(encoded(page), documents, tables)
+        return own.write_report(page.html(), page.documents(), page.tables())
     except OSError as error:
         raise FolderError(
             f"{folder}: the report can't be written there ({error.strerror}); "
             "make the folder writable, with a folder `plots` or no such name in it"
         ) from error
+
+
+def page_of_run(run: RunRecord, pictures: Sequence["Picture"], beside: Beside) -> Page:
+    """The page of a run."""
+    config, summary = run.config, run.summary
+    runs, name = summary["runs"], str(summary.get("name") or config.get("name") or "run")
+    summaries, finished = summarise_group(runs), is_finished(run)
+    dataset = _section(config, "dataset").get("name", "data set not recorded")
+    methods, seeds = ({entry[key] for entry in runs} for key in ("method", "seed"))
+    unfinished = "" if finished else (
+        "This run is not finished, and what follows is provisional: the runs compared may stand at different rounds."
+    )  # fmt: skip
+    missing = missing_runs(config, runs)
+    if missing and not finished:
+        more = f"; and {len(missing) - _MOST_MISSING} more" if len(missing) > _MOST_MISSING else ""
+        unfinished += f" Still missing: {'; '.join(missing[:_MOST_MISSING])}{more}."
+    thinned = (
+        f"Of the {len(run.lines) + run.left_out:,} lines of metrics.jsonl the figures show {len(run.lines):,}, of "
+        "evenly spaced rounds and the last one of each run."
+    )
+    notes = " ".join(table_notes(summaries, partitions=draws_partitions(config)))
+    changes = changes_from_paper(config)
+    from_paper = "Differences from the paper's configuration: " + "; ".join(changes) + "." if changes else ""
+    setting = (
+        "".join(map(note, data_lines(summary)))
+        + note(from_paper)
+        + note("Settings that differ from their defaults, and the methods.")
+        + definitions(_setting(_differing(config)))
+        + folded("All settings", definitions(_setting(config)))
+    )
+    repeat = command(["fedjax-bal", "run", "config.yaml"], config, summary.get("command"))
+    return Page(
+        tab=f"{name}: federated learning report",
+        kicker=" · ".join(
+            ["Federated learning report", str(dataset), plural(len(methods), "method"), plural(len(seeds), "seed")]
+        ),
+        heading=name,
+        warnings=[unfinished, failed(runs)],
+        answers=[("" if finished else "So far: ") + verdict(summaries)],
+        published=paper_tables(beside),
+        comparisons=[comparison([summaries], summary.get("target_accuracy"), notes)] if summaries else [],
+        statistics=list(statistics(runs, published_by_metric(beside))),
+        remarks=remarks(summary) if summaries else ["No run has been evaluated yet."],
+        details=details(runs),
+        pictures=pictures,
+        thinned=thinned if run.left_out else "",
+        sections=[
+            ("Setting", setting),
+            ("Machine and speed", definitions(_machine(summary))),
+            ("How to reproduce", f"{repeat}{folded('config.yaml', f'<pre>{escape(run.config_text)}</pre>')}"),
+        ],
+    )
 
 
 def missing_runs(config: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -78,115 +118,14 @@ def missing_runs(config: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -
 def is_finished(run: RunRecord) -> bool:
     """Tells whether no run has yet to go on; one that failed doesn't."""
     runs = run.summary["runs"]
-    return not missing_runs(run.config, runs) and (run.summary["finished"] or failed(runs) is not None)
+    return not missing_runs(run.config, runs) and (run.summary["finished"] or bool(failed(runs)))
 
 
-def _page(run: RunRecord, pictures: Sequence["Picture"], beside: Beside) -> str:
-    name = str(run.summary.get("name") or run.config.get("name") or "run")
-    summaries = summarise_group(run.summary["runs"])
-    missing = missing_runs(run.config, run.summary["runs"])
-    unfinished, failures = not is_finished(run), failed(run.summary["runs"])
-    curves, others = curves_first(pictures)
-    notes = table_notes(summaries, partitions=draws_partitions(run.config))
-    parts = [
-        f"<p class=kicker>{escape(_kicker(run))}</p>",
-        f"<h1>{escape(name)}</h1>",
-        _unfinished(missing) if unfinished else "",
-        f'<p class=unfinished role="status">{escape(failures)}</p>' if failures else "",
-        f"<p class=verdict>{escape(_answer(summaries, unfinished))}</p>",
-        tables_with_notes(paper_tables(beside), level=2),
-        figures("Curves", curves, _thinned(run)),
-        "<h2>Comparison</h2>",
-        methods_table([summaries], run.summary.get("target_accuracy"), notes),
-        _details(run.summary["runs"]),
-        figures("Figures", others),
-        "<h2>Setting</h2>",
-        "".join(map(note, data_lines(run.summary))),
-        _settings(run.config),
-        "<h2>Machine and speed</h2>",
-        definitions(_machine(run.summary)),
-        "<h2>How to reproduce</h2>",
-        command(["fedjax-bal", "run", "config.yaml"], run.config, run.summary.get("command")),
-        folded("config.yaml", f"<pre>{escape(run.config_text)}</pre>"),
-    ]
-    return document(f"{name}: federated learning report", parts)
-
-
-def curves_first(pictures: Sequence["Picture"]) -> tuple[list["Picture"], list["Picture"]]:
-    """The pictures with which a page begins, and the others."""
-    first = [own for own in pictures if own.name.rstrip("-0123456789") in _FIRST]
-    return first, [own for own in pictures if own.name.rstrip("-0123456789") not in _FIRST]
-
-
-def _answer(summaries: Sequence[MethodSummary], unfinished: bool) -> str:
-    text = ("So far: " if unfinished else "") + verdict(summaries)
-    return text.replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}")
-
-
-def _kicker(run: RunRecord) -> str:
-    dataset = _section(run.config, "dataset").get("name", "data set not recorded")
-    seeds = len({entry["seed"] for entry in run.summary["runs"]})
-    methods = len({entry["method"] for entry in run.summary["runs"]})
-    return f"Federated learning report · {dataset} · {plural(methods, 'method')} · {plural(seeds, 'seed')}"
-
-
-def _unfinished(missing: list[str]) -> str:
-    named = "; ".join(missing[:8]) + (f"; and {len(missing) - 8} more" if len(missing) > 8 else "")
-    text = "This run is not finished, and what follows is provisional: the runs compared may stand at different rounds."
-    still = f" Still missing: {named}." if missing else ""
-    return f'<p class=unfinished role="status">{escape(text + still)}</p>'
-
-
-def _thinned(run: RunRecord) -> str:
-    if not run.left_out:
-        return ""
-    kept, all_lines = f"{len(run.lines):,}", f"{len(run.lines) + run.left_out:,}"
-    return note(
-        f"Of the {all_lines} lines of metrics.jsonl the figures show {kept}, of evenly spaced rounds and the last one "
-        "of each run."
-    )
-
-
-def methods_table(
-    groups: Sequence[Sequence[MethodSummary]], target: float | None, notes: Sequence[str], condition: str = ""
-) -> str:
-    """The table of methods above its notes, as HTML.
-
-    Each group of `compare`'s summaries shares its data, and is set against its own first method; where all are alone,
-    the column of differences is left out. `target` is the share that counts as reached, `condition` what sets the table
-    apart from others of the page.
-    """
-    if not any(groups):
-        return "<p>No run has been evaluated yet.</p>"
-    alone = lambda group: len(group) == 1 < len(groups)
-    leaders = [None if alone(group) else leader(group) for group in groups]
-    marked = [own is best for group, best in zip(groups, leaders, strict=True) for own in group]
-    return grid(comparison_title(condition), comparison_table(groups, target), marked) + "".join(map(note, notes))
-
-
-def _details(runs: Sequence[Mapping[str, Any]]) -> str:
-    remarks = [note(text) for text in (ending(runs), broken(runs)) if text]
-    return "".join(remarks) + tables_with_notes(details(runs))
-
-
-def tables_with_notes(shown: Iterable[Details], level: int = 3) -> str:
-    """Further tables of a page, each below its title, a heading of that level."""
-    title = lambda own: f"<h{level}>{escape(own.title)}</h{level}>"
-    return "".join(f"{title(own)}{grid(own.title, own.table)}{note(own.note)}" for own in shown)
-
-
-def _settings(config: Mapping[str, Any]) -> str:
-    """The settings that differ from the defaults, then all settings in a folded list."""
+def _differing(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that differ from the defaults."""
     plain = lambda key, value: without_defaults(kind, value) if (kind := Sections.child(key)) else value
     own = {key: plain(key, value) for key, value in config.items()}
-    differing = {key: value for key, value in own.items() if value not in ({}, None)}
-    changes = changes_from_paper(config)
-    return (
-        (note("Differences from the paper's configuration: " + "; ".join(changes) + ".") if changes else "")
-        + note("Settings that differ from their defaults, and the methods.")
-        + definitions(_setting(differing))
-        + folded("All settings", definitions(_setting(config)))
-    )
+    return {key: value for key, value in own.items() if value not in ({}, None)}
 
 
 def data_lines(summary: Mapping[str, Any]) -> list[str]:

@@ -5,9 +5,8 @@ from typing import Any, NamedTuple
 
 from fedjax_bal.config import ConfigError, parse_yaml, setting_leaves
 from fedjax_bal.metrics import NOTHING, SHARE, MethodSummary, Spread, mean_interval
-from fedjax_bal.report.details import Details
-from fedjax_bal.report.sweep_cells import Situation, name_situation, situations, summarise_situation
-from fedjax_bal.report.sweep_results import Results
+from fedjax_bal.report.sweep_results import Results, Situation, name_situation, situations, summarise_situation
+from fedjax_bal.report.tables import Details
 from fedjax_bal.report.wording import Table, averaged_in_words, bounds, flat, printable, signed, span_averaged
 from fedjax_bal.validate import is_number
 

@@ -1,30 +1,56 @@
 """The page of a sweep: `sweep.html`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from fedjax_bal.report.curves import sweep_curves
-from fedjax_bal.report.markup import command, document, encoded, figures, folded, note
-from fedjax_bal.report.page import curves_first, methods_table, tables_with_notes
-from fedjax_bal.report.published import Beside, beside_of_sweep, paper_tables, paper_verdict
-from fedjax_bal.report.sweep_cells import best, comparable, name_situation, name_tuned, situations, summarise_situation
-from fedjax_bal.report.sweep_results import VALIDATION, Results, read_results
-from fedjax_bal.report.sweep_tables import all_settings, best_settings, comparisons, sweep_tables
-from fedjax_bal.report.wording import averaged_in_words, lead, plural, verdict
+from fedjax_bal.metrics import SHARE, Spread
+from fedjax_bal.report.markup import Page, command, folded
+from fedjax_bal.report.published import Beside, beside_of_sweep, paper_tables, paper_verdict, published_by_metric
+from fedjax_bal.report.sweep_results import (
+    LEAD,
+    VALIDATION,
+    Cell,
+    Results,
+    Situation,
+    best,
+    cells,
+    comparable,
+    name_situation,
+    name_tuned,
+    neighbours,
+    read_results,
+    readable,
+    situations,
+    summarise_situation,
+    sweep_curves,
+)
+from fedjax_bal.report.tables import Details, comparison, encoded, statistics
+from fedjax_bal.report.wording import (
+    LONGEST_NAME,
+    Table,
+    averaged_heading,
+    averaged_in_words,
+    lead,
+    plural,
+    printable,
+    table_notes,
+    verdict,
+)
 from fedjax_bal.runs import FolderError, SweepFolder, as_csv
 
 if TYPE_CHECKING:
     from fedjax_bal.report.svg import Picture
 
-MOST_TOLD = 6
+_MOST_TOLD, _MOST_LACKING = 6, 20
+_MOST_COLUMNS = 8  # of methods beside each other
 _ON_TEST = " Settings were selected on the test set, so all of them are optimistic."
 _ON_VALIDATION = " Settings were selected by accuracy on the validation images."
 
 
 def build_sweep(folder: Path, note: Callable[[str], object] = lambda text: None) -> Path:
-    """Writes `sweep.html`, `plots/*.svg`, `curves.csv`, and `tables.csv`, `.md` and `.tex` into a sweep's folder.
+    """Writes `sweep.html`, `plots/*.svg`, `curves.csv`, and `tables.csv` and `.tex` into a sweep's folder.
 
     The sweep may be unfinished, which the page then says. `note` is told of damaged lines of metrics, which are left
     out. Returns the page.
@@ -37,38 +63,40 @@ def build_sweep(folder: Path, note: Callable[[str], object] = lambda text: None)
 
     own, results = SweepFolder(folder), read_results(folder)
     lines, beside = sweep_curves(results, own, note), beside_of_sweep(results)
-    curves = encoded(as_csv(lines))
-    pictures = to_pictures(sweep_figures(results, lines))
-    html = encoded(page(results, beside, pictures))
+    page = page_of_sweep(results, beside, to_pictures(sweep_figures(results, lines)))
     try:
-        documents = {picture.name: picture.document for picture in pictures}
-        return own.write_page(html, documents, curves, sweep_tables(results, beside))
+        return own.write_page(page.html(), page.documents(), encoded(as_csv(lines)), page.tables())
     except OSError as error:
         raise FolderError(f"{folder}: the page can't be written there ({error.strerror})") from error
 
 
-def page(results: Results, beside: Beside, pictures: Sequence["Picture"]) -> str:
-    """The page as HTML."""
-    curves, others = curves_first(pictures)
-    found, paper = answer(results).replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}"), paper_verdict(beside)
-    parts = [
-        f"<p class=kicker>{escape(_kicker(results))}</p>",
-        f"<h1>{escape(results.name)}</h1>",
-        _lacking(results),
-        f"<p class=verdict>{escape(found)}</p>",
-        f"<p>{escape(paper)}</p>" if paper else "",
-        tables_with_notes(paper_tables(beside), level=2),
-        figures("Curves", curves),
-        "<h2>Comparison</h2>",
-        *_comparisons(results),
-        tables_with_notes(best_settings(results)),
-        figures("Figures", others),
-        tables_with_notes([all_settings(results)]) if results.axes else "",
-        "<h2>How to reproduce</h2>",
-        command(["fedjax-bal", "sweep", "sweep.yaml"], results.sheet, results.command),
-        folded("sweep.yaml", f"<pre>{escape(results.text)}</pre>"),
-    ]
-    return document(f"{results.name}: federated learning sweep", parts)
+def page_of_sweep(results: Results, beside: Beside, pictures: Sequence["Picture"] = ()) -> Page:
+    """The page of a sweep."""
+    seeds = len({row.get("seed") for row in results.rows})
+    counts = {"run": len(results.rows), "method": len(results.methods), "seed": seeds}
+    # The comparison of methods at each condition, each at its best setting there; only the last table has notes.
+    found, (partitions, crossed) = comparable(results), _covered_draws(results)
+    every = [own for _, groups in found for group in groups for own in group]
+    tables = [comparison(groups, results.target, "", name) for name, groups in found]
+    notes = " ".join(table_notes(every, partitions=partitions, crossed=crossed))
+    repeat = command(["fedjax-bal", "sweep", "sweep.yaml"], results.sheet, results.command)
+    return Page(
+        tab=f"{results.name}: federated learning sweep",
+        kicker=" · ".join(["Federated learning sweep", *(plural(count, noun) for noun, count in counts.items())]),
+        heading=results.name,
+        warnings=_lacking(results),
+        answers=[answer(results)],
+        paper=paper_verdict(beside),
+        published=paper_tables(beside),
+        comparisons=[*tables[:-1], tables[-1]._replace(note=notes)],
+        statistics=list(_statistics(results, beside)),
+        details=best_settings(results),
+        pictures=pictures,
+        settings=[all_settings(results)] if results.axes else [],
+        sections=[
+            ("How to reproduce", f"{repeat}{folded('sweep.yaml', f'<pre>{escape(results.text)}</pre>')}"),
+        ],
+    )
 
 
 def answer(results: Results) -> str:
@@ -80,8 +108,8 @@ def answer(results: Results) -> str:
         return "No run is finished yet."
     how = (_ON_VALIDATION if results.judge == VALIDATION else _ON_TEST) if results.tuned else ""
     if results.conditions:
-        each = "; ".join(f"{name}: {lead(group)}" for name, group in known[:MOST_TOLD])
-        more = f"; and {len(known) - MOST_TOLD} more below" if len(known) > MOST_TOLD else ""
+        each = "; ".join(f"{name}: {lead(group)}" for name, group in known[:_MOST_TOLD])
+        more = f"; and {len(known) - _MOST_TOLD} more below" if len(known) > _MOST_TOLD else ""
         what = "Accuracy" if len(results.methods) == 1 else "Highest accuracy"
         when = averaged_in_words(results.averaged)
         return f"{what} over the {when} at each condition: {each}{more}.{how}"
@@ -90,44 +118,102 @@ def answer(results: Results) -> str:
 
 def _picked(results: Results) -> str:
     """The best settings of a few methods, as a sentence; empty where nothing is tuned, or the table below must do."""
-    if not results.tuned or len(results.methods) > MOST_TOLD:
+    if not results.tuned or len(results.methods) > _MOST_TOLD:
         return ""
     tops = [(method, best(results, method)) for method in results.methods]
     told = [f"{method} {name_tuned(results, top.setting)}" for method, top in tops if top is not None]
     return f" Best settings: {', '.join(told)}."
 
 
-def _comparisons(results: Results) -> list[str]:
-    """The comparison of methods at each condition, folded where there are many, above the notes on all of them."""
-    titled = lambda name, table: f"<h3>{escape(name)}</h3>{table}" if name else table
-    tables = [(name, methods_table(groups, results.target, [], name)) for name, groups in comparable(results)]
-    shown = [titled(name, table) for name, table in tables[:MOST_TOLD]]
-    return [*shown, *(folded(name, table) for name, table in tables[MOST_TOLD:]), note(comparisons(results)[-1].note)]
-
-
-def _kicker(results: Results) -> str:
-    seeds = len({row.get("seed") for row in results.rows})
-    counts = {"run": len(results.rows), "method": len(results.methods), "seed": seeds}
-    return " · ".join(["Federated learning sweep", *(plural(count, noun) for noun, count in counts.items())])
-
-
-def _lacking(results: Results) -> str:
+def _lacking(results: Results) -> list[str]:
+    """What the sweep has not finished, and runs without a result."""
+    verb = lambda count: "is" if count == 1 else "are"
+    left, found = (results.asked or 0) - len(results.rows), []
+    if left > 0:
+        found.append(
+            f"This sweep is not finished: {left} of its {results.asked} runs {verb(left)} not in the table yet."
+        )
     lost = [row for row in results.rows if row["status"] != "done"]
-    left = (results.asked or 0) - len(results.rows)
-    unfinished = f"This sweep is not finished: {left} of its {results.asked} runs {_verb(left)} not in the table yet."
-    if not lost:
-        return f'<p class=unfinished role="status">{unfinished}</p>' if left > 0 else ""
-    reasons = [f"{row['point']}, {row['method']}, seed {row.get('seed')}: {_why(row)}" for row in lost[:20]]
-    more = f"<li>and {len(lost) - 20} more</li>" if len(lost) > 20 else ""
-    listed = "".join(f"<li>{escape(text)}</li>" for text in reasons)
-    title = f"{len(lost)} of {len(results.rows)} runs {_verb(len(lost))} without a result, in none of the means below:"
-    title = f"{unfinished} {title}" if left > 0 else title
-    return f'<div class=unfinished role="status">{escape(title)}<ul>{listed}{more}</ul></div>'
+    if lost:
+        found.append(
+            f"{len(lost)} of {len(results.rows)} runs {verb(len(lost))} without a result, in none of the means below:"
+        )
+        found += [
+            f"{row['point']}, {row['method']}, seed {row.get('seed')}: {row['status']}"
+            + (f": {row['failure']}" if row["failure"] else "")
+            for row in lost[:_MOST_LACKING]
+        ]
+    return [*found, *([f"and {len(lost) - _MOST_LACKING} more"] if len(lost) > _MOST_LACKING else [])]
 
 
-def _verb(count: int) -> str:
-    return "is" if count == 1 else "are"
+def _covered_draws(results: Results) -> tuple[bool, bool]:
+    """Whether the runs of a setting are on several partitions, and whether several of them are on one of these."""
+    draws = [{run["seed"] for run in runs} for runs in results.runs.values()]
+    partitions = [len({draw.partition for draw in own}) for own in draws]
+    several = max(partitions, default=1) > 1
+    return several, several and any(len(own) > count for own, count in zip(draws, partitions, strict=True))
 
 
-def _why(row: dict[str, str]) -> str:
-    return f"{row['status']}: {row['failure']}" if row["failure"] else row["status"]
+def best_settings(results: Results) -> list[Details]:
+    """Each method's best setting at each condition, beside those next to it; none where nothing is tuned."""
+    if not results.tuned:
+        return []
+    heads = [*(("Condition",) if results.conditions else ()), "Method", "Setting", _heading(results)]
+    for place in results.tuned:
+        sides = ("Next lower", "Next higher") if results.is_numeric(place) else ("One before", "One after")
+        heads += [f"{side} {results.axes[place].name}" for side in sides]
+    rows = []
+    for situation in situations(results):
+        condition = (name_situation(results, situation),) if results.conditions else ()
+        rows += [(*condition, *_best_row(results, method, situation)) for method in results.methods]
+    return [Details("Best settings", Table(tuple(heads), rows), "")]
+
+
+def _best_row(results: Results, method: str, situation: Situation) -> tuple[str, ...]:
+    top = best(results, method, situation)
+    pairs = zip(results.tuned, neighbours(results, method, situation), strict=False)
+    beside = [(cell, place) for place, pair in pairs for cell in pair]
+    others = [f"{percent(cell)} ({readable(cell.setting[place])})" if cell else "-" for cell, place in beside]
+    lacking = ["-"] * (2 * len(results.tuned) - len(others))
+    values = name_tuned(results, top.setting) if top else "-"
+    return printable(method, LONGEST_NAME), values, percent(top), *others, *lacking
+
+
+def all_settings(results: Results) -> Details:
+    """The accuracy at every setting: a row for each setting, or for each method where a row would be too long."""
+    methods = results.methods
+    by_method = {method: {c.setting: c for c in cells(results, method, LEAD)} for method in methods}
+    rank = lambda setting: [own.index(value) for own, value in zip(results.values, setting, strict=True)]
+    settings = sorted({setting for own in by_method.values() for setting in own}, key=rank)
+    names = [printable(method, LONGEST_NAME) for method in methods]
+    told = lambda setting: name_situation(results, dict(enumerate(setting))) or _heading(results)
+    texts = [[percent(by_method[method].get(place)) for method in methods] for place in settings]
+    if len(methods) > max(_MOST_COLUMNS, len(settings)):
+        rows = [(name, *own) for name, *own in zip(names, *texts, strict=True)]
+        table = Table(("Method", *map(told, settings)), rows)
+    else:
+        table = Table(("Setting", *names), [(told(place), *own) for place, own in zip(settings, texts, strict=True)])
+    what = averaged_in_words(results.averaged)
+    return Details("All settings", table, f"Mean of the {what} of a run, %, over seeds.")
+
+
+def _heading(results: Results) -> str:
+    return f"{averaged_heading(results.averaged).capitalize()}, %"
+
+
+def percent(cell: Cell | None) -> str:
+    """A cell's mean and spread over seeds, in percent."""
+    if cell is None or cell.mean is None:
+        return "-"
+    text = SHARE.show(Spread(cell.mean, cell.deviation, cell.count))
+    return text + f" ({cell.count} of {cell.asked} runs)" * (cell.count < cell.asked)
+
+
+def _statistics(results: Results, beside: Beside) -> Iterator[dict[str, Any]]:
+    """The statistics of each setting behind the swept keys."""
+    keys = [key for axis in results.axes for key in axis.keys if key.partition(".")[0] != "paper"]
+    for setting in dict.fromkeys(setting for _, setting in results.runs):
+        runs = [run for (_, own), found in results.runs.items() if own == setting for run in found]
+        condition = name_situation(results, {place: setting[place] for place in results.conditions})
+        swept = {key: runs[0][key] for key in keys}
+        yield from ({**swept, **row} for row in statistics(runs, published_by_metric(beside, printable(condition))))

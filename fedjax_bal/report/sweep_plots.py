@@ -6,29 +6,30 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from fedjax_bal.metrics import curve, evenly_spaced
-from fedjax_bal.report.panels import (
-    Panel,
-    label,
-    panelled,
-    panels_in_words,
-    panels_of,
-    shows_seeds,
-)
-from fedjax_bal.report.plots import CLIMB, PanelCurves, curves_by_panel
-from fedjax_bal.report.styles import Looks, looks_of
-from fedjax_bal.report.svg import ON_DARK, ON_LIGHT, Drawn, blank, style, tip
-from fedjax_bal.report.sweep_cells import Cell, Situation, along, best, cells, name_situation, situations
-from fedjax_bal.report.sweep_results import COSTS, LEAD, Results, Setting, readable
-from fedjax_bal.report.wording import averaged_heading, averaged_in_words, plural, printable
+from fedjax_bal.report.gallery import BANDS, CLIMB, panels_in_words, with_series
+from fedjax_bal.report.plots import Panel, Series, curves, heat, name_places, panels_of, percent
+from fedjax_bal.report.svg import Drawn
+from fedjax_bal.report.sweep_results import (
+    COSTS,
+    LEAD,
+    Results,
+    Setting,
+    Situation,
+    along,
+    best,
+    cells,
+    name_situation,
+    readable,
+    situations,
+)  # fmt: skip
+from fedjax_bal.report.wording import averaged_heading, averaged_in_words, printable
 
-BANDS = " Bands are one standard deviation either side of the mean over seeds"
 _MOST_CONDITIONS = 6
-_LEVEL_LETTERS = 24  # of the names below an axis, beside each other
 _MOST_PANELS = 8  # of a figure
+_MOST_GRIDS = 8
 _WIDE_RATIO = 8  # a numeric axis that spans more than this factor is drawn on a logarithmic scale
 
 
@@ -39,12 +40,10 @@ def sweep_figures(results: Results, lines: Sequence[Mapping[str, Any]]) -> Itera
     """
     yield from _by_round(results, lines)
     for axis in range(len(results.axes)):
-        yield from _of_axis(results, axis)
-    if len(results.axes) == 2 and len(results.methods) <= _MOST_PANELS:
+        yield from _along_axis(results, axis)
+    if len(results.axes) == 2 and len(results.methods) <= _MOST_GRIDS:
         for place, method in enumerate(results.methods):
-            if best(results, method) is not None:
-                title = f"Accuracy of {printable(method, 40)}"
-                yield f"grid-{place}", title, f"{_mean(results)} Blank where nothing finished.", _grid(results, method)
+            yield from _grid(results, method, place)
 
 
 def _by_round(results: Results, lines: Sequence[Mapping[str, Any]]) -> Iterator[Drawn]:
@@ -53,31 +52,25 @@ def _by_round(results: Results, lines: Sequence[Mapping[str, Any]]) -> Iterator[
     for line in lines:
         seed = f"{line['seed']} ({line['point']})"
         by_setting.setdefault(results.setting(line), []).append({**line, "seed": seed})
-    looks = looks_of(results.methods)
-    shown, some = _some(situations(results))
-    found = [_panels(results, looks, situation, by_setting) for situation in shown]
-    found = [panels for panels in found if panels]
+    kept, some = _some(situations(results))
+    found = []
+    for situation in kept:
+        tops = {method: best(results, method, situation) for method in results.methods}
+        known = {m: curve(by_setting.get(top.setting, []), m, "test_accuracy") for m, top in tops.items() if top}
+        series = {method: percent(own) for method, own in known.items() if len(own.rounds)}
+        panels = panels_of(results.methods, name_situation(results, situation))
+        found.append(with_series(panels, series))
+    found = [shown for shown in found if shown]
     together = sum(map(len, found)) <= _MOST_PANELS
     for place, shown in enumerate([list(chain(*found))] if together and found else found):
-        panels = [panel for panel, _ in shown]
         tuned = ", each method at its best setting" if results.tuned else ""
-        bands = any(own.low is not None for _, curves in shown for own, _ in curves.values())
-        seeds = f"{BANDS}{', thin lines the seeds' * shows_seeds(panels)}."
-        caption = f"Test accuracy after that many rounds, mean over seeds{tuned}. {CLIMB}{some}{seeds * bands}"
-        figure = curves_by_panel(shown, looks, "round", target=results.target)
-        name, title = ("accuracy", "") if together else (f"accuracy-{place}", f", {panels[0].title}")
-        yield name, f"Accuracy by round{title}", caption + panels_in_words(panels, looks), figure
-
-
-def _panels(
-    results: Results, looks: Looks, situation: Situation, by_setting: Mapping[Setting, Sequence[Mapping[str, Any]]]
-) -> list[PanelCurves]:
-    """The panels of one condition; none without curves."""
-    tops = [(method, best(results, method, situation)) for method in results.methods]
-    known = {m: curve(by_setting.get(top.setting, []), m, "test_accuracy") for m, top in tops if top is not None}
-    curves = {method: (own, own.rounds) for method, own in known.items() if len(own.rounds)}
-    panels = panels_of(looks, list(curves), name_situation(results, situation)) if curves else []
-    return [(panel, {name: curves[name] for name in panel.labels}) for panel in panels]
+        bands = f" {BANDS}" * any(own.low is not None for _, series in shown for own in series.values())
+        words = panels_in_words([panel for panel, _ in shown])
+        text = f"Test accuracy after that many rounds, mean over seeds{tuned}. {CLIMB}{some}{bands}{words}"
+        target = None if results.target is None else 100 * results.target
+        figure = curves(shown, "round", "test accuracy, %", target=target, late=True)
+        name, title = ("accuracy", "") if together else (f"accuracy-{place}", f", {shown[0][0].title}")
+        yield name, f"Accuracy by round{title}", text, figure
 
 
 def _some(found: Sequence[Situation]) -> tuple[list[Situation], str]:
@@ -86,15 +79,12 @@ def _some(found: Sequence[Situation]) -> tuple[list[Situation], str]:
     return kept, f" Shown are {len(kept)} of {len(found)} conditions." * (len(kept) < len(found))
 
 
-def _mean(results: Results) -> str:
-    return f"Mean of the {averaged_in_words(results.averaged)} of a run, over seeds."
-
-
-def _of_axis(results: Results, axis: int) -> Iterator[Drawn]:
-    name, looks = results.axes[axis].name, looks_of(results.methods)
+def _along_axis(results: Results, axis: int) -> Iterator[Drawn]:
+    name = results.axes[axis].name
     elsewhere = " Other settings are where each method does best at that value." * any(
         place != axis for place in results.tuned
     )
+    reached = "Only runs that reached the target are shown."
     wanted = (
         ("mean-accuracy", LEAD, "Accuracy", f"{averaged_heading(results.averaged)}, %", 100.0, _mean(results)),
         ("worst-class", "worst_class_accuracy", "Worst class", "worst class, %", 100.0,
@@ -103,75 +93,43 @@ def _of_axis(results: Results, axis: int) -> Iterator[Drawn]:
          "Throughput of all runs trained together, including evaluation, excluding compilation."),
         ("memory", "device_bytes", "Memory", "memory on each device, MB", 1e-6,
          "Data, states and the program of all runs that were trained together."),
-        ("rounds-to-target", "rounds_to_target", "Rounds to the target", "rounds", 1.0,
-         "Only runs that reached the target are shown."),
-        ("traffic-to-target", "traffic_to_target_bytes", "Traffic to the target", "MB up and down", 1e-6,
-         "Only runs that reached the target are shown."),
+        ("rounds-to-target", "rounds_to_target", "Rounds to the target", "rounds", 1.0, reached),
+        ("traffic-to-target", "traffic_to_target_bytes", "Traffic to the target", "MB up and down", 1e-6, reached),
     )  # fmt: skip
-    shown, some = _some(situations(results, apart_from=axis))
-    for file, figure, title, height, factor, caption in wanted:
-        panels = []
-        for situation in shown:
-            along_it = ((method, along(results, axis, method, figure, situation)) for method in results.methods)
-            found = {method: own for method, own in along_it if len(own) > 1}
-            own = panels_of(looks, list(found), name_situation(results, situation)) if found else []
-            panels += [(panel, {name: found[name] for name in panel.labels}) for panel in own]
-        every = [line for _, lines in panels for line in lines.values()]
+    kept, some = _some(situations(results, apart_from=axis))
+    for file, figure, title, vertical, factor, text in wanted:
+        found: list[tuple[Situation, dict[str, Any]]] = []
+        for situation in kept:
+            lines = {method: along(results, axis, method, figure, situation) for method in results.methods}
+            found.append((situation, {method: own for method, own in lines.items() if len(own) > 1}))
+        every = [own for _, lines in found for own in lines.values()]
         # Of runs that were trained together, all have the same cost.
-        alike = figure in COSTS and all(len({cell.mean for cell in own}) == 1 for own in every)
-        if every and not alike:
-            bands = f"{BANDS}." * any(cell.deviation is not None for line in every for cell in line)
-            drawn = _curves(results, axis, panels, (name, height), factor, from_zero=factor != 100.0)
-            told = f"{caption}{bands}{elsewhere}{some}{panels_in_words([own for own, _ in panels], looks)}"
-            yield f"{file}-{axis}", f"{title} by {name}", told, drawn
+        if not every or (figure in COSTS and all(len({cell.mean for cell in own}) == 1 for own in every)):
+            continue
+        finished = {cell.setting[axis] for own in every for cell in own}
+        values = [value for value in results.values[axis] if value in finished]
+        numeric = results.is_numeric(axis)
+        shown: list[tuple[Panel, Mapping[str, Series]]] = []
+        for situation, lines in found:
+            series = {}
+            for method, own in lines.items():
+                x = np.array([cell.setting[axis] if numeric else values.index(cell.setting[axis]) for cell in own])
+                mean, spread = (factor * np.array(column, float) for column in zip(*(
+                    (cell.mean, cell.deviation or 0.0) for cell in own), strict=True))  # fmt: skip
+                series[method] = Series(x, mean, mean - spread, mean + spread)
+            shown += with_series(panels_of(results.methods, name_situation(results, situation)), series)
 
+        def finish(axes: Axes, values: Sequence[Any] = values, numeric: bool = numeric, factor: float = factor) -> None:
+            if numeric:
+                _scale(axes, values)
+            else:
+                name_places(axes.xaxis, [readable(value) for value in values])
+            if factor != 100.0:
+                axes.set_ylim(bottom=0)
 
-@style()
-def _curves(
-    results: Results,
-    axis: int,
-    shown: Sequence[tuple[Panel, Mapping[str, list[Cell]]]],
-    labels: tuple[str, str],
-    factor: float,
-    *,
-    from_zero: bool,
-) -> Figure:
-    looks = looks_of(results.methods)
-    figure, drawn = panelled([panel for panel, _ in shown])
-    finished = {cell.setting[axis] for _, lines in shown for own in lines.values() for cell in own}
-    values = [value for value in results.values[axis] if value in finished]
-    numeric = results.is_numeric(axis)
-    at = (lambda value: value) if numeric else values.index
-    for axes, (panel, curves) in zip(drawn, shown, strict=True):
-        for method, own in curves.items():
-            line = panel.line(looks, method)
-            places = [at(cell.setting[axis]) for cell in own]
-            mean = factor * np.array([cell.mean for cell in own], float)
-            spread = factor * np.array([cell.deviation or 0.0 for cell in own], float)
-            (marks,) = axes.plot(places, mean, zorder=3, **{**line, "markevery": 1})
-            tip(marks, *(_told(results, method, cell, factor) for cell in own))
-            axes.fill_between(places, mean - spread, mean + spread, color=line["color"], alpha=0.12, linewidth=0)
-        if numeric:
-            _scale(axes, values)
-        else:
-            _name_values(axes, [printable(readable(value), 22) for value in values])
-    if from_zero:
-        drawn[0].set_ylim(0, 1.04 * drawn[0].get_ylim()[1])
-    end = lambda own: (at(own.setting[axis]), factor * (own.mean or 0.0))
-    ends = [{name: end(own[-1]) for name, own in curves.items()} for _, curves in shown]
-    label(drawn, [panel for panel, _ in shown], looks, *labels, ends)
-    return figure
-
-
-def _told(results: Results, method: str, cell: Cell, factor: float) -> str:
-    spread = "" if cell.deviation is None else f" ± {factor * cell.deviation:.3g}"
-    where = name_situation(results, dict(enumerate(cell.setting)))
-    return f"{method}, {where}: {factor * (cell.mean or 0.0):.3g}{spread} ({cell.count} of {plural(cell.asked, 'run')})"
-
-
-def _name_values(axes: Axes, names: Sequence[str]) -> None:
-    slanted = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"}
-    axes.set_xticks(range(len(names)), names, **(slanted if sum(map(len, names)) > _LEVEL_LETTERS else {}))
+        bands = f" {BANDS}" * any(cell.deviation is not None for own in every for cell in own)
+        words = f"{text}{bands}{elsewhere}{some}{panels_in_words([panel for panel, _ in shown])}"
+        yield f"{file}-{axis}", f"{title} by {name}", words, curves(shown, name, vertical, finish=finish)
 
 
 def _scale(axes: Axes, values: Sequence[float]) -> None:
@@ -183,26 +141,22 @@ def _scale(axes: Axes, values: Sequence[float]) -> None:
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
-@style()
-def _grid(results: Results, method: str) -> Figure:
-    found = cells(results, method, LEAD)
+def _grid(results: Results, method: str, place: int) -> Iterator[Drawn]:
     rows, columns = results.values
     shares = np.full((len(rows), len(columns)), np.nan)
-    for cell in found:
+    for cell in cells(results, method, LEAD):
         if cell.mean is not None:
             shares[rows.index(cell.setting[0]), columns.index(cell.setting[1])] = 100 * cell.mean
-    figure = blank(float(np.clip(0.34 * len(rows) + 1.2, 2.2, 5.0)))
-    axes = figure.add_subplot()
-    image = axes.imshow(shares, cmap="Blues", interpolation="none", aspect="auto")
-    axes.grid(False)
-    axes.set_yticks(range(len(rows)), [printable(readable(value), 12) for value in rows])
-    axes.set_xticks(range(len(columns)), [printable(readable(value), 12) for value in columns])
-    axes.set(ylabel=results.axes[0].name, xlabel=results.axes[1].name)
-    middle = (np.nanmin(shares) + np.nanmax(shares)) / 2
-    if shares.size <= 60:
-        for (row, column), share in np.ndenumerate(shares):
-            if not np.isnan(share):
-                colour = ON_DARK if share > middle else ON_LIGHT
-                axes.text(column, row, f"{share:.1f}", ha="center", va="center", color=colour, size="small")
-    figure.colorbar(image, ax=axes, label=f"{averaged_heading(results.averaged)}, %", pad=0.02)
-    return figure
+    if np.isnan(shares).all():
+        return
+    vertical, horizontal = (axis.name for axis in results.axes)
+    figure = heat(
+        shares, list(map(readable, rows)), list(map(readable, columns)), f"{averaged_heading(results.averaged)}, %",
+        vertical=vertical, horizontal=horizontal, digits=1, scale=(float(np.nanmin(shares)), float(np.nanmax(shares))),
+    )  # fmt: skip
+    text = f"{_mean(results)} Blank where nothing finished."
+    yield f"grid-{place}", f"Accuracy of {printable(method, 40)}", text, figure
+
+
+def _mean(results: Results) -> str:
+    return f"Mean of the {averaged_in_words(results.averaged)} of a run, over seeds."

@@ -15,7 +15,7 @@ import small_run
 from typer.testing import CliRunner
 
 from fedjax_bal.cli.app import app
-from fedjax_bal.cli.listing import LISTINGS
+from fedjax_bal.cli.listing import KINDS
 from fedjax_bal.config import builtin_configs, load_config
 from fedjax_bal.runs import RunFolder, SweepFolder
 
@@ -120,7 +120,7 @@ def test_run_writes_everything_and_says_where(here):
         "checkpoints",
         ".lock",
     }
-    assert written == own | {"execution.json", "tables.csv", "tables.md", "tables.tex"}
+    assert written == own | {"execution.json", "tables.csv", "tables.tex"}
     HTMLParser().feed((folder / "report.html").read_text())
 
     (folder / "report.html").unlink()
@@ -251,7 +251,7 @@ _LISTED = {
 
 
 def test_list_names_what_a_configuration_can_use():
-    assert set(_LISTED) == set(LISTINGS)
+    assert set(_LISTED) == set(KINDS)
     for what, wanted in _LISTED.items():
         result = invoke("list", what)
         assert result.exit_code == 0 and wanted in result.output

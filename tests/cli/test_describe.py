@@ -60,7 +60,7 @@ def test_a_partition_of_a_data_set(here):
     labels = load("fashion_mnist_small").train_labels
     parts = partition.draw(labels, "dirichlet", 6, 2, {"alpha": 0.3}, imbalance_factor=10)
     held = np.bincount(labels[np.concatenate(parts)], minlength=10)
-    assert [line.split()[-2] for line in lines[4:14]] == [f"{count:,}" for count in held]
+    assert [line.split()[-1] for line in lines[4:14]] == [f"{count:,}" for count in held]
     sizes = np.array([len(rows) for rows in parts])
     text = "\n".join(lines)
     assert f"samples of a client: {sizes.min():,} to {sizes.max():,}" in text
@@ -75,9 +75,9 @@ def test_a_partition_of_a_data_set(here):
 def test_a_configuration_its_auxiliary_rows_and_methods_of_their_own(here):
     lines = lines_of("tiny.yaml", "--out", "tiny.svg")
     assert lines[0] == "fashion_mnist_small: iid, 4 clients, seed=0"
-    assert [line.split()[-2] for line in lines[4:14]] == ["990"] * 10
+    assert [line.split()[-1] for line in lines[4:14]] == ["990"] * 10
     assert "methods with other data: fedprox" in lines
-    assert (here / "tiny.svg").read_text().startswith("<svg")
+    assert "<svg" in (here / "tiny.svg").read_text()
     assert {entry.name for entry in here.iterdir()} == {"tiny.yaml", "tiny.svg"}
     again = lines_of("tiny.yaml", "clients=5", "--partition", "quantity", "sizes=power", "dataset.name=labels_47")
     assert again[0] == "labels_47: quantity, 5 clients, sizes=power, seed=0"
@@ -105,6 +105,7 @@ BAD = [
     (("fashion_mnist_small", "--partition", "iid", "alpha=1"), "unknown key for iid"),
     (("tiny.yaml", "auxiliary.per_class=9000"), "auxiliary: per_class=9000"),
     (("tiny.yaml", "--out", "a.pdf"), "--out: received 'a.pdf', must end in .png or .svg"),
+    (("mnist", "--out", "a.png"), "--out: received 'a.png', but a picture shows a partition"),
     (("tiny.yaml", "--out", "no/a.png"), "--out: there is no folder 'no'"),
     (("mnist", "--data-dir", "."), "mnist was not found"),
 ]

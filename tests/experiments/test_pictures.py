@@ -146,9 +146,10 @@ def test_classes_of_mini_batches_are_told_where_a_method_adds_to_them(folder):
 def test_the_report_draws_all_of_it(folder):
     page = report.build(folder).read_text()
     names = {path.stem for path in (folder / "plots").glob("*.svg")}
-    assert {"local", "batches-1", "pictures-1", "attacks-1"} <= names
+    assert {"local", "pictures-1", "attacks-1"} <= names
     for words in (
         "Local models on the test set",
+        "Mini-batches of fakes, which the method fills up",
         "the client's image that is nearest",
         "Attacks on prototypes of rebafl",
     ):

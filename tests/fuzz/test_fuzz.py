@@ -35,10 +35,10 @@ from fedjax_bal.data import federate, load, partition
 from fedjax_bal.experiments.plan import load_sweep
 from fedjax_bal.report import build
 from fedjax_bal.report.comparison import build_comparison
-from fedjax_bal.report.page import _page
+from fedjax_bal.report.page import page_of_run
 from fedjax_bal.report.published import beside_of_run
 from fedjax_bal.report.sweep_page import build_sweep
-from fedjax_bal.report.table_files import summarise_group
+from fedjax_bal.report.tables import summarise_group
 from fedjax_bal.runs import RunFolder, SweepFolder, checkpoint, verify
 from fedjax_bal.selection.speed import table
 from fedjax_bal.selection.trace import trace
@@ -365,7 +365,7 @@ def test_every_field_of_a_run_can_be_anything(tmp_path):
 
     def page():
         run = RunFolder(tmp_path).read()
-        return _page(run, [], beside_of_run(run.config, summarise_group(run.summary["runs"])))
+        return page_of_run(run, [], beside_of_run(run.config, summarise_group(run.summary["runs"]))).html()
 
     @bounded
     @given(st.sampled_from(places), anything)

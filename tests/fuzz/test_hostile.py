@@ -315,7 +315,7 @@ def test_no_name_runs_in_the_pages_of_runs(tmp_path):
     check_page(page)
     text = page.read_text()
     assert text.count("&lt;script&gt;alert(1)&lt;/script&gt;") > 20  # they are all there, as text
-    assert len(list((one / "plots").glob("*.svg"))) > 10
+    assert len(list((one / "plots").glob("*.svg"))) > 5
     for folder in (one, other):  # drawing it all once is enough
         (folder / "metrics.jsonl").write_text("")
     tree = json.loads((other / "config.yaml").read_text())
@@ -347,9 +347,9 @@ def test_the_check_of_pages_finds_what_runs(run):
     assert foreign(text) == []
     for planted, found in (
         ("<script>alert(1)</script>", "<script>"),
-        ("<img src=x onerror=alert(1)>", "<img>"),
+        ("<img src=x onerror=alert(1)>", "the link 'x'"),
         ("<p onclick=alert(1)></p>", "onclick"),
-        ('<svg><a xlink:href="javascript:alert(1)"></a></svg>', "javascript:"),
+        ('<a href="javascript:alert(1)"></a>', "<a>"),
         ("<!-- -->", "comment"),
         ("</p>", "out of place"),
         ("<main>", "2 times <main>"),

@@ -74,13 +74,11 @@ def test_nothing_overflows_at_any_width_and_the_console_is_silent(browser, file)
     page.context.close()
 
 
-def test_figures_have_names_descriptions_and_tips(browser, file):
+def test_figures_are_loaded_and_have_names(browser, file):
     page, _ = opened(browser, file)
-    for figure in page.query_selector_all("figure svg"):
-        names = [page.query_selector(f"#{name}") for name in figure.get_attribute("aria-labelledby").split()]
-        assert figure.get_attribute("role") == "img" and all(own.text_content() for own in names)
-    marks = page.query_selector_all("figure use:has(> title)")
-    assert marks and all(mark.bounding_box() for mark in marks[:20])
+    figures = page.query_selector_all("figure img")
+    assert figures and all(own.get_attribute("alt") for own in figures)
+    assert all(own.evaluate("image => image.complete && image.naturalWidth > 100") for own in figures)
     page.context.close()
 
 

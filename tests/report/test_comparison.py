@@ -38,12 +38,11 @@ def test_the_page_compares_and_says_where_settings_differ(folders, tmp_path):
     page = build_comparison(folders, tmp_path / "out.html").read_text()
     assert "one/run: 0.05; two/run: 0.2" in page
     assert "training.optimizer.learning_rate" in page and "training.rounds" not in page
-    assert page.count("Accuracy by round") >= 1 and "A panel shows one method, its dashes the runs." in page
+    assert "Accuracy by round" in page
     rows = (tmp_path / "out-tables.csv").read_text().splitlines()
     methods = [run["method"] for run in join(folders).summary["runs"]]
     assert {row.partition(",")[0] for row in rows[1:]} == set(methods) and rows[0].startswith("method,metric,n,mean")
-    for ending in ("md", "tex"):
-        assert all(name in (tmp_path / f"out-tables.{ending}").read_text().replace("\\_", "_") for name in methods)
+    assert all(name in (tmp_path / "out-tables.tex").read_text().replace("\\_", "_") for name in methods)
 
 
 @pytest.fixture

@@ -1,15 +1,17 @@
-import json
+"""The figures of a run: which there are, and what they show."""
 
+import json
+from itertools import count
+
+import numpy as np
 import pytest
 
 from fedjax_bal.metrics import class_accuracies
-from fedjax_bal.report import cohort_gallery, gallery
-from fedjax_bal.report.gallery import draw
-from fedjax_bal.report.styles import looks_of
+from fedjax_bal.report import gallery
+from fedjax_bal.report.gallery import class_samples, run_figures
 from fedjax_bal.runs import RunFolder
 
 ALWAYS = ["accuracy", "traffic", "classes", "predictions", "partition-1", "confusion-1", "confusion-2"]
-ABOUT_COHORTS = ["augmentation-1", "evenness", "chosen", "composition-2"]
 
 
 @pytest.fixture
@@ -24,151 +26,117 @@ def edit(folder, change):
     path.write_text(json.dumps(summary))
 
 
-def pictures(folder):
-    return {picture.name: picture for picture in draw(RunFolder(folder).read())}
+def edit_lines(folder, change):
+    path = folder / "metrics.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps(line | change(line)) + "\n" for line in lines))
 
 
-def names(folder):
-    return [name for name in pictures(folder) if name not in ALWAYS]
+def figures(folder):
+    """Title, caption and figure by name."""
+    return {name: rest for name, *rest in run_figures(RunFolder(folder).read())}
 
 
-@pytest.mark.slow
-def test_without_cohorts_there_are_no_pictures_of_them(folder):
-    assert list(pictures(folder)) == ALWAYS
-
-
-@pytest.mark.slow
-def test_with_cohorts_there_are_four_between_partitions_and_confusions(folder, make_cohorts):
-    assert list(pictures(make_cohorts(folder))) == [*ALWAYS[:5], *ABOUT_COHORTS, *ALWAYS[5:]]
-
-
-@pytest.mark.slow
-def test_methods_on_the_same_cohorts_have_no_pictures_of_cohorts(folder, make_cohorts):
-    make_cohorts(folder, even=(), estimating=(), augmented=False)
-    assert names(folder) == []
-    make_cohorts(folder, even=("fedavg", "rebafl"), estimating=(), augmented=False)
-    assert names(folder) == []
-
-
-@pytest.mark.slow
-def test_with_augmentation_evenness_tells_something_of_equal_cohorts_too(folder, make_cohorts):
-    assert names(make_cohorts(folder, even=(), estimating=())) == ["augmentation-1", "evenness"]
-
-
-@pytest.mark.slow
-def test_one_method_has_nothing_to_be_compared_with(make_run, make_cohorts, tmp_path):
-    folder = make_run(tmp_path / "one", methods=("flcir",), rounds=2)
-    assert names(make_cohorts(folder, estimating=("flcir",), augmented=False)) == ["composition-1"]
-
-
-@pytest.mark.slow
-def test_an_unfinished_run_on_the_same_cohorts_is_no_different(folder, make_cohorts):
-    make_cohorts(folder, even=(), estimating=(), augmented=False)
-    edit(folder, lambda s: s["runs"][-1].update(rounds=4, chosen=[[0, 3], [1, 9]]))
-    lines = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
-    (folder / "metrics.jsonl").write_text("".join(lines[:-1]))
-    assert names(folder) == []
-
-
-@pytest.mark.slow
-def test_a_picture_is_there_if_one_of_the_methods_has_its_data(folder, make_cohorts):
-    make_cohorts(folder)
-    edit(folder, lambda s: [run.update(chosen=None) for run in s["runs"] if run["method"] == "fedavg"])
-    assert names(folder) == ["augmentation-1", "evenness", "composition-2"]
+def test_a_run_has_its_figures_in_order(folder):
+    assert list(figures(folder)) == ALWAYS
 
 
 def test_without_traffic_there_is_no_picture_of_it(folder):
-    run = RunFolder(folder).read()
-    run = run._replace(lines=[{**line, "bytes_up": 0, "bytes_down": 0} for line in run.lines])
-    assert [name for name, *_ in gallery._over_rounds(run, looks_of(["fedavg", "rebafl"]))] == ["accuracy"]
+    edit_lines(folder, lambda line: {"bytes_up": 0, "bytes_down": 0})
+    assert list(figures(folder)) == [name for name in ALWAYS if name != "traffic"]
 
 
-def test_classes_are_those_of_the_runs_that_have_not_failed(folder, monkeypatch):
+def test_traffic_is_that_of_all_rounds_until_then_in_megabytes(folder):
+    axes = figures(folder)["traffic"][2].axes[0]
+    np.testing.assert_allclose(axes.lines[0].get_xdata(), 2 * np.arange(1, 6))  # 1 MB up and 1 MB down a round
+
+
+def test_clients_and_their_models_are_shown_where_they_were_measured(folder):
+    edit_lines(folder, lambda line: {"client_accuracies": [0.2, 0.4, 0.9], "local_test_accuracy": 0.25})
+    found = figures(folder)
+    assert list(found) == [*ALWAYS[:2], "local", *ALWAYS[2:4], "clients", *ALWAYS[4:]]
+    figure = found["clients"][2]
+    np.testing.assert_allclose(figure.axes[0].lines[0].get_xydata()[[0, 50, 100]], [[0, 20], [50, 40], [100, 90]])
+    assert "At the end, local / global in %: fedavg 25.0 / 71.0; rebafl 25.0" in found["local"][1]
+
+
+def test_classes_stand_from_most_to_fewest_and_are_those_of_the_runs_that_have_not_failed(folder):
     edit(folder, lambda s: s["runs"][2].update(failure="round 4: not finite"))
-    run, shown = RunFolder(folder).read(), {}
-    monkeypatch.setattr(gallery.plots, "accuracy_by_class", lambda values, *others: shown.update(values))
-    list(gallery._over_classes(run, looks_of(["fedavg", "rebafl"])))
-    others = class_accuracies([line for line in run.lines if line["seed"] != 2], "fedavg")
-    assert others is not None and shown["fedavg"][0] == pytest.approx(others[0])
+    edit(folder, lambda s: s["partitions"][0].update(samples=list(range(1, 11))))
+    axes = figures(folder)["classes"][2].axes[0]
+    others = class_accuracies([line for line in RunFolder(folder).read().lines if line["seed"] != 2], "fedavg")
+    assert others is not None
+    np.testing.assert_allclose(axes.images[0].get_array()[0], 100 * others[0][::-1])
+    assert [label.get_text() for label in axes.get_xticklabels()][:2] == ["Ankle boot, 10", "Bag, 9"]
+    assert "from most training images (10) to fewest (1)" in figures(folder)["classes"][1]
 
 
-@pytest.mark.slow
-def test_captions_hold_the_numbers(folder, make_cohorts):
-    make_cohorts(folder)
-    before, after = [0] * 8 + [1000, 1000], [0] * 8 + [1000, 1501]
-    sizes = {"extra_rows": 501, "extra_bytes": 501 * 784}
-    edit(folder, lambda s: s["partitions"][0].update(augmentation={"before": before, "after": after, **sizes}))
-    captions = {name: picture.caption for name, picture in pictures(folder).items()}
-    assert "The 501 copies would take 0.393 MB to store, 25.1% more than the originals" in captions["augmentation-1"]
-    assert "2.30 a single class" in captions["evenness"]
-    assert "some of the 12 clients" in captions["composition-2"]
-    assert "clients and seeds: 0.73 ± 0.02, where 1" in captions["composition-2"]
+def test_predicted_classes_stand_beside_true_and_trained_ones(make_run, tmp_path):
+    folder = make_run(tmp_path / "run", methods=("fedavg",), seeds=(0,), rounds=1, classes=3)
+    RunFolder(folder).write_confusion({(0, 0): np.array([[1, 1, 0], [0, 1, 0], [0, 3, 4]])})
+    edit(folder, lambda s: s["partitions"][0].update(samples=[10, 30, 60]))
+    axes = figures(folder)["predictions"][2].axes[0]
+    assert [bar.get_height() for bar in axes.patches] == pytest.approx([60, 30, 10])
+    predicted, true = axes.lines
+    np.testing.assert_allclose(predicted.get_ydata(), [40, 50, 10])
+    np.testing.assert_allclose(true.get_ydata(), [70, 10, 20])
 
 
-@pytest.mark.slow
-def test_boxes_have_the_mean_that_the_comparison_has(folder, make_cohorts):
-    make_cohorts(folder)
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    kls = {"fedavg": 0.5504, "rebafl": 0.1246}
-    lines = [line | {"chain_kl": kls[line["method"]], "chain_kls": [0.1, 0.9]} for line in lines]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    document = pictures(folder)["evenness"].document
-    assert ">0.550<" in document and ">0.125<" in document
+def test_training_images_of_classes_are_those_that_all_clients_hold():
+    whole = {"clients": 2, "shown": [0, 1], "class_counts": [[1, 2], [3, 4]]}
+    assert class_samples([whole]).tolist() == [4, 6]
+    assert class_samples([{**whole, "samples": [7, 8]}, {"samples": [7, 8]}]).tolist() == [7, 8]
+    # Of some clients the sum isn't known, and two methods' may differ.
+    assert class_samples([{**whole, "clients": 3}]) is None and class_samples([]) is None
+    assert class_samples([whole, {"samples": [7, 8]}]) is None
 
 
-@pytest.mark.slow
-def test_an_unknown_rank_correlation_is_said_to_be_unknown_and_a_negative_one_has_a_minus(folder, make_cohorts):
-    make_cohorts(folder)
-    for value, shown in ((None, "not known"), (-0.5, "\N{MINUS SIGN}0.50 ± 0.00")):
-        edit(folder, lambda s, value=value: [r["composition"].update(rank_correlation=value) for r in s["runs"][3:]])
-        assert f">rank correlation {shown}<" in pictures(folder)["composition-2"].document
+def test_a_partition_is_blank_where_a_client_lacks_a_class(folder):
+    counts = [[3, 0], [0, 7], [1, 1]]
+    part = {"methods": ["fedavg"], "clients": 30, "shown": [0, 14, 29], "class_counts": counts}
+    figure = gallery.partition(np.array(counts, float), ["0", "14", "29"], ["x", "y"])
+    image = figure.axes[0].images[0].get_array()
+    assert np.ma.filled(image, 0).tolist() == [[3, 0, 1], [0, 7, 1]]
+    assert np.ma.getmaskarray(image).tolist() == [[False, True, False], [True, False, False]]
+    edit(folder, lambda s: s.update(partitions=[part], class_names=["x", "y"]))
+    edit_lines(folder, lambda line: {"per_class_accuracy": None})
+    (folder / "confusion.npz").unlink()
+    assert figures(folder)["partition-1"][1].startswith("3 of 30 clients: a column is a client")
 
 
-@pytest.mark.slow
-def test_augmentation_of_nothing_is_left_out(folder, make_cohorts):
-    make_cohorts(folder, even=(), estimating=())
-    nothing = {"before": [0] * 10, "after": [0] * 10, "extra_rows": 0, "extra_bytes": 0}
-    edit(folder, lambda s: s["partitions"][0].update(augmentation=nothing))
-    assert "augmentation-1" not in names(folder)
-
-
-@pytest.mark.slow
-def test_an_augmentation_says_whose_it_is_and_is_drawn_once(folder, make_cohorts):
-    make_cohorts(folder)
-
-    def split(summary):
-        (part,) = summary["partitions"]
-        other = {**part["augmentation"], "extra_bytes": 1_000_000}
-        summary["partitions"] = [
-            {**part, "methods": ["a"], "augmentation": None},
-            {**part, "methods": ["b"]},
-            {**part, "methods": ["c"], "augmentation": other},
-            {**part, "methods": ["d", "e"]},
-        ]
-
-    edit(folder, split)
-    found = pictures(folder)
-    titles = [found[name].title for name in found if name.startswith("augmentation")]
-    assert titles == [f"Classes before and after augmentation of {names}" for names in ("b, d, e", "c")]
-    assert "would take 1 MB" in found["augmentation-2"].caption
-    assert found["partition-4"].title == "Partition of d, e"
-
-
-@pytest.mark.slow
-def test_of_more_partitions_than_a_page_shows_the_others_are_counted(folder, monkeypatch):
-    monkeypatch.setattr(cohort_gallery, "_MOST_ALIKE", 2)
+def test_a_partition_says_whose_it_is_and_of_very_many_the_rest_is_counted(folder, monkeypatch):
+    monkeypatch.setattr(gallery, "_MOST_PARTITIONS", 2)
     edit(folder, lambda s: s.update(partitions=s["partitions"] * 5))
-    found = pictures(folder)
+    numbers = count()
+    edit(folder, lambda s: [part.update(methods=[f"m{next(numbers)}", "b"]) for part in s["partitions"]])
+    found = figures(folder)
     assert [name for name in found if name.startswith("partition")] == ["partition-1", "partition-2"]
-    assert found["partition-2"].caption.endswith("The page shows the first 2, 3 more are left out.")
+    title, caption, _ = found["partition-2"]
+    assert title == "Partition of m1, b" and caption.endswith("The page shows the first 2, 3 more are left out.")
+
+
+def test_what_methods_have_learnt_to_draw_stands_beside_real_images(folder):
+    pixels = np.zeros((10, 2, 8, 8, 1), np.uint8)
+    run = RunFolder(folder).read()
+    kinds = dict.fromkeys(("real", "generated", "nearest", "prototype/upcnn", "mean", "single"), pixels)
+    nearest = {"generated": {"mean": 9.0, "least": 4.5}, "test": {"mean": 8.0, "least": 4.0}}
+    inversion = {"upcnn": {"truth": 0.5, "others": -0.25}}
+    for entry in run.summary["runs"]:
+        entry["leaks"] = {"nearest": nearest, "inversion": inversion} if entry["method"] == "rebafl" else None
+    found = {name: rest for name, *rest in run_figures(run._replace(pictures={"rebafl": kinds}))}
+    _, caption, figure = found["pictures-2"]
+    assert [axes.get_title() for axes in figure.axes] == ["real", "generated", "nearest real"]
+    assert "9.0 away on average, the nearest of all 4.5" in caption
+    title, caption, figure = found["attacks-2"]
+    assert title == "Attacks on prototypes of rebafl" and "upcnn 0.50, \N{MINUS SIGN}0.25." in caption
+    assert [axes.get_title() for axes in figure.axes] == ["mean", "UpCNN", "single"]
 
 
 @pytest.mark.slow
-def test_many_classes_and_methods_can_be_drawn(make_run, make_cohorts, tmp_path):
+def test_many_classes_and_methods_can_be_drawn(make_run, tmp_path):
     methods = tuple(f"method {place}" for place in range(9))
     folder = make_run(tmp_path / "many", methods=methods, classes=47, rounds=2, clients=5)
-    found = pictures(make_cohorts(folder, even=methods[:4], estimating=methods[7:], shown=60))
-    ours = ["augmentation-1", "evenness", "chosen", "composition-8", "composition-9"]
-    assert list(found) == [*ALWAYS[:5], *ours, *(f"confusion-{place}" for place in range(1, 10))]
-    assert "each line in an order of its own" in found["augmentation-1"].caption
-    assert max(len(found[name].document) for name in found) < 300_000
+    found = {picture.name: picture for picture in gallery.draw(RunFolder(folder).read())}
+    assert list(found) == [*ALWAYS[:5], *(f"confusion-{place}" for place in range(1, 10))]
+    assert max(len(own.document) for own in found.values()) < 300_000
+    assert "the first one in grey" in found["accuracy"].caption

@@ -17,9 +17,8 @@ from fedjax_bal.report.published import (
     published_by_metric,
     side_by_side,
 )
-from fedjax_bal.report.sweep_page import page
-from fedjax_bal.report.sweep_results import read_results
-from fedjax_bal.report.sweep_tables import sweep_tables
+from fedjax_bal.report.sweep_page import page_of_sweep
+from fedjax_bal.report.sweep_results import read_results, summarise_situation
 from fedjax_bal.report.wording import MINUS
 
 SHEET = {
@@ -88,10 +87,11 @@ def test_the_verdict_counts_what_is_near(results):
 
 def test_page_and_tables_of_a_sweep_have_them(results):
     beside = beside_of_sweep(results)
-    text = page(results, beside, [])
+    page = page_of_sweep(results, beside)
+    text = page.html().decode()
     assert "<h2>Beside the paper</h2>" in text and "<td>85.0 ± 5.0 (90.0)*</td>" in text
-    files = {ending: content.decode() for ending, content in sweep_tables(results, beside).items()}
-    assert f"| b | {NOTHING} (90.0) | 85.0 ± 5.0 (90.0)* |" in files["md"] and r"85.0 $\pm$ 5.0 (90.0)*" in files["tex"]
+    files = {ending: content.decode() for ending, content in page.tables().items()}
+    assert r"85.0 $\pm$ 5.0 (90.0)*" in files["tex"]
     rows = list(csv.DictReader(io.StringIO(files["csv"])))
     (own,) = [row for row in rows if row["method"] == "b" and row["metric"] == "best_accuracy" and row["mean"]]
     assert (own["partition.alpha"], own["published"]) == ("0.5", "0.9")
@@ -155,8 +155,6 @@ def test_a_sweep_over_what_the_paper_has_one_value_of_is_no_reproduction(tmp_pat
 
 @pytest.mark.parametrize("paper", [None, {}, {"accuracy": 3}, {"accuracy": {"a": "x"}}, {"accuracy": {"a": 70}}])
 def test_nothing_that_is_published_is_nothing_to_show(paper, results):
-    from fedjax_bal.report.sweep_cells import summarise_situation
-
     beside = beside_of_run({"paper": paper}, summarise_situation(results, {0: 0.5}))
     assert not beside.entries and not paper_tables(beside) and not paper_verdict(beside)
     assert published_by_metric(beside) == {}

@@ -1,22 +1,22 @@
 """What is made of a sweep's table: cells, figures, and the page."""
 
+import csv
+import io
 import re
 
 import pytest
 
-from fedjax_bal.report import sweep_page
 from fedjax_bal.report.published import beside_of_sweep
-from fedjax_bal.report.sweep_cells import along, best, cells, neighbours, situations
-from fedjax_bal.report.sweep_page import answer
+from fedjax_bal.report.sweep_page import answer, page_of_sweep
 from fedjax_bal.report.sweep_plots import sweep_figures
-from fedjax_bal.report.sweep_results import read_results
+from fedjax_bal.report.sweep_results import along, best, cells, neighbours, read_results, situations
 
 SHEET = "name: mine\nsweep: [{lr: [1.0, 0.01, 0.1]}, {law: [a, b]}, {partition.seed: [0, 1]}]\n"
 
 
-def page(results, pictures):
-    """The page of a sweep."""
-    return sweep_page.page(results, beside_of_sweep(results), pictures)
+def page(results):
+    """The page of a sweep, without figures."""
+    return page_of_sweep(results, beside_of_sweep(results)).html().decode()
 
 
 def table(accuracies):
@@ -52,13 +52,12 @@ def test_what_diverged_can_not_win_by_those_that_are_left(results):
 
 
 def test_the_page_of_a_killed_sweep_says_what_is_missing(results, tmp_path):
-    assert "not finished" not in page(results, [])  # a sweep whose seeds are not known
+    assert "not finished" not in page(results)  # a sweep whose seeds are not known
     (tmp_path / "sweep.yaml").write_text(SHEET + "methods: [{recipe: fedavg}]\nseeds: [0, 1]\n")
-    assert "This sweep is not finished: 12 of its 24 runs are not in the table yet. 1 of 12 runs" in page(
-        read_results(tmp_path), []
-    )
+    text = page(read_results(tmp_path))
+    assert "This sweep is not finished: 12 of its 24 runs are not in the table yet.</p><p>1 of 12 runs" in text
     (tmp_path / "sweep.yaml").write_text(SHEET + "methods: [{recipe: fedavg}]\nseeds: [0]\n")
-    assert "not finished" not in page(read_results(tmp_path), [])
+    assert "not finished" not in page(read_results(tmp_path))
 
 
 def test_settings_are_picked_on_validation_images_where_all_runs_have_them(tmp_path):
@@ -96,7 +95,7 @@ def test_values_that_are_lists_or_mappings_are_texts(tmp_path):
         ("{'name': 'x'}",),
         ("{'name': 'y'}",),
     ]
-    assert "<b>" not in page(results, []).replace("<b>Figure", "") and "&lt;b&gt;" in page(results, [])
+    assert "<b>" not in page(results).replace("<b>Figure", "") and "&lt;b&gt;" in page(results)
 
 
 CONDITIONED = "sweep: [{partition.clients: [10, 20]}, {training.optimizer.learning_rate: [0.1, 0.2]}]\n"
@@ -127,7 +126,7 @@ def test_a_condition_is_nothing_that_wins(tmp_path):
     )
     assert [cell.setting for cell in along(found, 0, "a", "last5_accuracy")] == [(10, 0.2), (20, 0.1)]
     assert [cell.setting for cell in along(found, 1, "a", "last5_accuracy", {0: 10})] == [(10, 0.1), (10, 0.2)]
-    text = page(found, [])
+    text = page(found)
     assert "<tr class=best>" not in text  # of one seed there is no interval
     assert "8 runs · 2 methods · 1 seed<" in text
 
@@ -154,14 +153,14 @@ def test_costs_are_drawn_from_zero(tmp_path):
     found = read_results(tmp_path)
     (axes,) = next(figure for name, *_, figure in sweep_figures(found, []) if name == "memory-0").axes
     assert axes.get_ylim()[0] == 0 and axes.get_ylim()[1] > 12.69
-    assert "Best settings" not in page(found, [])
+    assert "Best settings" not in page(found)
 
 
 def test_conditions_of_one_method_are_rows_of_one_table_of_which_none_wins(tmp_path):
     (tmp_path / "sweep.yaml").write_text("sweep: [{partition.clients: [10, 20]}]\n")
     rows = "".join(f"{clients},p,a,{seed},done,0.{clients + seed},\n" for clients in (10, 20) for seed in (0, 1))
     (tmp_path / "results.csv").write_text(f"partition.clients,point,method,seed,status,last5_accuracy,failure\n{rows}")
-    text = page(read_results(tmp_path), [])
+    text = page(read_results(tmp_path))
     assert text.count("<table") == 2 and "class=best" not in text and "Difference" not in text
     assert ">a, clients 10</th><td>10.5 ± 0.7<" in text and ">a, clients 20</th><td>20.5 ± 0.7<" in text
 
@@ -176,7 +175,7 @@ def many(tmp_path, count):
 
 
 def test_the_table_leads_with_the_mean_of_the_last_five_its_interval_and_the_worst_class(tmp_path):
-    (table,) = re.findall(r"<table.*?</table>", page(many(tmp_path, 9), []), re.DOTALL)
+    (table,) = re.findall(r"<table.*?</table>", page(many(tmp_path, 9)), re.DOTALL)
     heads = re.findall(r"<th scope=\"col\">(.*?)</th>", table)
     assert heads[:5] == [
         "Method", "Mean of last 5, %", "Difference from m0, points [95% interval]", "Worst class, %", "Final, %",
@@ -194,12 +193,9 @@ def test_many_curves_are_small_multiples_with_the_first_method_in_grey(tmp_path)
     ]  # fmt: skip
     ((_, _, caption, figure),) = [own for own in sweep_figures(found, lines) if own[0] == "accuracy"]
     assert "the first one in grey" in caption and len(figure.axes) == 5
-    labels = [[text.get_text() for text in axes.texts] for axes in figure.axes]
+    labels = [[text.get_text() for text in axes.get_legend().get_texts()] for axes in figure.axes]
     assert all(len(own) == 8 and "m0" in own for own in labels)
     assert sorted(name for own in labels for name in own if name != "m0") == sorted(f"m{k}" for k in range(1, 36))
-    for axes in figure.axes:
-        colours = [line.get_color() for line in axes.lines if line.get_alpha() is None]
-        assert len(set(colours)) == 8 and colours[0] == "#8a8a8a"
 
 
 @pytest.mark.slow
@@ -215,3 +211,56 @@ def test_many_panels_are_a_figure_for_each_condition(tmp_path):
     ]
     names = {name: title for name, title, _, _ in sweep_figures(read_results(tmp_path), lines)}
     assert names["accuracy-0"] == "Accuracy by round, alpha 1" and names["accuracy-1"] == "Accuracy by round, alpha 2"
+
+
+CROSSED = "name: mine\nseeds: [0, 1]\nsweep: [{lr: [0.1, 0.3]}, {AXIS}]\n"
+# By partition, then by seed: FedAvg, and another method that is better by 1 and 3 points on the two partitions.
+ACCURACIES = {"fedavg": [[0.50, 0.60], [0.70, 0.72]], "other": [[0.505, 0.615], [0.73, 0.75]]}
+
+
+def tables(tmp_path, axis, values, lost=()):
+    """The tables of a sweep with two rates, two partitions and two seeds; of `lost` places in it no run is done."""
+    rows = [f"lr,{axis},point,method,seed,status,last5_accuracy,macro_f1,failure"]
+    for rate in (0.1, 0.3):
+        for method, partitions in ACCURACIES.items():
+            for place, seeds in enumerate(partitions):
+                for seed, value in enumerate(seeds):
+                    status = "diverged" if (rate, method, place, seed) in lost else "done"
+                    point = f"lr={rate},seed={place}"
+                    rows.append(f'{rate},"{values[place]}","{point}",{method},{seed},{status},{value},,')
+    (tmp_path / "sweep.yaml").write_text(CROSSED.replace("AXIS", f"{axis}: {values}"))
+    (tmp_path / "results.csv").write_text("\n".join(rows) + "\n")
+    results = read_results(tmp_path)
+    texts = page_of_sweep(results, beside_of_sweep(results)).tables()
+    return list(csv.DictReader(io.StringIO(texts["csv"].decode()))), texts["tex"].decode()
+
+
+def test_runs_on_one_partition_are_averaged_first(tmp_path):
+    rows, latex = tables(tmp_path, "partition.seed", [5, 6])
+    assert [(row["lr"], row["method"], row["metric"], row["n"]) for row in rows] == [
+        (rate, method, "last5_accuracy", "2") for rate in ("0.1", "0.3") for method in ACCURACIES
+    ]
+    own, other = rows[0], rows[1]
+    # Of the means 0.55 and 0.71 the deviation is 0.16 / sqrt 2; with 1 degree of freedom the 0.975 quantile is 12.706.
+    assert (float(own["mean"]), float(own["deviation"])) == pytest.approx((0.63, 0.16 / 2**0.5))
+    assert float(own["high"]) - float(own["mean"]) == pytest.approx(12.7062 * 0.08, rel=1e-4)
+    assert (float(other["difference"]), other["pairs"]) == (pytest.approx(0.02), "2")
+    assert float(other["difference_low"]) == pytest.approx(0.02 - 12.7062 * 0.01, rel=1e-4)
+    assert "seeds on one partition are averaged" in latex
+    assert r"other & 65.0 $\pm$ 12.7 & +2.0 {[}$-$10.7, +14.7{]} &" in latex
+    assert r"lr 0.3 & 63.0 $\pm$ 11.3 & 65.0 $\pm$ 12.7 \\" in latex
+
+
+def test_partitions_by_seed_are_independent_or_crossed(tmp_path):
+    rows, latex = tables(tmp_path, "partition_seeds", [[5, 6], [7, 8]])
+    assert rows[0]["n"] == "4" and "Each seed has a partition of its own" in latex
+    rows, latex = tables(tmp_path, "partition_seeds", [[5, 6], [6, 5]])
+    assert rows[0]["n"] == "2" and "seeds on one partition are averaged first" in latex
+    assert float(rows[0]["deviation"]) == pytest.approx(0.04 / 2**0.5)  # of (0.50 + 0.72) / 2 and (0.60 + 0.70) / 2
+
+
+def test_seeds_alone_and_lost_runs(tmp_path):
+    rows, latex = tables(tmp_path, "seeds", [[0, 1], [2, 3]], {(0.3, "fedavg", 0, 1), (0.3, "fedavg", 1, 0)})
+    assert [row["n"] for row in rows] == ["4", "4", "2", "4"] and rows[3]["pairs"] == "2"
+    assert float(rows[2]["mean"]) == pytest.approx((0.50 + 0.72) / 2)
+    assert "between seeds only" in latex
