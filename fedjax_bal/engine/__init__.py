@@ -1,1 +1,1 @@
-"""The engine: the program (`device`), its `host`, several processes (`processes`), and a plain `reference` of a round."""
+"""The engine: the program (`device`), its `host`, several processes (`processes`), and a plain `reference`."""
