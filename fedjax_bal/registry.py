@@ -105,9 +105,10 @@ def plugin_errors(used: Iterable[object] = ()) -> Iterator[None]:
 
 
 def described(error: BaseException) -> str:
-    """An error in words; a `ValueError` says by itself what is wrong."""
+    """An error in words, with its notes but jax's own; a `ValueError` says by itself what is wrong."""
     text = str(error) or "no message"
-    return text if isinstance(error, ValueError) else f"{type(error).__name__}: {text}"
+    notes = [note for note in getattr(error, "__notes__", ()) if not note.startswith("----")]
+    return "\n".join([text if isinstance(error, ValueError) else f"{type(error).__name__}: {text}", *notes])
 
 
 def _from_plugins(used: Iterable[object]) -> list[str]:

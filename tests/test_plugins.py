@@ -28,7 +28,7 @@ from fedjax_bal.experiments.grouping import SweepBatch
 from fedjax_bal.experiments.training import BatchRefused, BatchTraining
 from fedjax_bal.plugins import load_plugins
 from fedjax_bal.recipes import RECIPES
-from fedjax_bal.registry import PluginError
+from fedjax_bal.registry import PluginError, described
 
 FOLDER = Path(__file__).parent / "plugins"
 METHODS = FOLDER / "methods"
@@ -559,3 +559,10 @@ def test_a_citation_that_cannot_be_read_is_refused(text):
         register("recipe", "mine", citation=text)(lambda: recipes.Recipe("mine"))
     with pytest.raises(ValueError, match="metric 'mine': received a citation, which only recipes and parts have"):
         register("metric", "mine", citation=BIBTEX)(lambda result: 1.0)
+
+
+def test_an_errors_notes_are_told_but_for_jaxs():
+    error = KeyError("prototype")
+    for note in ("in local step 2 of 5", "--------------------\nFor simplicity, JAX has removed", "by client 3"):
+        error.add_note(note)
+    assert described(error).splitlines() == ["KeyError: 'prototype'", "in local step 2 of 5", "by client 3"]

@@ -1,1 +1,1 @@
-"""The engine: the compiled program (`device`), the host around it (`host`), and several processes (`processes`)."""
+"""The engine: the program (`device`), its `host`, several processes (`processes`), and a plain `reference`."""

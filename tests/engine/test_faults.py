@@ -245,6 +245,22 @@ def test_a_round_of_which_no_client_is_left_changes_nothing(recipe):
     assert (second.records[0]["clients"], second.records[0]["excluded"]) == (0, CLIENTS)
 
 
+@pytest.mark.slow
+def test_a_round_function_leaves_broken_clients_out_by_itself():
+    recipe = recipes.combine(recipes.scaffold(), recipes.faults("not_a_number", clients=[3]))
+    execution = Execution(strategy="map", broken_clients="exclude")
+    round_fn = host.make_round(recipe, toys.network(), toys.federation(), execution=execution)
+    key, empty = jax.random.key(0), CLIENTS
+    begin, step = round_fn.init(key), jax.jit(round_fn.step)
+    ends = []
+    for clients in ([3, 4, 7], [empty, 4, 7]):
+        plan = np.array(clients)[:, None], np.ones((3, 1), bool)
+        state, info = step(round_fn.hyperparameters, key, begin, plan)
+        ends.append(state)
+        assert info.broken.tolist() == [[NOT_FINITE if client == 3 else 0] for client in clients]
+    assert toys.largest_difference(*ends) < 1e-6
+
+
 def test_stale_updates_that_do_not_say_so_are_the_last_ones_again():
     faulty = {"clients": [4], "rounds": [2], "tagged": False}
     only = Trace(np.arange(CLIENTS)[None] == 4)

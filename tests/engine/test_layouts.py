@@ -73,6 +73,12 @@ def test_lanes_and_devices_change_nothing(name, layout):
 
 
 @pytest.mark.slow
+def test_more_dispatches_of_fewer_rounds_change_nothing():
+    got = finish(simulation("everything", strategy="map", devices=1, rounds_per_dispatch=2))
+    assert_alike(got, on_one_device("everything"))
+
+
+@pytest.mark.slow
 def test_buckets_of_chains_change_nothing():
     selector = chains(chain_length=2, passes=2)
     alone = simulation("everything", strategy="map", devices=1, selector=selector)

@@ -10,9 +10,9 @@ import pytest
 import reference
 import toys
 from flat import build
-from parts import float64
+from parts import faking, float64
 
-from fedjax_bal import recipes
+from fedjax_bal import models, recipes
 from fedjax_bal.engine.device.personal import PERSONAL
 from fedjax_bal.engine.host.fine_tuning import FineTuner
 from fedjax_bal.parts import Personal, part
@@ -172,12 +172,9 @@ def test_fedbn_keeps_normalisation_layers_and_their_statistics(make_bn):
 
 @pytest.fixture
 def make_bn():
-    from engine.test_batch_statistics import federation, network
-
-    shards = federation()
-    test = shards.images, shards.labels
+    model = models.build("tiny_bn", toys.CLASSES, faking.SHAPE)
     with jax.enable_x64(False):
-        yield lambda recipe: build(recipe, network(), shards, test, rounds=2, batch_size=4)
+        yield lambda recipe: build(recipe, model, faking.federation(), faking.test_set(), rounds=2, batch_size=4)
 
 
 @pytest.mark.slow

@@ -90,6 +90,7 @@ def test_generators_of_their_own_come_to_the_same_however_clients_are_run(monkey
 
 
 COMBINED = {
+    "every role": (table.RECIPES["everything"], {}),
     "scaffold, rebafl, rare, clustered": (
         recipes.combine(recipes.scaffold(), recipes.rebafl(mu=0.5), Recipe("rare", (Rare(),))),
         {"availability": clustered(), "selector": uniform(8), "drop_last": True, "batch_size": 2},

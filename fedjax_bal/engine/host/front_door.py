@@ -110,9 +110,24 @@ def build(
     local = dataclasses.replace(local, optimizer=trained)
     recipe = dataclasses.replace(recipe, parts=(*recipe.parts, *BATCH_STATISTICS[local.batch_statistics]))
     normalisation = normalisation_of(model)
-    asked = RunSetting(recipe.parts, model, federation, trained, bool(recipe.carried), rounds)
-    _check_parts(asked, normalisation)
-    federation = (enlarge or _prepare_federation)(federation, recipe)
+    facts = RunFacts(
+        parts=recipe.parts,
+        local=trained,
+        carried=bool(recipe.carried),
+        rounds=rounds,
+        clients=federation.num_clients,
+        auxiliary=[name for name, rows in federation.auxiliary.items() if len(rows)],
+        model=model.name,
+        normalisation=normalisation,
+    )
+    check_needs(facts)
+    for part in recipe.parts:
+        part.check(RunSetting(recipe.parts, model, federation, trained, facts.carried, rounds))
+    if enlarge is not None:
+        federation = enlarge(federation, recipe)
+    else:
+        for part in recipe.parts:
+            federation = part.prepare_federation(federation)
     check_shapes(model, federation, test)
     if VALIDATION in federation.auxiliary and not len(federation.auxiliary[VALIDATION]):
         raise ValueError(
@@ -272,22 +287,6 @@ def simulate(
     return Result(state.variables, history, confusion, state.memory, state.server)
 
 
-def _check_parts(asked: RunSetting, normalisation: Normalisation) -> None:
-    facts = RunFacts(
-        parts=asked.parts,
-        local=asked.local,
-        carried=asked.carried,
-        rounds=asked.rounds,
-        clients=asked.federation.num_clients,
-        auxiliary=[name for name, rows in asked.federation.auxiliary.items() if len(rows)],
-        model=asked.model.name,
-        normalisation=normalisation,
-    )
-    check_needs(facts)
-    for part in asked.parts:
-        part.check(asked)
-
-
 def _fitted(local: LocalTraining, recipe: Recipe, largest: int, normalisation: Normalisation) -> LocalTraining:
     """Local training with all choices made, and with no larger batches than the largest client can fill."""
     batch_size = local.batch_size if local.drop_last else min(local.batch_size, largest)
@@ -295,9 +294,3 @@ def _fitted(local: LocalTraining, recipe: Recipe, largest: int, normalisation: N
     if lone_rows == "auto":
         lone_rows = "drop" if normalisation.statistics else "keep"
     return dataclasses.replace(local, batch_size=batch_size, drawing=drawing, lone_rows=lone_rows)
-
-
-def _prepare_federation(federation: Federation, recipe: Recipe) -> Federation:
-    for part in recipe.parts:
-        federation = part.prepare_federation(federation)
-    return federation
