@@ -1,9 +1,11 @@
-"""Keeps the results of finished run and sweep folders as two small tables each, from which the papers' pages are made.
+"""Keeps the results of finished runs and sweeps of configs/papers, and writes all that is made from them.
 
-    python benchmarks/papers.py FOLDER [FOLDER ...] [--commit COMMIT]
+    python benchmarks/papers.py [FOLDER ...] [--commit COMMIT] [--note NOTE]
 
-Writes results/papers/NAME.csv with a row for each run, and NAME_curves.csv with at most 50 evaluations of each; NAME is
-the configuration's. The device, the versions, the command and its seconds stand in the first table's last columns.
+Each folder adds results/papers/NAME.csv with a row for each run, and NAME_curves.csv with at most 50 evaluations of
+each; NAME is the configuration's, with `_N_rounds` behind it if the runs have fewer rounds than the configuration. Then
+the guide's pages on the papers, and Expect, Time and Machine in the headers of the configurations, are written from
+these tables and from papers.yaml. Without a folder only that is done.
 """
 
 import argparse
@@ -13,33 +15,50 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-KEPT = Path(__file__).parent / "results" / "papers"
+import _paper_headers
+import _paper_pages
+from _claims import CURVES, KEPT, experiment_of, rounds_of
+
+from fedjax_bal.config import Config, builtin_configs, config_leaves, load_config
+from fedjax_bal.config.resolved import paper_setting
+from fedjax_bal.experiments import load_sweep
+
 COLUMNS = (
     *("method", "seed", "rounds", "final_accuracy", "best_accuracy", "last5_accuracy", "balanced_accuracy"),
-    *("worst_class_accuracy", "few_shot_accuracy", "chain_kl", "rounds_to_target", "traffic_to_target_bytes"),
-    "failure",
+    *("worst_class_accuracy", "few_shot_accuracy", "chain_kl", "rounds_to_target", "traffic_bytes"),
+    *("traffic_to_target_bytes", "failure"),
 )
 MOST_POINTS = 50
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER")
+    parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER")
     parser.add_argument("--commit", default="", help="the commit that the folders were made with")
+    parser.add_argument("--note", default="", help="what the time depends on, such as: beside other work")
     asked = parser.parse_args()
-    KEPT.mkdir(exist_ok=True)
     for folder in asked.folders:
-        name, points = points_of(folder)
-        rows, curves = [], []
-        for axes, run_folder in points:
-            summary = json.loads((run_folder / "summary.json").read_text())
-            about = {"s": summary["wall_s"], "machine": summary["device"], "jax": summary["versions"]["jax"]}
-            for run in summary["runs"]:
-                rows.append(axes | {key: run.get(key) for key in COLUMNS} | about | {"commit": asked.commit})
-            curves += [axes | point for point in curves_of(run_folder / "metrics.jsonl")]
-        write(KEPT / f"{name}.csv", rows)
-        write(KEPT / f"{name}_curves.csv", curves)
-        print(f"{name}: {len(rows)} runs")
+        print(collect(folder, {"commit": asked.commit, "note": asked.note}))
+    for file in (*_paper_pages.write(), *_paper_headers.write()):
+        print(file)
+
+
+def collect(folder: Path, about: dict[str, str]) -> str:
+    """Writes the two tables of a run or sweep folder, with what is known `about` it, and returns a line on them."""
+    name, points = points_of(folder)
+    rows, curves = [], []
+    for axes, run_folder in points:
+        summary = json.loads((run_folder / "summary.json").read_text())
+        machine = {"s": summary["wall_s"], "machine": summary["device"], "jax": summary["versions"]["jax"]}
+        target = {"target": summary["target_accuracy"], "changes": changes_of(name, axes, run_folder)}
+        for run in summary["runs"]:
+            rows.append(axes | {key: run.get(key) for key in COLUMNS} | target | machine | about)
+        curves += [axes | point for point in curves_of(run_folder / "metrics.jsonl")]
+    rounds = max(row["rounds"] for row in rows)
+    stem = name if rounds >= rounds_of(experiment_of(name)) else f"{name}_{rounds}_rounds"
+    write(KEPT / f"{stem}.csv", rows)
+    write(KEPT / f"{stem}{CURVES}", curves)
+    return f"{stem}: {len(rows)} runs"
 
 
 def points_of(folder: Path) -> tuple[str, list[tuple[dict[str, Any], Path]]]:
@@ -48,32 +67,46 @@ def points_of(folder: Path) -> tuple[str, list[tuple[dict[str, Any], Path]]]:
         return json.loads((folder / "summary.json").read_text())["name"], [({}, folder)]
     with (folder / "results.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
-    # The columns before the point's name are the axes, and what the configuration cites of the paper.
-    axes = [key for key in list(rows[0])[: list(rows[0]).index("point")] if not key.startswith("paper.")]
+    # The columns up to the point's name are the axes, and what the configuration cites of the paper.
+    axes = [key for key in list(rows[0])[: list(rows[0]).index("point") + 1] if not key.startswith("paper.")]
     points = {row["point"]: {key: row[key] for key in axes} for row in rows}
     name = json.loads((folder / "points" / next(iter(points)) / "summary.json").read_text())["name"]
     return name, [(values, folder / "points" / point) for point, values in points.items()]
 
 
+def changes_of(name: str, axes: dict[str, Any], folder: Path) -> str:
+    """What a run changes of its experiment, except rounds and seeds, which the tables show anyway."""
+    file, ran = builtin_configs()[experiment_of(name)], load_config(folder / "config.yaml")
+    whole = load_sweep(file).configs[axes["point"]] if axes else load_config(file)
+    kept = {method.name for method in ran.methods}
+    asked = Config.model_copy(whole, update={"methods": tuple(own for own in whole.methods if own.name in kept)})
+    # The form of a convolution is the machine's choice.
+    changed = paper_setting(asked, ran).keys() - {"training.rounds", "seeds", "model.convolution"}
+    values = config_leaves(ran)
+    return " ".join(f"{key}={values[key]}" for key in sorted(changed) if key in values)
+
+
 def curves_of(file: Path) -> Iterator[dict[str, Any]]:
-    """Test accuracy by round, of each run at most MOST_POINTS evaluations, the last among them."""
+    """Accuracies and diversity by round, of each run at most MOST_POINTS evaluations, the last among them."""
     runs: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for line in file.read_text().splitlines():
         record = json.loads(line)
         runs.setdefault((record["method"], record["seed"]), []).append(record)
+    metrics = ("test_accuracy", "local_test_accuracy", "local_accuracy", "update_diversity")
     for (method, seed), records in runs.items():
         step = -(-len(records) // MOST_POINTS)
         for record in records[::-step][::-1]:
-            values = {key: record[key] for key in ("round", "test_accuracy")}
+            values = {key: record[key] for key in ("round", *metrics) if record.get(key) is not None}
             yield {"method": method, "seed": seed, **values}
 
 
 def write(file: Path, rows: Iterable[dict[str, Any]]) -> None:
-    """A CSV file of rows with the same keys; columns without a value are left out."""
+    """A CSV file of rows; columns without a value are left out."""
     rows = list(rows)
-    keys = [key for key in rows[0] if any(row[key] not in (None, "") for row in rows)]
+    keys = dict.fromkeys(key for row in rows for key in row if row[key] not in (None, ""))
+    order = [key for key in dict.fromkeys(key for row in rows for key in row) if key in keys]
     with file.open("w", newline="") as opened:
-        writer = csv.DictWriter(opened, keys, extrasaction="ignore", lineterminator="\n")
+        writer = csv.DictWriter(opened, order, extrasaction="ignore", lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
 

@@ -1,7 +1,6 @@
 """Measured results, for the cards of methods: beside a paper's, and cost and accuracy on the long tail."""
 
 import csv
-import json
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -59,29 +58,16 @@ def on_long_tail() -> tuple[str, dict[str, OnLongTail]]:
 def _measured() -> Iterator[tuple[str, list[Row]]]:
     """The rows of finished runs, by the name of the configuration that made them."""
     known = builtin_configs()
-    by_stem = {Path(name).name: name for name in known}
-    for file in sorted(_RESULTS.glob("*.csv")):
+    by_stem = {Path(name).name: name for name in known if name.startswith("protocols/")}
+    by_stem |= {name.removeprefix("papers/").replace("/", "_"): name for name in known if name.startswith("papers/")}
+    for file in sorted((*_RESULTS.glob("*.csv"), *_RESULTS.glob("papers/*.csv"))):
         if file.stem in by_stem:
             yield by_stem[file.stem], _table(file)
-    for file in sorted(_RESULTS.glob("*.json")):
-        record = json.loads(file.read_text(encoding="utf-8"))
-        source = record.get("config", "") if isinstance(record, dict) else ""
-        name = source.removeprefix("configs/").removesuffix(".yaml")
-        if name in known:
-            yield name, list(_rows(record))
 
 
 def _table(file: Path) -> list[Row]:
     with file.open(encoding="utf-8", newline="") as opened:
-        return [row for row in csv.DictReader(opened) if row["status"] == "done"]
-
-
-def _rows(record: Mapping[str, Any]) -> Iterator[Row]:
-    """The runs of a record in percent, as rows of a table of one point in shares."""
-    for run in record.get("runs", []):
-        for own in run.get("methods", [run]) if isinstance(run["rounds"], int) else ():
-            shares = {f"{kind}_accuracy": own[kind] / 100 for kind in ("final", "best") if kind in own}
-            yield {"point": "", "method": own["method"], "rounds": run["rounds"], **shares}
+        return [row for row in csv.DictReader(opened) if row.get("status", "done") == "done"]
 
 
 def _beside(name: str, rows: list[Row]) -> Iterator[BesidePaper]:
@@ -90,7 +76,7 @@ def _beside(name: str, rows: list[Row]) -> Iterator[BesidePaper]:
     for setting, config in points.items():
         for method in config.methods:
             place = setting, method.name
-            own = [row for row in rows if (row["point"], row["method"]) == place and _is_whole(row, config)]
+            own = [row for row in rows if (row.get("point", ""), row["method"]) == place and _is_whole(row, config)]
             paper = config.paper and config.paper.accuracy.get(method.name)
             which = config.paper.which if config.paper else "final"
             here = [100 * float(row[key]) for row in own if row.get(key := f"{which}_accuracy")]

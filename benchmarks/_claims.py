@@ -1,0 +1,321 @@
+"""The claims of papers.yaml against the runs in results/papers: paired differences over seeds, and verdicts."""
+
+import csv
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from fnmatch import fnmatch
+from functools import cache
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any, NamedTuple
+
+import yaml
+
+from fedjax_bal.config import builtin_configs, read_layers
+from fedjax_bal.metrics.seeds import Difference, paired_difference
+
+KEPT = Path(__file__).parent / "results" / "papers"
+CURVES = "_curves.csv"
+CLAIMS = Path(__file__).parent / "papers.yaml"
+VERDICTS = ("holds", "in part", "does not hold", "not decided", "could not be tested", "not run yet")
+LEAST_SHARE = 0.25  # of an experiment's rounds, for a run to decide a claim that doesn't ask for fewer
+LEAST_POINTS, LEAST_RATIO = 3.0, 0.1
+"""What a difference must exceed to decide without an interval: points of accuracy, or a share of the larger value."""
+
+Row = Mapping[str, str]
+
+
+class Metric(NamedTuple):
+    """What is compared: its name in prose, unit and the factor to it, value in a run and its curve, and decimals."""
+
+    meaning: str
+    unit: str
+    factor: float
+    of: Callable[[Row, list[Row]], float | None]
+    places: int = 1
+
+
+class Result(NamedTuple):
+    """The kept runs of an experiment that have the same number of rounds."""
+
+    experiment: str
+    rounds: int
+    rows: list[Row]
+    curves: dict[tuple[str, ...], list[Row]]
+
+    def values(self, side: Mapping[str, Any], metric: str) -> dict[str, float]:
+        """A metric of the runs of one method, at one point if it is a sweep, by seed."""
+        wanted = {key: _plain(value) for key, value in side.items()}
+        rows = [row for row in self.rows if all(_plain(row.get(key, "")) == value for key, value in wanted.items())]
+        known = {row["seed"]: METRICS[metric].of(row, self.curves.get(run_of(row), [])) for row in rows}
+        return {seed: METRICS[metric].factor * value for seed, value in known.items() if value is not None}
+
+
+class Pair(NamedTuple):
+    """One comparison: the two sides' names and mean values, their difference, and whether it is as claimed.
+
+    Without a result it wasn't run; with one and without a difference no run reached the target.
+    """
+
+    higher: str
+    lower: str
+    point: str
+    values: tuple[float, float]
+    difference: Difference
+    metric: str
+    result: Result | None
+    as_claimed: bool | None
+
+
+class Outcome(NamedTuple):
+    """A claim, its verdict, the reason if there are no runs, and the comparisons that decide it."""
+
+    claim: Mapping[str, Any]
+    verdict: str
+    reason: str
+    pairs: list[Pair]
+    missing: int
+
+
+@cache
+def papers() -> dict[str, Any]:
+    """The papers with their claims, in the order of the file."""
+    return yaml.safe_load(CLAIMS.read_text(encoding="utf-8"))
+
+
+def experiment_of(name: str) -> str:
+    """The experiment whose configuration has this name, such as papers/flcir/cifar10 for flcir_cifar10."""
+    return f"papers/{name.replace('_', '/', 1)}"
+
+
+@cache
+def rounds_of(experiment: str) -> int:
+    """The rounds of an experiment's configuration."""
+    return read_layers(builtin_configs()[experiment]).merged["training"]["rounds"]
+
+
+def results() -> dict[str, list[Result]]:
+    """All kept runs by experiment, those with the most rounds first."""
+    found: dict[str, list[Result]] = {}
+    for file in sorted(KEPT.glob("*.csv")):
+        if not file.name.endswith(CURVES):
+            name, _, rounds = file.stem.removesuffix("_rounds").rpartition("_")
+            whole = not file.stem.endswith("_rounds")
+            experiment = experiment_of(file.stem if whole else name)
+            count = rounds_of(experiment) if whole else int(rounds)
+            curves: dict[tuple[str, ...], list[Row]] = {}
+            drawn = file.with_name(file.stem + CURVES)
+            for row in table(drawn) if drawn.exists() else ():
+                curves.setdefault(run_of(row), []).append(row)
+            found.setdefault(experiment, []).append(Result(experiment, count, table(file), curves))
+    return {name: sorted(own, key=lambda result: -result.rounds) for name, own in found.items()}
+
+
+def run_of(row: Row) -> tuple[str, ...]:
+    """What identifies a run in both tables of an experiment."""
+    return row.get("point", ""), row.get("partition.seed", ""), row["method"], row["seed"]
+
+
+def table(file: Path) -> list[Row]:
+    """The rows of a CSV file."""
+    with file.open(encoding="utf-8", newline="") as opened:
+        return list(csv.DictReader(opened))
+
+
+def outcome(paper: Mapping[str, Any], claim: Mapping[str, Any], known: Mapping[str, list[Result]]) -> Outcome:
+    """Decides a claim by all its comparisons."""
+    pairs, missing = [], 0
+    for comparison in claim.get("compare", ()):
+        for pair in _pairs(claim, comparison, known):
+            if pair.result:
+                pairs.append(pair)
+            else:
+                missing += 1
+    reason = claim.get("untested") or unrun(paper, claim["run"])
+    verdict = _verdict([pair.as_claimed for pair in pairs]) if pairs else VERDICTS[4 if reason else 5]
+    return Outcome(claim, verdict, "" if pairs else reason, pairs, missing)
+
+
+def unrun(paper: Mapping[str, Any], experiment: str) -> str:
+    """Why an experiment isn't run; empty if there is no reason."""
+    return next((why for pattern, why in paper.get("unrun", {}).items() if fnmatch(experiment, pattern)), "")
+
+
+def _verdict(decided: list[bool | None]) -> str:
+    if all(decided):
+        return "holds"
+    if any(decided):
+        return "in part"
+    return "does not hold" if False in decided else "not decided"
+
+
+def _pairs(
+    claim: Mapping[str, Any], comparison: Mapping[str, Any], known: Mapping[str, list[Result]]
+) -> Iterator[Pair]:
+    """A comparison for each higher side, each lower side and each point."""
+    experiment = comparison.get("run", claim["run"])
+    least = lambda: comparison.get("rounds", LEAST_SHARE * rounds_of(experiment))
+    usable = [result for result in known.get(experiment, ()) if result.rounds >= least()]
+    sides = (_several(comparison[key]) for key in ("higher", "lower"))
+    for higher, lower, point in itertools.product(*sides, _several(comparison.get("at", {}))):
+        if higher != lower:
+            yield _pair(comparison, higher, lower, point, usable)
+
+
+def _pair(
+    comparison: Mapping[str, Any], higher: Any, lower: Any, point: Mapping[str, Any], usable: list[Result]
+) -> Pair:
+    metric, margin = comparison.get("metric", "last5_accuracy"), comparison.get("margin", 0)
+    best = None
+    for result in usable:
+        found = [None if _is_number(side) else _values(result, side, point, metric) for side in (higher, lower)]
+        of_runs = [own for own in found if own is not None]
+        common = [seed for seed in of_runs[0] if all(seed in own for own in of_runs)]
+        # Of several lengths the one that has an interval counts, and of these the longest.
+        if common:
+            ours, theirs = (
+                {seed: float(side) if own is None else own[seed] for seed in common}
+                for own, side in zip(found, (higher, lower), strict=True)
+            )
+            if metric in TO_TARGET:
+                ours, theirs = _comparable(ours, theirs)
+            difference = paired_difference(ours, theirs)
+            means = (fmean(ours.values()), fmean(theirs.values())) if ours else (0.0, 0.0)
+            if best is None or (best[0].low is None and difference.low is not None):
+                best = difference, means, result
+    names = name_of(higher), name_of(lower), name_of(point)
+    if best is None:
+        return Pair(*names, (0.0, 0.0), Difference(None, None, None, 0), metric, None, None)
+    difference, means, result = best
+    low, high, mean = difference.low, difference.high, difference.mean
+    if mean is None:
+        return Pair(*names, means, difference, metric, result, None)
+    if low is None or high is None:
+        least = LEAST_POINTS if METRICS[metric].factor == 100 else LEAST_RATIO * max(map(abs, means))
+        low, high = mean - least, mean + least
+    decided = True if low > margin else False if high < margin else None
+    return Pair(*names, means, difference, metric, result, decided)
+
+
+def _values(result: Result, side: Any, point: Mapping[str, Any], metric: str) -> dict[str, float]:
+    own = {"method": side} if isinstance(side, str) else side
+    return result.values({**own, **point}, metric)
+
+
+def _comparable(ours: Mapping[str, float], theirs: Mapping[str, float]) -> tuple[dict[str, float], dict[str, float]]:
+    """Pairs that say which side reached the target first, positive; a run that didn't has what it took, negative."""
+    kept = {
+        seed: (ours[seed], theirs[seed])
+        for seed in ours
+        if max(ours[seed], theirs[seed]) > 0 and (min(ours[seed], theirs[seed]) > 0 or ours[seed] + theirs[seed] < 0)
+    }
+    return {seed: abs(pair[0]) for seed, pair in kept.items()}, {seed: abs(pair[1]) for seed, pair in kept.items()}
+
+
+def _is_number(side: Any) -> bool:
+    return isinstance(side, int | float)
+
+
+def name_of(side: Any) -> str:
+    """A method, a point or a number as text."""
+    if isinstance(side, Mapping):
+        return ", ".join(str(v) if k == "method" else f"{k.rpartition('.')[2]} {v}" for k, v in side.items())
+    return str(side)
+
+
+def _several(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _plain(value: Any) -> str:
+    return str(value).replace(" ", "")
+
+
+def _number(row: Row, key: str) -> float | None:
+    return float(row[key]) if row.get(key) else None
+
+
+def _column(key: str) -> Callable[[Row, list[Row]], float | None]:
+    return lambda row, curve: _number(row, key)
+
+
+def _until_target(key: str, whole: str) -> Callable[[Row, list[Row]], float | None]:
+    """What a run takes to its target, or, negative, all that it took without reaching it."""
+
+    def value(row: Row, curve: list[Row]) -> float | None:
+        taken, in_all = _number(row, key), _number(row, whole)
+        return -in_all if taken is None and in_all is not None else taken
+
+    return value
+
+
+def _traffic_to_75(row: Row, curve: list[Row]) -> float | None:
+    """Traffic until the first kept point of the curve with 75%, or, negative, in all."""
+    in_all = _number(row, "traffic_bytes")
+    if in_all is None or not curve:
+        return None
+    reached = (int(point["round"]) for point in curve if float(point["test_accuracy"]) >= 0.75)
+    first = next(reached, None)
+    return -in_all if first is None else in_all * first / int(row["rounds"])
+
+
+def _of_curve(key: str, of: Callable[[list[float]], float]) -> Callable[[Row, list[Row]], float | None]:
+    def value(row: Row, curve: list[Row]) -> float | None:
+        values = [float(point[key]) for point in curve if point.get(key)]
+        return of(values) if len(values) > 8 else None
+
+    return value
+
+
+def _late(values: list[float]) -> list[float]:
+    return values[-max(len(values) // 4, 5) :]
+
+
+def _fall(values: list[float]) -> float:
+    means = [fmean(values[place : place + 5]) for place in range(len(values) - 4)]
+    return max(means) - means[-1]
+
+
+TO_TARGET = ("rounds_to_target", "traffic_to_target", "traffic_to_75")
+METRICS = {
+    "last5_accuracy": Metric("mean accuracy of the last five evaluations", "%", 100, _column("last5_accuracy")),
+    "best_accuracy": Metric("best accuracy", "%", 100, _column("best_accuracy")),
+    "final_accuracy": Metric("final accuracy", "%", 100, _column("final_accuracy")),
+    "worst_class_accuracy": Metric("accuracy in the worst class", "%", 100, _column("worst_class_accuracy")),
+    "early_accuracy": Metric(
+        "mean accuracy over the first half of the rounds", "%", 100,
+        _of_curve("test_accuracy", lambda values: fmean(values[: len(values) // 2])),
+    ),
+    "swing": Metric(
+        "standard deviation over the last quarter of the rounds", "points", 100,
+        _of_curve("test_accuracy", lambda values: stdev(_late(values))),
+    ),
+    "fall": Metric(
+        "highest mean of five neighbouring points of the curve, minus the last", "points", 100,
+        _of_curve("test_accuracy", _fall),
+    ),
+    "local_models": Metric(
+        "accuracy of the clients' models over the last quarter of the rounds", "%", 100,
+        _of_curve("local_test_accuracy", lambda values: fmean(_late(values))),
+    ),
+    "own_data": Metric(
+        "accuracy on the clients' own data over the last quarter of the rounds", "%", 100,
+        _of_curve("local_accuracy", lambda values: fmean(_late(values))),
+    ),
+    "diversity": Metric(
+        "distance between the clients' models over the last quarter of the rounds", "", 1,
+        _of_curve("update_diversity", lambda values: fmean(_late(values))), 3,
+    ),
+    "chain_kl": Metric(
+        "KL divergence from even classes of the data behind an averaged model", "nats", 1, _column("chain_kl"), 3
+    ),
+    "rounds_to_target": Metric("rounds to the target", "rounds", 1, _until_target("rounds_to_target", "rounds"), 0),
+    "traffic_to_target": Metric(
+        "traffic to the target", "MB", 1e-6, _until_target("traffic_to_target_bytes", "traffic_bytes"), 0
+    ),
+    "traffic_to_75": Metric("traffic to 75%", "MB", 1e-6, _traffic_to_75, 0),
+    "rank_correlation": Metric(
+        "rank correlation of estimated and true classes of the clients", "", 1, _column("rank_correlation"), 2
+    ),
+    "truth_correlation": Metric("correlation of the pixels with the truth", "", 1, _column("truth_correlation"), 2),
+}  # fmt: skip

@@ -1,0 +1,105 @@
+"""Expect, Time and Machine in the headers of configs/papers, from results/papers."""
+
+import re
+import textwrap
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import fmean
+
+from _claims import METRICS, TO_TARGET, Result, results, rounds_of
+
+from fedjax_bal.metrics import spread
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+SHOWN = ("last5_accuracy", "chain_kl", "truth_correlation")
+"""What a header shows: the first of these that the runs have."""
+
+
+def write() -> list[Path]:
+    """Writes the headers of all experiments with results, and returns the files that change."""
+    changed = {file: text for file, text in headers().items() if file.read_text(encoding="utf-8") != text}
+    for file, text in changed.items():
+        file.write_text(text, encoding="utf-8")
+    return list(changed)
+
+
+def headers() -> dict[Path, str]:
+    """The configurations with results, by file, with the headers that they should have."""
+    return {CONFIGS / f"{name}.yaml": _with_header(name, own) for name, own in results().items()}
+
+
+def _with_header(experiment: str, own: Sequence[Result]) -> str:
+    text = (CONFIGS / f"{experiment}.yaml").read_text(encoding="utf-8")
+    entries = {"Expect": " ".join(_expect(own))}
+    # Runs that were kept without their time leave what the header says of it.
+    if any(row.get("s") for result in own for row in result.rows):
+        entries["Time"] = "; ".join(_time(result) for result in own if result.rows[0].get("s"))
+        entries["Machine"] = "; ".join(dict.fromkeys(_machine(result) for result in own))
+    for name, value in entries.items():
+        lines = textwrap.wrap(value, 120 - len("#           "), break_long_words=False, break_on_hyphens=False)
+        entry = f"# {name:<10}" + "\n#           ".join(lines)
+        text = re.sub(
+            rf"^# {name} .*(?:\n# {{11}}.*)*", lambda _, entry=entry: entry, text, count=1, flags=re.MULTILINE
+        )
+    return text
+
+
+def _expect(own: Sequence[Result]) -> Iterator[str]:
+    for result in own:
+        metric = next(key for key in SHOWN if any(row.get(key) for row in result.rows))
+        seeds = {row["seed"] for row in result.rows}
+        changes = next((f" with {row['changes']}" for row in result.rows if row.get("changes")), "")
+        unit = ", %" if METRICS[metric].unit == "%" else ""
+        count = "one seed" if len(seeds) == 1 else f"{len(seeds)} seeds"
+        yield f"{result.rounds:,} rounds{changes}, {count}, {METRICS[metric].meaning}{unit}:"
+        yield "; ".join(_points(result, metric)) + "."
+        yield from _reached(result)
+    paper = own[0].experiment.split("/")[1]
+    yield f"Compared with the paper in fedjax_bal/guide/paper_{paper}.md"
+
+
+def _points(result: Result, metric: str) -> Iterator[str]:
+    """The methods of each point with their means and standard deviations."""
+    key = next((key for key in ("point", "partition.seed") if key in result.rows[0]), None)
+    for point in dict.fromkeys(row[key] if key else "" for row in result.rows):
+        methods = dict.fromkeys(row["method"] for row in result.rows if not key or row[key] == point)
+        where = {key: point} if key else {}
+        words = ", ".join(_words(result.values({"method": name, **where}, metric), name, metric) for name in methods)
+        label = f"{key} {point}: " if key == "partition.seed" else f"{point}: " if key else ""
+        yield label + words
+
+
+def _words(values: dict[str, float], name: str, metric: str) -> str:
+    own, places = spread(list(values.values())), METRICS[metric].places
+    if own.mean is None:
+        return f"{name} without a value"
+    return f"{name} {own.mean:.{places}f}" + ("" if own.std is None else f" +- {own.std:.{places}f}")
+
+
+def _reached(result: Result) -> Iterator[str]:
+    """Rounds to the target, where there are no points and some run reached it."""
+    target = result.rows[0].get("target")
+    if not target or "point" in result.rows[0] or "partition.seed" in result.rows[0]:
+        return
+    words = []
+    for name in dict.fromkeys(row["method"] for row in result.rows):
+        reached = [value for value in result.values({"method": name}, TO_TARGET[0]).values() if value > 0]
+        if reached:
+            words.append(f"{name} {fmean(reached):.0f}")
+    if words:
+        yield f"Rounds to {100 * float(target):g}%, of the runs that reach it: {', '.join(words)}."
+
+
+def _time(result: Result) -> str:
+    seconds = sum({row.get("point", ""): float(row["s"]) for row in result.rows}.values())
+    length = f"{result.rounds:,} rounds, " if result.rounds < rounds_of(result.experiment) else ""
+    hours, minutes = divmod(round(seconds / 60), 60)
+    took = f"{hours} h {minutes} min" if hours else f"{minutes} min" if minutes > 1 else f"{seconds:.0f} s"
+    note = result.rows[0].get("note", "")
+    return f"{length}{len(result.rows)} runs: {took}" + (f" {note}" if note else "")
+
+
+def _machine(result: Result) -> str:
+    row = result.rows[0]
+    length = f"{result.rounds:,} rounds: " if result.rounds < rounds_of(result.experiment) else ""
+    return f"{length}{row['machine']}, jax {row['jax']}, commit {row['commit']}"

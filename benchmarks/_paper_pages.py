@@ -1,0 +1,260 @@
+"""The guide's pages on the papers: claims with verdicts, and the results behind them, from results/papers."""
+
+import math
+import re
+import textwrap
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from _claims import (
+    METRICS,
+    TO_TARGET,
+    VERDICTS,
+    Metric,
+    Outcome,
+    Pair,
+    Result,
+    outcome,
+    papers,
+    results,
+    rounds_of,
+    unrun,
+)
+
+from fedjax_bal.config import builtin_configs, read_layers
+from fedjax_bal.experiments import load_sweep
+from fedjax_bal.metrics import Spread, spread
+
+GUIDE = Path(__file__).parents[1] / "fedjax_bal" / "guide"
+MOST_SHOWN = 4
+COLUMNS = {
+    "last5_accuracy": "last five, %",
+    "final_accuracy": "final, %",
+    "best_accuracy": "best, %",
+    "local_models": "clients' models, %",
+    "own_data": "own data, %",
+    "diversity": "distance of models",
+    "rounds_to_target": "rounds to target",
+    "traffic_to_target": "MB to target",
+    "chain_kl": "KL, nats",
+    "rank_correlation": "rank correlation",
+    "truth_correlation": "correlation",
+}
+MADE = "<!-- made by benchmarks/papers.py: {name} -->\n{text}\n<!-- end -->"
+"""A part of papers.md that is written from the tables; the rest of that page is written by hand."""
+
+
+def write() -> list[Path]:
+    """Writes all pages, and returns their files."""
+    made = pages()
+    for file, text in made.items():
+        file.write_text(text, encoding="utf-8")
+    return list(made)
+
+
+def pages() -> dict[Path, str]:
+    """The text of each page by its file."""
+    known = results()
+    decided = {key: [outcome(paper, claim, known) for claim in paper["claims"]] for key, paper in papers().items()}
+    overview = GUIDE / "papers.md"
+    text = overview.read_text(encoding="utf-8")
+    for name, own in (("counts", _counts(decided)), ("differences", _differences(decided))):
+        made = MADE.format(name=name, text=own)
+        text = re.sub(
+            re.escape(made.partition("\n")[0]) + ".*?<!-- end -->", lambda _, made=made: made, text, flags=re.DOTALL
+        )
+    return {overview: text} | {
+        GUIDE / f"paper_{key}.md": _page(key, papers()[key], own, known) for key, own in decided.items()
+    }
+
+
+def _counts(decided: Mapping[str, Sequence[Outcome]]) -> str:
+    """How many claims of each paper have which verdict."""
+    rows = []
+    for key, outcomes in decided.items():
+        counts = Counter(own.verdict for own in outcomes)
+        rows.append(
+            (f"[{papers()[key]['title']}](paper_{key}.md)", len(outcomes), *(counts[name] for name in VERDICTS))
+        )
+    total = ("all", *(sum(row[place] for row in rows) for place in range(1, len(VERDICTS) + 2)))
+    return _table(("paper", "claims", *VERDICTS), [*rows, total])
+
+
+def _differences(decided: Mapping[str, Sequence[Outcome]]) -> str:
+    """What doesn't hold, or not in all, with what its examination says."""
+    found = [
+        f"- {papers()[key]['title']}, {own.claim['where']}, *{own.verdict}*: {own.claim['claim']} {own.claim['why']}"
+        for key, outcomes in decided.items()
+        for own in outcomes
+        if own.pairs and own.verdict != "holds" and "why" in own.claim
+    ]
+    return "\n".join(_text(item, "  ") for item in found)
+
+
+def _page(key: str, paper: Mapping[str, Any], outcomes: Sequence[Outcome], known: Mapping[str, list[Result]]) -> str:
+    claims = [(own.claim["where"], own.claim["claim"], own.claim["theirs"], _run(own), _ours(own)) for own in outcomes]
+    parts = [
+        f"# {paper['title']}: the paper's claims and our runs",
+        _text(f"{paper['source']}. {paper['note']} How verdicts are computed is [on the overview](papers.md)."),
+        _table(("where", "claim", "paper", "run here", "verdict and ours"), claims),
+    ]
+    if any(name.startswith(f"papers/{key}/") for name in known):
+        parts.append("## Results\n\nMean and standard deviation over seeds.")
+    for name in sorted(known):
+        if name.startswith(f"papers/{key}/"):
+            parts += [_results(result) for result in known[name]]
+    return "\n\n".join([*parts, *_not_run(key, paper, known)]) + "\n"
+
+
+def _run(own: Outcome) -> str:
+    claim = own.claim
+    if not own.pairs:
+        return f"`{_short(claim['run'])}`" if "untested" not in claim else ""
+    lines = []
+    for pair in own.pairs:
+        if pair.result:
+            experiment, rounds = pair.result.experiment, pair.result.rounds
+            seeds = pair.difference.pairs or len({row["seed"] for row in pair.result.rows})
+            lines.append(f"`{_short(experiment)}`, {_length(experiment, rounds)}, {_seeds(seeds)}")
+    return "<br>".join(dict.fromkeys(lines))
+
+
+def _ours(own: Outcome) -> str:
+    lines = [f"**{own.verdict}**" + (f": {own.reason}" if own.reason else "")]
+    ordered = sorted(own.pairs, key=lambda pair: (False, None, True).index(pair.as_claimed))
+    before = "last5_accuracy"
+    for pair in ordered[:MOST_SHOWN]:
+        if pair.metric != before:
+            lines.append(f"{METRICS[pair.metric].meaning[0].upper()}{METRICS[pair.metric].meaning[1:]}:")
+        lines.append(_pair(pair))
+        before = pair.metric
+    if len(ordered) > MOST_SHOWN:
+        claimed = sum(pair.as_claimed is True for pair in ordered[MOST_SHOWN:])
+        lines.append(f"and {len(ordered) - MOST_SHOWN} more, {claimed} of them as claimed")
+    if own.pairs and own.missing:
+        lines.append(f"{own.missing} more not run yet")
+    if own.pairs and own.verdict != "holds" and "why" in own.claim:
+        lines.append(own.claim["why"])
+    return "<br>".join(lines)
+
+
+def _pair(pair: Pair) -> str:
+    metric = METRICS[pair.metric]
+    point = f"{pair.point}: " if pair.point else ""
+    if pair.difference.mean is None:
+        return f"{point}neither `{pair.higher}` nor `{pair.lower}` reaches the target in a way that can be compared"
+    sides = [
+        _name(side) if _is_number(side) else f"{_name(side)} {_figure(value, metric)}"
+        for side, value in zip((pair.higher, pair.lower), pair.values, strict=True)
+    ]
+    unit = f" {metric.unit}" if metric.unit and metric.unit != "%" else metric.unit
+    return f"{point}{sides[0]} against {sides[1]}{unit}: {_difference(pair, metric)}"
+
+
+def _difference(pair: Pair, metric: Metric) -> str:
+    mean, low, high, _ = pair.difference
+    if mean is None or low is None or high is None:
+        return f"{_figure(mean or 0, metric, '+')}, one seed"
+    return f"{_figure(mean, metric, '+')} [{_figure(low, metric, '+')}, {_figure(high, metric, '+')}]"
+
+
+def _results(result: Result) -> str:
+    rows = result.rows
+    published = _published(result.experiment) if result.rounds >= rounds_of(result.experiment) else {}
+    axes = [key for key in rows[0] if key not in ("point", "method", "seed") and "." in key]
+    groups = list(dict.fromkeys((*(row[key] for key in axes), row["method"]) for row in rows))
+    lines = []
+    for group in groups:
+        side = dict(zip((*axes, "method"), group, strict=True))
+        point = next(row.get("point", "") for row in rows if all(row[key] == value for key, value in side.items()))
+        values = {key: list(result.values(side, key).values()) for key in COLUMNS}
+        paper = published.get((point, side["method"]))
+        lines.append((*group[:-1], f"`{side['method']}`", values, "" if paper is None else f"{100 * paper:.2f}"))
+    # A column of which no run has a value is left out, and so are targets that no run reaches.
+    least = lambda key: 0.0 if key in TO_TARGET else -math.inf
+    shown = [key for key in COLUMNS if any(value > least(key) for line in lines for value in line[-2][key])]
+    cells = [(*line[:-2], *(_spread(line[-2][key], key) for key in shown), line[-1]) for line in lines]
+    short = [key.rpartition(".")[2] for key in axes]
+    table = _table((*short, "method", *(COLUMNS[key] for key in shown), "paper, %"), cells, "paper, %")
+    return (
+        f"### {_short(result.experiment)}, {_length(result.experiment, result.rounds)}\n\n{_about(result)}\n\n{table}"
+    )
+
+
+def _about(result: Result) -> str:
+    rows = result.rows
+    machines = ", ".join(dict.fromkeys(f"{row['machine']}, jax {row['jax']}" for row in rows))
+    notes = "".join(f" {note}" for note in dict.fromkeys(row["note"] for row in rows if row.get("note")))
+    commits = ", ".join(dict.fromkeys(row["commit"] for row in rows if row.get("commit")))
+    target = next((f" The target is {100 * float(row['target']):g}%." for row in rows if row.get("target")), "")
+    changes = "; ".join(dict.fromkeys(row["changes"] for row in rows if row.get("changes")))
+    with_changes = f" With `{changes}`." if changes else ""
+    seeds = _seeds(len({row["seed"] for row in rows})).capitalize()
+    return f"{seeds}; {machines}{notes}; commit {commits}.{target}{with_changes}"
+
+
+def _not_run(key: str, paper: Mapping[str, Any], known: Mapping[str, list[Result]]) -> Iterator[str]:
+    names = [name for name in builtin_configs() if name.startswith(f"papers/{key}/") and name not in known]
+    rows = [(f"`{_short(name)}`", unrun(paper, name) or "not run yet") for name in names]
+    if rows:
+        yield "## Experiments without results\n\n" + _table(("experiment", "why"), rows)
+
+
+@cache
+def _published(experiment: str) -> dict[tuple[str, str], float]:
+    """The paper's accuracies by point and method, from the configuration."""
+    file = builtin_configs()[experiment]
+    sheet = read_layers(file).merged
+    if "sweep" not in sheet:
+        return {("", name): value for name, value in ((sheet.get("paper") or {}).get("accuracy") or {}).items()}
+    configs = load_sweep(file).configs
+    return {(at, name): v for at, own in configs.items() if own.paper for name, v in own.paper.accuracy.items()}
+
+
+def _text(prose: str, indent: str = "") -> str:
+    return textwrap.fill(prose, 140, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[Any]], may_lack: str = "") -> str:
+    """A table in Markdown, without the column `may_lack` if that is empty."""
+    kept = [place for place, name in enumerate(head) if name != may_lack or any(row[place] for row in rows)]
+    line = lambda cells: "| " + " | ".join(str(cells[place]).replace("|", r"\|") for place in kept) + " |"
+    return "\n".join([line(head), "|---" * len(kept) + "|", *map(line, rows)])
+
+
+def _spread(values: list[float], key: str) -> str:
+    """Mean and standard deviation; to a target, of the runs that reached it, and how many these are."""
+    reached = [value for value in values if value > 0] if key in TO_TARGET else values
+    own: Spread = spread(reached)
+    if own.mean is None:
+        return "not reached" if values else ""
+    of = f" ({len(reached)} of {len(values)})" if len(reached) < len(values) else ""
+    return _figure(own.mean, METRICS[key]) + ("" if own.std is None else f" ± {_figure(own.std, METRICS[key])}") + of
+
+
+def _figure(value: float, metric: Metric, sign: str = "") -> str:
+    return f"{value:{sign},.{metric.places}f}"
+
+
+def _length(experiment: str, rounds: int) -> str:
+    whole = rounds_of(experiment)
+    return f"{rounds:,} rounds" if rounds >= whole else f"{rounds:,} of {whole:,} rounds"
+
+
+def _seeds(count: int) -> str:
+    return "one seed" if count == 1 else f"{count} seeds"
+
+
+def _short(experiment: str) -> str:
+    return experiment.removeprefix("papers/")
+
+
+def _name(side: str) -> str:
+    return side if _is_number(side) else f"`{side}`"
+
+
+def _is_number(text: str) -> bool:
+    return text.replace(".", "", 1).isdigit()

@@ -1,0 +1,192 @@
+"""The papers' claims: verdicts against differences computed by hand; pages and headers that follow from the tables."""
+
+import csv
+import json
+import math
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedjax_bal.config import builtin_configs, load_config, read_layers, resolved_yaml
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+import _claims
+import _paper_headers
+import _paper_pages
+import papers
+
+REMEDY = "python benchmarks/papers.py"
+RUN = "papers/rebafl/table1_fmnist_m20"
+
+
+def result(values, rounds=200, metric="last5_accuracy", curves=None):
+    """Runs of methods whose metric has these values, for seeds 0, 1, ..."""
+    rows = [
+        {"method": name, "seed": str(seed), "rounds": str(rounds), metric: "" if value is None else str(value)}
+        for name, own in values.items()
+        for seed, value in enumerate(own)
+    ]
+    return _claims.Result(RUN, rounds, rows, curves or {})
+
+
+def decide(*found, paper=None, **claim):
+    comparison = {"higher": "a", "lower": "b"} | claim
+    return _claims.outcome(paper or {}, {"run": RUN, "compare": [comparison]}, {RUN: list(found)} if found else {})
+
+
+def test_the_difference_is_paired_by_seed_with_student_s_interval():
+    (pair,) = decide(result({"a": [0.5, 0.7, 0.6], "b": [0.49, 0.67, 0.55]})).pairs
+    half = 4.302652729911275 * 2 / math.sqrt(3)  # t(0.975, 2) and the deviation of 1, 3 and 5 points
+    assert pair.difference.mean == pytest.approx(3)
+    assert (pair.difference.low, pair.difference.high) == (pytest.approx(3 - half), pytest.approx(3 + half))
+    assert pair.values == (pytest.approx(60), pytest.approx(57)) and pair.as_claimed is None
+
+
+@pytest.mark.parametrize(
+    ("lead", "margin", "verdict"),
+    [
+        (5, 0, "holds"),
+        (-5, 0, "does not hold"),
+        (1, 0, "not decided"),
+        (5, 5, "not decided"),
+        (5, -1, "holds"),
+        (-0.1, -4, "holds"),
+        (5, 9, "does not hold"),
+    ],
+)
+def test_a_verdict_compares_the_interval_with_the_margin(lead, margin, verdict):
+    values = {"a": [(50 + lead + noise) / 100 for noise in (-1, 0, 1)], "b": [0.5, 0.5, 0.5]}  # +- 2.48 points
+    assert decide(result(values), margin=margin).verdict == verdict
+
+
+@pytest.mark.parametrize(("lead", "verdict"), [(2.9, "not decided"), (3.1, "holds"), (-3.1, "does not hold")])
+def test_one_seed_decides_large_differences_alone(lead, verdict):
+    outcome = decide(result({"a": [0.5 + lead / 100], "b": [0.5]}))
+    assert outcome.verdict == verdict and outcome.pairs[0].difference.low is None
+
+
+def test_a_claim_about_several_holds_in_part():
+    three = result({"a": [0.5, 0.51], "b": [0.4, 0.41], "c": [0.6, 0.61], "d": [0.5, 0.52]})
+    assert decide(three, lower=["b", "c", "missing"]).verdict == "in part"
+    assert decide(three, lower=["b", "c", "missing"]).missing == 1
+    assert decide(three, lower=["c", "d"]).verdict == "does not hold"
+    assert decide(three, higher=0.5 * 100, lower="b").verdict == "holds"
+
+
+def test_runs_with_few_rounds_decide_nothing_unless_the_claim_asks_for_fewer():
+    short = result({"a": [0.9], "b": [0.1]}, rounds=49)
+    assert decide(short).verdict == "not run yet" and decide(short, rounds=49).verdict == "holds"
+    assert decide(short, paper={"unrun": {"papers/rebafl/*": "no data"}}).verdict == "could not be tested"
+    long, seeds = result({"a": [0.9], "b": [0.1]}), result({"a": [0.1, 0.1], "b": [0.9, 0.9]}, rounds=100)
+    assert decide(long, seeds).pairs[0].result.rounds == 100  # the one with an interval
+
+
+def test_traffic_of_runs_that_miss_the_target_counts_where_it_says_who_was_first():
+    def outcome(a, b):
+        rows = [
+            {"method": name, "seed": "0", "traffic_to_target_bytes": str(taken or ""), "traffic_bytes": "9e6"}
+            for name, taken in (("a", a), ("b", b))
+        ]
+        return decide(_claims.Result(RUN, 200, rows, {}), metric="traffic_to_target")
+
+    assert outcome(4e6, 1e6).pairs[0].difference.mean == pytest.approx(3)
+    assert outcome(None, 1e6).pairs[0].values == (pytest.approx(9), pytest.approx(1))
+    assert outcome(1e6, None).verdict == "does not hold"
+    assert outcome(None, None).verdict == "not decided" and outcome(None, 9.5e6).verdict == "not decided"
+
+
+def test_curves_give_early_accuracy_swing_and_fall():
+    heights = [0.1 * place for place in range(10)] + [0.5] * 10
+    points = [{"test_accuracy": str(value)} for value in heights]
+    of = lambda metric: _claims.METRICS[metric].of({}, points)
+    assert of("early_accuracy") == pytest.approx(0.45)
+    assert of("swing") == 0
+    assert of("fall") == pytest.approx(0.7 - 0.5)  # (0.5 + 0.6 + 0.7 + 0.8 + 0.9) / 5
+    assert _claims.METRICS["early_accuracy"].of({}, points[:5]) is None
+
+
+def test_claims_and_experiments_name_each_other():
+    known = {name for name in builtin_configs() if name.startswith("papers/")}
+    claims = [claim for paper in _claims.papers().values() for claim in paper["claims"]]
+    named = {name for claim in claims for name in (claim["run"], *claim.get("original", ()))}
+    runs = {own["run"] for claim in claims for own in claim.get("compare", ()) if "run" in own}
+    assert named | runs == known
+    for claim in claims:
+        assert claim["claim"].endswith(".") and {"where", "theirs", "run"} <= claim.keys()
+        assert bool(claim.get("compare")) != ("untested" in claim)
+        for comparison in claim.get("compare", ()):
+            assert comparison.keys() <= {"higher", "lower", "metric", "margin", "at", "run", "rounds"}
+            assert comparison.get("metric", "last5_accuracy") in _claims.METRICS
+
+
+def sides(comparison, name):
+    value = comparison[name]
+    return value if isinstance(value, list) else [value]
+
+
+@pytest.mark.slow
+def test_compared_methods_and_keys_are_in_the_experiments():
+    for claim in (claim for paper in _claims.papers().values() for claim in paper["claims"]):
+        for comparison in claim.get("compare", ()):
+            sheet = read_layers(builtin_configs()[comparison.get("run", claim["run"])]).merged
+            methods = {method.get("name", method["recipe"]) for method in sheet["methods"]}
+            swept = {key: [str(value) for value in own] for axis in sheet.get("sweep", ()) for key, own in axis.items()}
+            for side in (*sides(comparison, "higher"), *sides(comparison, "lower")):
+                name = side["method"] if isinstance(side, dict) else side
+                assert isinstance(name, int | float) or name in methods or "correlation" in comparison["metric"], claim
+            at = sides(comparison, "at") if "at" in comparison else [{}]
+            given = [
+                own for own in (*at, *sides(comparison, "higher"), *sides(comparison, "lower")) if isinstance(own, dict)
+            ]
+            for key, value in ((key, value) for own in given for key, value in own.items() if key != "method"):
+                assert str(value) in swept[key], (claim["where"], key)
+
+
+def test_pages_follow_from_tables_and_claims():
+    made = _paper_pages.pages()
+    rules = " ".join((_paper_pages.GUIDE / "papers.md").read_text().split())
+    assert (
+        f"{_claims.LEAST_POINTS:g} points of accuracy" in rules and f"{_claims.LEAST_RATIO:.0%} of the larger" in rules
+    )
+    for file, text in made.items():
+        assert file.exists() and file.read_text() == text, REMEDY
+
+
+def test_headers_follow_from_tables():
+    for file, text in _paper_headers.headers().items():
+        assert file.read_text() == text, REMEDY
+
+
+def test_a_run_folder_becomes_two_tables(tmp_path, monkeypatch):
+    monkeypatch.setattr(papers, "KEPT", tmp_path)
+    config = load_config(
+        RUN, ["training.rounds=120", "seeds=[0]", "training.batch_size=25", "methods=[fedavg, rebafl]"]
+    )
+    run = {"rounds": 120, "final_accuracy": 0.5, "best_accuracy": 0.6, "last5_accuracy": 0.55, "rounds_to_target": None}
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "config.yaml").write_text(resolved_yaml(config))
+    summary = {
+        "name": config.name,
+        "wall_s": 7,
+        "device": "a machine",
+        "versions": {"jax": "1"},
+        "target_accuracy": 0.75,
+    }
+    runs = [{"method": name, "seed": 0} | run for name in ("fedavg", "rebafl")]
+    (folder / "summary.json").write_text(json.dumps(summary | {"runs": runs}))
+    lines = [
+        {"method": "fedavg", "seed": 0, "round": at, "test_accuracy": at / 200, "update_diversity": 2.0}
+        for at in range(1, 121)
+    ]
+    (folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    assert papers.collect(folder, {"commit": "c", "note": ""}) == "rebafl_table1_fmnist_m20_120_rounds: 2 runs"
+    with (tmp_path / "rebafl_table1_fmnist_m20_120_rounds.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["method"] for row in rows] == ["fedavg", "rebafl"]
+    assert rows[0]["changes"] == "training.batch_size=25" and "rounds_to_target" not in rows[0]
+    with (tmp_path / "rebafl_table1_fmnist_m20_120_rounds_curves.csv").open() as file:
+        curve = list(csv.DictReader(file))
+    assert len(curve) == 40 and curve[-1]["round"] == "120" and curve[-1]["update_diversity"] == "2.0"
