@@ -4,9 +4,11 @@ Long sums are written as a product with ones there: XLA passes plain sums of thi
 among the threads that happen to be idle, so that their last digit differs from run to run (jax issue 39741).
 """
 
+import functools
 import math
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
@@ -60,9 +62,16 @@ def _product_with_ones(rows: Float[Array, "N K"]) -> Float[Array, " K"]:
     return lax.dot(jnp.ones((1, len(rows)), rows.dtype), rows, precision=lax.Precision.HIGHEST)[0]
 
 
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
 def _sums_together(arrays: list[Array], axis: int) -> list[Array]:
     zeros = [jnp.zeros((), each.dtype) for each in arrays]
     return lax.reduce(arrays, zeros, lambda *sides: [one + other for one, other in zip(*sides, strict=True)], (axis,))
+
+
+@_sums_together.defjvp
+def _(axis: int, primals: tuple[list[Array]], tangents: tuple[list[Array]]) -> tuple[list[Array], list[Array]]:
+    # jax's own rule for a reduction of several arrays fails where one of them has no tangent.
+    return _sums_together(*primals, axis), [each.sum(axis) for each in tangents[0]]
 
 
 # The cotangent is in memory already, so that a product alone takes no copy.

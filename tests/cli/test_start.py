@@ -98,7 +98,9 @@ def test_a_stream_that_can_not_be_written_is_named():
         assert ended(("-m", "fedjax_bal"), "run", "nothing.yaml", stderr=full)[0] == 2
 
 
-@pytest.mark.parametrize("arguments", [["bench", "--json"], ["data", "describe", "fashion_mnist_small", "--out"]])
+@pytest.mark.parametrize(
+    "arguments", [["bench", "--json"], ["data", "describe", "fashion_mnist_small", "--partition", "iid", "--out"]]
+)
 def test_an_output_that_is_no_file_is_refused_before_the_work(tmp_path, arguments):
     place = tmp_path / "pipe.png"
     os.mkfifo(place)

@@ -131,6 +131,15 @@ def test_sums_of_few_and_of_many_rows_against_float64(rows):
         np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
+def test_sums_have_derivatives_where_only_one_of_them_depends_on_the_variable(case):
+    images, _ = case
+    sums = lambda scale: sums_in_one_pass(images * scale, images**2)
+    for jacobian in (jax.jacrev, jax.jacfwd):
+        own, other = jax.jit(jacobian(sums))(jnp.ones(CHANNELS))
+        np.testing.assert_allclose(own, np.diag(np.asarray(images, np.float64).sum((0, 1, 2))), rtol=1e-6)
+        np.testing.assert_array_equal(other, np.zeros((CHANNELS, CHANNELS)))
+
+
 def test_moments_of_far_away_values_keep_their_precision():
     values = 1000 + np.random.default_rng(1).normal(size=(64, 2, 2, 1)).astype(np.float32)
     _, var, count = moments(jnp.asarray(values), None)
