@@ -252,7 +252,8 @@ def test_bytes_are_counted_by_what_each_method_sends():
 @pytest.mark.slow
 def test_a_server_step_that_breaks_the_model_is_named_as_such():
     local = optimizer("sgd", 100.0)  # updates larger than 2, which the server's factor takes out of float32
-    sim = simulation(recipes.fedavg(), server_optimizer=optimizer("sgd", 3e38), local_optimizer=local)
+    server = optimizer("sgd", 3e38)
+    sim = simulation(recipes.fedavg(), server_optimizer=server, local_optimizer=local, huge_factor=None)
     with pytest.raises(DivergenceError, match="global model is not finite after the server's step"):
         sim.advance(0, sim.init(0))
 
