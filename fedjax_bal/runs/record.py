@@ -1,6 +1,6 @@
 """Reads and checks a run folder's files for a report; a message says what is wrong and what to do."""
 
-import json
+import contextlib
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,7 +14,7 @@ from fedjax_bal.config import LARGEST_YAML, ConfigError, parse_yaml, received_va
 from fedjax_bal.files import open_file, parse_json, read_bytes
 from fedjax_bal.registry import PLUGINS
 from fedjax_bal.runs.output_files import LARGEST_FILE, FolderError, unreadable
-from fedjax_bal.runs.schema import JsonObject, MetricLine, SummaryFile, misfit
+from fedjax_bal.runs.schema import MetricLine, SummaryFile, misfit
 
 MOST_LINES = 50_000
 """More lines of metrics are thinned out: a page can't show more, and each takes two to three kilobytes of memory."""
@@ -41,15 +41,33 @@ class RunRecord(NamedTuple):
     left_out: int = 0  # lines of a very long metrics.jsonl that were thinned out
 
 
+@contextlib.contextmanager
+def _reading(path: Path, line: int | None = None) -> Iterator[None]:
+    """Turns what is wrong with a file, or with a line of it, into a `FolderError` that names it."""
+    try:
+        yield
+    except FolderError:
+        raise
+    except FileNotFoundError as error:
+        raise FolderError(f"{path}: there is none, and a run folder holds this file; {_AGAIN}") from error
+    except OSError as error:
+        raise unreadable(path, error) from error
+    except ValueError as error:
+        text = str(error).removeprefix(f"{path}: ")
+        if isinstance(error, ValidationError):
+            expected, received = misfit(error)
+            text = f"expected {expected}; received {_shown(received)}"
+        place = path if line is None else f"{path}, line {line}"
+        raise FolderError(f"{place}: {text}; the file is damaged: {_AGAIN}") from error
+
+
 def read_config(path: Path) -> tuple[dict[str, Any], str]:
     """The resolved configuration, and the text that it was read from."""
-    text = _decode(path, _read_bytes(path, LARGEST_YAML))
-    try:
+    with _reading(path):
+        text = read_bytes(path, LARGEST_YAML).decode()
         config = parse_yaml(text, str(path))
-    except ConfigError as error:
-        raise FolderError(f"{error}; the file is damaged: {_AGAIN}") from error
-    if not isinstance(config, dict):
-        raise _damaged(path, 1, "a mapping of sections such as dataset and training", _shown(config))
+        if not isinstance(config, dict):
+            raise ValueError(f"expected a mapping of sections such as dataset and training; received {_shown(config)}")
     return config, text
 
 
@@ -80,10 +98,12 @@ def read_summary(path: Path) -> dict[str, Any]:
             f"{path}: there is none: the run's first session is going on, or was killed. A session writes it when it "
             "ends, also by Ctrl-C; after a kill the same command goes on"
         )
-    summary = _parse(path, 1, _decode(path, _read_bytes(path, LARGEST_FILE)))
-    _refuse_extremes(path, summary)
-    names = summary.get("class_names") if isinstance(summary, dict) else None
-    return _checked(path, 1, SummaryFile, summary, len(names) if isinstance(names, list) else 0).model_dump()
+    with _reading(path):
+        summary = parse_json(read_bytes(path, LARGEST_FILE), lambda name: None)
+        _refuse_extremes(summary)
+        names = summary.get("class_names") if isinstance(summary, dict) else None
+        classes = len(names) if isinstance(names, list) else 0
+        return SummaryFile.model_validate(summary, context={"classes": classes}).model_dump()
 
 
 def read_metrics(path: Path, classes: int) -> tuple[list[dict[str, Any]], int]:
@@ -92,30 +112,27 @@ def read_metrics(path: Path, classes: int) -> tuple[list[dict[str, Any]], int]:
     Of two lines for the same run and round the later one counts. Of more than `MOST_LINES` lines every second, third,
     ... of each run is kept, and its last one; the bytes sent in those left out are added to the next one.
     """
-    try:
-        with open_file(path) as stream:
-            stride = -(-sum(1 for _ in _raw_lines(stream)) // MOST_LINES)
-            stream.seek(0)
-            held: dict[tuple[str, int, int], dict[str, Any]] = {}
-            last: dict[tuple[str, int], tuple[int, dict[str, Any]]] = {}
-            left_out = 0
-            for number, raw in enumerate(_raw_lines(stream), 1):
-                line = _read_line(path, number, raw, classes)
-                if line is None:
-                    continue
-                run = line["method"], line["seed"]
-                count, before = last.get(run, (0, line))
-                if count % stride and before["round"] != line["round"]:
-                    for key in ("bytes_up", "bytes_down"):
-                        known = None not in (before.get(key), line.get(key))
-                        line[key] = before[key] + line[key] if known else None
-                    del held[(*run, before["round"])]
-                    left_out += 1
-                held[(*run, line["round"])] = line
-                last[run] = count + 1, line
-            return list(held.values()), left_out
-    except OSError as error:
-        raise _unreadable(path, error) from error
+    with _reading(path), open_file(path) as stream:
+        stride = -(-sum(1 for _ in _raw_lines(stream)) // MOST_LINES)
+        stream.seek(0)
+        held: dict[tuple[str, int, int], dict[str, Any]] = {}
+        last: dict[tuple[str, int], tuple[int, dict[str, Any]]] = {}
+        left_out = 0
+        for number, raw in enumerate(_raw_lines(stream), 1):
+            line = _read_line(path, number, raw, classes)
+            if line is None:
+                continue
+            run = line["method"], line["seed"]
+            count, before = last.get(run, (0, line))
+            if count % stride and before["round"] != line["round"]:
+                for key in ("bytes_up", "bytes_down"):
+                    known = None not in (before.get(key), line.get(key))
+                    line[key] = before[key] + line[key] if known else None
+                del held[(*run, before["round"])]
+                left_out += 1
+            held[(*run, line["round"])] = line
+            last[run] = count + 1, line
+        return list(held.values()), left_out
 
 
 def _raw_lines(stream: BinaryIO) -> Iterator[bytes]:
@@ -124,18 +141,15 @@ def _raw_lines(stream: BinaryIO) -> Iterator[bytes]:
 
 def read_pictures(path: Path, classes: int) -> dict[str, np.ndarray]:
     """A run's pictures, `UInt8[c, S, H, W, K]` by name."""
-    from fedjax_bal.data import DataError, read_arrays  # late, as few runs have pictures
+    from fedjax_bal.data import read_arrays  # late, as few runs have pictures
 
-    try:
+    with _reading(path):
         arrays = read_arrays(path, None, _LARGEST_PICTURES)
-    except DataError as error:
-        raise FolderError(f"{path}: can't be read as arrays ({error}); {_AGAIN}, or remove the file") from error
-    for name, pixels in arrays.items():
-        if pixels.dtype != np.uint8 or pixels.ndim != 5 or len(pixels) > classes or pixels.shape[-1] not in (1, 3):
-            raise FolderError(
-                f"{path}: {name!r}: {pixels.dtype}{list(pixels.shape)}, must be uint8[at most {classes}, S, H, W, "
-                f"1 or 3]: {_AGAIN}, or remove the file"
-            )
+        for name, pixels in arrays.items():
+            if pixels.dtype != np.uint8 or pixels.ndim != 5 or len(pixels) > classes or pixels.shape[-1] not in (1, 3):
+                raise ValueError(
+                    f"{name!r}: {pixels.dtype}{list(pixels.shape)}, must be uint8[at most {classes}, S, H, W, 1 or 3]"
+                )
     return arrays
 
 
@@ -143,92 +157,49 @@ def read_confusion(path: Path, classes: int) -> dict[str, Any]:
     """The confusion matrices of runs, sparse, by the names that the file has for them; none where there is no file."""
     from scipy.sparse import coo_array
 
-    from fedjax_bal.data import DataError, read_arrays
+    from fedjax_bal.data import read_arrays
 
     if not path.exists():
         return {}
-    try:
+    with _reading(path):
         arrays = read_arrays(path, None, LARGEST_CONFUSION)
-    except DataError as error:
-        raise FolderError(f"{path}: can't be read as arrays ({error}); {_AGAIN}") from error
-    for name, cells in arrays.items():
-        fits = cells.dtype == np.int64 and cells.ndim == 2 and len(cells) == 3
-        if not fits or cells.min(initial=0) < 0 or cells[:2].max(initial=0) >= classes:
-            raise FolderError(
-                f"{path}: {name!r}: {cells.dtype}{list(cells.shape)}, must be int64[3, K], true and predicted classes "
-                f"below {classes}, and counts: {_AGAIN}"
-            )
+        for name, cells in arrays.items():
+            fits = cells.dtype == np.int64 and cells.ndim == 2 and len(cells) == 3
+            if not fits or cells.min(initial=0) < 0 or cells[:2].max(initial=0) >= classes:
+                raise ValueError(
+                    f"{name!r}: {cells.dtype}{list(cells.shape)}, must be int64[3, K], true and predicted classes "
+                    f"below {classes}, and counts"
+                )
     return {name: coo_array((own[2], (own[0], own[1])), (classes, classes)) for name, own in arrays.items()}
 
 
 def _read_line(path: Path, number: int, raw: bytes, classes: int) -> dict[str, Any] | None:
-    if len(raw) > _LONGEST_LINE:
-        raise FolderError(f"{path}, line {number}: longer than {_LONGEST_LINE:,} bytes, which no run writes; {_AGAIN}")
-    if not raw.strip():
-        return None
-    try:
-        line = _parse(path, number, _decode(path, raw.removesuffix(b"\n"), number))
-    except FolderError:
-        if raw.endswith(b"\n"):
-            raise
-        return None  # cut off
-    _checked(path, number, MetricLine, line, classes)
+    """A line's values; None for an empty line, and for one that was cut off."""
+    with _reading(path, number):
+        if len(raw) > _LONGEST_LINE:
+            raise ValueError(f"longer than {_LONGEST_LINE:,} bytes, which no run writes")
+        try:
+            line = parse_json(raw, lambda name: None) if raw.strip() else None
+        except ValueError:
+            if raw.endswith(b"\n"):
+                raise
+            return None
+        if line is not None:
+            MetricLine.model_validate(line, context={"classes": classes})
     return line
 
 
-def _checked(path: Path, line: int, kind: type[JsonObject], value: Any, classes: int) -> JsonObject:
-    try:
-        return kind.model_validate(value, context={"classes": classes})
-    except ValidationError as error:
-        expected, received = misfit(error)
-        raise _damaged(path, line, expected, _shown(received)) from error
-
-
-def _read_bytes(path: Path, limit: int) -> bytes:
-    try:
-        return read_bytes(path, limit)
-    except OSError as error:
-        raise _unreadable(path, error) from error
-
-
-def _unreadable(path: Path, error: OSError) -> FolderError:
-    if isinstance(error, FileNotFoundError):
-        return FolderError(f"{path}: there is none, and a run folder holds this file; {_AGAIN}")
-    return unreadable(path, error)
-
-
-def _decode(path: Path, raw: bytes, line: int | None = None) -> str:
-    try:
-        return raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        at = line or raw[: error.start].count(b"\n") + 1
-        raise _damaged(path, at, "UTF-8 text", f"the byte 0x{raw[error.start]:02x}") from error
-
-
-def _parse(path: Path, line: int, text: str) -> Any:
-    try:
-        return parse_json(text, lambda name: None)
-    except json.JSONDecodeError as error:
-        raise _damaged(path, line + error.lineno - 1, "JSON", f"{error.msg} at column {error.colno}") from error
-    except ValueError as error:
-        raise _damaged(path, line, "JSON", "nesting or numbers beyond all bounds") from error
-
-
-def _refuse_extremes(path: Path, value: Any) -> None:
+def _refuse_extremes(value: Any) -> None:
     """Refuses endless nesting, and numbers of thousands of digits."""
     left = [(value, 0)]
     while left:
         item, depth = left.pop()
         if depth > _DEEPEST:
-            raise _damaged(path, 1, f"values nested at most {_DEEPEST} deep", "deeper nesting")
+            raise ValueError(f"expected values nested at most {_DEEPEST} deep")
         if isinstance(item, int) and abs(item) > _LARGEST_SHOWN:
-            raise _damaged(path, 1, "numbers of at most 100 digits", "a longer one")
+            raise ValueError("expected numbers of at most 100 digits")
         inner = item.values() if isinstance(item, dict) else item if isinstance(item, list) else ()
         left.extend((one, depth + 1) for one in inner)
-
-
-def _damaged(path: Path, line: int, expected: str, received: str) -> FolderError:
-    return FolderError(f"{path}, line {line}: expected {expected}; received {received}; the file is damaged: {_AGAIN}")
 
 
 def _shown(value: Any) -> str:

@@ -72,20 +72,20 @@ def test_a_missing_file_is_named(folder, name):
             b"a: 1\nb: [",
             r"config.yaml: line 2, column 5: expected .* the file is damaged: put back",
         ),
-        ("config.yaml", b"- 1\n", "line 1: expected a mapping"),
+        ("config.yaml", b"- 1\n", "config.yaml: expected a mapping"),
         (
             "config.yaml",
             b"a: &x [*x]\n",
             r"line 1, column 4: anchors \(&\) and aliases \(\*\) are not allowed",
         ),
         ("config.yaml", b"[" * 100_000, "config.yaml: line 1, column 21: nested deeper than 20 levels"),
-        ("config.yaml", b"a: 1\nb: \xff\n", "line 2: expected UTF-8 text; received the byte 0xff"),
-        ("summary.json", b'{\n"a": 1,\n"b" 2}', "summary.json, line 3: expected JSON"),
+        ("config.yaml", b"a: 1\nb: \xff\n", "config.yaml: .*byte 0xff"),
+        ("summary.json", b'{\n"a": 1,\n"b" 2}', "summary.json: .*line 3"),
         ("summary.json", b"[]", "expected the line: an object; received"),
         ("summary.json", b"{}", "finished: a value of type bool; received None"),
-        ("summary.json", b"[" * 100_000, "line 1: expected JSON"),
+        ("summary.json", b"[" * 100_000, "summary.json: .*recursion"),
         ("metrics.jsonl", b'\n{"method": "a"}\n', "metrics.jsonl, line 2: expected seed: a value of type int"),
-        ("metrics.jsonl", b"{}}\n{}\n", "line 1: expected JSON; received Extra data at column 3"),
+        ("metrics.jsonl", b"{}}\n{}\n", "metrics.jsonl, line 1: Extra data"),
         ("metrics.jsonl", b'{"method": "a", "seed": true, "round": 1}\n', "seed: a value of type int; received True"),
         ("metrics.jsonl", b'{"method": "a", "seed": 0, "round": 1, "bytes_up": 1e999}\n', "bytes_up: a number"),
         (
@@ -272,8 +272,8 @@ def test_pictures_are_those_of_their_method_where_an_earlier_one_never_began(fol
     [
         ({"real": np.zeros((3, 2, 4, 4, 1))}, r"'real': float64\[3, 2, 4, 4, 1\], must be uint8\[at most 3, S"),
         ({"real": np.zeros((4, 2, 4, 4, 1), np.uint8)}, r"'real': uint8\[4, 2, 4, 4, 1\]"),
-        ({"real": np.array([{}], object)}, "can't be read as arrays"),
-        (None, "can't be read as arrays"),
+        ({"real": np.array([{}], object)}, "never opened"),
+        (None, "is no npz file"),
     ],
 )
 def test_pictures_that_do_not_fit_are_refused(folder, content, expected):
@@ -326,7 +326,7 @@ def test_confusion_of_more_bytes_than_are_read_is_refused(folder, monkeypatch):
 def test_a_summary_of_more_values_than_are_read_takes_no_memory(folder):
     (folder / "summary.json").write_bytes(b"[" + b"[]," * 5_100_000 + b"1]")  # a gigabyte of lists
     tracemalloc.start()
-    with pytest.raises(FolderError, match=r"summary.json, line 1: expected JSON"):
+    with pytest.raises(FolderError, match="summary.json: holds more than 10,000,000 values"):
         RunFolder(folder).read()
     assert tracemalloc.get_traced_memory()[1] < 60_000_000
     tracemalloc.stop()
@@ -408,7 +408,7 @@ def test_damage_is_found_in_lines_that_are_not_shown(make_run, tmp_path, few):
     folder = make_run(tmp_path / "run", rounds=50)
     text = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
     (folder / "metrics.jsonl").write_text("".join([*text[:150], "{\n", *text[150:]]))
-    with pytest.raises(FolderError, match="line 151: expected JSON"):
+    with pytest.raises(FolderError, match="metrics.jsonl, line 151: "):
         RunFolder(folder).read()
 
 
