@@ -104,14 +104,12 @@ class Curve(NamedTuple):
         mean: `Float[E]`.
         low: `Float[E]`, mean - standard deviation; None for a single seed.
         high: `Float[E]`, mean + standard deviation; None for a single seed.
-        seeds: each seed with its own values, `Float[E]`.
     """
 
     rounds: np.ndarray
     mean: np.ndarray
     low: np.ndarray | None
     high: np.ndarray | None
-    seeds: tuple[tuple[Hashable, np.ndarray], ...] = ()
 
 
 def compare(runs: Sequence[Mapping[str, Any]]) -> list[MethodSummary]:
@@ -221,7 +219,7 @@ def curve(lines: Sequence[Mapping[str, Any]], method: str, value: str) -> Curve:
     common = sorted(set.intersection(*map(set, runs.values()))) if runs else []
     table = np.array([[values[at] for at in common] for values in runs.values()], dtype=float)
     table = table.reshape(len(runs), len(common))
-    return Curve(np.array(common, dtype=int), *_band(table), tuple(zip(runs, table, strict=True)))
+    return Curve(np.array(common, dtype=int), *_band(table))
 
 
 def cumulate_traffic(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -61,9 +61,10 @@ def run_figures(run: RunRecord, origins: Mapping[str, tuple[str, str]] | None = 
         yield from _over_rounds(run, methods, panels)
         yield from _at_the_end(run, methods, panels)
     yield from _partitions(run)
-    for place, method in enumerate(methods):
-        yield from _fakes(run, method, place + 1)
-        yield from _attacks(run, method, place + 1)
+    for kind, figures in (("generated", _fakes), ("prototype/upcnn", _attacks)):
+        shown = [method for method in methods if kind in run.pictures.get(method, {})]
+        for place, method in enumerate(shown):
+            yield figures(run, method, place + 1)
     classes = run.summary["class_names"]
     for place, method in enumerate(methods if len(classes) <= _MOST_CONFUSED else ()):
         matrix = pooled_confusion(run.summary["runs"], method)
@@ -258,10 +259,8 @@ def partition(counts: np.ndarray, clients: Sequence[str], classes: Sequence[str]
     )  # fmt: skip
 
 
-def _fakes(run: RunRecord, method: str, number: int) -> Iterator[Drawn]:
-    shown = run.pictures.get(method, {})
-    if "generated" not in shown:
-        return
+def _fakes(run: RunRecord, method: str, number: int) -> Drawn:
+    shown = run.pictures[method]
     text = (
         "A row is a class: images of clients, and what the generator makes for this class at the end of the first "
         "seed's run. Fakes need not please the eye: they are what the model remembers."
@@ -277,13 +276,11 @@ def _fakes(run: RunRecord, method: str, number: int) -> Iterator[Drawn]:
         )
     kinds = [(title, shown[name]) for name, title in _BESIDE_FAKES.items() if name in shown]
     figure = images(kinds, run.summary["class_names"])
-    yield f"pictures-{number}", f"Real images and fakes of {printable(method, LONGEST_NAME)}", text, figure
+    return f"pictures-{number}", f"Real images and fakes of {printable(method, LONGEST_NAME)}", text, figure
 
 
-def _attacks(run: RunRecord, method: str, number: int) -> Iterator[Drawn]:
-    shown = run.pictures.get(method, {})
-    if "prototype/upcnn" not in shown:
-        return
+def _attacks(run: RunRecord, method: str, number: int) -> Drawn:
+    shown = run.pictures[method]
     found = _leaks(run, method).get("inversion") or {}
     ends = "; ".join(f"{name} {value['truth']:.2f}, {value['others']:.2f}" for name, value in found.items())
     text = (
@@ -294,7 +291,7 @@ def _attacks(run: RunRecord, method: str, number: int) -> Iterator[Drawn]:
     )
     kinds = [(title, shown[name]) for name, title in _ATTACKED.items() if name in shown]
     figure = images(kinds, run.summary["class_names"])
-    yield f"attacks-{number}", f"Attacks on prototypes of {printable(method, LONGEST_NAME)}", text, figure
+    return f"attacks-{number}", f"Attacks on prototypes of {printable(method, LONGEST_NAME)}", text, figure
 
 
 def _leaks(run: RunRecord, method: str) -> dict[str, Any]:

@@ -124,10 +124,10 @@ def test_what_methods_have_learnt_to_draw_stands_beside_real_images(folder):
     for entry in run.summary["runs"]:
         entry["leaks"] = {"nearest": nearest, "inversion": inversion} if entry["method"] == "rebafl" else None
     found = {name: rest for name, *rest in run_figures(run._replace(pictures={"rebafl": kinds}))}
-    _, caption, figure = found["pictures-2"]
+    _, caption, figure = found["pictures-1"]
     assert [axes.get_title() for axes in figure.axes] == ["real", "generated", "nearest real"]
     assert "9.0 away on average, the nearest of all 4.5" in caption
-    title, caption, figure = found["attacks-2"]
+    title, caption, figure = found["attacks-1"]
     assert title == "Attacks on prototypes of rebafl" and "upcnn 0.50, \N{MINUS SIGN}0.25." in caption
     assert [axes.get_title() for axes in figure.axes] == ["mean", "UpCNN", "single"]
 
