@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 from _claims import (
     METRICS,
@@ -26,10 +27,14 @@ from _claims import (
 
 from fedjax_bal.config import builtin_configs, read_layers
 from fedjax_bal.experiments import load_sweep
-from fedjax_bal.metrics import Spread, spread
+from fedjax_bal.metrics import Spread, curve, spread
+from fedjax_bal.report.plots import accuracy_curves
+from fedjax_bal.report.styles import looks_of
+from fedjax_bal.report.svg import SVG, to_svg
 
 GUIDE = Path(__file__).parents[1] / "fedjax_bal" / "guide"
 MOST_SHOWN = 4
+PICTURED = "the mean over seeds, and a band of one standard deviation"
 COLUMNS = {
     "last5_accuracy": "last five, %",
     "final_accuracy": "final, %",
@@ -50,6 +55,9 @@ MADE = "<!-- made by benchmarks/papers.py: {name} -->\n{text}\n<!-- end -->"
 def write() -> list[Path]:
     """Writes all pages, and returns their files."""
     made = pages()
+    for key, paper in papers().items():
+        if result := _pictured(paper, results()):
+            made[GUIDE / "pictures" / f"paper_{key}.svg"] = _picture(result)
     for file, text in made.items():
         file.write_text(text, encoding="utf-8")
     return list(made)
@@ -103,10 +111,39 @@ def _page(key: str, paper: Mapping[str, Any], outcomes: Sequence[Outcome], known
     ]
     if any(name.startswith(f"papers/{key}/") for name in known):
         parts.append("## Results\n\nMean and standard deviation over seeds.")
+    if result := _pictured(paper, known):
+        title = f"Test accuracy by round, {_short(result.experiment)}"
+        parts.append(f"![{title}](pictures/paper_{key}.svg)\n\n{title}: {PICTURED}.")
     for name in sorted(known):
         if name.startswith(f"papers/{key}/"):
             parts += [_results(result) for result in known[name]]
     return "\n\n".join([*parts, *_not_run(key, paper, known)]) + "\n"
+
+
+def _pictured(paper: Mapping[str, Any], known: Mapping[str, list[Result]]) -> Result | None:
+    """The longest runs of the experiment whose curves the page shows."""
+    return next((result for result in known.get(paper["picture"], ()) if result.curves), None)
+
+
+def _picture(result: Result) -> str:
+    """The report's figure of the curves, without what a page shows where the pointer rests."""
+    numbers = lambda point: {"round": int(point["round"]), "test_accuracy": float(point["test_accuracy"])}
+    lines = [{**point, **numbers(point)} for points in result.curves.values() for point in points]
+    names = list(dict.fromkeys(line["method"] for line in lines))
+    curves = [(name, curve(lines, name, "test_accuracy")._replace(seeds=())) for name in names]
+    figure = accuracy_curves(curves, looks_of(names))
+    root = ElementTree.fromstring(
+        to_svg(figure, "curves", f"Test accuracy by round, {_short(result.experiment)}", PICTURED)
+    )
+    # Marks that only carry a text for the pointer are invisible, and take most of the file; so do decimals.
+    for parent in list(root.iter()):
+        for own in list(parent):
+            if own.tag == f"{{{SVG}}}title" and parent is not root:
+                parent.remove(own)
+            elif own.tag == f"{{{SVG}}}use" and "opacity: 0" in own.get("style", "").split(";")[-1]:
+                parent.remove(own)
+    text = re.sub(r"\n\s*", "\n", ElementTree.tostring(root, encoding="unicode"))
+    return re.sub(r"(?<= )-?\d+\.\d{2,}(?= )", lambda number: f"{float(number[0]):.1f}", text)
 
 
 def _run(own: Outcome) -> str:
