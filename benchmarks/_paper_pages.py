@@ -18,10 +18,12 @@ from _claims import (
     Outcome,
     Pair,
     Result,
+    count_seeds,
     outcome,
     papers,
     results,
     rounds_of,
+    short,
     unrun,
 )
 
@@ -138,9 +140,8 @@ def _picture(result: Result) -> str:
     # Marks that only carry a text for the pointer are invisible, and take most of the file; so do decimals.
     for parent in list(root.iter()):
         for own in list(parent):
-            if own.tag == f"{{{SVG}}}title" and parent is not root:
-                parent.remove(own)
-            elif own.tag == f"{{{SVG}}}use" and "opacity: 0" in own.get("style", "").split(";")[-1]:
+            told = own.tag == f"{{{SVG}}}title" and parent is not root
+            if told or (own.tag == f"{{{SVG}}}use" and own.get("style", "").endswith("opacity: 0")):
                 parent.remove(own)
     text = re.sub(r"\n\s*", "\n", ElementTree.tostring(root, encoding="unicode"))
     return re.sub(r"(?<= )-?\d+\.\d{2,}(?= )", lambda number: f"{float(number[0]):.1f}", text)
@@ -154,8 +155,8 @@ def _run(own: Outcome) -> str:
     for pair in own.pairs:
         if pair.result:
             experiment, rounds = pair.result.experiment, pair.result.rounds
-            seeds = pair.difference.pairs or len({row["seed"] for row in pair.result.rows})
-            lines.append(f"`{_short(experiment)}`, {_length(experiment, rounds)}, {_seeds(seeds)}")
+            seeds = count_seeds(pair.difference.pairs) if pair.difference.pairs else pair.result.seeds
+            lines.append(f"`{_short(experiment)}`, {_length(experiment, rounds)}, {seeds}")
     return "<br>".join(dict.fromkeys(lines))
 
 
@@ -201,7 +202,7 @@ def _difference(pair: Pair, metric: Metric) -> str:
 def _results(result: Result) -> str:
     rows = result.rows
     published = _published(result.experiment) if result.rounds >= rounds_of(result.experiment) else {}
-    axes = [key for key in rows[0] if key not in ("point", "method", "seed") and "." in key]
+    axes = result.axes
     groups = list(dict.fromkeys((*(row[key] for key in axes), row["method"]) for row in rows))
     lines = []
     for group in groups:
@@ -214,8 +215,7 @@ def _results(result: Result) -> str:
     least = lambda key: 0.0 if key in TO_TARGET else -math.inf
     shown = [key for key in COLUMNS if any(value > least(key) for line in lines for value in line[-2][key])]
     cells = [(*line[:-2], *(_spread(line[-2][key], key) for key in shown), line[-1]) for line in lines]
-    short = [key.rpartition(".")[2] for key in axes]
-    table = _table((*short, "method", *(COLUMNS[key] for key in shown), "paper, %"), cells, "paper, %")
+    table = _table((*map(short, axes), "method", *(COLUMNS[key] for key in shown), "paper, %"), cells, "paper, %")
     return (
         f"### {_short(result.experiment)}, {_length(result.experiment, result.rounds)}\n\n{_about(result)}\n\n{table}"
     )
@@ -229,8 +229,7 @@ def _about(result: Result) -> str:
     target = next((f" The target is {100 * float(row['target']):g}%." for row in rows if row.get("target")), "")
     changes = "; ".join(dict.fromkeys(row["changes"] for row in rows if row.get("changes")))
     with_changes = f" With `{changes}`." if changes else ""
-    seeds = _seeds(len({row["seed"] for row in rows})).capitalize()
-    return f"{seeds}; {machines}{notes}; commit {commits}.{target}{with_changes}"
+    return f"{result.seeds.capitalize()}; {machines}{notes}; commit {commits}.{target}{with_changes}"
 
 
 def _not_run(key: str, paper: Mapping[str, Any], known: Mapping[str, list[Result]]) -> Iterator[str]:
@@ -279,10 +278,6 @@ def _figure(value: float, metric: Metric, sign: str = "") -> str:
 def _length(experiment: str, rounds: int) -> str:
     whole = rounds_of(experiment)
     return f"{rounds:,} rounds" if rounds >= whole else f"{rounds:,} of {whole:,} rounds"
-
-
-def _seeds(count: int) -> str:
-    return "one seed" if count == 1 else f"{count} seeds"
 
 
 def _short(experiment: str) -> str:
