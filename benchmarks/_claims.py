@@ -276,6 +276,11 @@ def _until_target(key: str, whole: str) -> Callable[[Row, list[Row]], float | No
     return value
 
 
+def _round_of_best(row: Row, curve: list[Row]) -> float | None:
+    best = max(curve, key=lambda point: float(point["test_accuracy"]), default=None)
+    return int(best["round"]) if best else None
+
+
 def _traffic_to_75(row: Row, curve: list[Row]) -> float | None:
     """Traffic until the first kept point of the curve with 75%, or, negative, in all."""
     in_all = _number(row, "traffic_bytes")
@@ -337,6 +342,7 @@ METRICS = {
         "KL divergence from even classes of the data behind an averaged model", "nats", 1, _column("chain_kl"), 3
     ),
     "rounds_to_target": Metric("rounds to the target", "rounds", 1, _until_target("rounds_to_target", "rounds"), 0),
+    "rounds_to_best": Metric("round of the best accuracy", "rounds", 1, _round_of_best, 0),
     "traffic_to_target": Metric(
         "traffic to the target", "MB", 1e-6, _until_target("traffic_to_target_bytes", "traffic_bytes"), 0
     ),
