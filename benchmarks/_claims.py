@@ -2,6 +2,7 @@
 
 import csv
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatch
 from functools import cache
@@ -42,6 +43,18 @@ class Result(NamedTuple):
     rounds: int
     rows: list[Row]
     curves: dict[tuple[str, ...], list[Row]]
+
+    @property
+    def axes(self) -> list[str]:
+        """The keys that set the points of a sweep apart."""
+        return [key for key in self.rows[0] if "." in key]
+
+    @property
+    def seeds(self) -> str:
+        """How many seeds each method has at each point."""
+        runs = Counter((*(row[key] for key in self.axes), row["method"]) for row in self.rows)
+        fewest, most = min(runs.values()), max(runs.values())
+        return count_seeds(most) if fewest == most else f"{fewest} to {most} seeds"
 
     def values(self, side: Mapping[str, Any], metric: str) -> dict[str, float]:
         """A metric of the runs of one method, at one point if it is a sweep, by seed."""
@@ -219,8 +232,18 @@ def _is_number(side: Any) -> bool:
 def name_of(side: Any) -> str:
     """A method, a point or a number as text."""
     if isinstance(side, Mapping):
-        return ", ".join(str(v) if k == "method" else f"{k.rpartition('.')[2]} {v}" for k, v in side.items())
+        return ", ".join(str(v) if k == "method" else f"{short(k)} {v}" for k, v in side.items())
     return str(side)
+
+
+def count_seeds(number: int) -> str:
+    """A number of seeds as text."""
+    return "one seed" if number == 1 else f"{number} seeds"
+
+
+def short(key: str) -> str:
+    """A swept key without its section."""
+    return "partition seed" if key == "partition.seed" else key.rpartition(".")[2]
 
 
 def _several(value: Any) -> list[Any]:
@@ -228,7 +251,11 @@ def _several(value: Any) -> list[Any]:
 
 
 def _plain(value: Any) -> str:
-    return str(value).replace(" ", "")
+    """A swept value as text that is the same from YAML and from a table."""
+    try:
+        return repr(float(value))
+    except (TypeError, ValueError):
+        return str(value).replace(" ", "")
 
 
 def _number(row: Row, key: str) -> float | None:
@@ -247,6 +274,11 @@ def _until_target(key: str, whole: str) -> Callable[[Row, list[Row]], float | No
         return -in_all if taken is None and in_all is not None else taken
 
     return value
+
+
+def _round_of_best(row: Row, curve: list[Row]) -> float | None:
+    best = max(curve, key=lambda point: float(point["test_accuracy"]), default=None)
+    return int(best["round"]) if best else None
 
 
 def _traffic_to_75(row: Row, curve: list[Row]) -> float | None:
@@ -310,6 +342,7 @@ METRICS = {
         "KL divergence from even classes of the data behind an averaged model", "nats", 1, _column("chain_kl"), 3
     ),
     "rounds_to_target": Metric("rounds to the target", "rounds", 1, _until_target("rounds_to_target", "rounds"), 0),
+    "rounds_to_best": Metric("round of the best accuracy", "rounds", 1, _round_of_best, 0),
     "traffic_to_target": Metric(
         "traffic to the target", "MB", 1e-6, _until_target("traffic_to_target_bytes", "traffic_bytes"), 0
     ),

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
 
-from _claims import METRICS, TO_TARGET, Result, results, rounds_of
+from _claims import METRICS, TO_TARGET, Result, name_of, results, rounds_of
 
 from fedjax_bal.metrics import spread
 
@@ -47,11 +47,9 @@ def _with_header(experiment: str, own: Sequence[Result]) -> str:
 def _expect(own: Sequence[Result]) -> Iterator[str]:
     for result in own:
         metric = next(key for key in SHOWN if any(row.get(key) for row in result.rows))
-        seeds = {row["seed"] for row in result.rows}
         changes = next((f" with {row['changes']}" for row in result.rows if row.get("changes")), "")
         unit = ", %" if METRICS[metric].unit == "%" else ""
-        count = "one seed" if len(seeds) == 1 else f"{len(seeds)} seeds"
-        yield f"{result.rounds:,} rounds{changes}, {count}, {METRICS[metric].meaning}{unit}:"
+        yield f"{result.rounds:,} rounds{changes}, {result.seeds}, {METRICS[metric].meaning}{unit}:"
         yield "; ".join(_points(result, metric)) + "."
         yield from _reached(result)
     paper = own[0].experiment.split("/")[1]
@@ -60,13 +58,11 @@ def _expect(own: Sequence[Result]) -> Iterator[str]:
 
 def _points(result: Result, metric: str) -> Iterator[str]:
     """The methods of each point with their means and standard deviations."""
-    key = next((key for key in ("point", "partition.seed") if key in result.rows[0]), None)
-    for point in dict.fromkeys(row[key] if key else "" for row in result.rows):
-        methods = dict.fromkeys(row["method"] for row in result.rows if not key or row[key] == point)
-        where = {key: point} if key else {}
-        words = ", ".join(_words(result.values({"method": name, **where}, metric), name, metric) for name in methods)
-        label = f"{key} {point}: " if key == "partition.seed" else f"{point}: " if key else ""
-        yield label + words
+    for values in dict.fromkeys(tuple(row[key] for key in result.axes) for row in result.rows):
+        point = dict(zip(result.axes, values, strict=True))
+        methods = dict.fromkeys(row["method"] for row in result.rows if point.items() <= row.items())
+        words = ", ".join(_words(result.values({"method": name, **point}, metric), name, metric) for name in methods)
+        yield f"{name_of(point)}: {words}" if point else words
 
 
 def _words(values: dict[str, float], name: str, metric: str) -> str:
@@ -79,7 +75,7 @@ def _words(values: dict[str, float], name: str, metric: str) -> str:
 def _reached(result: Result) -> Iterator[str]:
     """Rounds to the target, where there are no points and some run reached it."""
     target = result.rows[0].get("target")
-    if not target or "point" in result.rows[0] or "partition.seed" in result.rows[0]:
+    if not target or result.axes:
         return
     words = []
     for name in dict.fromkeys(row["method"] for row in result.rows):

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 from _claims import (
     METRICS,
@@ -17,19 +18,25 @@ from _claims import (
     Outcome,
     Pair,
     Result,
+    count_seeds,
     outcome,
     papers,
     results,
     rounds_of,
+    short,
     unrun,
 )
 
 from fedjax_bal.config import builtin_configs, read_layers
 from fedjax_bal.experiments import load_sweep
-from fedjax_bal.metrics import Spread, spread
+from fedjax_bal.metrics import Spread, curve, spread
+from fedjax_bal.report.plots import accuracy_curves
+from fedjax_bal.report.styles import looks_of
+from fedjax_bal.report.svg import SVG, to_svg
 
 GUIDE = Path(__file__).parents[1] / "fedjax_bal" / "guide"
 MOST_SHOWN = 4
+PICTURED = "the mean over seeds, and a band of one standard deviation"
 COLUMNS = {
     "last5_accuracy": "last five, %",
     "final_accuracy": "final, %",
@@ -50,6 +57,9 @@ MADE = "<!-- made by benchmarks/papers.py: {name} -->\n{text}\n<!-- end -->"
 def write() -> list[Path]:
     """Writes all pages, and returns their files."""
     made = pages()
+    for key, paper in papers().items():
+        if result := _pictured(paper, results()):
+            made[GUIDE / "pictures" / f"paper_{key}.svg"] = _picture(result)
     for file, text in made.items():
         file.write_text(text, encoding="utf-8")
     return list(made)
@@ -103,10 +113,38 @@ def _page(key: str, paper: Mapping[str, Any], outcomes: Sequence[Outcome], known
     ]
     if any(name.startswith(f"papers/{key}/") for name in known):
         parts.append("## Results\n\nMean and standard deviation over seeds.")
+    if result := _pictured(paper, known):
+        title = f"Test accuracy by round, {_short(result.experiment)}"
+        parts.append(f"![{title}](pictures/paper_{key}.svg)\n\n{title}: {PICTURED}.")
     for name in sorted(known):
         if name.startswith(f"papers/{key}/"):
             parts += [_results(result) for result in known[name]]
     return "\n\n".join([*parts, *_not_run(key, paper, known)]) + "\n"
+
+
+def _pictured(paper: Mapping[str, Any], known: Mapping[str, list[Result]]) -> Result | None:
+    """The longest runs of the experiment whose curves the page shows."""
+    return next((result for result in known.get(paper["picture"], ()) if result.curves), None)
+
+
+def _picture(result: Result) -> str:
+    """The report's figure of the curves, without what a page shows where the pointer rests."""
+    numbers = lambda point: {"round": int(point["round"]), "test_accuracy": float(point["test_accuracy"])}
+    lines = [{**point, **numbers(point)} for points in result.curves.values() for point in points]
+    names = list(dict.fromkeys(line["method"] for line in lines))
+    curves = [(name, curve(lines, name, "test_accuracy")._replace(seeds=())) for name in names]
+    figure = accuracy_curves(curves, looks_of(names))
+    root = ElementTree.fromstring(
+        to_svg(figure, "curves", f"Test accuracy by round, {_short(result.experiment)}", PICTURED)
+    )
+    # Marks that only carry a text for the pointer are invisible, and take most of the file; so do decimals.
+    for parent in list(root.iter()):
+        for own in list(parent):
+            told = own.tag == f"{{{SVG}}}title" and parent is not root
+            if told or (own.tag == f"{{{SVG}}}use" and own.get("style", "").endswith("opacity: 0")):
+                parent.remove(own)
+    text = re.sub(r"\n\s*", "\n", ElementTree.tostring(root, encoding="unicode"))
+    return re.sub(r"(?<= )-?\d+\.\d{2,}(?= )", lambda number: f"{float(number[0]):.1f}", text)
 
 
 def _run(own: Outcome) -> str:
@@ -117,8 +155,8 @@ def _run(own: Outcome) -> str:
     for pair in own.pairs:
         if pair.result:
             experiment, rounds = pair.result.experiment, pair.result.rounds
-            seeds = pair.difference.pairs or len({row["seed"] for row in pair.result.rows})
-            lines.append(f"`{_short(experiment)}`, {_length(experiment, rounds)}, {_seeds(seeds)}")
+            seeds = count_seeds(pair.difference.pairs) if pair.difference.pairs else pair.result.seeds
+            lines.append(f"`{_short(experiment)}`, {_length(experiment, rounds)}, {seeds}")
     return "<br>".join(dict.fromkeys(lines))
 
 
@@ -164,7 +202,7 @@ def _difference(pair: Pair, metric: Metric) -> str:
 def _results(result: Result) -> str:
     rows = result.rows
     published = _published(result.experiment) if result.rounds >= rounds_of(result.experiment) else {}
-    axes = [key for key in rows[0] if key not in ("point", "method", "seed") and "." in key]
+    axes = result.axes
     groups = list(dict.fromkeys((*(row[key] for key in axes), row["method"]) for row in rows))
     lines = []
     for group in groups:
@@ -177,8 +215,7 @@ def _results(result: Result) -> str:
     least = lambda key: 0.0 if key in TO_TARGET else -math.inf
     shown = [key for key in COLUMNS if any(value > least(key) for line in lines for value in line[-2][key])]
     cells = [(*line[:-2], *(_spread(line[-2][key], key) for key in shown), line[-1]) for line in lines]
-    short = [key.rpartition(".")[2] for key in axes]
-    table = _table((*short, "method", *(COLUMNS[key] for key in shown), "paper, %"), cells, "paper, %")
+    table = _table((*map(short, axes), "method", *(COLUMNS[key] for key in shown), "paper, %"), cells, "paper, %")
     return (
         f"### {_short(result.experiment)}, {_length(result.experiment, result.rounds)}\n\n{_about(result)}\n\n{table}"
     )
@@ -192,8 +229,7 @@ def _about(result: Result) -> str:
     target = next((f" The target is {100 * float(row['target']):g}%." for row in rows if row.get("target")), "")
     changes = "; ".join(dict.fromkeys(row["changes"] for row in rows if row.get("changes")))
     with_changes = f" With `{changes}`." if changes else ""
-    seeds = _seeds(len({row["seed"] for row in rows})).capitalize()
-    return f"{seeds}; {machines}{notes}; commit {commits}.{target}{with_changes}"
+    return f"{result.seeds.capitalize()}; {machines}{notes}; commit {commits}.{target}{with_changes}"
 
 
 def _not_run(key: str, paper: Mapping[str, Any], known: Mapping[str, list[Result]]) -> Iterator[str]:
@@ -242,10 +278,6 @@ def _figure(value: float, metric: Metric, sign: str = "") -> str:
 def _length(experiment: str, rounds: int) -> str:
     whole = rounds_of(experiment)
     return f"{rounds:,} rounds" if rounds >= whole else f"{rounds:,} of {whole:,} rounds"
-
-
-def _seeds(count: int) -> str:
-    return "one seed" if count == 1 else f"{count} seeds"
 
 
 def _short(experiment: str) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedjax_bal.config import builtin_configs, load_config, read_layers, resolved_yaml
+from fedjax_bal.experiments import load_sweep
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
@@ -159,34 +160,59 @@ def test_headers_follow_from_tables():
         assert file.read_text() == text, REMEDY
 
 
-def test_a_run_folder_becomes_two_tables(tmp_path, monkeypatch):
-    monkeypatch.setattr(papers, "KEPT", tmp_path)
-    config = load_config(
-        RUN, ["training.rounds=120", "seeds=[0]", "training.batch_size=25", "methods=[fedavg, rebafl]"]
-    )
-    run = {"rounds": 120, "final_accuracy": 0.5, "best_accuracy": 0.6, "last5_accuracy": 0.55, "rounds_to_target": None}
-    folder = tmp_path / "run"
-    folder.mkdir()
+def run_folder(folder, config, seconds=7, accuracy=0.5):
+    """A finished run's folder, as far as it is read, with one curve."""
+    folder.mkdir(parents=True)
     (folder / "config.yaml").write_text(resolved_yaml(config))
-    summary = {
-        "name": config.name,
-        "wall_s": 7,
-        "device": "a machine",
-        "versions": {"jax": "1"},
-        "target_accuracy": 0.75,
-    }
-    runs = [{"method": name, "seed": 0} | run for name in ("fedavg", "rebafl")]
-    (folder / "summary.json").write_text(json.dumps(summary | {"runs": runs}))
-    lines = [
-        {"method": "fedavg", "seed": 0, "round": at, "test_accuracy": at / 200, "update_diversity": 2.0}
-        for at in range(1, 121)
-    ]
-    (folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    assert papers.collect(folder, {"commit": "c", "note": ""}) == "rebafl_table1_fmnist_m20_120_rounds: 2 runs"
-    with (tmp_path / "rebafl_table1_fmnist_m20_120_rounds.csv").open() as file:
-        rows = list(csv.DictReader(file))
+    machine = {"wall_s": seconds, "device": "a machine", "versions": {"jax": "1"}, "target_accuracy": 0.75}
+    names, rounds = [method.name for method in config.methods], config.training.rounds
+    numbers = {"seed": 0, "rounds": rounds, "last5_accuracy": accuracy, "rounds_to_target": None}
+    runs = [{"method": name} | numbers for name in names]
+    (folder / "summary.json").write_text(json.dumps({"name": config.name, "runs": runs} | machine))
+    point = lambda at: {"method": names[0], "seed": 0, "round": at, "test_accuracy": at / 200, "update_diversity": 2.0}
+    (folder / "metrics.jsonl").write_text("\n".join(json.dumps(point(at)) for at in range(1, rounds + 1)))
+
+
+def rows_of(file):
+    with file.open(newline="") as opened:
+        return list(csv.DictReader(opened))
+
+
+@pytest.fixture
+def kept(tmp_path, monkeypatch):
+    """A folder for tables in place of the kept ones."""
+    monkeypatch.setattr(papers, "KEPT", tmp_path)
+    monkeypatch.setattr(_claims, "KEPT", tmp_path)
+    return tmp_path
+
+
+def test_a_run_folder_becomes_two_tables(kept):
+    changes = ["training.rounds=120", "seeds=[0]", "training.batch_size=25", "methods=[fedavg, rebafl]"]
+    run_folder(kept / "run", load_config(RUN, changes))
+    about = {"commit": "c", "note": ""}
+    assert papers.collect(kept / "run", about) == "rebafl_table1_fmnist_m20_120_rounds: 2 runs"
+    rows = rows_of(kept / "rebafl_table1_fmnist_m20_120_rounds.csv")
     assert [row["method"] for row in rows] == ["fedavg", "rebafl"]
     assert rows[0]["changes"] == "training.batch_size=25" and "rounds_to_target" not in rows[0]
-    with (tmp_path / "rebafl_table1_fmnist_m20_120_rounds_curves.csv").open() as file:
-        curve = list(csv.DictReader(file))
+    curve = rows_of(kept / "rebafl_table1_fmnist_m20_120_rounds_curves.csv")
     assert len(curve) == 40 and curve[-1]["round"] == "120" and curve[-1]["update_diversity"] == "2.0"
+
+
+def test_a_sweep_folder_has_its_keys_in_the_tables_the_page_and_the_header(kept):
+    sweep, accuracies = load_sweep(builtin_configs()["papers/rebafl/figure8_fmnist"]), (0.5, 0.6)
+    lines = ["methods.0.epsilon,methods.0.mu,point,method,seed,status"]
+    for point, accuracy in zip(sweep.points[:2], accuracies, strict=True):
+        run_folder(kept / "sweep" / "points" / point.label, point.config, accuracy=accuracy)
+        lines.append(f'{",".join(map(str, point.values.values()))},"{point.label}",rebafl,0,done')
+    (kept / "sweep" / "results.csv").write_text("\n".join(lines))
+    assert papers.collect(kept / "sweep", {"commit": "c", "note": "alone"}) == "rebafl_figure8_fmnist: 2 runs"
+    ((_, (result,)),) = _claims.results().items()
+    assert result.rounds == 200 and len(result.curves) == 2 and "changes" not in result.rows[0]
+    assert result.values({"method": "rebafl", "methods.0.epsilon": 1e-4}, "last5_accuracy") == {"0": pytest.approx(50)}
+    assert "| 0.001 | 0 | `rebafl` | 60.0 | 2.000 |" in _paper_pages._results(result)
+    header = " ".join(
+        _paper_headers.headers()[_paper_headers.CONFIGS / "papers/rebafl/figure8_fmnist.yaml"].split("\n# ")
+    )
+    header = " ".join(header.split())
+    assert "epsilon 0.0001, mu 0: rebafl 50.0; epsilon 0.001, mu 0: rebafl 60.0." in header
+    assert "Time 2 runs: 14 s alone" in header and "Machine a machine, jax 1, commit c" in header
