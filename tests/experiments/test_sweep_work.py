@@ -360,9 +360,6 @@ def test_the_time_of_a_dispatch_is_shared_by_the_runs_that_were_trained(monkeypa
     )
     batch = SimpleNamespace(tasks=[SimpleNamespace(point=0, run=run) for run in states])
     trained = BatchTraining(batch, {0: runner}, [None] * 4)
-    for results, failures in (
-        (["result", None, "result", None], [None, "diverged", None, "diverged"]),
-        (["result", None, None, None], [None, "diverged", "diverged", "diverged"]),
-    ):
+    for results, failures in (({0: "result", 2: "result"}, {1: "diverged", 3: "diverged"}), ({0: "result"}, {2: "no"})):
         trained.take(StepResult(results, failures, 5, 8.0, {}, [], stopped=False))
     assert took == [4.0, 4.0, 8.0]
