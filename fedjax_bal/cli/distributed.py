@@ -22,13 +22,14 @@ _NOTHING_LOST = (
     "what was saved before is kept: start all processes again with the same command, and it goes on from there"
 )
 SWEEP_ALONE = (
-    "--distributed: received for a sweep, whose runs need no common devices: give --engine ray to spread them over "
-    "machines, or --distributed to each `fedjax-bal run`"
+    "--distributed: received for a sweep, whose runs need no common devices: to spread them over machines, give "
+    "--part I/N to each process, or --engine ray"
 )
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
-# A killed process is noticed at once, as its connections break; one that has hung, or whose machine is gone, after the
-# heartbeat's seconds. At the end, processes wait for each other.
-_JOIN_S, _HEARTBEAT_S, _SHUTDOWN_S = 120, 30, 30
+# A killed process is noticed within a second, as its connections break; one that has hung, or whose machine is gone,
+# after two thirds of the heartbeat's seconds to all of them. At the end the others wait for process 0, which still
+# writes pages: jax ends all of them if that takes longer than the last number.
+_JOIN_S, _HEARTBEAT_S, _SHUTDOWN_S = 120, 30, 3600
 
 
 class ProcessPlace(NamedTuple):

@@ -91,11 +91,14 @@ class SweepWork:
         self.costs: list[BatchCosts] = []
         self._saved: dict[tuple[int, tuple[int, int]], SavedRun | None] = {}
         inputs, tasks = SharedInputs(data_dir, devices, folder.read_devices()), []
-        find = self._find_left if look else self._resume
         for number, point in enumerate(sweep.points):
             try:
                 check_methods(point.config, "")
-                tasks += find(number, point, folder.point(point.label), inputs)
+                own = folder.point(point.label)
+                left = (
+                    find_left(number, point.config, own, inputs) if look else self._resume(number, point, own, inputs)
+                )
+                tasks += left
             except ValueError as error:
                 self.broken[number] = str(error)
                 display.note(f"{point.label}: left out: {error}")
@@ -123,9 +126,6 @@ class SweepWork:
         saved = [self._saved.pop((task.point, task.run)) for task in batch.tasks]
         return BatchTraining(batch, self.runners, saved, number, tries)
 
-    def _find_left(self, number: int, point: Point, folder: RunFolder, inputs: SharedInputs) -> list[SweepRun]:
-        return find_left(number, point.config, folder, inputs)
-
     def _resume(self, number: int, point: Point, folder: RunFolder, inputs: SharedInputs) -> list[SweepRun]:
         if self._part is None:
             folder.check(point.config)
@@ -151,12 +151,12 @@ class SweepWork:
         """Two halves of a batch that doesn't fit into memory; none for a single run, or one that fitted before."""
         if not isinstance(error, ValueError | MemoryError) and "RESOURCE_EXHAUSTED" not in str(error):
             raise error
-        batch, middle = training.batch, len(training.batch.tasks) // 2
-        if not middle or any(costs.batch is batch and costs.cost.train_s > 0 for costs in self.costs):
+        batch = training.batch
+        if len(batch.tasks) == 1 or any(costs.batch is batch and costs.cost.train_s > 0 for costs in self.costs):
             self._give_up(batch, error)
             return []
         left = [task for task in map(self._rewound, batch.tasks) if task is not None]
-        halves = (left[:middle], left[middle:])
+        halves = (left[: len(left) // 2], left[len(left) // 2 :])
         return [self._training(batch._replace(tasks=tuple(half)), training.number) for half in halves]
 
     def _again(self, training: BatchTraining, lost: WorkerLost) -> list[BatchTraining]:
@@ -198,9 +198,8 @@ class SweepWork:
                 self.detail(program_line(self.title_of(batch), event))
         elif isinstance(event, StepResult):
             costs = next(costs for costs in self.costs if costs.batch is batch)
-            results = [result for result in event.results if result is not None]
-            costs.cost = costs.cost.after(event.seconds, results)
-            pace = sum(result.client_updates for result in results) / event.seconds
+            costs.cost = costs.cost.after(event.seconds, event.results.values())
+            pace = sum(result.client_updates for result in event.results.values()) / event.seconds
             # A batch that was halved or resumed is shown as a part of the one that was announced.
             self.display.advance(number, event.round - self.batches[number].tasks[0].round, pace)
 

@@ -63,8 +63,8 @@ class BuiltBatch(NamedTuple):
 class StepResult(NamedTuple):
     """Results of one dispatch for the runs of a batch, by their places in it."""
 
-    results: list[DispatchResult | None]  # without states; None for runs that have diverged or ended
-    failures: list[str | None]  # of runs that diverged, now or before
+    results: dict[int, DispatchResult]  # of the runs that were trained, without states
+    failures: dict[int, str]  # of runs that have diverged in it
     round: int  # rounds done
     seconds: float
     snapshots: dict[int, Snapshot]  # of runs that are to be saved now
@@ -123,31 +123,38 @@ def train_batch(starts: Sequence[RunStart], should_stop: Callable[[], bool]) -> 
         yield BuiltBatch(compile_s, stack.device_bytes, device_name(), stack.setting.layout)
         saved_at = stack.round
         while not all(stack.resting):
+            trained = [place for place, rests in enumerate(stack.resting) if not rests]
             began = time.perf_counter()
-            results = stack.advance()
+            advanced = stack.advance()
             seconds = time.perf_counter() - began
-            going = [place for place, rests in enumerate(stack.resting) if not rests]
-            ended = []
-            for place, result in enumerate(results):
-                if result is not None:
-                    lines[place] += result.records
-                    if is_over(starts[place].config, starts[place].simulation, stack.round, lines[place]):
-                        ended.append(place)
-            stopping = should_stop()
-            saving = ended
+            # States stay on the devices until they are saved.
+            results = {
+                place: own._replace(snapshot=own.snapshot._replace(state=None))
+                for place, own in enumerate(advanced)
+                if own is not None
+            }
+            del advanced
+            for place, result in results.items():
+                lines[place] += result.records
+            ended = [
+                place
+                for place in results
+                if is_over(starts[place].config, starts[place].simulation, stack.round, lines[place])
+            ]
+            saving, stopping = ended, should_stop()
             if stopping or stack.round - saved_at >= every:
-                saving, saved_at = going, stack.round
+                saving, saved_at = list(results), stack.round
             for place in ended:
                 stack.rest(place)
             # Nothing here refers to the snapshots, which take memory, once the receiver has saved them.
             yield StepResult(
-                [own and own._replace(snapshot=own.snapshot._replace(state=None)) for own in results],
-                [None if error is None else str(error) for error in stack.failures],
+                results,
+                {place: str(stack.failures[place]) for place in trained if place not in results},
                 stack.round,
                 seconds,
                 {place: stack.snapshot(place) for place in saving},
                 ended,
-                stopped=stopping and bool(going),
+                stopped=stopping and bool(results),
             )
             if stopping:
                 return
@@ -202,13 +209,12 @@ class BatchTraining:
                 runner.add_built(event, len(self.runs))
         if not isinstance(event, StepResult):
             return
-        trained = sum(result is not None for result in event.results)
-        for place, (runner, run) in enumerate(self.runs):
-            result, failure = event.results[place], event.failures[place]
-            if result is not None:
-                self._saved[place] = runner.take(run, self._saved[place], result, event.seconds / trained)
-            elif failure is not None and runner.states[run].failure is None:
-                runner.fail(run, failure)
+        for place, result in event.results.items():
+            runner, run = self.runs[place]
+            self._saved[place] = runner.take(run, self._saved[place], result, event.seconds / len(event.results))
+        for place, failure in event.failures.items():
+            runner, run = self.runs[place]
+            runner.fail(run, failure)
         for place in list(event.snapshots):
             runner, run = self.runs[place]
             snapshot = event.snapshots.pop(place)  # so that its memory is free before the next dispatch

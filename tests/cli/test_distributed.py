@@ -45,10 +45,10 @@ def free_port():
 class Pair:
     """Two processes of two devices each, in a folder; the second may have more arguments, and other variables."""
 
-    def __init__(self, out, *changes, second=(), **variables):
+    def __init__(self, out, *changes, second=(), program=("-m", "fedjax_bal"), **variables):
         here = ["--out", out, "--devices", "2", "--distributed", "--processes", "2"]
         here += ["--coordinator", f"127.0.0.1:{free_port()}"]
-        common = [sys.executable, "-m", "fedjax_bal", "run", "small.yaml", *CHANGES, *changes, "--plain", *here]
+        common = [sys.executable, *program, "run", "small.yaml", *CHANGES, *changes, "--plain", *here]
         self.both = [
             subprocess.Popen(
                 [*common, "--process-id", str(index), *(second if index else ())],
@@ -140,6 +140,21 @@ def test_why_a_process_ends_is_told_by_the_others_too(here):
     assert [file.name for file in (here / "two").iterdir()] == ["mine.txt"]
 
 
+SLOW_PAGES = """
+import time
+from fedjax_bal.cli import distributed, running, start
+running._show = lambda *of_a_run: time.sleep(distributed._HEARTBEAT_S + 5)
+start.main()
+"""
+
+
+@pytest.mark.slow
+def test_the_others_wait_while_the_first_writes_pages(here):
+    with Pair("two", *SHORT, program=("-c", SLOW_PAGES)) as pair:
+        codes, said = pair.ends()
+    assert codes == [0, 0], said
+
+
 OTHER_NUMBERS = {
     "JAX_DEFAULT_PRNG_IMPL": "rbg",
     "JAX_THREEFRY_PARTITIONABLE": "0",
@@ -213,7 +228,7 @@ def test_flags_that_do_not_fit_are_refused(here, name):
 def test_a_sweep_says_what_to_use_instead():
     result = CliRunner().invoke(app, ["sweep", "any.yaml", "--distributed"])
     assert result.exit_code == 2
-    assert "give --engine ray" in result.output
+    assert "--part I/N" in result.output and "--engine ray" in result.output
 
 
 def test_the_environment_fills_in_for_flags():
