@@ -26,12 +26,12 @@ from _claims import (
     short,
     unrun,
 )
+from fedjax_bal.report.styles import looks_of
 
 from fedjax_bal.config import builtin_configs, read_layers
 from fedjax_bal.experiments import load_sweep
 from fedjax_bal.metrics import Spread, curve, spread
 from fedjax_bal.report.plots import accuracy_curves
-from fedjax_bal.report.styles import looks_of
 from fedjax_bal.report.svg import SVG, to_svg
 
 GUIDE = Path(__file__).parents[1] / "fedjax_bal" / "guide"
