@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 from _claims import (
     METRICS,
@@ -26,13 +25,13 @@ from _claims import (
     short,
     unrun,
 )
-from fedjax_bal.report.styles import looks_of
 
 from fedjax_bal.config import builtin_configs, read_layers
 from fedjax_bal.experiments import load_sweep
 from fedjax_bal.metrics import Spread, curve, spread
-from fedjax_bal.report.plots import accuracy_curves
-from fedjax_bal.report.svg import SVG, to_svg
+from fedjax_bal.report.gallery import with_series
+from fedjax_bal.report.plots import curves, panels_of, percent
+from fedjax_bal.report.svg import to_svg
 
 GUIDE = Path(__file__).parents[1] / "fedjax_bal" / "guide"
 MOST_SHOWN = 4
@@ -128,22 +127,13 @@ def _pictured(paper: Mapping[str, Any], known: Mapping[str, list[Result]]) -> Re
 
 
 def _picture(result: Result) -> str:
-    """The report's figure of the curves, without what a page shows where the pointer rests."""
+    """The report's figure of the curves, without decimals that nobody sees and that take most of the file."""
     numbers = lambda point: {"round": int(point["round"]), "test_accuracy": float(point["test_accuracy"])}
     lines = [{**point, **numbers(point)} for points in result.curves.values() for point in points]
     names = list(dict.fromkeys(line["method"] for line in lines))
-    curves = [(name, curve(lines, name, "test_accuracy")._replace(seeds=())) for name in names]
-    figure = accuracy_curves(curves, looks_of(names))
-    root = ElementTree.fromstring(
-        to_svg(figure, "curves", f"Test accuracy by round, {_short(result.experiment)}", PICTURED)
-    )
-    # Marks that only carry a text for the pointer are invisible, and take most of the file; so do decimals.
-    for parent in list(root.iter()):
-        for own in list(parent):
-            told = own.tag == f"{{{SVG}}}title" and parent is not root
-            if told or (own.tag == f"{{{SVG}}}use" and own.get("style", "").endswith("opacity: 0")):
-                parent.remove(own)
-    text = re.sub(r"\n\s*", "\n", ElementTree.tostring(root, encoding="unicode"))
+    series = {name: percent(curve(lines, name, "test_accuracy")) for name in names}
+    figure = curves(with_series(panels_of(names), series), "round", "test accuracy, %", late=True)
+    text = to_svg(figure, f"Test accuracy by round, {_short(result.experiment)}")
     return re.sub(r"(?<= )-?\d+\.\d{2,}(?= )", lambda number: f"{float(number[0]):.1f}", text)
 
 
