@@ -122,13 +122,12 @@ def lines(method, seed, values, key="test_accuracy"):
 
 def test_curve_has_mean_and_band_over_seeds():
     data = lines("a", 0, {2: 0.4, 1: 0.1}) + lines("b", 0, {1: 9.0}) + lines("a", 1, {1: 0.3, 2: 0.8})
-    rounds, mean, low, high, seeds = curve(data, "a", "test_accuracy")
+    rounds, mean, low, high = curve(data, "a", "test_accuracy")
     np.testing.assert_array_equal(rounds, [1, 2])
     np.testing.assert_allclose(mean, [0.2, 0.6], rtol=1e-12)
     std = np.array([0.1, 0.2]) * math.sqrt(2)
     np.testing.assert_allclose(low, mean - std, rtol=1e-12)
     np.testing.assert_allclose(high, mean + std, rtol=1e-12)
-    assert [(seed, values.tolist()) for seed, values in seeds] == [(0, [0.1, 0.4]), (1, [0.3, 0.8])]
 
 
 def test_curve_keeps_the_rounds_that_all_seeds_have():
@@ -140,7 +139,7 @@ def test_curve_keeps_the_rounds_that_all_seeds_have():
 
 
 def test_curve_of_one_seed_has_no_band():
-    assert curve(lines("a", 0, {1: 0.1}), "a", "test_accuracy")[2:4] == (None, None)
+    assert curve(lines("a", 0, {1: 0.1}), "a", "test_accuracy")[2:] == (None, None)
 
 
 def test_traffic_adds_up_per_run_and_stops_at_a_gap():
