@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from fedjax_bal.cli.app import app
 from fedjax_bal.cli.listing import KINDS
 from fedjax_bal.config import builtin_configs, load_config
-from fedjax_bal.runs import RunFolder, SweepFolder
+from fedjax_bal.runs import RunFolder
 
 BAD = {
     "unknown data set": (["dataset.name=fashin_mnist"], ["dataset.name", "'fashin_mnist'", "did you mean"]),
@@ -197,8 +197,7 @@ def test_another_configuration_takes_the_next_folder_and_says_so(here, monkeypat
 
 @pytest.mark.slow
 def test_another_sweep_takes_the_next_folder_and_says_so(here, monkeypatch):
-    def begin(plan, path, *_, **__):
-        folder = SweepFolder(path)
+    def begin(plan, folder, *_, **__):
         with folder.claimed():
             folder.begin(plan.text, plan.configs)
             for label, config in plan.configs.items():
