@@ -239,7 +239,9 @@ def test_a_sweep_is_checked_with_its_points(swept, tmp_path):
 def test_a_missing_part_of_a_sweep_is_noticed_and_not_made_again(swept, tmp_path, name):
     path = shutil.copytree(swept[0], tmp_path / "out")
     shutil.rmtree(path / name) if name.startswith("points") else (path / name).unlink()
-    assert "is missing, but listed in SHA256SUMS" in damages(path)[name]
+    found = damages(path)
+    assert found and all(file == name or file.startswith(f"{name}/") for file in found)
+    assert all("is missing, but listed in SHA256SUMS" in said for said in found.values())
     with pytest.raises(FolderError, match=f"{name}: is missing, but listed|is not empty and not a sweep's folder"):
         small_sweep.carry(swept[1], path)
 
