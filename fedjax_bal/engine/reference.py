@@ -62,7 +62,8 @@ def batches(
 
     In every epoch all rows come once, in another order. The last batch may be short.
     """
-    first, last = federation.offsets[client], federation.offsets[client + 1]
+    first = federation.offsets[client]
+    last = federation.offsets[client + 1]
     key = training_key(key, jnp.int32(number), jnp.int32(client), jnp.int32(turn))
     for epoch in range(epochs):
         of_epoch = jax.random.fold_in(key, epoch)

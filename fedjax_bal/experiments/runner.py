@@ -296,7 +296,7 @@ class Runner:
         return {f"images, labels and partition of {method.name}": own.tobytes().hex()[:12] for method, own in prints}
 
     def over(self, run: tuple[int, int], round: int) -> bool:
-        """Whether a run ends after so many rounds."""
+        """Whether a run has ended after `round` rounds."""
         return is_over(self.comparison.methods[run[0]], self.comparison.simulation(run), round, self.states[run].lines)
 
     def conclude(self, run: tuple[int, int], snapshot: Snapshot) -> None:

@@ -73,7 +73,7 @@ class StepResult(NamedTuple):
 
 
 Event = Started | BuiltBatch | StepResult | Exception
-"""What becomes of a batch in training. After an exception there is nothing more of it."""
+"""A step in the training of a batch. An exception is its last one."""
 
 
 class Backend(Protocol):
@@ -91,7 +91,7 @@ class Backend(Protocol):
     def train(
         self, waiting: deque["BatchTraining"], should_stop: Callable[[], bool]
     ) -> Generator[tuple["BatchTraining", Event], None, None]:
-        """Trains the waiting batches, to which the caller may add, and yields what becomes of each.
+        """Trains the batches in the queue, which the caller may extend, and yields their events.
 
         The caller saves a step's snapshots before it asks for more. Raises `Stopped`, with all that matters yielded,
         once `should_stop` returns True and something is left.
@@ -100,7 +100,7 @@ class Backend(Protocol):
 
 
 def is_over(config: MethodConfig, simulation: Simulation, round: int, lines: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether a run ends after a number of rounds, possibly early; the same after a resumption."""
+    """Whether a run has ended, by its number of rounds or by early stopping; a resumed run ends at the same round."""
     between = round % simulation.rounds_per_dispatch != 0  # where only the end of a shorter run can be
     return round >= simulation.rounds or (not between and config.training.early_stopping.rule.over(lines))
 

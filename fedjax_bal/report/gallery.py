@@ -151,7 +151,8 @@ def _at_the_end(run: RunRecord, methods: Sequence[str], panels: Sequence[Panel])
     # What a run that failed had reached before is not its end.
     failed = {(entry["method"], entry["seed"]) for entry in run.summary["runs"] if entry.get("failure")}
     lines = [line for line in run.lines if (line["method"], line["seed"]) not in failed]
-    classes, samples = run.summary["class_names"], class_samples(run.summary["partitions"])
+    classes = run.summary["class_names"]
+    samples = class_samples(run.summary["partitions"])
     order = np.arange(len(classes)) if samples is None else np.argsort(-samples, kind="stable")
     names = [classes[place] for place in order]
     if samples is None:
@@ -188,7 +189,8 @@ def _at_the_end(run: RunRecord, methods: Sequence[str], panels: Sequence[Panel])
             "The share of the test images that each method puts into each class at the end, over all seeds. The dashes "
             f"are the true shares{'.' if samples is None else trained} {sizes}"
         )
-        at, true = np.arange(len(classes)), next(iter(shares.values()))[1][order]
+        at = np.arange(len(classes))
+        true = next(iter(shares.values()))[1][order]
 
         def finish(axes: Axes) -> None:
             if samples is not None:
@@ -267,7 +269,8 @@ def _fakes(run: RunRecord, method: str, number: int) -> Drawn:
     )
     found = _leaks(run, method).get("nearest")
     if found:
-        made, tested = found["generated"], found["test"]
+        made = found["generated"]
+        tested = found["test"]
         text += (
             " On the right, for each fake, the client's image that is nearest: "
             f"{made['mean']:.1f} away on average, the nearest of all {made['least']:.1f}, root mean squares over "

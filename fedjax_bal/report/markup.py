@@ -22,7 +22,7 @@ _REPEATED = (
 
 
 class Page(NamedTuple):
-    """What a page shows, in this order.
+    """The parts of a page, in their order.
 
     Attributes:
         tab: the title of the browser's tab.
@@ -116,7 +116,9 @@ def command(words: Sequence[str], config: Mapping[str, Any], given: Any) -> str:
     Folders may come from elsewhere: every word is quoted, and words that a terminal could not show are left out.
     """
     given = given if isinstance(given, Mapping) else {}
-    plugins, known, data = config.get("plugins"), given.get("plugins"), given.get("data_dir")
+    plugins = config.get("plugins")
+    known = given.get("plugins")
+    data = given.get("data_dir")
     named = [f"{name}.py" for name in plugins] if isinstance(plugins, Mapping) else []
     wanted = [str(name) for name in (known if isinstance(known, list) and known else named)]
     options = [word for name in wanted if name.isprintable() for word in ("--plugin", name)]

@@ -47,9 +47,12 @@ def build(folder: str | os.PathLike[str]) -> Path:
 
 def page_of_run(run: RunRecord, pictures: Sequence["Picture"], beside: Beside) -> Page:
     """The page of a run."""
-    config, summary = run.config, run.summary
-    runs, name = summary["runs"], str(summary.get("name") or config.get("name") or "run")
-    summaries, finished = summarise_group(runs), is_finished(run)
+    config = run.config
+    summary = run.summary
+    runs = summary["runs"]
+    name = str(summary.get("name") or config.get("name") or "run")
+    summaries = summarise_group(runs)
+    finished = is_finished(run)
     dataset = _section(config, "dataset").get("name", "data set not recorded")
     methods, seeds = ({entry[key] for entry in runs} for key in ("method", "seed"))
     unfinished = "" if finished else (

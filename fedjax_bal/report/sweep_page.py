@@ -43,7 +43,8 @@ from fedjax_bal.runs import FolderError, SweepFolder, as_csv
 if TYPE_CHECKING:
     from fedjax_bal.report.svg import Picture
 
-_MOST_TOLD, _MOST_LACKING = 6, 20
+_MOST_TOLD = 6
+_MOST_LACKING = 20
 _MOST_COLUMNS = 8  # of methods beside each other
 _ON_TEST = " Settings were selected on the test set, so all of them are optimistic."
 _ON_VALIDATION = " Settings were selected by accuracy on the validation images."
@@ -75,7 +76,8 @@ def page_of_sweep(results: Results, beside: Beside, pictures: Sequence["Picture"
     seeds = len({row.get("seed") for row in results.rows})
     counts = {"run": len(results.rows), "method": len(results.methods), "seed": seeds}
     # The comparison of methods at each condition, each at its best setting there; only the last table has notes.
-    found, (partitions, crossed) = comparable(results), _covered_draws(results)
+    found = comparable(results)
+    (partitions, crossed) = _covered_draws(results)
     every = [own for _, groups in found for group in groups for own in group]
     tables = [comparison(groups, results.target, "", name) for name, groups in found]
     notes = " ".join(table_notes(every, partitions=partitions, crossed=crossed))
@@ -126,9 +128,10 @@ def _picked(results: Results) -> str:
 
 
 def _lacking(results: Results) -> list[str]:
-    """What the sweep has not finished, and runs without a result."""
+    """Sentences on runs that are missing, and on runs that failed."""
     verb = lambda count: "is" if count == 1 else "are"
-    left, found = (results.asked or 0) - len(results.rows), []
+    left = (results.asked or 0) - len(results.rows)
+    found = []
     if left > 0:
         found.append(
             f"This sweep is not finished: {left} of its {results.asked} runs {verb(left)} not in the table yet."
@@ -147,7 +150,7 @@ def _lacking(results: Results) -> list[str]:
 
 
 def _covered_draws(results: Results) -> tuple[bool, bool]:
-    """Whether the runs of a setting are on several partitions, and whether several of them are on one of these."""
+    """Whether the runs of a setting use several partitions, and whether several of them share a partition."""
     draws = [{run["seed"] for run in runs} for runs in results.runs.values()]
     partitions = [len({draw.partition for draw in own}) for own in draws]
     several = max(partitions, default=1) > 1

@@ -91,8 +91,9 @@ def failed(runs: Sequence[Mapping[str, Any]]) -> str:
 
 
 def remarks(summary: Mapping[str, Any]) -> list[str]:
-    """What is worth a sentence: early stops, broken clients, and how far methods even out classes or know them."""
-    runs, found = summary["runs"], []
+    """Sentences on early stops, broken clients, and how even the classes are that methods train on."""
+    runs = summary["runs"]
+    found = []
     early = [
         f"{_named(run)} after round {run['stopped_early']}" for run in runs if run.get("stopped_early") is not None
     ]

@@ -80,7 +80,7 @@ def _folder(folder: RunFolder | SweepFolder, inner: Iterable[str] = ()) -> Itera
 
 
 def _damage(folder: RunFolder | SweepFolder, name: str) -> str:
-    """What is wrong with a file that has no sum in `SHA256SUMS`; empty if nothing is, or if it is gone meanwhile."""
+    """Describes the damage of a file without a sum in `SHA256SUMS`; empty if it is whole, or has been removed since."""
     file, damaged = folder.path / name, []
     try:
         if name.startswith("checkpoints/"):

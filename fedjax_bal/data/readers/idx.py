@@ -58,7 +58,8 @@ def read_idx(path: str | os.PathLike, num_dims: int) -> np.ndarray:
                 "not swapped and that this is the file itself, not a web page"
             )
         shape = np.frombuffer(header, ">u4", offset=4).tolist()
-        count, claimed = math.prod(shape), "x".join(map(str, shape))
+        count = math.prod(shape)
+        claimed = "x".join(map(str, shape))
         most = min(os.fstat(file.fileno()).st_size * (MAX_DEFLATE_RATIO if packed else 1), _MAX_BYTES)
         if count > most:
             raise ValueError(f"its header claims {claimed} = {count} bytes, but the file can hold at most {most}")

@@ -59,13 +59,15 @@ def _read_annotations(file: Path) -> list[Annotation]:
     """Returns an annotation for each image, in the order of the file's images; images aren't opened."""
     content = read_json(file, _MAX_ANNOTATIONS, _REMEDY)
     with reading(file, _REMEDY):
-        images, annotations = content["images"], content["annotations"]
+        images = content["images"]
+        annotations = content["annotations"]
         classes = {own["image_id"]: own["category_id"] for own in annotations}
         if not images or not len(images) == len(annotations) == len(classes) == len({own["id"] for own in images}):
             raise ValueError(f"expected images with an annotation each, found {len(images)} and {len(annotations)}")
         found = []
         for image in images:
-            name, label = PurePosixPath(image["file_name"]), classes.get(image["id"])
+            name = PurePosixPath(image["file_name"])
+            label = classes.get(image["id"])
             if type(label) is not int or not 0 <= label < len(_CLASSES) or name.is_absolute() or ".." in name.parts:
                 raise ValueError(
                     f"found {shortened(image)} with the category_id {shortened(label)}, expected one in "

@@ -98,7 +98,8 @@ def _json_files(folder: Path, pattern: str) -> list[Path]:
 def _samples(x: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
     """Returns a writer's images and labels, after checking them."""
     # As floats at once: of a list with a text NumPy would make an array of texts, each as wide as the longest.
-    pixels, labels = np.array(x, np.float64).reshape(-1, _SIDE * _SIDE), np.array(y, np.float64)
+    pixels = np.array(x, np.float64).reshape(-1, _SIDE * _SIDE)
+    labels = np.array(y, np.float64)
     if labels.shape != pixels.shape[:1]:
         raise ValueError("expected lists x and y of one length")
     if not ((pixels >= 0) & (pixels <= 1)).all():  # NaN fails too

@@ -50,7 +50,8 @@ def read_matlab(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
 
 def _read_array(path: Path, content: bytes, names: Sequence[str], *, packed: bool) -> tuple[str, np.ndarray | None]:
     """The name and the values of an element; None unless they are real numbers and asked for."""
-    stream, length = zlib.decompressobj(), len(content)
+    stream = zlib.decompressobj()
+    length = len(content)
     start = content
     if packed:  # what is compressed is a whole element, with its tag
         start = stream.decompress(content, _LONGEST_HEADER)
@@ -64,7 +65,8 @@ def _read_array(path: Path, content: bytes, names: Sequence[str], *, packed: boo
     kind, begin, size = next(parts)
     if kind not in _TYPES:
         raise ValueError(f"an array of the unknown type {kind}")
-    dtype, shape = np.dtype(f"<{_TYPES[kind]}"), struct.unpack_from(f"<{shape_size // 4}I", start, shape_at)
+    dtype = np.dtype(f"<{_TYPES[kind]}")
+    shape = struct.unpack_from(f"<{shape_size // 4}I", start, shape_at)
     claimed = f"{'x'.join(map(str, shape))} of {dtype}"
     if size != math.prod(shape) * dtype.itemsize or not 0 <= length - begin - size <= 8:
         raise ValueError(f"an array's shape, {claimed}, is not that of its {size} bytes")

@@ -110,7 +110,8 @@ def read_arrays(path: Path, names: Sequence[str] | None, limit: int | None = Non
                 with reading(f"{path}: {name}", _REMEDY):
                     with archive.zip.open(members[name]) as member:
                         shape, _, dtype = _HEADERS[np.lib.format.read_magic(member)](member)
-                        held, claimed = members[name].file_size - member.tell(), math.prod(shape) * dtype.itemsize
+                        held = members[name].file_size - member.tell()
+                        claimed = math.prod(shape) * dtype.itemsize
                     if claimed != held and not dtype.hasobject:  # which NumPy refuses itself
                         raise ValueError(f"its header claims {_by(shape)} of {dtype}, {claimed} bytes, found {held}")
                     arrays[name] = archive[name]

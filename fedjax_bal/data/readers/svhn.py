@@ -31,7 +31,8 @@ def read_digits(path: str | os.PathLike) -> tuple[np.ndarray, np.ndarray]:
     """Reads one of the files: images `UInt8[D, 32, 32, 3]` and labels `Int32[D]` in 0..9."""
     with reading(path, _REMEDY):
         arrays = read_matlab(Path(path), ("X", "y"))
-        images, labels = arrays.get("X"), arrays.get("y")
+        images = arrays.get("X")
+        labels = arrays.get("y")
         if images is None or images.shape[:-1] != _SHAPE or images.dtype != np.uint8 or not images.size:
             raise ValueError(f"expected images X of 32x32x3xD bytes, found {_shown(images)}")
         count = images.shape[-1]

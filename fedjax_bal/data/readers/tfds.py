@@ -68,8 +68,10 @@ def _read_split(reader: Reader, known: str, half: str, data_dir: Path | None) ->
     source = builder.as_data_source(half, decoders=decoders)  # type: ignore[call-arg] # a decorator hides them
     height, width, channels = reader.image_shape
     check_images_fit(f"{known}: {half}", len(source), reader.image_shape)
-    images, labels = np.empty((len(source), *reader.image_shape), np.uint8), np.empty(len(source), np.int32)
-    rules, mode = ImageRules("prepare it again.", size=(width, height)), "L" if channels == 1 else "RGB"
+    images = np.empty((len(source), *reader.image_shape), np.uint8)
+    labels = np.empty(len(source), np.int32)
+    rules = ImageRules("prepare it again.", size=(width, height))
+    mode = "L" if channels == 1 else "RGB"
     for row in range(len(source)):
         example = source[row]
         pixels = decode(example["image"], f"{known}: {half} image {row}", rules, lambda image: image.convert(mode))

@@ -190,8 +190,10 @@ def finish_client(
         memory[part.slot] = part.remember(client.memory[part.slot], *seen(setting, part, outcome))
     reports = {part.slot: part.report(*seen(setting, part, outcome)) for part in setting.parts_with(Report)}
     probes = {part.slot: part.probe(*seen(setting, part, outcome)) for part in setting.parts_with(Probe)}
-    params, others = outcome.end.params, (outcome.end.stats, memory, reports, probes)
-    squares, huge = squared_norm(params), False
+    params = outcome.end.params
+    others = (outcome.end.stats, memory, reports, probes)
+    squares = squared_norm(params)
+    huge = False
     finite = surely_finite(squares + squared_norm(inexact_leaves(others)), (params, *others))
     if shared.largest_norm is not None:
         moving = moving_leaves(setting, params)

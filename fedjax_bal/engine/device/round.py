@@ -76,7 +76,8 @@ def open_round(
     slots, sent = broadcast(setting, key, number, state, federation)
     cohort = cohort_of(setting, number, plan, federation)
     server = server_context(setting, number, state, federation)._replace(state=slots, cohort=cohort)
-    largest, params = None, state.variables.params
+    largest = None
+    params = state.variables.params
     if setting.huge_factor is not None:
         length = jnp.sqrt(squared_norm(keep(moving_leaves(setting, params), params)))
         largest = setting.huge_factor * jnp.maximum(length, 1.0)
@@ -132,7 +133,8 @@ def _without_broken(
     setting: Setting, number: Array, federation: Federation, begun: RoundStart, result: CohortResult
 ) -> tuple[RoundStart, CohortResult]:
     """The round without its broken clients: a cohort of the others, and sums that their weights divide."""
-    plan, broken = begun.plan, result.records.broken
+    plan = begun.plan
+    broken = result.records.broken
     weights = weights_left(begun.chain_weights, sizes_of(federation, plan.clients, plan.delivered), broken)
 
     def normalised(total: Array, tree: PyTree) -> PyTree:
@@ -140,7 +142,8 @@ def _without_broken(
         total = jnp.where((broken > 0).any() & (total > 0), total, 1.0)
         return jax.tree.map(lambda leaf: leaf / total, tree)
 
-    totals, sums = ChainWeights(*map(jnp.sum, weights)), result.sums
+    totals = ChainWeights(*map(jnp.sum, weights))
+    sums = result.sums
     sums = sums._replace(delta=normalised(totals.delta, sums.delta), stats=normalised(totals.stats, sums.stats))
     weights = weights._replace(delta=normalised(totals.delta, weights.delta))
     cohort = cohort_of(setting, number, plan._replace(delivered=plan.delivered & (broken == 0)), federation)
@@ -149,7 +152,8 @@ def _without_broken(
 
 def _clipped(factor: float, begun: RoundStart, result: CohortResult) -> CohortResult:
     """The result with each chain's update no longer than `factor` times the median of those that aren't zero."""
-    lengths, counted = jax.vmap(norm)(result.deltas), begun.cohort.delivered
+    lengths = jax.vmap(norm)(result.deltas)
+    counted = begun.cohort.delivered
     moved = counted & (lengths > 0)
     # Of an even number the lower one of the middle two, so that of two updates the longer one can't set the bound for
     # itself.

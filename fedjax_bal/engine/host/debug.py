@@ -48,6 +48,7 @@ def _recorded(part: Part, record: Callable[[str], None]) -> Part:
 
 def _call(method: Any, name: str, record: Callable[[str], None], *args: Any) -> Any:
     result = method(*args)
-    code, shapes = method.__code__, jax.tree.map(jax.typeof, result)
+    code = method.__code__
+    shapes = jax.tree.map(jax.typeof, result)
     record(f"  {name} ({code.co_filename}:{code.co_firstlineno}) -> {shapes}")
     return result

@@ -64,7 +64,9 @@ class Planner:
 
         Places after its last round repeat it and are not live.
         """
-        count, plans, laid_out = self.rounds_per_dispatch, [], []
+        count = self.rounds_per_dispatch
+        plans = []
+        laid_out = []
         # A run that is made longer may go on inside a dispatch; the next one starts where it would have without a stop.
         end = min(first - first % count + count, self.rounds)
         for number in range(first, end):
@@ -80,7 +82,8 @@ class Planner:
             rest = [items[-1]] * (count - len(items))
             return jax.tree.map(lambda *leaves: np.stack(leaves), *items, *rest)
 
-        stacked, work = stack(plans), StepCounts(*map(sum, zip(*works, strict=True)))
+        stacked = stack(plans)
+        work = StepCounts(*map(sum, zip(*works, strict=True)))
         table = table_of(stacked.clients, len(self.sizes)) if self.tables else None
         seats = table.seats if table else stacked.clients
         schedule = DispatchPlan(numbers, live, due, stacked, seats, stack(assignments))

@@ -218,7 +218,8 @@ class Simulation:
         finite.
         """
         self._check_sound(snapshot.round, planned, info)
-        faults, selector = (), planned.selector
+        faults = ()
+        selector = planned.selector
         if self.execution.excludes:
             faults = find_faults(snapshot.round, planned.plans, info.broken)
             # From here on a client that was left out is one that did not deliver.
@@ -322,7 +323,8 @@ class Simulation:
 
     def _check_sound(self, first: int, planned: Dispatch, info: Info) -> None:
         for offset, plan in enumerate(planned.plans):
-            codes, number = info.broken[offset], first + offset + 1
+            codes = info.broken[offset]
+            number = first + offset + 1
             if codes.any() and not self.execution.excludes:
                 here = self.setting.optimizer.describe_rate(first + offset)
                 raise DivergenceError(f"round {number}: {fault_message(self.execution, plan, codes, here)}")

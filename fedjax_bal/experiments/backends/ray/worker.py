@@ -52,7 +52,7 @@ class Worker:
         self.asked.set()
 
     def train(self, needed: Mapping[str, str], jobs: bytes, data_dir: str | None) -> Iterator[Event]:
-        """Trains a batch, and yields what becomes of it, with arrays on the host.
+        """Trains a batch, and yields its events, with arrays on the host.
 
         `jobs` is a pickled list of `WorkerJob`s: it may refer to plug-ins, and to another NumPy than that of this
         machine, and is opened once the plug-ins are loaded and the versions are those `needed`.
