@@ -6,10 +6,8 @@ what one method runs with. Importing this module imports pydantic and PyYAML, wh
 
 from fedjax_bal.config.anchors import with_absolute_paths
 from fedjax_bal.config.bases import Layers, left_out
-from fedjax_bal.config.client_sections import SelectionSection
-from fedjax_bal.config.configuration import Config, MethodConfig, MethodEntry, RecipeChoice, UnresolvedConfig
-from fedjax_bal.config.data_sections import AuxiliarySection, DatasetSection
-from fedjax_bal.config.held_out import ClientTestSection, ValidationSection
+from fedjax_bal.config.configuration import Config, MethodConfig, UnresolvedConfig
+from fedjax_bal.config.federation_sections import AuxiliarySection, DatasetSection, SelectionSection
 from fedjax_bal.config.load import (
     apply_changes,
     build_config,
@@ -40,7 +38,7 @@ from fedjax_bal.config.resolved import (
     with_convolution,
 )
 from fedjax_bal.config.schema import Sections
-from fedjax_bal.config.sections import check_section, merge_sections, to_plain, without_defaults
+from fedjax_bal.config.sections import check_section, to_plain, without_defaults
 from fedjax_bal.config.yaml_text import LARGEST_YAML, dump_yaml, parse_yaml, read_yaml
 
 __all__ = [
@@ -48,7 +46,6 @@ __all__ = [
     "AUTO_FORMS",
     "LARGEST_YAML",
     "AuxiliarySection",
-    "ClientTestSection",
     "Config",
     "ConfigError",
     "DatasetSection",
@@ -56,12 +53,9 @@ __all__ = [
     "KeyReference",
     "Layers",
     "MethodConfig",
-    "MethodEntry",
-    "RecipeChoice",
     "Sections",
     "SelectionSection",
     "UnresolvedConfig",
-    "ValidationSection",
     "apply_changes",
     "build_config",
     "builtin_configs",
@@ -82,7 +76,6 @@ __all__ = [
     "left_out",
     "load_config",
     "load_over_base",
-    "merge_sections",
     "nearest_choices",
     "parameters",
     "parse_overrides",

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from fedjax_bal.config.configuration import Config, UnresolvedConfig
-from fedjax_bal.config.data_sections import ALL_CLIENTS
+from fedjax_bal.config.federation_sections import ALL_CLIENTS
 from fedjax_bal.config.methods import read_methods
 from fedjax_bal.config.problems import KeyPath, dotted_path, received_value
 from fedjax_bal.config.schema import Sections

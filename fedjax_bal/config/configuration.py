@@ -1,6 +1,7 @@
 """A whole configuration: its sections, the methods to compare, and the seeds."""
 
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from annotated_types import MinLen
@@ -57,6 +58,13 @@ class MethodEntry(Section):
     name: str
     recipes: tuple[RecipeChoice, ...]
     overrides: dict[str, Any]
+
+    @classmethod
+    def choices(cls) -> Mapping[str, Any]:
+        """The recipes."""
+        from fedjax_bal.recipes import RECIPES
+
+        return RECIPES
 
     @classmethod
     def common(cls) -> frozenset[str]:

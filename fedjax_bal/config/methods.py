@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import create_model
 
 from fedjax_bal.config.configuration import METHOD_NAME, MethodEntry, RecipeChoice
-from fedjax_bal.config.data_sections import by_own_name, contradicted_parameter
+from fedjax_bal.config.federation_sections import by_own_name, contradicted_parameter
 from fedjax_bal.config.parameters import parameters
 from fedjax_bal.config.problems import KeyPath, Problem, nearest_choices, received_value
 from fedjax_bal.config.schema import Sections

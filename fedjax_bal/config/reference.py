@@ -58,8 +58,8 @@ def key_references(section: type[Section] = UnresolvedConfig, path: KeyPath = ()
 def _parameters(section: type[Variant], path: KeyPath) -> Iterator[KeyReference]:
     """The parameters of all choices, those that are the same for several of them once."""
     found: dict[tuple[str, str, str, str], list[str]] = {}
-    for name in section.names():
-        meanings = documented(section.function(name))
+    for name, choice in section.choices().items():
+        meanings = documented(choice) if callable(choice) else {}
         for key, (annotation, default) in section.parameters_of(name).items():
             shown = "" if default is ... else _shown(default)
             found.setdefault((key, meanings.get(key, ""), _allowed(annotation), shown), []).append(name)
@@ -141,7 +141,7 @@ def _schema(section: type[Section]) -> dict[str, Any]:
 def _parameter_schemas(section: type[Variant]) -> dict[str, list[Any]]:
     """The schemas of each parameter, which several choices may have with different values."""
     found: dict[str, list[Any]] = {}
-    for name in section.names():
+    for name in section.choices():
         for key, (annotation, _) in section.parameters_of(name).items():
             found.setdefault(key, []).append(_type_schema(annotation))
     return found

@@ -3,12 +3,12 @@
 They are understood where they can mean one thing only; what they stand for is what a run folder records.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from fedjax_bal.config.configuration import MOST_SEEDS, MethodEntry, UnresolvedConfig
 from fedjax_bal.config.problems import ConfigError, KeyPath, dotted_path
-from fedjax_bal.config.sections import SYNONYMS, Section, Variant, places_of
+from fedjax_bal.config.sections import SYNONYMS, Section, places_of
 
 
 def written_out(value: Any, section: type[Section] | None = UnresolvedConfig, path: KeyPath = ()) -> Any:
@@ -46,19 +46,11 @@ def _section(value: Any, section: type[Section], path: KeyPath) -> Any:
 
 def _known_name(name: Any, section: type[Section]) -> Any:
     """The name that is meant, where case and punctuation are all that differs."""
-    names = _names(section)
+    names = section.choices()
     if not isinstance(name, str) or name in names:
         return name
     near = [known for known in names if _letters(known) == _letters(name)]
     return near[0] if len(near) == 1 else name
-
-
-def _names(section: type[Section]) -> Iterable[str]:
-    if section is MethodEntry:
-        from fedjax_bal.recipes import RECIPES
-
-        return RECIPES
-    return section.names() if issubclass(section, Variant) else ()
 
 
 def _letters(name: str) -> str:
