@@ -4,7 +4,6 @@
 what one method runs with. Importing this module imports pydantic and PyYAML, which the engine does without.
 """
 
-from fedjax_bal.config.anchors import with_absolute_paths
 from fedjax_bal.config.bases import Layers, left_out
 from fedjax_bal.config.configuration import Config, MethodConfig, UnresolvedConfig
 from fedjax_bal.config.federation_sections import AuxiliarySection, DatasetSection, SelectionSection
@@ -12,14 +11,13 @@ from fedjax_bal.config.load import (
     apply_changes,
     build_config,
     builtin_configs,
-    completed_path,
     load_config,
     load_over_base,
     parse_overrides,
     read_layers,
     with_paper_setting,
 )
-from fedjax_bal.config.needs import check_methods
+from fedjax_bal.config.methods import check_methods
 from fedjax_bal.config.parameters import parameters
 from fedjax_bal.config.problems import ConfigError, KeyPath, dotted_path, nearest_choices, raise_all, received_value
 from fedjax_bal.config.reference import KeyReference, explained, json_schema, key_references
@@ -30,7 +28,6 @@ from fedjax_bal.config.resolved import (
     config_leaves,
     continues,
     differences,
-    is_resolved,
     leaves,
     resolved_yaml,
     run_digest,
@@ -39,6 +36,7 @@ from fedjax_bal.config.resolved import (
 )
 from fedjax_bal.config.schema import Sections
 from fedjax_bal.config.sections import check_section, to_plain, without_defaults
+from fedjax_bal.config.short_forms import completed_path, with_absolute_paths
 from fedjax_bal.config.yaml_text import LARGEST_YAML, dump_yaml, parse_yaml, read_yaml
 
 __all__ = [
@@ -69,7 +67,6 @@ __all__ = [
     "dotted_path",
     "dump_yaml",
     "explained",
-    "is_resolved",
     "json_schema",
     "key_references",
     "leaves",

@@ -1,7 +1,7 @@
 """A whole configuration: its sections, the methods to compare, and the seeds."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from annotated_types import MinLen
@@ -41,6 +41,13 @@ class RecipeChoice(Section):
 
     name: str
     hyperparameters: dict[str, Any]
+
+
+def combined(recipes: Iterable[RecipeChoice]) -> "Recipe":
+    """The recipes in one; raises `ValueError` if they can't be combined."""
+    from fedjax_bal.recipes import RECIPES, combine
+
+    return combine(*(RECIPES[spec.name](**spec.hyperparameters) for spec in recipes))
 
 
 class MethodEntry(Section):
@@ -86,9 +93,7 @@ class MethodConfig(Sections):
     @property
     def recipe(self) -> "Recipe":
         """The recipes combined."""
-        from fedjax_bal.recipes import RECIPES, combine
-
-        return combine(*(RECIPES[spec.name](**spec.hyperparameters) for spec in self.recipes))
+        return combined(self.recipes)
 
 
 class ReportedResults(Section):
@@ -174,8 +179,7 @@ class Config(Sections):
         method = self.methods[index]
         base = {key: to_plain(getattr(self, key)) for key in Sections.model_fields}
         sections = Sections.model_validate(merge_sections(Sections, base, method.overrides))
-        chosen = {key: getattr(sections, key) for key in Sections.model_fields}
-        return MethodConfig(name=method.name, recipes=method.recipes, **chosen)
+        return MethodConfig(name=method.name, recipes=method.recipes, **dict(sections))
 
     def with_partition_of(self, seed: int, method: MethodConfig) -> MethodConfig:
         """The configuration of a method with the partition that one of the seeds runs on.

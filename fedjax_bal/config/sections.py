@@ -153,7 +153,7 @@ class Variant(Section):
         name = value.get(str(cls.choice), cls.model_fields[str(cls.choice)].default)
         if not isinstance(name, str) or name not in cls.choices():
             return None
-        return _variant(cls, name, tuple(cls.parameters_of(name).items()))
+        return variant(cls, name, tuple(cls.parameters_of(name).items()))
 
     @classmethod
     def common(cls) -> frozenset[str]:
@@ -168,7 +168,8 @@ class Variant(Section):
 
 
 @functools.lru_cache(maxsize=256)
-def _variant(base: type[Variant], name: str, parameters: tuple[tuple[str, Any], ...]) -> type[Variant]:
+def variant(base: type[Section], name: str, parameters: tuple[tuple[str, Any], ...]) -> type[Section]:
+    """The class of a section with the parameters of a choice."""
     made = create_model(f"{base.__name__}_{name}", __base__=base, **dict(parameters))
     made.picked = name
     return made
