@@ -9,6 +9,7 @@ import functools
 import inspect
 import math
 import operator
+import os
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -122,6 +123,9 @@ class TextThat(Readable):
         return value
 
 
+FILE = Annotated[str, TextThat("the path of a file or folder", lambda text: text.strip() and "\0" not in text)]
+
+
 @dataclasses.dataclass(frozen=True)
 class ShortForm:
     """A note on lists that have a short form, `wanted`, which is written out before they are checked."""
@@ -164,6 +168,8 @@ def checkable(annotation: Any, default: Any = inspect.Parameter.empty) -> Any:
         return None  # a dtype, say
     members = _members(annotation)
     kinds = [kind for kind in map(_strict, members) if kind is not None] or [_strict(type(default))]
+    if FILE in kinds and Text in kinds:
+        kinds.remove(Text)
     if Number in kinds:  # optax's unions of everything that is a number
         kinds = [kind for kind in kinds if kind not in (Switch, Integer)]
     if default is None or types.NoneType in members:
@@ -176,6 +182,8 @@ def _members(annotation: Any) -> tuple[Any, ...]:
 
 
 def _strict(annotation: Any) -> Any:
+    if annotation is os.PathLike or get_origin(annotation) is os.PathLike:
+        return FILE
     if annotation in (bool, int, float, str):
         return {bool: Switch, int: Integer, float: Number, str: Text}[annotation]
     origin, arguments = get_origin(annotation), get_args(annotation)

@@ -3,21 +3,10 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from annotated_types import Ge, Le, MinLen
+from annotated_types import Ge, MinLen
 from pydantic import model_validator
 
-from fedjax_bal.annotations import (
-    Count,
-    Natural,
-    Number,
-    OneOf,
-    Positive,
-    Probability,
-    Readable,
-    Seed,
-    Switch,
-    TextThat,
-)
+from fedjax_bal.annotations import Count, Natural, Number, OneOf, Positive, Readable, Seed
 from fedjax_bal.config.parameters import parameters
 from fedjax_bal.config.sections import Section, Variant, refused
 
@@ -226,27 +215,7 @@ class SelectionSection(Variant):
         return parameters(cls.choices()[name], skip=("clients_per_round", *FROM_FEDERATION))
 
 
-_File = Annotated[str, TextThat("the path of a file", lambda text: text.strip() and "\0" not in text)]
-_TRACE = {"file": (_File, ...), "at_end": (Literal["repeat", "hold"], "repeat")}
-_Deadline = Positive | None
-_LATE = {"deadline": (_Deadline, None), "late": (Literal["partial", "drop"], "partial")}
-
-
-class _Absence(Variant):
-    laws: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-
-    @classmethod
-    def choices(cls) -> Mapping[str, Any]:
-        """The laws, each with its parameters."""
-        return cls.laws
-
-    @classmethod
-    def parameters_of(cls, name: str) -> Mapping[str, Any]:
-        """The parameters of a law."""
-        return cls.laws[name]
-
-
-class AvailabilitySection(_Absence):
+class AvailabilitySection(Variant):
     """The clients that can be selected in a round.
 
     Attributes:
@@ -255,34 +224,34 @@ class AvailabilitySection(_Absence):
             `trace`: read from a file, see `fedjax_bal.selection.trace`. A round without clients trains nothing.
     """
 
-    laws: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "always": {},
-        "bernoulli": {"p": (Probability, ...)},
-        "periodic": {"p": (Probability, ...), "period": (Count, ...)},
-        "clustered": {"p": (Annotated[tuple[Probability, ...], MinLen(1)], ...), "period": (Count, 1)},
-        "trace": _TRACE,
-    }
+    name: Annotated[str, OneOf(lambda: AvailabilitySection.choices())] = "always"
 
-    name: Annotated[str, OneOf(lambda: AvailabilitySection.laws)] = "always"
+    @classmethod
+    def choices(cls) -> Mapping[str, Any]:
+        """The laws."""
+        from fedjax_bal.selection import AVAILABILITY
+
+        return AVAILABILITY
 
 
-class DeliverySection(_Absence):
+class DeliverySection(Variant):
     """The clients that send their update back.
 
     Attributes:
         name: `always`; `bernoulli`: each selected client with probability p; `trace`: read from a file.
     """
 
-    laws: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "always": {},
-        "bernoulli": {"p": (Probability, ...)},
-        "trace": _TRACE,
-    }
+    name: Annotated[str, OneOf(lambda: DeliverySection.choices())] = "always"
 
-    name: Annotated[str, OneOf(lambda: DeliverySection.laws)] = "always"
+    @classmethod
+    def choices(cls) -> Mapping[str, Any]:
+        """The laws."""
+        from fedjax_bal.selection import DELIVERY
+
+        return DELIVERY
 
 
-class SpeedSection(_Absence):
+class SpeedSection(Variant):
     """How fast clients compute, and how late clients are handled.
 
     Attributes:
@@ -291,17 +260,11 @@ class SpeedSection(_Absence):
             `late`: `partial`, a client that would take longer does the steps that fit; `drop`, it doesn't deliver.
     """
 
-    laws: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "unlimited": {},
-        "constant": {"steps_per_s": (Positive, ...), **_LATE},
-        "uniform": {"low": (Positive, ...), "high": (Positive, ...), **_LATE, "per_round": (Switch, False)},
-        "lognormal": {
-            "median": (Positive, ...),
-            "sigma": (Annotated[Number, Ge(0), Le(10)], ...),
-            **_LATE,
-            "per_round": (Switch, False),
-        },
-        "file": {"file": (_File, ...), **_LATE},
-    }
+    name: Annotated[str, OneOf(lambda: SpeedSection.choices())] = "unlimited"
 
-    name: Annotated[str, OneOf(lambda: SpeedSection.laws)] = "unlimited"
+    @classmethod
+    def choices(cls) -> Mapping[str, Any]:
+        """The laws."""
+        from fedjax_bal.selection import SPEEDS
+
+        return SPEEDS

@@ -138,11 +138,6 @@ class ScheduleSection(Variant):
 
         return {name: schedule_factory(name) for name in schedule_names()}
 
-    @classmethod
-    def parameters_of(cls, name: str) -> Mapping[str, Any]:
-        """The parameters of a schedule."""
-        return parameters(cls.choices()[name])
-
     @property
     def built(self) -> Any:
         """The schedule; None for the constant one."""

@@ -11,7 +11,7 @@ from pydantic.functional_validators import ModelWrapValidatorHandler
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from fedjax_bal.annotations import checkable, names_of, wanted
-from fedjax_bal.config.parameters import documented
+from fedjax_bal.config.parameters import documented, parameters
 from fedjax_bal.config.problems import KeyPath, Problem, dotted_path, nearest_choices, received_value
 
 SYNONYMS = {"lr": "learning_rate", "epochs": "local_epochs", "steps": "local_steps", "wd": "weight_decay"}
@@ -130,7 +130,7 @@ def _unknown_key(owner: type[Section], key: str) -> str:
 class Variant(Section):
     """A section with a key, `choice`, whose value decides which parameters are allowed beside it.
 
-    A subclass declares the keys that all its choices share, and says which parameters a name adds.
+    A subclass declares the keys that all its choices share.
 
     Example:
         >>> from fedjax_bal.config.federation_sections import AvailabilitySection
@@ -142,8 +142,8 @@ class Variant(Section):
 
     @classmethod
     def parameters_of(cls, name: str) -> Mapping[str, Any]:
-        """The fields that a choice adds, as pydantic's `create_model` takes them."""
-        raise NotImplementedError
+        """The fields that a choice adds, as pydantic's `create_model` takes them: by default those of its function."""
+        return parameters(cls.choices()[name])
 
     @classmethod
     def chosen(cls, value: Mapping[str, Any]) -> type[Section] | None:

@@ -824,7 +824,7 @@ def test_later_overrides_win_and_choices_come_before_the_parameters_beside_them(
             "{name: emnist}",
             "did you mean 'emnist_astraea' or 'emnist_balanced' or 'emnist_byclass' or 'emnist_bymerge'",
         ),
-        ("{name: npz}", "dataset.path: missing, must be text"),
+        ("{name: npz}", "dataset.path: missing, must be the path of a file or folder"),
         ("{name: npz, path: a.npz, side: 3}", "dataset.side: unknown key for npz; allowed: mean, name, path, std"),
         ("{name: image_folder, path: a, channels: x}", "dataset.channels: received 'x', must be an integer"),
         ("{name: mnist, path: a}", "dataset.path: unknown key for mnist; allowed: mean, name, std"),
