@@ -27,10 +27,9 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, core_schema
 
-from fedjax_bal.validate import one_of, vanishes
+from fedjax_bal.validate import LARGEST, one_of, vanishes
 
 LARGEST_INTEGER = 2**31 - 1
-LARGEST_NUMBER = 3.4028235e38
 
 
 def _whole(value: Any) -> Any:
@@ -66,9 +65,7 @@ def _pairs(value: Any) -> Any:
 
 # 2.0 counts as 2, but neither true nor text counts as a number; the ranges are those of 32 bits.
 Integer = Annotated[int, BeforeValidator(_whole), Strict(), Ge(-LARGEST_INTEGER), Le(LARGEST_INTEGER)]
-Number = Annotated[
-    float, Strict(), AllowInfNan(False), Ge(-LARGEST_NUMBER), Le(LARGEST_NUMBER), AfterValidator(_not_vanishing)
-]
+Number = Annotated[float, Strict(), AllowInfNan(False), Ge(-LARGEST), Le(LARGEST), AfterValidator(_not_vanishing)]
 Switch = Annotated[bool, Strict()]
 Text = Annotated[str, Strict(), MinLen(1)]
 
@@ -243,7 +240,7 @@ def _wanted_one(kind: Any, value: Any) -> str:
 
 
 def _range(base: type, notes: Sequence[Any], value: Any) -> str:
-    limit = LARGEST_INTEGER if base is int else LARGEST_NUMBER
+    limit = LARGEST_INTEGER if base is int else LARGEST
     beyond = isinstance(value, int | float) and limit < abs(value) < math.inf
     low, high, least, most = -math.inf, math.inf, "", ""
     for note in notes:

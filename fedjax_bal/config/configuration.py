@@ -1,7 +1,7 @@
 """A whole configuration: its sections, the methods to compare, and the seeds."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from annotated_types import MinLen
@@ -59,19 +59,13 @@ class MethodEntry(Section):
         overrides: its changes to the sections.
     """
 
+    registry: ClassVar[str] = "recipes.RECIPES"
     choice: ClassVar[str | None] = "recipe"
     listed: ClassVar[bool] = True
 
     name: str
     recipes: tuple[RecipeChoice, ...]
     overrides: dict[str, Any]
-
-    @classmethod
-    def choices(cls) -> Mapping[str, Any]:
-        """The recipes."""
-        from fedjax_bal.recipes import RECIPES
-
-        return RECIPES
 
     @classmethod
     def common(cls) -> frozenset[str]:

@@ -26,14 +26,9 @@ class DatasetSection(Variant):
             A data set of the user's own files has a path, and the arguments of its reader.
     """
 
+    registry: ClassVar[str] = "data.DATASETS"
+
     name: Annotated[str, OneOf(lambda: DatasetSection.choices())] = "fashion_mnist_small"
-
-    @classmethod
-    def choices(cls) -> Mapping[str, Any]:
-        """The data sets."""
-        from fedjax_bal.data import DATASETS
-
-        return DATASETS
 
     @classmethod
     def parameters_of(cls, name: str) -> Mapping[str, Any]:
@@ -59,6 +54,7 @@ class PartitionSection(Variant):
         imbalance_order: which class is the largest, see there.
     """
 
+    registry: ClassVar[str] = "data.SCHEMES"
     choice: ClassVar[str | None] = "scheme"
 
     scheme: Annotated[str, OneOf(lambda: PartitionSection.choices(), lambda: PartitionSection.aliases())]
@@ -67,13 +63,6 @@ class PartitionSection(Variant):
     imbalance_factor: Annotated[Number, Ge(1)] = 1.0
     imbalance_profile: Literal["exponential", "step"] = "exponential"
     imbalance_order: Literal["label", "frequency", "random"] = "label"
-
-    @classmethod
-    def choices(cls) -> Mapping[str, Any]:
-        """The partition schemes."""
-        from fedjax_bal.data import SCHEMES
-
-        return SCHEMES
 
     @classmethod
     def aliases(cls) -> dict[str, str]:
@@ -166,15 +155,10 @@ class ModelSection(Variant):
             of a CPU.
     """
 
+    registry: ClassVar[str] = "models.MODELS"
+
     name: Annotated[str, OneOf(lambda: ModelSection.choices())] = "mlp"
     convolution: Literal["auto", "fast", "builtin", "onednn", "plain"] = "auto"
-
-    @classmethod
-    def choices(cls) -> Mapping[str, Any]:
-        """The models."""
-        from fedjax_bal.models import MODELS
-
-        return MODELS
 
     @classmethod
     def parameters_of(cls, name: str) -> Mapping[str, Any]:
@@ -197,15 +181,10 @@ class SelectionSection(Variant):
             clients where there are fewer.
     """
 
+    registry: ClassVar[str] = "selection.SELECTORS"
+
     name: Annotated[str, OneOf(lambda: SelectionSection.choices())] = "uniform"
     clients_per_round: Count = 10
-
-    @classmethod
-    def choices(cls) -> Mapping[str, Any]:
-        """The selectors."""
-        from fedjax_bal.selection import SELECTORS
-
-        return SELECTORS
 
     @classmethod
     def parameters_of(cls, name: str) -> Mapping[str, Any]:
@@ -224,14 +203,9 @@ class AvailabilitySection(Variant):
             `trace`: read from a file, see `fedjax_bal.selection.trace`. A round without clients trains nothing.
     """
 
+    registry: ClassVar[str] = "selection.AVAILABILITY"
+
     name: Annotated[str, OneOf(lambda: AvailabilitySection.choices())] = "always"
-
-    @classmethod
-    def choices(cls) -> Mapping[str, Any]:
-        """The laws."""
-        from fedjax_bal.selection import AVAILABILITY
-
-        return AVAILABILITY
 
 
 class DeliverySection(Variant):
@@ -241,14 +215,9 @@ class DeliverySection(Variant):
         name: `always`; `bernoulli`: each selected client with probability p; `trace`: read from a file.
     """
 
+    registry: ClassVar[str] = "selection.DELIVERY"
+
     name: Annotated[str, OneOf(lambda: DeliverySection.choices())] = "always"
-
-    @classmethod
-    def choices(cls) -> Mapping[str, Any]:
-        """The laws."""
-        from fedjax_bal.selection import DELIVERY
-
-        return DELIVERY
 
 
 class SpeedSection(Variant):
@@ -260,11 +229,6 @@ class SpeedSection(Variant):
             `late`: `partial`, a client that would take longer does the steps that fit; `drop`, it doesn't deliver.
     """
 
+    registry: ClassVar[str] = "selection.SPEEDS"
+
     name: Annotated[str, OneOf(lambda: SpeedSection.choices())] = "unlimited"
-
-    @classmethod
-    def choices(cls) -> Mapping[str, Any]:
-        """The laws."""
-        from fedjax_bal.selection import SPEEDS
-
-        return SPEEDS

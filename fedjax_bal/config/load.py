@@ -11,6 +11,7 @@ from fedjax_bal.config.bases import Layers, left_out
 from fedjax_bal.config.configuration import FOLDER_NAME, Config, MethodEntry, UnresolvedConfig
 from fedjax_bal.config.methods import check_methods, read_methods, unknown_published
 from fedjax_bal.config.problems import (
+    COMMAND_LINE,
     ConfigError,
     KeyPath,
     Problem,
@@ -25,7 +26,6 @@ from fedjax_bal.config.sections import Section, check_section, choose_variant, m
 from fedjax_bal.config.short_forms import completed_path, section_of, with_absolute_paths, written_out
 from fedjax_bal.config.yaml_text import parse_yaml, read_yaml
 
-COMMAND_LINE = "command line"
 _LONGEST_PATH = 20
 _MOST_BASES = 20
 _NO_PATH = re.compile("^$|[\0\ud800-\udfff]")  # nothing, or what no file's name can hold

@@ -3,6 +3,7 @@
 import dataclasses
 import difflib
 import functools
+import importlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, LiteralString, Self, TypeVar, get_args
 
@@ -22,6 +23,8 @@ class Section(BaseModel):
     """A mapping of known keys; frozen, other keys are refused.
 
     Attributes:
+        registry: package and name of the registry with the values of `choice`, imported when it is asked for, as
+            packages below need jax.
         choice: the key whose value decides which other keys are allowed; None for no such key.
         picked: the value of that key that this class is for; None in the class for all values.
         listed: whether it is an entry of a list.
@@ -29,6 +32,7 @@ class Section(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, protected_namespaces=())
 
+    registry: ClassVar[str] = ""
     choice: ClassVar[str | None] = None
     picked: ClassVar[str | None] = None
     listed: ClassVar[bool] = False
@@ -36,7 +40,8 @@ class Section(BaseModel):
     @classmethod
     def choices(cls) -> Mapping[str, Any]:
         """What the key `choice` can name; a function's docstring explains the parameters beside its name."""
-        return {}
+        package, _, name = cls.registry.partition(".")
+        return getattr(importlib.import_module(f"fedjax_bal.{package}"), name) if name else {}
 
     @classmethod
     def chosen(cls, value: Mapping[str, Any]) -> "type[Section] | None":
