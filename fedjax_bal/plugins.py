@@ -33,13 +33,11 @@ GROUP = "fedjax_bal.plugins"
 
 _PREFIX = "fedjax_bal_plugin_"  # of the names of modules that are loaded from a file, which may be called like others
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
-_COLUMNS = frozenset(  # of the files with metrics
-    (
-        *("method", "seed", "round", "wall_s", "point", "status", "failure", "chosen", "composition", "leaks"),
-        *("confusion_matrix", "program", "runs_together", "compile_s", "device_bytes"),
-        *("client_updates_per_s", "samples_per_s"),
-    )
-)
+_COLUMNS = {  # of the files with metrics
+    *("method", "seed", "round", "wall_s", "point", "status", "failure", "chosen", "composition", "leaks"),
+    *("confusion_matrix", "program", "runs_together", "compile_s", "device_bytes"),
+    *("client_updates_per_s", "samples_per_s"),
+}
 _loaded: dict[str, None] = {}  # what `load_plugins` was given
 
 
@@ -93,21 +91,17 @@ def register(kind: str, name: str, *, citation: str = "") -> Callable[[T], T]:
         try:
             entries = getattr(importlib.import_module(f"fedjax_bal.{package}"), registry)
             entries.add(name, entry(name, own), Owner(plugin, getattr(own, "__qualname__", what)))
+            if citation and registry != "RECIPES":
+                raise ValueError("received a citation, which only recipes and parts have: leave it out")
             if citation:
-                _cite(registry, name, citation)
+                from fedjax_bal.recipes import cite
+
+                cite(name, citation)
         except ValueError as error:
             raise ValueError(f"{what}: {error}") from error
         return own
 
     return add
-
-
-def _cite(registry: str, name: str, citation: str) -> None:
-    from fedjax_bal.recipes import cite
-
-    if registry != "RECIPES":
-        raise ValueError("received a citation, which only recipes and parts have: leave it out")
-    cite(name, citation)
 
 
 def load_plugins(targets: Iterable[str] = ()) -> None:

@@ -4,6 +4,7 @@
 what one method runs with. Importing this module imports pydantic and PyYAML, which the engine does without.
 """
 
+from fedjax_bal.annotations import parameters
 from fedjax_bal.config.bases import Layers, left_out
 from fedjax_bal.config.configuration import Config, MethodConfig, UnresolvedConfig
 from fedjax_bal.config.federation_sections import AuxiliarySection, DatasetSection, SelectionSection
@@ -18,7 +19,6 @@ from fedjax_bal.config.load import (
     with_paper_setting,
 )
 from fedjax_bal.config.methods import check_methods
-from fedjax_bal.config.parameters import parameters
 from fedjax_bal.config.problems import ConfigError, KeyPath, dotted_path, nearest_choices, raise_all, received_value
 from fedjax_bal.config.reference import KeyReference, explained, json_schema, key_references
 from fedjax_bal.config.resolved import (

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from annotated_types import MinLen
 from pydantic import Field
 
-from fedjax_bal.annotations import DISTINCT, Probability, Readable, Seed, ShortForm, TextThat
-from fedjax_bal.config.parameters import documented
+from fedjax_bal.annotations import DISTINCT, Probability, Readable, Seed, ShortForm, TextThat, documented
 from fedjax_bal.config.schema import Sections
 from fedjax_bal.config.sections import Section, merge_sections, to_plain
 

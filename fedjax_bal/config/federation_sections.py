@@ -6,8 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from annotated_types import Ge, MinLen
 from pydantic import model_validator
 
-from fedjax_bal.annotations import Count, Natural, Number, OneOf, Positive, Readable, Seed
-from fedjax_bal.config.parameters import parameters
+from fedjax_bal.annotations import Count, Natural, Number, OneOf, Positive, Readable, Seed, parameters
 from fedjax_bal.config.sections import Section, Variant, refused
 
 ALL_CLIENTS: Literal["all"] = "all"

@@ -4,9 +4,9 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from fedjax_bal.annotations import parameters
 from fedjax_bal.config.configuration import METHOD_NAME, Config, MethodEntry, RecipeChoice, combined
 from fedjax_bal.config.federation_sections import by_own_name, contradicted_parameter
-from fedjax_bal.config.parameters import parameters
 from fedjax_bal.config.problems import KeyPath, Problem, nearest_choices, raise_all, received_value
 from fedjax_bal.config.schema import Sections
 from fedjax_bal.config.sections import Section, check_section, merge_sections, to_plain, variant

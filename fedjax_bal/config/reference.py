@@ -7,9 +7,8 @@ from typing import Any, NamedTuple, get_args
 
 from pydantic import TypeAdapter
 
-from fedjax_bal.annotations import names_of, wanted
+from fedjax_bal.annotations import documented, names_of, wanted
 from fedjax_bal.config.configuration import MOST_SEEDS, UnresolvedConfig
-from fedjax_bal.config.parameters import documented
 from fedjax_bal.config.problems import KeyPath, dotted_path, received_value
 from fedjax_bal.config.sections import SYNONYMS, Section, Variant, to_plain
 

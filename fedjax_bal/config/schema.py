@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 from annotated_types import Gt, Lt
 from pydantic import Field, model_validator
 
-from fedjax_bal.annotations import Count, Natural, NotNegative, Number, OneOf, Positive, Probability, Switch
+from fedjax_bal.annotations import Count, Natural, NotNegative, Number, OneOf, Positive, Probability, Switch, parameters
 from fedjax_bal.config.federation_sections import (
     AuxiliarySection,
     AvailabilitySection,
@@ -17,7 +17,6 @@ from fedjax_bal.config.federation_sections import (
     SelectionSection,
     SpeedSection,
 )
-from fedjax_bal.config.parameters import parameters
 from fedjax_bal.config.sections import OptionsSection, Section, Variant, refused, with_options
 from fedjax_bal.metrics import SHOTS, EarlyStopping, Shots, stopping_metrics
 from fedjax_bal.options import Evaluation, Execution, LocalTraining
@@ -48,7 +47,21 @@ class ShotsSection(Section):
         return Shots(self.few, self.many)
 
 
-class ValidationSection(Section):
+class _HeldOutSection(Section):
+    @model_validator(mode="after")
+    def _one_of_them(self) -> Self:
+        given = [f"{key} {value}" for key, value in self if value is not None]
+        if len(given) > 1:
+            raise refused(f"received {' and '.join(given)}; give one of them and set the other to null")
+        return self
+
+    @property
+    def wanted(self) -> bool:
+        """Whether any images are held out."""
+        return any(value is not None for _, value in self)
+
+
+class ValidationSection(_HeldOutSection):
     """Training images that validate the global model: taken out before the partition, never trained on.
 
     They are the federation's set "validation". At most one of the two keys is given; without either, no set is made.
@@ -61,17 +74,8 @@ class ValidationSection(Section):
     per_class: Count | None = None
     fraction: _Share = None
 
-    @model_validator(mode="after")
-    def _one_of_them(self) -> Self:
-        return _only_one(self, "per_class", "fraction")
 
-    @property
-    def wanted(self) -> bool:
-        """Whether such a set is made."""
-        return self.per_class is not None or self.fraction is not None
-
-
-class ClientTestSection(Section):
+class ClientTestSection(_HeldOutSection):
     """Images that test each client, the global model's and its own; never trained on.
 
     At most one of the two keys is given; without either, clients are not tested.
@@ -83,15 +87,6 @@ class ClientTestSection(Section):
 
     fraction: _Share = None
     per_client: Count | None = None
-
-    @model_validator(mode="after")
-    def _one_of_them(self) -> Self:
-        return _only_one(self, "fraction", "per_client")
-
-    @property
-    def wanted(self) -> bool:
-        """Whether clients are tested."""
-        return self.fraction is not None or self.per_client is not None
 
 
 class EarlyStoppingSection(Section):
@@ -112,14 +107,6 @@ class EarlyStoppingSection(Section):
     def rule(self) -> EarlyStopping:
         """The rule as the library has it."""
         return EarlyStopping(self.patience, self.metric, self.min_delta)
-
-
-def _only_one(section: Any, first: str, second: str) -> Any:
-    values = getattr(section, first), getattr(section, second)
-    if None not in values:
-        one, other = values
-        raise refused(f"received {first} {one} and {second} {other}; give one of them and set the other to null")
-    return section
 
 
 class ScheduleSection(Variant):

@@ -11,8 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model, model
 from pydantic.functional_validators import ModelWrapValidatorHandler
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from fedjax_bal.annotations import checkable, names_of, wanted
-from fedjax_bal.config.parameters import documented, parameters
+from fedjax_bal.annotations import checkable, documented, names_of, parameters, wanted
 from fedjax_bal.config.problems import KeyPath, Problem, dotted_path, nearest_choices, received_value
 
 SYNONYMS = {"lr": "learning_rate", "epochs": "local_epochs", "steps": "local_steps", "wd": "weight_decay"}
