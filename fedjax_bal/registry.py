@@ -24,13 +24,6 @@ class Plugin(NamedTuple):
     digest: str
 
 
-class Owner(NamedTuple):
-    """What added an entry: a plug-in, and the name of the function or class in it."""
-
-    plugin: Plugin
-    what: str
-
-
 PLUGINS: dict[str, Plugin] = {}
 """The plug-ins that have added anything, by name."""
 
@@ -44,14 +37,14 @@ class Registry(Mapping[str, T]):
 
     Example:
         >>> laws = Registry({"always": 1.0})
-        >>> laws.add("always", 0.5, Owner(Plugin("mine", None, ""), "never"))
+        >>> laws.add("always", 0.5, Plugin("mine", None, ""), "never")
         Traceback (most recent call last):
         ValueError: received the name 'always', which exists already; choose another
     """
 
     def __init__(self, entries: Mapping[str, T]) -> None:
         self._entries = dict(entries)
-        self._owners: dict[str, Owner] = {}
+        self._owners: dict[str, tuple[Plugin, str]] = {}
 
     def __getitem__(self, name: str) -> T:
         return self._entries[name]
@@ -62,23 +55,23 @@ class Registry(Mapping[str, T]):
     def __len__(self) -> int:
         return len(self._entries)
 
-    def add(self, name: str, entry: T, owner: Owner) -> None:
-        """Adds a plug-in's entry; only the same function or class, defined again, may replace it."""
-        before = self._owners.get(name)
-        again = before is not None and (before.plugin.name, before.what) == (owner.plugin.name, owner.what)
+    def add(self, name: str, entry: T, plugin: Plugin, what: str) -> None:
+        """Adds a plug-in's entry; only the same function or class, `what`, defined again, may replace it."""
+        before, known = self._owners.get(name, (None, ""))
+        again = before is not None and (before.name, known) == (plugin.name, what)
         if name in self._entries and not again:
-            by = f", from {before.plugin.source or before.plugin.name}" if before else ""
+            by = f", from {before.source or before.name}" if before else ""
             raise ValueError(f"received the name {name!r}, which exists already{by}; choose another")
-        self._entries[name], self._owners[name] = entry, owner
+        self._entries[name] = entry
+        self._owners[name] = (plugin, what)
 
     def plugin(self, name: str) -> Plugin | None:
         """The plug-in that an entry comes from; None for the package's own."""
-        owner = self._owners.get(name)
-        return owner and owner.plugin
+        return self._owners.get(name, (None, ""))[0]
 
     def plugins(self) -> set[Plugin]:
         """The plug-ins of all entries."""
-        return {owner.plugin for owner in self._owners.values()}
+        return {plugin for plugin, _ in self._owners.values()}
 
 
 @contextlib.contextmanager

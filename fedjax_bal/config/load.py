@@ -75,9 +75,8 @@ def load_over_base(
     """
     source, layers, changes = source_name(path), read_layers(path), parse_overrides(overrides)
     if "sweep" in layers.merged:
-        raise ConfigError(
-            f"{source}: has the key `sweep`, so it is a sweep: use `fedjax-bal sweep {shlex.quote(source)}`"
-        )
+        command = f"fedjax-bal sweep {shlex.quote(source)}"
+        raise ConfigError(f"{source}: has the key `sweep`, so it is a sweep: use `{command}`")
     stale = layers.stale(apply_changes(layers.merged, changes, COMMAND_LINE))
     sheet = layers.without(stale).merged
     data, overridden = _overridden(sheet, changes, COMMAND_LINE)
@@ -121,11 +120,10 @@ def _read_over_base(path: str | os.PathLike[str] | None, above: tuple[str, ...])
         raise ConfigError(f"{source}: {'is empty' if data is None else f'received {received_value(data)}'}, {wanted}")
     axes = {key: data[key] for key in ("sweep",) if key in data}  # as they are: labels of points are made of them
     data = {**written_out(with_absolute_paths(dict(data), os.curdir if path is None else file.parent)), **axes}
-    return Layers({}, data) if "base" not in data else _over_base(data, file, source, (*above, os.path.realpath(file)))
+    if "base" not in data:
+        return Layers({}, data)
 
-
-def _over_base(data: dict[str, Any], file: File, source: str, above: tuple[str, ...]) -> Layers:
-    base = data.pop("base")
+    base, above = data.pop("base"), (*above, os.path.realpath(file))
     if not isinstance(base, str) or _NO_PATH.search(base):
         wanted = "must be the path of a configuration, or the name of a built-in one"
         raise ConfigError(f"{source}: base: received {received_value(base)}, {wanted}")
