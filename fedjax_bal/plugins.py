@@ -33,11 +33,13 @@ GROUP = "fedjax_bal.plugins"
 
 _PREFIX = "fedjax_bal_plugin_"  # of the names of modules that are loaded from a file, which may be called like others
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
-_COLUMNS = {  # of the files with metrics
-    *("method", "seed", "round", "wall_s", "point", "status", "failure", "chosen", "composition", "leaks"),
-    *("confusion_matrix", "program", "runs_together", "compile_s", "device_bytes"),
-    *("client_updates_per_s", "samples_per_s"),
-}
+_COLUMNS = frozenset(  # of the files with metrics
+    (
+        *("method", "seed", "round", "wall_s", "point", "status", "failure", "chosen", "composition", "leaks"),
+        *("confusion_matrix", "program", "runs_together", "compile_s", "device_bytes"),
+        *("client_updates_per_s", "samples_per_s"),
+    )
+)
 _loaded: dict[str, None] = {}  # what `load_plugins` was given
 
 

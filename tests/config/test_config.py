@@ -676,18 +676,6 @@ def mutated(path, value, how):
     return sheet
 
 
-@FUZZ
-@given(st.text(alphabet=st.sampled_from("ab1.:-?{}[],&*!|>'\"%@#~ \n\t\\ué"), max_size=40))
-def test_random_text(write, text):
-    config_or_error(write(text))
-
-
-@FUZZ
-@given(st.binary(max_size=60))
-def test_random_bytes(write, content):
-    config_or_error(write(content))
-
-
 @pytest.mark.slow
 @FEWER
 @given(st.sampled_from(PATHS), VALUES, st.sampled_from(["replace", "remove", "rename"]))
@@ -704,14 +692,6 @@ def test_random_overrides(write, changes):
     config = config_or_error(None, overrides)
     if config is not None:
         assert reloaded(config, write) == config
-
-
-@pytest.mark.slow
-@FUZZ
-@given(st.text(max_size=20))
-def test_random_override_text(text):
-    config_or_error(None, [text])
-    config_or_error(None, ["training." + text])
 
 
 @FUZZ
