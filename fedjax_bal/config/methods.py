@@ -164,8 +164,9 @@ def _of_recipe(problem: Problem, recipe: str, fields: Mapping[str, Any], beside:
     if not problem.unknown:
         return problem
     near = nearest_choices(problem.path[-1], {*fields, *Sections.model_fields}).partition("; ")[2]
-    allowed = [f"recipe {recipe} takes: {', '.join(sorted(fields)) or 'nothing'}", ", ".join(beside)]
-    return problem._replace(text="; ".join(filter(None, ["unknown key", "; or ".join(filter(None, allowed)), near])))
+    text = f"unknown key; recipe {recipe} takes: {', '.join(sorted(fields)) or 'nothing'}"
+    text += f"; or {', '.join(beside)}" if beside else ""
+    return problem._replace(text=f"{text}; {near}" if near else text)
 
 
 def _refused(recipe: str, values: Mapping[str, Any], text: str, path: KeyPath) -> Problem:

@@ -134,11 +134,10 @@ class ScheduleSection(Variant):
 
     @model_validator(mode="after")
     def _can_be_built(self) -> Self:
-        if self.picked:
-            try:
-                _ = self.built
-            except (ValueError, TypeError) as error:
-                raise refused(f"refused by {str(error).removeprefix('schedule: ')}") from None
+        try:
+            _ = self.built
+        except (ValueError, TypeError) as error:
+            raise refused(f"refused by {str(error).removeprefix('schedule: ')}") from None
         return self
 
 
@@ -196,11 +195,10 @@ class OptimizerSection(Variant):
 
     @model_validator(mode="after")
     def _can_be_built(self) -> Self:
-        if self.picked:
-            try:
-                self.built.transform(0)
-            except (ValueError, TypeError) as error:
-                raise refused(f"refused by {self.name}: {error}") from None
+        try:
+            self.built.transform(0)
+        except (ValueError, TypeError) as error:
+            raise refused(f"refused by {self.name}: {error}") from None
         return self
 
 

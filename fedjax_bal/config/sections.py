@@ -55,8 +55,9 @@ class Section(BaseModel):
 
     @classmethod
     def common(cls) -> frozenset[str]:
-        """The keys that all choices share."""
-        return frozenset(cls.model_fields)
+        """The keys that all choices share: those of the class that a choice's own class extends."""
+        declared: Any = cls.__base__ if cls.picked else cls
+        return frozenset(declared.model_fields)
 
     @classmethod
     def meanings(cls) -> dict[str, str]:
@@ -158,12 +159,6 @@ class Variant(Section):
         if not isinstance(name, str) or name not in cls.choices():
             return None
         return variant(cls, name, tuple(cls.parameters_of(name).items()))
-
-    @classmethod
-    def common(cls) -> frozenset[str]:
-        """The keys that all choices share."""
-        declared = next(c for c in cls.__mro__ if issubclass(c, Variant) and c.picked is None)
-        return frozenset(declared.model_fields)
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -271,9 +266,7 @@ def merge_sections(section: type[Section], base: Any, patch: Any) -> Any:
         >>> merge_sections(AvailabilitySection, {"name": "bernoulli", "p": 0.5}, {"name": "always"})
         {'name': 'always'}
     """
-    if not isinstance(base, Mapping):
-        return base  # wrong where it stands, and told there
-    if not isinstance(patch, Mapping):
+    if not isinstance(base, Mapping) or not isinstance(patch, Mapping):
         return patch
     merged = dict(base)
     if section.choice in patch:
