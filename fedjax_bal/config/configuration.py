@@ -25,8 +25,10 @@ METHOD_NAME = TextThat(
 MOST_SEEDS = 1000
 """The largest number of seeds that may be given in place of a list of them."""
 
+_SOURCE = TextThat("printable text of 1 to 300 characters", lambda text: text.isprintable() and 0 < len(text) <= 300)
 _COUNT = ShortForm(f"a count from 1 to {MOST_SEEDS} (3 for [0, 1, 2])")
 _Seeds = Annotated[tuple[Seed, ...], MinLen(1), DISTINCT, _COUNT]
+_Value = Annotated[Any, Readable("a value of the key", lambda value: value)]
 _Entry = Annotated[Any, Readable("a recipe's name or a mapping with the key recipe", lambda entry: entry)]
 
 
@@ -100,15 +102,10 @@ class ReportedResults(Section):
             command line, and in a file based on the paper's, are noted here.
     """
 
-    source: Annotated[
-        str,
-        TextThat("printable text of 1 to 300 characters", lambda text: text.isprintable() and 0 < len(text) <= 300),
-    ]
+    source: Annotated[str, _SOURCE]
     accuracy: Annotated[dict[str, Probability], MinLen(1)]
     which: Literal["final", "best", "last5"] = "final"
-    setting: dict[str, Annotated[Any, Readable("a value of the key", lambda value: value)]] = Field(
-        default_factory=dict
-    )
+    setting: dict[str, _Value] = Field(default_factory=dict)
 
 
 class UnresolvedConfig(Sections):
@@ -131,7 +128,7 @@ class UnresolvedConfig(Sections):
         return super().meanings() | documented(Config)
 
 
-class Config(Sections):
+class Config(UnresolvedConfig):
     """A complete, checked configuration.
 
     Attributes:
@@ -145,11 +142,7 @@ class Config(Sections):
         plugins: the plug-ins that it uses, with the digests of their sources.
     """
 
-    name: str
     methods: tuple[MethodEntry, ...]
-    seeds: tuple[int, ...]
-    partition_seeds: tuple[int, ...] | None = None
-    paper: ReportedResults | None = None
     plugins: dict[str, str] = Field(default_factory=dict)
 
     def for_method(self, index: int) -> MethodConfig:
