@@ -10,6 +10,7 @@ from fedjax_bal.config.problems import Problem, dotted_path, received_value
 from fedjax_bal.config.sections import to_plain
 from fedjax_bal.config.short_forms import PATHS
 from fedjax_bal.config.yaml_text import dump_yaml
+from fedjax_bal.metrics import METRICS
 from fedjax_bal.registry import PLUGINS
 
 _SEEDS = ("seeds", "partition_seeds")
@@ -191,19 +192,15 @@ def leaves(value: Any, path: tuple[str | int, ...] = ()) -> dict[str, Any]:
 
 def used_plugins(config: Config) -> dict[str, str]:
     """The plug-ins that a configuration names anything of, and those with metrics, with their sources' digests."""
-    from fedjax_bal.data import DATASETS, SCHEMES
-    from fedjax_bal.metrics import METRICS
-    from fedjax_bal.models import MODELS
-    from fedjax_bal.recipes import RECIPES
-    from fedjax_bal.selection import SELECTORS
-
-    used = METRICS.plugins()
+    used: set[Any] = {*METRICS.plugins()}
     for index in range(len(config.methods) if PLUGINS else 0):
         method = config.for_method(index)
-        named = [DATASETS.plugin(method.dataset.name), SCHEMES.plugin(method.partition.scheme)]
-        named += [MODELS.plugin(method.model.name), SELECTORS.plugin(method.selection.name)]
-        used |= {*filter(None, [*named, *(RECIPES.plugin(spec.name) for spec in method.recipes)])}
-    return {plugin.name: plugin.digest for plugin in sorted(used)}
+        recipes: Any = MethodEntry.choices()
+        used |= {recipes.plugin(spec.name) for spec in method.recipes}
+        for section in (method.dataset, method.partition, method.model, method.selection):
+            registry: Any = section.choices()
+            used.add(registry.plugin(getattr(section, str(section.choice))))
+    return {plugin.name: plugin.digest for plugin in sorted(used - {None})}
 
 
 def plugin_problems(recorded: Any) -> list[Problem]:

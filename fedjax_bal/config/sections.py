@@ -81,12 +81,12 @@ class Section(BaseModel):
         if not isinstance(value, Mapping):
             raise refused(f"received {received_value(value)}, must be a mapping of {', '.join(cls.model_fields)}")
         kind: Any = cls.chosen(value)
-        if kind is None:  # nobody knows which parameters the unknown name has
+        if kind is None:  # which parameters an unknown name takes can't be told
             value = {key: value[key] for key in value if key in cls.common()}
         elif kind is not cls:
             return kind.model_validate(value)
         try:
-            return handler(value)
+            return handler(dict(value))
         except ValidationError as error:
             details = [cls._in_words(value, dict(detail)) for detail in error.errors(include_url=False)]
             raise ValidationError.from_exception_data("", details) from None
@@ -94,7 +94,7 @@ class Section(BaseModel):
     @classmethod
     def _in_words(cls, value: Mapping[str, Any], detail: dict[str, Any]) -> InitErrorDetails:
         kind, place, text = detail["type"], detail["loc"], detail["msg"]
-        if kind == "extra_forbidden":
+        if kind in ("extra_forbidden", "invalid_key"):
             return _error("unknown", _unknown_key(cls, str(place[0])), place)
         if kind in ("refused", "unknown"):
             return _error(kind, text, place)

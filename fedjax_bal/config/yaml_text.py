@@ -6,6 +6,7 @@ and deep nesting are refused, so that a file can't grow, hide a value or exhaust
 
 import os
 import re
+from collections.abc import Callable
 from typing import Any
 
 import yaml
@@ -19,21 +20,16 @@ LARGEST_YAML = 4_000_000
 _DEEPEST = 20
 _LONGEST_NUMBER = 40
 
-_KINDS = (  # of plain scalars: the pattern, and the characters that they can begin with
-    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
-    ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
-    ("int", r"[-+]?[0-9]+", list("-+0123456789")),
-    (
-        "float",
+_KINDS: dict[str, tuple[str, str, Callable[[str], Any]]] = {
+    # Of plain scalars: the pattern, the characters that they can begin with besides nothing, and their value.
+    "null": (r"~|null|Null|NULL|", "~nN", lambda text: None),
+    "bool": (r"true|True|TRUE|false|False|FALSE", "tTfF", lambda text: text.lower() == "true"),
+    "int": (r"[-+]?[0-9]+", "-+0123456789", int),
+    "float": (
         r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.?(inf|Inf|INF)|\.?(nan|NaN|NAN)",
-        list("-+.0123456789iInN"),
+        "-+.0123456789iInN",
+        lambda text: float(text.lower().replace(".inf", "inf").replace(".nan", "nan")),
     ),
-)
-_READ = {
-    "null": lambda text: None,
-    "bool": lambda text: text.lower() == "true",
-    "int": int,
-    "float": lambda text: float(text.lower().replace(".inf", "inf").replace(".nan", "nan")),
 }
 
 
@@ -73,7 +69,7 @@ def _value(node: Any) -> Any:
     kind = node.tag.rpartition(":")[2]
     if kind in ("int", "float") and len(node.value) > _LONGEST_NUMBER:
         raise _at(node, f"a number of {len(node.value)} characters; at most {_LONGEST_NUMBER} are allowed")
-    return _READ[kind](node.value) if kind in _READ else node.value
+    return _KINDS[kind][2](node.value) if kind in _KINDS else node.value
 
 
 class _Dumper(yaml.SafeDumper):
@@ -83,9 +79,9 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
-for _kind, _pattern, _first in _KINDS:
+for _kind, (_pattern, _first, _) in _KINDS.items():
     for _class in (_Loader, _Dumper):
-        _class.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", re.compile(rf"^(?:{_pattern})$"), _first)
+        _class.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", re.compile(rf"^(?:{_pattern})$"), [*_first, ""])
 
 
 def parse_yaml(text: str, source: str) -> Any:
