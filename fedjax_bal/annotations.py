@@ -276,7 +276,9 @@ def wanted(annotation: Any, value: Any = None) -> str:
         >>> wanted(Count), wanted(Annotated[float, Ge(0), Lt(1)] | None)
         ('an integer of at least 1', 'a finite number of at least 0 and below 1, or null')
     """
-    members = _members(annotation)
+    names, members = names_of(annotation), _members(annotation)
+    if names:
+        return f"one of {', '.join(sorted(names.names()))}"
     words = [", ".join(get_args(member)) for member in members if get_origin(member) is Literal]
     others = [_wanted_one(member, value) for member in members if get_origin(member) is not Literal]
     return ", or ".join([*words, *others])

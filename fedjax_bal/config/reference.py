@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, get_args
 
 from pydantic import TypeAdapter
 
-from fedjax_bal.annotations import documented, names_of, wanted
+from fedjax_bal.annotations import documented, wanted
 from fedjax_bal.config.configuration import MOST_SEEDS, UnresolvedConfig
 from fedjax_bal.config.problems import KeyPath, dotted_path, received_value
 from fedjax_bal.config.sections import SYNONYMS, Section, Variant, to_plain
@@ -45,7 +45,7 @@ def key_references(section: type[Section] = UnresolvedConfig, path: KeyPath = ()
     for key, field in section.model_fields.items():
         child = section.child(key)
         below = None if child is None or child.listed else child
-        allowed = f"a mapping of {', '.join(below.model_fields)}" if below else _allowed(field.rebuild_annotation())
+        allowed = f"a mapping of {', '.join(below.model_fields)}" if below else wanted(field.rebuild_annotation())
         default = "" if below or field.is_required() else _shown(field.get_default(call_default_factory=True))
         yield KeyReference(dotted_path((*path, key)), (), meanings.get(key, ""), allowed, default)
         if below is not None:
@@ -58,18 +58,13 @@ def key_references(section: type[Section] = UnresolvedConfig, path: KeyPath = ()
         meanings = documented(choice) if callable(choice) else {}
         for key, (annotation, default) in section.parameters_of(name).items():
             shown = "" if default is ... else _shown(default)
-            found.setdefault((key, meanings.get(key, ""), _allowed(annotation), shown), []).append(name)
+            found.setdefault((key, meanings.get(key, ""), wanted(annotation), shown), []).append(name)
     for (key, meaning, allowed, default), names in found.items():
         yield KeyReference(dotted_path((*path, key)), tuple(names), meaning, allowed, default)
 
 
 def _shown(default: Any) -> str:
     return received_value(to_plain(default))  # a list as YAML has it, not a tuple
-
-
-def _allowed(annotation: Any) -> str:
-    names = names_of(annotation)
-    return f"one of {', '.join(sorted(names.names()))}" if names else wanted(annotation)
 
 
 def explained(key: str) -> list[KeyReference]:
