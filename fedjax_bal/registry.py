@@ -86,15 +86,25 @@ def plugin_errors(used: Iterable[object] = ()) -> Iterator[None]:
     except (PluginError, MemoryError):
         raise
     except Exception as error:
-        line, own = _line_in_plugin(error), _from_plugins(used)
-        if line is not None:
+        # The innermost line of a plug-in that the error, or the one behind it, passed through.
+        line = ""
+        cause: BaseException | None = error
+        while cause is not None and PLUGINS:
+            for frame, number in traceback.walk_tb(cause.__traceback__):
+                file = Path(frame.f_code.co_filename).resolve()
+                line = f"{file}, line {number}" if _in_plugin(file) else line
+            cause = cause.__cause__
+        if line:
             raise PluginError(f"{line}: {described(error)}") from error
+
+        kinds = dict.fromkeys(type(one) for one in used)
+        files = {kind: getattr(sys.modules.get(kind.__module__), "__file__", None) for kind in kinds}
+        own = [f"{file}, {kind.__qualname__}" for kind, file in files.items() if file and _in_plugin(Path(file))]
         if not own or isinstance(error, ValueError | RuntimeError | OSError):
             raise
         text = " ".join(described(error).split())
-        raise PluginError(
-            f"{', '.join(own)}: a method returns what doesn't fit, which fedjax_bal.check_part names: {text}"
-        ) from error
+        rule = f"a method returns what doesn't fit, which fedjax_bal.check_part names: {text}"
+        raise PluginError(f"{', '.join(own)}: {rule}") from error
 
 
 def described(error: BaseException) -> str:
@@ -104,25 +114,6 @@ def described(error: BaseException) -> str:
     return "\n".join([text if isinstance(error, ValueError) else f"{type(error).__name__}: {text}", *notes])
 
 
-def _from_plugins(used: Iterable[object]) -> list[str]:
-    """The classes among those of some objects that come from plug-ins, each with its file."""
-    kinds = dict.fromkeys(type(one) for one in used)
-    files = {kind: getattr(sys.modules.get(kind.__module__), "__file__", None) for kind in kinds}
-    return [f"{file}, {kind.__qualname__}" for kind, file in files.items() if file and _in_plugin(Path(file))]
-
-
 def _in_plugin(file: Path) -> bool:
     sources = [plugin.source for plugin in PLUGINS.values() if plugin.source]
     return any(file.resolve() == source or source in file.resolve().parents for source in sources)
-
-
-def _line_in_plugin(error: BaseException | None) -> str | None:
-    """The innermost line of a plug-in that an error, or the error behind it, passed through."""
-    found = None
-    while error is not None and PLUGINS:
-        for frame, line in traceback.walk_tb(error.__traceback__):
-            file = Path(frame.f_code.co_filename).resolve()
-            if _in_plugin(file):
-                found = f"{file}, line {line}"
-        error = error.__cause__
-    return found
