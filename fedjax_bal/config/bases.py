@@ -43,7 +43,9 @@ class Layers(NamedTuple):
     @property
     def merged(self) -> dict[str, Any]:
         """The stated keys laid over the base; a list is replaced as a whole, that of the methods too."""
-        return merge_sections(UnresolvedConfig, self.base, self.stated)
+        methods = {key: self.stated[key] for key in ("methods",) if key in self.stated}
+        others = {key: value for key, value in self.stated.items() if key != "methods"}
+        return merge_sections(UnresolvedConfig, self.base, others) | methods  # last, as in the text of a sweep
 
     @property
     def settled(self) -> dict[str, Any]:
