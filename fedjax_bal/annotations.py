@@ -318,7 +318,7 @@ def _range(base: type, notes: Sequence[Any], value: Any) -> str:
             low = ("of at least", note.ge) if isinstance(note, Ge) else ("above", note.gt)
         elif isinstance(note, Le | Lt):
             high = ("of at most", note.le) if isinstance(note, Le) else ("below", note.lt)
-    bounds = [bound for bound in (low, high) if bound[0] and (beyond or abs(bound[1]) != limit)]
+    bounds = [bound for bound in (low, high) if bound[0] and (beyond or bound[1] not in (limit, -limit))]
     if [word for word, _ in bounds] == ["of at least", "of at most"]:
         return f"{what} from {shown(low[1])} to {shown(high[1])}"
     return " ".join([what, " and ".join(f"{word} {shown(number)}" for word, number in bounds)]).rstrip()

@@ -244,9 +244,10 @@ def _build(data: Mapping[str, Any], *, check_plugins: bool = True) -> tuple[Any,
     if sheet is not None and sheet.partition_seeds is not None and len(sheet.partition_seeds) != len(sheet.seeds):
         text = f"received {len(sheet.partition_seeds)} seeds, must be as many as the {len(sheet.seeds)} of `seeds`"
         problems.append(Problem(("partition_seeds",), text))
-    if problems or (check_plugins and of_plugins):
+    if sheet is None or problems or (check_plugins and of_plugins):
         return None, of_plugins or problems  # whatever else is wrong may be because a plug-in is missing
-    config = Config(**dict(sheet) | {"methods": tuple(methods)})
+    values: dict[str, Any] = {**dict(sheet), "methods": tuple(methods)}
+    config = Config(**values)
     return config.model_copy(update={"plugins": used_plugins(config)}), []
 
 
@@ -280,8 +281,9 @@ def _assign(
     node: Any, section: type[Section] | None, path: KeyPath, value: Any, source: str, above: KeyPath = ()
 ) -> Any:
     if not path:
-        merges = section not in (None, MethodEntry) and isinstance(node, Mapping)
-        return merge_sections(section, node, value) if merges else value
+        if section is None or section is MethodEntry or not isinstance(node, Mapping):
+            return value
+        return merge_sections(section, node, value)
     key, rest, here = str(path[0]), path[1:], (*above, path[0])
     where = f"{source}: {dotted_path((*above, *path))}"
     if isinstance(node, list):
