@@ -7,10 +7,14 @@ as annotations, and all are checked here. Importing this module imports pydantic
 import dataclasses
 import functools
 import inspect
+import itertools
 import math
 import operator
+import os
+import re
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import typing
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt, MinLen
@@ -26,10 +30,9 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, core_schema
 
-from fedjax_bal.validate import one_of, vanishes
+from fedjax_bal.validate import LARGEST, one_of, vanishes
 
 LARGEST_INTEGER = 2**31 - 1
-LARGEST_NUMBER = 3.4028235e38
 
 
 def _whole(value: Any) -> Any:
@@ -65,9 +68,7 @@ def _pairs(value: Any) -> Any:
 
 # 2.0 counts as 2, but neither true nor text counts as a number; the ranges are those of 32 bits.
 Integer = Annotated[int, BeforeValidator(_whole), Strict(), Ge(-LARGEST_INTEGER), Le(LARGEST_INTEGER)]
-Number = Annotated[
-    float, Strict(), AllowInfNan(False), Ge(-LARGEST_NUMBER), Le(LARGEST_NUMBER), AfterValidator(_not_vanishing)
-]
+Number = Annotated[float, Strict(), AllowInfNan(False), Ge(-LARGEST), Le(LARGEST), AfterValidator(_not_vanishing)]
 Switch = Annotated[bool, Strict()]
 Text = Annotated[str, Strict(), MinLen(1)]
 
@@ -122,6 +123,9 @@ class TextThat(Readable):
         return value
 
 
+FILE = Annotated[str, TextThat("the path of a file or folder", lambda text: text.strip() and "\0" not in text)]
+
+
 @dataclasses.dataclass(frozen=True)
 class ShortForm:
     """A note on lists that have a short form, `wanted`, which is written out before they are checked."""
@@ -164,6 +168,8 @@ def checkable(annotation: Any, default: Any = inspect.Parameter.empty) -> Any:
         return None  # a dtype, say
     members = _members(annotation)
     kinds = [kind for kind in map(_strict, members) if kind is not None] or [_strict(type(default))]
+    if FILE in kinds and Text in kinds:
+        kinds.remove(Text)
     if Number in kinds:  # optax's unions of everything that is a number
         kinds = [kind for kind in kinds if kind not in (Switch, Integer)]
     if default is None or types.NoneType in members:
@@ -176,6 +182,8 @@ def _members(annotation: Any) -> tuple[Any, ...]:
 
 
 def _strict(annotation: Any) -> Any:
+    if annotation is os.PathLike or get_origin(annotation) is os.PathLike:
+        return FILE
     if annotation in (bool, int, float, str):
         return {bool: Switch, int: Integer, float: Number, str: Text}[annotation]
     origin, arguments = get_origin(annotation), get_args(annotation)
@@ -195,6 +203,68 @@ def _strict(annotation: Any) -> Any:
     return None
 
 
+# One parameter as pydantic's create_model takes it: its annotation and its default (... where it has none).
+Field = tuple[Any, Any]
+
+# Known by name wherever they occur, since annotations and optax leave the range of options open.
+_SeedOrNull = Seed | None
+_RANGES = {"momentum": Annotated[Number, Ge(0), Lt(1)], "seed": Seed, "published_seed": _SeedOrNull}
+
+
+def parameters(function: Callable[..., Any], skip: Collection[str] = ()) -> dict[str, Field]:
+    """The parameters of a function that a configuration can set: annotation and default by name.
+
+    A parameter that neither its annotation nor its default explains (a function, a dtype) is left out. The default of a
+    momentum is 0 where the function has None.
+
+    Args:
+        function: a function or a class.
+        skip: parameters to leave out.
+
+    Example:
+        >>> def dirichlet(rng, alpha: float, min_size: int = 10): ...
+        >>> fields = parameters(dirichlet, skip=["rng"])
+        >>> sorted(fields), fields["min_size"][1]
+        (['alpha', 'min_size'], 10)
+    """
+    found = {}
+    for name, parameter in inspect.signature(function).parameters.items():
+        if name in skip or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            continue
+        kind = _RANGES.get(name) or checkable(_annotation(function, parameter), parameter.default)
+        default = 0.0 if name == "momentum" and parameter.default is None else parameter.default
+        if kind is not None:
+            found[name] = (kind, ... if default is parameter.empty else default)
+    return found
+
+
+def documented(thing: Any) -> dict[str, str]:
+    """Reads the texts on arguments or attributes, by name, from the docstring of a function or class.
+
+    Example:
+        >>> documented(parameters)["function"]
+        'a function or a class.'
+    """
+    _, _, block = re.sub(r"^Attributes:$", "Args:", inspect.getdoc(thing) or "", flags=re.M).partition("\nArgs:\n")
+    found: dict[str, str] = {}
+    for line in itertools.takewhile(lambda line: not line or line.startswith(" "), block.splitlines()):
+        entry = re.match(r" {4}(\w+): (.*)", line)
+        if entry:
+            found[entry[1]] = entry[2]
+        elif found:
+            found[list(found)[-1]] += " " + line.strip()
+    return {name: text.strip() for name, text in found.items()}
+
+
+def _annotation(function: Callable[..., Any], parameter: inspect.Parameter) -> Any:
+    if not isinstance(parameter.annotation, str):
+        return parameter.annotation
+    try:
+        return typing.get_type_hints(function).get(parameter.name, parameter.empty)
+    except NameError:  # a name imported for type checkers only
+        return parameter.empty
+
+
 def wanted(annotation: Any, value: Any = None) -> str:
     """The values that a type allows, in words that complete "must be ...".
 
@@ -206,9 +276,9 @@ def wanted(annotation: Any, value: Any = None) -> str:
         >>> wanted(Count), wanted(Annotated[float, Ge(0), Lt(1)] | None)
         ('an integer of at least 1', 'a finite number of at least 0 and below 1, or null')
     """
-    members = _members(annotation)
-    if len(members) == 1:
-        return _wanted_one(annotation, value)
+    names, members = names_of(annotation), _members(annotation)
+    if names:
+        return f"one of {', '.join(sorted(names.names()))}"
     words = [", ".join(get_args(member)) for member in members if get_origin(member) is Literal]
     others = [_wanted_one(member, value) for member in members if get_origin(member) is not Literal]
     return ", or ".join([*words, *others])
@@ -235,29 +305,28 @@ def _wanted_one(kind: Any, value: Any) -> str:
 
 
 def _range(base: type, notes: Sequence[Any], value: Any) -> str:
-    limit = LARGEST_INTEGER if base is int else LARGEST_NUMBER
-    beyond = isinstance(value, int | float) and limit < abs(value) < math.inf
-    low, high, least, most = -math.inf, math.inf, "", ""
-    for note in notes:
-        if isinstance(note, Ge | Gt):
-            low, least = (note.ge, "of at least") if isinstance(note, Ge) else (note.gt, "above")
-        elif isinstance(note, Le | Lt):
-            high, most = (note.le, "of at most") if isinstance(note, Le) else (note.lt, "below")
-    what, shown = ("an integer", str) if base is int else ("a finite number", "{:g}".format)
-    bounds = [f"{least} {shown(low)}"] * (low != -limit or beyond) + [f"{most} {shown(high)}"] * (
-        high != limit or beyond
-    )
+    what, limit, shown = ("an integer", LARGEST_INTEGER, str)
+    if base is float:
+        what, limit, shown = ("a finite number", LARGEST, "{:g}".format)
     if base is float and isinstance(value, float) and vanishes(value):
         return f"{what} that is not 0 in 32 bits; take 0 where that is allowed, or a larger one"
-    if len(bounds) == 2 and (least, most) == ("of at least", "of at most"):
-        return f"{what} from {shown(low)} to {shown(high)}"
-    return " ".join([what, " and ".join(bounds)]).rstrip()
+    beyond = isinstance(value, int | float) and limit < abs(value) < math.inf
+    low: tuple[str, Any] = ("", -limit)
+    high: tuple[str, Any] = ("", limit)
+    for note in notes:  # the last ones are the narrowest
+        if isinstance(note, Ge | Gt):
+            low = ("of at least", note.ge) if isinstance(note, Ge) else ("above", note.gt)
+        elif isinstance(note, Le | Lt):
+            high = ("of at most", note.le) if isinstance(note, Le) else ("below", note.lt)
+    bounds = [bound for bound in (low, high) if bound[0] and (beyond or bound[1] not in (limit, -limit))]
+    if [word for word, _ in bounds] == ["of at least", "of at most"]:
+        return f"{what} from {shown(low[1])} to {shown(high[1])}"
+    return " ".join([what, " and ".join(f"{word} {shown(number)}" for word, number in bounds)]).rstrip()
 
 
 def names_of(annotation: Any) -> OneOf | None:
     """The names that a type consists of, perhaps beside null; None for a type with other values."""
-    members = [member for member in _members(annotation) if member is not types.NoneType]
-    (first, *others) = members
+    first, *others = [member for member in _members(annotation) if member is not types.NoneType]
     if others:
         return None
     if get_origin(first) is Literal:
@@ -294,8 +363,7 @@ def check_fields(options: Any, prefix: str = "") -> None:
 
 @functools.cache
 def _kinds(options: type) -> dict[str, Any]:
-    kinds = {field.name: checkable(field.type) for field in dataclasses.fields(options)}
-    return {name: kind for name, kind in kinds.items() if kind is not None}
+    return {field.name: kind for field in dataclasses.fields(options) if (kind := checkable(field.type)) is not None}
 
 
 @functools.cache

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from fedjax_bal.config import Sections, parameters
-from fedjax_bal.registry import PLUGINS, Owner, Plugin, PluginError, described
+from fedjax_bal.registry import PLUGINS, Plugin, PluginError, described
 from fedjax_bal.validate import is_number, one_of
 
 T = TypeVar("T")
@@ -92,22 +92,18 @@ def register(kind: str, name: str, *, citation: str = "") -> Callable[[T], T]:
         what = f"{kind} {name!r}"
         try:
             entries = getattr(importlib.import_module(f"fedjax_bal.{package}"), registry)
-            entries.add(name, entry(name, own), Owner(plugin, getattr(own, "__qualname__", what)))
+            entries.add(name, entry(name, own), plugin, getattr(own, "__qualname__", what))
+            if citation and registry != "RECIPES":
+                raise ValueError("received a citation, which only recipes and parts have: leave it out")
             if citation:
-                _cite(registry, name, citation)
+                from fedjax_bal.recipes import cite
+
+                cite(name, citation)
         except ValueError as error:
             raise ValueError(f"{what}: {error}") from error
         return own
 
     return add
-
-
-def _cite(registry: str, name: str, citation: str) -> None:
-    from fedjax_bal.recipes import cite
-
-    if registry != "RECIPES":
-        raise ValueError("received a citation, which only recipes and parts have: leave it out")
-    cite(name, citation)
 
 
 def load_plugins(targets: Iterable[str] = ()) -> None:

@@ -24,13 +24,6 @@ class Plugin(NamedTuple):
     digest: str
 
 
-class Owner(NamedTuple):
-    """What added an entry: a plug-in, and the name of the function or class in it."""
-
-    plugin: Plugin
-    what: str
-
-
 PLUGINS: dict[str, Plugin] = {}
 """The plug-ins that have added anything, by name."""
 
@@ -44,14 +37,14 @@ class Registry(Mapping[str, T]):
 
     Example:
         >>> laws = Registry({"always": 1.0})
-        >>> laws.add("always", 0.5, Owner(Plugin("mine", None, ""), "never"))
+        >>> laws.add("always", 0.5, Plugin("mine", None, ""), "never")
         Traceback (most recent call last):
         ValueError: received the name 'always', which exists already; choose another
     """
 
     def __init__(self, entries: Mapping[str, T]) -> None:
         self._entries = dict(entries)
-        self._owners: dict[str, Owner] = {}
+        self._owners: dict[str, tuple[Plugin, str]] = {}
 
     def __getitem__(self, name: str) -> T:
         return self._entries[name]
@@ -62,23 +55,23 @@ class Registry(Mapping[str, T]):
     def __len__(self) -> int:
         return len(self._entries)
 
-    def add(self, name: str, entry: T, owner: Owner) -> None:
-        """Adds a plug-in's entry; only the same function or class, defined again, may replace it."""
-        before = self._owners.get(name)
-        again = before is not None and (before.plugin.name, before.what) == (owner.plugin.name, owner.what)
+    def add(self, name: str, entry: T, plugin: Plugin, what: str) -> None:
+        """Adds a plug-in's entry; only the same function or class, `what`, defined again, may replace it."""
+        before, known = self._owners.get(name, (None, ""))
+        again = before is not None and (before.name, known) == (plugin.name, what)
         if name in self._entries and not again:
-            by = f", from {before.plugin.source or before.plugin.name}" if before else ""
+            by = f", from {before.source or before.name}" if before else ""
             raise ValueError(f"received the name {name!r}, which exists already{by}; choose another")
-        self._entries[name], self._owners[name] = entry, owner
+        self._entries[name] = entry
+        self._owners[name] = (plugin, what)
 
     def plugin(self, name: str) -> Plugin | None:
         """The plug-in that an entry comes from; None for the package's own."""
-        owner = self._owners.get(name)
-        return owner and owner.plugin
+        return self._owners.get(name, (None, ""))[0]
 
     def plugins(self) -> set[Plugin]:
         """The plug-ins of all entries."""
-        return {owner.plugin for owner in self._owners.values()}
+        return {plugin for plugin, _ in self._owners.values()}
 
 
 @contextlib.contextmanager
@@ -93,15 +86,25 @@ def plugin_errors(used: Iterable[object] = ()) -> Iterator[None]:
     except (PluginError, MemoryError):
         raise
     except Exception as error:
-        line, own = _line_in_plugin(error), _from_plugins(used)
-        if line is not None:
+        # The innermost line of a plug-in that the error, or the one behind it, passed through.
+        line = ""
+        cause: BaseException | None = error
+        while cause is not None and PLUGINS:
+            for frame, number in traceback.walk_tb(cause.__traceback__):
+                file = Path(frame.f_code.co_filename).resolve()
+                line = f"{file}, line {number}" if _in_plugin(file) else line
+            cause = cause.__cause__
+        if line:
             raise PluginError(f"{line}: {described(error)}") from error
+
+        kinds = dict.fromkeys(type(one) for one in used)
+        files = {kind: getattr(sys.modules.get(kind.__module__), "__file__", None) for kind in kinds}
+        own = [f"{file}, {kind.__qualname__}" for kind, file in files.items() if file and _in_plugin(Path(file))]
         if not own or isinstance(error, ValueError | RuntimeError | OSError):
             raise
         text = " ".join(described(error).split())
-        raise PluginError(
-            f"{', '.join(own)}: a method returns what doesn't fit, which fedjax_bal.check_part names: {text}"
-        ) from error
+        rule = f"a method returns what doesn't fit, which fedjax_bal.check_part names: {text}"
+        raise PluginError(f"{', '.join(own)}: {rule}") from error
 
 
 def described(error: BaseException) -> str:
@@ -111,25 +114,6 @@ def described(error: BaseException) -> str:
     return "\n".join([text if isinstance(error, ValueError) else f"{type(error).__name__}: {text}", *notes])
 
 
-def _from_plugins(used: Iterable[object]) -> list[str]:
-    """The classes among those of some objects that come from plug-ins, each with its file."""
-    kinds = dict.fromkeys(type(one) for one in used)
-    files = {kind: getattr(sys.modules.get(kind.__module__), "__file__", None) for kind in kinds}
-    return [f"{file}, {kind.__qualname__}" for kind, file in files.items() if file and _in_plugin(Path(file))]
-
-
 def _in_plugin(file: Path) -> bool:
     sources = [plugin.source for plugin in PLUGINS.values() if plugin.source]
     return any(file.resolve() == source or source in file.resolve().parents for source in sources)
-
-
-def _line_in_plugin(error: BaseException | None) -> str | None:
-    """The innermost line of a plug-in that an error, or the error behind it, passed through."""
-    found = None
-    while error is not None and PLUGINS:
-        for frame, line in traceback.walk_tb(error.__traceback__):
-            file = Path(frame.f_code.co_filename).resolve()
-            if _in_plugin(file):
-                found = f"{file}, line {line}"
-        error = error.__cause__
-    return found

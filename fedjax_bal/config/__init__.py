@@ -4,25 +4,21 @@
 what one method runs with. Importing this module imports pydantic and PyYAML, which the engine does without.
 """
 
-from fedjax_bal.config.anchors import with_absolute_paths
+from fedjax_bal.annotations import parameters
 from fedjax_bal.config.bases import Layers, left_out
-from fedjax_bal.config.client_sections import SelectionSection
-from fedjax_bal.config.configuration import Config, MethodConfig, MethodEntry, RecipeChoice, UnresolvedConfig
-from fedjax_bal.config.data_sections import AuxiliarySection, DatasetSection
-from fedjax_bal.config.held_out import ClientTestSection, ValidationSection
+from fedjax_bal.config.configuration import Config, MethodConfig, UnresolvedConfig
+from fedjax_bal.config.federation_sections import AuxiliarySection, DatasetSection, SelectionSection
 from fedjax_bal.config.load import (
     apply_changes,
     build_config,
     builtin_configs,
-    completed_path,
     load_config,
     load_over_base,
     parse_overrides,
     read_layers,
     with_paper_setting,
 )
-from fedjax_bal.config.needs import check_methods
-from fedjax_bal.config.parameters import parameters
+from fedjax_bal.config.methods import check_methods
 from fedjax_bal.config.problems import ConfigError, KeyPath, dotted_path, nearest_choices, raise_all, received_value
 from fedjax_bal.config.reference import KeyReference, explained, json_schema, key_references
 from fedjax_bal.config.resolved import (
@@ -32,7 +28,6 @@ from fedjax_bal.config.resolved import (
     config_leaves,
     continues,
     differences,
-    is_resolved,
     leaves,
     resolved_yaml,
     run_digest,
@@ -40,7 +35,8 @@ from fedjax_bal.config.resolved import (
     with_convolution,
 )
 from fedjax_bal.config.schema import Sections
-from fedjax_bal.config.sections import check_section, merge_sections, to_plain, without_defaults
+from fedjax_bal.config.sections import check_section, to_plain, without_defaults
+from fedjax_bal.config.short_forms import completed_path, with_absolute_paths
 from fedjax_bal.config.yaml_text import LARGEST_YAML, dump_yaml, parse_yaml, read_yaml
 
 __all__ = [
@@ -48,7 +44,6 @@ __all__ = [
     "AUTO_FORMS",
     "LARGEST_YAML",
     "AuxiliarySection",
-    "ClientTestSection",
     "Config",
     "ConfigError",
     "DatasetSection",
@@ -56,12 +51,9 @@ __all__ = [
     "KeyReference",
     "Layers",
     "MethodConfig",
-    "MethodEntry",
-    "RecipeChoice",
     "Sections",
     "SelectionSection",
     "UnresolvedConfig",
-    "ValidationSection",
     "apply_changes",
     "build_config",
     "builtin_configs",
@@ -75,14 +67,12 @@ __all__ = [
     "dotted_path",
     "dump_yaml",
     "explained",
-    "is_resolved",
     "json_schema",
     "key_references",
     "leaves",
     "left_out",
     "load_config",
     "load_over_base",
-    "merge_sections",
     "nearest_choices",
     "parameters",
     "parse_overrides",

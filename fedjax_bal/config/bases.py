@@ -8,9 +8,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from fedjax_bal.config.configuration import Config, UnresolvedConfig
-from fedjax_bal.config.data_sections import ALL_CLIENTS
+from fedjax_bal.config.federation_sections import ALL_CLIENTS
 from fedjax_bal.config.methods import read_methods
 from fedjax_bal.config.problems import KeyPath, dotted_path, received_value
+from fedjax_bal.config.resolved import leaves
 from fedjax_bal.config.schema import Sections
 from fedjax_bal.config.sections import Section, merge_sections, to_plain
 
@@ -44,7 +45,7 @@ class Layers(NamedTuple):
         """The stated keys laid over the base; a list is replaced as a whole, that of the methods too."""
         methods = {key: self.stated[key] for key in ("methods",) if key in self.stated}
         others = {key: value for key, value in self.stated.items() if key != "methods"}
-        return merge_sections(UnresolvedConfig, self.base, others) | methods
+        return merge_sections(UnresolvedConfig, self.base, others) | methods  # last, as in the text of a sweep
 
     @property
     def settled(self) -> dict[str, Any]:
@@ -91,13 +92,14 @@ def left_out(base: Mapping[str, Any], paths: Iterable[KeyPath], data: Mapping[st
         >>> left_out(base, [("partition",)], {"partition": {"clients": 20}}, load_config("absent_clients"))
         ['partition.imbalance_factor=50']
     """
-    whole, removed = to_plain(config), ((path, _at(base, path)) for path in paths)
-    leaves = (leaf for path, value in removed if value is not None for leaf in _leaves(path, value))
-    return [
-        dotted_path(path) if path == ("paper",) else f"{dotted_path(path)}={received_value(value)}"
-        for path, value in leaves
-        if path[-1] in _mapping(_at(whole, path[:-1])) and _at(data, path) is None and _at(whole, path) != value
+    whole, stated = leaves(to_plain(config)), leaves(data)
+    dropped = tuple(f"{dotted_path(path)}." for path in paths)
+    found = [
+        f"{key}={received_value(value)}"
+        for key, value in leaves({key: value for key, value in base.items() if key != "paper"}).items()
+        if f"{key}.".startswith(dropped) and key not in stated and key in whole and whole[key] != value
     ]
+    return found + ["paper"] * ("paper." in dropped and base.get("paper") is not None and "paper" not in data)
 
 
 def _another(section: str, base: Mapping[str, Any], chosen: Mapping[str, Any]) -> bool:
@@ -130,18 +132,6 @@ def _without(value: Any, path: KeyPath) -> Any:
     if rest:
         return {**value, key: _without(value[key], tuple(rest))}
     return {name: item for name, item in value.items() if name != key}
-
-
-def _at(value: Any, path: KeyPath) -> Any:
-    for key in path:
-        value = _mapping(value).get(key)
-    return value
-
-
-def _leaves(path: KeyPath, value: Any) -> Iterable[tuple[KeyPath, Any]]:
-    if not isinstance(value, Mapping) or path == ("paper",):
-        return [(path, value)]
-    return [leaf for key, below in value.items() for leaf in _leaves((*path, key), below)]
 
 
 def _mapping(value: Any) -> Mapping[Any, Any]:

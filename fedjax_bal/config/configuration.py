@@ -1,13 +1,13 @@
 """A whole configuration: its sections, the methods to compare, and the seeds."""
 
 import re
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from annotated_types import MinLen
 from pydantic import Field
 
-from fedjax_bal.annotations import DISTINCT, Probability, Readable, Seed, ShortForm, TextThat
-from fedjax_bal.config.parameters import documented
+from fedjax_bal.annotations import DISTINCT, Probability, Readable, Seed, ShortForm, TextThat, documented
 from fedjax_bal.config.schema import Sections
 from fedjax_bal.config.sections import Section, merge_sections, to_plain
 
@@ -25,8 +25,10 @@ METHOD_NAME = TextThat(
 MOST_SEEDS = 1000
 """The largest number of seeds that may be given in place of a list of them."""
 
+_SOURCE = TextThat("printable text of 1 to 300 characters", lambda text: text.isprintable() and 0 < len(text) <= 300)
 _COUNT = ShortForm(f"a count from 1 to {MOST_SEEDS} (3 for [0, 1, 2])")
 _Seeds = Annotated[tuple[Seed, ...], MinLen(1), DISTINCT, _COUNT]
+_Value = Annotated[Any, Readable("a value of the key", lambda value: value)]
 _Entry = Annotated[Any, Readable("a recipe's name or a mapping with the key recipe", lambda entry: entry)]
 
 
@@ -42,6 +44,13 @@ class RecipeChoice(Section):
     hyperparameters: dict[str, Any]
 
 
+def combined(recipes: Iterable[RecipeChoice]) -> "Recipe":
+    """The recipes in one; raises `ValueError` if they can't be combined."""
+    from fedjax_bal.recipes import RECIPES, combine
+
+    return combine(*(RECIPES[spec.name](**spec.hyperparameters) for spec in recipes))
+
+
 class MethodEntry(Section):
     """One entry of the list of methods.
 
@@ -51,6 +60,7 @@ class MethodEntry(Section):
         overrides: its changes to the sections.
     """
 
+    registry: ClassVar[str] = "recipes.RECIPES"
     choice: ClassVar[str | None] = "recipe"
     listed: ClassVar[bool] = True
 
@@ -78,9 +88,7 @@ class MethodConfig(Sections):
     @property
     def recipe(self) -> "Recipe":
         """The recipes combined."""
-        from fedjax_bal.recipes import RECIPES, combine
-
-        return combine(*(RECIPES[spec.name](**spec.hyperparameters) for spec in self.recipes))
+        return combined(self.recipes)
 
 
 class ReportedResults(Section):
@@ -94,15 +102,10 @@ class ReportedResults(Section):
             command line, and in a file based on the paper's, are noted here.
     """
 
-    source: Annotated[
-        str,
-        TextThat("printable text of 1 to 300 characters", lambda text: text.isprintable() and 0 < len(text) <= 300),
-    ]
+    source: Annotated[str, _SOURCE]
     accuracy: Annotated[dict[str, Probability], MinLen(1)]
     which: Literal["final", "best", "last5"] = "final"
-    setting: dict[str, Annotated[Any, Readable("a value of the key", lambda value: value)]] = Field(
-        default_factory=dict
-    )
+    setting: dict[str, _Value] = Field(default_factory=dict)
 
 
 class UnresolvedConfig(Sections):
@@ -125,7 +128,7 @@ class UnresolvedConfig(Sections):
         return super().meanings() | documented(Config)
 
 
-class Config(Sections):
+class Config(UnresolvedConfig):
     """A complete, checked configuration.
 
     Attributes:
@@ -139,11 +142,7 @@ class Config(Sections):
         plugins: the plug-ins that it uses, with the digests of their sources.
     """
 
-    name: str
     methods: tuple[MethodEntry, ...]
-    seeds: tuple[int, ...]
-    partition_seeds: tuple[int, ...] | None = None
-    paper: ReportedResults | None = None
     plugins: dict[str, str] = Field(default_factory=dict)
 
     def for_method(self, index: int) -> MethodConfig:
@@ -166,8 +165,7 @@ class Config(Sections):
         method = self.methods[index]
         base = {key: to_plain(getattr(self, key)) for key in Sections.model_fields}
         sections = Sections.model_validate(merge_sections(Sections, base, method.overrides))
-        chosen = {key: getattr(sections, key) for key in Sections.model_fields}
-        return MethodConfig(name=method.name, recipes=method.recipes, **chosen)
+        return MethodConfig(name=method.name, recipes=method.recipes, **dict(sections))
 
     def with_partition_of(self, seed: int, method: MethodConfig) -> MethodConfig:
         """The configuration of a method with the partition that one of the seeds runs on.

@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path as File
 from typing import Any
 
-from fedjax_bal.config.anchors import with_absolute_paths
 from fedjax_bal.config.bases import Layers, left_out
 from fedjax_bal.config.configuration import FOLDER_NAME, Config, MethodEntry, UnresolvedConfig
-from fedjax_bal.config.methods import read_methods, unknown_published
-from fedjax_bal.config.needs import check_methods
+from fedjax_bal.config.methods import check_methods, read_methods, unknown_published
 from fedjax_bal.config.problems import (
+    COMMAND_LINE,
     ConfigError,
     KeyPath,
     Problem,
@@ -21,14 +20,12 @@ from fedjax_bal.config.problems import (
     raise_all,
     received_value,
 )
-from fedjax_bal.config.provenance import plugin_problems, used_plugins
-from fedjax_bal.config.resolved import paper_setting
+from fedjax_bal.config.resolved import paper_setting, plugin_problems, used_plugins
 from fedjax_bal.config.schema import Sections
 from fedjax_bal.config.sections import Section, check_section, choose_variant, merge_sections
-from fedjax_bal.config.short_forms import full_path, written_out
+from fedjax_bal.config.short_forms import completed_path, section_of, with_absolute_paths, written_out
 from fedjax_bal.config.yaml_text import parse_yaml, read_yaml
 
-_COMMAND_LINE = "command line"
 _LONGEST_PATH = 20
 _MOST_BASES = 20
 _NO_PATH = re.compile("^$|[\0\ud800-\udfff]")  # nothing, or what no file's name can hold
@@ -78,12 +75,11 @@ def load_over_base(
     """
     source, layers, changes = source_name(path), read_layers(path), parse_overrides(overrides)
     if "sweep" in layers.merged:
-        raise ConfigError(
-            f"{source}: has the key `sweep`, so it is a sweep: use `fedjax-bal sweep {shlex.quote(source)}`"
-        )
-    stale = layers.stale(_overridden(layers.merged, changes)[0])
+        command = f"fedjax-bal sweep {shlex.quote(source)}"
+        raise ConfigError(f"{source}: has the key `sweep`, so it is a sweep: use `{command}`")
+    stale = layers.stale(apply_changes(layers.merged, changes, COMMAND_LINE))
     sheet = layers.without(stale).merged
-    data, overridden = _overridden(sheet, changes)
+    data, overridden = _overridden(sheet, changes, COMMAND_LINE)
     data = with_paper_setting(sheet, data)
     plugins = data.get("plugins", {})
     config, problems = _build(data, check_plugins=not recorded)
@@ -124,11 +120,10 @@ def _read_over_base(path: str | os.PathLike[str] | None, above: tuple[str, ...])
         raise ConfigError(f"{source}: {'is empty' if data is None else f'received {received_value(data)}'}, {wanted}")
     axes = {key: data[key] for key in ("sweep",) if key in data}  # as they are: labels of points are made of them
     data = {**written_out(with_absolute_paths(dict(data), os.curdir if path is None else file.parent)), **axes}
-    return Layers({}, data) if "base" not in data else _over_base(data, file, source, (*above, os.path.realpath(file)))
+    if "base" not in data:
+        return Layers({}, data)
 
-
-def _over_base(data: dict[str, Any], file: File, source: str, above: tuple[str, ...]) -> Layers:
-    base = data.pop("base")
+    base, above = data.pop("base"), (*above, os.path.realpath(file))
     if not isinstance(base, str) or _NO_PATH.search(base):
         wanted = "must be the path of a configuration, or the name of a built-in one"
         raise ConfigError(f"{source}: base: received {received_value(base)}, {wanted}")
@@ -188,10 +183,7 @@ def apply_changes(data: Mapping[str, Any], changes: Sequence[tuple[KeyPath, Any]
         >>> apply_changes({"training": {"rounds": 3}}, [(("training", "rounds"), 5)], "mine")
         {'training': {'rounds': 5}}
     """
-    try:
-        return _overridden(data, changes)[0]
-    except ConfigError as error:
-        raise ConfigError(str(error).replace(_COMMAND_LINE, source)) from None
+    return _overridden(data, changes, source)[0]
 
 
 def with_paper_setting(
@@ -211,7 +203,7 @@ def with_paper_setting(
     if not isinstance(results, Mapping) or results != paper.get("paper") or own == paper:
         return own
     try:
-        both = (_overridden({"name": "paper", **sheet}, changes)[0] for sheet in (paper, own))
+        both = (apply_changes({"name": "paper", **sheet}, changes, "") for sheet in (paper, own))
         (theirs, _), (ours, _) = (_build({k: v for k, v in sheet.items() if k != "sweep"}) for sheet in both)
     except ConfigError:
         return own
@@ -224,25 +216,19 @@ def parse_overrides(overrides: Sequence[str]) -> list[tuple[KeyPath, Any]]:
     Raises:
         ConfigError: one of them is not of that form.
     """
-    return [_parse_override(text) for text in overrides]
-
-
-def completed_path(given: KeyPath, value: Any, data: Any) -> KeyPath:
-    """Returns the whole path of a key given by its end; as it is where several keys are called so.
-
-    Args:
-        given: the path, as a change on the command line or an axis has it.
-        value: the value that the key gets; the name of a choice stands for the key of that choice.
-        data: the configuration so far.
-
-    Example:
-        >>> completed_path(("lr",), 0.1, {}), completed_path(("partition",), "iid", {})
-        (('training', 'optimizer', 'learning_rate'), ('partition', 'scheme'))
-    """
-    try:
-        return _whole_path(given, value, data)
-    except ConfigError:  # maybe until a choice is made
-        return given
+    changes = []
+    for text in overrides:
+        key, equals, value = text.partition("=")
+        path = tuple(key.split("."))
+        if not equals or not all(path) or len(path) > _LONGEST_PATH:
+            example = "must be dotted.path=VALUE, for instance training.rounds=30"
+            raise ConfigError(f"{COMMAND_LINE}: received {received_value(text)}, {example}")
+        where = f"{COMMAND_LINE}: {dotted_path(path)}"
+        if path[0] == "sweep":
+            remedy = "write a file that has them, and `base:` if need be, and use `fedjax-bal sweep FILE`"
+            raise ConfigError(f"{where}: the axes of a sweep are read from its file alone; {remedy}")
+        changes.append((path, with_absolute_paths(parse_yaml(value, where), os.curdir, path)))
+    return changes
 
 
 def _build(data: Mapping[str, Any], *, check_plugins: bool = True) -> tuple[Any, list[Problem]]:
@@ -258,103 +244,59 @@ def _build(data: Mapping[str, Any], *, check_plugins: bool = True) -> tuple[Any,
     if sheet is not None and sheet.partition_seeds is not None and len(sheet.partition_seeds) != len(sheet.seeds):
         text = f"received {len(sheet.partition_seeds)} seeds, must be as many as the {len(sheet.seeds)} of `seeds`"
         problems.append(Problem(("partition_seeds",), text))
-    if problems or (check_plugins and of_plugins):
+    if sheet is None or problems or (check_plugins and of_plugins):
         return None, of_plugins or problems  # whatever else is wrong may be because a plug-in is missing
-    shared = {key: getattr(sheet, key) for key in UnresolvedConfig.model_fields if key != "methods"}
-    config = Config(methods=tuple(methods), **shared)
+    values: dict[str, Any] = {**dict(sheet), "methods": tuple(methods)}
+    config = Config(**values)
     return config.model_copy(update={"plugins": used_plugins(config)}), []
 
 
-def _overridden(data: Any, parsed: Sequence[tuple[KeyPath, Any]]) -> tuple[Any, list[KeyPath]]:
+def _overridden(
+    data: Any, changes: Sequence[tuple[KeyPath, Any]], source: str
+) -> tuple[Mapping[str, Any], list[KeyPath]]:
+    """The mapping with the changes made, and their whole paths."""
+    # A choice drops parameters, so that it has to come before those that are given along with it; but it stays behind
+    # other choices, and behind what replaces or changes the section as a whole.
+    ordered: list[tuple[KeyPath, bool, tuple[KeyPath, Any]]] = []
+    for given, value in changes:
+        path, place = completed_path(given, value, data), len(ordered)
+        section = section_of(path)
+        chooses = section is not None and path[-1] == section.choice
+        while chooses and place:
+            before, chose, _ = ordered[place - 1]
+            if chose or path[: len(before)] == before:
+                break
+            place -= 1
+        ordered.insert(place, (path, chooses, (given, value)))
+
     paths = []
-    for given, value in _choices_first(parsed, data):
-        path = _whole_path(given, value, data)
-        data = _assign(data, UnresolvedConfig, path, written_out(value, _section_of(path), path), ())
+    for _, _, (given, value) in ordered:
+        path = completed_path(given, value, data, source)
+        data = _assign(data, UnresolvedConfig, path, written_out(value, section_of(path), path), source)
         paths.append(path)
     return data, paths
 
 
-def _whole_path(given: KeyPath, value: Any, data: Any) -> KeyPath:
-    path = full_path(given, data, _COMMAND_LINE)
-    section = _section_of(path)
-    if isinstance(value, str) and section not in (None, MethodEntry) and section.choice not in (None, path[-1]):
-        return (*path, str(section.choice))  # partition=iid is partition.scheme=iid
-    return path
-
-
-def _section_of(path: KeyPath) -> type[Section] | None:
-    """The class of the section at a path, or of the section whose choice the path names."""
-    section: type[Section] | None = UnresolvedConfig
-    for key in path:
-        if section is None or key == section.choice:
-            return section
-        section = section if section is MethodEntry and str(key).isdigit() else section.child(str(key))
-    return section
-
-
-def _choices_first(parsed: Sequence[tuple[KeyPath, Any]], data: Any) -> list[tuple[KeyPath, Any]]:
-    # A choice drops parameters, so that it has to come before those that are given along with it; but it stays behind
-    # other choices, and behind what replaces or changes the section as a whole.
-    ordered: list[tuple[KeyPath, bool, tuple[KeyPath, Any]]] = []
-    for given, value in parsed:
-        path, place = completed_path(given, value, data), len(ordered)
-        section = _section_of(path)
-        chooses = section is not None and path[-1] == section.choice
-        while chooses and place and not (ordered[place - 1][1] or _begins(path, ordered[place - 1][0])):
-            place -= 1
-        ordered.insert(place, (path, chooses, (given, value)))
-    return [change for *_, change in ordered]
-
-
-def _begins(path: KeyPath, start: KeyPath) -> bool:
-    return path[: len(start)] == start
-
-
-def _parse_override(text: str) -> tuple[KeyPath, Any]:
-    key, equals, value = text.partition("=")
-    path = tuple(key.split("."))
-    if not equals or not all(path) or len(path) > _LONGEST_PATH:
-        example = "must be dotted.path=VALUE, for instance training.rounds=30"
-        raise ConfigError(f"{_COMMAND_LINE}: received {received_value(text)}, {example}")
-    if path[0] == "sweep":
-        remedy = "write a file that has them, and `base:` if need be, and use `fedjax-bal sweep FILE`"
-        raise ConfigError(
-            f"{_COMMAND_LINE}: {dotted_path(path)}: the axes of a sweep are read from its file alone; {remedy}"
-        )
-    return path, with_absolute_paths(parse_yaml(value, f"{_COMMAND_LINE}: {dotted_path(path)}"), os.curdir, path)
-
-
-def _assign(node: Any, section: type[Section] | None, path: KeyPath, value: Any, above: KeyPath) -> Any:
+def _assign(
+    node: Any, section: type[Section] | None, path: KeyPath, value: Any, source: str, above: KeyPath = ()
+) -> Any:
     if not path:
         if section is None or section is MethodEntry or not isinstance(node, Mapping):
             return value
         return merge_sections(section, node, value)
     key, rest, here = str(path[0]), path[1:], (*above, path[0])
+    where = f"{source}: {dotted_path((*above, *path))}"
     if isinstance(node, list):
-        return _assign_item(node, section, path, value, above)
+        if not (key.isascii() and key.isdigit() and len(key) < 9 and int(key) < len(node)):
+            allowed = f"0 to {len(node) - 1}" if node else "none, the list is empty"
+            rule = f"as a position in {dotted_path(above)}; allowed: {allowed}"
+            raise ConfigError(f"{where}: received {received_value(key)} {rule}")
+        place, below = int(key), section if section is MethodEntry else None
+        return [*node[:place], _assign(node[place], below, rest, value, source, here), *node[place + 1 :]]
     if node is not None and not isinstance(node, Mapping):
-        raise ConfigError(
-            f"{_COMMAND_LINE}: {dotted_path((*above, *path))}: "
-            f"{dotted_path(above)} is {received_value(node)}, which has no keys"
-        )
+        raise ConfigError(f"{where}: {dotted_path(above)} is {received_value(node)}, which has no keys")
     node = node or {}
     if section is not None and key == section.choice and not rest:
         return choose_variant(section, node, value)
     below = section.child(key) if section else None
-    return {**node, key: _assign(node.get(key), below, rest, value, here)}
-
-
-def _assign_item(
-    node: list[Any], section: type[Section] | None, path: KeyPath, value: Any, above: KeyPath
-) -> list[Any]:
-    key = str(path[0])
-    if not (key.isascii() and key.isdigit() and len(key) < 9 and int(key) < len(node)):
-        allowed = f"0 to {len(node) - 1}" if node else "none, the list is empty"
-        raise ConfigError(
-            f"{_COMMAND_LINE}: {dotted_path((*above, *path))}: "
-            f"received {received_value(key)} as a position in {dotted_path(above)}; "
-            f"allowed: {allowed}"
-        )
-    index = int(key)
-    item = _assign(node[index], section if section is MethodEntry else None, path[1:], value, (*above, key))
-    return [*node[:index], item, *node[index + 1 :]]
+    return {**node, key: _assign(node.get(key), below, rest, value, source, here)}

@@ -1,18 +1,15 @@
-"""The list of methods: recipes with their hyperparameters, and each entry's changes to the sections."""
+"""The list of methods: recipes with their hyperparameters, each entry's changes to the sections, and their needs."""
 
-import functools
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from pydantic import create_model
-
-from fedjax_bal.config.configuration import METHOD_NAME, MethodEntry, RecipeChoice
-from fedjax_bal.config.data_sections import by_own_name, contradicted_parameter
-from fedjax_bal.config.parameters import parameters
-from fedjax_bal.config.problems import KeyPath, Problem, nearest_choices, received_value
+from fedjax_bal.annotations import parameters
+from fedjax_bal.config.configuration import METHOD_NAME, Config, MethodEntry, RecipeChoice, combined
+from fedjax_bal.config.federation_sections import by_own_name, contradicted_parameter
+from fedjax_bal.config.problems import KeyPath, Problem, nearest_choices, raise_all, received_value
 from fedjax_bal.config.schema import Sections
-from fedjax_bal.config.sections import Section, check_section, merge_sections, to_plain
+from fedjax_bal.config.sections import Section, check_section, merge_sections, to_plain, variant
 from fedjax_bal.registry import plugin_errors
 
 
@@ -24,18 +21,50 @@ def read_methods(entries: Sequence[Any], base: Mapping[str, Any]) -> tuple[list[
     known = set(check_section(Sections, base)[1])
     methods, problems, names = [], [], {}
     for index, entry in enumerate(entries):
-        method, found = _read_method(entry, base, known, ("methods", index))
+        path = ("methods", index)
+        method, found = _read_method(entry, base, known, path)
         problems += found
         if method is None:
             continue
         methods.append(method)
         if names.setdefault(method.name, index) != index:
-            first = f"methods.{names[method.name]}"
-            text = (
-                f"received {received_value(method.name)}, already the name of {first}; give one of them another `name`"
-            )
-            problems.append(Problem(("methods", index, "name"), text))
+            rule = f"already the name of methods.{names[method.name]}; give one of them another `name`"
+            problems.append(Problem((*path, "name"), f"received {received_value(method.name)}, {rule}"))
     return methods, problems
+
+
+def check_methods(config: Config, source: str, overridden: Sequence[KeyPath] = ()) -> None:
+    """Refuses methods that lack what they need; raises `ConfigError` with one line for each, beginning with `source`.
+
+    Example:
+        >>> from fedjax_bal.config import load_config
+        >>> load_config(None, ["methods=[fedbn]"])  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        fedjax_bal.config.problems.ConfigError: ...: methods.0: fedbn: received the model mlp, none of ...
+    """
+    from fedjax_bal.models import normalisation
+    from fedjax_bal.parts import BALANCED, BATCH_STATISTICS, RunFacts, check_needs
+
+    problems = []
+    for index in range(len(config.methods)):
+        method = config.for_method(index)
+        recipe, training, model = method.recipe, method.training, method.model
+        facts = RunFacts(
+            parts=(*recipe.parts, *BATCH_STATISTICS[training.options.batch_statistics]),
+            local=training.optimizer.built,
+            carried=bool(recipe.carried),
+            rounds=training.rounds,
+            clients=method.partition.known_clients,
+            auxiliary=[BALANCED] * (method.auxiliary.per_class > 0),
+            model=model.name,
+            normalisation=normalisation(model.name, model.parameters),
+        )
+        try:
+            check_needs(facts)
+        except ValueError as error:
+            text = f"{method.name}: {str(error).removeprefix(f'{method.name}: ')}"
+            problems.append(Problem(("methods", index), text))
+    raise_all(source, problems, overridden)
 
 
 def unknown_published(accuracies: Iterable[str], methods: Collection[str]) -> list[Problem]:
@@ -43,111 +72,100 @@ def unknown_published(accuracies: Iterable[str], methods: Collection[str]) -> li
 
     What follows in brackets tells variants of a recipe apart.
     """
-    made_of_recipes = lambda name: all(recipe in _recipes() for recipe in name.partition(" (")[0].split("+"))
-    unknown = [name for name in accuracies if name not in methods and not made_of_recipes(name)]
-    return [
-        Problem(("paper", "accuracy", name), f"there is no method of this name; {nearest_choices(name, methods)}")
-        for name in unknown
-    ]
+    problems = []
+    for name in accuracies:
+        recipes = name.partition(" (")[0].split("+")
+        if name not in methods and not all(recipe in MethodEntry.choices() for recipe in recipes):
+            text = f"there is no method of this name; {nearest_choices(name, methods)}"
+            problems.append(Problem(("paper", "accuracy", name), text))
+    return problems
 
 
 def _read_method(
     entry: Any, base: Mapping[str, Any], known: set[Problem], path: KeyPath
 ) -> tuple[MethodEntry | None, list[Problem]]:
     if not isinstance(entry, Mapping):
-        return None, [
-            Problem(path, f"received {received_value(entry)}, must be a recipe's name or a mapping with the key recipe")
-        ]
+        rule = "must be a recipe's name or a mapping with the key recipe"
+        return None, [Problem(path, f"received {received_value(entry)}, {rule}")]
     if "recipe" not in entry:
-        return None, [Problem((*path, "recipe"), f"missing; {nearest_choices('', _recipes())}")]
+        return None, [Problem((*path, "recipe"), f"missing; {nearest_choices('', MethodEntry.choices())}")]
     specs, problems = _read_recipes(entry, path)
-    overrides, found = _read_overrides(entry, base, known, path)
-    problems += found
     name = entry.get("name", "+".join(spec.name for spec in specs))
+
+    overrides = {key: value for key, value in entry.items() if key in Sections.model_fields}
+    if overrides:
+        if isinstance(overrides.get("partition"), Mapping) and contradicted_parameter(overrides["partition"]) is None:
+            overrides["partition"] = by_own_name(overrides["partition"])
+        sections, found = check_section(Sections, merge_sections(Sections, base, overrides))
+        if sections is None:
+            broken = {problem.path[0] for problem in known}
+            new = [p for p in found if p not in known and not (p.text.startswith("missing") and p.path[0] in broken)]
+            problems += [problem._replace(path=(*path, *problem.path)) for problem in new]
+        else:
+            overrides = _picked(overrides, to_plain(sections))
+
     if "name" in entry and not (isinstance(name, str) and METHOD_NAME.accepts(name)):
         problems.append(Problem((*path, "name"), f"received {received_value(name)}, must be {METHOD_NAME.wanted}"))
-    if problems:
-        return None, problems
-    return MethodEntry(name=name, recipes=tuple(specs), overrides=overrides), []
+    return (None if problems else MethodEntry(name=name, recipes=tuple(specs), overrides=overrides)), problems
 
 
 def _read_recipes(entry: Mapping[str, Any], path: KeyPath) -> tuple[list[RecipeChoice], list[Problem]]:
     own = {key: value for key, value in entry.items() if key not in {"recipe", "name", *Sections.model_fields}}
     if not isinstance(entry["recipe"], list):
-        spec, problems = _read_recipe(entry["recipe"], own, path, "recipe")
-        return [spec] if spec else [], problems
-    place = (*path, "recipe")
-    problems = [
-        Problem((*path, key), "unknown key; hyperparameters go into the items of a list of recipes", unknown=True)
-        for key in own
-    ]
+        return _read_recipe(entry["recipe"], own, path, "recipe")
+    place, specs = (*path, "recipe"), []
+    text = "unknown key; hyperparameters go into the items of a list of recipes"
+    problems = [Problem((*path, key), text, unknown=True) for key in own]
     if not entry["recipe"]:
         problems.append(Problem(place, "received [], must be a name or a list of names"))
-    specs = []
     for index, item in enumerate(entry["recipe"]):
         named = item if isinstance(item, Mapping) else {"name": item}
         values = {key: value for key, value in named.items() if key != "name"}
         spec, found = _read_recipe(named.get("name"), values, (*place, index), "name")
-        specs += [spec] if spec else []
+        specs += spec
         problems += found
-    if specs and not problems:
-        problems = _combination_problems(specs, place)
+    if not problems:
+        try:
+            combined(specs)
+        except (ValueError, TypeError) as error:
+            problems.append(Problem(place, f"received {[spec.name for spec in specs]}: {error}"))
     return specs, problems
 
 
 def _read_recipe(
     name: Any, values: Mapping[str, Any], path: KeyPath, key: str
-) -> tuple[RecipeChoice | None, list[Problem]]:
-    functions = _recipes()
-    if not isinstance(name, str) or name not in functions:
-        allowed = nearest_choices(name, functions)
+) -> tuple[list[RecipeChoice], list[Problem]]:
+    """The recipe in a list, which is empty if there are problems."""
+    from fedjax_bal.recipes import RECIPES, with_reading
+
+    if not isinstance(name, str) or name not in RECIPES:
+        allowed = nearest_choices(name, RECIPES)
         own = "; one of your own needs --plugin FILE" if isinstance(name, str) and "did you mean" not in allowed else ""
-        return None, [Problem((*path, key), f"received {received_value(name)}; {allowed}{own}")]
+        return [], [Problem((*path, key), f"received {received_value(name)}; {allowed}{own}")]
     try:
-        values = _with_reading(functions[name], values)
+        values = with_reading(RECIPES[name], values)
     except ValueError as error:
-        return None, [_refused(name, values, str(error), path)]
-    fields = parameters(functions[name])
-    checked, problems = check_section(_hyperparameters(tuple(fields.items())), values, path)
+        return [], [_refused(name, values, str(error), path)]
+    fields = parameters(RECIPES[name])
+    checked, problems = check_section(variant(Section, name, tuple(fields.items())), values, path)
     if checked is None:
-        return None, [_of_recipe(problem, name, fields) for problem in problems]
+        beside = ["name", *Sections.model_fields] if key == "recipe" else []
+        return [], [_of_recipe(problem, name, fields, beside) for problem in problems]
     complete = to_plain(checked)
     try:
         with plugin_errors():
-            functions[name](**complete)
+            RECIPES[name](**complete)
     except (ValueError, TypeError) as error:
-        return None, [_refused(name, complete, str(error), path)]
-    return RecipeChoice(name=name, hyperparameters=complete), []
+        return [], [_refused(name, complete, str(error), path)]
+    return [RecipeChoice(name=name, hyperparameters=complete)], []
 
 
-def _with_reading(recipe: Callable[..., Any], values: Mapping[str, Any]) -> Mapping[str, Any]:
-    from fedjax_bal.recipes import with_reading
-
-    return with_reading(recipe, values)
-
-
-def _recipes() -> Mapping[str, Callable[..., Any]]:
-    from fedjax_bal.recipes import RECIPES
-
-    return RECIPES
-
-
-@functools.lru_cache(maxsize=256)
-def _hyperparameters(fields: tuple[tuple[str, Any], ...]) -> type[Section]:
-    return create_model("Hyperparameters", __base__=Section, **dict(fields))
-
-
-def _of_recipe(problem: Problem, recipe: str, fields: Mapping[str, Any]) -> Problem:
+def _of_recipe(problem: Problem, recipe: str, fields: Mapping[str, Any], beside: Sequence[str]) -> Problem:
     if not problem.unknown:
         return problem
-    key = problem.path[-1]
-    rest = (
-        ""
-        if problem.path[-2] != "recipe" and "recipe" in problem.path
-        else f"; or name, {', '.join(Sections.model_fields)}"
-    )
-    near = nearest_choices(key, {*fields, *Sections.model_fields}).partition("; ")[2]
-    text = f"unknown key; recipe {recipe} takes: {', '.join(sorted(fields)) or 'nothing'}{rest}"
+    near = nearest_choices(problem.path[-1], {*fields, *Sections.model_fields}).partition("; ")[2]
+    text = f"unknown key; recipe {recipe} takes: {', '.join(sorted(fields)) or 'nothing'}"
+    text += f"; or {', '.join(beside)}" if beside else ""
     return problem._replace(text=f"{text}; {near}" if near else text)
 
 
@@ -159,32 +177,6 @@ def _refused(recipe: str, values: Mapping[str, Any], text: str, path: KeyPath) -
     return Problem(
         (*path, mentioned[0]), f"received {rule if told else f'{received_value(values[mentioned[0]])}; {text}'}"
     )
-
-
-def _combination_problems(specs: Sequence[RecipeChoice], path: KeyPath) -> list[Problem]:
-    from fedjax_bal.recipes import combine
-
-    try:
-        combine(*(_recipes()[spec.name](**spec.hyperparameters) for spec in specs))
-    except (ValueError, TypeError) as error:
-        return [Problem(path, f"received {[spec.name for spec in specs]}: {error}")]
-    return []
-
-
-def _read_overrides(
-    entry: Mapping[str, Any], base: Mapping[str, Any], known: set[Problem], path: KeyPath
-) -> tuple[dict[str, Any], list[Problem]]:
-    patch = {key: value for key, value in entry.items() if key in Sections.model_fields}
-    if not patch:
-        return {}, []
-    if isinstance(patch.get("partition"), Mapping) and contradicted_parameter(patch["partition"]) is None:
-        patch["partition"] = by_own_name(patch["partition"])
-    sections, problems = check_section(Sections, merge_sections(Sections, base, patch))
-    if sections is None:
-        broken = {problem.path[0] for problem in known}
-        own = [p for p in problems if p not in known and not (p.text.startswith("missing") and p.path[0] in broken)]
-        return {}, [problem._replace(path=(*path, *problem.path)) for problem in own]
-    return _picked(patch, to_plain(sections)), []
 
 
 def _picked(shape: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:

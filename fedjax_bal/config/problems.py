@@ -1,12 +1,14 @@
 """Problems of a configuration and their wording: where, what was received, what is allowed."""
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 KeyPath = tuple[str | int, ...]
 
+COMMAND_LINE = "command line"
 _LONGEST_VALUE = 60
 NO_OTHERS: Mapping[str, str] = MappingProxyType({})
 
@@ -64,12 +66,9 @@ def nearest_choices(value: Any, allowed: Iterable[str], also: Mapping[str, str] 
     near = longer or [lowered[key] for key in difflib.get_close_matches(str(value).lower(), lowered, 1)]
     if not near:
         near = difflib.get_close_matches(str(value).lower(), also, 1)
-    hint = f"; did you mean {' or '.join(_meant(name, also) for name in near)}?" if near else ""
+    meant = [f"{name!r} ({also[name]})" if name in also else repr(name) for name in near]
+    hint = f"; did you mean {' or '.join(meant)}?" if near else ""
     return f"allowed: {', '.join(names) or 'nothing'}{hint}"
-
-
-def _meant(name: str, also: Mapping[str, str]) -> str:
-    return f"{name!r} ({also[name]})" if name in also else repr(name)
 
 
 def dotted_path(path: Sequence[str | int]) -> str:
@@ -79,7 +78,8 @@ def dotted_path(path: Sequence[str | int]) -> str:
         >>> dotted_path(("methods", 1, "mu")), dotted_path(("a b",))
         ('methods.1.mu', "'a b'")
     """
-    return ".".join(_shown(str(key)) for key in path)
+    plain = re.compile(rf"[A-Za-z0-9_-]{{1,{_LONGEST_VALUE}}}")
+    return ".".join(key if plain.fullmatch(key) else received_value(key) for key in map(str, path))
 
 
 def raise_all(source: str, problems: Iterable[Problem], overridden: Sequence[KeyPath] = ()) -> None:
@@ -90,20 +90,12 @@ def raise_all(source: str, problems: Iterable[Problem], overridden: Sequence[Key
         problems: the problems.
         overridden: paths that the command line set; their problems name the command line as their source.
     """
-    lines = [": ".join(filter(None, (_source(p, source, overridden), dotted_path(p.path), p.text))) for p in problems]
+    lines = []
+    given = [tuple(map(str, path)) for path in overridden]
+    for problem in problems:
+        path = tuple(map(str, problem.path))
+        said = any(path[: len(keys)] == keys or (problem.unknown and keys[: len(path)] == path) for keys in given)
+        where = [COMMAND_LINE if said else source, dotted_path(path), problem.text]
+        lines.append(": ".join(filter(None, where)))
     if lines:
         raise ConfigError("\n".join(dict.fromkeys(lines)))
-
-
-def _source(problem: Problem, source: str, overridden: Sequence[KeyPath]) -> str:
-    path = tuple(map(str, problem.path))
-    for override in overridden:
-        keys = tuple(map(str, override))
-        if path[: len(keys)] == keys or (problem.unknown and keys[: len(path)] == path):
-            return "command line"
-    return source
-
-
-def _shown(key: str) -> str:
-    plain = key.isascii() and key.replace("_", "").replace("-", "").isalnum()
-    return received_value(key) if not plain or len(key) > _LONGEST_VALUE else key

@@ -2,14 +2,13 @@
 
 import difflib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, get_args
 
 from pydantic import TypeAdapter
 
-from fedjax_bal.annotations import names_of, wanted
+from fedjax_bal.annotations import documented, wanted
 from fedjax_bal.config.configuration import MOST_SEEDS, UnresolvedConfig
-from fedjax_bal.config.parameters import documented
 from fedjax_bal.config.problems import KeyPath, dotted_path, received_value
 from fedjax_bal.config.sections import SYNONYMS, Section, Variant, to_plain
 
@@ -46,34 +45,26 @@ def key_references(section: type[Section] = UnresolvedConfig, path: KeyPath = ()
     for key, field in section.model_fields.items():
         child = section.child(key)
         below = None if child is None or child.listed else child
-        allowed = f"a mapping of {', '.join(below.model_fields)}" if below else _allowed(field.rebuild_annotation())
+        allowed = f"a mapping of {', '.join(below.model_fields)}" if below else wanted(field.rebuild_annotation())
         default = "" if below or field.is_required() else _shown(field.get_default(call_default_factory=True))
         yield KeyReference(dotted_path((*path, key)), (), meanings.get(key, ""), allowed, default)
         if below is not None:
             yield from key_references(below, (*path, key))
-    if issubclass(section, Variant):
-        yield from _parameters(section, path)
-
-
-def _parameters(section: type[Variant], path: KeyPath) -> Iterator[KeyReference]:
-    """The parameters of all choices, those that are the same for several of them once."""
+    if not issubclass(section, Variant):
+        return
+    # The parameters of all choices; what is the same for several of them is one entry.
     found: dict[tuple[str, str, str, str], list[str]] = {}
-    for name in section.names():
-        meanings = documented(section.function(name))
+    for name, choice in section.choices().items():
+        meanings = documented(choice) if callable(choice) else {}
         for key, (annotation, default) in section.parameters_of(name).items():
             shown = "" if default is ... else _shown(default)
-            found.setdefault((key, meanings.get(key, ""), _allowed(annotation), shown), []).append(name)
+            found.setdefault((key, meanings.get(key, ""), wanted(annotation), shown), []).append(name)
     for (key, meaning, allowed, default), names in found.items():
         yield KeyReference(dotted_path((*path, key)), tuple(names), meaning, allowed, default)
 
 
 def _shown(default: Any) -> str:
     return received_value(to_plain(default))  # a list as YAML has it, not a tuple
-
-
-def _allowed(annotation: Any) -> str:
-    names = names_of(annotation)
-    return f"one of {', '.join(sorted(names.names()))}" if names else wanted(annotation)
 
 
 def explained(key: str) -> list[KeyReference]:
@@ -93,20 +84,16 @@ def explained(key: str) -> list[KeyReference]:
         return known
     found = [one for one in known if f".{one.path}".endswith(f".{end}")]
     if not found:
-        near = _nearest_paths(end, [one.path for one in known])
+        # The paths, if few, that end nearly so; those in the section that the key names, if any.
+        ends = [one.path.rpartition(".") for one in known]
+        near = difflib.get_close_matches(end.rpartition(".")[2].lower(), {name for *_, name in ends}, 1)
+        paths = list(dict.fromkeys(one.path for one in known if one.path.rpartition(".")[2] in near))
+        within = [p for p in paths if f".{p.rpartition('.')[0]}".endswith(f".{'.'.join(above)}")] or paths
+        near = within if len(within) <= _MOST_MEANT else near
         hint = f"did you mean {' or '.join(map(repr, near))}?" if near else "fedjax-bal config explain all lists them"
         raise ValueError(f"config explain: {received_value(key)} is no key; {hint}")
     below = {one.path for one in found if any(other.path.startswith(f"{one.path}.") for other in known)}
     return [one for one in known if one in found or one.path.rpartition(".")[0] in below]
-
-
-def _nearest_paths(key: str, paths: Sequence[str]) -> list[str]:
-    """The paths, if few, that end nearly as an unknown key does; those in the section that it names, if any."""
-    above, _, last = key.rpartition(".")
-    near = difflib.get_close_matches(last.lower(), {path.rpartition(".")[2] for path in paths}, 1)
-    found = [path for path in dict.fromkeys(paths) if path.rpartition(".")[2] in near]
-    within = [path for path in found if f".{path.rpartition('.')[0]}".endswith(f".{above}")]
-    return (within or found) if len(within or found) <= _MOST_MEANT else near
 
 
 def json_schema() -> dict[str, Any]:
@@ -130,36 +117,29 @@ def json_schema() -> dict[str, Any]:
 
 
 def _schema(section: type[Section]) -> dict[str, Any]:
-    meanings = section.meanings()
-    properties = {key: _property(section, key, meanings.get(key, "")) for key in section.model_fields}
-    if issubclass(section, Variant):
-        properties = properties | {key: _any_of(kinds) for key, kinds in _parameter_schemas(section).items()}
+    meanings, properties = section.meanings(), {}
+    for key, field in section.model_fields.items():
+        below = section.child(key)
+        if below is not None and below.listed:
+            properties[key] = {}
+            continue
+        kind = _schema(below) if below else _type_schema(field.rebuild_annotation())
+        if below is not None and type(None) in get_args(field.annotation):
+            kind = _any_of([kind, {"type": "null"}])
+        properties[key] = kind | ({"description": meanings[key]} if meanings.get(key) else {})
+    if issubclass(section, Variant):  # whose choices may have a parameter of one name with different values
+        parameters: dict[str, list[Any]] = {}
+        for name in section.choices():
+            for key, (annotation, _) in section.parameters_of(name).items():
+                parameters.setdefault(key, []).append(_type_schema(annotation))
+        properties |= {key: _any_of(kinds) for key, kinds in parameters.items()}
     whole = {"type": "object", "properties": properties, "additionalProperties": False}
     return {"anyOf": [{"type": "string"}, whole]} if section.choice else whole
-
-
-def _parameter_schemas(section: type[Variant]) -> dict[str, list[Any]]:
-    """The schemas of each parameter, which several choices may have with different values."""
-    found: dict[str, list[Any]] = {}
-    for name in section.names():
-        for key, (annotation, _) in section.parameters_of(name).items():
-            found.setdefault(key, []).append(_type_schema(annotation))
-    return found
 
 
 def _any_of(kinds: Iterable[Any]) -> dict[str, Any]:
     distinct = [json.loads(text) for text in dict.fromkeys(json.dumps(kind, sort_keys=True) for kind in kinds)]
     return distinct[0] if len(distinct) == 1 else {"anyOf": distinct}
-
-
-def _property(section: type[Section], key: str, meaning: str) -> dict[str, Any]:
-    below, field = section.child(key), section.model_fields[key]
-    if below is not None and below.listed:
-        return {}
-    kind = _schema(below) if below else _type_schema(field.rebuild_annotation())
-    if below is not None and type(None) in get_args(field.annotation):
-        kind = _any_of([kind, {"type": "null"}])
-    return kind | ({"description": meaning} if meaning else {})
 
 
 def _type_schema(annotation: Any) -> Any:

@@ -1,15 +1,17 @@
-"""A configuration as text and as a digest, and the differences between two."""
+"""The identity of a configuration: its text, its digest, the plug-ins that it uses, and differences between two."""
 
 import hashlib
 import os
 from collections.abc import Mapping
 from typing import Any
 
-from fedjax_bal.config.anchors import PATHS
 from fedjax_bal.config.configuration import Config, MethodEntry
-from fedjax_bal.config.problems import dotted_path, received_value
+from fedjax_bal.config.problems import Problem, dotted_path, received_value
 from fedjax_bal.config.sections import to_plain
+from fedjax_bal.config.short_forms import PATHS
 from fedjax_bal.config.yaml_text import dump_yaml
+from fedjax_bal.metrics import METRICS
+from fedjax_bal.registry import PLUGINS
 
 _SEEDS = ("seeds", "partition_seeds")
 _SELDOM = ("partition_seeds", "plugins")  # left out of the resolved YAML where they are empty
@@ -48,18 +50,6 @@ def with_convolution(config: Config, form: str, of: str = AUTO) -> Config:
     if model.convolution == of:
         model = model.model_copy(update={"convolution": form})
     return config.model_copy(update={"model": model, "methods": tuple(map(replaced, config.methods))})
-
-
-def is_resolved(text: str, config: Config) -> bool:
-    """Tells whether a text is the resolved YAML of a configuration, and not a file written by hand.
-
-    Example:
-        >>> from fedjax_bal.config import load_config
-        >>> config = load_config(None)
-        >>> is_resolved(resolved_yaml(config), config), is_resolved(f"# mine{resolved_yaml(config)}", config)
-        (True, False)
-    """
-    return text == resolved_yaml(config)
 
 
 def config_digest(config: Config) -> str:
@@ -105,18 +95,14 @@ def continues(config: Config, earlier: Config) -> bool:
         >>> continues(long, short), continues(short, long)
         (True, False)
     """
+    if run_digest(config) != run_digest(earlier):
+        return False
+    for key in _SEEDS:
+        seeds, known = getattr(config, key), getattr(earlier, key)
+        if seeds != known and (seeds is None or known is None or seeds[: len(known)] != known):
+            return False
     methods = range(len(config.methods))
-    return (
-        run_digest(config) == run_digest(earlier)
-        and all(_begins_with(getattr(config, key), getattr(earlier, key)) for key in _SEEDS)
-        and all(config.for_method(i).training.rounds >= earlier.for_method(i).training.rounds for i in methods)
-    )
-
-
-def _begins_with(seeds: tuple[int, ...] | None, earlier: tuple[int, ...] | None) -> bool:
-    if seeds is None or earlier is None:
-        return seeds is earlier
-    return seeds[: len(earlier)] == earlier
+    return all(config.for_method(i).training.rounds >= earlier.for_method(i).training.rounds for i in methods)
 
 
 def _digest(sheet: Mapping[str, Any]) -> str:
@@ -202,3 +188,39 @@ def leaves(value: Any, path: tuple[str | int, ...] = ()) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         return {dotted_path(path): value}
     return {key: leaf for name, below in value.items() for key, leaf in leaves(below, (*path, name)).items()}
+
+
+def used_plugins(config: Config) -> dict[str, str]:
+    """The plug-ins that a configuration names anything of, and those with metrics, with their sources' digests."""
+    used: set[Any] = {*METRICS.plugins()}
+    for index in range(len(config.methods) if PLUGINS else 0):
+        method = config.for_method(index)
+        recipes: Any = MethodEntry.choices()
+        used |= {recipes.plugin(spec.name) for spec in method.recipes}
+        for section in (method.dataset, method.partition, method.model, method.selection):
+            registry: Any = section.choices()
+            used.add(registry.plugin(getattr(section, str(section.choice))))
+    return {plugin.name: plugin.digest for plugin in sorted(used - {None})}
+
+
+def plugin_problems(recorded: Any) -> list[Problem]:
+    """The differences between the plug-ins that a run has recorded and those that are loaded."""
+    if not isinstance(recorded, Mapping):
+        text = (
+            "a configuration never loads code: leave the key out, and name the file with --plugin on the command line"
+        )
+        return [Problem(("plugins",), f"received {received_value(recorded)}; {text}")]
+    problems = []
+    for name, digest in recorded.items():
+        loaded = PLUGINS.get(name)
+        if loaded is None:
+            text = "but no plug-in of this name is loaded; give it with --plugin"
+        elif loaded.digest != digest:
+            text = (
+                f"but the source that is loaded has the digest {loaded.digest}; load the one with which this was "
+                "written, or leave the key plugins out"
+            )
+        else:
+            continue
+        problems.append(Problem(("plugins", str(name)), f"received {received_value(digest)}, {text}"))
+    return problems

@@ -1,16 +1,17 @@
 """The base of all sections of a configuration: checked as a whole, immutable, merged key by key."""
 
+import dataclasses
 import difflib
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Self, get_args
+import importlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar, LiteralString, Self, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model, model_validator
 from pydantic.functional_validators import ModelWrapValidatorHandler
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from fedjax_bal.annotations import names_of, wanted
-from fedjax_bal.config.parameters import documented
+from fedjax_bal.annotations import checkable, documented, names_of, parameters, wanted
 from fedjax_bal.config.problems import KeyPath, Problem, dotted_path, nearest_choices, received_value
 
 SYNONYMS = {"lr": "learning_rate", "epochs": "local_epochs", "steps": "local_steps", "wd": "weight_decay"}
@@ -21,6 +22,8 @@ class Section(BaseModel):
     """A mapping of known keys; frozen, other keys are refused.
 
     Attributes:
+        registry: package and name of the registry with the values of `choice`, imported when it is asked for, as
+            packages below need jax.
         choice: the key whose value decides which other keys are allowed; None for no such key.
         picked: the value of that key that this class is for; None in the class for all values.
         listed: whether it is an entry of a list.
@@ -28,9 +31,16 @@ class Section(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, protected_namespaces=())
 
+    registry: ClassVar[str] = ""
     choice: ClassVar[str | None] = None
     picked: ClassVar[str | None] = None
     listed: ClassVar[bool] = False
+
+    @classmethod
+    def choices(cls) -> Mapping[str, Any]:
+        """What the key `choice` can name; a function's docstring explains the parameters beside its name."""
+        package, _, name = cls.registry.partition(".")
+        return getattr(importlib.import_module(f"fedjax_bal.{package}"), name) if name else {}
 
     @classmethod
     def chosen(cls, value: Mapping[str, Any]) -> "type[Section] | None":
@@ -45,8 +55,9 @@ class Section(BaseModel):
 
     @classmethod
     def common(cls) -> frozenset[str]:
-        """The keys that all choices share."""
-        return frozenset(cls.model_fields)
+        """The keys that all choices share: those of the class that a choice's own class extends."""
+        declared: Any = cls.__base__ if cls.picked else cls
+        return frozenset(declared.model_fields)
 
     @classmethod
     def meanings(cls) -> dict[str, str]:
@@ -61,33 +72,83 @@ class Section(BaseModel):
         kinds = [below, *get_args(below)]  # a section or None too
         return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Section)), None)
 
+    @model_validator(mode="wrap")
+    @classmethod
+    def _checked(cls, value: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        """Checks with the class of the choice, and puts errors into words; those of sections below are in words."""
+        if isinstance(value, Section):
+            return handler(value)
+        if not isinstance(value, Mapping):
+            raise refused(f"received {received_value(value)}, must be a mapping of {', '.join(cls.model_fields)}")
+        kind: Any = cls.chosen(value)
+        if kind is None:  # which parameters an unknown name takes can't be told
+            value = {key: value[key] for key in value if key in cls.common()}
+        elif kind is not cls:
+            return kind.model_validate(value)
+        try:
+            return handler(dict(value))
+        except ValidationError as error:
+            details = [cls._in_words(value, dict(detail)) for detail in error.errors(include_url=False)]
+            raise ValidationError.from_exception_data("", details) from None
+
+    @classmethod
+    def _in_words(cls, value: Mapping[str, Any], detail: dict[str, Any]) -> InitErrorDetails:
+        kind, place, text = detail["type"], detail["loc"], detail["msg"]
+        if kind in ("extra_forbidden", "invalid_key"):
+            return _error("unknown", _unknown_key(cls, str(place[0])), place)
+        if kind in ("refused", "unknown"):
+            return _error(kind, text, place)
+        key = place[0]  # an error within a value is one of the whole value
+        annotation = cls.model_fields[key].rebuild_annotation()
+        if kind == "missing":
+            return _error("refused", f"missing, must be {wanted(annotation)}", (key,))
+        received, names = value.get(key, detail["input"]), names_of(annotation)
+        if names:
+            rule = f"; {nearest_choices(received, names.names(), names.also())}"
+        else:
+            rule = f", must be {wanted(annotation, received)}"
+        return _error("refused", f"received {received_value(received)}{rule}", (key,))
+
+
+def refused(text: str, *place: str) -> ValidationError:
+    """Builds the error that a section's own check raises about a place within the section."""
+    return ValidationError.from_exception_data("", [_error("refused", text, place)])
+
+
+def _error(kind: LiteralString, text: str, place: tuple[str | int, ...]) -> InitErrorDetails:
+    return InitErrorDetails(type=PydanticCustomError(kind, "{text}", {"text": text}), loc=place, input=None)
+
+
+def _unknown_key(owner: type[Section], key: str) -> str:
+    whose = f" for {owner.picked}" if owner.picked else ""
+    space = "; YAML needs a space after the colon" if ":" in key else ""
+    hint = nearest_choices(key, owner.model_fields)
+    if "did you mean" not in hint:  # perhaps a key deeper down is meant
+        places = list(places_of(owner, {}))
+        near = difflib.get_close_matches(key, [str(place[-1]) for place in places], 1, 0.8)
+        meant = SYNONYMS.get(key) or next(iter(near), None)
+        below = [repr(dotted_path(place)) for place in places if place[-1] == meant]
+        hint += f"; did you mean {' or '.join(below)}?" if below else ""
+    return f"unknown key{whose}; {hint}{space}"
+
 
 class Variant(Section):
     """A section with a key, `choice`, whose value decides which parameters are allowed beside it.
 
-    A subclass declares the keys that all its choices share, and says which parameters a name adds.
+    A subclass declares the keys that all its choices share.
 
     Example:
-        >>> from fedjax_bal.config.client_sections import AvailabilitySection
+        >>> from fedjax_bal.config.federation_sections import AvailabilitySection
         >>> AvailabilitySection.model_validate({"name": "bernoulli", "p": 0.5}).parameters
         {'p': 0.5}
     """
 
-    @classmethod
-    def names(cls) -> Sequence[str]:
-        """The valid choices."""
-        raise NotImplementedError
+    choice: ClassVar[str | None] = "name"
 
     @classmethod
     def parameters_of(cls, name: str) -> Mapping[str, Any]:
-        """The fields that a choice adds, as pydantic's `create_model` takes them."""
-        raise NotImplementedError
-
-    @classmethod
-    def function(cls, name: str) -> Callable[..., Any] | None:
-        """The function of a choice, whose docstring explains the parameters; None if there is none."""
-        del name
-        return None
+        """The fields that a choice adds, as pydantic's `create_model` takes them: by default those of its function."""
+        return parameters(cls.choices()[name])
 
     @classmethod
     def chosen(cls, value: Mapping[str, Any]) -> type[Section] | None:
@@ -95,37 +156,82 @@ class Variant(Section):
         if cls.picked:
             return cls
         name = value.get(str(cls.choice), cls.model_fields[str(cls.choice)].default)
-        if name not in cls.names():
+        if not isinstance(name, str) or name not in cls.choices():
             return None
-        return _variant(cls, str(name), tuple(cls.parameters_of(str(name)).items()))
-
-    @classmethod
-    def common(cls) -> frozenset[str]:
-        """The keys that all choices share."""
-        declared = next(c for c in cls.__mro__ if issubclass(c, Variant) and c.picked is None)
-        return frozenset(declared.model_fields)
+        return variant(cls, name, tuple(cls.parameters_of(name).items()))
 
     @property
     def parameters(self) -> dict[str, Any]:
         """The parameters of the choice, without the keys that all choices share."""
         return {key: getattr(self, key) for key in type(self).model_fields if key not in self.common()}
 
-    @model_validator(mode="wrap")
-    @classmethod
-    def _as_chosen(cls, value: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
-        if cls.picked or not isinstance(value, Mapping):
-            return handler(value)
-        chosen = cls.chosen(value)
-        if chosen is None:
-            return handler({key: value[key] for key in value if key in cls.common()})
-        return chosen.model_validate(value)  # type: ignore[return-value]
-
 
 @functools.lru_cache(maxsize=256)
-def _variant(base: type[Variant], name: str, parameters: tuple[tuple[str, Any], ...]) -> type[Variant]:
+def variant(base: type[Section], name: str, parameters: tuple[tuple[str, Any], ...]) -> type[Section]:
+    """The class of a section with the parameters of a choice."""
     made = create_model(f"{base.__name__}_{name}", __base__=base, **dict(parameters))
     made.picked = name
     return made
+
+
+class OptionsSection(Section):
+    """A section with the options of a dataclass, `options_type`, as keys; `option_keys` is the key of each field."""
+
+    option_keys: ClassVar[Mapping[str, str]] = {}
+    options_type: ClassVar[type | None] = None
+
+    @classmethod
+    def meanings(cls) -> dict[str, str]:
+        """The meaning of each key; that of an option comes from the docstring of its dataclass."""
+        texts = documented(cls.options_type)
+        return {key: texts.get(field, "") for field, key in cls.option_keys.items()} | super().meanings()
+
+    def arguments(self, **others: Any) -> dict[str, Any]:
+        """The options by the names of their fields, with some replaced by others."""
+        return {field: getattr(self, key) for field, key in self.option_keys.items()} | others
+
+
+S = TypeVar("S", bound=OptionsSection)
+
+
+def with_options(
+    options: type, names: Mapping[str, str | None] = {}, before: Mapping[str, str] = {}
+) -> Callable[[type[S]], type[S]]:
+    """Gives a section a key for each option of a dataclass, beside the keys that it declares itself.
+
+    Args:
+        options: the dataclass. A field whose key the section declares keeps that declaration; one whose type YAML has
+            no values for gets no key.
+        names: the keys of fields that have another name; None for no key.
+        before: for other keys of the section, the option that they precede; by default they follow all options. The
+            order of keys is part of a configuration's text, by which run folders and checkpoints know it.
+
+    Returns:
+        A decorator of sections.
+    """
+
+    def add(section: type[S]) -> type[S]:
+        keys = {field: names.get(field.name, field.name) for field in dataclasses.fields(options)}
+        added: dict[str, Any] = {
+            key: (kind, field.default)
+            for field, key in keys.items()
+            if key is not None and key not in section.model_fields and (kind := checkable(field.type)) is not None
+        }
+        naming = {"__module__": section.__module__, "__doc__": section.__doc__}
+        made: type[S] = create_model(section.__name__, __base__=section, **naming, **added)
+        made.options_type = options
+        made.option_keys = {field.name: key for field, key in keys.items() if key in made.model_fields}
+
+        # pydantic puts the declared keys first.
+        known, taken = dict(made.model_fields), made.option_keys.values()
+        others = [key for key in known if key not in taken]
+        order = [key for option in taken for key in (*(key for key in others if before.get(key) == option), option)]
+        made.model_fields.clear()
+        made.model_fields.update({key: known[key] for key in dict.fromkeys([*order, *others])})
+        made.model_rebuild(force=True)
+        return made
+
+    return add
 
 
 def check_section(section: type[Section], value: Any, path: KeyPath = ()) -> tuple[Any, list[Problem]]:
@@ -145,8 +251,9 @@ def check_section(section: type[Section], value: Any, path: KeyPath = ()) -> tup
     try:
         return section.model_validate(value), []
     except ValidationError as error:
-        found = [_problem(section, value, dict(detail)) for detail in error.errors(include_url=False)]
-        return None, [problem._replace(path=(*path, *problem.path)) for problem in dict.fromkeys(found)]
+        details = error.errors(include_url=False)
+        found = [Problem((*path, *each["loc"]), each["msg"], unknown=each["type"] == "unknown") for each in details]
+        return None, list(dict.fromkeys(found))
 
 
 def merge_sections(section: type[Section], base: Any, patch: Any) -> Any:
@@ -155,13 +262,11 @@ def merge_sections(section: type[Section], base: Any, patch: Any) -> Any:
     Choosing another name (an optimizer, a partition scheme) drops the parameters of the one before.
 
     Example:
-        >>> from fedjax_bal.config.client_sections import AvailabilitySection
+        >>> from fedjax_bal.config.federation_sections import AvailabilitySection
         >>> merge_sections(AvailabilitySection, {"name": "bernoulli", "p": 0.5}, {"name": "always"})
         {'name': 'always'}
     """
-    if not isinstance(base, Mapping):
-        return base  # wrong where it stands, and told there
-    if not isinstance(patch, Mapping):
+    if not isinstance(base, Mapping) or not isinstance(patch, Mapping):
         return patch
     merged = dict(base)
     if section.choice in patch:
@@ -180,33 +285,24 @@ def without_defaults(section: type[Section], value: Any) -> Any:
         value: its plain value, which may be damaged.
 
     Example:
-        >>> from fedjax_bal.config.client_sections import AvailabilitySection, SelectionSection
+        >>> from fedjax_bal.config.federation_sections import AvailabilitySection, SelectionSection
         >>> without_defaults(SelectionSection, {"name": "uniform", "clients_per_round": 7})
         {'name': 'uniform', 'clients_per_round': 7}
         >>> without_defaults(AvailabilitySection, {"name": "always"})
         {}
     """
-    if not isinstance(value, Mapping):
-        return value
-    own = section.chosen(value) if section.choice and isinstance(value.get(section.choice), str) else section
+    own = section.chosen(value) if isinstance(value, Mapping) else None
     if own is None:
-        return dict(value)
-    pairs = ((key, _unless_default(own, key, item)) for key, item in value.items())
-    kept = {key: item for key, item in pairs if item is not _DEFAULT}
-    named = {section.choice: value[section.choice]} if kept and section.choice in value else {}
-    return {**named, **kept}
-
-
-_DEFAULT = object()
-
-
-def _unless_default(section: type[Section], key: Any, value: Any) -> Any:
-    field, below = section.model_fields.get(key), section.child(key)
-    if field is None:
         return value
-    if not field.is_required() and to_plain(field.get_default(call_default_factory=True)) == value:
-        return _DEFAULT
-    return value if below is None else without_defaults(below, value) or _DEFAULT
+    kept = {}
+    for key, item in value.items():
+        field, below = own.model_fields.get(key), own.child(key)
+        if field and not field.is_required() and to_plain(field.get_default(call_default_factory=True)) == item:
+            continue
+        plain = without_defaults(below, item) if below else item
+        if plain or not below:
+            kept[key] = plain
+    return {section.choice: value[section.choice], **kept} if kept and section.choice in value else kept
 
 
 def choose_variant(section: type[Section], value: Mapping[str, Any], name: Any) -> dict[str, Any]:
@@ -227,29 +323,6 @@ def to_plain(value: Any) -> Any:
     return [to_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def _problem(section: type[Section], value: Any, detail: dict[str, Any]) -> Problem:
-    """Puts an error of pydantic into words; an error within a value is one of the whole value."""
-    place, kind = detail["loc"], detail["type"]
-    words = {
-        "refused": lambda: detail["msg"],
-        "extra_forbidden": lambda: _unknown_key(_section_at(section, value, place[:-1]), place[-1]),
-        "missing": lambda: f"missing, must be {_wanted_at(section, value, place)}",
-        "model_type": lambda: (
-            f"received {received_value(detail['input'])}, must be {_wanted_at(section, value, place)}"
-        ),
-    }
-    if kind in words:
-        return Problem(place, words[kind](), unknown=kind == "extra_forbidden")
-    key, received = _value_at(section, value, place)
-    annotation = _annotation_at(section, value, key)
-    names = names_of(annotation)
-    if names:
-        return Problem(
-            key, f"received {received_value(received)}; {nearest_choices(received, names.names(), names.also())}"
-        )
-    return Problem(key, f"received {received_value(received)}, must be {wanted(annotation, received)}")
-
-
 def places_of(section: type[Section], value: Any, path: KeyPath = ()) -> Iterator[KeyPath]:
     """Yields the paths of all keys below a section, with the parameters of the names that a value chooses."""
     value = value if isinstance(value, Mapping) else {}
@@ -259,55 +332,3 @@ def places_of(section: type[Section], value: Any, path: KeyPath = ()) -> Iterato
         yield (*path, key)
         if below is not None and not below.listed:
             yield from places_of(below, value.get(key), (*path, key))
-
-
-def _unknown_key(owner: type[Section], key: Any) -> str:
-    whose = f" for {owner.picked}" if owner.picked else ""
-    space = "; YAML needs a space after the colon" if ":" in str(key) else ""
-    choices = nearest_choices(key, owner.model_fields)
-    hint = "" if "did you mean" in choices else _hint_below(owner, str(key))
-    return f"unknown key{whose}; {choices}{hint}{space}"
-
-
-def _hint_below(owner: type[Section], key: str) -> str:
-    """Suggests the keys deeper down that are called like an unknown key, or nearly so."""
-    places = list(places_of(owner, {}))
-    meant = SYNONYMS.get(key) or next(iter(difflib.get_close_matches(key, [str(p[-1]) for p in places], 1, 0.8)), None)
-    found = [repr(dotted_path(place)) for place in places if place[-1] == meant]
-    return f"; did you mean {' or '.join(found)}?" if found else ""
-
-
-def _section_at(section: type[Section], value: Any, path: Sequence[Any]) -> type[Section]:
-    here = (section.chosen(value) or section) if isinstance(value, Mapping) else section
-    below = here.child(str(path[0])) if path else None
-    if below is None:
-        return here
-    return _section_at(below, value.get(path[0]) if isinstance(value, Mapping) else None, path[1:])
-
-
-def _value_at(section: type[Section], value: Any, path: Sequence[Any]) -> tuple[KeyPath, Any]:
-    """The path down to the first key that is no section, and the value of that key."""
-    key, *rest = path
-    below = _section_at(section, value, ()).child(str(key))
-    if below is None or not rest or not isinstance(value[key], Mapping):
-        return (key,), value[key]
-    within, found = _value_at(below, value[key], rest)
-    return (key, *within), found
-
-
-def _annotation_at(section: type[Section], value: Any, path: Sequence[Any]) -> Any:
-    return _section_at(section, value, path[:-1]).model_fields[str(path[-1])].rebuild_annotation()
-
-
-def _wanted_at(section: type[Section], value: Any, path: Sequence[Any]) -> str:
-    owner = _section_at(section, value, path[:-1]) if path else section
-    below = owner.child(str(path[-1])) if path else section
-    if below is not None and not below.listed:
-        return f"a mapping of {', '.join(below.model_fields)}"
-    return wanted(_annotation_at(section, value, path))
-
-
-def refused(place: tuple[str, ...], text: str, value: Any) -> ValidationError:
-    """Builds the error that a section's own check raises about the value at a place within the section."""
-    kind = PydanticCustomError("refused", "{text}", {"text": text})
-    return ValidationError.from_exception_data("", [InitErrorDetails(type=kind, loc=place, input=value)])

@@ -20,7 +20,6 @@ from fedjax_bal.config import (
     ConfigError,
     continues,
     differences,
-    is_resolved,
     load_config,
     received_value,
     resolved_yaml,
@@ -410,7 +409,7 @@ class RunFolder:
                 f"{self.path}: its config.yaml can't be read, so nothing in it is touched; choose another with --out "
                 f"({error})"
             ) from error
-        if not is_resolved(file.read_bytes().decode(), here):
+        if file.read_bytes().decode() != resolved_yaml(here):
             raise FolderError(
                 f"{self.path}: its config.yaml was not written by a run, so nothing in the folder is touched; "
                 "choose another with --out"

@@ -2,13 +2,16 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import Annotated
 
 import numpy as np
+from annotated_types import Ge, Gt, Le
 
 from fedjax_bal.selection.draws import generator
 from fedjax_bal.selection.trace import Trace, trace
 from fedjax_bal.validate import is_number, whole_number
 
+Probability = Annotated[float, Gt(0), Le(1)]
 _FEW = 400  # clients per eligible one above which jumping to each draw beats drawing them all
 
 
@@ -68,7 +71,7 @@ def always() -> Presence:
     return Presence()
 
 
-def bernoulli(p: float) -> Presence:
+def bernoulli(p: Probability) -> Presence:
     """Each client is present with the same probability, drawn independently in every round.
 
     In some rounds no client is present, the more often the fewer clients there are. As availability, such a round
@@ -90,7 +93,7 @@ def bernoulli(p: float) -> Presence:
     return Presence((_probability("p", p),))
 
 
-def periodic(p: float, period: int) -> Presence:
+def periodic(p: Probability, period: Annotated[int, Ge(1)]) -> Presence:
     """As `bernoulli`, but each draw is kept for several rounds.
 
     Args:
@@ -113,7 +116,7 @@ def periodic(p: float, period: int) -> Presence:
     return Presence((_probability("p", p),), whole_number("period", period))
 
 
-def clustered(p: Sequence[float] = (0.5, 0.5, 0.3, 0.3, 0.2), period: int = 1) -> Presence:
+def clustered(p: Sequence[Probability] = (0.5, 0.5, 0.3, 0.3, 0.2), period: Annotated[int, Ge(1)] = 1) -> Presence:
     """As `bernoulli`, but client i has the probability `p[i % len(p)]`.
 
     Args:

@@ -6,16 +6,18 @@ import hashlib
 import math
 import os
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
+from annotated_types import Ge, Gt, Le
 
 from fedjax_bal.selection.draws import generator
 from fedjax_bal.selection.tables import positive, read_csv, read_npz, whole
 from fedjax_bal.types import Plan
 from fedjax_bal.validate import finite_number, one_of, switch
 
-LATE = ("partial", "drop")
+Positive = Annotated[float, Gt(0)]
+Late = Literal["partial", "drop"]
 _MOST = 2**31 - 1
 _SLACK = 1 + 1e-9  # factor on a deadline, so that 0.3 seconds at 10 steps per second are 3 steps
 
@@ -105,7 +107,7 @@ class Speed:
         return None if self.table is None else hashlib.sha256(self.table.tobytes()).digest()
 
 
-def constant(steps_per_s: float, deadline: float | None = None, late: str = "partial") -> Speed:
+def constant(steps_per_s: Positive, deadline: Positive | None = None, late: Late = "partial") -> Speed:
     """Gives every client the same speed.
 
     Args:
@@ -124,15 +126,15 @@ def constant(steps_per_s: float, deadline: float | None = None, late: str = "par
 
 
 def uniform(
-    low: float, high: float, deadline: float | None = None, late: str = "partial", per_round: bool = False
+    low: Positive, high: Positive, deadline: Positive | None = None, late: Late = "partial", per_round: bool = False
 ) -> Speed:
     """Draws speeds uniformly from a range.
 
     Args:
         low: the slowest, above 0.
         high: the fastest, at least `low`.
-        deadline: as in `constant`.
-        late: as in `constant`.
+        deadline: seconds that a client has for its work in a round; None for no deadline.
+        late: "partial", a late client does the steps that fit; "drop", it doesn't deliver.
         per_round: draw in each round, rather than once for each client.
 
     Raises:
@@ -147,15 +149,19 @@ def uniform(
 
 
 def lognormal(
-    median: float, sigma: float, deadline: float | None = None, late: str = "partial", per_round: bool = False
+    median: Positive,
+    sigma: Annotated[float, Ge(0), Le(10)],
+    deadline: Positive | None = None,
+    late: Late = "partial",
+    per_round: bool = False,
 ) -> Speed:
     r"""Draws speeds $m e^{\sigma z}$ with z normal: a few devices are far slower than most.
 
     Args:
         median: m, steps per second, above 0.
         sigma: the standard deviation of the logarithm, from 0 to 10.
-        deadline: as in `constant`.
-        late: as in `constant`.
+        deadline: seconds that a client has for its work in a round; None for no deadline.
+        late: "partial", a late client does the steps that fit; "drop", it doesn't deliver.
         per_round: draw in each round, rather than once for each client.
 
     Raises:
@@ -165,14 +171,14 @@ def lognormal(
     return _speed("lognormal", {"median": median, "sigma": sigma}, deadline, late, per_round)
 
 
-def table(file: str | os.PathLike[str], deadline: float | None = None, late: str = "partial") -> Speed:
+def table(file: str | os.PathLike[str], deadline: Positive | None = None, late: Late = "partial") -> Speed:
     """Reads speeds from a file.
 
     Args:
         file: a CSV file with the columns `client,steps_per_s`, a line for each client, counted from 0; or an npz file
             with one array `[clients]`, called `steps_per_s` if the file has several.
-        deadline: as in `constant`.
-        late: as in `constant`.
+        deadline: seconds that a client has for its work in a round; None for no deadline.
+        late: "partial", a late client does the steps that fit; "drop", it doesn't deliver.
 
     Raises:
         ValueError: the file can't be used; the message says where and why.
@@ -212,7 +218,7 @@ def _speed(law: str, numbers: dict[str, float], deadline: float | None, late: st
             raise ValueError(f"{name}: received 0, must be above 0")
     if deadline is not None and deadline != math.inf and finite_number("deadline", deadline) == 0:
         raise ValueError("deadline: received 0, must be above 0; leave it out for none")
-    one_of("late", late, LATE)
+    one_of("late", late, get_args(Late))
     switch("per_round", per_round)
     limit = None if deadline is None or deadline == math.inf else float(deadline)
     return Speed(law, tuple(map(float, numbers.values())), deadline=limit, late=late, per_round=per_round)

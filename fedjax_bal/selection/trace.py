@@ -4,13 +4,14 @@ import dataclasses
 import hashlib
 import os
 from pathlib import Path
+from typing import Literal, get_args
 
 import numpy as np
 
 from fedjax_bal.selection.tables import LARGEST_ARRAY, read_csv, read_npz, whole
 from fedjax_bal.validate import one_of
 
-AT_END = ("repeat", "hold")
+AtEnd = Literal["repeat", "hold"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -63,7 +64,7 @@ class Trace:
         return hashlib.sha256(repr(self.available.shape).encode() + np.packbits(self.available).tobytes()).digest()
 
 
-def trace(file: str | os.PathLike[str], at_end: str = "repeat") -> Trace:
+def trace(file: str | os.PathLike[str], at_end: AtEnd = "repeat") -> Trace:
     r"""Reads the available clients of each round from a file.
 
     Args:
@@ -88,7 +89,7 @@ def trace(file: str | os.PathLike[str], at_end: str = "repeat") -> Trace:
         [[True, False, True], [False, True, False], [True, False, True]]
     """
     path = Path(file)
-    one_of("at_end", at_end, AT_END)
+    one_of("at_end", at_end, get_args(AtEnd))
     if path.suffix == ".npz":
         table = read_npz(path, "available", 2)
         if not ((table == 0) | (table == 1)).all():

@@ -179,7 +179,7 @@ BAD = {
         ],
     ),
     "nothing to prepare": (["labels_47"], ["labels_47 comes with the package"]),
-    "no path": (["npz"], ["command line: path: missing, must be text"]),
+    "no path": (["npz"], ["command line: path: missing, must be the path of a file"]),
     "a wrong option": (["image_folder", "path=a", "side=x"], ["command line: side: received 'x', must be"]),
     "half an option": (["image_folder", "path"], ["received 'path', must be KEY=VALUE"]),
     "an option too many": (["mnist", "path=a"], ["mnist takes no options, received path=a"]),

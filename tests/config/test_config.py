@@ -273,96 +273,47 @@ def test_differences_name_the_keys():
 @pytest.mark.parametrize(
     ("override", "fragments"),
     [
-        (
-            "dataset.name=fashin_mnist",
-            [
-                "dataset.name: received 'fashin_mnist'; allowed: cifar10, cifar100, cinic10, emnist_astraea,",
-                "; did you mean 'fashion_mnist'?",
-            ],
-        ),
+        ("dataset.name=fashin_mnist", ["dataset.name: received 'fashin_mnist';", "; did you mean 'fashion_mnist'?"]),
         ("training.rouns=3", ["training.rouns: unknown key; allowed: batch_size,", "did you mean 'rounds'?"]),
-        ("training.optimizr.momentum=3", ["training.optimizr: unknown key; allowed:", "did you mean 'optimizer'?"]),
         ("trainin.rounds=3", ["trainin: unknown key; allowed: auxiliary, availability,", "did you mean 'training'?"]),
         ("partition.clients=-3", ["partition.clients: received -3, must be an integer of at least 1"]),
         ("partition.clients=3000000000", ["partition.clients: received 3000000000, must be an integer from 1 to 2147"]),
         ("partition.alpha=0.1", ["partition.alpha: unknown key for pathological; allowed: classes_per_client,"]),
         ("partition.classes_per_client=two", ["classes_per_client: received 'two', must be an integer"]),
-        ("partition.scheme=dirichlt", ["partition.scheme: received 'dirichlt'; allowed:", "did you mean 'dirichlet'?"]),
         ("selection.clients_per_round=60", ["clients_per_round: received 60, more clients a round than the 50 of"]),
-        ("selection.clients_per_round=2.5", ["clients_per_round: received 2.5, must be an integer of at least 1"]),
         ("training.rounds=true", ["training.rounds: received true, must be an integer of at least 1"]),
-        ("training.rounds=", ["training.rounds: received null, must be an integer of at least 1"]),
         ("training.drop_last=1", ["training.drop_last: received 1, must be true or false"]),
         ("training=3", ["training: received 3, must be a mapping of rounds, local_epochs, batch_size,"]),
         ("training.optimizer.learning_rate=nan", ["learning_rate: received nan, must be a finite number above 0"]),
-        ("training.optimizer.learning_rate=-inf", ["learning_rate: received -inf, must be a finite number above 0"]),
         ("training.optimizer.learning_rate=1e999", ["learning_rate: received inf, must be a finite number above 0"]),
-        ("training.optimizer.learning_rate=fast", ["learning_rate: received 'fast', must be a finite number above 0"]),
         ("training.optimizer.momentum=1", ["momentum: received 1, must be a finite number of at least 0 and below 1"]),
-        ("training.optimizer.decay=1.1", ["decay: received 1.1, must be a finite number above 0 and of at most 1"]),
-        ("training.optimizer.name=sdg", ["training.optimizer.name: received 'sdg'; allowed:", "did you mean 'sgd'?"]),
         ("training.local_steps=3", ["local_steps: received 3 beside local_epochs=1; set one of the two to null, or"]),
         ("training.local_epochs=null", ["training.local_epochs: missing, must be an integer of at least 1, or local_"]),
         ("lr=1e-50", ["learning_rate: received 1e-50, must be a finite number that is not 0 in 32 bits"]),
         ("training.optimizer.clip_value=1e-40", ["clip_value: received 1e-40", "0 in 32 bits", ", or null"]),
         ("sweep=[{lr: [0.1, 1]}]", ["sweep: the axes of a sweep are read from its file", "fedjax-bal sweep FILE"]),
-        ("training.optimizer.clip_norm=0", ["clip_norm: received 0, must be a finite number above 0, or null"]),
         ("training.optimizer.schedule={name: cosine}", ["optimizer.schedule.length: missing, must be an integer"]),
         ("training.optimizer.schedule={name: step, every: 0}", ["schedule: refused by step: every: received 0, must"]),
         ("training.optimizer.schedule.name=cosin", ["schedule.name: received 'cosin'; allowed:", "did you mean 'cosi"]),
         ("training.server_optimizer.step_schedule=2", ["server_optimizer.step_schedule: unknown key for sgd; allowed"]),
         ("speed={name: constant, steps_per_s: 0}", ["speed.steps_per_s: received 0, must be a finite number above 0"]),
-        ("speed.deadline=2", ["speed.deadline: unknown key for unlimited; allowed: name"]),
         ("delivery={name: trace}", ["delivery.file: missing, must be the path of a file"]),
-        (
-            "model.convolution=quick",
-            ["model.convolution: received 'quick'; allowed: auto, builtin, fast, onednn, plain"],
-        ),
-        ("availability.p=0", ["availability.p: received 0, must be a finite number above 0 and of at most 1"]),
-        ("delivery.p=0.5", ["delivery.p: unknown key for always; allowed: name"]),
         ("evaluation.target_accuracy=60", ["received 60, must be a finite number above 0 and of at most 1, or null"]),
-        ("execution.strategy=vmapp", ["execution.strategy: received 'vmapp'; allowed: auto, debug, map, vmap; did"]),
         ("execution.devices=0", ["execution.devices: received 0, must be auto, or an integer from 1 to 1024"]),
-        ("execution.chunk=all", ["execution.chunk: received 'all', must be auto, or an integer of at least 1"]),
-        (
-            "execution.precision=float16",
-            ["execution.precision: received 'float16'; allowed: bfloat16, float32, tensorfloat32; did you"],
-        ),
-        (
-            "execution.client_memory=tape",
-            ["execution.client_memory: received 'tape'; allowed: auto, device,"],
-        ),
+        ("execution.precision=float16", ["execution.precision: received 'float16'; allowed: bfloat16, float32,"]),
         ("name=a/b", ["name: received 'a/b', must be a name of letters, digits,"]),
-        ("name=..", ["name: received '..', must be a name"]),
         ("name=2024", ["name: received 2024, must be a name"]),
-        (
-            "seeds=[0, 0]",
-            [
-                "seeds: received [0, 0], must be a count",
-                "or a list, not empty, without repetition, each item an integer",
-            ],
-        ),
-        ("seeds=[true]", ["seeds: received [True], must be a count"]),
+        ("seeds=[0, 0]", ["seeds: received [0, 0], must be a count", "or a list, not empty, without repetition, each"]),
         ("seeds=[-1]", ["seeds: received [-1], must be a count", "an integer from 0 to 4294967295"]),
         ("seeds=0", ["seeds: received 0, must be a count from 1 to 1000 (3 for [0, 1, 2]), or a list"]),
-        (
-            "partition_seeds=1001",
-            ["received 1001, must be a count from 1 to 1000 (3 for [0, 1, 2]), or a list", "or null"],
-        ),
+        ("partition_seeds=1001", ["received 1001, must be a count from 1 to 1000 (3 for [0, 1, 2]), or a", "or null"]),
         ("methods=[]", ["methods: received [], must be a list, not empty, each item a recipe's name or a mapping"]),
         ("methods=[3]", ["methods.0: received 3, must be a recipe's name or a mapping with the key recipe"]),
-        (
-            "methods=[{mu: 3}]",
-            ["methods.0.recipe: missing; allowed: astraea, balanced_softmax, balancefl, cbfl, ccvr, class_balanced,"],
-        ),
+        ("methods=[{mu: 3}]", ["methods.0.recipe: missing; allowed: astraea, balanced_softmax, balancefl, cbfl,"]),
         ("methods.1.recipe=fedavgg", ["methods.1.recipe: received 'fedavgg'; allowed:", "did you mean 'fedavg'?"]),
         ("methods.0.mu=0.2", ["methods.0.mu: unknown key; recipe fedavg takes: nothing; or name, dataset, partition"]),
-        (
-            "methods.2.epsilom=0.2",
-            ["methods.2.epsilom: unknown key; recipe rebafl takes: carry, epsilon,", "'epsilon'?"],
-        ),
+        ("methods.2.epsilom=0.2", ["methods.2.epsilom: unknown key; recipe rebafl takes: carry,", "'epsilon'?"]),
         ("methods.2.trainin={}", ["methods.2.trainin: unknown key", "did you mean 'training'?"]),
-        ("methods.2.mu=strong", ["methods.2.mu: received 'strong', must be a finite number"]),
         ("methods.2.mu=-1", ["methods.2.mu: received -1, must be a finite number of at least 0"]),
         ("methods.2.prototypes=all", ["methods.2.prototypes: received 'all'; allowed: global_only, local_override"]),
         ("methods.1.name=fedavg", ["methods.1.name: received 'fedavg', already the name of methods.0"]),
@@ -372,21 +323,13 @@ def test_differences_name_the_keys():
         ("methods.0.recipe=[fedavg, 3]", ["methods.0.recipe.1.name: received 3; allowed:"]),
         ("methods.0.recipe=[{name: fedprox, nu: 1}]", ["methods.0.recipe.0.nu: unknown key; recipe fedprox takes: mu"]),
         ("methods.0.recipe=[scaffold, scaffold]", ["methods.0.recipe: received ['scaffold', 'scaffold']: combine: "]),
-        (
-            "methods.1.training.optimizer.momentum=2",
-            ["methods.1.training.optimizer.momentum: received 2, must be a finite number of at least 0 and below 1"],
-        ),
-        ("methods.1.training={rouns: 2}", ["methods.1.training.rouns: unknown key;", "did you mean 'rounds'?"]),
+        ("methods.1.training.optimizer.momentum=2", ["methods.1.training.optimizer.momentum: received 2, must be a"]),
         ("methods.1.training=3", ["methods.1.training: received 3, must be a mapping of rounds"]),
-        (
-            "methods.1.selection={clients_per_round: 70}",
-            ["methods.1.selection.clients_per_round: received 70, more clients a round than the 50"],
-        ),
+        ("methods.1.selection={clients_per_round: 70}", ["methods.1.selection.clients_per_round: received 70, more"]),
         ("methods.7.mu=1", ["methods.7.mu: received '7' as a position in methods; allowed: 0 to 3"]),
         ("methods.rebafl.mu=1", ["received 'rebafl' as a position in methods; allowed: 0 to 3"]),
         ("name.first=1", ["name.first: name is 'absent_clients', which has no keys"]),
         ("rounds", ["received 'rounds', must be dotted.path=VALUE, for instance training.rounds=30"]),
-        ("=3", ["received '=3', must be dotted.path=VALUE"]),
         ("training..rounds=3", ["received 'training..rounds=3', must be dotted.path=VALUE"]),
         ("training.rounds=[1", ["training.rounds: line 1, column 3: expected ',' or ']'"]),
         (".".join("a" * 30) + "=1", ["must be dotted.path=VALUE"]),
@@ -733,18 +676,6 @@ def mutated(path, value, how):
     return sheet
 
 
-@FUZZ
-@given(st.text(alphabet=st.sampled_from("ab1.:-?{}[],&*!|>'\"%@#~ \n\t\\ué"), max_size=40))
-def test_random_text(write, text):
-    config_or_error(write(text))
-
-
-@FUZZ
-@given(st.binary(max_size=60))
-def test_random_bytes(write, content):
-    config_or_error(write(content))
-
-
 @pytest.mark.slow
 @FEWER
 @given(st.sampled_from(PATHS), VALUES, st.sampled_from(["replace", "remove", "rename"]))
@@ -761,14 +692,6 @@ def test_random_overrides(write, changes):
     config = config_or_error(None, overrides)
     if config is not None:
         assert reloaded(config, write) == config
-
-
-@pytest.mark.slow
-@FUZZ
-@given(st.text(max_size=20))
-def test_random_override_text(text):
-    config_or_error(None, [text])
-    config_or_error(None, ["training." + text])
 
 
 @FUZZ
@@ -824,7 +747,7 @@ def test_later_overrides_win_and_choices_come_before_the_parameters_beside_them(
             "{name: emnist}",
             "did you mean 'emnist_astraea' or 'emnist_balanced' or 'emnist_byclass' or 'emnist_bymerge'",
         ),
-        ("{name: npz}", "dataset.path: missing, must be text"),
+        ("{name: npz}", "dataset.path: missing, must be the path of a file or folder"),
         ("{name: npz, path: a.npz, side: 3}", "dataset.side: unknown key for npz; allowed: mean, name, path, std"),
         ("{name: image_folder, path: a, channels: x}", "dataset.channels: received 'x', must be an integer"),
         ("{name: mnist, path: a}", "dataset.path: unknown key for mnist; allowed: mean, name, std"),

@@ -1,13 +1,12 @@
-"""The sections of a configuration on the data set, its partition, and the model."""
+"""The sections of a configuration on the federation: data set, partition and model, and its clients."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, MinLen
 from pydantic import model_validator
 
-from fedjax_bal.annotations import Count, Natural, Number, OneOf, Positive, Readable, Seed
-from fedjax_bal.config.parameters import parameters
+from fedjax_bal.annotations import Count, Natural, Number, OneOf, Positive, Readable, Seed, parameters
 from fedjax_bal.config.sections import Section, Variant, refused
 
 ALL_CLIENTS: Literal["all"] = "all"
@@ -26,16 +25,9 @@ class DatasetSection(Variant):
             A data set of the user's own files has a path, and the arguments of its reader.
     """
 
-    choice: ClassVar[str | None] = "name"
+    registry: ClassVar[str] = "data.DATASETS"
 
-    name: Annotated[str, OneOf(lambda: DatasetSection.names())] = "fashion_mnist_small"
-
-    @classmethod
-    def names(cls) -> Sequence[str]:
-        """The names of the data sets."""
-        from fedjax_bal.data import DATASETS
-
-        return tuple(DATASETS)
+    name: Annotated[str, OneOf(lambda: DatasetSection.choices())] = "fashion_mnist_small"
 
     @classmethod
     def parameters_of(cls, name: str) -> Mapping[str, Any]:
@@ -61,9 +53,10 @@ class PartitionSection(Variant):
         imbalance_order: which class is the largest, see there.
     """
 
+    registry: ClassVar[str] = "data.SCHEMES"
     choice: ClassVar[str | None] = "scheme"
 
-    scheme: Annotated[str, OneOf(lambda: PartitionSection.names(), lambda: PartitionSection.other_names())]
+    scheme: Annotated[str, OneOf(lambda: PartitionSection.choices(), lambda: PartitionSection.aliases())]
     clients: Count | Literal["all"] = 20
     seed: Seed = 0
     imbalance_factor: Annotated[Number, Ge(1)] = 1.0
@@ -71,14 +64,7 @@ class PartitionSection(Variant):
     imbalance_order: Literal["label", "frequency", "random"] = "label"
 
     @classmethod
-    def names(cls) -> Sequence[str]:
-        """The partition schemes."""
-        from fedjax_bal.data import SCHEMES
-
-        return tuple(SCHEMES)
-
-    @classmethod
-    def other_names(cls) -> dict[str, str]:
+    def aliases(cls) -> dict[str, str]:
         """The scheme of each alias."""
         from fedjax_bal.data import ALIASES
 
@@ -96,9 +82,7 @@ class PartitionSection(Variant):
             return value
         key = contradicted_parameter(value)
         if key is not None:
-            raise refused(
-                (key,), f"received {value[key]!r}, which the scheme's name says already; leave it out", value[key]
-            )
+            raise refused(f"received {value[key]!r}, which the scheme's name says already; leave it out", key)
         return _with_scheme(value)
 
     @property
@@ -113,18 +97,11 @@ class PartitionSection(Variant):
         return None if self.clients == ALL_CLIENTS else self.clients
 
     @classmethod
-    def function(cls, name: str) -> Callable[..., Any]:
-        """The function of a scheme."""
-        from fedjax_bal.data import SCHEMES
-
-        return SCHEMES[name]
-
-    @classmethod
     def parameters_of(cls, name: str) -> Mapping[str, Any]:
         """The parameters of a scheme."""
         from fedjax_bal.data import FROM_DATASET, takes_owners
 
-        own = parameters(cls.function(name), skip=("rng", "labels", "num_clients", *FROM_DATASET))
+        own = parameters(cls.choices()[name], skip=("rng", "labels", "num_clients", *FROM_DATASET))
         return {**own, "clients": (Count | Literal["all"], ALL_CLIENTS) if takes_owners(name) else (Count, 20)}
 
 
@@ -149,7 +126,7 @@ def _alias(value: Mapping[str, Any]) -> Any:
     from fedjax_bal.data import resolve
 
     name = value.get("scheme")
-    return resolve(name) if isinstance(name, str) and name not in PartitionSection.names() else None
+    return resolve(name) if isinstance(name, str) and name not in PartitionSection.choices() else None
 
 
 class AuxiliarySection(Section):
@@ -177,17 +154,10 @@ class ModelSection(Variant):
             of a CPU.
     """
 
-    choice: ClassVar[str | None] = "name"
+    registry: ClassVar[str] = "models.MODELS"
 
-    name: Annotated[str, OneOf(lambda: ModelSection.names())] = "mlp"
+    name: Annotated[str, OneOf(lambda: ModelSection.choices())] = "mlp"
     convolution: Literal["auto", "fast", "builtin", "onednn", "plain"] = "auto"
-
-    @classmethod
-    def names(cls) -> Sequence[str]:
-        """The names of the models."""
-        from fedjax_bal.models import MODELS
-
-        return tuple(MODELS)
 
     @classmethod
     def parameters_of(cls, name: str) -> Mapping[str, Any]:
@@ -197,3 +167,67 @@ class ModelSection(Variant):
         return {
             key: (Annotated[Any, Readable(*option.allowed)], option.default) for key, option in options(name).items()
         }
+
+
+class SelectionSection(Variant):
+    """How clients are selected.
+
+    Attributes:
+        name: one of `fedjax_bal.selection.SELECTORS`; its parameters stand beside it. A recipe with a selector of its
+            own (astraea, flcir) uses that where this is `uniform`. Updates are averaged by number of samples; after
+            `by_size` and `power_of_choice`, which draw clients so, plainly.
+        clients_per_round: the cohort's size; all available clients where these are fewer. By default 10, or all
+            clients where there are fewer.
+    """
+
+    registry: ClassVar[str] = "selection.SELECTORS"
+
+    name: Annotated[str, OneOf(lambda: SelectionSection.choices())] = "uniform"
+    clients_per_round: Count = 10
+
+    @classmethod
+    def parameters_of(cls, name: str) -> Mapping[str, Any]:
+        """The parameters of a selector, without those that the federation gives."""
+        from fedjax_bal.selection import FROM_FEDERATION
+
+        return parameters(cls.choices()[name], skip=("clients_per_round", *FROM_FEDERATION))
+
+
+class AvailabilitySection(Variant):
+    """The clients that can be selected in a round.
+
+    Attributes:
+        name: `always`; `bernoulli`: each client with probability p, in some rounds none; `periodic`: the same, redrawn
+            every `period` rounds; `clustered`: client i with the i-th probability of the list p, which repeats;
+            `trace`: read from a file, see `fedjax_bal.selection.trace`. A round without clients trains nothing.
+    """
+
+    registry: ClassVar[str] = "selection.AVAILABILITY"
+
+    name: Annotated[str, OneOf(lambda: AvailabilitySection.choices())] = "always"
+
+
+class DeliverySection(Variant):
+    """The clients that send their update back.
+
+    Attributes:
+        name: `always`; `bernoulli`: each selected client with probability p; `trace`: read from a file.
+    """
+
+    registry: ClassVar[str] = "selection.DELIVERY"
+
+    name: Annotated[str, OneOf(lambda: DeliverySection.choices())] = "always"
+
+
+class SpeedSection(Variant):
+    """How fast clients compute, and how late clients are handled.
+
+    Attributes:
+        name: `unlimited`, time plays no role; `constant`, `uniform` or `lognormal`, the distribution of local steps a
+            second; `file`, read from a file. Beside it stand `deadline`, the seconds of a round, null for none, and
+            `late`: `partial`, a client that would take longer does the steps that fit; `drop`, it doesn't deliver.
+    """
+
+    registry: ClassVar[str] = "selection.SPEEDS"
+
+    name: Annotated[str, OneOf(lambda: SpeedSection.choices())] = "unlimited"
