@@ -57,14 +57,13 @@ def run_command(
     """
     from fedjax_bal.contrib.trackers import Mirror, tracked_runs
     from fedjax_bal.engine.processes import processes
-    from fedjax_bal.experiments import Runner, Stopped
-    from fedjax_bal.experiments import display as progress
+    from fedjax_bal.experiments import Progress, Runner, Stopped
     from fedjax_bal.runs import RemoteFiles, RunFolder
 
     first = processes().first
     folder = RunFolder(path, None if first else RemoteFiles(path))
     with folder.claimed(config), show.progress(shown=first) as console:
-        display, compiled = progress.choose(console, plain=show.plain), count_compiled_programs()
+        display, compiled = Progress(console, plain=show.plain), count_compiled_programs()
         keep_compiled_programs(display.note)
         options: Any = {"data_dir": data_dir, "devices": devices, "fresh": fresh}
         options["detail"] = show.detail(display.note)

@@ -1,8 +1,8 @@
 """From a configuration to trained simulations: runs and sweeps."""
 
-from fedjax_bal.experiments import display
 from fedjax_bal.experiments.backends.ray.backend import RayBackend
 from fedjax_bal.experiments.backends.ray.connection import connected
+from fedjax_bal.experiments.display import Progress
 from fedjax_bal.experiments.environment import device_name, numeric_settings, versions
 from fedjax_bal.experiments.loaded_run import LoadedRun, load_run
 from fedjax_bal.experiments.plan import load_sweep

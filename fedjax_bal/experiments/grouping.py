@@ -27,11 +27,6 @@ class SweepBatch(NamedTuple):
     tasks: tuple[SweepRun, ...]
 
     @property
-    def rounds(self) -> int:
-        """Rounds left to do, summed over its runs."""
-        return sum(task.simulation.rounds - task.round for task in self.tasks)
-
-    @property
     def state_bytes(self) -> int:
         """Bytes that the states of all its runs take on the devices."""
         return len(self.tasks) * size_in_bytes(self.tasks[0].simulation.state_shapes().state)

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from fedjax_bal.config import Config, to_plain
 from fedjax_bal.experiments.axes import Axis
-from fedjax_bal.experiments.display.tally import duration
+from fedjax_bal.experiments.display import duration
 from fedjax_bal.experiments.estimate import estimate
 from fedjax_bal.experiments.grouping import SweepBatch, SweepRun, batch_runs
 from fedjax_bal.experiments.plan import Point, Sweep, short_keys, shown

@@ -5,7 +5,7 @@ import json
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import numpy as np
@@ -124,12 +124,13 @@ class Runner:
             Stopped: `should_stop` returned True.
         """
         starts = self.resume()
-        self.display.start(
-            [method.name for method in self.config.methods],
-            self.config.seeds,
-            {method.name: method.training.rounds for method in self.comparison.methods},
-            self.folder.path,
-        )
+        units: dict[Hashable, tuple[str, int]] = {
+            state.key: (state.title, self.comparison.methods[index].training.rounds)
+            for (index, _), state in self.states.items()
+        }
+        methods, seeds, rounds = len(self.config.methods), len(self.config.seeds), sum(own for _, own in units.values())
+        count = f"{methods} method{'s' * (methods > 1)} x {seeds} seed{'s' * (seeds > 1)}"
+        self.display.start(units, headline=f"{count}, {rounds} rounds in all, into {self.folder.path}")
         try:
             waiting = deque()
             for run, saved in starts.items():
@@ -164,7 +165,7 @@ class Runner:
             if task.round:
                 self.display.note(f"{state.title}: going on after round {task.round}")
             if not task.simulation.compile_s:
-                self.display.compiling(state.method)
+                self.display.compiling(state.key)
         elif isinstance(event, BuiltBatch):
             if self.detail:
                 self.detail(program_line(state.title, event))
@@ -303,7 +304,7 @@ class Runner:
         """Does what follows a run's last round."""
         state = self.states[run]
         if snapshot.round < self.comparison.simulation(run).rounds:
-            self.display.ended(state.method, state.seed)
+            self.display.ended(state.key)
         self.conclusion.conclude(run, snapshot)
         state.concluded = True
 
@@ -366,7 +367,7 @@ class Runner:
         """Shows a run's progress on the display."""
         state = self.states[run]
         accuracy = state.lines[-1]["test_accuracy"] if state.lines else None
-        self.display.advance(state.method, state.seed, round, accuracy, pace)
+        self.display.advance(state.key, round, pace, accuracy)
 
     def summarise(self, run: tuple[int, int]) -> dict[str, Any]:
         """A run's entry in the summary."""

@@ -39,6 +39,11 @@ class RunState:
     unwritten_s: float = 0.0  # seconds of training since the last line
 
     @property
+    def key(self) -> tuple[str, int]:
+        """The name of the method, and the seed."""
+        return self.method, self.seed
+
+    @property
     def title(self) -> str:
         """The run in words."""
         return f"{self.method}, seed {self.seed}"

@@ -11,7 +11,7 @@ import numpy as np
 from fedjax_bal.config import Config, MethodConfig
 from fedjax_bal.data import extra_bytes
 from fedjax_bal.engine.host import DispatchResult, Simulation
-from fedjax_bal.experiments.display.tally import duration
+from fedjax_bal.experiments.display import duration
 from fedjax_bal.experiments.saved_runs import RunState
 from fedjax_bal.experiments.setup import Comparison
 from fedjax_bal.metrics import RunHistory, rank_correlations, summarise_run

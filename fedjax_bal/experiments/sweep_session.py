@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.console import Console
 
-from fedjax_bal.experiments.display.sweep import SweepProgress
+from fedjax_bal.experiments.display import Progress
 from fedjax_bal.experiments.outline import batch_title, sweep_outline
 from fedjax_bal.experiments.plan import Sweep
 from fedjax_bal.experiments.preview import place_of_results
@@ -39,7 +39,7 @@ def run_sweep(
     Returns:
         The rows of the table, and whether the user stopped it.
     """
-    display = SweepProgress(console, plain=plain)
+    display = Progress(console, plain=plain)
     if dry_run:
         folder.check_owner(sweep.text, sweep.configs)
     else:
@@ -55,8 +55,8 @@ def run_sweep(
         if dry_run:
             display.note(place_of_results(folder))
             return [], False
-        titles = [batch_title(sweep, own) for own in work.batches]
-        display.start(titles, [own.rounds // len(own.tasks) for own in work.batches])
+        titles = ((batch_title(sweep, batch), batch.tasks[0].simulation.rounds) for batch in work.batches)
+        display.start(dict(enumerate(titles)), "batches")
         table, stopped, began = ResultsTable(sweep, folder, work), False, time.monotonic()
         try:
             work.run(table.update)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from fedjax_bal.config import check_methods
 from fedjax_bal.experiments.backends.local import LocalBackend
-from fedjax_bal.experiments.display.sweep import Silent, SweepProgress
+from fedjax_bal.experiments.display import Progress
 from fedjax_bal.experiments.grouping import SweepBatch, SweepRun, batch_runs
 from fedjax_bal.experiments.outline import program_line
 from fedjax_bal.experiments.plan import Point, Sweep
@@ -71,7 +71,7 @@ class SweepWork:
         self,
         sweep: Sweep,
         folder: SweepFolder,
-        display: SweepProgress,
+        display: Progress,
         claims: contextlib.ExitStack,
         *,
         data_dir: str | os.PathLike | None = None,
@@ -131,7 +131,7 @@ class SweepWork:
             folder.check(point.config)
         else:
             self._claims.enter_context(folder.claimed(point.config))
-        display = Silent(lambda text: self.display.note(f"{point.label}: {text}"))
+        display = Progress(self.display.console, plain=True, prefix=f"{point.label}: ")  # never started
         runner = Runner(point.config, folder, display, inputs=inputs)
         runner.recall_failures()
         tasks = []
@@ -194,6 +194,7 @@ class SweepWork:
             self.display.compiling(number)
         elif isinstance(event, BuiltBatch):
             self.costs.append(BatchCosts(batch, Cost(event.compile_s), event.device_bytes))
+            self.display.advance(number, batch.tasks[0].round, 0.0)
             if self.detail:
                 self.detail(program_line(self.title_of(batch), event))
         elif isinstance(event, StepResult):
@@ -201,7 +202,9 @@ class SweepWork:
             costs.cost = costs.cost.after(event.seconds, event.results.values())
             pace = sum(result.client_updates for result in event.results.values()) / event.seconds
             # A batch that was halved or resumed is shown as a part of the one that was announced.
-            self.display.advance(number, event.round - self.batches[number].tasks[0].round, pace)
+            self.display.advance(number, event.round, pace)
+            if len(event.ended) == len(event.results) and event.round < batch.tasks[0].simulation.rounds:
+                self.display.ended(number)
 
     def title_of(self, batch: SweepBatch) -> str:
         """The first run of a batch, and the number of the others."""

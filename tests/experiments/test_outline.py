@@ -6,7 +6,7 @@ import numpy as np
 
 from fedjax_bal.experiments import estimate
 from fedjax_bal.experiments.axes import Axis
-from fedjax_bal.experiments.display.tally import duration, percent
+from fedjax_bal.experiments.display import duration
 from fedjax_bal.experiments.grouping import _for_all
 from fedjax_bal.experiments.outline import _listed, _values
 from fedjax_bal.experiments.plan import Point, short_keys
@@ -29,8 +29,7 @@ def test_batches_leave_no_place_idle():
     assert (_for_all(3, [20], [20]), _for_all(4, [20, 2], [20, 2]), _for_all(9, [2], [2])) == ([9], [9, 2], [1])
 
 
-def test_shares_and_times_in_words():
-    assert (percent(0.1234), percent(None)) == ("12.3%", "-")
+def test_times_in_words():
     assert (duration(75), duration(3675), duration(None)) == ("1:15", "1:01:15", "-:--")
 
 
