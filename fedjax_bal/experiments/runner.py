@@ -373,7 +373,7 @@ class Runner:
         """A run's entry in the summary."""
         config, simulation = self.comparison.methods[run[0]], self.comparison.simulation(run)
         personalised, leaks = self.folder.read_personalised(*run), self.folder.read_leaks(*run)
-        return summarise_state(self.states[run], config, simulation, personalised, leaks, len(self.states))
+        return summarise_state(self.states[run], config, simulation, personalised, leaks)
 
     def _write_metrics(self) -> None:
         self.folder.write_metrics([line for state in self.states.values() for line in state.lines])

@@ -33,6 +33,7 @@ from fedjax_bal.runs.checksums import SUMS
 from fedjax_bal.runs.output_files import PUT_BACK, START_OVER, FolderError, OutputFiles, unreadable
 from fedjax_bal.runs.record import (
     LARGEST_CONFUSION,
+    LARGEST_METRICS,
     RunRecord,
     check_readable,
     missing_plugins,
@@ -49,7 +50,6 @@ _CONFUSION, _NPY_HEADER = "confusion.npz", 128  # bytes of NumPy's header of an 
 _REPORT = "report.html"
 _COMPARISON = "comparison.html"
 _EXECUTION, _FORMAT = "execution.json", 1
-_LARGEST_METRICS = 2**32
 _RUN = "method-{}-seed-{}"
 SHEET, POINTS = "sweep.yaml", "points"
 """The file that makes a folder a sweep's, and the folder in it with those of its points."""
@@ -203,7 +203,7 @@ class RunFolder:
         """
         self.files.check_sums(_METRICS)
         try:
-            content = self.files.read(_METRICS, _LARGEST_METRICS)
+            content = self.files.read(_METRICS, LARGEST_METRICS)
         except FileNotFoundError:
             return []
         except OSError as error:
@@ -329,7 +329,7 @@ class RunFolder:
         config, text = read_config(self.path / _CONFIG)
         summary = read_summary(self.path / _SUMMARY)
         classes = len(summary["class_names"])
-        lines, left_out = read_metrics(self.path / _METRICS, classes)
+        lines = read_metrics(self.path / _METRICS, classes)
         first: dict[str, int] = {}
         for run in summary["runs"]:
             first.setdefault(run["method"], run["seed"])
@@ -344,7 +344,7 @@ class RunFolder:
         files = {name: file for name, file in files.items() if file.is_file()}
         self.files.check_sums(*(file.relative_to(self.path).as_posix() for file in files.values()))
         pictures = {name: read_pictures(file, classes) for name, file in files.items()}
-        return RunRecord(config, text, lines, summary, pictures, left_out)
+        return RunRecord(config, text, lines, summary, pictures)
 
     def _mapping(self, name: str, note: Callable[[str], object] = lambda text: None) -> dict[str, Any] | None:
         found = self.files.read_json(name, note)
@@ -468,4 +468,4 @@ def _check_resumable(line: Any) -> None:
         ResumableLine.model_validate(line)
     except ValidationError as error:
         expected, received = misfit(error)
-        raise ValueError(f"expected {expected}; received {received_value(received)}") from error
+        raise ValueError(f"{expected}; received {received_value(received)}") from error

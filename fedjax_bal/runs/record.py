@@ -5,25 +5,22 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from pydantic import ValidationError
 
 from fedjax_bal.config import LARGEST_YAML, ConfigError, parse_yaml, received_value
-from fedjax_bal.files import open_file, parse_json, read_bytes
+from fedjax_bal.files import parse_json, read_bytes
 from fedjax_bal.registry import PLUGINS
 from fedjax_bal.runs.output_files import LARGEST_FILE, FolderError, unreadable
 from fedjax_bal.runs.schema import MetricLine, SummaryFile, misfit
 
-MOST_LINES = 50_000
-"""More lines of metrics are thinned out: a page can't show more, and each takes two to three kilobytes of memory."""
-
 LARGEST_CONFUSION = 2**31
 """Bytes of all confusion matrices of a folder, enough for 1,700 runs with 50,000 test images each."""
 
+LARGEST_METRICS = 2**32  # bytes
 _LARGEST_PICTURES = 2**28  # bytes of all arrays of a file
-_LONGEST_LINE = 2**26  # bytes
 _LARGEST_SHOWN = 10**100
 _DEEPEST = 20
 _AGAIN = "put back a copy of it; without one, `fedjax-bal run` with --fresh starts over"
@@ -38,7 +35,6 @@ class RunRecord(NamedTuple):
     summary: dict[str, Any]
     # The first seed's UInt8[c, S, H, W, K] by name, real ones too, of methods that have learnt to make images.
     pictures: Mapping[str, Mapping[str, np.ndarray]] = MappingProxyType({})
-    left_out: int = 0  # lines of a very long metrics.jsonl that were thinned out
 
 
 @contextlib.contextmanager
@@ -56,7 +52,7 @@ def _reading(path: Path, line: int | None = None) -> Iterator[None]:
         text = str(error).removeprefix(f"{path}: ")
         if isinstance(error, ValidationError):
             expected, received = misfit(error)
-            text = f"expected {expected}; received {_shown(received)}"
+            text = f"{expected}; received {_shown(received)}"
         place = path if line is None else f"{path}, line {line}"
         raise FolderError(f"{place}: {text}; the file is damaged: {_AGAIN}") from error
 
@@ -106,37 +102,23 @@ def read_summary(path: Path) -> dict[str, Any]:
         return SummaryFile.model_validate(summary, context={"classes": classes}).model_dump()
 
 
-def read_metrics(path: Path, classes: int) -> tuple[list[dict[str, Any]], int]:
-    """The lines of metrics, without a last one that was cut off, and how many were left out of very many.
-
-    Of two lines for the same run and round the later one counts. Of more than `MOST_LINES` lines every second, third,
-    ... of each run is kept, and its last one; the bytes sent in those left out are added to the next one.
-    """
-    with _reading(path), open_file(path) as stream:
-        stride = -(-sum(1 for _ in _raw_lines(stream)) // MOST_LINES)
-        stream.seek(0)
-        held: dict[tuple[str, int, int], dict[str, Any]] = {}
-        last: dict[tuple[str, int], tuple[int, dict[str, Any]]] = {}
-        left_out = 0
-        for number, raw in enumerate(_raw_lines(stream), 1):
-            line = _read_line(path, number, raw, classes)
-            if line is None:
-                continue
-            run = line["method"], line["seed"]
-            count, before = last.get(run, (0, line))
-            if count % stride and before["round"] != line["round"]:
-                for key in ("bytes_up", "bytes_down"):
-                    known = None not in (before.get(key), line.get(key))
-                    line[key] = before[key] + line[key] if known else None
-                del held[(*run, before["round"])]
-                left_out += 1
-            held[(*run, line["round"])] = line
-            last[run] = count + 1, line
-        return list(held.values()), left_out
-
-
-def _raw_lines(stream: BinaryIO) -> Iterator[bytes]:
-    return iter(lambda: stream.readline(_LONGEST_LINE + 1), b"")
+def read_metrics(path: Path, classes: int) -> list[dict[str, Any]]:
+    """The lines of metrics, without a last one that was cut off; of two lines for a run and round the later one."""
+    held: dict[tuple[str, int, int], dict[str, Any]] = {}
+    with _reading(path):
+        texts = read_bytes(path, LARGEST_METRICS).split(b"\n")
+    for number, text in enumerate(texts, 1):
+        with _reading(path, number):
+            try:
+                line = parse_json(text, lambda name: None) if text.strip() else None
+            except ValueError:
+                if number < len(texts):
+                    raise
+                continue  # cut off
+            if line is not None:
+                MetricLine.model_validate(line, context={"classes": classes})
+                held[line["method"], line["seed"], line["round"]] = line
+    return list(held.values())
 
 
 def read_pictures(path: Path, classes: int) -> dict[str, np.ndarray]:
@@ -171,22 +153,6 @@ def read_confusion(path: Path, classes: int) -> dict[str, Any]:
                     f"below {classes}, and counts"
                 )
     return {name: coo_array((own[2], (own[0], own[1])), (classes, classes)) for name, own in arrays.items()}
-
-
-def _read_line(path: Path, number: int, raw: bytes, classes: int) -> dict[str, Any] | None:
-    """A line's values; None for an empty line, and for one that was cut off."""
-    with _reading(path, number):
-        if len(raw) > _LONGEST_LINE:
-            raise ValueError(f"longer than {_LONGEST_LINE:,} bytes, which no run writes")
-        try:
-            line = parse_json(raw, lambda name: None) if raw.strip() else None
-        except ValueError:
-            if raw.endswith(b"\n"):
-                raise
-            return None
-        if line is not None:
-            MetricLine.model_validate(line, context={"classes": classes})
-    return line
 
 
 def _refuse_extremes(value: Any) -> None:

@@ -19,23 +19,6 @@ from fedjax_bal.metrics import LARGEST_SHOWN, METRICS, TEXT
 
 LARGEST = LARGEST_SHOWN
 
-# As a run writes them: chains (or tested clients) of a round, and clients of a selector in a picture at most 50.
-_MOST_CHAINS = 100
-_MOST_SHOWN = 1000
-MOST_TIMES = 1000
-"""How many different numbers of times clients were asked to train are told apart."""
-
-_WORDS = {
-    "string_type": "a value of type str",
-    "int_type": "a value of type int",
-    "float_type": "a value of type float",
-    "bool_type": "a value of type bool",
-    "list_type": "a value of type list",
-    "dict_type": "an object",
-    "model_type": "an object",
-    "string_unicode": "keys of text",
-}
-
 
 def numbers(*shape: str, low: float = -LARGEST, high: float = LARGEST, gaps: bool = False) -> AfterValidator:
     """Accepts null, a number, or nested lists of numbers, with null among them if `gaps` are allowed.
@@ -54,29 +37,6 @@ def numbers(*shape: str, low: float = -LARGEST, high: float = LARGEST, gaps: boo
     return AfterValidator(check)
 
 
-def short_list(most: int, *, whole: bool = True) -> AfterValidator:
-    """Accepts null, or a list of at most so many numbers from 0 on."""
-    what = f"a list of at most {most} {'integers' if whole else 'numbers'} from 0 to {LARGEST:g}, or null"
-
-    def check(value: Any) -> Any:
-        if value is not None:
-            fits = isinstance(value, list) and len(value) <= most and _are_numbers(value, [len(value)], 0, LARGEST)
-            if not fits or (whole and any(type(entry) is not int for entry in value)):
-                raise _expected(what)
-        return value
-
-    return AfterValidator(check)
-
-
-def _check_times(value: Any) -> Any:
-    """Accepts null, or pairs of a number of times and the clients that were asked to train so often."""
-    pairs = value if isinstance(value, list) else [value]
-    fits = len(pairs) <= MOST_TIMES and all(_are_numbers(pair, [2], 0, LARGEST) for pair in pairs)
-    if value is not None and not (fits and all(type(number) is int for pair in pairs for number in pair)):
-        raise _expected(f"a list of at most {MOST_TIMES} pairs of integers from 0 to {LARGEST:g}, or null")
-    return value
-
-
 def _are_numbers(value: Any, sizes: Sequence[int], low: float, high: float, gaps: bool = False) -> bool:
     if sizes:
         fits = isinstance(value, list) and len(value) == sizes[0]
@@ -87,13 +47,11 @@ def _are_numbers(value: Any, sizes: Sequence[int], low: float, high: float, gaps
 
 
 def _expected(what: str) -> PydanticCustomError:
-    return PydanticCustomError("expected", "{what}", {"what": what})
+    return PydanticCustomError("expected", "must be {what}", {"what": what})
 
 
 _NULL: Any = None  # of a key that must be there: null is checked like any value, and the message names the type
 _Number = Annotated[Any, numbers()]
-_Shares = Annotated[list, numbers("shown", "classes", low=0, high=1)]
-_Shown = Annotated[list, short_list(_MOST_SHOWN)]
 _PerClass = Annotated[list, numbers("classes", low=0)]
 _Amount = Annotated[int, numbers(low=0)]
 _Measured = Annotated[float, numbers()]
@@ -128,17 +86,13 @@ class MetricLine(JsonObject, extra="ignore"):
     bytes_down: _Number = None
     chain_kl: _Number = None
     local_test_accuracy: _Number = None
-    chain_kls: Annotated[Any, short_list(_MOST_CHAINS, whole=False)] = None
-    client_accuracies: Annotated[Any, short_list(_MOST_CHAINS, whole=False)] = None
+    client_accuracies: list[_Measured] | None = None
     per_class_accuracy: Annotated[Any, numbers("classes", gaps=True)] = None
 
 
 class _Composition(JsonObject):
     clients: _Amount = _NULL
     rank_correlation: Annotated[Any, numbers(low=-1, high=1)] = None
-    shown: _Shown = _NULL
-    estimated: _Shares = _NULL
-    true: _Shares = _NULL
 
 
 class _Distance(JsonObject):
@@ -168,7 +122,6 @@ _FIGURES: dict[str, Any] = dict.fromkeys(_NUMBERS, (_Number, None))
 class _Run(create_model("Figures", __base__=JsonObject, **_FIGURES)):
     method: str = _NULL
     seed: Annotated[int, numbers()] = _NULL
-    chosen: Annotated[Any, AfterValidator(_check_times)] = None
     composition: _Composition | None = None
     broken_clients: str | None = None
     failure: str | None = None
@@ -194,7 +147,7 @@ class _Partition(JsonObject):
     methods: list = _NULL
     data: str | None = None
     clients: int = _NULL
-    shown: _Shown = _NULL
+    shown: list[_Amount] = _NULL
     class_counts: Annotated[Any, numbers("shown", "classes")] = None
     samples: _PerClass | None = None
     augmentation: _Augmentation | None = None
@@ -202,9 +155,8 @@ class _Partition(JsonObject):
 
 class _Batch(JsonObject):
     methods: list = _NULL
-    shown: _Shown = _NULL
-    before: _Shares = _NULL
-    after: _Shares = _NULL
+    kl_before: _Measured = _NULL
+    kl_after: _Measured = _NULL
 
 
 class SummaryFile(JsonObject):
@@ -222,4 +174,4 @@ def misfit(error: ValidationError) -> tuple[str, Any]:
     """The first error's place and expectation in words, and the value found there."""
     first = error.errors(include_url=False)[0]
     place = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in first["loc"]).lstrip(".")
-    return f"{place or 'the line'}: {_WORDS.get(first['type'], first['msg'])}", first["input"]
+    return f"{place or 'all of it'}: {first['msg']}", first["input"]
