@@ -14,8 +14,7 @@ from fedjax_bal.config import Config, MethodConfig, SelectionSection, with_convo
 from fedjax_bal.engine.device import Layout, TestSet, chunked, padded
 from fedjax_bal.engine.host import FineTuner, Simulation, build, device_count, divide, replicate
 from fedjax_bal.experiments.leaks import check_attack
-from fedjax_bal.experiments.rows_used import rows_used
-from fedjax_bal.experiments.splits import SetupError, explained, split_rows
+from fedjax_bal.experiments.splits import SetupError, explained, rows_used, split_rows
 from fedjax_bal.models import automatic
 from fedjax_bal.optim import Opaque, Optimizer, optimizer
 from fedjax_bal.options import Participation

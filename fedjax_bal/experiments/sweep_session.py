@@ -7,9 +7,8 @@ from typing import Any
 from rich.console import Console
 
 from fedjax_bal.experiments.display import Progress
-from fedjax_bal.experiments.outline import batch_title, sweep_outline
+from fedjax_bal.experiments.outline import batch_title, place_of_results, sweep_outline
 from fedjax_bal.experiments.plan import Sweep
-from fedjax_bal.experiments.preview import place_of_results
 from fedjax_bal.experiments.results_table import ResultsTable
 from fedjax_bal.experiments.summary import total
 from fedjax_bal.experiments.sweep_work import SweepWork

@@ -10,9 +10,8 @@ from fedjax_bal.config import check_methods
 from fedjax_bal.experiments.backends.local import LocalBackend
 from fedjax_bal.experiments.display import Progress
 from fedjax_bal.experiments.grouping import SweepBatch, SweepRun, batch_runs
-from fedjax_bal.experiments.outline import program_line
+from fedjax_bal.experiments.outline import find_left, program_line
 from fedjax_bal.experiments.plan import Point, Sweep
-from fedjax_bal.experiments.preview import find_left
 from fedjax_bal.experiments.runner import Runner
 from fedjax_bal.experiments.saved_runs import SavedRun
 from fedjax_bal.experiments.setup import SharedInputs

@@ -3,7 +3,7 @@
 import pytest
 
 from fedjax_bal.config import ConfigError
-from fedjax_bal.experiments.axes import Axis, combinations, read_axes
+from fedjax_bal.experiments.plan import Axis, combinations, read_axes
 
 RANGES = [
     ({"from": 0, "to": 1, "steps": 3}, (0.0, 0.5, 1.0)),

@@ -174,11 +174,10 @@ def test_a_dry_run_trains_nothing(tmp_path):
     assert rows == [] and [file.name for file in (tmp_path / "out").iterdir()] == [".lock"]  # this test's own claim
     assert "12 runs" in said and "samples_per_client=40000: left out" in said
     assert "of training, without the time to compile, which may be longer, and without what methods add" in said
-    points = "with learning_rate=0.05, 0.2, 1e+30; samples_per_client=40"
     programs = [line.strip() for line in said.splitlines() if line.startswith("  program")]
     assert programs == [
-        f"program 1: fedavg {points}: 3 runs of 4 rounds, 0.6 MB of state",
-        f"program 2: control variates {points}: 3 runs of 4 rounds, 7.3 MB of state",
+        "program 1: fedavg: 3 runs of 4 rounds, 0.6 MB of state",
+        "program 2: control variates: 3 runs of 4 rounds, 7.3 MB of state",
     ]
 
 
