@@ -11,5 +11,5 @@ from fedjax_bal.experiments.runner import Runner
 from fedjax_bal.experiments.setup import set_up
 from fedjax_bal.experiments.splits import split_rows
 from fedjax_bal.experiments.summary import cost_of
-from fedjax_bal.experiments.sweep_session import run_sweep
+from fedjax_bal.experiments.sweep import run_sweep
 from fedjax_bal.experiments.training import Stopped

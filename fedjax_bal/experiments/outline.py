@@ -14,12 +14,11 @@ from fedjax_bal.config import Config, to_plain
 from fedjax_bal.engine.device import mean_cross_entropy
 from fedjax_bal.engine.host import Simulation
 from fedjax_bal.experiments.display import duration
-from fedjax_bal.experiments.grouping import SweepBatch, SweepRun, batch_runs
 from fedjax_bal.experiments.plan import Point, Sweep, short_keys
 from fedjax_bal.experiments.setup import SharedInputs, set_up
 from fedjax_bal.experiments.summary import known_runs
 from fedjax_bal.experiments.summary import number as undamaged
-from fedjax_bal.experiments.training import BuiltBatch
+from fedjax_bal.experiments.training import BuiltBatch, SweepBatch, SweepRun, batch_runs
 from fedjax_bal.parts import Shift
 from fedjax_bal.runs import RunFolder, SweepFolder
 from fedjax_bal.types import Batch, Variables, size_in_bytes

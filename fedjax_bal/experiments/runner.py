@@ -14,7 +14,6 @@ from fedjax_bal.config import AUTO, Config, with_convolution
 from fedjax_bal.contrib.trackers import Mirror
 from fedjax_bal.engine.host import DispatchResult, Snapshot, describe_faults, fetch
 from fedjax_bal.engine.processes import processes
-from fedjax_bal.experiments.backends.local import LocalBackend
 from fedjax_bal.experiments.conclusion import Conclusion
 from fedjax_bal.experiments.display import Progress
 from fedjax_bal.experiments.environment import (
@@ -25,7 +24,6 @@ from fedjax_bal.experiments.environment import (
     versions,
     with_earlier,
 )
-from fedjax_bal.experiments.grouping import SweepBatch, SweepRun
 from fedjax_bal.experiments.outline import program_line, run_outline
 from fedjax_bal.experiments.saved_runs import RunState, SavedRun, load_newest, pack
 from fedjax_bal.experiments.setup import Comparison, SharedInputs, set_up, set_up_to_read
@@ -37,7 +35,16 @@ from fedjax_bal.experiments.summary import (
     summarise_partitions,
     summarise_state,
 )
-from fedjax_bal.experiments.training import BatchTraining, BuiltBatch, Event, Started, is_over
+from fedjax_bal.experiments.training import (
+    BatchTraining,
+    BuiltBatch,
+    Event,
+    LocalBackend,
+    Started,
+    SweepBatch,
+    SweepRun,
+    is_over,
+)
 from fedjax_bal.models import automatic, convolves
 from fedjax_bal.runs import START_OVER, Execution, FolderError, RunFolder, checkpoint
 from fedjax_bal.target import target_platform

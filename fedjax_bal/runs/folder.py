@@ -29,13 +29,14 @@ from fedjax_bal.config import (
 )
 from fedjax_bal.files import parse_json
 from fedjax_bal.options import MOST_DEVICES
-from fedjax_bal.runs.checksums import SUMS
-from fedjax_bal.runs.output_files import PUT_BACK, START_OVER, FolderError, OutputFiles, unreadable
+from fedjax_bal.runs.output_files import PUT_BACK, START_OVER, SUMS, FolderError, OutputFiles, unreadable
 from fedjax_bal.runs.record import (
     LARGEST_CONFUSION,
     LARGEST_METRICS,
+    ResumableLine,
     RunRecord,
     check_readable,
+    misfit,
     missing_plugins,
     read_config,
     read_confusion,
@@ -43,7 +44,6 @@ from fedjax_bal.runs.record import (
     read_pictures,
     read_summary,
 )
-from fedjax_bal.runs.schema import ResumableLine, misfit
 
 _CONFIG, _METRICS, _SUMMARY = "config.yaml", "metrics.jsonl", "summary.json"
 _CONFUSION, _NPY_HEADER = "confusion.npz", 128  # bytes of NumPy's header of an array

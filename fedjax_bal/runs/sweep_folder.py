@@ -12,9 +12,8 @@ from typing import Any
 
 from fedjax_bal.config import Config, ConfigError, parse_yaml, read_yaml, received_value
 from fedjax_bal.files import read_bytes
-from fedjax_bal.runs.checksums import SUMS
 from fedjax_bal.runs.folder import POINTS, SHEET, RunFolder, known_conflict
-from fedjax_bal.runs.output_files import PUT_BACK, FolderError, OutputFiles, unreadable
+from fedjax_bal.runs.output_files import PUT_BACK, SUMS, FolderError, OutputFiles, unreadable
 from fedjax_bal.runs.record import check_readable, missing_plugins
 
 _RESULTS, _CURVES, _COSTS, _PAGE = "results.csv", "curves.csv", "costs.json", "sweep.html"

@@ -6,8 +6,8 @@ import numpy as np
 
 from fedjax_bal.experiments import outline
 from fedjax_bal.experiments.display import duration
-from fedjax_bal.experiments.grouping import _for_all
 from fedjax_bal.experiments.plan import Axis, short_keys
+from fedjax_bal.experiments.training import _for_all
 
 
 def test_keys_are_as_short_as_they_are_unique():

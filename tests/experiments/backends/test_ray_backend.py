@@ -9,7 +9,7 @@ import pytest
 from fake_ray import ActorDiedError, FakeRay
 from small_sweep import FEDAVG, carry, outcome, read_table, sweep, watch
 
-from fedjax_bal.experiments import results_table, training
+from fedjax_bal.experiments import training
 from fedjax_bal.experiments.backends.ray import backend as engine
 from fedjax_bal.experiments.backends.ray import worker
 from fedjax_bal.experiments.backends.ray.backend import RayBackend, Resources
@@ -55,7 +55,7 @@ def figures(rows):
 def test_whoever_is_killed_all_comes_to_the_same(alone, tmp_path, monkeypatch):
     moments = [("Started", 1), ("StepResult", 1), ("BuiltBatch", 3)]
     ray = FakeRay({"CPU": 2.0}, before=dies(*moments))
-    monkeypatch.setattr(results_table, "_SHARE", 1e9)
+    monkeypatch.setattr("fedjax_bal.experiments.sweep._SHARE", 1e9)
     tables = []
     rows, stopped, said = far(tmp_path, ray, should_stop=watch(tmp_path / "out", tables))
     assert not stopped and ray.alive == 0
