@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from fedjax_bal.cli.app import app
 from fedjax_bal.cli.console import Output, harmless, names_table, say
-from fedjax_bal.cli.tables import print_table
+from fedjax_bal.cli.running import print_table
 from fedjax_bal.experiments import Progress
 from fedjax_bal.report import Table
 

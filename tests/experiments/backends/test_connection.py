@@ -10,7 +10,7 @@ import small_run
 from typer.testing import CliRunner
 
 from fedjax_bal.cli.app import app
-from fedjax_bal.cli.sweeping import _devices_per_batch
+from fedjax_bal.cli.running import _devices_per_batch
 from fedjax_bal.experiments.backends.ray.connection import connected
 
 
