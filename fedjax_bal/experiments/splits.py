@@ -35,7 +35,18 @@ def rows_used(config: Sections, dataset: Dataset, federation: Federation, needin
     ]
     text = f"{config.dataset.name}, {', '.join(parts)}"
     if not whole:
-        reasons = _reasons(config, dataset, federation, needing)
+        reasons = _held_back(config, needing)
+        if config.evaluation.client_test.fraction is not None:
+            reasons.append(f"client_test.fraction={config.evaluation.client_test.fraction:g}")
+        server = functools.reduce(np.union1d, federation.auxiliary.values(), np.zeros(0, int))
+        rest = np.setdiff1d(np.arange(everything), server)
+        kept = rest[data.partition.thinned(dataset.train_labels[rest], **_long_tail(config))]
+        given = federation.rows if federation.tests is None else np.union1d(federation.rows, federation.tests.rows)
+        if len(np.setdiff1d(kept, given)):  # the scheme leaves rows out, for its parameters that aren't at defaults
+            wanted = config.partition
+            fields, values = type(wanted).model_fields, {"clients": wanted.clients, **wanted.parameters}
+            reasons += [] if by_owner else [f"scheme={wanted.scheme}"]
+            reasons += [f"{key}={received_value(own)}" for key, own in values.items() if own != fields[key].default]
         text = f"{config.dataset.name}, trained on {' and '.join(parts)} ({', '.join(reasons)})"
     if empty:
         text += f"; empty clients: {empty / clients:.0%} ({empty:,} of {clients:,})"
@@ -55,50 +66,26 @@ def rows_left(config: Sections, labels: np.ndarray, everything: int) -> str:
     left = len(data.partition.thinned(labels, **_long_tail(config)))
     if left == everything:
         return ""
-    reasons = [*_tail_reasons(config), *_server_reasons(config, ()), *_validation_reasons(config)]
-    return f" ({left:,} of the {everything:,} training rows are left, because of {', '.join(reasons)})"
+    reasons = ", ".join(_held_back(config))
+    return f" ({left:,} of the {everything:,} training rows are left, because of {reasons})"
 
 
-def _reasons(config: Sections, dataset: Dataset, federation: Federation, needing: Sequence[str]) -> list[str]:
-    """The keys that leave rows or users out."""
-    server = functools.reduce(np.union1d, federation.auxiliary.values(), np.zeros(0, int))
-    rest = np.setdiff1d(np.arange(len(dataset.train_labels)), server)
-    kept = rest[data.partition.thinned(dataset.train_labels[rest], **_long_tail(config))]
-    given = federation.rows if federation.tests is None else np.union1d(federation.rows, federation.tests.rows)
-    reasons = [*_tail_reasons(config), *_server_reasons(config, needing), *_validation_reasons(config)]
-    if config.evaluation.client_test.fraction is not None:
-        reasons.append(f"client_test.fraction={config.evaluation.client_test.fraction:g}")
-    return reasons + (_scheme_reasons(config.partition) if len(np.setdiff1d(kept, given)) else [])
+def _held_back(config: Sections, needing: Sequence[str] = ()) -> list[str]:
+    """The keys that leave rows out before the partition is drawn."""
+    reasons = []
+    if config.partition.imbalance_factor != 1:
+        reasons.append(f"imbalance_factor={config.partition.imbalance_factor:g}")
+    if config.auxiliary.per_class and config.auxiliary.source == "train":
+        why = f", which {', '.join(needing)} need{'s' * (len(needing) == 1)}" if needing else ""
+        reasons.append(f"auxiliary.per_class={config.auxiliary.per_class}{why}")
+    validation = config.evaluation.validation
+    share = {"fraction": validation.fraction, "per_class": validation.per_class}
+    return reasons + [f"validation.{key}={value:g}" for key, value in share.items() if value]
 
 
 def _long_tail(config: Sections) -> dict[str, Any]:
-    wanted = config.partition
     keys = ("seed", "imbalance_factor", "imbalance_profile", "imbalance_order")
-    return {key: getattr(wanted, key) for key in keys}
-
-
-def _tail_reasons(config: Sections) -> list[str]:
-    factor = config.partition.imbalance_factor
-    return [] if factor == 1 else [f"imbalance_factor={factor:g}"]
-
-
-def _server_reasons(config: Sections, needing: Sequence[str]) -> list[str]:
-    wanted = config.auxiliary
-    why = f", which {', '.join(needing)} need{'s' * (len(needing) == 1)}" if needing else ""
-    return [f"auxiliary.per_class={wanted.per_class}{why}"] if wanted.per_class and wanted.source == "train" else []
-
-
-def _validation_reasons(config: Sections) -> list[str]:
-    wanted = config.evaluation.validation
-    share = {"fraction": wanted.fraction, "per_class": wanted.per_class}
-    return [f"validation.{key}={value:g}" for key, value in share.items() if value]
-
-
-def _scheme_reasons(wanted: Any) -> list[str]:
-    """A scheme that leaves out rows, and those of its parameters that aren't at their defaults."""
-    fields, values = type(wanted).model_fields, {"clients": wanted.clients, **wanted.parameters}
-    chosen = [f"{key}={received_value(value)}" for key, value in values.items() if value != fields[key].default]
-    return chosen if data.partition.takes_owners(wanted.scheme) else [f"scheme={wanted.scheme}", *chosen]
+    return {key: getattr(config.partition, key) for key in keys}
 
 
 class SetupError(ValueError):

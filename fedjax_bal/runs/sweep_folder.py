@@ -4,7 +4,6 @@ import contextlib
 import csv
 import io
 import math
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -22,7 +21,6 @@ _COVERED = (SHEET, _RESULTS, _COSTS)
 _LARGEST_TABLE = 100_000_000  # bytes
 _WORDS = ("point", "method", "status", "failure")  # columns of text
 _OF_RUN = ("point", "method", "seed")
-_FORMULA = re.compile(r"'*[=+@\t\r-]")
 _AGAIN = "run `fedjax-bal sweep` on its file again to rewrite it"
 
 
@@ -167,25 +165,19 @@ class SweepFolder:
         path = self.results
         self.files.check_sums(_RESULTS)
         try:
-            text = read_bytes(path, _LARGEST_TABLE).decode()
-            rows = list(csv.DictReader(io.StringIO(text), strict=True))
+            rows = list(csv.DictReader(io.StringIO(read_bytes(path, _LARGEST_TABLE).decode()), strict=True))
+            lacking = [key for key in (*_WORDS, *swept) if not rows or key not in rows[0]]
+            if lacking:
+                raise ValueError(f"must have rows, below a line of headings; lacks {', '.join(lacking)}")
+            if any(None in row or None in row.values() for row in rows):
+                raise ValueError("has rows of other lengths than the line of headings")
         except FileNotFoundError as error:
             raise FolderError(f"{path}: there is none; {_AGAIN}") from error
         except OSError as error:
             raise unreadable(path, error) from error
-        except UnicodeDecodeError as error:
-            raise FolderError(f"{path}: not UTF-8 text; {_AGAIN}") from error
-        except csv.Error as error:
-            raise FolderError(f"{path}: not CSV ({error}); {_AGAIN}") from error
-        if not rows or any(key not in rows[0] for key in _WORDS):
-            raise FolderError(f"{path}: must have a line of headings with {', '.join(_WORDS)}, and rows; {_AGAIN}")
-        if any(None in row or None in row.values() for row in rows):
-            raise FolderError(f"{path}: has rows of other lengths than the line of headings; {_AGAIN}")
-        lacking = next((key for key in swept if key not in rows[0]), None)
-        if lacking is not None:
-            raise FolderError(f"{path}: has no column {lacking!r}, which sweep.yaml sweeps; {_AGAIN}")
-        written = ({key: _as_written(value) for key, value in row.items()} for row in rows)
-        return [{key: value if key in _WORDS else _value(value) for key, value in row.items()} for row in written]
+        except (ValueError, csv.Error) as error:
+            raise FolderError(f"{path}: not the table of a sweep ({error}); {_AGAIN}") from error
+        return [{key: value if key in _WORDS else _value(value) for key, value in row.items()} for row in rows]
 
     def write_results(self, table: Sequence[Mapping[str, Any]]) -> None:
         """Replaces the table."""
@@ -229,32 +221,12 @@ class SweepFolder:
 
 
 def as_csv(table: Sequence[Mapping[str, Any]]) -> str:
-    """The table as CSV, with a line of headings; None is empty, and lists are as YAML writes them.
-
-    A text that a spreadsheet would take for a formula gets an apostrophe in front.
-    """
+    """The table as CSV, with a line of headings; None is empty, and lists are as YAML writes them."""
     text = io.StringIO()
     writer = csv.DictWriter(text, list(table[0]) if table else [], lineterminator="\n")
     writer.writeheader()
-    writer.writerows({key: _no_formula(value) for key, value in row.items()} for row in table)
+    writer.writerows(table)
     return text.getvalue()
-
-
-def _no_formula(value: Any) -> Any:
-    return f"'{value}" if isinstance(value, str) and _FORMULA.match(value) and not _is_number(value) else value
-
-
-def _as_written(text: str) -> str:
-    """Undoes `_no_formula`."""
-    return text[1:] if text[:1] == "'" and _FORMULA.match(text[1:]) else text
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _value(text: str) -> Any:

@@ -202,9 +202,9 @@ def test_the_page_answers(finished):
 @pytest.mark.parametrize(
     ("file", "text", "message"),
     [
-        ("results.csv", "a,b\n1,2\n", "must have a line of headings with point"),
+        ("results.csv", "a,b\n1,2\n", "lacks point, method"),
         ("results.csv", "point,method,status,failure\nx\n", "rows of other lengths"),
-        ("results.csv", "point,method,status,failure\nx,y,done,\n", "has no column"),
+        ("results.csv", "point,method,status,failure\nx,y,done,\n", "lacks training"),
         ("sweep.yaml", "sweep: 3\n", "has no list of axes"),
         ("sweep.yaml", "sweep: [", "line 1, column 9"),
     ],
