@@ -38,7 +38,6 @@ from fedjax_bal.experiments.summary import (
 from fedjax_bal.experiments.training import (
     BatchTraining,
     BuiltBatch,
-    Event,
     LocalBackend,
     Started,
     SweepBatch,
@@ -89,7 +88,10 @@ class Runner:
         self.unable = ""  # why this machine can't go on with the runs
         self.config = config = self._with_chosen_convolution(config, fresh=fresh)
         self.comparison: Comparison = (set_up_to_read if self.unable else set_up)(config, inputs=self.inputs)
-        processes().agree(self._data())
+        prints = zip(config.methods, self.comparison.fingerprints, strict=True)
+        # In words, for the message about a process with other data.
+        data = {f"images, labels and partition of {own.name}": digest.tobytes().hex()[:12] for own, digest in prints}
+        processes().agree(data)
         if fresh:
             folder.begin(config, fresh=True)
         self.conclusion = Conclusion(self.comparison, folder, display)
@@ -154,33 +156,27 @@ class Runner:
                 for line in run_outline(self.config, [task for own in waiting for task in own.batch.tasks]):
                     self.detail(line)
             starts.clear()  # their states belong to their training from here on
-            with contextlib.closing(LocalBackend().train(waiting, self._stop_asked)) as events:
+            stop_asked = lambda: processes().any(self.should_stop())  # by the user of any process
+            with contextlib.closing(LocalBackend().train(waiting, stop_asked)) as events:
                 for training, event in events:
                     if isinstance(event, Exception):
                         raise event
                     training.take(event)
-                    self._announce(training.batch.tasks[0], event)
+                    task = training.batch.tasks[0]
+                    state = self.states[task.run]
+                    if isinstance(event, Started):
+                        if task.round:
+                            self.display.note(f"{state.title}: going on after round {task.round}")
+                        if not task.simulation.compile_s:
+                            self.display.compiling(state.key)
+                    elif isinstance(event, BuiltBatch):
+                        if self.detail:
+                            self.detail(program_line(state.title, event))
+                        self.show_progress(task.run, task.round, 0.0)
         except BaseException:
             self.finish()
             raise
         return self.finish()
-
-    def _announce(self, task: SweepRun, event: Event) -> None:
-        """Shows that a run is taken up, or that its program is compiled."""
-        state = self.states[task.run]
-        if isinstance(event, Started):
-            if task.round:
-                self.display.note(f"{state.title}: going on after round {task.round}")
-            if not task.simulation.compile_s:
-                self.display.compiling(state.key)
-        elif isinstance(event, BuiltBatch):
-            if self.detail:
-                self.detail(program_line(state.title, event))
-            self.show_progress(task.run, task.round, 0.0)
-
-    def _stop_asked(self) -> bool:
-        """Whether the user of any process wants to stop."""
-        return processes().any(self.should_stop())
 
     def finish(self) -> dict[str, Any]:
         """Ends the session: writes metrics, summary and `SHA256SUMS`; returns the summary.
@@ -297,11 +293,6 @@ class Runner:
             self.folder.clear_pictures(*run)
         if not (saved and self.over(run, saved.snapshot.round)):
             self.folder.clear_conclusion(*run)
-
-    def _data(self) -> dict[str, str]:
-        """Fingerprints of the methods' data, in words."""
-        prints = zip(self.config.methods, self.comparison.fingerprints, strict=True)
-        return {f"images, labels and partition of {method.name}": own.tobytes().hex()[:12] for method, own in prints}
 
     def over(self, run: tuple[int, int], round: int) -> bool:
         """Whether a run ends after so many rounds."""

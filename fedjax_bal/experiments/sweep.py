@@ -256,13 +256,18 @@ class ResultsTable:
 
     def update(self) -> None:
         """Adds the runs that are over, so that a kill leaves their rows, unless writing has taken too much time."""
-        now = self._clock()
+        now, work = self._clock(), self._work
         if self._spent > _SHARE * (now - self._began):
             return
         before = len(self._rows)
         for run in self._runs():
-            if run not in self._rows and self._over(run):
-                self._rows[run] = self._row(run, self._summarised(run))
+            if run in self._rows:
+                continue
+            runner = work.runners.get(run[0])
+            state = runner and runner.states[run[1:]]
+            concluded = state is not None and (state.concluded or state.failure is not None)
+            if run[0] in work.broken or concluded or self._name(run) in work.lost:
+                self._rows[run] = self._row(run, runner.summarise(run[1:]) if runner and state and state.begun else {})
         if len(self._rows) > before:
             self._write([self._rows[run] for run in self._runs() if run in self._rows])
         self._spent += self._clock() - now
@@ -290,63 +295,51 @@ class ResultsTable:
         number, index, seed = run
         return number, self._sweep.points[number].config.methods[index].name, seed
 
-    def _over(self, run: Run) -> bool:
-        if run[0] in self._work.broken:
-            return True
-        state = self._work.runners[run[0]].states[run[1:]]
-        return state.concluded or state.failure is not None or self._name(run) in self._work.lost
-
-    def _summarised(self, run: Run) -> Mapping[str, Any]:
-        runner = self._work.runners.get(run[0])
-        return runner.summarise(run[1:]) if runner is not None and runner.states[run[1:]].begun else {}
-
     def _row(self, run: Run, entry: Mapping[str, Any]) -> dict[str, Any]:
         """The row of a run, its costs empty, from its entry in the summary."""
         number, method, seed = self._name(run)
         refused, lost = self._work.broken.get(number), self._work.lost.get((number, method, seed))
+        if lost or refused is not None:
+            status = "failed" if lost else "refused"
+        elif entry.get("failure"):
+            status = "diverged"
+        else:
+            wanted = self._work.runners[number].comparison.methods[run[1]].training.rounds
+            finished = entry.get("rounds", 0) >= wanted or entry.get("stopped_early") is not None
+            status = "done" if finished else "unfinished"
         return {
             **self._sweep.points[number].values,
             "point": self._sweep.points[number].label,
             "method": method,
             "seed": seed,
-            "status": "failed" if lost else "refused" if refused is not None else self._status(run, entry),
+            "status": status,
             **{key: entry.get(key) for key, metric in METRICS.items() if metric.of_run and metric.swept},
             **dict.fromkeys(COSTS),
             "failure": refused or entry.get("failure") or lost,
         }
 
-    def _status(self, run: Run, entry: Mapping[str, Any]) -> str:
-        if entry.get("failure"):
-            return "diverged"
-        wanted = self._work.runners[run[0]].comparison.methods[run[1]].training.rounds
-        finished = entry.get("rounds", 0) >= wanted or entry.get("stopped_early") is not None
-        return "done" if finished else "unfinished"
-
     def _write(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Fills in the costs and writes the rows; returns them."""
-        costs = self._note_costs()
-        for row in rows:
-            known = costs.get((row["point"], row["method"], row["seed"]), {})
-            row |= {key: known[key] for key in COSTS if key in known}
-        if self._folder.part is None:
-            self._folder.write_results(rows)
-        return rows
-
-    def _note_costs(self) -> dict[tuple[str, str, int], dict[str, Any]]:
+        """Fills in the costs, those of earlier sessions too, and writes the rows; returns them."""
         costs = self._folder.read_costs()
-        for own in self._work.costs:
+        for known in self._work.costs:
+            batch, cost = known.batch, known.cost
             figures = {
-                "program": own.batch.program + 1,
-                "runs_together": len(own.batch.tasks),
-                "compile_s": round(own.cost.compile_s, 3),
-                **{name: rate or 0.0 for name, rate in own.cost.rates().items()},
-                "device_bytes": own.device_bytes,
+                "program": batch.program + 1,
+                "runs_together": len(batch.tasks),
+                "compile_s": round(cost.compile_s, 3),
+                **{name: rate or 0.0 for name, rate in cost.rates().items()},
+                "device_bytes": known.device_bytes,
             }
-            for task in own.batch.tasks:
+            for task in batch.tasks:
                 number, method, seed = self._name((task.point, *task.run))
                 costs[self._sweep.points[number].label, method, seed] = figures
         self._folder.write_costs(costs)
-        return costs
+        for row in rows:
+            own = costs.get((row["point"], row["method"], row["seed"]), {})
+            row |= {key: own[key] for key in COSTS if key in own}
+        if self._folder.part is None:
+            self._folder.write_results(rows)
+        return rows
 
 
 def run_sweep(

@@ -34,6 +34,9 @@ from fedjax_bal.experiments.saved_runs import SavedRun, unstarted
 from fedjax_bal.registry import plugin_errors
 from fedjax_bal.types import size_in_bytes
 
+if TYPE_CHECKING:
+    from fedjax_bal.experiments.runner import Runner
+
 _COPIES = 4  # of a stack's states: before, after, in the chains, and in their sums
 
 
@@ -98,10 +101,6 @@ def _key(task: SweepRun) -> Hashable:
     if task.simulation.keeps_memory_on_host:
         return task.point, task.run  # its clients' memory is gathered on the host for each dispatch
     return stacking_key(task.simulation), task.round
-
-
-if TYPE_CHECKING:
-    from fedjax_bal.experiments.runner import Runner
 
 
 class Stopped(Exception):  # noqa: N818 - not an error: the user asked for it
