@@ -14,7 +14,6 @@ from fedjax_bal.config import AUTO, Config, with_convolution
 from fedjax_bal.contrib.trackers import Mirror
 from fedjax_bal.engine.host import DispatchResult, Snapshot, describe_faults, fetch
 from fedjax_bal.engine.processes import processes
-from fedjax_bal.experiments.conclusion import Conclusion
 from fedjax_bal.experiments.display import Progress
 from fedjax_bal.experiments.environment import (
     command_options,
@@ -24,6 +23,7 @@ from fedjax_bal.experiments.environment import (
     versions,
     with_earlier,
 )
+from fedjax_bal.experiments.leaks import Conclusion
 from fedjax_bal.experiments.outline import program_line, run_outline
 from fedjax_bal.experiments.saved_runs import RunState, SavedRun, load_newest, pack
 from fedjax_bal.experiments.setup import Comparison, SharedInputs, set_up, set_up_to_read
