@@ -9,10 +9,10 @@ import pytest
 from fake_ray import ActorDiedError, FakeRay
 from small_sweep import FEDAVG, carry, outcome, read_table, sweep, watch
 
+from fedjax_bal.experiments import ray_cluster as engine
+from fedjax_bal.experiments import ray_worker as worker
 from fedjax_bal.experiments import training
-from fedjax_bal.experiments.backends.ray import backend as engine
-from fedjax_bal.experiments.backends.ray import worker
-from fedjax_bal.experiments.backends.ray.backend import RayBackend, Resources
+from fedjax_bal.experiments.ray_cluster import RayBackend, Resources
 from fedjax_bal.experiments.training import Started, Stopped
 
 RATES = "sweep: [{training.optimizer.learning_rate: [0.05, 0.1, 0.2]}]"
