@@ -188,17 +188,43 @@ def load_sweep(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> S
         raise ConfigError(f"{source}: lacks the key `sweep`, {wanted}: add it; {single}")
     axes, stated = read_axes(layers.merged["sweep"], source), "sweep" in layers.stated
     layers = Layers(*({key: layer[key] for key in layer if key != "sweep"} for layer in layers))
-    axes = _with_whole_keys(axes, layers.merged, source)
+
+    # Axes get the whole paths of their keys, by which a report knows conditions: partition.alpha for alpha.
+    whole = lambda key: ".".join(map(str, completed_path(path_of(key), None, layers.merged)))
+    axes = [Axis(tuple(map(whole, axis.keys)), axis.values) for axis in axes]
+    for key, times in Counter(key for axis in axes for key in axis.keys).items():
+        if times > 1:
+            raise ConfigError(f"{source}: sweep: {key}: swept {times} times, by other names too; a key has one axis")
     changes = parse_overrides(overrides)
-    _refuse_swept(changes, axes, layers.merged, source)
-    stale = _stale_keys(layers, changes, axes if stated else (), source)  # or else the base's own
+    swept = [path_of(key) for axis in axes for key in axis.keys]
+    for given, value in changes:
+        changed = completed_path(given, value, layers.merged)
+        if any(changed[: len(key)] == key for key in swept):
+            raise ConfigError(
+                f"command line: {dotted_path(given)}: is swept by {source}; change the axis there instead"
+            )
+
+    # Keys of the base that make no sense for at least one point: all points go without, as they are compared.
+    chosen = [apply_changes(layers.merged, changes, "command line")]
+    for axis in axes if stated else ():  # or else the base's own
+        for values in zip(*axis.values, strict=True):
+            with contextlib.suppress(ConfigError):  # raised again, with its place, when the point is made
+                along = [(path_of(key), value) for key, value in zip(axis.keys, values, strict=True)]
+                chosen.append(apply_changes(chosen[0], along, source))
+    stale = list(dict.fromkeys(path for data in chosen for path in layers.stale(data)))
     sheet = layers.without(stale).merged
     labels, folder = short_keys(axes), os.path.dirname(source)
     first = [(path_of(key), value) for key, value in next(iter(combinations(axes))).items()]
     data = with_paper_setting(sheet, apply_changes(sheet, changes, "command line"), first)
-    points = [_point(data, values, labels, folder, source) for values in combinations(axes)]
-    _refuse_repeats(points, source)
-    plugins = {name: digest for point in points for name, digest in point.config.plugins.items()}
+
+    points: dict[str, Point] = {}
+    for values in combinations(axes):
+        label = ",".join(f"{short}={shown(values[key])}" for key, short in labels.items())
+        along = [(path_of(key), with_absolute_paths(value, folder, path_of(key))) for key, value in values.items()]
+        point = Point(_file_name(label), values, build_config(data, along, f"{source} ({label})"))
+        if points.setdefault(point.label, point) is not point:
+            raise ConfigError(f"{source}: sweep: two points are called {point.label}; make their values differ")
+    plugins = {name: digest for point in points.values() for name, digest in point.config.plugins.items()}
     text = dump_yaml(
         {
             **data,
@@ -206,58 +232,9 @@ def load_sweep(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> S
             "sweep": [dict(zip(axis.keys, map(list, axis.values), strict=True)) for axis in axes],
         }
     )
-    dropped = left_out(layers.base, stale, data, points[0].config)
-    return Sweep(points[0].config.name, tuple(axes), tuple(points), text, tuple(dropped))
-
-
-def _stale_keys(
-    layers: Layers, changes: Sequence[tuple[KeyPath, Any]], axes: Sequence[Axis], source: str
-) -> list[KeyPath]:
-    """The keys of the base that make no sense for at least one point; all points go without, as they are compared."""
-    chosen = [apply_changes(layers.merged, changes, "command line")]
-    for axis in axes:
-        for values in zip(*axis.values, strict=True):
-            own = [(path_of(key), value) for key, value in zip(axis.keys, values, strict=True)]
-            with contextlib.suppress(ConfigError):  # raised again, with its place, when the point is made
-                chosen.append(apply_changes(chosen[0], own, source))
-    return list(dict.fromkeys(path for data in chosen for path in layers.stale(data)))
-
-
-def _with_whole_keys(axes: Sequence[Axis], data: Mapping[str, Any], source: str) -> list[Axis]:
-    """Axes with the whole paths of their keys, by which a report knows conditions: partition.alpha for alpha."""
-    whole = [tuple(".".join(map(str, completed_path(path_of(key), None, data))) for key in axis.keys) for axis in axes]
-    for key, times in Counter(key for keys in whole for key in keys).items():
-        if times > 1:
-            raise ConfigError(f"{source}: sweep: {key}: swept {times} times, by other names too; a key has one axis")
-    return [Axis(keys, axis.values) for axis, keys in zip(axes, whole, strict=True)]
-
-
-def _refuse_swept(
-    changes: Sequence[tuple[KeyPath, Any]], axes: Sequence[Axis], data: Mapping[str, Any], source: str
-) -> None:
-    swept = [path_of(key) for axis in axes for key in axis.keys]
-    for given, value in changes:
-        path = completed_path(given, value, data)
-        if any(path[: len(key)] == key for key in swept):
-            raise ConfigError(
-                f"command line: {dotted_path(given)}: is swept by {source}; change the axis there instead"
-            )
-
-
-def _refuse_repeats(points: Sequence[Point], source: str) -> None:
-    places: dict[str, int] = {}
-    for place, point in enumerate(points):
-        if places.setdefault(point.label, place) != place:
-            raise ConfigError(f"{source}: sweep: two points are called {point.label}; make their values differ")
-
-
-def _point(
-    data: Mapping[str, Any], values: dict[str, Any], labels: Mapping[str, str], folder: str, source: str
-) -> Point:
-    label = ",".join(f"{short}={shown(values[key])}" for key, short in labels.items())
-    own = [(path_of(key), with_absolute_paths(value, folder, path_of(key))) for key, value in values.items()]
-    config = build_config(data, own, f"{source} ({label})")
-    return Point(_file_name(label), values, config)
+    config = next(iter(points.values())).config
+    dropped = left_out(layers.base, stale, data, config)
+    return Sweep(config.name, tuple(axes), tuple(points.values()), text, tuple(dropped))
 
 
 def short_keys(axes: Sequence[Axis]) -> dict[str, str]:
