@@ -149,7 +149,11 @@ def run_command(
             say(console, compiled())
         if first:
             _show(path, summary, console)
-        _report_failures(summary)
+        failures = [
+            f"{run['method']}, seed {run['seed']}: {run['failure']}" for run in summary["runs"] if run["failure"]
+        ]
+        if failures:
+            fail("diverged, the rest is done:\n  " + "\n  ".join(failures), 1)
 
 
 def _show(path: Path, summary: dict[str, Any], console: Console) -> None:
@@ -158,19 +162,14 @@ def _show(path: Path, summary: dict[str, Any], console: Console) -> None:
 
     page = build_page(path)
     summaries = compare(summary["runs"])
-    print_table(table(with_short_names(summaries, console), summary["target_accuracy"], short=True), console, ACCURACY)
+    shown = table(with_short_names(summaries, console), summary["target_accuracy"], short=True)
+    print_table(shown, console, ACCURACY)
     if shows_divergence(summaries):
         console.print(Text(KL_IN_WORDS))
     closing = Output()
     closing.print(Text(verdict(summaries)))
     say(console, cost_of(summary["cost"]).in_words(summary["wall_s"]))
     say(closing, f"report: {page}")
-
-
-def _report_failures(summary: dict[str, Any]) -> None:
-    failures = [f"{run['method']}, seed {run['seed']}: {run['failure']}" for run in summary["runs"] if run["failure"]]
-    if failures:
-        fail("diverged, the rest is done:\n  " + "\n  ".join(failures), 1)
 
 
 _MOST_ROWS, _MOST_FAILURES = 40, 20

@@ -10,7 +10,7 @@ import os
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -69,7 +69,10 @@ def batch_runs(tasks: Sequence[SweepRun], most: int | None = None, places: int =
     """
     alike: dict[Any, list[SweepRun]] = {}
     for task in tasks:
-        alike.setdefault(_key(task), []).append(task)
+        # Clients' memory on the host is gathered for each dispatch of a run by itself.
+        alone = task.simulation.keeps_memory_on_host
+        key = (task.point, task.run) if alone else (stacking_key(task.simulation), task.round)
+        alike.setdefault(key, []).append(task)
     sizes = [min(_most_in_memory(own[0].simulation), most or len(own)) for own in alike.values()]
     if most is None:
         sizes = _for_all(places, [len(own) for own in alike.values()], sizes)
@@ -95,12 +98,6 @@ def _most_in_memory(simulation: Simulation) -> int:
     free = free_bytes(simulation.setting.layout)
     state = max(size_in_bytes(simulation.state_shapes().state), 1)
     return max(1, free // (2 * _COPIES * state)) if free is not None else 10_000
-
-
-def _key(task: SweepRun) -> Hashable:
-    if task.simulation.keeps_memory_on_host:
-        return task.point, task.run  # its clients' memory is gathered on the host for each dispatch
-    return stacking_key(task.simulation), task.round
 
 
 class Stopped(Exception):  # noqa: N818 - not an error: the user asked for it

@@ -212,8 +212,11 @@ class RunFolder:
         for number, text in enumerate(content.split(b"\n")[:-1], 1):  # one that is cut off has no end
             try:
                 values = parse_json(text)
-                _check_resumable(values)
+                ResumableLine.model_validate(values)
                 lines.append(values)
+            except ValidationError as error:
+                expected, received = misfit(error)
+                damaged.append(f"line {number}: damaged ({expected}; received {received_value(received)})")
             except ValueError as error:
                 damaged.append(f"line {number}: damaged ({error})")
         if damaged:
@@ -334,7 +337,10 @@ class RunFolder:
         for run in summary["runs"]:
             first.setdefault(run["method"], run["seed"])
         # By the configuration, as the summary leaves out methods that never began.
-        places = {name: place for place, name in enumerate(_method_names(config))}
+        methods = config.get("methods")
+        entries = methods if isinstance(methods, list) else []
+        names = [entry.get("name") if isinstance(entry, dict) else None for entry in entries]
+        places = {name: place for place, name in enumerate(names) if isinstance(name, str)}
         matrices = read_confusion(self.path / _CONFUSION, classes) if summary["runs"] else {}
         for run in summary["runs"]:
             run["confusion_matrix"] = matrices.get(_RUN.format(places.get(run["method"]), run["seed"]))
@@ -451,21 +457,5 @@ def known_conflict(place: Path, conflict: Callable[[Path], str]) -> str:
         return ""
 
 
-def _method_names(config: Mapping[str, Any]) -> list[Any]:
-    """The names of a resolved configuration's methods, in order; None in place of what is damaged."""
-    methods = config.get("methods")
-    entries = methods if isinstance(methods, list) else []
-    names = [entry.get("name") if isinstance(entry, dict) else None for entry in entries]
-    return [name if isinstance(name, str) else None for name in names]
-
-
 def _line(values: Mapping[str, Any]) -> bytes:
     return (json.dumps(values) + "\n").encode()
-
-
-def _check_resumable(line: Any) -> None:
-    try:
-        ResumableLine.model_validate(line)
-    except ValidationError as error:
-        expected, received = misfit(error)
-        raise ValueError(f"{expected}; received {received_value(received)}") from error

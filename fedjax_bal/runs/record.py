@@ -222,7 +222,7 @@ def _reading(path: Path, line: int | None = None) -> Iterator[None]:
         text = str(error).removeprefix(f"{path}: ")
         if isinstance(error, ValidationError):
             expected, received = misfit(error)
-            text = f"{expected}; received {_shown(received)}"
+            text = f"{expected}; received {received_value(received)}"
         place = path if line is None else f"{path}, line {line}"
         raise FolderError(f"{place}: {text}; the file is damaged: {_AGAIN}") from error
 
@@ -233,7 +233,9 @@ def read_config(path: Path) -> tuple[dict[str, Any], str]:
         text = read_bytes(path, LARGEST_YAML).decode()
         config = parse_yaml(text, str(path))
         if not isinstance(config, dict):
-            raise ValueError(f"expected a mapping of sections such as dataset and training; received {_shown(config)}")
+            raise ValueError(
+                f"expected a mapping of sections such as dataset and training; received {received_value(config)}"
+            )
     return config, text
 
 
@@ -336,8 +338,3 @@ def _refuse_extremes(value: Any) -> None:
             raise ValueError("expected numbers of at most 100 digits")
         inner = item.values() if isinstance(item, dict) else item if isinstance(item, list) else ()
         left.extend((one, depth + 1) for one in inner)
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -80,14 +80,14 @@ def test_a_missing_file_is_named(folder, name):
         ("config.yaml", b"a: 1\nb: \xff\n", "config.yaml: .*byte 0xff"),
         ("summary.json", b'{\n"a": 1,\n"b" 2}', "summary.json: .*line 3"),
         ("summary.json", b"[]", "all of it: Input should be a valid dictionary.*; received"),
-        ("summary.json", b"{}", "finished: Input should be a valid boolean; received None"),
+        ("summary.json", b"{}", "finished: Input should be a valid boolean; received null"),
         ("summary.json", b"[" * 100_000, "summary.json: .*recursion"),
         ("metrics.jsonl", b'\n{"method": "a"}\n', "metrics.jsonl, line 2: seed: Input should be a valid integer"),
         ("metrics.jsonl", b"{}}\n{}\n", "metrics.jsonl, line 1: Extra data"),
         (
             "metrics.jsonl",
             b'{"method": "a", "seed": true, "round": 1}\n',
-            r"seed: Input .* integer; received True",
+            r"seed: Input .* integer; received true",
         ),
         ("metrics.jsonl", b'{"method": "a", "seed": 0, "round": 1, "bytes_up": 1e999}\n', "bytes_up: must be a number"),
         (
@@ -148,7 +148,7 @@ def test_cohorts_are_read_and_may_be_missing_or_null(folder):
     [
         ("traffic_to_target_bytes", "12", r"runs\[0\].traffic_to_target_bytes: must be a number"),
         ("chain_kl", [0.5], r"runs\[0\].chain_kl: must be a number"),
-        ("clients_per_chain", True, r"runs\[0\].clients_per_chain: must be a number .* received True"),
+        ("clients_per_chain", True, r"runs\[0\].clients_per_chain: must be a number .* received true"),
         ("copies", "7", r"runs\[0\].copies: must be a number"),
         ("composition", [], r"runs\[0\].composition: .*received \[\]"),
         ("composition", {**COMPOSITION, "clients": None}, r"composition.clients: Input should be a valid integer"),
@@ -210,7 +210,7 @@ def test_what_a_run_gives_away_may_be_missing_or_null(folder):
     [
         ([], r"runs\[0\].leaks: .*received \[\]"),
         ({"nearest": 3}, r"leaks.nearest: .*received 3"),
-        ({"nearest": {"test": {"mean": 1.0, "least": 1.0}}}, r"leaks.nearest.generated: .*received None"),
+        ({"nearest": {"test": {"mean": 1.0, "least": 1.0}}}, r"leaks.nearest.generated: .*received null"),
         (
             {"inversion": {"upcnn": {"truth": "1", "others": 0.0}}},
             r"inversion.upcnn.truth: Input should be a valid number",
