@@ -4,6 +4,7 @@ import contextlib
 import csv
 import io
 import math
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -21,6 +22,7 @@ _COVERED = (SHEET, _RESULTS, _COSTS)
 _LARGEST_TABLE = 100_000_000  # bytes
 _WORDS = ("point", "method", "status", "failure")  # columns of text
 _OF_RUN = ("point", "method", "seed")
+_FORMULA = re.compile(r"'*[=+@\t\r-]")
 _AGAIN = "run `fedjax-bal sweep` on its file again to rewrite it"
 
 
@@ -177,7 +179,11 @@ class SweepFolder:
             raise unreadable(path, error) from error
         except (ValueError, csv.Error) as error:
             raise FolderError(f"{path}: not the table of a sweep ({error}); {_AGAIN}") from error
-        return [{key: value if key in _WORDS else _value(value) for key, value in row.items()} for row in rows]
+        for row in rows:
+            for key, text in row.items():
+                written = text[1:] if text[:1] == "'" and _FORMULA.match(text[1:]) else text  # as `as_csv` writes it
+                row[key] = written if key in _WORDS else _value(written)
+        return rows
 
     def write_results(self, table: Sequence[Mapping[str, Any]]) -> None:
         """Replaces the table."""
@@ -221,11 +227,17 @@ class SweepFolder:
 
 
 def as_csv(table: Sequence[Mapping[str, Any]]) -> str:
-    """The table as CSV, with a line of headings; None is empty, and lists are as YAML writes them."""
+    """The table as CSV, with a line of headings; None is empty, and lists are as YAML writes them.
+
+    A text that a spreadsheet would take for a formula gets an apostrophe in front.
+    """
     text = io.StringIO()
     writer = csv.DictWriter(text, list(table[0]) if table else [], lineterminator="\n")
     writer.writeheader()
-    writer.writerows(table)
+    for row in table:
+        formulas = [key for key, value in row.items() if isinstance(value, str) and _FORMULA.match(value)]
+        # Numbers such as -0.5 stay.
+        writer.writerow({**row, **{key: f"'{row[key]}" for key in formulas if isinstance(_value(row[key]), str)}})
     return text.getvalue()
 
 

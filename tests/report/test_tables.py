@@ -165,7 +165,11 @@ def test_tables_lie_beside_the_report_and_without_runs_are_empty(make_run, tmp_p
         assert (folder / f"tables.{ending}").stat().st_size > len(content)
 
 
-def test_names_in_a_table_are_read_back_as_they_are(tmp_path):
-    row = {"lr": -0.5, "law": "=x", "point": "'p", "method": 'it"s, \n', "seed": 0, "status": "done", "failure": "''"}
-    (tmp_path / "results.csv").write_text(as_csv([row]))
-    assert SweepFolder(tmp_path).read_results(["lr", "law"]) == [row]
+@pytest.mark.parametrize("name", ["=1+1", "+cmd", "-cmd|' /C calc'!A0", "@SUM(A1)", "'=x", "''=x", "\tx"])
+def test_no_cell_of_csv_is_a_formula_and_names_are_read_back(name, tmp_path):
+    row = {"lr": "-0.5", "law": name, "point": "'p", "method": name, "seed": "0", "status": "done", "failure": "''"}
+    text = as_csv([row])
+    (written,) = csv.DictReader(io.StringIO(text))
+    assert written["method"] == f"'{name}" and written["lr"] == "-0.5"
+    (tmp_path / "results.csv").write_text(text)
+    assert SweepFolder(tmp_path).read_results(["lr", "law"]) == [{**row, "lr": -0.5, "seed": 0}]
