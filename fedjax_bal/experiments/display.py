@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Mapping
 from rich.console import Console
 from rich.progress import BarColumn, TaskID, TextColumn
 from rich.progress import Progress as Bars
+from rich.table import Column
 from rich.text import Text
 
 _INTERVAL = 2.0  # seconds between two lines about runs in training
@@ -50,8 +51,10 @@ class Progress:
         self._bars: Bars | None = None
         self._whole = TaskID(0)
         if not plain and console.is_terminal and not console.is_dumb_terminal and console.file.isatty():
+            room = Column(no_wrap=True, max_width=console.width // 3)
+            title = TextColumn("{task.description}", markup=False, table_column=room)
             status = TextColumn("{task.fields[status]}", markup=False)
-            self._bars = Bars(TextColumn("{task.description}", markup=False), BarColumn(20), status, console=console)
+            self._bars = Bars(title, BarColumn(10), status, console=console)
 
     def start(self, units: Mapping[Hashable, tuple[str, int]], noun: str = "runs", headline: str = "") -> None:
         """Training starts; each unit has a title and a number of rounds."""
