@@ -5,7 +5,7 @@ import json
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -141,17 +141,10 @@ class Runner:
         count = f"{methods} method{'s' * (methods > 1)} x {seeds} seed{'s' * (seeds > 1)}"
         self.display.start(units, headline=f"{count}, {rounds} rounds in all, into {self.folder.path}")
         try:
-            waiting = deque()
-            for run, saved in starts.items():
-                done = saved.snapshot.round if saved else 0
-                if done:
-                    self.show(run, done, 0.0)
-                if saved and self.over(run, done):
-                    self.conclude(run, saved.snapshot)  # in case the session was killed before it
-                else:
-                    # Runs of a comparison aren't stacked: most differ in more than numbers.
-                    alone = SweepBatch(0, (SweepRun(0, run, self.comparison.simulation(run), done),))
-                    waiting.append(BatchTraining(alone, {0: self}, [saved]))
+            # Runs of a comparison aren't stacked: most differ in more than numbers.
+            waiting = deque(
+                BatchTraining(SweepBatch(0, (task,)), {0: self}, [saved]) for task, saved in self.unfinished(starts)
+            )
             if self.detail:
                 for line in run_outline(self.config, [task for own in waiting for task in own.batch.tasks]):
                     self.detail(line)
@@ -177,6 +170,21 @@ class Runner:
             self.finish()
             raise
         return self.finish()
+
+    def unfinished(
+        self, starts: Mapping[tuple[int, int], SavedRun | None], point: int = 0
+    ) -> Iterator[tuple[SweepRun, SavedRun | None]]:
+        """The runs with rounds left, by what `resume` returned; the others are concluded, unless they have failed."""
+        for run, saved in starts.items():
+            if self.states[run].failure is not None:
+                continue
+            done = saved.snapshot.round if saved else 0
+            if done:
+                self.show(run, done, 0.0)
+            if saved and self.over(run, done):
+                self.conclude(run, saved.snapshot)  # in case the session was killed before it
+            else:
+                yield SweepRun(point, run, self.comparison.simulation(run), done), saved
 
     def finish(self) -> dict[str, Any]:
         """Ends the session: writes metrics, summary and `SHA256SUMS`; returns the summary.

@@ -142,15 +142,9 @@ class SweepWork:
         runner = Runner(point.config, folder, display, inputs=inputs)
         runner.recall_failures()
         tasks = []
-        for run, saved in runner.resume().items():
-            if runner.states[run].failure is not None:
-                continue
-            done = saved.snapshot.round if saved else 0
-            if saved and runner.over(run, done):
-                runner.conclude(run, saved.snapshot)  # in case the session was killed before it
-                continue
-            tasks.append(SweepRun(number, run, runner.comparison.simulation(run), done))
-            self._saved[number, run] = saved
+        for task, saved in runner.unfinished(runner.resume(), number):
+            tasks.append(task)
+            self._saved[number, task.run] = saved
         self.runners[number] = runner  # only now: `finish` must not write into a folder that can't be resumed
         return tasks
 
