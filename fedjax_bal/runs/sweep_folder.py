@@ -168,11 +168,11 @@ class SweepFolder:
         self.files.check_sums(_RESULTS)
         try:
             rows = list(csv.DictReader(io.StringIO(read_bytes(path, _LARGEST_TABLE).decode()), strict=True))
+            if any(None in row or None in row.values() for row in rows):
+                raise ValueError("has rows of other lengths than the line of headings")
             lacking = [key for key in (*_WORDS, *swept) if not rows or key not in rows[0]]
             if lacking:
                 raise ValueError(f"must have rows, below a line of headings; lacks {', '.join(lacking)}")
-            if any(None in row or None in row.values() for row in rows):
-                raise ValueError("has rows of other lengths than the line of headings")
         except FileNotFoundError as error:
             raise FolderError(f"{path}: there is none; {_AGAIN}") from error
         except OSError as error:
