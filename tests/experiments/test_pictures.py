@@ -1,5 +1,6 @@
 """What a run shows of images: fakes, their neighbours, attacks on prototypes, and classes in mini-batches."""
 
+import html
 import json
 import shutil
 from collections import Counter
@@ -144,7 +145,7 @@ def test_classes_of_mini_batches_are_told_where_a_method_adds_to_them(folder):
 
 
 def test_the_report_draws_all_of_it(folder):
-    page = report.build(folder).read_text()
+    page = html.unescape(report.build(folder).read_text())
     names = {path.stem for path in (folder / "plots").glob("*.svg")}
     assert {"local", "pictures-1", "attacks-1"} <= names
     for words in (
