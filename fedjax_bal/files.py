@@ -13,6 +13,7 @@ import secrets
 import stat
 import time
 from collections.abc import Callable, Iterator
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -27,7 +28,7 @@ _SPECIAL_FILES = {
 }
 
 
-def open_file(path: str | os.PathLike[str]) -> BinaryIO:
+def open_file(path: str | os.PathLike[str]) -> BufferedReader:
     """Opens a regular file for reading; raises `OSError` for pipes, devices and folders."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # doesn't wait for a pipe's writer

@@ -35,7 +35,7 @@ _PREFIX = "fedjax_bal_plugin_"  # of the names of modules that are loaded from a
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _COLUMNS = frozenset(  # of the files with metrics
     (
-        *("method", "seed", "round", "wall_s", "point", "status", "failure", "chosen", "composition", "leaks"),
+        *("method", "seed", "round", "wall_s", "point", "status", "failure", "composition", "leaks"),
         *("confusion_matrix", "program", "runs_together", "compile_s", "device_bytes"),
         *("client_updates_per_s", "samples_per_s"),
     )

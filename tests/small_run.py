@@ -33,20 +33,20 @@ class Quiet:
     def __init__(self):
         self.notes, self.steps, self.accuracies = [], [], []
 
-    def start(self, methods, seeds, rounds, folder):
+    def start(self, units, headline):
         """Nothing to show."""
 
-    def compiling(self, method):
+    def compiling(self, run):
         """Nothing to show."""
 
-    def advance(self, method, seed, round, accuracy, clients_per_s):
-        """Keeps where the runs stand."""
-        self.steps.append((method, seed, round))
+    def advance(self, run, done, clients_per_s, accuracy=None):
+        """Keeps where the runs stand, each a method and a seed."""
+        self.steps.append((*run, done))
         self.accuracies.append(accuracy)
 
-    def ended(self, method, seed):
+    def ended(self, run):
         """Keeps which runs end early."""
-        self.steps.append((method, seed, "ended"))
+        self.steps.append((*run, "ended"))
 
     def note(self, text):
         """Keeps the remark."""

@@ -26,17 +26,12 @@ from fedjax_bal.cli.arguments import (
     split_arguments,
     split_cpu_for,
 )
-from fedjax_bal.cli.config import explain, schema
-from fedjax_bal.cli.console import INTERRUPTED, Output, Showing, fail, messages, names_table, printing, say
-from fedjax_bal.cli.data import list_datasets, prepare
-from fedjax_bal.cli.describe import describe
+from fedjax_bal.cli.console import INTERRUPTED, Output, Showing, fail, messages, printing
+from fedjax_bal.cli.data import describe, list_datasets, prepare
 from fedjax_bal.cli.distributed import SWEEP_ALONE, joined_processes, place_of, shared_facts
-from fedjax_bal.cli.export import export
-from fedjax_bal.cli.guide import guide
-from fedjax_bal.cli.pages import write_pages
-from fedjax_bal.cli.running import describe_run, next_folder, run_command
-from fedjax_bal.cli.sweeping import sweep_command
-from fedjax_bal.cli.verify import verify
+from fedjax_bal.cli.folders import export, verify, write_pages
+from fedjax_bal.cli.listing import explain, guide, list_names, schema
+from fedjax_bal.cli.running import describe_run, next_folder, run_command, sweep_command
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -263,26 +258,7 @@ def report(
 app.command("verify")(printing(verify))
 app.command("export")(printing(export))
 app.command("guide")(printing(guide))
-
-
-@app.command("list")
-def list_names(
-    what: Annotated[str | None, typer.Argument(metavar="[KIND]", help="One of the kinds; none to see them.")] = None,
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One of them, to see all about it.")] = None,
-    plugin: Plugins = None,
-) -> None:
-    """List what a configuration can name."""
-    with messages():
-        from fedjax_bal.cli.listing import described_whole, grouped
-
-        console = Output()
-        if what and name:
-            say(console, described_whole(what, name))
-            return
-        for heading, texts in grouped(what):
-            if heading:
-                say(console, f"\n{heading}:")
-            console.print(names_table((known, text.splitlines()) for known, text in texts.items()))
+app.command("list")(printing(list_names))
 
 
 config = typer.Typer(no_args_is_help=True, help="The keys of configurations: explain them, or write their JSON Schema.")

@@ -1,18 +1,83 @@
-"""The lists of `fedjax-bal list`: every name that a configuration can use, with a text on each."""
+"""The commands that explain: `fedjax-bal list`, `guide`, `config explain` and `config schema`."""
 
 import inspect
 import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
 from textwrap import indent
-from typing import Any
+from typing import Annotated, Any
 
-from fedjax_bal.config import nearest_choices
+import typer
+from rich.markdown import Markdown
+from rich.table import Table
+
+from fedjax_bal.cli.arguments import Plugins
+from fedjax_bal.cli.console import names_table
+
+
+def explain(
+    keys: Annotated[list[str], typer.Argument(metavar="KEY...", help="A key, such as training.rounds, rounds or lr.")],
+    plugin: Plugins = None,
+) -> Iterator[Table]:
+    """Say what a key of a configuration means, what it can be, and its default."""
+    from fedjax_bal.config import explained
+
+    for key in keys:
+        entries = []
+        for found in explained(key):
+            meaning = [found.meaning[:1].upper() + found.meaning[1:]] if found.meaning else []
+            choices = [f"with {', '.join(found.choices)}"] if found.choices else []
+            default = f"; default {found.default}" if found.default else ""
+            entries.append((found.path, [*meaning, *choices, found.allowed + default]))
+        yield names_table(entries)
+
+
+def schema(plugin: Plugins = None) -> Iterator[str]:
+    """Print the JSON Schema of configurations, with which editors complete and check them."""
+    from fedjax_bal.config import json_schema
+
+    yield json.dumps(json_schema(), indent=1)
+
+
+PAGES = Path(__file__).parents[1] / "guide"
+
+
+def guide(
+    page: Annotated[str | None, typer.Argument(metavar="[PAGE]", help="One of the pages; none to see them.")] = None,
+) -> Iterator[Table | Markdown]:
+    """Show a page of the guide in the terminal."""
+    pages = {file.stem: file for file in sorted(PAGES.glob("*.md"))}
+    if page is None:
+        titles = {name: file.read_text(encoding="utf-8").partition("\n")[0] for name, file in pages.items()}
+        yield names_table((name, [title.removeprefix("# ")]) for name, title in titles.items())
+        return
+    from fedjax_bal.config import nearest_choices
+
+    if page not in pages:
+        raise ValueError(f"guide: received {page!r}; {nearest_choices(page, pages)}")
+    yield Markdown(pages[page].read_text(encoding="utf-8"))
+
 
 KINDS = (
     *("recipes", "models", "selectors", "partitions", "datasets", "metrics", "optimizers", "schedules"),
     *("availability", "delivery", "speeds", "configs"),
 )
+
+
+def list_names(
+    what: Annotated[str | None, typer.Argument(metavar="[KIND]", help="One of the kinds; none to see them.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One of them, to see all about it.")] = None,
+    plugin: Plugins = None,
+) -> Iterator[str | Table]:
+    """List what a configuration can name."""
+    if what and name:
+        yield described_whole(what, name)
+        return
+    for heading, texts in grouped(what):
+        if heading:
+            yield f"\n{heading}:"
+        yield names_table((known, text.splitlines()) for known, text in texts.items())
 
 
 def listing(what: str) -> dict[str, str]:
@@ -30,6 +95,8 @@ def listing(what: str) -> dict[str, str]:
         from Xu et al., arXiv 2023
     """
     # Each kind imports only what it needs.
+    from fedjax_bal.config import nearest_choices
+
     match what:
         case "recipes":
             from fedjax_bal.recipes import RECIPES
@@ -123,6 +190,8 @@ def described_whole(kind: str, name: str) -> str:
         >>> "Command   fedjax-bal run" in described_whole("configs", "quickstart")
         True
     """
+    from fedjax_bal.config import nearest_choices
+
     names = listing(kind)
     if name not in names:
         raise ValueError(f"list {kind}: received {name!r}; {nearest_choices(name, names)}")

@@ -21,10 +21,11 @@ def main() -> None:
     imports, which take most of the first second.
     """
     interrupts = Interrupts()
-    for name, label in (("stdout", "standard output"), ("stderr", "standard error")):
-        stream = getattr(sys, name)
-        if isinstance(stream, io.TextIOWrapper) and stream is getattr(sys, f"__{name}__"):  # not a program's own
-            setattr(sys, name, _named(stream, label))
+    # A character that a terminal lacks must not cost a result, nor a number its sign.
+    codecs.register_error("fedjax_bal", _similar)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="fedjax_bal")
     code: Any = 0
     try:
         from fedjax_bal.cli.app import app
@@ -33,7 +34,7 @@ def main() -> None:
     except SystemExit as exit_:
         code = exit_.code
     except OSError as error:
-        code = _fail(f"{error.filename or 'error'}: {(error.strerror or str(error)).lower()}", BAD_INPUT)
+        code = _fail(f"{error.filename or 'standard output'}: {(error.strerror or str(error)).lower()}", BAD_INPUT)
     except BaseException as error:
         # What a library makes of a KeyboardInterrupt in one of its callbacks is an interrupt, too.
         if not isinstance(error, KeyboardInterrupt) and not interrupts.arrived:
@@ -43,7 +44,7 @@ def main() -> None:
         signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))  # all that follows is Python's own end
     error = _flush()
     if error is not None and not isinstance(error, BrokenPipeError) and not code:
-        code = _fail(f"{error.filename}: {(error.strerror or str(error)).lower()}", BAD_INPUT)
+        code = _fail(f"standard output: {(error.strerror or str(error)).lower()}", BAD_INPUT)
     sys.exit(code)
 
 
@@ -62,13 +63,7 @@ class Interrupts:
         sys.unraisablehook = self._repeat
 
     def _raise(self, number: int, frame: FrameType | None) -> None:
-        """Raises KeyboardInterrupt, or within an import, where modules would stay half made, ends the process."""
         self.arrived = True
-        while frame is not None:
-            if frame.f_code.co_filename.startswith("<frozen importlib"):
-                os.write(2, b"fedjax-bal: stopped\n")
-                os._exit(INTERRUPTED)
-            frame = frame.f_back
         raise KeyboardInterrupt
 
     def _repeat(self, unraisable: Any) -> None:
@@ -80,32 +75,6 @@ class Interrupts:
         again = threading.Timer(0.01, signal.pthread_kill, [main, signal.SIGINT])  # which also ends its waiting
         again.daemon = True
         again.start()
-
-
-class _Stream(io.FileIO):
-    """A standard stream whose errors name it, as those of a file do."""
-
-    def __init__(self, descriptor: int, label: str) -> None:
-        super().__init__(descriptor, "w", closefd=False)
-        self.label = label
-
-    def write(self, data: Any, /) -> int | None:
-        try:
-            return super().write(data)
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, self.label) from None
-
-
-def _named(stream: io.TextIOWrapper, label: str) -> io.TextIOWrapper:
-    """The stream, with errors that name it; a character that it lacks must not cost a result, nor a number its sign."""
-    codecs.register_error("fedjax_bal", _similar)
-    return io.TextIOWrapper(
-        io.BufferedWriter(_Stream(stream.fileno(), label)),
-        stream.encoding,
-        "fedjax_bal",
-        line_buffering=stream.line_buffering,
-        write_through=stream.write_through,
-    )
 
 
 def _similar(error: UnicodeError) -> tuple[str, int]:

@@ -1,4 +1,4 @@
-"""Privacy leaks of a finished run: the real images nearest to generated ones, and attacks on shared prototypes."""
+"""What follows a run: a search for privacy leaks in images and prototypes, and models fine-tuned on clients."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -10,7 +10,19 @@ import numpy as np
 from fedjax_bal import models
 from fedjax_bal.contrib import privacy
 from fedjax_bal.data import normalised
-from fedjax_bal.engine.host import Simulation, Snapshot, fetch, shared_prototypes, shares_prototypes
+from fedjax_bal.engine.host import (
+    FineTuner,
+    Simulation,
+    Snapshot,
+    fetch,
+    generated_images,
+    shared_prototypes,
+)
+from fedjax_bal.engine.processes import processes
+from fedjax_bal.experiments.display import Progress
+from fedjax_bal.experiments.setup import Comparison
+from fedjax_bal.metrics import across_clients, order_statistics
+from fedjax_bal.runs import RunFolder
 from fedjax_bal.types import Federation, Model, Variables
 
 _GRADIENTS = 4  # images whose gradients are inverted: second derivatives take their time
@@ -23,12 +35,6 @@ class PrivacyLeaks(NamedTuple):
 
     pictures: dict[str, np.ndarray]
     figures: dict[str, Any]
-
-
-def check_attack(simulation: Simulation) -> None:
-    """Raises `ValueError`, before anything is trained, for images of a size that no attack can make."""
-    if shares_prototypes(simulation):
-        privacy.check_sides(simulation.setting.model.input_shape)
 
 
 class _AttackInputs(NamedTuple):
@@ -203,3 +209,52 @@ def some_of_each_class(federation: Federation, classes: int, count: int) -> np.n
         own = rows[labels == label][:count]
         found[label, : len(own)] = np.clip(np.rint(np.asarray(images[own]) * scale), 0, 255)
     return found
+
+
+class Conclusion:
+    """Writes into the run folder, once per run, what the configuration wants to know of final models."""
+
+    def __init__(self, comparison: Comparison, folder: RunFolder, display: Progress) -> None:
+        self.comparison, self.folder, self.display = comparison, folder, display
+        self.tuners: dict[int, FineTuner] = {}  # by the identity of their simulations
+
+    def conclude(self, run: tuple[int, int], snapshot: Snapshot) -> None:
+        """Does what is left to do for a run: a method's number and a seed."""
+        method, known = self.comparison.methods[run[0]], lambda found: processes().any(found is not None)
+        title, evaluation = f"{method.name}, seed {run[1]}", method.evaluation
+        simulation = self.comparison.simulation(run)
+        attacked = evaluation.privacy and run[1] == self.comparison.config.seeds[0]
+        if attacked and not known(self.folder.read_leaks(*run)):
+            self.display.note(f"{title}: looking for what it gives away")
+            pictures = self.keep_pictures(run, snapshot)
+            found = [attack_prototypes(simulation, snapshot, evaluation.attack_steps)]
+            if pictures:
+                found.append(nearest_images(simulation, pictures["generated"]))
+            for leaks in found:
+                pictures |= leaks.pictures
+            if pictures:
+                self.folder.write_pictures(*run, pictures)
+            self.folder.write_leaks(*run, {name: value for leaks in found for name, value in leaks.figures.items()})
+        epochs = evaluation.personalised
+        if epochs is not None and not known(self.folder.read_personalised(*run)):
+            self.display.note(f"{title}: fine-tuning the final model on each client")
+            tuner = self.tuners.setdefault(id(simulation), FineTuner(simulation, epochs))
+            accuracies, diverged = tuner.run(run[1], snapshot)
+            figures = {
+                "epochs": epochs,
+                "clients": len(accuracies),
+                "diverged": diverged,
+                **across_clients("personalised_accuracy", accuracies),
+                "accuracies": order_statistics(accuracies),
+            }
+            self.folder.write_personalised(*run, figures)
+
+    def keep_pictures(self, run: tuple[int, int], snapshot: Snapshot) -> dict[str, Any]:
+        """Writes the images that a method has learnt to make, with real ones beside them; returns both."""
+        simulation = self.comparison.simulation(run)
+        generated = generated_images(simulation, snapshot)
+        if generated is None:
+            return {}
+        pictures = {"real": some_of_each_class(simulation.federation, *generated.shape[:2]), "generated": generated}
+        self.folder.write_pictures(*run, pictures)
+        return pictures

@@ -1,7 +1,9 @@
-"""The plan of a sweep: its points, each a configuration of its own."""
+"""The plan of a sweep: its axes, and its points, each a configuration."""
 
 import contextlib
 import hashlib
+import itertools
+import math
 import os
 import re
 import shlex
@@ -20,12 +22,129 @@ from fedjax_bal.config import (
     dotted_path,
     dump_yaml,
     left_out,
+    nearest_choices,
     parse_overrides,
     read_layers,
+    received_value,
     with_absolute_paths,
     with_paper_setting,
 )
-from fedjax_bal.experiments.axes import Axis, combinations, path_of, read_axes
+from fedjax_bal.validate import is_number
+
+MOST_POINTS = 10_000
+_MOST_VALUES = 1000
+_RANGE = ("from", "to", "steps", "scale")
+_SCALES = ("linear", "log")
+
+
+class Axis(NamedTuple):
+    """Keys that change together, and each key's values, equally many."""
+
+    keys: tuple[str, ...]  # dotted paths of a configuration
+    values: tuple[tuple[Any, ...], ...]
+
+    def __len__(self) -> int:
+        return len(self.values[0])
+
+
+def read_axes(entries: Any, source: str) -> list[Axis]:
+    """Reads the list of axes below `sweep`, a list of mappings.
+
+    A mapping of several keys is one axis along which they change together. The values of a key are a list, or a range
+    `{from: 0.01, to: 1, steps: 3, scale: log}`, whose ends belong to it. `source`, the file's name, is for messages.
+
+    Raises:
+        ConfigError: anything else; names the place, the value received and the rule.
+    """
+    if not isinstance(entries, list) or not entries:
+        wanted = "must be a list of axes, for instance [{training.optimizer.learning_rate: [0.01, 0.1]}]"
+        raise ConfigError(f"{source}: sweep: received {received_value(entries)}, {wanted}")
+    axes = [_axis(entry, f"{source}: sweep.{place}") for place, entry in enumerate(entries)]
+    seen: dict[str, int] = {}
+    for place, axis in enumerate(axes):
+        for key in axis.keys:
+            if seen.setdefault(key, place) != place:
+                raise ConfigError(f"{source}: sweep.{place}: {key}: already on axis {seen[key]}; a key has one axis")
+    points = math.prod(map(len, axes))
+    if points > MOST_POINTS:
+        sizes = " x ".join(str(len(axis)) for axis in axes)
+        raise ConfigError(f"{source}: sweep: {sizes} = {points} points; at most {MOST_POINTS} are allowed")
+    return axes
+
+
+def combinations(axes: Sequence[Axis]) -> list[dict[str, Any]]:
+    """All combinations of the axes, the last axis changing fastest, each with the value of every key."""
+    along = [[dict(zip(axis.keys, values, strict=True)) for values in zip(*axis.values, strict=True)] for axis in axes]
+    return [{key: value for part in parts for key, value in part.items()} for parts in itertools.product(*along)]
+
+
+def path_of(key: str) -> KeyPath:
+    """A dotted key as a path."""
+    return tuple(key.split("."))
+
+
+def _axis(entry: Any, where: str) -> Axis:
+    if not isinstance(entry, Mapping) or not entry:
+        raise ConfigError(f"{where}: received {received_value(entry)}, must be a mapping of keys to their values")
+    values = {key: _values(value, f"{where}: {key}") for key, value in entry.items()}
+    for key in values:
+        if not all(path_of(key)):
+            raise ConfigError(
+                f"{where}: received the key {received_value(key)}, must be a dotted path such as training.rounds"
+            )
+    lengths = {key: len(own) for key, own in values.items()}
+    if len(set(lengths.values())) > 1:
+        counts = ", ".join(f"{key} has {length}" for key, length in lengths.items())
+        raise ConfigError(f"{where}: {counts} values; keys of one axis change together and need equally many")
+    together = list(zip(*values.values(), strict=True))
+    twice = next((item for place, item in enumerate(together) if item in together[:place]), None)
+    if twice is not None:
+        value = received_value(twice[0] if len(twice) == 1 else list(twice))
+        raise ConfigError(f"{where}: {', '.join(values)}: received {value} twice; give each value once")
+    return Axis(tuple(values), tuple(map(tuple, values.values())))
+
+
+def _values(value: Any, where: str) -> list[Any]:
+    if isinstance(value, Mapping):
+        return _range(value, where)
+    if not isinstance(value, list) or not 0 < len(value) <= _MOST_VALUES:
+        wanted = f"must be a list of 1 to {_MOST_VALUES} values, or a range {{from: 0.01, to: 1, steps: 3, scale: log}}"
+        raise ConfigError(f"{where}: received {received_value(value)}, {wanted}")
+    return value
+
+
+def _range(value: Mapping[str, Any], where: str) -> list[Any]:
+    for key in value:
+        if key not in _RANGE:
+            raise ConfigError(f"{where}: {received_value(key)}: unknown key of a range; {nearest_choices(key, _RANGE)}")
+    for key in ("from", "to"):
+        number = value.get(key)
+        if number is None or not is_number(number) or not math.isfinite(number):
+            raise ConfigError(f"{where}: {key}: received {received_value(number)}, must be a finite number")
+    steps, scale = value.get("steps"), value.get("scale", "linear")
+    if type(steps) is not int or not 2 <= steps <= _MOST_VALUES:
+        raise ConfigError(
+            f"{where}: steps: received {received_value(steps)}, must be an integer from 2 to {_MOST_VALUES}"
+        )
+    if scale not in _SCALES:
+        raise ConfigError(f"{where}: scale: received {received_value(scale)}; {nearest_choices(scale, _SCALES)}")
+    low, high = value["from"], value["to"]
+    if scale == "log" and min(low, high) <= 0:
+        raise ConfigError(f"{where}: received from {low} to {high} with scale log, must be above 0")
+    if low == high:
+        raise ConfigError(f"{where}: received from {low} to {high}, must be two different numbers")
+    return _spaced(low, high, steps, scale)
+
+
+def _spaced(low: float, high: float, steps: int, scale: str) -> list[Any]:
+    shares = [place / (steps - 1) for place in range(steps)]
+    log = scale == "log"
+    spaced = [low * (high / low) ** share if log else low + (high - low) * share for share in shares]
+    # Six digits, so that a file name and a table show the value that is used.
+    rounded = [low, *(float(f"{number:.6g}") for number in spaced[1:-1]), high]
+    whole = isinstance(low, int) and isinstance(high, int) and all(float(number).is_integer() for number in rounded)
+    return list(map(int if whole else float, rounded))
+
 
 _LONGEST_LABEL = 100
 
@@ -69,17 +188,43 @@ def load_sweep(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> S
         raise ConfigError(f"{source}: lacks the key `sweep`, {wanted}: add it; {single}")
     axes, stated = read_axes(layers.merged["sweep"], source), "sweep" in layers.stated
     layers = Layers(*({key: layer[key] for key in layer if key != "sweep"} for layer in layers))
-    axes = _with_whole_keys(axes, layers.merged, source)
+
+    # Axes get the whole paths of their keys, by which a report knows conditions: partition.alpha for alpha.
+    whole = lambda key: ".".join(map(str, completed_path(path_of(key), None, layers.merged)))
+    axes = [Axis(tuple(map(whole, axis.keys)), axis.values) for axis in axes]
+    for key, times in Counter(key for axis in axes for key in axis.keys).items():
+        if times > 1:
+            raise ConfigError(f"{source}: sweep: {key}: swept {times} times, by other names too; a key has one axis")
     changes = parse_overrides(overrides)
-    _refuse_swept(changes, axes, layers.merged, source)
-    stale = _stale_keys(layers, changes, axes if stated else (), source)  # or else the base's own
+    swept = [path_of(key) for axis in axes for key in axis.keys]
+    for given, value in changes:
+        changed = completed_path(given, value, layers.merged)
+        if any(changed[: len(key)] == key for key in swept):
+            raise ConfigError(
+                f"command line: {dotted_path(given)}: is swept by {source}; change the axis there instead"
+            )
+
+    # Keys of the base that make no sense for at least one point: all points go without, as they are compared.
+    chosen = [apply_changes(layers.merged, changes, "command line")]
+    for axis in axes if stated else ():  # or else the base's own
+        for values in zip(*axis.values, strict=True):
+            with contextlib.suppress(ConfigError):  # raised again, with its place, when the point is made
+                along = [(path_of(key), value) for key, value in zip(axis.keys, values, strict=True)]
+                chosen.append(apply_changes(chosen[0], along, source))
+    stale = list(dict.fromkeys(path for data in chosen for path in layers.stale(data)))
     sheet = layers.without(stale).merged
     labels, folder = short_keys(axes), os.path.dirname(source)
     first = [(path_of(key), value) for key, value in next(iter(combinations(axes))).items()]
     data = with_paper_setting(sheet, apply_changes(sheet, changes, "command line"), first)
-    points = [_point(data, values, labels, folder, source) for values in combinations(axes)]
-    _refuse_repeats(points, source)
-    plugins = {name: digest for point in points for name, digest in point.config.plugins.items()}
+
+    points: dict[str, Point] = {}
+    for values in combinations(axes):
+        label = ",".join(f"{short}={shown(values[key])}" for key, short in labels.items())
+        along = [(path_of(key), with_absolute_paths(value, folder, path_of(key))) for key, value in values.items()]
+        point = Point(_file_name(label), values, build_config(data, along, f"{source} ({label})"))
+        if points.setdefault(point.label, point) is not point:
+            raise ConfigError(f"{source}: sweep: two points are called {point.label}; make their values differ")
+    plugins = {name: digest for point in points.values() for name, digest in point.config.plugins.items()}
     text = dump_yaml(
         {
             **data,
@@ -87,58 +232,9 @@ def load_sweep(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> S
             "sweep": [dict(zip(axis.keys, map(list, axis.values), strict=True)) for axis in axes],
         }
     )
-    dropped = left_out(layers.base, stale, data, points[0].config)
-    return Sweep(points[0].config.name, tuple(axes), tuple(points), text, tuple(dropped))
-
-
-def _stale_keys(
-    layers: Layers, changes: Sequence[tuple[KeyPath, Any]], axes: Sequence[Axis], source: str
-) -> list[KeyPath]:
-    """The keys of the base that make no sense for at least one point; all points go without, as they are compared."""
-    chosen = [apply_changes(layers.merged, changes, "command line")]
-    for axis in axes:
-        for values in zip(*axis.values, strict=True):
-            own = [(path_of(key), value) for key, value in zip(axis.keys, values, strict=True)]
-            with contextlib.suppress(ConfigError):  # raised again, with its place, when the point is made
-                chosen.append(apply_changes(chosen[0], own, source))
-    return list(dict.fromkeys(path for data in chosen for path in layers.stale(data)))
-
-
-def _with_whole_keys(axes: Sequence[Axis], data: Mapping[str, Any], source: str) -> list[Axis]:
-    """Axes with the whole paths of their keys, by which a report knows conditions: partition.alpha for alpha."""
-    whole = [tuple(".".join(map(str, completed_path(path_of(key), None, data))) for key in axis.keys) for axis in axes]
-    for key, times in Counter(key for keys in whole for key in keys).items():
-        if times > 1:
-            raise ConfigError(f"{source}: sweep: {key}: swept {times} times, by other names too; a key has one axis")
-    return [Axis(keys, axis.values) for axis, keys in zip(axes, whole, strict=True)]
-
-
-def _refuse_swept(
-    changes: Sequence[tuple[KeyPath, Any]], axes: Sequence[Axis], data: Mapping[str, Any], source: str
-) -> None:
-    swept = [path_of(key) for axis in axes for key in axis.keys]
-    for given, value in changes:
-        path = completed_path(given, value, data)
-        if any(path[: len(key)] == key for key in swept):
-            raise ConfigError(
-                f"command line: {dotted_path(given)}: is swept by {source}; change the axis there instead"
-            )
-
-
-def _refuse_repeats(points: Sequence[Point], source: str) -> None:
-    places: dict[str, int] = {}
-    for place, point in enumerate(points):
-        if places.setdefault(point.label, place) != place:
-            raise ConfigError(f"{source}: sweep: two points are called {point.label}; make their values differ")
-
-
-def _point(
-    data: Mapping[str, Any], values: dict[str, Any], labels: Mapping[str, str], folder: str, source: str
-) -> Point:
-    label = ",".join(f"{short}={shown(values[key])}" for key, short in labels.items())
-    own = [(path_of(key), with_absolute_paths(value, folder, path_of(key))) for key, value in values.items()]
-    config = build_config(data, own, f"{source} ({label})")
-    return Point(_file_name(label), values, config)
+    config = next(iter(points.values())).config
+    dropped = left_out(layers.base, stale, data, config)
+    return Sweep(config.name, tuple(axes), tuple(points.values()), text, tuple(dropped))
 
 
 def short_keys(axes: Sequence[Axis]) -> dict[str, str]:

@@ -5,7 +5,7 @@ import json
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,6 @@ from fedjax_bal.config import AUTO, Config, with_convolution
 from fedjax_bal.contrib.trackers import Mirror
 from fedjax_bal.engine.host import DispatchResult, Snapshot, describe_faults, fetch
 from fedjax_bal.engine.processes import processes
-from fedjax_bal.experiments.backends.local import LocalBackend
-from fedjax_bal.experiments.conclusion import Conclusion
 from fedjax_bal.experiments.display import Progress
 from fedjax_bal.experiments.environment import (
     command_options,
@@ -25,7 +23,7 @@ from fedjax_bal.experiments.environment import (
     versions,
     with_earlier,
 )
-from fedjax_bal.experiments.grouping import SweepBatch, SweepRun
+from fedjax_bal.experiments.leaks import Conclusion
 from fedjax_bal.experiments.outline import program_line, run_outline
 from fedjax_bal.experiments.saved_runs import RunState, SavedRun, load_newest, pack
 from fedjax_bal.experiments.setup import Comparison, SharedInputs, set_up, set_up_to_read
@@ -37,7 +35,15 @@ from fedjax_bal.experiments.summary import (
     summarise_partitions,
     summarise_state,
 )
-from fedjax_bal.experiments.training import BatchTraining, BuiltBatch, Event, Started, is_over
+from fedjax_bal.experiments.training import (
+    BatchTraining,
+    BuiltBatch,
+    LocalBackend,
+    Started,
+    SweepBatch,
+    SweepRun,
+    is_over,
+)
 from fedjax_bal.models import automatic, convolves
 from fedjax_bal.runs import START_OVER, Execution, FolderError, RunFolder, checkpoint
 from fedjax_bal.target import target_platform
@@ -82,7 +88,10 @@ class Runner:
         self.unable = ""  # why this machine can't go on with the runs
         self.config = config = self._with_chosen_convolution(config, fresh=fresh)
         self.comparison: Comparison = (set_up_to_read if self.unable else set_up)(config, inputs=self.inputs)
-        processes().agree(self._data())
+        prints = zip(config.methods, self.comparison.fingerprints, strict=True)
+        # In words, for the message about a process with other data.
+        data = {f"images, labels and partition of {own.name}": digest.tobytes().hex()[:12] for own, digest in prints}
+        processes().agree(data)
         if fresh:
             folder.begin(config, fresh=True)
         self.conclusion = Conclusion(self.comparison, folder, display)
@@ -124,55 +133,58 @@ class Runner:
             Stopped: `should_stop` returned True.
         """
         starts = self.resume()
-        self.display.start(
-            [method.name for method in self.config.methods],
-            self.config.seeds,
-            {method.name: method.training.rounds for method in self.comparison.methods},
-            self.folder.path,
-        )
+        units: dict[Hashable, tuple[str, int]] = {
+            state.key: (state.title, self.comparison.methods[index].training.rounds)
+            for (index, _), state in self.states.items()
+        }
+        methods, seeds, rounds = len(self.config.methods), len(self.config.seeds), sum(own for _, own in units.values())
+        count = f"{methods} method{'s' * (methods > 1)} x {seeds} seed{'s' * (seeds > 1)}"
+        self.display.start(units, headline=f"{count}, {rounds} rounds in all, into {self.folder.path}")
         try:
-            waiting = deque()
-            for run, saved in starts.items():
-                done = saved.snapshot.round if saved else 0
-                if done:
-                    self.show(run, done, 0.0)
-                if saved and self.over(run, done):
-                    self.conclude(run, saved.snapshot)  # in case the session was killed before it
-                else:
-                    # Runs of a comparison aren't stacked: most differ in more than numbers.
-                    alone = SweepBatch(0, (SweepRun(0, run, self.comparison.simulation(run), done),))
-                    waiting.append(BatchTraining(alone, {0: self}, [saved]))
+            # Runs of a comparison aren't stacked: most differ in more than numbers.
+            waiting = deque(
+                BatchTraining(SweepBatch(0, (task,)), {0: self}, [saved]) for task, saved in self.unfinished(starts)
+            )
             if self.detail:
                 for line in run_outline(self.config, [task for own in waiting for task in own.batch.tasks]):
                     self.detail(line)
             starts.clear()  # their states belong to their training from here on
-            with contextlib.closing(LocalBackend().train(waiting, self._stop_asked)) as events:
+            stop_asked = lambda: processes().any(self.should_stop())  # by the user of any process
+            with contextlib.closing(LocalBackend().train(waiting, stop_asked)) as events:
                 for training, event in events:
                     if isinstance(event, Exception):
                         raise event
                     training.take(event)
-                    self._announce(training.batch.tasks[0], event)
+                    task = training.batch.tasks[0]
+                    state = self.states[task.run]
+                    if isinstance(event, Started):
+                        if task.round:
+                            self.display.note(f"{state.title}: going on after round {task.round}")
+                        if not task.simulation.compile_s:
+                            self.display.compiling(state.key)
+                    elif isinstance(event, BuiltBatch):
+                        if self.detail:
+                            self.detail(program_line(state.title, event))
+                        self.show_progress(task.run, task.round, 0.0)
         except BaseException:
             self.finish()
             raise
         return self.finish()
 
-    def _announce(self, task: SweepRun, event: Event) -> None:
-        """Shows that a run is taken up, or that its program is compiled."""
-        state = self.states[task.run]
-        if isinstance(event, Started):
-            if task.round:
-                self.display.note(f"{state.title}: going on after round {task.round}")
-            if not task.simulation.compile_s:
-                self.display.compiling(state.method)
-        elif isinstance(event, BuiltBatch):
-            if self.detail:
-                self.detail(program_line(state.title, event))
-            self.show_progress(task.run, task.round, 0.0)
-
-    def _stop_asked(self) -> bool:
-        """Whether the user of any process wants to stop."""
-        return processes().any(self.should_stop())
+    def unfinished(
+        self, starts: Mapping[tuple[int, int], SavedRun | None], point: int = 0
+    ) -> Iterator[tuple[SweepRun, SavedRun | None]]:
+        """The runs with rounds left, by what `resume` returned; the others are concluded, unless they have failed."""
+        for run, saved in starts.items():
+            if self.states[run].failure is not None:
+                continue
+            done = saved.snapshot.round if saved else 0
+            if done:
+                self.show(run, done, 0.0)
+            if saved and self.over(run, done):
+                self.conclude(run, saved.snapshot)  # in case the session was killed before it
+            else:
+                yield SweepRun(point, run, self.comparison.simulation(run), done), saved
 
     def finish(self) -> dict[str, Any]:
         """Ends the session: writes metrics, summary and `SHA256SUMS`; returns the summary.
@@ -290,11 +302,6 @@ class Runner:
         if not (saved and self.over(run, saved.snapshot.round)):
             self.folder.clear_conclusion(*run)
 
-    def _data(self) -> dict[str, str]:
-        """Fingerprints of the methods' data, in words."""
-        prints = zip(self.config.methods, self.comparison.fingerprints, strict=True)
-        return {f"images, labels and partition of {method.name}": own.tobytes().hex()[:12] for method, own in prints}
-
     def over(self, run: tuple[int, int], round: int) -> bool:
         """Whether a run has ended after `round` rounds."""
         return is_over(self.comparison.methods[run[0]], self.comparison.simulation(run), round, self.states[run].lines)
@@ -303,7 +310,7 @@ class Runner:
         """Does what follows a run's last round."""
         state = self.states[run]
         if snapshot.round < self.comparison.simulation(run).rounds:
-            self.display.ended(state.method, state.seed)
+            self.display.ended(state.key)
         self.conclusion.conclude(run, snapshot)
         state.concluded = True
 
@@ -366,13 +373,13 @@ class Runner:
         """Shows a run's progress on the display."""
         state = self.states[run]
         accuracy = state.lines[-1]["test_accuracy"] if state.lines else None
-        self.display.advance(state.method, state.seed, round, accuracy, pace)
+        self.display.advance(state.key, round, pace, accuracy)
 
     def summarise(self, run: tuple[int, int]) -> dict[str, Any]:
         """A run's entry in the summary."""
         config, simulation = self.comparison.methods[run[0]], self.comparison.simulation(run)
         personalised, leaks = self.folder.read_personalised(*run), self.folder.read_leaks(*run)
-        return summarise_state(self.states[run], config, simulation, personalised, leaks, len(self.states))
+        return summarise_state(self.states[run], config, simulation, personalised, leaks)
 
     def _write_metrics(self) -> None:
         self.folder.write_metrics([line for state in self.states.values() for line in state.lines])

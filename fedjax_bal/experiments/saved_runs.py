@@ -32,11 +32,15 @@ class RunState:
     seed: int
     lines: list[dict[str, Any]] = dataclasses.field(default_factory=list)  # of metrics.jsonl
     confusion: Any = ()
-    chosen: Any = None  # both None before the first dispatch
-    selector: Any = None
+    selector: Any = None  # its state; None before the first dispatch
     failure: str | None = None
     concluded: bool = False
     unwritten_s: float = 0.0  # seconds of training since the last line
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """The name of the method, and the seed."""
+        return self.method, self.seed
 
     @property
     def title(self) -> str:
@@ -51,7 +55,7 @@ class RunState:
     def follow(self, saved: SavedRun | None) -> None:
         """Takes over the results of a saved run; None for one that hasn't started."""
         self.confusion = saved.confusion if saved else ()
-        self.chosen, self.selector = (saved.chosen, saved.snapshot.selector) if saved else (None, None)
+        self.selector = saved.snapshot.selector if saved else None
 
 
 def saved_template(comparison: Comparison, run: tuple[int, int]) -> SavedRun:

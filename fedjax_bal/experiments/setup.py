@@ -10,14 +10,13 @@ from typing import Any
 import numpy as np
 
 from fedjax_bal import data, models, recipes
-from fedjax_bal.config import Config, MethodConfig, SelectionSection, with_convolution
+from fedjax_bal.config import Config, MethodConfig, with_convolution
+from fedjax_bal.contrib import privacy
 from fedjax_bal.engine.device import Layout, TestSet, chunked, padded
-from fedjax_bal.engine.host import FineTuner, Simulation, build, device_count, divide, replicate
-from fedjax_bal.experiments.leaks import check_attack
-from fedjax_bal.experiments.rows_used import rows_used
-from fedjax_bal.experiments.splits import SetupError, explained, split_rows
+from fedjax_bal.engine.host import FineTuner, Simulation, build, device_count, divide, replicate, shares_prototypes
+from fedjax_bal.experiments.splits import SetupError, explained, rows_used, split_rows
 from fedjax_bal.models import automatic
-from fedjax_bal.optim import Opaque, Optimizer, optimizer
+from fedjax_bal.optim import Opaque, optimizer
 from fedjax_bal.options import Participation
 from fedjax_bal.parts import SERVER_ROWS
 from fedjax_bal.selection import AVAILABILITY, DELIVERY, SPEEDS, Choice
@@ -208,8 +207,16 @@ def _on_partition_of(seed: int, config: Config, inputs: SharedInputs) -> Compari
     chosen = (config.for_method(index) for index in range(len(config.methods)))
     methods = tuple(config.with_partition_of(seed, method) for method in chosen)
     simulations = tuple(_simulation(inputs, index, method) for index, method in enumerate(methods))
+    # What follows training is refused before it.
     for method, simulation in zip(methods, simulations, strict=True):
-        _check_conclusion(method, simulation)
+        if method.evaluation.privacy and shares_prototypes(simulation):
+            try:
+                privacy.check_sides(simulation.setting.model.input_shape)
+            except ValueError as error:
+                raise SetupError(f"evaluation.privacy: {method.name}: {error}; or set it to false") from error
+        if method.evaluation.personalised is not None:
+            with explained(f"evaluation (of {method.name})"):
+                FineTuner(simulation, method.evaluation.personalised)
     fingerprints = tuple(inputs.fingerprint(method) for method in methods)
     needing = [method.name for method in methods if any(SERVER_ROWS in part.needs for part in method.recipe.parts)]
     used = tuple(inputs.rows_used(method, needing) for method in methods)
@@ -217,12 +224,14 @@ def _on_partition_of(seed: int, config: Config, inputs: SharedInputs) -> Compari
 
 
 def _simulation(inputs: SharedInputs, index: int, config: MethodConfig) -> Simulation:
-    chosen, cohort = _chosen(config.selection), config.selection.clients_per_round
+    # A default selector and plain averaging are left to the recipe, which may have its own.
+    selector = Choice(config.selection.name, tuple(sorted(config.selection.parameters.items())))
+    server, cohort = config.training.server_optimizer.built, config.selection.clients_per_round
     federation, model = inputs.federation(config), inputs.model(config)
     if config.partition.known_clients is None:
         cohort = min(cohort, federation.num_clients)
     with explained(f"selection (of {config.name})"):
-        (chosen or Choice()).build(cohort, federation)
+        selector.build(cohort, federation)
     clock = {name: inputs.presence(config, name) for name in _CLOCK}
     with explained(f"methods.{index} ({config.name})"):
         return build(
@@ -232,32 +241,11 @@ def _simulation(inputs: SharedInputs, index: int, config: MethodConfig) -> Simul
             inputs.test_set(config),
             rounds=config.training.rounds,
             local=config.training.options,
-            participation=Participation(selector=chosen, clients_per_round=cohort, **clock),
+            participation=Participation(
+                selector=None if selector == Choice() else selector, clients_per_round=cohort, **clock
+            ),
             evaluation=config.evaluation.options,
             execution=dataclasses.replace(config.execution.options, devices=inputs.layout(config).devices),
-            server_optimizer=_unless_default(config.training.server_optimizer.built),
+            server_optimizer=None if server == optimizer("sgd", 1.0) else server,
             enlarge=inputs.enlarged,
         )
-
-
-def _chosen(wanted: SelectionSection) -> Choice | None:
-    """The selector; None for the default, which every recipe may replace by its own."""
-    choice = Choice(wanted.name, tuple(sorted(wanted.parameters.items())))
-    return None if choice == Choice() else choice
-
-
-def _unless_default(server: Optimizer) -> Optimizer | None:
-    """The server's optimizer; None for plain averaging, which every recipe may replace by its own."""
-    return None if server == optimizer("sgd", 1.0) else server
-
-
-def _check_conclusion(config: MethodConfig, simulation: Simulation) -> None:
-    """Refuses, before training, an attack or a fine-tuning that would fail after it."""
-    if config.evaluation.privacy:
-        try:
-            check_attack(simulation)
-        except ValueError as error:
-            raise SetupError(f"evaluation.privacy: {config.name}: {error}; or set it to false") from error
-    if config.evaluation.personalised is not None:
-        with explained(f"evaluation (of {config.name})"):
-            FineTuner(simulation, config.evaluation.personalised)

@@ -1,18 +1,91 @@
-"""Splits a data set's rows: the server's own, validation rows, and each client's training and test rows."""
+"""Splits a data set's rows between server, validation and clients, and says how many are used."""
 
 import contextlib
+import functools
 import zlib
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedjax_bal import data
-from fedjax_bal.config import AuxiliarySection, Sections
+from fedjax_bal.config import AuxiliarySection, Sections, received_value
 from fedjax_bal.engine.device import VALIDATION
-from fedjax_bal.experiments.rows_used import rows_left
 from fedjax_bal.parts import BALANCED
-from fedjax_bal.types import Dataset
+from fedjax_bal.types import Dataset, Federation
+
+
+def rows_used(config: Sections, dataset: Dataset, federation: Federation, needing: Sequence[str] = ()) -> str:
+    """Says how many rows and clients of how many a federation has, and why not all.
+
+    Args:
+        config: the sections that describe the federation.
+        dataset: its data set.
+        federation: the partition, without augmented copies.
+        needing: the methods that need the server's rows.
+    """
+    rows, clients = len(np.unique(federation.rows)), federation.num_clients
+    everything, empty = len(dataset.train_labels), int((np.diff(federation.offsets) == 0).sum())
+    users = 0 if dataset.train_clients is None else len(np.unique(dataset.train_clients))
+    by_owner = data.partition.takes_owners(config.partition.scheme)
+    whole = rows == everything and (not by_owner or clients == users)
+    parts = [
+        f"all {everything:,} rows" if rows == everything else f"{rows:,} of {everything:,} rows",
+        f"{clients:,} of {users:,} users" if by_owner and clients < users else f"{clients:,} clients",
+    ]
+    text = f"{config.dataset.name}, {', '.join(parts)}"
+    if not whole:
+        reasons = _held_back(config, needing)
+        if config.evaluation.client_test.fraction is not None:
+            reasons.append(f"client_test.fraction={config.evaluation.client_test.fraction:g}")
+        server = functools.reduce(np.union1d, federation.auxiliary.values(), np.zeros(0, int))
+        rest = np.setdiff1d(np.arange(everything), server)
+        kept = rest[data.partition.thinned(dataset.train_labels[rest], **_long_tail(config))]
+        given = federation.rows if federation.tests is None else np.union1d(federation.rows, federation.tests.rows)
+        if len(np.setdiff1d(kept, given)):  # the scheme leaves rows out, for its parameters that aren't at defaults
+            wanted = config.partition
+            fields, values = type(wanted).model_fields, {"clients": wanted.clients, **wanted.parameters}
+            reasons += [] if by_owner else [f"scheme={wanted.scheme}"]
+            reasons += [f"{key}={received_value(own)}" for key, own in values.items() if own != fields[key].default]
+        text = f"{config.dataset.name}, trained on {' and '.join(parts)} ({', '.join(reasons)})"
+    if empty:
+        text += f"; empty clients: {empty / clients:.0%} ({empty:,} of {clients:,})"
+    if users and not by_owner:
+        text += f"; its {users:,} users are not the clients (partition=natural makes them so)"
+    return text
+
+
+def rows_left(config: Sections, labels: np.ndarray, everything: int) -> str:
+    """Says what is left for the partition, for a message about too few rows; empty where all rows are.
+
+    Args:
+        config: the sections that describe the federation.
+        labels: those of the rows that the partition begins with, before a long tail.
+        everything: rows of the data set.
+    """
+    left = len(data.partition.thinned(labels, **_long_tail(config)))
+    if left == everything:
+        return ""
+    reasons = ", ".join(_held_back(config))
+    return f" ({left:,} of the {everything:,} training rows are left, because of {reasons})"
+
+
+def _held_back(config: Sections, needing: Sequence[str] = ()) -> list[str]:
+    """The keys that leave rows out before the partition is drawn."""
+    reasons = []
+    if config.partition.imbalance_factor != 1:
+        reasons.append(f"imbalance_factor={config.partition.imbalance_factor:g}")
+    if config.auxiliary.per_class and config.auxiliary.source == "train":
+        why = f", which {', '.join(needing)} need{'s' * (len(needing) == 1)}" if needing else ""
+        reasons.append(f"auxiliary.per_class={config.auxiliary.per_class}{why}")
+    validation = config.evaluation.validation
+    share = {"fraction": validation.fraction, "per_class": validation.per_class}
+    return reasons + [f"validation.{key}={value:g}" for key, value in share.items() if value]
+
+
+def _long_tail(config: Sections) -> dict[str, Any]:
+    keys = ("seed", "imbalance_factor", "imbalance_profile", "imbalance_order")
+    return {key: getattr(config.partition, key) for key in keys}
 
 
 class SetupError(ValueError):

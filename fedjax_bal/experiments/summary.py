@@ -11,16 +11,15 @@ import numpy as np
 from fedjax_bal.config import Config, MethodConfig
 from fedjax_bal.data import extra_bytes
 from fedjax_bal.engine.host import DispatchResult, Simulation
-from fedjax_bal.experiments.display.tally import duration
+from fedjax_bal.experiments.display import duration
 from fedjax_bal.experiments.saved_runs import RunState
 from fedjax_bal.experiments.setup import Comparison
-from fedjax_bal.metrics import RunHistory, rank_correlations, summarise_run
+from fedjax_bal.metrics import RunHistory, divergences, rank_correlations, summarise_run
 from fedjax_bal.parts import Batches
-from fedjax_bal.runs import MOST_TIMES
 from fedjax_bal.types import Federation
 from fedjax_bal.validate import is_number
 
-_SHOWN = 50  # clients whose estimates or mini-batches are kept for a picture
+_SHOWN = 50  # clients whose mini-batches are looked at
 _HEAT_MAP_CLIENTS = 200  # more rows than that can't be told apart on a page
 _MOST_CELLS = 1_000_000  # shares or counts by client and class that all runs or methods together keep for pictures
 
@@ -87,12 +86,14 @@ def summarise_state(
     simulation: Simulation,
     personalised: Mapping[str, Any] | None,
     leaks: Mapping[str, Any] | None,
-    runs: int = 1,
 ) -> dict[str, Any]:
-    """A run's entry in the summary, which has so many.
+    """A run's entry in the summary.
 
     `personalised` and `leaks` are what its folder has on fine-tuned models and on leaks.
     """
+    look, known = simulation.selector.compositions, {}
+    if look is not None and state.selector is not None:
+        known["composition"] = _compared(look(state.selector), np.asarray(simulation.federation.class_counts))
     history = RunHistory(
         lines=state.lines,
         rounds=config.training.rounds,
@@ -107,7 +108,7 @@ def summarise_state(
         "method": state.method,
         "seed": state.seed,
         **summarise_run(history),
-        **({} if state.chosen is None else _selection(simulation, state.chosen, state.selector, runs)),
+        **known,
         "leaks": leaks and _finite_leaks(leaks),
         "failure": state.failure,
     }
@@ -121,29 +122,6 @@ def _finite_leaks(leaks: Mapping[str, Any]) -> dict[str, Any]:
     whole = nearest is not None and all(map(finite, nearest.values()))
     others = {key: value for key, value in leaks.items() if key != "nearest" or whole}
     return others | ({"inversion": inversion} if "inversion" in leaks else {})
-
-
-def _selection(simulation: Simulation, chosen: np.ndarray, selector: Any, runs: int) -> dict[str, Any]:
-    """Counts the clients that were asked to train so many times; adds the selector's estimates of classes."""
-    about: dict[str, Any] = {"chosen": times_chosen(chosen)}
-    look = simulation.selector.compositions
-    if look is not None:
-        about["composition"] = _compared(look(selector), np.asarray(simulation.federation.class_counts), runs)
-    return about
-
-
-def times_chosen(chosen: np.ndarray) -> list[list[int]]:
-    """How many clients were asked to train how often: pairs of a number of times, rising, and the clients.
-
-    Beyond `MOST_TIMES` different numbers neighbours are put together under the highest of them.
-
-    Example:
-        >>> times_chosen(np.array([2, 0, 70_000, 2]))
-        [[0, 1], [2, 2], [70000, 1]]
-    """
-    times, clients = np.unique(chosen, return_counts=True)
-    groups = np.array_split(np.arange(len(times)), min(len(times), MOST_TIMES)) if len(times) else []
-    return [[int(times[own[-1]]), int(clients[own].sum())] for own in groups]
 
 
 def summarise_partitions(comparison: Comparison) -> list[dict[str, Any]]:
@@ -197,7 +175,7 @@ def _augmentation(federation: Federation) -> dict[str, Any]:
 
 
 def _batches(simulation: Simulation, methods: int) -> dict[str, Any]:
-    """Shares of the classes that some clients hold, and in their mini-batches; empty where no part adds rows."""
+    """How far some clients' classes, and their mini-batches', are from even ones; empty where no part adds rows."""
     counts = np.asarray(simulation.federation.class_counts, float)
     shown = _spread(len(counts), _SHOWN, counts.shape[1] * methods)
     shown = shown[counts[shown].sum(1) > 0]
@@ -208,27 +186,18 @@ def _batches(simulation: Simulation, methods: int) -> dict[str, Any]:
     if not np.any(added):
         return {}
     after = before * own[:, None] + added
-    after /= after.sum(1, keepdims=True)
-    return {"shown": shown.tolist(), "before": before.round(5).tolist(), "after": after.round(5).tolist()}
+    divergence = lambda counts: round(float(divergences(counts).mean()), 5)
+    return {"kl_before": divergence(before), "kl_after": divergence(after)}
 
 
-def _compared(estimates: np.ndarray, class_counts: np.ndarray, runs: int) -> dict[str, Any]:
-    """Estimated and true shares of the classes: Spearman's correlation within a client, on average, and examples."""
+def _compared(estimates: np.ndarray, class_counts: np.ndarray) -> dict[str, Any]:
+    """Compares estimated and true shares of the classes: Spearman's correlation within a client, on average."""
     sound = (np.isfinite(estimates) & (estimates >= 0)).all(1)
-    known = np.flatnonzero(sound & (estimates.sum(1) > 0) & (class_counts.sum(1) > 0))
-    own = estimates[known] / estimates[known].sum(1, keepdims=True)  # a plug-in's may be counts
-    true = class_counts[known] / class_counts[known].sum(1, keepdims=True)
-    ranks = rank_correlations(own, true)
+    known = sound & (estimates.sum(1) > 0) & (class_counts.sum(1) > 0)
+    ranks = rank_correlations(estimates[known], class_counts[known])
     ranks = ranks[np.isfinite(ranks)]
-    shown = _spread(len(known), _SHOWN, class_counts.shape[1] * runs)
-    rounded = lambda table: [[round(float(share), 4) for share in row] for row in table]
-    return {
-        "clients": len(known),
-        "rank_correlation": round(float(ranks.mean()), 4) if len(ranks) else None,
-        "shown": known[shown].tolist(),
-        "estimated": rounded(own[shown]),
-        "true": rounded(true[shown]),
-    }
+    mean = round(float(ranks.mean()), 4) if len(ranks) else None
+    return {"clients": int(known.sum()), "rank_correlation": mean}
 
 
 def _spread(count: int, most: int, cells: int) -> np.ndarray:

@@ -5,21 +5,99 @@ and writing are kept apart: `train_batch` trains, here or on a machine of a clus
 `BatchTraining` writes them, always in the process that owns the folders.
 """
 
+import contextlib
+import os
+import socket
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import jax
+import numpy as np
 
 from fedjax_bal.config import MethodConfig
 from fedjax_bal.engine.device import Layout
-from fedjax_bal.engine.host import DispatchResult, Member, Simulation, Snapshot, open_stack
+from fedjax_bal.engine.host import (
+    DispatchResult,
+    Member,
+    Simulation,
+    Snapshot,
+    free_bytes,
+    open_stack,
+    program_of,
+    stacking_key,
+)
 from fedjax_bal.experiments.environment import device_name
-from fedjax_bal.experiments.grouping import SweepBatch
 from fedjax_bal.experiments.saved_runs import SavedRun, unstarted
 from fedjax_bal.registry import plugin_errors
+from fedjax_bal.types import size_in_bytes
 
 if TYPE_CHECKING:
     from fedjax_bal.experiments.runner import Runner
+
+_COPIES = 4  # of a stack's states: before, after, in the chains, and in their sums
+
+
+class SweepRun(NamedTuple):
+    """A run with rounds left to do."""
+
+    point: int  # its point's number
+    run: tuple[int, int]  # its method's number and its seed
+    simulation: Simulation
+    round: int  # rounds done
+
+
+class SweepBatch(NamedTuple):
+    """Runs that one program trains together."""
+
+    program: int  # its number; batches with the same one differ at most in their number of runs
+    tasks: tuple[SweepRun, ...]
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes that the states of all its runs take on the devices."""
+        return len(self.tasks) * size_in_bytes(self.tasks[0].simulation.state_shapes().state)
+
+
+def batch_runs(tasks: Sequence[SweepRun], most: int | None = None, places: int = 1) -> list[SweepBatch]:
+    """Groups runs with equal stacking keys into batches of at most `most`, in the order of their first runs.
+
+    None for `most` stands for as many as fit into memory and leave none of the `places`, where batches are trained at a
+    time, without a batch.
+    """
+    alike: dict[Any, list[SweepRun]] = {}
+    for task in tasks:
+        # Clients' memory on the host is gathered for each dispatch of a run by itself.
+        alone = task.simulation.keeps_memory_on_host
+        key = (task.point, task.run) if alone else (stacking_key(task.simulation), task.round)
+        alike.setdefault(key, []).append(task)
+    sizes = [min(_most_in_memory(own[0].simulation), most or len(own)) for own in alike.values()]
+    if most is None:
+        sizes = _for_all(places, [len(own) for own in alike.values()], sizes)
+    batches = []
+    for number, (own, size) in enumerate(zip(alike.values(), sizes, strict=True)):
+        # Batches of about equal sizes, so that the last one isn't left with a single run.
+        pieces = np.array_split(np.arange(len(own)), -(-len(own) // size))
+        batches += [SweepBatch(number, tuple(own[place] for place in piece)) for piece in pieces]
+    return batches
+
+
+def _for_all(places: int, runs: Sequence[int], sizes: Sequence[int]) -> list[int]:
+    """The largest sizes of batches with which no place is left without one, or else single runs."""
+    for largest in range(max(sizes, default=1), 1, -1):
+        capped = [min(size, largest) for size in sizes]
+        if sum(-(-count // size) for count, size in zip(runs, capped, strict=True)) >= places:
+            return capped
+    return [1 for _ in sizes]
+
+
+def _most_in_memory(simulation: Simulation) -> int:
+    """Number of runs like this one that fit into half of the free memory, at least 1."""
+    free = free_bytes(simulation.setting.layout)
+    state = max(size_in_bytes(simulation.state_shapes().state), 1)
+    return max(1, free // (2 * _COPIES * state)) if free is not None else 10_000
 
 
 class Stopped(Exception):  # noqa: N818 - not an error: the user asked for it
@@ -221,3 +299,48 @@ class BatchTraining:
             runner.save(run, self._saved[place]._replace(snapshot=snapshot))
             if place in event.ended and not event.stopped:
                 runner.conclude(run, snapshot)
+
+
+class LocalBackend:
+    """Trains in this process, one batch after the other, and compiles the next one's program meanwhile."""
+
+    places = 1
+
+    def about(self) -> str:
+        """Returns nothing."""
+        return ""
+
+    def train(
+        self, waiting: deque[BatchTraining], should_stop: Callable[[], bool]
+    ) -> Generator[tuple[BatchTraining, Event], None, None]:
+        """Trains the waiting batches."""
+        with _compiled_ahead(training.batch for training in waiting):
+            while waiting:
+                training = waiting.popleft()
+                yield training, Started(socket.gethostname(), os.getpid())
+                stopped = False
+                try:
+                    for event in train_batch(training.starts(), should_stop):
+                        yield training, event
+                        stopped = isinstance(event, StepResult) and event.stopped
+                except Exception as error:  # the caller knows after which errors it can go on
+                    yield training, error
+                if stopped:
+                    raise Stopped
+
+
+@contextlib.contextmanager
+def _compiled_ahead(batches: Iterable[SweepBatch]) -> Iterator[Sequence[Future[Any]]]:
+    """Within this context a thread compiles the programs of batches, in this order, while others are trained."""
+    # A stopped run doesn't wait for the thread: XLA can't be interrupted, and everything is saved by then. Several
+    # processes don't compile ahead, as all of them would have to compile at the same moments. The thread only compiles:
+    # its errors are dropped, as a batch that is reached asks again; and what the machine's free memory decides is
+    # decided then, while nothing else is trained.
+    thread = ThreadPoolExecutor(1, "compilation")
+    alike = dict.fromkeys(tuple(task.simulation for task in batch.tasks) for batch in batches)
+    try:
+        # The list keeps the programs until they are asked for.
+        programs = [thread.submit(program_of, own) for own in alike if jax.process_count() == 1]
+        yield programs
+    finally:
+        thread.shutdown(wait=False, cancel_futures=True)

@@ -33,7 +33,6 @@ class Page(NamedTuple):
         paper: a sentence on what a paper reports.
         published: tables of this.
         pictures: of these the curves stand here, and the others after the tables.
-        thinned: a remark on the curves.
         comparisons: the tables of methods, one for each condition.
         statistics: the numbers behind them, the rows of a CSV file.
         remarks: sentences below these.
@@ -53,7 +52,6 @@ class Page(NamedTuple):
     sections: Sequence[tuple[str, str]]
     paper: str = ""
     published: Sequence[Details] = ()
-    thinned: str = ""
     remarks: Sequence[str] = ()
     details: Sequence[Details] = ()
     settings: Sequence[Details] = ()
@@ -83,7 +81,7 @@ class Page(NamedTuple):
             paragraphs(answers, "verdict"),
             f"<p>{escape(self.paper)}</p>" if self.paper else "",
             *(_table(own, "h2") for own in self.published),
-            _figures("Curves", curves, note(self.thinned)),
+            _figures("Curves", curves),
             "<h2>Comparison</h2>",
             *shown[:MOST_OPEN],
             *more,
@@ -160,8 +158,8 @@ def _table(own: Details, heading: str) -> str:
     ) + f'<div class=scroll role="region" aria-label="{escape(own.title)}" tabindex="0">{table}</div>{note(own.note)}'
 
 
-def _figures(title: str, pictures: Sequence["Picture"], remark: str = "") -> str:
-    """A section of figures with their captions, below a remark; empty without any figure.
+def _figures(title: str, pictures: Sequence["Picture"]) -> str:
+    """A section of figures with their captions; empty without any figure.
 
     Each is an image of its own: its identifiers can't meet those of another figure, and nothing in it can act.
     """
@@ -173,4 +171,4 @@ def _figures(title: str, pictures: Sequence["Picture"], remark: str = "") -> str
         f"<figcaption><b>{escape(own.title)}.</b> {escape(own.caption)}</figcaption></figure>"
         for own in pictures
     ]
-    return "\n".join([f"<h2>{escape(title)}</h2>", *filter(None, [remark]), "<div class=figures>", *shown, "</div>"])
+    return "\n".join([f"<h2>{escape(title)}</h2>", "<div class=figures>", *shown, "</div>"])

@@ -62,10 +62,6 @@ def page_of_run(run: RunRecord, pictures: Sequence["Picture"], beside: Beside) -
     if missing and not finished:
         more = f"; and {len(missing) - _MOST_MISSING} more" if len(missing) > _MOST_MISSING else ""
         unfinished += f" Still missing: {'; '.join(missing[:_MOST_MISSING])}{more}."
-    thinned = (
-        f"Of the {len(run.lines) + run.left_out:,} lines of metrics.jsonl the figures show {len(run.lines):,}, of "
-        "evenly spaced rounds and the last one of each run."
-    )
     notes = " ".join(table_notes(summaries, partitions=draws_partitions(config)))
     changes = changes_from_paper(config)
     from_paper = "Differences from the paper's configuration: " + "; ".join(changes) + "." if changes else ""
@@ -91,7 +87,6 @@ def page_of_run(run: RunRecord, pictures: Sequence["Picture"], beside: Beside) -
         remarks=remarks(summary) if summaries else ["No run has been evaluated yet."],
         details=details(runs),
         pictures=pictures,
-        thinned=thinned if run.left_out else "",
         sections=[
             ("Setting", setting),
             ("Machine and speed", definitions(_machine(summary))),

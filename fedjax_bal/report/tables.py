@@ -121,12 +121,10 @@ def remarks(summary: Mapping[str, Any]) -> list[str]:
                 f"all clients' classes from equal shares goes from {kls} nats."
             )
     for part in summary.get("batches", []):
-        if np.size(part["before"]):
-            kls = " to ".join(f"{divergences(np.array(part[key])).mean():.2f}" for key in ("before", "after"))
-            found.append(
-                f"Mini-batches of {_methods(part)}, which the method fills up: the mean divergence of a client's "
-                f"classes from equal shares goes from {kls} nats."
-            )
+        found.append(
+            f"Mini-batches of {_methods(part)}, which the method fills up: the mean divergence of a client's "
+            f"classes from equal shares goes from {part['kl_before']:.2f} to {part['kl_after']:.2f} nats."
+        )
     for method in dict.fromkeys(run["method"] for run in runs):
         known = [run["composition"] for run in runs if run["method"] == method and run.get("composition")]
         ranks = spread([each.get("rank_correlation") for each in known])

@@ -43,7 +43,8 @@ def save(folder: Path, round: int, tree: Any) -> Path:
     file = folder / f"round-{round:08d}.npz"
     with replacing(file) as stream:
         _write(stream, tree)
-    for old in [*generations(folder)[GENERATIONS:], *_half_written(folder)]:
+    # Interrupted saves leave temporary files, which must not pile up.
+    for old in [*generations(folder)[GENERATIONS:], *folder.glob(".round-*.part")]:
         old.unlink()
     return file
 
@@ -131,11 +132,6 @@ def generations(folder: Path) -> list[Path]:
     except (FileNotFoundError, NotADirectoryError):
         return []
     return sorted((folder / name for name in names if _NAME.fullmatch(name)), key=round_of, reverse=True)
-
-
-def _half_written(folder: Path) -> list[Path]:
-    """Temporary files of interrupted saves; deleted so that they don't pile up."""
-    return list(folder.glob(".round-*.part"))
 
 
 def encode(tree: Any) -> bytes:

@@ -28,12 +28,14 @@ from fedjax_bal.config import (
 )
 from fedjax_bal.files import parse_json
 from fedjax_bal.options import MOST_DEVICES
-from fedjax_bal.runs.checksums import SUMS
-from fedjax_bal.runs.output_files import PUT_BACK, START_OVER, FolderError, OutputFiles, unreadable
+from fedjax_bal.runs.output_files import PUT_BACK, START_OVER, SUMS, FolderError, OutputFiles, unreadable
 from fedjax_bal.runs.record import (
     LARGEST_CONFUSION,
+    LARGEST_METRICS,
+    ResumableLine,
     RunRecord,
     check_readable,
+    misfit,
     missing_plugins,
     read_config,
     read_confusion,
@@ -41,14 +43,12 @@ from fedjax_bal.runs.record import (
     read_pictures,
     read_summary,
 )
-from fedjax_bal.runs.schema import ResumableLine, misfit
 
 _CONFIG, _METRICS, _SUMMARY = "config.yaml", "metrics.jsonl", "summary.json"
 _CONFUSION, _NPY_HEADER = "confusion.npz", 128  # bytes of NumPy's header of an array
 _REPORT = "report.html"
 _COMPARISON = "comparison.html"
 _EXECUTION, _FORMAT = "execution.json", 1
-_LARGEST_METRICS = 2**32
 _RUN = "method-{}-seed-{}"
 SHEET, POINTS = "sweep.yaml", "points"
 """The file that makes a folder a sweep's, and the folder in it with those of its points."""
@@ -202,7 +202,7 @@ class RunFolder:
         """
         self.files.check_sums(_METRICS)
         try:
-            content = self.files.read(_METRICS, _LARGEST_METRICS)
+            content = self.files.read(_METRICS, LARGEST_METRICS)
         except FileNotFoundError:
             return []
         except OSError as error:
@@ -211,8 +211,11 @@ class RunFolder:
         for number, text in enumerate(content.split(b"\n")[:-1], 1):  # one that is cut off has no end
             try:
                 values = parse_json(text)
-                _check_resumable(values)
+                ResumableLine.model_validate(values)
                 lines.append(values)
+            except ValidationError as error:
+                expected, received = misfit(error)
+                damaged.append(f"line {number}: damaged ({expected}; received {received_value(received)})")
             except ValueError as error:
                 damaged.append(f"line {number}: damaged ({error})")
         if damaged:
@@ -328,12 +331,15 @@ class RunFolder:
         config, text = read_config(self.path / _CONFIG)
         summary = read_summary(self.path / _SUMMARY)
         classes = len(summary["class_names"])
-        lines, left_out = read_metrics(self.path / _METRICS, classes)
+        lines = read_metrics(self.path / _METRICS, classes)
         first: dict[str, int] = {}
         for run in summary["runs"]:
             first.setdefault(run["method"], run["seed"])
         # By the configuration, as the summary leaves out methods that never began.
-        places = {name: place for place, name in enumerate(_method_names(config))}
+        methods = config.get("methods")
+        entries = methods if isinstance(methods, list) else []
+        names = [entry.get("name") if isinstance(entry, dict) else None for entry in entries]
+        places = {name: place for place, name in enumerate(names) if isinstance(name, str)}
         matrices = read_confusion(self.path / _CONFUSION, classes) if summary["runs"] else {}
         for run in summary["runs"]:
             run["confusion_matrix"] = matrices.get(_RUN.format(places.get(run["method"]), run["seed"]))
@@ -343,7 +349,7 @@ class RunFolder:
         files = {name: file for name, file in files.items() if file.is_file()}
         self.files.check_sums(*(file.relative_to(self.path).as_posix() for file in files.values()))
         pictures = {name: read_pictures(file, classes) for name, file in files.items()}
-        return RunRecord(config, text, lines, summary, pictures, left_out)
+        return RunRecord(config, text, lines, summary, pictures)
 
     def _mapping(self, name: str, note: Callable[[str], object] = lambda text: None) -> dict[str, Any] | None:
         found = self.files.read_json(name, note)
@@ -450,21 +456,5 @@ def known_conflict(place: Path, conflict: Callable[[Path], str]) -> str:
         return ""
 
 
-def _method_names(config: Mapping[str, Any]) -> list[Any]:
-    """The names of a resolved configuration's methods, in order; None in place of what is damaged."""
-    methods = config.get("methods")
-    entries = methods if isinstance(methods, list) else []
-    names = [entry.get("name") if isinstance(entry, dict) else None for entry in entries]
-    return [name if isinstance(name, str) else None for name in names]
-
-
 def _line(values: Mapping[str, Any]) -> bytes:
     return (json.dumps(values) + "\n").encode()
-
-
-def _check_resumable(line: Any) -> None:
-    try:
-        ResumableLine.model_validate(line)
-    except ValidationError as error:
-        expected, received = misfit(error)
-        raise ValueError(f"expected {expected}; received {received_value(received)}") from error

@@ -5,7 +5,7 @@ import io
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -90,6 +90,8 @@ def _read_safetensors(file: Path) -> tuple[Tensors, Any]:
 
 
 def _orbax(folder: Path, tensors: Tensors, about: str) -> None:
+    from flax.traverse_util import unflatten_dict
+
     try:
         import orbax.checkpoint as orbax
     except ImportError as error:
@@ -97,7 +99,8 @@ def _orbax(folder: Path, tensors: Tensors, about: str) -> None:
     if os.path.lexists(folder):  # which Orbax could only replace by removing all that it holds
         raise FolderError(f"{folder}: is there already; choose another folder with --out")
     items = orbax.args.Composite(
-        variables=orbax.args.StandardSave(_nested(tensors)), about=orbax.args.JsonSave(json.loads(about))
+        variables=orbax.args.StandardSave(unflatten_dict(tensors, sep="/")),
+        about=orbax.args.JsonSave(json.loads(about)),
     )
     with orbax.Checkpointer(orbax.CompositeCheckpointHandler()) as writer:
         writer.save(folder.resolve(), items)
@@ -105,31 +108,13 @@ def _orbax(folder: Path, tensors: Tensors, about: str) -> None:
 
 def _read_orbax(folder: Path) -> tuple[Tensors, Any]:
     import orbax.checkpoint as orbax
+    from flax.traverse_util import flatten_dict
 
     items = orbax.args.Composite(variables=orbax.args.StandardRestore(), about=orbax.args.JsonRestore())
     with orbax.Checkpointer(orbax.CompositeCheckpointHandler()) as reader:
         found = reader.restore(folder.resolve(), items)
-    return dict(_flat(found["variables"])), found[_ABOUT]
-
-
-def _flat(tree: Mapping[str, Any], outer: str = "") -> Iterator[tuple[str, np.ndarray]]:
-    for key, value in tree.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{outer}{key}/")
-        else:
-            yield f"{outer}{key}", np.asarray(value)
-
-
-def _nested(tensors: Tensors) -> dict[str, Any]:
-    """The tensors in dicts of dicts, as their names say."""
-    tree: dict[str, Any] = {}
-    for name, array in tensors.items():
-        *outer, last = name.split("/")
-        inner = tree
-        for key in outer:
-            inner = inner.setdefault(key, {})
-        inner[last] = array
-    return tree
+    tensors = flatten_dict(found["variables"], sep="/")
+    return {name: np.asarray(array) for name, array in tensors.items()}, found[_ABOUT]
 
 
 class ModelFormat(NamedTuple):

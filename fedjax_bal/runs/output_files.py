@@ -1,11 +1,13 @@
-"""The files of an output folder, on disk or written by another process."""
+"""The files of an output folder, on disk or written by another process, and their sums in `SHA256SUMS`."""
 
 import contextlib
 import errno
 import fcntl
 import fnmatch
+import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,7 +16,11 @@ from typing import Any
 
 from fedjax_bal.files import open_file, open_to_append, own_folder, parse_json, read_bytes, replacing, write_atomically
 from fedjax_bal.runs import checkpoint
-from fedjax_bal.runs.checksums import SUMS, as_text, file_sum, read_sums
+
+SUMS = "SHA256SUMS"
+
+_LINE = re.compile(r"([0-9a-f]{64})  ([^\\\r\n]+)")
+
 
 LARGEST_FILE = 2**28
 """Bytes; longer files are not read, but for metrics."""
@@ -139,14 +145,23 @@ class OutputFiles:
         Raises:
             FolderError: it is damaged, or can't be read.
         """
+        file, sums = self.path / SUMS, {}
         try:
-            return read_sums(self.path)
+            for number, line in enumerate(read_bytes(file, LARGEST_FILE).decode().splitlines(), 1):
+                fields = _LINE.fullmatch(line)
+                digest, name = fields.groups() if fields else ("", "")
+                if not name or name.startswith("/") or ".." in name.split("/") or name in sums:
+                    raise ValueError(f"line {number}: expected a SHA-256, two spaces and the name of another file here")
+                sums[name] = digest
+        except FileNotFoundError:
+            return None
         except OSError as error:
-            raise unreadable(self.path / SUMS, error) from error
+            raise unreadable(file, error) from error
         except ValueError as error:
             raise FolderError(
-                f"{self.path / SUMS}: {error}; put back a copy of it, or remove it to use the folder without"
+                f"{file}: {error}; put back a copy of it, or remove it to use the folder without"
             ) from error
+        return sums
 
     def has(self, pattern: str) -> bool:
         """Whether there is a file whose name matches."""
@@ -166,7 +181,7 @@ class OutputFiles:
         try:
             if digest is None:
                 return f"is not listed in {SUMS}, so that no session has written it"
-            if file_sum(self.path / name) != digest:
+            if _sum(self.path / name) != digest:
                 return f"is not what was written: its sum is another than in {SUMS}"
         except FileNotFoundError:
             return f"is missing, but listed in {SUMS}"
@@ -189,8 +204,9 @@ class OutputFiles:
     def seal(self, others: Mapping[str, str] = MappingProxyType({})) -> None:
         """Writes `SHA256SUMS`, with the sums of `others` in it, unless it is there."""
         if not (self.path / SUMS).exists():
-            sums = {name: file_sum(self.path / name) for name in self.covered_names()}
-            write_atomically(self.path / SUMS, as_text({**sums, **others}).encode())
+            sums = {**{name: _sum(self.path / name) for name in self.covered_names()}, **others}
+            text = "".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items()))  # as `sha256sum -c` reads it
+            write_atomically(self.path / SUMS, text.encode())
 
     def is_sealed(self) -> bool:
         """Whether there is a `SHA256SUMS`, so that nothing has changed since the end of a session."""
@@ -256,6 +272,11 @@ class OutputFiles:
         place = own_folder(own_folder(self.path, outer), inner)
         self._changes(f"{folder}/round-{round}.npz")
         checkpoint.save(place, round, tree)
+
+
+def _sum(file: Path) -> str:
+    with open_file(file) as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _holds(file: Path, content: bytes) -> bool:

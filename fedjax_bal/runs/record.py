@@ -2,28 +2,195 @@
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, BinaryIO, NamedTuple
+from typing import Annotated, Any, NamedTuple, Self
 
 import numpy as np
-from pydantic import ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    FailFast,
+    ValidationError,
+    ValidationInfo,
+    create_model,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
 
 from fedjax_bal.config import LARGEST_YAML, ConfigError, parse_yaml, received_value
-from fedjax_bal.files import open_file, parse_json, read_bytes
+from fedjax_bal.files import parse_json, read_bytes
+from fedjax_bal.metrics import LARGEST_SHOWN, METRICS, TEXT
 from fedjax_bal.registry import PLUGINS
 from fedjax_bal.runs.output_files import LARGEST_FILE, FolderError, unreadable
-from fedjax_bal.runs.schema import MetricLine, SummaryFile, misfit
 
-MOST_LINES = 50_000
-"""More lines of metrics are thinned out: a page can't show more, and each takes two to three kilobytes of memory."""
+LARGEST = LARGEST_SHOWN
+
+
+def numbers(*shape: str, low: float = -LARGEST, high: float = LARGEST, gaps: bool = False) -> AfterValidator:
+    """Accepts null, a number, or nested lists of numbers, with null among them if `gaps` are allowed.
+
+    `shape` gives the lengths of the lists, outermost first: "classes", or the length of the list with that key.
+    """
+    bounds = f"within ±{high:g}" if low == -high else f"from {low:g} to {high:g}"
+
+    def check(value: Any, info: ValidationInfo) -> Any:
+        sizes = [(info.context or {})[key] if key == "classes" else len(info.data.get(key) or ()) for key in shape]
+        if value is not None and not _are_numbers(value, sizes, low, high, gaps):
+            what = " of ".join([*(f"a list of {size}" for size in sizes), "a number"])
+            raise _expected(f"{what} ({bounds}), or null")
+        return value
+
+    return AfterValidator(check)
+
+
+def _are_numbers(value: Any, sizes: Sequence[int], low: float, high: float, gaps: bool = False) -> bool:
+    if sizes:
+        fits = isinstance(value, list) and len(value) == sizes[0]
+        return fits and all(_are_numbers(entry, sizes[1:], low, high, gaps) for entry in value)
+    if value is None:
+        return gaps
+    return isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
+
+
+def _expected(what: str) -> PydanticCustomError:
+    return PydanticCustomError("expected", "must be {what}", {"what": what})
+
+
+_NULL: Any = None  # of a key that must be there: null is checked like any value, and the message names the type
+_Number = Annotated[Any, numbers()]
+_PerClass = Annotated[list, numbers("classes", low=0)]
+_Amount = Annotated[int, numbers(low=0)]
+_Measured = Annotated[float, numbers()]
+
+
+class JsonObject(BaseModel):
+    """An object of a file; types are not converted."""
+
+    model_config = ConfigDict(extra="allow", strict=True, validate_default=True)
+
+
+class ResumableLine(JsonObject, extra="ignore"):
+    """A line of metrics that a run can go on from."""
+
+    method: str
+    seed: int
+    round: int
+    test_accuracy: float
+    bytes_up: int
+    bytes_down: int
+    wall_s: float
+
+
+class MetricLine(JsonObject, extra="ignore"):
+    """A line of metrics that a report can show."""
+
+    method: str = _NULL
+    seed: Annotated[int, numbers()] = _NULL
+    round: Annotated[int, numbers()] = _NULL
+    test_accuracy: _Number = None
+    bytes_up: _Number = None
+    bytes_down: _Number = None
+    chain_kl: _Number = None
+    local_test_accuracy: _Number = None
+    client_accuracies: list[_Measured] | None = None
+    per_class_accuracy: Annotated[Any, numbers("classes", gaps=True)] = None
+
+
+class _Composition(JsonObject):
+    clients: _Amount = _NULL
+    rank_correlation: Annotated[Any, numbers(low=-1, high=1)] = None
+
+
+class _Distance(JsonObject):
+    mean: _Measured = _NULL
+    least: _Measured = _NULL
+
+
+class _Nearest(JsonObject):
+    generated: _Distance = _NULL
+    test: _Distance = _NULL
+
+
+class _Attack(JsonObject):
+    truth: _Measured = _NULL
+    others: _Measured = _NULL
+
+
+class _Leaks(JsonObject):
+    nearest: _Nearest | None = None
+    inversion: dict[str, _Attack] = {}
+
+
+_NUMBERS = [metric.name for metric in METRICS.values() if metric.of_run and metric.unit is not TEXT]
+_FIGURES: dict[str, Any] = dict.fromkeys(_NUMBERS, (_Number, None))
+
+
+class _Run(create_model("Figures", __base__=JsonObject, **_FIGURES)):
+    method: str = _NULL
+    seed: Annotated[int, numbers()] = _NULL
+    composition: _Composition | None = None
+    broken_clients: str | None = None
+    failure: str | None = None
+    leaks: _Leaks | None = None
+
+    @model_validator(mode="after")
+    def _with_numbers(self) -> Self:
+        """Plug-ins' metrics are registered after this class is made."""
+        for name, value in (self.model_extra or {}).items():
+            if METRICS.plugin(name) and not (value is None or _are_numbers(value, [], -LARGEST, LARGEST)):
+                raise _expected(f"{name}, a number (within ±{LARGEST:g}), or null")
+        return self
+
+
+class _Augmentation(JsonObject):
+    before: _PerClass = _NULL
+    after: _PerClass = _NULL
+    extra_rows: _Amount = _NULL
+    extra_bytes: _Amount = _NULL
+
+
+class _Partition(JsonObject):
+    methods: list = _NULL
+    data: str | None = None
+    clients: int = _NULL
+    shown: list[_Amount] = _NULL
+    class_counts: Annotated[Any, numbers("shown", "classes")] = None
+    samples: _PerClass | None = None
+    augmentation: _Augmentation | None = None
+
+
+class _Batch(JsonObject):
+    methods: list = _NULL
+    kl_before: _Measured = _NULL
+    kl_after: _Measured = _NULL
+
+
+class SummaryFile(JsonObject):
+    """The summary of a run folder."""
+
+    finished: bool = _NULL
+    class_names: Annotated[list[str], FailFast()] = _NULL
+    target_accuracy: _Number = None
+    runs: Annotated[list[_Run], FailFast()] = _NULL
+    partitions: Annotated[list[_Partition], FailFast()] = []
+    batches: Annotated[list[_Batch], FailFast()] = []
+
+
+def misfit(error: ValidationError) -> tuple[str, Any]:
+    """The first error's place and expectation in words, and the value found there."""
+    first = error.errors(include_url=False)[0]
+    place = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in first["loc"]).lstrip(".")
+    return f"{place or 'all of it'}: {first['msg']}", first["input"]
+
 
 LARGEST_CONFUSION = 2**31
 """Bytes of all confusion matrices of a folder, enough for 1,700 runs with 50,000 test images each."""
 
+LARGEST_METRICS = 2**32  # bytes
 _LARGEST_PICTURES = 2**28  # bytes of all arrays of a file
-_LONGEST_LINE = 2**26  # bytes
 _LARGEST_SHOWN = 10**100
 _DEEPEST = 20
 _AGAIN = "put back a copy of it; without one, `fedjax-bal run` with --fresh starts over"
@@ -38,7 +205,6 @@ class RunRecord(NamedTuple):
     summary: dict[str, Any]
     # The first seed's UInt8[c, S, H, W, K] by name, real ones too, of methods that have learnt to make images.
     pictures: Mapping[str, Mapping[str, np.ndarray]] = MappingProxyType({})
-    left_out: int = 0  # lines of a very long metrics.jsonl that were thinned out
 
 
 @contextlib.contextmanager
@@ -56,7 +222,7 @@ def _reading(path: Path, line: int | None = None) -> Iterator[None]:
         text = str(error).removeprefix(f"{path}: ")
         if isinstance(error, ValidationError):
             expected, received = misfit(error)
-            text = f"expected {expected}; received {_shown(received)}"
+            text = f"{expected}; received {received_value(received)}"
         place = path if line is None else f"{path}, line {line}"
         raise FolderError(f"{place}: {text}; the file is damaged: {_AGAIN}") from error
 
@@ -67,7 +233,9 @@ def read_config(path: Path) -> tuple[dict[str, Any], str]:
         text = read_bytes(path, LARGEST_YAML).decode()
         config = parse_yaml(text, str(path))
         if not isinstance(config, dict):
-            raise ValueError(f"expected a mapping of sections such as dataset and training; received {_shown(config)}")
+            raise ValueError(
+                f"expected a mapping of sections such as dataset and training; received {received_value(config)}"
+            )
     return config, text
 
 
@@ -106,37 +274,23 @@ def read_summary(path: Path) -> dict[str, Any]:
         return SummaryFile.model_validate(summary, context={"classes": classes}).model_dump()
 
 
-def read_metrics(path: Path, classes: int) -> tuple[list[dict[str, Any]], int]:
-    """The lines of metrics, without a last one that was cut off, and how many were left out of very many.
-
-    Of two lines for the same run and round the later one counts. Of more than `MOST_LINES` lines every second, third,
-    ... of each run is kept, and its last one; the bytes sent in those left out are added to the next one.
-    """
-    with _reading(path), open_file(path) as stream:
-        stride = -(-sum(1 for _ in _raw_lines(stream)) // MOST_LINES)
-        stream.seek(0)
-        held: dict[tuple[str, int, int], dict[str, Any]] = {}
-        last: dict[tuple[str, int], tuple[int, dict[str, Any]]] = {}
-        left_out = 0
-        for number, raw in enumerate(_raw_lines(stream), 1):
-            line = _read_line(path, number, raw, classes)
-            if line is None:
-                continue
-            run = line["method"], line["seed"]
-            count, before = last.get(run, (0, line))
-            if count % stride and before["round"] != line["round"]:
-                for key in ("bytes_up", "bytes_down"):
-                    known = None not in (before.get(key), line.get(key))
-                    line[key] = before[key] + line[key] if known else None
-                del held[(*run, before["round"])]
-                left_out += 1
-            held[(*run, line["round"])] = line
-            last[run] = count + 1, line
-        return list(held.values()), left_out
-
-
-def _raw_lines(stream: BinaryIO) -> Iterator[bytes]:
-    return iter(lambda: stream.readline(_LONGEST_LINE + 1), b"")
+def read_metrics(path: Path, classes: int) -> list[dict[str, Any]]:
+    """The lines of metrics, without a last one that was cut off; of two lines for a run and round the later one."""
+    held: dict[tuple[str, int, int], dict[str, Any]] = {}
+    with _reading(path):
+        texts = read_bytes(path, LARGEST_METRICS).split(b"\n")
+    for number, text in enumerate(texts, 1):
+        with _reading(path, number):
+            try:
+                line = parse_json(text, lambda name: None) if text.strip() else None
+            except ValueError:
+                if number < len(texts):
+                    raise
+                continue  # cut off
+            if line is not None:
+                MetricLine.model_validate(line, context={"classes": classes})
+                held[line["method"], line["seed"], line["round"]] = line
+    return list(held.values())
 
 
 def read_pictures(path: Path, classes: int) -> dict[str, np.ndarray]:
@@ -173,22 +327,6 @@ def read_confusion(path: Path, classes: int) -> dict[str, Any]:
     return {name: coo_array((own[2], (own[0], own[1])), (classes, classes)) for name, own in arrays.items()}
 
 
-def _read_line(path: Path, number: int, raw: bytes, classes: int) -> dict[str, Any] | None:
-    """A line's values; None for an empty line, and for one that was cut off."""
-    with _reading(path, number):
-        if len(raw) > _LONGEST_LINE:
-            raise ValueError(f"longer than {_LONGEST_LINE:,} bytes, which no run writes")
-        try:
-            line = parse_json(raw, lambda name: None) if raw.strip() else None
-        except ValueError:
-            if raw.endswith(b"\n"):
-                raise
-            return None
-        if line is not None:
-            MetricLine.model_validate(line, context={"classes": classes})
-    return line
-
-
 def _refuse_extremes(value: Any) -> None:
     """Refuses endless nesting, and numbers of thousands of digits."""
     left = [(value, 0)]
@@ -200,8 +338,3 @@ def _refuse_extremes(value: Any) -> None:
             raise ValueError("expected numbers of at most 100 digits")
         inner = item.values() if isinstance(item, dict) else item if isinstance(item, list) else ()
         left.extend((one, depth + 1) for one in inner)
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."

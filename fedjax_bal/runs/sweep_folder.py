@@ -12,9 +12,8 @@ from typing import Any
 
 from fedjax_bal.config import Config, ConfigError, parse_yaml, read_yaml, received_value
 from fedjax_bal.files import read_bytes
-from fedjax_bal.runs.checksums import SUMS
 from fedjax_bal.runs.folder import POINTS, SHEET, RunFolder, known_conflict
-from fedjax_bal.runs.output_files import PUT_BACK, FolderError, OutputFiles, unreadable
+from fedjax_bal.runs.output_files import PUT_BACK, SUMS, FolderError, OutputFiles, unreadable
 from fedjax_bal.runs.record import check_readable, missing_plugins
 
 _RESULTS, _CURVES, _COSTS, _PAGE = "results.csv", "curves.csv", "costs.json", "sweep.html"
@@ -168,25 +167,23 @@ class SweepFolder:
         path = self.results
         self.files.check_sums(_RESULTS)
         try:
-            text = read_bytes(path, _LARGEST_TABLE).decode()
-            rows = list(csv.DictReader(io.StringIO(text), strict=True))
+            rows = list(csv.DictReader(io.StringIO(read_bytes(path, _LARGEST_TABLE).decode()), strict=True))
+            if any(None in row or None in row.values() for row in rows):
+                raise ValueError("has rows of other lengths than the line of headings")
+            lacking = [key for key in (*_WORDS, *swept) if not rows or key not in rows[0]]
+            if lacking:
+                raise ValueError(f"must have rows, below a line of headings; lacks {', '.join(lacking)}")
         except FileNotFoundError as error:
             raise FolderError(f"{path}: there is none; {_AGAIN}") from error
         except OSError as error:
             raise unreadable(path, error) from error
-        except UnicodeDecodeError as error:
-            raise FolderError(f"{path}: not UTF-8 text; {_AGAIN}") from error
-        except csv.Error as error:
-            raise FolderError(f"{path}: not CSV ({error}); {_AGAIN}") from error
-        if not rows or any(key not in rows[0] for key in _WORDS):
-            raise FolderError(f"{path}: must have a line of headings with {', '.join(_WORDS)}, and rows; {_AGAIN}")
-        if any(None in row or None in row.values() for row in rows):
-            raise FolderError(f"{path}: has rows of other lengths than the line of headings; {_AGAIN}")
-        lacking = next((key for key in swept if key not in rows[0]), None)
-        if lacking is not None:
-            raise FolderError(f"{path}: has no column {lacking!r}, which sweep.yaml sweeps; {_AGAIN}")
-        written = ({key: _as_written(value) for key, value in row.items()} for row in rows)
-        return [{key: value if key in _WORDS else _value(value) for key, value in row.items()} for row in written]
+        except (ValueError, csv.Error) as error:
+            raise FolderError(f"{path}: not the table of a sweep ({error}); {_AGAIN}") from error
+        for row in rows:
+            for key, text in row.items():
+                written = text[1:] if text[:1] == "'" and _FORMULA.match(text[1:]) else text  # as `as_csv` writes it
+                row[key] = written if key in _WORDS else _value(written)
+        return rows
 
     def write_results(self, table: Sequence[Mapping[str, Any]]) -> None:
         """Replaces the table."""
@@ -237,25 +234,11 @@ def as_csv(table: Sequence[Mapping[str, Any]]) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, list(table[0]) if table else [], lineterminator="\n")
     writer.writeheader()
-    writer.writerows({key: _no_formula(value) for key, value in row.items()} for row in table)
+    for row in table:
+        formulas = [key for key, value in row.items() if isinstance(value, str) and _FORMULA.match(value)]
+        # Numbers such as -0.5 stay.
+        writer.writerow({**row, **{key: f"'{row[key]}" for key in formulas if isinstance(_value(row[key]), str)}})
     return text.getvalue()
-
-
-def _no_formula(value: Any) -> Any:
-    return f"'{value}" if isinstance(value, str) and _FORMULA.match(value) and not _is_number(value) else value
-
-
-def _as_written(text: str) -> str:
-    """Undoes `_no_formula`."""
-    return text[1:] if text[:1] == "'" and _FORMULA.match(text[1:]) else text
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _value(text: str) -> Any:

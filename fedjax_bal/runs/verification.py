@@ -10,10 +10,9 @@ from typing import NamedTuple
 from fedjax_bal.config import LARGEST_YAML, parse_yaml
 from fedjax_bal.files import parse_json, read_bytes
 from fedjax_bal.runs import checkpoint
-from fedjax_bal.runs.checksums import SUMS
 from fedjax_bal.runs.folder import POINTS, RunFolder
 from fedjax_bal.runs.model_files import MODEL_FORMATS, model_sums
-from fedjax_bal.runs.output_files import LARGEST_FILE, PUT_BACK, START_OVER, FolderError, unreadable
+from fedjax_bal.runs.output_files import LARGEST_FILE, PUT_BACK, START_OVER, SUMS, FolderError, unreadable
 from fedjax_bal.runs.sweep_folder import SweepFolder
 
 _ORBAX = "_CHECKPOINT_METADATA"  # by which Orbax knows its folders

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from fedjax_bal.cli.app import app
 from fedjax_bal.cli.console import Output, harmless, names_table, say
-from fedjax_bal.cli.tables import print_table
-from fedjax_bal.experiments import display
+from fedjax_bal.cli.running import print_table
+from fedjax_bal.experiments import Progress
 from fedjax_bal.report import Table
 
 EVIL = ["\x1b]0;pwned\x07", "\x1b[2J", "\x9b31m", "\x08\x08", "\u202egpj", "\u2066x", "a\rb", "\x7f", "\x00", "\u2028"]
@@ -33,8 +33,7 @@ WAYS = {
     "names": lambda text: lambda console: console.print(names_table([(text, [text, text])])),
     "table": lambda text: lambda console: print_table(Table((text, text), [(text, text)]), console, text, text),
     "lines": lambda text: lambda console: print_table(Table(("m", "x" * 300), [(text, text)]), console, text, text),
-    "plain": lambda text: lambda console: display.choose(console, plain=True).note(text),
-    "live": lambda text: lambda console: display.LiveProgress(console).note(text),
+    "note": lambda text: lambda console: Progress(console, plain=True).note(text),
 }
 
 
@@ -52,10 +51,12 @@ def test_markup_and_emoji_names_are_text(way, name):
     assert name in shown(WAYS[way](name))
 
 
-def test_a_live_table_still_moves_the_cursor():
+def test_live_bars_still_move_the_cursor():
     def show(console):
-        progress = display.LiveProgress(console)
-        progress.start(["a\x1b[2J"], [0], {"a\x1b[2J": 3}, small_run.Path("x"))
+        console.file.isatty = lambda: True
+        progress = Progress(console)
+        progress.start({0: ("a\x1b[2J", 3)})
+        progress.compiling(0)
         progress.stop()
 
     text = shown(show, force_terminal=True)

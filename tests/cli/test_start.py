@@ -46,7 +46,7 @@ def interrupts():
 @pytest.mark.parametrize("module", ["typer", "fedjax_bal.cli.app", "jax"])
 def test_ctrl_c_during_an_import_ends_the_command_without_a_traceback(module):
     code, said = ended(("-c", WHILE_IMPORTING.format(module)), "data", "describe", "fashion_mnist_small")
-    assert (code, said) == (130, "fedjax-bal: stopped\n")
+    assert code == 130 and said.startswith("fedjax-bal: stopped") and said.count("\n") == 1, said
 
 
 def test_ctrl_c_in_a_callback_that_can_not_raise_arrives_afterwards(interrupts):

@@ -4,20 +4,10 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from fedjax_bal.experiments import estimate
-from fedjax_bal.experiments.axes import Axis
-from fedjax_bal.experiments.display.tally import duration, percent
-from fedjax_bal.experiments.grouping import _for_all
-from fedjax_bal.experiments.outline import _listed, _values
-from fedjax_bal.experiments.plan import Point, short_keys
-
-
-def test_the_values_of_a_program_are_listed_along_each_axis():
-    axes = [Axis(("training.rounds",), ((5, 9),)), Axis(("partition.clients",), ((10, 20),))]
-    at = lambda rounds, clients: Point("", {"training.rounds": rounds, "partition.clients": clients}, None)
-    assert _values(axes, [at(5, 10), at(5, 20)]) == "rounds=5; clients=10, 20"
-    assert _values(axes, [at(5, 10), at(9, 20)]) == "rounds=5, 9; clients=10, 20 (2 of the 4 combinations)"
-    assert _listed([str(number) for number in range(30)]) == "0, 1, 2, 3, ..., 29 (30 values)"
+from fedjax_bal.experiments import outline
+from fedjax_bal.experiments.display import duration
+from fedjax_bal.experiments.plan import Axis, short_keys
+from fedjax_bal.experiments.training import _for_all
 
 
 def test_keys_are_as_short_as_they_are_unique():
@@ -29,13 +19,12 @@ def test_batches_leave_no_place_idle():
     assert (_for_all(3, [20], [20]), _for_all(4, [20, 2], [20, 2]), _for_all(9, [2], [2])) == ([9], [9, 2], [1])
 
 
-def test_shares_and_times_in_words():
-    assert (percent(0.1234), percent(None)) == ("12.3%", "-")
+def test_times_in_words():
     assert (duration(75), duration(3675), duration(None)) == ("1:15", "1:01:15", "-:--")
 
 
 def test_a_part_that_needs_another_gradient_doubles_the_estimate_of_training(monkeypatch):
-    monkeypatch.setattr(estimate, "_time_a_step", lambda simulation: 0.5)
+    monkeypatch.setattr(outline, "_time_a_step", lambda simulation: 0.5)
     selector = SimpleNamespace(chains=2, chain_length=1, passes=1)
 
     def seconds(*shifts):
@@ -45,7 +34,7 @@ def test_a_part_that_needs_another_gradient_doubles_the_estimate_of_training(mon
             parts_with=lambda role: [SimpleNamespace(needs_gradient=needs) for needs in shifts],
         )  # fmt: skip
         simulation = SimpleNamespace(setting=setting, selector=selector, rounds=4, steps_of_clients=np.array([3, 5]))
-        return estimate._seconds(SimpleNamespace(simulation=simulation, round=1), {})
+        return outline._seconds(SimpleNamespace(simulation=simulation, round=1), {})
 
     assert seconds() == seconds(False) == 0.5 * 3 * 2 * 4
     assert seconds(True) == 2 * seconds()

@@ -22,7 +22,7 @@ from fedjax_bal import data, files, load_run
 from fedjax_bal.engine.host import executable
 from fedjax_bal.experiments import Stopped, runner, training
 from fedjax_bal.report import build, gallery
-from fedjax_bal.runs import FolderError, RunFolder, checkpoint, checksums, verify
+from fedjax_bal.runs import FolderError, RunFolder, checkpoint, output_files, verify
 
 ONE = ("methods=[{recipe: fedavg}]", "seeds=[0]", "training.rounds=4")
 
@@ -268,6 +268,8 @@ class Failing:
     def read(self, *count):
         raise self.error
 
+    readinto = read
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
@@ -287,7 +289,7 @@ def test_what_can_not_be_read_for_the_moment_is_not_damaged(copied, one, monkeyp
         raise FAULTS[fault]
 
     with monkeypatch.context() as patched:
-        for module in (files, checkpoint, checksums):
+        for module in (files, checkpoint, output_files):
             patched.setattr(module, "open_file", failing)
         with pytest.raises(FolderError, match=f"{name}: can't be read .*nothing is touched"):
             small_run.run(path, config)

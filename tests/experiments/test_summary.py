@@ -8,10 +8,10 @@ import pytest
 import small_run
 from report.conftest import make_run  # noqa: F401
 
-from fedjax_bal.experiments.summary import _compared, _finite_leaks, _spread, times_chosen
+from fedjax_bal.experiments.summary import _compared, _finite_leaks, _spread
 from fedjax_bal.metrics import RoundResult, RunHistory, pooled_confusion, record_round, summarise_run
 from fedjax_bal.report import build
-from fedjax_bal.runs import MOST_TIMES, RunFolder
+from fedjax_bal.runs import RunFolder
 from fedjax_bal.runs.folder import _line
 from fedjax_bal.types import EvaluationResult
 
@@ -21,20 +21,6 @@ def edit(folder, change):
     summary = json.loads(file.read_text())
     change(summary)
     file.write_text(json.dumps(summary))
-
-
-def test_times_are_counted_to_the_last_client():
-    assert times_chosen(np.array([3, 0, 100_000, 3])) == [[0, 1], [3, 2], [100_000, 1]]
-    assert times_chosen(np.array([], int)) == []
-
-
-@pytest.mark.parametrize("clients", [MOST_TIMES, MOST_TIMES + 1, 12_345])
-def test_of_very_many_times_neighbours_are_put_together(clients):
-    chosen = 7 * np.arange(clients)
-    pairs = np.array(times_chosen(chosen))
-    assert len(pairs) == MOST_TIMES and pairs[:, 1].sum() == clients and (np.diff(pairs[:, 0]) > 0).all()
-    at_most = np.cumsum(pairs[:, 1])
-    np.testing.assert_array_equal(at_most, [(chosen <= times).sum() for times in pairs[:, 0]])
 
 
 STRANGE = [
@@ -83,17 +69,16 @@ def _recorded(reported):
 
 
 @pytest.mark.parametrize(
-    ("estimates", "known"),
+    ("estimates", "clients", "rank"),
     [
-        ([[3.0, 1.0], [0.0, 0.0], [2.0, 2.0]], [0, 2]),  # counts in place of shares, and a client without any
-        ([[np.nan, 1.0], [0.25, 0.75], [-1.0, 2.0]], [1]),
-        ([[np.inf, 1.0], [0.0, 0.0], [0.0, 0.0]], []),
+        ([[3.0, 1.0], [0.0, 0.0], [4.0, 2.0]], 2, 0.0),  # counts in place of shares, and a client without any
+        ([[np.nan, 1.0], [0.25, 0.75], [-1.0, 2.0]], 1, 1.0),
+        ([[np.inf, 1.0], [0.0, 0.0], [0.0, 0.0]], 0, None),
     ],
 )
-def test_estimates_are_written_as_shares(estimates, known):
-    found = _compared(np.array(estimates), np.array([[1, 3], [2, 2], [4, 0]]), runs=1)
-    assert found["shown"] == known and found["clients"] == len(known)
-    assert all(sum(row) == pytest.approx(1) and min(row) >= 0 for row in found["estimated"])
+def test_estimates_are_compared_where_they_are_known(estimates, clients, rank):
+    found = _compared(np.array(estimates), np.array([[1, 3], [1, 3], [4, 0]]))
+    assert found == {"clients": clients, "rank_correlation": rank}
 
 
 def test_leaks_that_are_not_finite_are_left_out():

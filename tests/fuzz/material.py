@@ -206,14 +206,13 @@ def checkpoints(folder: Path) -> None:
 def run_folder(folder: Path) -> None:
     """A run's folder as `report` reads it, with all that a run can leave."""
     write_run(folder, classes=3, clients=4, rounds=3, seeds=(0, 1))
-    add_cohorts(folder, shown=2)
+    add_cohorts(folder)
     summary = json.loads((folder / "summary.json").read_text())
-    shares = [[0.5, 0.25, 0.25]] * 2
     leaks = {
         "nearest": {"generated": {"mean": 3.0, "least": 1.0}, "test": {"mean": 4.0, "least": 2.0}},
         "inversion": {"UpCNN": {"truth": 0.5, "others": 0.1}},
     }
-    summary["batches"] = [{"methods": ["rebafl"], "shown": [0, 1], "before": shares, "after": shares}]
+    summary["batches"] = [{"methods": ["rebafl"], "kl_before": 0.5, "kl_after": 0.25}]
     summary["runs"][0] |= {"leaks": leaks, "balanced_accuracy": 0.5, "worst_class_accuracy": 0.25, "stopped_early": 2}
     (folder / "summary.json").write_text(json.dumps(summary))
     (folder / "pictures").mkdir()
@@ -231,7 +230,7 @@ def small_run(folder: Path) -> None:
     summary = json.loads((folder / "summary.json").read_text())
     summary |= {"partitions": [], "batches": []}
     for run in summary["runs"]:
-        for key in ("composition", "leaks", "chosen"):
+        for key in ("composition", "leaks"):
             run.pop(key, None)
     (folder / "summary.json").write_text(json.dumps(summary))
     kept = ("method", "seed", "round", "test_accuracy")

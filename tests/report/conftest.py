@@ -106,7 +106,7 @@ def write_run(
     return folder
 
 
-def add_cohorts(folder, *, even=("rebafl",), estimating=("rebafl",), augmented=True, shown=10):
+def add_cohorts(folder, *, even=("rebafl",), estimating=("rebafl",), augmented=True):
     """Adds made-up cohorts to a run folder: methods that choose evenly, that estimate compositions; augmentation."""
     rng = np.random.default_rng(3)
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
@@ -115,23 +115,14 @@ def add_cohorts(folder, *, even=("rebafl",), estimating=("rebafl",), augmented=T
     for line in lines:
         drawn = np.random.default_rng([line["seed"], line["round"]])
         values = np.sort(np.log(classes) * drawn.beta(4, 2, 10) * (0.4 if line["method"] in even else 1.0)).round(4)
-        line |= {"chain_kl": float(values.mean()), "chain_kls": values.tolist()}
+        line |= {"chain_kl": float(values.mean())}
     for run in summary["runs"]:
-        clients = summary["partitions"][0]["clients"]
-        drawn = np.random.default_rng(run["seed"])
-        times = drawn.binomial(run["rounds"], 0.2, clients)
-        times = np.full(clients, run["rounds"] // 5) if run["method"] in even else times
-        run |= {"chosen": np.stack(np.unique(times, return_counts=True), 1).tolist(), "traffic_to_target_bytes": None}
+        run |= {"traffic_to_target_bytes": None}
         if run["rounds_to_target"] is not None:
             run["traffic_to_target_bytes"] = run["traffic_bytes"] * run["rounds_to_target"] // run["rounds"]
         if run["method"] in estimating:
-            true = drawn.dirichlet(np.full(classes, 0.3), shown)
-            estimated = np.maximum(0.3 * true + 0.7 / classes + drawn.normal(0, 0.15 / classes, true.shape), 0)
-            run["composition"] = {
-                "clients": clients, "rank_correlation": 0.71 + 0.02 * run["seed"], "shown": list(range(shown)),
-                "estimated": (estimated / estimated.sum(1, keepdims=True)).round(4).tolist(),
-                "true": true.round(4).tolist(),
-            }  # fmt: skip
+            clients = summary["partitions"][0]["clients"]
+            run["composition"] = {"clients": clients, "rank_correlation": 0.71 + 0.02 * run["seed"]}
     if augmented:
         before = np.sort(rng.lognormal(6, 0.8, classes).astype(int))[::-1]
         before = before[rng.permutation(classes)]

@@ -82,9 +82,9 @@ def test_how_far_classes_are_evened_out_is_said():
     assert "goes from 1.39 to 0.69 nats." in text  # log 4, log 2
     nothing = {"before": [0, 0], "after": [0, 0], "extra_rows": 0, "extra_bytes": 0}
     assert said(runs(), partitions=[{"methods": ["astraea"], "augmentation": nothing}]) == ""
-    batches = [{"methods": ["cbfl"], "before": [[1, 0], [0.5, 0.5]], "after": [[0.5, 0.5], [0.5, 0.5]]}]
+    batches = [{"methods": ["cbfl"], "kl_before": 0.346, "kl_after": 0.0}]
     assert "Mini-batches of cbfl" in said(runs(), batches=batches)
-    assert "goes from 0.35 to 0.00 nats." in said(runs(), batches=batches)  # the mean of log 2 and 0
+    assert "goes from 0.35 to 0.00 nats." in said(runs(), batches=batches)
 
 
 def test_how_well_a_selector_knows_the_clients_is_said():
@@ -107,7 +107,7 @@ def test_damaged_numbers_are_refused(make_run, tmp_path, key):
     summary = json.loads((folder / "summary.json").read_text())
     summary["runs"][0][key] = "x"
     (folder / "summary.json").write_text(json.dumps(summary))
-    with pytest.raises(FolderError, match=rf"runs\[0\].{key}: a number"):
+    with pytest.raises(FolderError, match=rf"runs\[0\].{key}: must be a number"):
         RunFolder(folder).read()
 
 
@@ -165,24 +165,11 @@ def test_tables_lie_beside_the_report_and_without_runs_are_empty(make_run, tmp_p
         assert (folder / f"tables.{ending}").stat().st_size > len(content)
 
 
-FORMULAS = ["=1+1", "+cmd", "-cmd|' /C calc'!A0", "@SUM(A1)", "'=x", "''=x", "\tx"]
-
-
-@pytest.mark.parametrize("name", FORMULAS)
+@pytest.mark.parametrize("name", ["=1+1", "+cmd", "-cmd|' /C calc'!A0", "@SUM(A1)", "'=x", "''=x", "\tx"])
 def test_no_cell_of_csv_is_a_formula_and_names_are_read_back(name, tmp_path):
-    rows = [{"lr": "-0.5", "law": name, "point": "p", "method": name, "seed": "0", "status": "done", "failure": ""}]
-    text = as_csv(rows)
+    row = {"lr": "-0.5", "law": name, "point": "'p", "method": name, "seed": "0", "status": "done", "failure": "''"}
+    text = as_csv([row])
     (written,) = csv.DictReader(io.StringIO(text))
     assert written["method"] == f"'{name}" and written["lr"] == "-0.5"
     (tmp_path / "results.csv").write_text(text)
-    (read,) = SweepFolder(tmp_path).read_results(["lr", "law"])
-    assert (read["method"], read["law"], read["lr"]) == (name, name, -0.5)
-
-
-def test_an_apostrophe_before_anything_else_stays(tmp_path):
-    (tmp_path / "results.csv").write_text(
-        as_csv([{"point": "'p", "method": "it's", "status": "done", "failure": "''"}])
-    )
-    assert SweepFolder(tmp_path).read_results([]) == [
-        {"point": "'p", "method": "it's", "status": "done", "failure": "''"}
-    ]
+    assert SweepFolder(tmp_path).read_results(["lr", "law"]) == [{**row, "lr": -0.5, "seed": 0}]

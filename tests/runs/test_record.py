@@ -5,9 +5,7 @@ import numpy as np
 import pytest
 
 from fedjax_bal.config import LARGEST_YAML
-from fedjax_bal.metrics.seeds import cumulate_traffic, curve
-from fedjax_bal.report import build
-from fedjax_bal.runs import FolderError, RunFolder, record
+from fedjax_bal.runs import FolderError, RunFolder
 from fedjax_bal.runs.record import check_readable
 
 
@@ -81,31 +79,29 @@ def test_a_missing_file_is_named(folder, name):
         ("config.yaml", b"[" * 100_000, "config.yaml: line 1, column 21: nested deeper than 20 levels"),
         ("config.yaml", b"a: 1\nb: \xff\n", "config.yaml: .*byte 0xff"),
         ("summary.json", b'{\n"a": 1,\n"b" 2}', "summary.json: .*line 3"),
-        ("summary.json", b"[]", "expected the line: an object; received"),
-        ("summary.json", b"{}", "finished: a value of type bool; received None"),
+        ("summary.json", b"[]", "all of it: Input should be a valid dictionary.*; received"),
+        ("summary.json", b"{}", "finished: Input should be a valid boolean; received null"),
         ("summary.json", b"[" * 100_000, "summary.json: .*recursion"),
-        ("metrics.jsonl", b'\n{"method": "a"}\n', "metrics.jsonl, line 2: expected seed: a value of type int"),
+        ("metrics.jsonl", b'\n{"method": "a"}\n', "metrics.jsonl, line 2: seed: Input should be a valid integer"),
         ("metrics.jsonl", b"{}}\n{}\n", "metrics.jsonl, line 1: Extra data"),
-        ("metrics.jsonl", b'{"method": "a", "seed": true, "round": 1}\n', "seed: a value of type int; received True"),
-        ("metrics.jsonl", b'{"method": "a", "seed": 0, "round": 1, "bytes_up": 1e999}\n', "bytes_up: a number"),
+        (
+            "metrics.jsonl",
+            b'{"method": "a", "seed": true, "round": 1}\n',
+            r"seed: Input .* integer; received true",
+        ),
+        ("metrics.jsonl", b'{"method": "a", "seed": 0, "round": 1, "bytes_up": 1e999}\n', "bytes_up: must be a number"),
         (
             "metrics.jsonl",
             b'{"method": "a", "seed": 0, "round": 1, "per_class_accuracy": [1, 2]}\n',
-            r"per_class_accuracy: a list of 3 of a number .* received \[1, 2\]",
+            r"per_class_accuracy: must be a list of 3 of a number .* received \[1, 2\]",
         ),
         ("metrics.jsonl", b'{"method": "a", "seed": 0, "round": 1, "test_accuracy": "1"}\n', "received '1'"),
-        ("metrics.jsonl", b'{"method": "a", "seed": 0, "round": 1, "chain_kl": [1]}\n', r"chain_kl: a number .* \[1\]"),
         (
             "metrics.jsonl",
-            b'{"method": "a", "seed": 0, "round": 1, "chain_kls": [0.5, -0.1]}\n',
-            r"line 1: expected chain_kls: a list of at most 100 numbers from 0 to 1e\+100, or null; received \[0.5, -",
+            b'{"method": "a", "seed": 0, "round": 1, "chain_kl": [1]}\n',
+            r"chain_kl: .* \[1\]",
         ),
-        (
-            "metrics.jsonl",
-            b'{"method": "a", "seed": 0, "round": 1, "chain_kls": [' + b"1," * 100 + b"1]}\n",
-            "chain_kls: a list of at most 100 numbers",
-        ),
-        ("metrics.jsonl", b'{"method": "a", "seed": 0, "round": 1, "chain_kls": [NaN]}\n', r"chain_kls: .*\[None\]"),
+        ("metrics.jsonl", b'{"method": "a", "seed": 0, "round": 1, "client_accuracies": [NaN]}\n', "client_accuracies"),
     ],
 )
 def test_damage_is_named_with_file_line_and_what_was_expected(folder, name, content, expected):
@@ -117,12 +113,12 @@ def test_damage_is_named_with_file_line_and_what_was_expected(folder, name, cont
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        (lambda s: s["runs"][1].pop("method"), r"runs\[1\].method: a value of type str"),
-        (lambda s: s["runs"][0].update(final_accuracy="x"), r"runs\[0\].final_accuracy: a number"),
+        (lambda s: s["runs"][1].pop("method"), r"runs\[1\].method: Input should be a valid string"),
+        (lambda s: s["runs"][0].update(final_accuracy="x"), r"runs\[0\].final_accuracy: must be a number"),
         (lambda s: s["partitions"][0]["class_counts"][0].__setitem__(1, None), r"partitions\[0\].class_counts"),
-        (lambda s: s["partitions"][0]["shown"].pop(), r"class_counts: a list of 1 of"),
-        (lambda s: s.update(target_accuracy=[]), r"target_accuracy: a number"),
-        (lambda s: s["runs"].append(3), r"runs\[6\]: an object; received 3"),
+        (lambda s: s["partitions"][0]["shown"].pop(), r"class_counts: must be a list of 1 of"),
+        (lambda s: s.update(target_accuracy=[]), r"target_accuracy: must be a number"),
+        (lambda s: s["runs"].append(3), r"runs\[6\]: Input should be .*; received 3"),
     ],
 )
 def test_a_summary_that_does_not_fit_is_refused(folder, change, expected):
@@ -131,45 +127,37 @@ def test_a_summary_that_does_not_fit_is_refused(folder, change, expected):
         RunFolder(folder).read()
 
 
-COMPOSITION = {"clients": 2, "rank_correlation": 0.5, "shown": [1], "estimated": [[0, 0.5, 0.5]], "true": [[1, 0, 0]]}
+COMPOSITION = {"clients": 2, "rank_correlation": 0.5}
 AUGMENTATION = {"before": [1, 2, 3], "after": [3, 2, 3], "extra_rows": 2, "extra_bytes": 1568}
 
 
 def test_cohorts_are_read_and_may_be_missing_or_null(folder):
-    first, second = (dict.fromkeys(["chosen", "composition", "traffic_to_target_bytes"]) for _ in range(2))
-    first |= {"chosen": [[0, 1], [1, 1]], "composition": COMPOSITION, "traffic_to_target_bytes": 12}
+    first, second = (dict.fromkeys(["composition", "traffic_to_target_bytes"]) for _ in range(2))
+    first |= {"composition": COMPOSITION, "traffic_to_target_bytes": 12}
     edit(folder / "summary.json", lambda s: [s["runs"][place].update(new) for place, new in enumerate((first, second))])
     edit(folder / "summary.json", lambda s: s["partitions"][0].update(augmentation=AUGMENTATION))
     summary = RunFolder(folder).read().summary
     assert summary["partitions"][0]["augmentation"] == AUGMENTATION
     assert summary["runs"][0] | first == summary["runs"][0]
     for run in summary["runs"][1:]:
-        assert run["chosen"] is run["composition"] is run["traffic_to_target_bytes"] is None
+        assert run["composition"] is run["traffic_to_target_bytes"] is None
 
 
 @pytest.mark.parametrize(
     ("key", "value", "expected"),
     [
-        ("chosen", {"0": 1}, r"runs\[0\].chosen: a list of at most 1000 pairs of integers .* received {'0': 1}"),
-        ("chosen", [[1, -1]], r"chosen: .*received \[\[1, -1\]\]"),
-        ("chosen", [[1, 1.5]], r"chosen: a list of at most 1000 pairs of integers"),
-        ("chosen", [[True, 1]], r"chosen: .*received \[\[True, 1\]\]"),
-        ("chosen", [1], r"chosen: .*received \[1\]"),
-        ("chosen", [[1]], r"chosen: .*received \[\[1\]\]"),
-        ("chosen", [[0, 0]] * 1001, r"chosen: a list of at most 1000 pairs of integers"),
-        ("traffic_to_target_bytes", "12", r"runs\[0\].traffic_to_target_bytes: a number"),
-        ("chain_kl", [0.5], r"runs\[0\].chain_kl: a number"),
-        ("clients_per_chain", True, r"runs\[0\].clients_per_chain: a number .* received True"),
-        ("copies", "7", r"runs\[0\].copies: a number"),
-        ("composition", [], r"runs\[0\].composition: an object; received \[\]"),
-        ("composition", {**COMPOSITION, "clients": None}, r"composition.clients: a value of type int"),
-        ("composition", {**COMPOSITION, "clients": -1}, r"composition.clients: a number \(from 0 to"),
-        ("composition", {**COMPOSITION, "rank_correlation": 1.5}, r"rank_correlation: a number \(within ±1\), or null"),
-        ("composition", {**COMPOSITION, "shown": list(range(1001))}, "composition.shown: a list of at most 1000 int"),
-        ("composition", {**COMPOSITION, "shown": ["1"]}, r"composition.shown: .*received \['1'\]"),
-        ("composition", {**COMPOSITION, "estimated": [[0, 1]]}, "estimated: a list of 1 of a list of 3 of a number"),
-        ("composition", {**COMPOSITION, "true": [[0, 1, 2]]}, r"composition.true: .*\(from 0 to 1\)"),
-        ("composition", {**COMPOSITION, "true": [[0, 1, None]]}, "composition.true: a list of 1 of a list of 3"),
+        ("traffic_to_target_bytes", "12", r"runs\[0\].traffic_to_target_bytes: must be a number"),
+        ("chain_kl", [0.5], r"runs\[0\].chain_kl: must be a number"),
+        ("clients_per_chain", True, r"runs\[0\].clients_per_chain: must be a number .* received true"),
+        ("copies", "7", r"runs\[0\].copies: must be a number"),
+        ("composition", [], r"runs\[0\].composition: .*received \[\]"),
+        ("composition", {**COMPOSITION, "clients": None}, r"composition.clients: Input should be a valid integer"),
+        ("composition", {**COMPOSITION, "clients": -1}, r"composition.clients: must be a number \(from 0 to"),
+        (
+            "composition",
+            {**COMPOSITION, "rank_correlation": 1.5},
+            r"rank_correlation: .*\(within ±1\), or null",
+        ),
     ],
 )
 def test_cohorts_of_a_run_that_do_not_fit_are_refused(folder, key, value, expected):
@@ -181,10 +169,13 @@ def test_cohorts_of_a_run_that_do_not_fit_are_refused(folder, key, value, expect
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
-        (3, r"partitions\[0\].augmentation: an object; received 3"),
-        ({**AUGMENTATION, "extra_rows": 2.0}, r"augmentation.extra_rows: a value of type int; received 2.0"),
-        ({**AUGMENTATION, "extra_bytes": -1}, r"augmentation.extra_bytes: a number \(from 0"),
-        ({**AUGMENTATION, "after": [1, 2]}, r"augmentation.after: a list of 3 of a number"),
+        (3, r"partitions\[0\].augmentation: .*received 3"),
+        (
+            {**AUGMENTATION, "extra_rows": 2.0},
+            r"augmentation.extra_rows: Input .* received 2.0",
+        ),
+        ({**AUGMENTATION, "extra_bytes": -1}, r"augmentation.extra_bytes: must be a number \(from 0"),
+        ({**AUGMENTATION, "after": [1, 2]}, r"augmentation.after: must be a list of 3 of a number"),
         ({**AUGMENTATION, "before": [1, 2, -3]}, r"augmentation.before: .*received \[1, 2, -3\]"),
     ],
 )
@@ -197,7 +188,7 @@ def test_an_augmentation_that_does_not_fit_is_refused(folder, value, expected):
 @pytest.mark.parametrize("shown", [[0, {}], [0, 1.5], [-1], "01", None])
 def test_clients_of_a_partition_that_are_no_numbers_are_refused(folder, shown):
     edit(folder / "summary.json", lambda s: s["partitions"][0].update(shown=shown, class_counts=None))
-    with pytest.raises(FolderError, match=r"partitions\[0\].shown: a (list of at most|value of type list)"):
+    with pytest.raises(FolderError, match=r"partitions\[0\].shown"):
         RunFolder(folder).read()
 
 
@@ -217,14 +208,17 @@ def test_what_a_run_gives_away_may_be_missing_or_null(folder):
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
-        ([], r"runs\[0\].leaks: an object; received \[\]"),
-        ({"nearest": 3}, r"leaks.nearest: an object; received 3"),
-        ({"nearest": {"test": {"mean": 1.0, "least": 1.0}}}, r"leaks.nearest.generated: an object; received None"),
+        ([], r"runs\[0\].leaks: .*received \[\]"),
+        ({"nearest": 3}, r"leaks.nearest: .*received 3"),
+        ({"nearest": {"test": {"mean": 1.0, "least": 1.0}}}, r"leaks.nearest.generated: .*received null"),
         (
             {"inversion": {"upcnn": {"truth": "1", "others": 0.0}}},
-            r"inversion.upcnn.truth: a value of type float",
+            r"inversion.upcnn.truth: Input should be a valid number",
         ),
-        ({"inversion": {"upcnn": {"truth": 1.0, "others": None}}}, r"leaks.inversion.upcnn.others: a value of type"),
+        (
+            {"inversion": {"upcnn": {"truth": 1.0, "others": None}}},
+            r"inversion.upcnn.others: Input should be a valid number",
+        ),
     ],
 )
 def test_leaks_that_do_not_fit_are_refused(folder, value, expected):
@@ -236,14 +230,12 @@ def test_leaks_that_do_not_fit_are_refused(folder, value, expected):
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"methods": "a"}, r"batches\[0\].methods: a value of type list"),
-        ({"shown": [0.5]}, r"batches\[0\].shown: a list of at most 1000 integers"),
-        ({"before": [[0.5, 0.5]]}, r"batches\[0\].before: a list of 1 of a list of 3 of a number"),
-        ({"after": [[0.5, 0.5, 2]]}, r"batches\[0\].after: .*\(from 0 to 1\)"),
+        ({"methods": "a"}, r"batches\[0\].methods: Input should be a valid list"),
+        ({"kl_before": None}, r"batches\[0\].kl_before: Input should be a valid number"),
     ],
 )
 def test_classes_of_batches_that_do_not_fit_are_refused(folder, changes, expected):
-    fitting = {"methods": ["cbfl"], "shown": [4], "before": [[1, 0, 0]], "after": [[0.4, 0.3, 0.3]]}
+    fitting = {"methods": ["cbfl"], "kl_before": 0.5, "kl_after": 0.25}
     edit(folder / "summary.json", lambda s: s.update(batches=[fitting]))
     assert RunFolder(folder).read().summary["batches"] == [fitting]
     edit(folder / "summary.json", lambda s: s.update(batches=[fitting | changes]))
@@ -352,66 +344,3 @@ def test_a_folder_without_a_run_is_told_with_one_that_has_one(folder, tmp_path):
 def test_a_report_error_is_a_value_error(tmp_path):
     with pytest.raises(ValueError, match="no such folder; give the folder that a run wrote"):
         RunFolder(tmp_path / "nowhere").read()
-
-
-@pytest.fixture
-def few(monkeypatch):
-    """Files of more than 60 lines are long ones."""
-    monkeypatch.setattr(record, "MOST_LINES", 60)
-
-
-def lines_of(folder):
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-
-
-def rewrite(folder, lines):
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-
-
-def test_thinned_lines_tell_the_same_at_their_rounds(make_run, tmp_path, few):
-    folder = make_run(tmp_path / "run", seeds=(0, 1), rounds=50)
-    whole = lines_of(folder)
-    for number, line in enumerate(whole):
-        line["bytes_up"] = 1 + number**2
-    rewrite(folder, whole)
-    run = RunFolder(folder).read()
-    assert len(run.lines) + run.left_out == 200 and len(run.lines) <= 60
-    for method in ("fedavg", "rebafl"):
-        for value in ("test_accuracy", "traffic_bytes"):
-            thin, full = (curve(cumulate_traffic(lines), method, value) for lines in (run.lines, whole))
-            assert thin.rounds.tolist() == [*range(4, 50, 4), 50]
-            np.testing.assert_array_equal(thin.mean, full.mean[thin.rounds - 1])
-
-
-def test_the_last_line_of_each_run_stays_and_the_later_of_two_counts(make_run, tmp_path, few):
-    folder = make_run(tmp_path / "run", methods=("fedavg",), seeds=(0, 1), rounds=50)
-    whole = [line for line in lines_of(folder) if line["seed"] == 0 or line["round"] <= 37]
-    rewrite(folder, [*whole, {**whole[-1], "test_accuracy": 0.125}])
-    run = RunFolder(folder).read()
-    last = {line["seed"]: line for line in sorted(run.lines, key=lambda line: line["round"])}
-    assert (last[0]["round"], last[1]["round"], last[1]["test_accuracy"]) == (50, 37, 0.125)
-    assert len(run.lines) + run.left_out == 87
-
-
-def test_bytes_that_are_not_known_stay_unknown(make_run, tmp_path, few):
-    folder = make_run(tmp_path / "run", methods=("fedavg",), seeds=(0,), rounds=100)
-    whole = lines_of(folder)
-    whole[48]["bytes_up"] = None
-    rewrite(folder, whole)
-    totals = {line["round"]: line["traffic_bytes"] for line in cumulate_traffic(RunFolder(folder).read().lines)}
-    wanted = {line["round"]: line["traffic_bytes"] for line in cumulate_traffic(whole)}
-    assert totals == {round: wanted[round] for round in totals}
-    assert None in totals.values() and len(set(totals.values())) > 2
-
-
-def test_damage_is_found_in_lines_that_are_not_shown(make_run, tmp_path, few):
-    folder = make_run(tmp_path / "run", rounds=50)
-    text = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
-    (folder / "metrics.jsonl").write_text("".join([*text[:150], "{\n", *text[150:]]))
-    with pytest.raises(FolderError, match="metrics.jsonl, line 151: "):
-        RunFolder(folder).read()
-
-
-def test_the_page_says_so(make_run, tmp_path, few):
-    folder = make_run(tmp_path / "run", methods=("fedavg",), seeds=(0,), rounds=100)
-    assert "Of the 100 lines of metrics.jsonl the figures show 50" in build(folder).read_text()

@@ -9,10 +9,10 @@ import pytest
 from fake_ray import ActorDiedError, FakeRay
 from small_sweep import FEDAVG, carry, outcome, read_table, sweep, watch
 
-from fedjax_bal.experiments import results_table, training
-from fedjax_bal.experiments.backends.ray import backend as engine
-from fedjax_bal.experiments.backends.ray import worker
-from fedjax_bal.experiments.backends.ray.backend import RayBackend, Resources
+from fedjax_bal.experiments import ray_cluster as engine
+from fedjax_bal.experiments import ray_worker as worker
+from fedjax_bal.experiments import training
+from fedjax_bal.experiments.ray_cluster import RayBackend, Resources
 from fedjax_bal.experiments.training import Started, Stopped
 
 RATES = "sweep: [{training.optimizer.learning_rate: [0.05, 0.1, 0.2]}]"
@@ -55,7 +55,7 @@ def figures(rows):
 def test_whoever_is_killed_all_comes_to_the_same(alone, tmp_path, monkeypatch):
     moments = [("Started", 1), ("StepResult", 1), ("BuiltBatch", 3)]
     ray = FakeRay({"CPU": 2.0}, before=dies(*moments))
-    monkeypatch.setattr(results_table, "_SHARE", 1e9)
+    monkeypatch.setattr("fedjax_bal.experiments.sweep._SHARE", 1e9)
     tables = []
     rows, stopped, said = far(tmp_path, ray, should_stop=watch(tmp_path / "out", tables))
     assert not stopped and ray.alive == 0
@@ -79,7 +79,7 @@ def test_a_group_that_never_gets_on_is_given_up_and_the_others_are_done(tmp_path
 def test_a_stop_saves_what_trains_and_drops_what_waits(alone, tmp_path):
     asked, ray = iter((False,) + (True,) * 99), FakeRay({"CPU": 2.0})
     _, stopped, said = far(tmp_path, ray, should_stop=lambda: next(asked))
-    assert stopped and ray.alive == 0 and "finished" not in said
+    assert stopped and ray.alive == 0 and "finished after" not in said
     rows, stopped, _ = far(tmp_path, FakeRay())
     assert not stopped
     assert figures(rows) == figures(alone[0])
@@ -174,7 +174,7 @@ def test_every_place_gets_a_group_unless_told_otherwise(tmp_path):
     ray = FakeRay({"CPU": 1.0}, {"CPU": 2.0})
     _, _, said = far(tmp_path, ray, most=None, dry_run=True)
     assert "Ray: 2 machines with room for 3 group(s) at a time, 1 CPU each" in said
-    program = "program 1: fedavg with learning_rate=0.05, 0.1, 0.2: 3 runs of 4 rounds"
+    program = "program 1: fedavg: 3 runs of 4 rounds"
     assert "1 program(s) to compile for 3 batches;" in said
     assert said.count("  program") == said.count(f"{program} in 3 batches, 0.2 MB of state at a time") == 1
     _, _, said = far(tmp_path, ray, most=3, dry_run=True)

@@ -6,8 +6,7 @@ import signal
 import pytest
 from small_sweep import FEDAVG, carry, outcome, sweep
 
-from fedjax_bal.experiments.backends.ray.backend import RayBackend
-from fedjax_bal.experiments.backends.ray.connection import connected
+from fedjax_bal.experiments.ray_cluster import RayBackend, connected
 
 pytest.importorskip("ray", reason="the extra cluster is not installed")
 

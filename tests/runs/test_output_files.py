@@ -7,7 +7,6 @@ import pytest
 
 from fedjax_bal.files import write_atomically
 from fedjax_bal.runs import FolderError, output_files
-from fedjax_bal.runs.checksums import as_text, read_sums
 from fedjax_bal.runs.output_files import OutputFiles
 
 NAMES = ("metrics.jsonl", "inner/a.npz")
@@ -25,9 +24,9 @@ def files(tmp_path):
 
 def test_sums_are_those_of_the_covered_files_and_come_back(files, tmp_path):
     wanted = {name: hashlib.sha256((tmp_path / name).read_bytes()).hexdigest() for name in NAMES}
-    assert files.sums() == wanted == read_sums(tmp_path)
-    assert (tmp_path / "SHA256SUMS").read_text() == as_text(wanted)
-    assert read_sums(tmp_path / "inner") is None
+    assert files.sums() == wanted
+    assert (tmp_path / "SHA256SUMS").read_text() == "".join(f"{wanted[name]}  {name}\n" for name in sorted(wanted))
+    assert OutputFiles(tmp_path / "inner").sums() is None
 
 
 def test_any_changed_digit_is_noticed_and_its_file_named(files, tmp_path):
@@ -83,7 +82,7 @@ def test_a_session_that_begins_while_a_file_is_read_is_no_damage(files, tmp_path
         files.write("metrics.jsonl", b"the next session's")
         return "0" * 64
 
-    monkeypatch.setattr(output_files, "file_sum", beginning)
+    monkeypatch.setattr(output_files, "_sum", beginning)
     files.check_sums("metrics.jsonl")
     assert not files.is_sealed()
 

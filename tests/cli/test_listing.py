@@ -2,7 +2,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fedjax_bal.cli.app import app
-from fedjax_bal.cli.guide import PAGES
+from fedjax_bal.cli.listing import PAGES
 
 
 @pytest.mark.parametrize("page", [file.stem for file in PAGES.glob("*.md")])

@@ -10,8 +10,8 @@ import small_run
 from typer.testing import CliRunner
 
 from fedjax_bal.cli.app import app
-from fedjax_bal.cli.sweeping import _devices_per_batch
-from fedjax_bal.experiments.backends.ray.connection import connected
+from fedjax_bal.cli.running import _devices_per_batch
+from fedjax_bal.experiments.ray_cluster import connected
 
 
 @pytest.fixture(autouse=True)

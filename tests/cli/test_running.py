@@ -8,11 +8,10 @@ import pytest
 import typer
 import yaml
 
-from fedjax_bal.cli import sweeping
+from fedjax_bal.cli import running
 from fedjax_bal.cli.console import Output, names_table
 from fedjax_bal.cli.listing import _written_out
-from fedjax_bal.cli.sweeping import show_results
-from fedjax_bal.cli.tables import print_table, with_short_names
+from fedjax_bal.cli.running import print_table, show_results, with_short_names
 from fedjax_bal.report import Table
 from fedjax_bal.runs import SweepFolder
 
@@ -89,10 +88,10 @@ def folder(tmp_path):
 
 
 def test_a_sweep_counts_the_failures_that_it_does_not_name(folder, monkeypatch, capsys):
-    monkeypatch.setattr(sweeping, "build_page", lambda path: path / "sweep.html")
+    monkeypatch.setattr(running, "build_page", lambda path: path / "sweep.html")
     row = {"point": "p", "method": "a", "status": "diverged", "failure": "round 1"}
     with pytest.raises(typer.Exit):
-        sweeping._conclude_sweep(SweepFolder(folder), [{**row, "seed": seed} for seed in range(22)], console(100))
+        running._conclude_sweep(SweepFolder(folder), [{**row, "seed": seed} for seed in range(22)], console(100))
     told = capsys.readouterr().err.splitlines()
     assert told[-2:] == ["  p, a, seed 19: diverged: round 1", "  and 2 more, see the table"]
 

@@ -10,7 +10,7 @@ from flat import build
 
 from fedjax_bal import recipes
 from fedjax_bal.engine.host import executable
-from fedjax_bal.experiments.backends import local
+from fedjax_bal.experiments import training
 
 
 @pytest.mark.slow
@@ -28,9 +28,9 @@ def test_a_program_is_kept_until_it_is_asked_for(monkeypatch):
         build(recipe, toys.network(), toys.federation(), toys.test_set(), **common)
         for recipe in (recipes.fedavg(), recipes.fedprox(mu=0.1))
     ]
-    asked, program_of = threading.Semaphore(0), local.program_of
-    monkeypatch.setattr(local, "program_of", lambda own: [program_of(own), asked.release()][0])
-    with local._compiled_ahead([SimpleNamespace(tasks=[SimpleNamespace(simulation=sim)]) for sim in sims]):
+    asked, program_of = threading.Semaphore(0), training.program_of
+    monkeypatch.setattr(training, "program_of", lambda own: [program_of(own), asked.release()][0])
+    with training._compiled_ahead([SimpleNamespace(tasks=[SimpleNamespace(simulation=sim)]) for sim in sims]):
         assert all(asked.acquire(timeout=60) for _ in sims)
         gc.collect()
         assert all(sim.compile() > 0 for sim in sims)
