@@ -1,5 +1,6 @@
 """FedRS and FedLC: against their transcriptions, and where they are FedAvg."""
 
+from dataclasses import replace
 from functools import cache
 
 import jax
@@ -68,7 +69,7 @@ def test_fedlc_with_equal_counts_is_fedavg():
         rows=rows.astype(np.int32), offsets=np.arange(0, 41, 8, dtype=np.int32), copy=np.zeros(40, np.int32),
         class_counts=np.full((5, toys.CLASSES), 2, np.int32),
     )  # fmt: skip
-    options = {"federation": even, "clients_per_round": 4}
+    options = {"federation": even, "participation": replace(float64.CLIENTS, clients_per_round=4)}
     runs = [float64.run(float64.simulation(recipe, **options)).variables.params for recipe in (fedlc(), fedavg())]
     float64.assert_equal(*runs, 1e-12)
 

@@ -1,6 +1,7 @@
 """FedBABU and FedAvg-FT: a classifier that clients never train, and one that the server fine-tunes."""
 
 import dataclasses
+from dataclasses import replace
 from functools import cache
 from types import SimpleNamespace
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 import reference
 import toys
-from flat import build
+from parts import float64
 
 from fedjax_bal.engine.device.keys import purpose_key
 from fedjax_bal.optim.optimizers import optimizer
@@ -71,22 +72,10 @@ def federation():
     return plain._replace(auxiliary={"balanced": spare[::-1]})
 
 
-def simulation(recipe, model=None, data=None, **changes):
-    sgd = optimizer(
-        "sgd", OPTIONS.rate, momentum=OPTIONS.momentum, weight_decay=OPTIONS.weight_decay, decay=OPTIONS.decay
-    )
-    options = {
-        "rounds": ROUNDS,
-        "rounds_per_dispatch": ROUNDS,
-        "clients_per_round": 6,
-        "local_epochs": OPTIONS.epochs,
-        "batch_size": OPTIONS.batch_size,
-        "local_optimizer": sgd,
-        "availability": bernoulli(0.8),
-        "delivery": bernoulli(0.8),
-        "devices": 1,
-    }
-    return build(recipe, model or network(), data or federation(), toys.test_set(), **(options | changes))
+def simulation(recipe, model=None, data=None, local=None):
+    clients = Participation(clients_per_round=6, availability=bernoulli(0.8), delivery=bernoulli(0.8))
+    given = {"local": local or float64.local_training(OPTIONS), "participation": clients}
+    return float64.simulation(recipe, model=model or network(), federation=data or federation(), **given)
 
 
 @cache
@@ -207,7 +196,7 @@ def test_a_frozen_classifier_stays_so_under_control_variates_and_decaying_optimi
     adamw = optimizer("adamw", 0.1, weight_decay=0.3)
     sgd = optimizer("sgd", 0.1, weight_decay=0.3)
     for recipe, local in ((fedbabu(), adamw), (combine(scaffold(), fedbabu()), sgd)):
-        start, state, _ = run(simulation(recipe, local_optimizer=local))
+        start, state, _ = run(simulation(recipe, local=replace(float64.local_training(OPTIONS), optimizer=local)))
         assert toys.largest_difference(state.variables.params["head"], start["head"]) == 0
         assert toys.largest_difference(state.variables.params["body"], start["body"]) > 1e-3
 

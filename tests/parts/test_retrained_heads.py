@@ -100,7 +100,7 @@ def test_virtual_features_follow_their_gaussians(rng):
 @pytest.mark.slow
 def test_a_closing_round_of_ccvr():
     options = {"per_class": 6, "epochs": 3, "batch_size": 7, "learning_rate": 0.4}
-    sim = float64.simulation(ccvr(**options), model=network(), rounds=1, rounds_per_dispatch=1)
+    sim = float64.simulation(ccvr(**options), model=network(), rounds=1)
     done = sim.advance(SEED, sim.init(SEED))
     params, data = as_numpy(done.snapshot.state.variables.params), toys.federation()
     features = np.tanh(flat_images() @ params["body"])
@@ -175,7 +175,7 @@ def test_features_are_matched_by_their_gradients(rng):
 @pytest.mark.slow
 def test_a_round_of_creff():
     recipe = creff(per_class=3, match_steps=2, epochs=2, batch_size=5, learning_rate=0.3)
-    sim = float64.simulation(recipe, model=network(), rounds=1, rounds_per_dispatch=1)
+    sim = float64.simulation(recipe, model=network(), rounds=1)
     start, state, data = as_numpy(sim.init(SEED).state), float64.run(sim), toys.federation()
     other = as_numpy(sim.init(SEED + 1).state).server["FeatureMatching"].features
     ((_, cohort),) = float64.cohorts(sim)
@@ -196,7 +196,7 @@ def test_a_round_of_creff():
     fresh = as_numpy(network().init(begin).params["head"])
     retrained = numpy_retrained(fresh, features, np.ones(C), order, 2, 5, 0.3)
     assert all(np.allclose(after.head[k], retrained[k], atol=1e-6) for k in retrained)
-    plain = float64.run(float64.simulation(fedavg(), model=network(), rounds=1, rounds_per_dispatch=1))
+    plain = float64.run(float64.simulation(fedavg(), model=network(), rounds=1))
     assert toys.largest_difference(plain.variables, state.variables) < 1e-12
 
 

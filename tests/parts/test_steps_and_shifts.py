@@ -9,6 +9,7 @@ import toys
 from parts import float64, hand
 
 from fedjax_bal.optim import optimizer
+from fedjax_bal.options import LocalTraining
 from fedjax_bal.parts import Ascent, DynamicRegularisation, GlobalAscent
 from fedjax_bal.parts.fedlesam import LastReceived
 from fedjax_bal.recipes import combine, fedacg, fedcm, fedexp, fedlesam, fedsam, fedspeed, local, mofedsam
@@ -222,9 +223,9 @@ def test_what_means_nothing_together_is_refused():
     with pytest.raises(ValueError, match="mofedsam and fedcm both bring ClientMomentum"):
         combine(mofedsam(), fedcm())
     with pytest.raises(ValueError, match="fedcm: received the local optimizer 'adam'"):
-        float64.simulation(fedcm(), local_optimizer=optimizer("adam", 0.01))
+        float64.simulation(fedcm(), local=LocalTraining(optimizer=optimizer("adam", 0.01)))
     with pytest.raises(ValueError, match="fedcm: received OwnModel, whose leaves stay with the clients"):
-        float64.simulation(combine(fedcm(), local()), local_optimizer=optimizer("sgd", 0.01))
+        float64.simulation(combine(fedcm(), local()), local=LocalTraining(optimizer=optimizer("sgd", 0.01)))
 
 
 BAD = [

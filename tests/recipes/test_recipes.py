@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import small_run
 import toys
-from flat import build
 
 from fedjax_bal import recipes
 from fedjax_bal.config import ConfigError, load_config
 from fedjax_bal.config.schema import Sections
+from fedjax_bal.engine.host import build
 from fedjax_bal.optim.optimizers import optimizer
 from fedjax_bal.parts import Criterion, Logits, Shift, part
 from fedjax_bal.recipes import RECIPES, Recipe, personal
