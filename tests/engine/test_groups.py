@@ -50,12 +50,6 @@ BODY, HEAD = ("body",), ("head.bias", "head.kernel")
 MODEL = BODY + HEAD
 
 
-@pytest.fixture
-def double():
-    with jax.enable_x64(True):
-        yield
-
-
 class Trained(NamedTuple):
     """One client's parameters by name, before and after its training, and the norm by which they are huge."""
 

@@ -25,12 +25,6 @@ SGD = {"learning_rate": 0.2, "weight_decay": 0.01, "clip_norm": 0.2, "clip_value
 SCHEDULES = {"schedule": schedule("step", every=1, factor=0.5), "step_schedule": schedule("exponential", factor=0.8)}
 
 
-@pytest.fixture
-def double():
-    with jax.enable_x64(True):
-        yield
-
-
 def factor(step):
     return 0.8**step
 

@@ -1,6 +1,5 @@
 """The baselines give the same result however their clients are laid out on the machine."""
 
-import jax
 import pytest
 import toys
 from parts import float64
@@ -19,10 +18,7 @@ RECIPES = {
 LANES_ON_TWO = Execution(strategy="vmap", chunk=3, devices=2)
 
 
-@pytest.fixture(autouse=True)
-def double():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("double")
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 import dataclasses
 
-import jax
 import numpy as np
 import pytest
 import toys
@@ -15,10 +14,7 @@ from fedjax_bal.recipes.drift import feddyn, fednova
 OPTIONS = dataclasses.replace(float64.OPTIONS, momentum=0.5, weight_decay=0.01)
 
 
-@pytest.fixture(autouse=True)
-def double():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("double")
 
 
 def clipped(grad, limit):

@@ -18,10 +18,7 @@ from fedjax_bal.recipes import combine, fedbabu, fedloge, fednh, fedper, fedrod
 SEED, C, F = float64.SEED, toys.CLASSES, toys.FEATURES
 
 
-@pytest.fixture(autouse=True)
-def double():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("double")
 
 
 def objective(vectors):

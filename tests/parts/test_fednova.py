@@ -21,10 +21,7 @@ from fedjax_bal.types import Cohort, Outputs, Variables
 MOMENTUM = dataclasses.replace(float64.OPTIONS, momentum=0.9, weight_decay=0.01)
 
 
-@pytest.fixture(autouse=True)
-def double():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("double")
 
 
 @part
@@ -182,12 +179,3 @@ def test_what_it_could_not_normalise_is_refused(name):
 
 def test_it_goes_with_control_variates():
     float64.simulation(combine(fednova(), scaffold()))
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [({"mu": -1}, "fednova: mu: received -1"), ({"server_momentum": 1.0}, "fednova: server_momentum: received 1.0")],
-)
-def test_a_wrong_hyperparameter_is_named(values, message):
-    with pytest.raises(ValueError, match=message):
-        fednova(**values)

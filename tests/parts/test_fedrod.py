@@ -18,10 +18,7 @@ from fedjax_bal.recipes import balanced_softmax, combine, creff, ditto, fedloge,
 SEED, C, F = float64.SEED, toys.CLASSES, toys.FEATURES
 
 
-@pytest.fixture(autouse=True)
-def double():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("double")
 
 
 def as_numpy(tree):
@@ -80,10 +77,7 @@ def fedrod_visit(model, head, client, number):
         personal = (softmax(logits + features @ head["kernel"] + head["bias"]) - wanted) / len(rows)
         error = (softmax(logits + prior) - wanted) / len(rows)
         into = (error @ model["kernel"].T) * (1 - features**2)
-        head = {
-            "kernel": head["kernel"] - rate * features.T @ personal,
-            "bias": head["bias"] - rate * personal.sum(0),
-        }
+        head = {"kernel": head["kernel"] - rate * features.T @ personal, "bias": head["bias"] - rate * personal.sum(0)}
         model = {
             "body": model["body"] - rate * images.T @ into,
             "kernel": model["kernel"] - rate * features.T @ error,

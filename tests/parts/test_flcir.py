@@ -24,10 +24,7 @@ PER_CLASS, COHORT, ROUNDS = 3, 4, 6
 ALPHA, RHO = 0.3, 0.8
 
 
-@pytest.fixture(autouse=True)
-def double():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("double")
 
 
 @cache

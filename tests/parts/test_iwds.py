@@ -15,11 +15,7 @@ from fedjax_bal.options import LocalTraining
 from fedjax_bal.recipes import Recipe
 from fedjax_bal.recipes.sampling import iwds
 
-
-@pytest.fixture(autouse=True)
-def double():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("double")
 
 
 def sample_weights(counts, beta):

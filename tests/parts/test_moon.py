@@ -12,6 +12,7 @@ import quick
 import reference
 import toys
 from parts import float64
+from parts.test_heads import network
 
 from fedjax_bal import models
 from fedjax_bal.models.projection import with_projection
@@ -21,7 +22,7 @@ from fedjax_bal.recipes.averaging import fedavg
 from fedjax_bal.recipes.drift import moon
 from fedjax_bal.recipes.recipe import Recipe
 from fedjax_bal.selection import bernoulli
-from fedjax_bal.types import Batch, Model, Outputs, Variables
+from fedjax_bal.types import Batch, Outputs, Variables
 
 ROUNDS, SEED, WIDTH = 3, 3, 3
 MU, TEMPERATURE = 0.7, 0.4
@@ -29,32 +30,7 @@ OPTIONS = reference.Options(rate=0.2, decay=0.9, momentum=0.5, weight_decay=0.01
 FORMS = ("head", "side", "none")
 
 
-@pytest.fixture(autouse=True)
-def x64():
-    with jax.enable_x64(True):
-        yield
-
-
-@cache
-def network():
-    """tanh(x W) K + b, the classifier under its usual name."""
-
-    def init(key):
-        first, second, third = jax.random.split(key, 3)
-        head = {
-            "kernel": jax.random.normal(second, (toys.FEATURES, toys.CLASSES)) * 0.4,
-            "bias": jax.random.normal(third, (toys.CLASSES,)) * 0.4,
-        }
-        return Variables({"body": jax.random.normal(first, (toys.WIDTH, toys.FEATURES)) * 0.4, "head": head}, {})
-
-    def classify(params, features):
-        return features @ params["head"]["kernel"] + params["head"]["bias"]
-
-    def apply(variables, images, *, train, key=None, real=None):
-        features = jnp.tanh(images.reshape(images.shape[0], -1) @ variables.params["body"])
-        return Outputs(classify(variables.params, features), features), variables
-
-    return Model(init, apply, classify, "headed", toys.CLASSES, (1, toys.WIDTH, 1))
+pytestmark = pytest.mark.usefixtures("double")
 
 
 def simulation(recipe, model=None):

@@ -24,10 +24,7 @@ RATE, N = float64.OPTIONS.rate, float64.N
 HEAD, BODY = ".params['head']", ".params['body']"
 
 
-@pytest.fixture(autouse=True)
-def double():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("double")
 
 
 @cache

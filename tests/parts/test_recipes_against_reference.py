@@ -15,10 +15,7 @@ from fedjax_bal.selection import bernoulli
 ROUNDS, SEED = 4, 3
 
 
-@pytest.fixture(autouse=True)
-def _x64():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("double")
 
 
 TRANSFER = {"mu": 0.7, "epsilon": 0.05, "scale": 0.8}

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import toys
 from parts import float64
+from parts.test_fedrod import as_numpy, flat_images
 from parts.test_heads import network
 from reference import softmax
 
@@ -18,23 +19,12 @@ from fedjax_bal.recipes import ccvr, creff, fedavg
 SEED, C, F = float64.SEED, toys.CLASSES, toys.FEATURES
 
 
-@pytest.fixture(autouse=True)
-def double():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("double")
 
 
 @pytest.fixture
 def rng():
     return np.random.default_rng(5)
-
-
-def as_numpy(tree):
-    return jax.tree.map(np.asarray, jax.device_get(tree))
-
-
-def flat_images():
-    return toys.federation().images.reshape(len(toys.federation().images), -1).astype(float)
 
 
 def one_hot(labels):

@@ -21,12 +21,6 @@ from fedjax_bal.testing import check_recipe
 SEED = float64.SEED
 
 
-@pytest.fixture
-def double():
-    with jax.enable_x64(True):
-        yield
-
-
 @part
 class Brier(Criterion):
     """The squared distance of probabilities to the label's."""

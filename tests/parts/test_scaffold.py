@@ -25,10 +25,7 @@ ROUNDS, SEED, CLIENTS = 3, 3, len(toys.SIZES)
 OPTIONS = reference.Options(rate=0.1, decay=0.9, momentum=0.5, weight_decay=0.01)
 
 
-@pytest.fixture(autouse=True)
-def x64():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("double")
 
 
 CLIENTS = Participation(clients_per_round=5, availability=bernoulli(0.7), delivery=bernoulli(0.8))
