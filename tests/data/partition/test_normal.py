@@ -77,7 +77,6 @@ def test_disjoint_rows_and_the_largest_set(held, clients, total, local, skew, si
     if total is None:
         assert np.abs(quotas - rows * shares).max() < 1
         assert rows + 1 > min(np.array(held) / shares)
-    assert [part.tolist() for part in draw()] == [part.tolist() for part in parts]
 
 
 @pytest.mark.parametrize(
