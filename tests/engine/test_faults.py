@@ -2,12 +2,12 @@
 
 from types import SimpleNamespace
 
-import every_recipe
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import quick
+import table
 import toys
 from parts import faking
 
@@ -226,7 +226,7 @@ def test_huge_updates_are_welcome_where_they_have_no_bound():
 @pytest.mark.parametrize("name", quick.only(recipes.RECIPES, "fednova"))
 def test_every_recipe_goes_on_with_the_clients_that_are_left(name, monkeypatch):
     faking.replace_generators(monkeypatch, faking.simplest)
-    recipe, options = every_recipe.small(name)
+    recipe, options = table.small(name)
     data = {"model": toy.network(), "federation": toy.federation(), "test": toy.test_set()} | options
     data.pop("tolerance", None)
     broken = recipes.faults("not_a_number", clients=[1, 3, 6], rounds=[2])

@@ -1,13 +1,13 @@
 """What parts on the server get to see, and when; rounds in which no update arrives."""
 
 import chex
-import every_recipe
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 import quick
+import table
 import toys
 from jax.flatten_util import ravel_pytree
 from parts import faking
@@ -99,7 +99,7 @@ ALL, NONE = [[True, True]] * 3, [[False, False]] * 3
 @pytest.mark.parametrize("name", quick.only(recipes.RECIPES, "fedacg", "rebafl"))
 def test_a_round_in_which_nothing_arrives_changes_nothing(name, monkeypatch):
     faking.replace_generators(monkeypatch, faking.simplest)
-    recipe, options = every_recipe.small(name)
+    recipe, options = table.small(name)
     bench = Bench(recipe, **{key: value for key, value in options.items() if key != "tolerance"})
     empty = bench.simulation.federation.num_clients
 

@@ -3,10 +3,10 @@
 from functools import partial
 from types import SimpleNamespace
 
-import every_recipe
 import jax
 import pytest
 import quick
+import table
 from parts import faking
 
 from fedjax_bal import recipes, selection
@@ -74,7 +74,7 @@ SENT = {
 @pytest.mark.parametrize("name", quick.only(recipes.RECIPES, "fedavg", "ccvr", *SENT))
 def test_bytes_of_every_method_are_those_of_what_it_sends(name, monkeypatch):
     faking.replace_generators(monkeypatch, faking.simplest)
-    recipe, options = every_recipe.small(name)
+    recipe, options = table.small(name)
     m = sizes_of(options.get("model", toy.network()))
     sim = Bench(recipe, **{key: value for key, value in options.items() if key != "tolerance"}).simulation
     assert sim._traffic == SENT.get(name, lambda m: (m.all, m.all))(m)

@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-import every_recipe
 import jax
 import numpy as np
 import table
@@ -55,7 +54,7 @@ class Draw:
             self.seed = self.rng.randrange(1000)
             self._choose()
             try:
-                self.recipe = recipes.combine(*(every_recipe.small(name)[0] for name in self.names))
+                self.recipe = recipes.combine(*(table.small(name)[0] for name in self.names))
                 self.simulation = self.build()
                 self.snapshots, self.results = run(self.simulation, self.seed)
                 return
@@ -69,7 +68,7 @@ class Draw:
         rng = self.rng
         pool = sorted(set(table.ACTIVE) - set(LEFT_OUT))
         self.names = tuple(rng.sample(pool, rng.choice((2, 2, 3))))
-        bare = any(every_recipe.SPECIAL.get(name) is every_recipe.without_statistics for name in self.names)
+        bare = any(table.SPECIAL.get(name) is table.without_statistics for name in self.names)
         self.network = toys.network() if bare or rng.random() < 0.5 else toy.network()
         self.federation = self._federation()
         self.test = chunked(self.federation.images[:40], self.federation.labels[:40])

@@ -19,7 +19,6 @@ from fedjax_bal.options import Execution, LocalTraining, Participation
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-import every_recipe
 import jax
 import table
 
@@ -43,9 +42,9 @@ def outcome(names: tuple[str, ...]) -> str:
     how = "exclude" if "faults" in names else "raise"
     options = _OPTIONS | {"execution": Execution(strategy="map", devices=1, broken_clients=how)}
     for name in names:
-        options |= {key: value for key, value in every_recipe.small(name)[1].items() if key != "tolerance"}
+        options |= {key: value for key, value in table.small(name)[1].items() if key != "tolerance"}
     try:
-        recipe = recipes.combine(*(every_recipe.small(name)[0] for name in names))
+        recipe = recipes.combine(*(table.small(name)[0] for name in names))
         simulation = build(recipe, **options)
         simulation.lower(simulation.setting)
     except ValueError:

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import every_recipe
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -76,7 +75,7 @@ QUICK = ("local",)
 @pytest.mark.parametrize("name", quick.only(ALONE, *(name for name in QUICK if name in ALONE)))
 def test_every_recipe_passes_every_check(name, monkeypatch):
     faking.replace_generators(monkeypatch, faking.simplest)
-    recipe, options = every_recipe.small(name)
+    recipe, options = table.small(name)
     report = check_recipe(recipe, **options)
     assert report.name == name
     assert report.passed == (NAMES if recipe.parts else NO_PARTS)
@@ -86,7 +85,7 @@ def test_every_recipe_passes_every_check(name, monkeypatch):
 def test_generators_of_their_own_come_to_the_same_however_clients_are_run(monkeypatch):
     faking.replace_generators(monkeypatch, faking.simplest)
     recipe = recipes.cbfl(generator="per_client", warm_up=2, labels="rarest", rarest=2, **table.SMALLEST)
-    bench = Bench(recipe, **every_recipe.larger_images())
+    bench = Bench(recipe, **table.larger_images())
     assert difference_of(bench, *possible()) is None
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(bench.base[0].state))
 

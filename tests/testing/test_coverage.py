@@ -3,11 +3,11 @@
 import re
 from dataclasses import replace
 
-import every_recipe
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import table
 from parts import faking
 
 from fedjax_bal import recipes
@@ -125,7 +125,7 @@ def test_what_did_not_come_up_is_told_with_what_to_pass(name, plain, options, re
 @pytest.mark.parametrize("name", RECIPES)
 def test_by_default_everything_comes_up_for_every_recipe(name, monkeypatch):
     faking.replace_generators(monkeypatch, faking.simplest)
-    recipe, options = every_recipe.small(name)
+    recipe, options = table.small(name)
     workbench = Bench(recipe, **options)
     lacking = {check: missing(CHECKS[check], workbench) for check in CHECKS}
     needs_parts = {"fields", "traced", "types", "representation"} if not recipe.parts else set()
