@@ -18,7 +18,7 @@ from fedjax_bal.parts import Batches, Logits, Loss, Prepare, Refine, Report, par
 from fedjax_bal.recipes import RECIPES, Recipe
 from fedjax_bal.selection import Selector, always, bernoulli, uniform
 from fedjax_bal.testing import battery, compilation, coverage, padding, toy
-from fedjax_bal.testing.coverage import missing, needs
+from fedjax_bal.testing.coverage import Need, missing, needs
 from fedjax_bal.testing.messages import place
 from fedjax_bal.testing.variations import varied
 from fedjax_bal.testing.workbench import Bench
@@ -75,41 +75,26 @@ class Silent(Prepare):
 
 
 LOCAL, CLIENTS = toy.local_training(toy.network()), toy.participation(recipes.fedavg())
+
+
+def among(**changes):
+    """Other clients a round, or others that deliver."""
+    return {
+        "participation": replace(CLIENTS, **({"clients_per_round": None} if "selector" in changes else {}), **changes)
+    }
+
+
+ALL_DELIVER = Participation(selector=choosing([0], [0], [2], [3]))
 UNSEEN = [
     ("fields", bench(), {}, "has no parts"),
     ("types", bench(Silent()), {}, "may return anything"),
-    (
-        "repeatable",
-        bench(),
-        {"participation": replace(CLIENTS, delivery=bernoulli(0.001))},
-        "clients train in 0 of 4 rounds, at least 2 are needed",
-    ),
-    (
-        "seeds",
-        bench(),
-        {"participation": replace(CLIENTS, clients_per_round=None, selector=choosing([0], [3], [3], [3]))},
-        "clients train in 1 of 4 rounds",
-    ),
-    (
-        "longer_rows",
-        bench(Late()),
-        {"participation": Participation(selector=choosing([0], [0], [2], [3]))},
-        r"Late begins in round 3 .* until round 1 only: let it begin earlier",
-    ),
-    (
-        "cohort_order",
-        bench(),
-        {"participation": replace(CLIENTS, clients_per_round=None, selector=uniform(1))},
-        r"no two clients .* pass a selector that chooses more",
-    ),
-    (
-        "undelivered",
-        bench(),
-        {"participation": replace(CLIENTS, delivery=always())},
-        r"all chosen clients deliver.* pass delivery=bernoulli\(0.7\)",
-    ),
+    ("repeatable", bench(), among(delivery=bernoulli(0.001)), "train in fewer than two rounds.* pass an availability"),
+    ("seeds", bench(), among(selector=choosing([0], [3], [3], [3])), "train in fewer than two rounds"),
+    ("longer_rows", bench(Late()), {"participation": ALL_DELIVER}, "let the parts begin earlier"),
+    ("cohort_order", bench(), among(selector=uniform(1)), "no two clients .* pass a selector that chooses more"),
+    ("undelivered", bench(), among(delivery=always()), r"all chosen clients deliver.* pass delivery=bernoulli\(0.7\)"),
     ("finite", bench(), {"federation": federation(5, 9, 5, 9, 5, 13, 5, 9)}, "all who train have all classes"),
-    ("padded_rows", bench(), {"local": replace(LOCAL, drop_last=True)}, "pass drop_last=False"),
+    ("padded_rows", bench(), {"local": replace(LOCAL, drop_last=True)}, "or drop_last=False"),
     ("padded_rows", bench(), {"federation": federation(4, 8, 4, 8, 12, 4, 8, 4)}, "pass another batch_size"),
 ]
 
@@ -137,7 +122,7 @@ def test_by_default_a_client_of_a_single_row_is_kept():
 
 
 def test_a_check_that_lacks_something_is_skipped_unless_it_fails():
-    lacking = needs(lambda bench: "nobody came", coverage.training)
+    lacking = needs(Need(lambda bench: False, "nobody came"), coverage.training)
     passing, failing = lacking(lambda bench: None), lacking(lambda bench: "this is wrong")
     assert battery._run_check(passing, bench())[1:] == ("skipped", "nobody came")
     assert battery._run_check(failing, bench())[1:] == ("failed", "this is wrong")
