@@ -55,11 +55,9 @@ def fake_tfds(monkeypatch):
 
         split = types.SimpleNamespace(filepaths=[])
         return types.SimpleNamespace(
-            info=types.SimpleNamespace(splits={"train": split, "test": split}),
-            is_prepared=lambda: module.prepared,
-            download_and_prepare=lambda: None,
-            as_data_source=as_data_source,
-        )
+            info=types.SimpleNamespace(splits={"train": split, "test": split}), is_prepared=lambda: module.prepared,
+            download_and_prepare=lambda: None, as_data_source=as_data_source,
+        )  # fmt: skip
 
     module.builder = builder
     monkeypatch.setitem(sys.modules, "tensorflow_datasets", module)

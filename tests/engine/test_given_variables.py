@@ -32,13 +32,9 @@ def test_a_run_starts_from_what_it_is_given_and_leaves_it_alone():
 
 def test_starting_from_the_drawn_model_changes_nothing():
     sim = build(
-        recipes.scaffold(),
-        toys.network(),
-        toys.federation(),
-        toys.test_set(),
-        rounds=2,
+        recipes.scaffold(), toys.network(), toys.federation(), toys.test_set(), rounds=2,
         local=LocalTraining(batch_size=4),
-    )
+    )  # fmt: skip
     drawn = jax.device_get(sim.init(0).state)
     given = jax.device_get(sim.init(0, drawn.variables).state)
     jax.tree.map(np.testing.assert_array_equal, given, drawn)

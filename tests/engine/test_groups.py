@@ -61,15 +61,11 @@ class Trained(NamedTuple):
 def trained(recipe, local=SGD):
     """What a client makes of the initial model in four local steps."""
     sim = build(
-        recipe,
-        network(),
-        toys.federation(),
-        toys.test_set(),
-        rounds=1,
+        recipe, network(), toys.federation(), toys.test_set(), rounds=1,
         participation=Participation(clients_per_round=1),
         local=LocalTraining(batch_size=BATCH, epochs=EPOCHS, optimizer=local),
         execution=Execution(strategy="map", devices=1),
-    )
+    )  # fmt: skip
 
     def train(setting, key, federation):
         state, number = init_state(setting, key, federation), jnp.zeros((), jnp.int32)
@@ -327,16 +323,11 @@ def test_the_server_s_decay_and_its_norms_leave_out_what_is_frozen_or_stays():
     model = models.build("mlp", classes, images.shape[1:], hidden=(3,))
     server = optax.chain(optax.add_decayed_weights(0.5), optax.clip_by_global_norm(0.2), optax.sgd(1.0))
     sim = build(
-        combine(recipes.fedbabu(), recipes.ditto()),
-        model,
-        federation,
-        cases.test_set(),
-        rounds=1,
+        combine(recipes.fedbabu(), recipes.ditto()), model, federation, cases.test_set(), rounds=1,
         local=LocalTraining(batch_size=4, optimizer=optimizer("sgd", 1e-6)),
-        participation=Participation(clients_per_round=2),
-        server_optimizer=server,
+        participation=Participation(clients_per_round=2), server_optimizer=server,
         execution=Execution(strategy="map", devices=1),
-    )
+    )  # fmt: skip
     start = by_name(jax.device_get(sim.init(0).state.variables.params))
     end = by_name(table.finish(sim)[0].variables.params)
     body = {leaf: value for leaf, value in start.items() if leaf.startswith("body")}
@@ -423,15 +414,10 @@ def test_an_own_model_leaves_a_method_as_it_is_without(name):
 
     def finished(recipe):
         sim = build(
-            recipe,
-            model,
-            federation,
-            cases.test_set(),
-            rounds=3,
+            recipe, model, federation, cases.test_set(), rounds=3,
             execution=Execution(broken_clients="exclude", strategy="map", devices=1),
-            participation=Participation(clients_per_round=3),
-            local=LocalTraining(batch_size=4, optimizer=SGD),
-        )
+            participation=Participation(clients_per_round=3), local=LocalTraining(batch_size=4, optimizer=SGD),
+        )  # fmt: skip
         state, records = table.finish(sim)
         params = {entry: leaf for entry, leaf in state.variables.params.items() if entry != "own_model"}
         return params, state.server, [(record["test_accuracy"], record["train_loss"]) for record in records]

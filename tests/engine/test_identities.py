@@ -147,11 +147,9 @@ def test_a_link_that_does_not_deliver_is_not_there():
     delivery = np.ones(10)
     delivery[7] = 1e-12
     with_gap = simulation(
-        recipes.scaffold(),
-        rounds=1,
-        local=PLAIN,
+        recipes.scaffold(), rounds=1, local=PLAIN,
         participation=replace(fixed([[4, 7, 2], [1, 0, 10]], chain_length=3), delivery=Presence(tuple(delivery))),
-    )
+    )  # fmt: skip
     without = simulation(
         recipes.scaffold(), rounds=1, local=PLAIN, participation=fixed([[4, 2], [1, 0]], chain_length=2)
     )
@@ -161,17 +159,13 @@ def test_a_link_that_does_not_deliver_is_not_there():
 @pytest.mark.slow
 def test_two_passes_are_one_pass_over_a_doubled_chain_but_for_the_draws():
     double = simulation(
-        recipes.fedavg(),
-        rounds=1,
-        local=replace(LOCAL, batch_size=20, epochs=1),
+        recipes.fedavg(), rounds=1, local=replace(LOCAL, batch_size=20, epochs=1),
         participation=fixed([4, 0], chain_length=2, passes=2),
-    )
+    )  # fmt: skip
     single = simulation(
-        recipes.fedavg(),
-        rounds=1,
-        local=replace(LOCAL, batch_size=20, epochs=1),
+        recipes.fedavg(), rounds=1, local=replace(LOCAL, batch_size=20, epochs=1),
         participation=fixed([4, 0], chain_length=2),
-    )
+    )  # fmt: skip
     once = single.advance(0, single.init(0))
     again = single.advance(0, once.snapshot._replace(round=0))
     # one full batch a round: the order within it changes nothing but rounding
@@ -185,11 +179,9 @@ def test_two_passes_are_one_pass_over_a_doubled_chain_but_for_the_draws():
 @pytest.mark.parametrize("server", [None, optimizer("adam", 0.1)], ids=["average", "adam"])
 def test_a_round_in_which_nothing_arrives_keeps_the_model(server):
     sim = simulation(
-        recipes.fedavg(),
-        server_optimizer=server,
-        participation=replace(CLIENTS, delivery=NOBODY),
+        recipes.fedavg(), server_optimizer=server, participation=replace(CLIENTS, delivery=NOBODY),
         evaluation=Evaluation(update_diversity=True),
-    )
+    )  # fmt: skip
     before = jax.device_get(sim.init(0).state)
     advance = sim.advance(0, sim.init(0))
     assert toys.largest_difference(before, advance.snapshot.state) == 0
@@ -262,11 +254,9 @@ def test_a_server_step_that_breaks_the_model_is_named_as_such():
     local = optimizer("sgd", 100.0)  # updates larger than 2, which the server's factor takes out of float32
     server = optimizer("sgd", 3e38)
     sim = simulation(
-        recipes.fedavg(),
-        server_optimizer=server,
-        local=replace(LOCAL, optimizer=local),
+        recipes.fedavg(), server_optimizer=server, local=replace(LOCAL, optimizer=local),
         execution=Execution(huge_factor=None),
-    )
+    )  # fmt: skip
     with pytest.raises(DivergenceError, match="global model is not finite after the server's step"):
         sim.advance(0, sim.init(0))
 

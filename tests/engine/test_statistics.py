@@ -116,16 +116,9 @@ def rows_used(shards, rounds, execution=ONE_DEVICE, **local):
     local, execution = LocalTraining(**{"lone_rows": "drop"} | local), replace(execution, rounds_per_dispatch=rounds)
     test = shards.images[:1], shards.labels[:1]
     run = simulate(
-        recipe,
-        net,
-        shards,
-        test,
-        rounds=rounds,
-        seed=0,
-        local=local,
-        evaluation=Evaluation(every=rounds),
+        recipe, net, shards, test, rounds=rounds, seed=0, local=local, evaluation=Evaluation(every=rounds),
         execution=execution,
-    )
+    )  # fmt: skip
     return np.asarray(run.client_memory["RowsUsed"]).sum(0)
 
 

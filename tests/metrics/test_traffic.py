@@ -26,14 +26,10 @@ def sizes_of(model):
     outputs, _ = jax.eval_shape(partial(model.apply, train=False), variables, image)
     named = jax.tree_util.tree_leaves_with_path(variables.params)
     return SimpleNamespace(
-        all=size(variables),
-        params=size(variables.params),
-        stats=size(variables.stats),
+        all=size(variables), params=size(variables.params), stats=size(variables.stats),
         norm=sum(4 * leaf.size for path, leaf in named if any(map(normalises, path))),
-        head=size(variables.params.get("head")),
-        C=model.num_classes,
-        F=outputs.features.shape[-1],
-    )
+        head=size(variables.params.get("head")), C=model.num_classes, F=outputs.features.shape[-1],
+    )  # fmt: skip
 
 
 def prototypes(m):

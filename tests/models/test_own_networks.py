@@ -307,15 +307,9 @@ def test_weights_of_a_module_are_taken_under_its_own_names():
     federation = data.federate(rows_of, np.arange(9) % 3, [np.arange(9)], 3)
     local = LocalTraining(batch_size=9, optimizer=optimizer("sgd", 0.0))
     end = simulate(
-        recipes.fedavg(),
-        model,
-        federation,
-        (rows_of, np.arange(9) % 3),
-        rounds=1,
-        seed=0,
-        local=local,
+        recipes.fedavg(), model, federation, (rows_of, np.arange(9) % 3), rounds=1, seed=0, local=local,
         variables=weights,
-    )
+    )  # fmt: skip
     for name in ("kernel", "bias"):
         np.testing.assert_array_equal(end.variables.params["head"][name], weights["params"]["Dense_0"][name])
 
