@@ -91,10 +91,7 @@ def test_which_rows_is_random_but_how_many_is_not():
         (3, 0.9, "num_clients=3 for 10 classes; .* as 10"),
         (0, 0.9, "num_clients: received 0, must be an integer of at least 1"),
         (10, 1.1, "alpha: received 1.1"),
-        (10, -0.1, "alpha: received -0.1"),
-        (10, float("nan"), "alpha: received nan"),
         (10, True, "alpha: received True"),
-        (10, "0.9", "alpha: received '0.9'"),
     ],
 )
 def test_refusals(clients, alpha, message):
