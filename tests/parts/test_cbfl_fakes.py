@@ -271,42 +271,6 @@ def test_it_combines_with_others(name, simplified):
     assert {part.slot for part in recipe.parts} >= {"Fakes", "generator"}
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"labels": "balance"}, "cbfl: labels: received 'balance'.*did you mean 'balanced'"),
-        ({"rarest": 2}, "cbfl: rarest: received 2 with labels='balanced'"),
-        ({"labels": "rarest"}, "cbfl: rarest: received None with labels='rarest'"),
-        ({"labels": "rarest", "rarest": 0}, "cbfl: rarest: received 0"),
-        ({"generator": "per_client", "interval": 2}, "cbfl: received interval=2 and teacher='current' with generator"),
-        ({"generator": "per_client", "teacher": "snapshot"}, "teacher='snapshot' with generator='per_client'"),
-        ({"distillation": -1}, "cbfl: distillation: received -1"),
-        ({"classification": -1}, "cbfl: classification: received -1"),
-        ({"generator": "gan"}, "cbfl: generator: received 'gan'"),
-        ({"teacher": "old"}, "cbfl: teacher: received 'old'"),
-        ({"learn": "nothing"}, "cbfl: learn: received 'nothing'"),
-        ({"direction": "both"}, "cbfl: direction: received 'both'"),
-        ({"layers": "max"}, "cbfl: layers: received 'max'"),
-        ({"warm_up": -1}, "cbfl: warm_up: received -1"),
-        ({"interval": 0}, "cbfl: interval: received 0"),
-        ({"iterations": 2.5}, "cbfl: iterations: received 2.5"),
-        ({"generator_batch": 0}, "cbfl: generator_batch: received 0"),
-        ({"generator_rate": -0.1}, "cbfl: generator_rate: received -0.1"),
-        ({"gamma": float("nan")}, "cbfl: gamma: received nan"),
-        ({"width": 1}, "cbfl: width: received 1"),
-        ({"latent": 0}, "cbfl: latent: received 0"),
-        ({"fakes": 0}, "cbfl: fakes: received 0"),
-        ({"weight": -1}, "cbfl: weight: received -1"),
-        ({"attention": None}, "cbfl: attention: received None"),
-        ({"temperature": 0}, "cbfl: temperature: received 0, must be above 0"),
-    ],
-    ids=str,
-)
-def test_bad_options_are_named(options, message):
-    with pytest.raises(ValueError, match=message):
-        cbfl(**options)
-
-
 def test_settings_in_which_it_means_nothing_are_refused():
     with pytest.raises(ValueError, match="fakes: received a model of 1 class, must have at least 2"):
         model = faking.network()._replace(num_classes=1)

@@ -329,18 +329,3 @@ def test_what_cannot_be_is_refused(monkeypatch):
     monkeypatch.setattr(dcgan, "available_bytes", lambda: (2 * 36 + 15) * 16 - 1)
     with pytest.raises(ValueError, match="pool: 15 images take 2.4e-07 GB.*are free: ask for a smaller pool"):
         few.prepare_federation(plain)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"generator": "gan"}, "cbfl: generator: received 'gan'; allowed: shared, per_client, gaussian, dcgan"),
-        ({"dcgan_iterations": -1}, "cbfl: dcgan_iterations: received -1, must be an integer of at least 0"),
-        ({"dcgan_pool": 0}, "cbfl: dcgan_pool: received 0, must be an integer of at least 1"),
-        ({"dcgan_seed": 0.5}, "cbfl: dcgan_seed: received 0.5, must be an integer from 0 to 4294967295"),
-        ({"dcgan_seed": 2**32}, "cbfl: dcgan_seed: received 4294967296, must be an integer from 0 to 4294967295"),
-    ],
-)
-def test_options_out_of_range_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        cbfl(**options)
