@@ -15,10 +15,9 @@ from parts.faking import LATENT, SIZES, double, generated, slopes
 
 from fedjax_bal.engine.device.keys import purpose_key, training_key
 from fedjax_bal.engine.host import compiler_options, front_door, generated_images
-from fedjax_bal.options import Participation
 from fedjax_bal.parts import LocalGenerator, SharedGenerator, cbfl_generator, parts_with
 from fedjax_bal.parts.cbfl_generator import WarmUp
-from fedjax_bal.recipes import Recipe, cbfl, fedavg
+from fedjax_bal.recipes import Recipe, cbfl
 from fedjax_bal.testing.draws import key_of
 from fedjax_bal.testing.variations import varied
 from fedjax_bal.testing.workbench import QUICKLY, ROUNDS, SEEDS, SILENT, Bench
@@ -296,17 +295,6 @@ def test_there_is_nothing_to_see_before_the_first_training(simplified):
     assert seen == [True] * 3
     pixels = generated_images(sim, snapshot)
     assert pixels is not None and (pixels.dtype, len(pixels), pixels.ndim) == (np.uint8, toys.CLASSES, 5)
-
-
-@pytest.mark.slow
-def test_nothing_of_it_travels(simplified):
-    def bytes_of(recipe):
-        sim = simulation(recipe, rounds=1, participation=Participation(clients_per_round=6))
-        record = sim.advance(float64.SEED, sim.init(float64.SEED)).records[-1]
-        return {name: value for name, value in record.items() if "bytes" in name or "traffic" in name}
-
-    plain = bytes_of(fedavg())
-    assert plain and bytes_of(small(warm_up=0, iterations=1)) == plain
 
 
 @pytest.mark.parametrize("kind", ["shared", "per_client"])
