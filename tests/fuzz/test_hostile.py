@@ -23,7 +23,6 @@ from fedjax_bal.config import load_config
 from fedjax_bal.config.yaml_text import dump_yaml, parse_yaml
 from fedjax_bal.contrib.trackers.wandb import WeightsAndBiases
 from fedjax_bal.data import DataError, load
-from fedjax_bal.files import open_to_append, own_folder, write_atomically
 from fedjax_bal.report import build
 from fedjax_bal.report.comparison import build_comparison
 from fedjax_bal.report.sweep_page import build_sweep
@@ -157,20 +156,6 @@ def test_a_tracker_makes_no_folder_through_a_link(tmp_path, outside):
 
 
 # Links that lead out.
-
-
-def test_a_file_is_replaced_and_not_what_a_link_leads_to(tmp_path, outside):
-    for name in ("page", ".page.part"):
-        (tmp_path / name).symlink_to(outside / "precious")
-    write_atomically(tmp_path / "page", b"new")
-    assert not (tmp_path / "page").is_symlink()
-    assert (tmp_path / "page").read_bytes() == b"new"
-    (tmp_path / "plots").symlink_to(outside)
-    with pytest.raises(OSError, match="plots is a link"):
-        own_folder(tmp_path, "plots")
-    (tmp_path / "lines").symlink_to(outside / "precious")
-    with pytest.raises(OSError, match="symbolic links"):
-        open_to_append(tmp_path / "lines")
 
 
 @pytest.mark.slow
