@@ -17,6 +17,7 @@ from fedjax_bal.engine.device.keys import purpose_key
 from fedjax_bal.optim.optimizers import optimizer
 from fedjax_bal.options import Participation
 from fedjax_bal.parts import EqualWeights, RefinedHead
+from fedjax_bal.recipes import RECIPES
 from fedjax_bal.recipes.averaging import fedavg
 from fedjax_bal.recipes.drift import scaffold
 from fedjax_bal.recipes.heads import fedavg_ft, fedbabu
@@ -249,10 +250,9 @@ def test_a_federation_without_rows_for_it_is_refused(recipe):
             simulation(recipe, data=data)
 
 
-@pytest.mark.parametrize("recipe", [fedbabu(), fedavg_ft()], ids=["fedbabu", "fedavg_ft"])
-def test_a_model_without_a_named_classifier_is_refused(recipe):
-    sim = simulation(recipe, model=toys.network())
+@pytest.mark.parametrize("name", ["ccvr", "creff", "fedavg_ft", "fedbabu", "fedgrab", "fedloge", "fedrod"])
+def test_a_model_without_a_named_classifier_is_refused(name):
     with pytest.raises(
         ValueError, match=r"received parameters \['w1', 'w2'\], must have the classifier's under 'head'"
     ):
-        sim.compile()
+        simulation(RECIPES[name](), model=toys.network()).compile()

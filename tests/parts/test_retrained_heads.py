@@ -191,12 +191,6 @@ def test_a_round_of_creff():
 
 
 @pytest.mark.parametrize("recipe", [creff, ccvr])
-def test_models_without_a_named_classifier_are_refused(recipe):
-    with pytest.raises(ValueError, match="received parameters .*, must have the classifier's under 'head'"):
-        float64.simulation(recipe())
-
-
-@pytest.mark.parametrize("recipe", [creff, ccvr])
 def test_a_wrong_hyperparameter_is_named(recipe):
     with pytest.raises(ValueError, match=f"{recipe.__name__}: per_class: received 0"):
         recipe(per_class=0)
