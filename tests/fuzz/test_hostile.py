@@ -118,7 +118,7 @@ def test_a_checkpoint_that_swells_or_claims(tmp_path):
 
 def test_a_text_for_a_pixel_takes_no_room_for_each(tmp_path):
     material.leaf(tmp_path)
-    tree = material.leaf_tree()
+    tree = json.loads((tmp_path / "train" / "train_0.json").read_text())
     tree["user_data"]["f0_1"]["x"][0][5] = "9" * 500_000
     (tmp_path / "train" / "train_0.json").write_text(json.dumps(tree))
     refused(lambda: load("femnist", tmp_path), "writer f0_1: expected pixels from 0 to 1", DataError, measured=True)
