@@ -28,8 +28,8 @@ OPTIONS = reference.Options(rate=0.1, decay=0.9, momentum=0.5, weight_decay=0.01
 pytestmark = pytest.mark.usefixtures("double")
 
 
-CLIENTS = Participation(clients_per_round=5, availability=bernoulli(0.7), delivery=bernoulli(0.8))
-simulation = partial(float64.simulation, options=OPTIONS, participation=CLIENTS)
+SOME = Participation(clients_per_round=5, availability=bernoulli(0.7), delivery=bernoulli(0.8))
+simulation = partial(float64.simulation, options=OPTIONS, participation=SOME)
 
 
 @cache
