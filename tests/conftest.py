@@ -84,6 +84,13 @@ def _convolution():
         yield
 
 
+@pytest.fixture
+def double():
+    """Computes in float64, as the transcriptions do."""
+    with jax.enable_x64(True):
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _few_programs():
     """Frees compiled programs before there are too many: each takes about 25 memory maps, of which Linux allows 65,530.

@@ -122,6 +122,7 @@ def check_recipe(
     start_jax()
     model = toy.network() if model is None else model
     check_is_model(model)
+    local = toy.local_training(model) if local is None else local
     if runs_users_code(model, recipe):
         model = renewed(model)  # or what was traced before a value that it reads has changed would be checked
     data = (model, federation or toy.federation(), test or toy.test_set())

@@ -113,16 +113,11 @@ class Bench:
     def simulation(self) -> Simulation:
         """The recipe as any user would run it."""
         return build(
-            self.recipe,
-            self.model,
-            self.federation,
-            self.test,
-            rounds=ROUNDS,
+            self.recipe, self.model, self.federation, self.test, rounds=ROUNDS,
             local=self.local or toy.local_training(self.model),
             participation=self.participation or toy.participation(self.recipe),
-            execution=Execution(strategy="map", devices=1),
-            server_optimizer=self.server_optimizer,
-        )
+            execution=Execution(strategy="map", devices=1), server_optimizer=self.server_optimizer,
+        )  # fmt: skip
 
     @functools.cached_property
     def setting(self) -> Setting:

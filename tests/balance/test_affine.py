@@ -170,15 +170,6 @@ def test_an_image_depends_on_its_own_key_alone():
     np.testing.assert_allclose(words, together, rtol=0, atol=1e-5)
 
 
-def test_vmap_over_clients_and_over_ranges():
-    keys, images = jnp.stack([KEYS, KEYS[::-1]]), np.stack([IMAGES, -IMAGES])
-    ranges = jnp.array([0.1, 0.2]), jnp.array([0.0, 90.0]), jnp.array([0.2, 0.0]), jnp.array([0.0, 0.5])
-    together = jax.vmap(random_affine)(keys, images, *ranges)
-    for i in range(2):
-        alone = random_affine(keys[i], images[i], *(values[i] for values in ranges))
-        np.testing.assert_allclose(together[i], alone, rtol=0, atol=2e-5)
-
-
 def test_warp_is_linear_in_the_image_and_its_gradient_is_the_transpose():
     matrices = random_matrices(KEYS, 5, 7, 0.2, 40.0, 0.3, 0.3)
     product = lambda images: (warp(images, matrices) * IMAGES[::-1]).sum()

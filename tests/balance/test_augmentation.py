@@ -63,10 +63,7 @@ def test_an_alpha_that_is_less_in_32_bits_takes_no_copy_away(alpha, base):
 
 
 @settings(max_examples=100, deadline=None)
-@given(
-    counts=st.lists(st.integers(0, 10**6), min_size=6, max_size=6),
-    alpha=st.floats(0, 1.5, width=32),
-)
+@given(counts=st.lists(st.integers(0, 10**6), min_size=6, max_size=6), alpha=st.floats(0, 1.5, width=32))
 def test_any_alpha_equals_the_formula_in_float64(counts, alpha):
     wanted = ratios(counts, alpha)
     clear = lambda values: np.abs(values - np.round(values)) > 1e-5 * (1 + values)

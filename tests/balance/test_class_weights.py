@@ -63,13 +63,6 @@ def test_double_precision_is_kept():
         np.testing.assert_allclose(weights, wanted.astype(np.float64), rtol=1e-12)
 
 
-def test_vmap_over_clients_and_betas():
-    betas = jnp.array([0.0, 0.9, 1.0])
-    together = jax.vmap(effective_number_weights)(jnp.asarray(COUNTS, float), betas)
-    for i, beta in enumerate(betas):
-        np.testing.assert_allclose(together[i], effective_number_weights(COUNTS[i].astype(float), beta), rtol=1e-6)
-
-
 @pytest.mark.parametrize("beta", [0.0, 0.9999, 1.0])
 def test_no_gradient_passes(beta):
     total = lambda counts, beta: effective_number_weights(counts, beta).sum()

@@ -1,6 +1,5 @@
 """FL-CIR's composition, reward and discounted mean against float64, and at their edges."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -149,24 +148,6 @@ def test_discounted_mean_of_two_and_its_ends():
     assert float(mean[0]) == pytest.approx(2 / 3)
     assert (float(mean[1]), float(weight)) == (pytest.approx(0.3), 1.5)
     assert float(discounted_mean(7.0, 3.0, 1.0, 0.0)[0]) == 1.0
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_vmap_equals_leading_axes(mode):
-    np.testing.assert_allclose(
-        jax.vmap(lambda norms: composition_from_gradients(norms, mode))(NORMS), composition_from_gradients(NORMS, mode)
-    )
-    shares = composition_from_gradients(NORMS, mode)
-    np.testing.assert_allclose(jax.vmap(composition_reward)(shares), composition_reward(shares), rtol=1e-6)
-
-
-def test_many_clients_are_averaged_by_vmap():
-    means, weights = jnp.zeros((3, 4)), jnp.array([0.0, 1.0, 2.5])
-    together = jax.vmap(discounted_mean, (0, 0, 0, None))(means, weights, NORMS.astype(np.float32), 0.9)
-    for i in range(3):
-        alone = discounted_mean(means[i], weights[i], NORMS[i].astype(np.float32), 0.9)
-        np.testing.assert_allclose(together[0][i], alone[0], rtol=1e-6)
-        assert float(together[1][i]) == pytest.approx(float(alone[1]))
 
 
 def test_unknown_modes_are_refused():

@@ -33,11 +33,6 @@ def test_an_empty_row_is_zero_with_finite_gradient():
     assert bool(jnp.isfinite(jax.grad(lambda c: kl_to_uniform(c))(jnp.array([2.0, 1.0, 1.0]))).all())
 
 
-def test_batches_by_vmap():
-    counts = jnp.arange(24.0).reshape(2, 3, 4)
-    np.testing.assert_allclose(jax.vmap(kl_to_uniform)(counts), kl_to_uniform(counts), rtol=1e-6)
-
-
 COUNTS = np.random.default_rng(0).integers(0, 50, (6, 4))
 
 
@@ -81,8 +76,3 @@ def test_edges():
     assert float(weighted_cosine_similarity(jnp.zeros((3, 2)))) == 1
     gradient = jax.grad(lambda table: weighted_cosine_similarity(table))(jnp.array([[2.0, 1.0], [0.0, 3.0]]))
     assert bool(jnp.isfinite(gradient).all())
-
-
-def test_similarities_by_vmap():
-    tables = jnp.asarray(COUNTS).reshape(2, 3, 4)
-    np.testing.assert_allclose(jax.vmap(weighted_cosine_similarity)(tables), weighted_cosine_similarity(tables), 1e-6)

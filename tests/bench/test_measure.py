@@ -2,26 +2,22 @@
 
 import pytest
 import toys
-from flat import build
 
 from fedjax_bal import models, recipes
 from fedjax_bal.bench import machine, measure
 from fedjax_bal.bench.flops import model_flops
+from fedjax_bal.engine.host import build
+from fedjax_bal.options import Execution, LocalTraining, Participation
 
 
 @pytest.fixture(scope="module")
 def record():
     """The toy federation, all clients in every round, in dispatches of several rounds."""
     simulation = build(
-        recipes.fedavg(),
-        net(),
-        toys.federation(),
-        toys.test_set(),
-        rounds=2,
-        clients_per_round=10,
-        batch_size=4,
-        strategy="map",
-    )
+        recipes.fedavg(), net(), toys.federation(), toys.test_set(), rounds=2,
+        participation=Participation(clients_per_round=10), local=LocalTraining(batch_size=4),
+        execution=Execution(strategy="map"),
+    )  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(measure, "_DISPATCH_S", 0.02)
         return measure.measure(measure.Case("toy", lambda: simulation), lambda precision: 1e9, 0.0)

@@ -1,7 +1,9 @@
+import contextlib
 import gzip
 import io
 import struct
 import sys
+import tracemalloc
 import types
 
 import numpy as np
@@ -13,6 +15,18 @@ def png(pixels, **options):
     stream = io.BytesIO()
     Image.fromarray(pixels).save(stream, "PNG", **options)
     return stream.getvalue()
+
+
+@contextlib.contextmanager
+def most_memory(most):
+    """Checks that no more is allocated at any time; what was imported before isn't counted."""
+    tracemalloc.start()
+    try:
+        yield
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < most
 
 
 @pytest.fixture(scope="session")
@@ -41,11 +55,9 @@ def fake_tfds(monkeypatch):
 
         split = types.SimpleNamespace(filepaths=[])
         return types.SimpleNamespace(
-            info=types.SimpleNamespace(splits={"train": split, "test": split}),
-            is_prepared=lambda: module.prepared,
-            download_and_prepare=lambda: None,
-            as_data_source=as_data_source,
-        )
+            info=types.SimpleNamespace(splits={"train": split, "test": split}), is_prepared=lambda: module.prepared,
+            download_and_prepare=lambda: None, as_data_source=as_data_source,
+        )  # fmt: skip
 
     module.builder = builder
     monkeypatch.setitem(sys.modules, "tensorflow_datasets", module)

@@ -2,14 +2,13 @@
 
 from types import SimpleNamespace
 
-import every_recipe
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import quick
+import table
 import toys
-from flat import build, simulate
 from parts import faking
 
 from fedjax_bal import recipes
@@ -19,13 +18,14 @@ from fedjax_bal.engine.device.chain import ClientRecord
 from fedjax_bal.engine.device.client_axis import CohortResult
 from fedjax_bal.engine.device.evaluation import chunked
 from fedjax_bal.engine.device.round import _clipped
+from fedjax_bal.engine.host import build, simulate
 from fedjax_bal.engine.host.faults import describe_faults
 from fedjax_bal.engine.host.stack import Member, Stack, stacking_key
 from fedjax_bal.errors import DivergenceError
 from fedjax_bal.metrics.faults import HUGE, LONG, MOST_NAMED, NOT_FINITE, OUTDATED, Fault, FaultCounts
 from fedjax_bal.optim.optimizers import optimizer
-from fedjax_bal.options import Execution
-from fedjax_bal.selection import Selector, power_of_choice
+from fedjax_bal.options import Execution, LocalTraining, Participation
+from fedjax_bal.selection import Selector, always, power_of_choice
 from fedjax_bal.selection.trace import Trace
 from fedjax_bal.testing import toy
 
@@ -34,13 +34,19 @@ STRUCK = {"clients": [3, 7], "rounds": [2, 3]}
 TEST = chunked(*toys.test_set())
 
 
-def simulation(recipe, policy, kind="not_a_number", faulty=STRUCK, **changes):
-    options = {
-        "rounds": ROUNDS, "batch_size": 8, "local_optimizer": optimizer("sgd", 0.1), "rounds_per_dispatch": 2,
-        "strategy": "map", "devices": 1, "broken_clients": policy,
-    }  # fmt: skip
+LOCAL = LocalTraining(batch_size=8, optimizer=optimizer("sgd", 0.1))
+ALWAYS, EXECUTION = always(), {"strategy": "map", "devices": 1, "rounds_per_dispatch": 2}
+
+
+def simulation(
+    recipe, policy, kind="not_a_number", faulty=STRUCK, rounds=ROUNDS, selector=None, delivery=ALWAYS, **execution
+):
     recipe = recipes.combine(recipe, recipes.faults(kind, **faulty)) if faulty else recipe
-    return build(recipe, toys.network(), toys.federation(), TEST, **(options | changes))
+    return build(
+        recipe, toys.network(), toys.federation(), TEST, rounds=rounds, local=LOCAL,
+        participation=Participation(selector=selector, delivery=delivery),
+        execution=Execution(**EXECUTION | {"broken_clients": policy} | execution),
+    )  # fmt: skip
 
 
 def without(absent=STRUCK):
@@ -187,8 +193,8 @@ def test_long_updates_are_scaled_down_to_so_many_medians():
 def run_with(policy, kind_, **faulty):
     recipe = recipes.combine(recipes.fedavg(), recipes.faults(kind_, **faulty))
     return simulate(
-        recipe, toys.network(), toys.federation(), toys.test_set(), rounds=ROUNDS, seed=0, batch_size=8,
-        local_optimizer=optimizer("sgd", 0.1), broken_clients=policy, strategy="map", devices=1, rounds_per_dispatch=2,
+        recipe, toys.network(), toys.federation(), toys.test_set(), rounds=ROUNDS, seed=0, local=LOCAL,
+        execution=Execution(**EXECUTION, broken_clients=policy),
     )  # fmt: skip
 
 
@@ -220,7 +226,7 @@ def test_huge_updates_are_welcome_where_they_have_no_bound():
 @pytest.mark.parametrize("name", quick.only(recipes.RECIPES, "fednova"))
 def test_every_recipe_goes_on_with_the_clients_that_are_left(name, monkeypatch):
     faking.replace_generators(monkeypatch, faking.simplest)
-    recipe, options = every_recipe.small(name)
+    recipe, options = table.small(name)
     data = {"model": toy.network(), "federation": toy.federation(), "test": toy.test_set()} | options
     data.pop("tolerance", None)
     broken = recipes.faults("not_a_number", clients=[1, 3, 6], rounds=[2])

@@ -4,16 +4,17 @@ import jax
 import numpy as np
 import pytest
 import toys
-from flat import build, simulate
 
 from fedjax_bal import models, optimizer, recipes
+from fedjax_bal.engine.host import build, simulate
+from fedjax_bal.options import LocalTraining
 from fedjax_bal.types import Variables
 
 
 def run(recipe=None, rate=0.1, **options):
     return simulate(
-        recipe or recipes.fedavg(), toys.network(), toys.federation(), toys.test_set(), seed=0, batch_size=4,
-        local_optimizer=optimizer("sgd", rate), **{"rounds": 2} | options,
+        recipe or recipes.fedavg(), toys.network(), toys.federation(), toys.test_set(), seed=0,
+        local=LocalTraining(batch_size=4, optimizer=optimizer("sgd", rate)), **{"rounds": 2} | options,
     )  # fmt: skip
 
 
@@ -30,7 +31,10 @@ def test_a_run_starts_from_what_it_is_given_and_leaves_it_alone():
 
 
 def test_starting_from_the_drawn_model_changes_nothing():
-    sim = build(recipes.scaffold(), toys.network(), toys.federation(), toys.test_set(), rounds=2, batch_size=4)
+    sim = build(
+        recipes.scaffold(), toys.network(), toys.federation(), toys.test_set(), rounds=2,
+        local=LocalTraining(batch_size=4),
+    )  # fmt: skip
     drawn = jax.device_get(sim.init(0).state)
     given = jax.device_get(sim.init(0, drawn.variables).state)
     jax.tree.map(np.testing.assert_array_equal, given, drawn)
@@ -49,7 +53,7 @@ def test_variables_of_another_model_are_refused_by_name():
             run(variables=Variables(params, {}))
     # What a method adds to its model is missing in that of another one.
     mlp = models.build("mlp", toys.CLASSES, (1, toys.WIDTH, 1))
-    sim = build(recipes.moon(), mlp, toys.federation(), toys.test_set(), rounds=2, batch_size=4)
+    sim = build(recipes.moon(), mlp, toys.federation(), toys.test_set(), rounds=2, local=LocalTraining(batch_size=4))
     with pytest.raises(ValueError, match="nothing for params.projection.*trained by a method that adds the same to it"):
         sim.init(0, mlp.init(jax.random.key(0)))
 

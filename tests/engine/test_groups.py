@@ -11,7 +11,6 @@ import pytest
 import reference
 import table
 import toys
-from flat import build
 from golden import cases
 from parts.test_heads import network
 
@@ -21,8 +20,10 @@ from fedjax_bal.engine.device.chain import finish_client
 from fedjax_bal.engine.device.groups import keep, moving_leaves
 from fedjax_bal.engine.device.keys import training_key
 from fedjax_bal.engine.device.local_training import train_locally
+from fedjax_bal.engine.host import build
 from fedjax_bal.metrics import HUGE
 from fedjax_bal.optim import optimizer
+from fedjax_bal.options import Execution, LocalTraining, Participation
 from fedjax_bal.parts import (
     Deliver,
     Gradient,
@@ -49,12 +50,6 @@ BODY, HEAD = ("body",), ("head.bias", "head.kernel")
 MODEL = BODY + HEAD
 
 
-@pytest.fixture
-def double():
-    with jax.enable_x64(True):
-        yield
-
-
 class Trained(NamedTuple):
     """One client's parameters by name, before and after its training, and the norm by which they are huge."""
 
@@ -66,8 +61,10 @@ class Trained(NamedTuple):
 def trained(recipe, local=SGD):
     """What a client makes of the initial model in four local steps."""
     sim = build(
-        recipe, network(), toys.federation(), toys.test_set(), rounds=1, clients_per_round=1, batch_size=BATCH,
-        local_epochs=EPOCHS, local_optimizer=local, strategy="map", devices=1,
+        recipe, network(), toys.federation(), toys.test_set(), rounds=1,
+        participation=Participation(clients_per_round=1),
+        local=LocalTraining(batch_size=BATCH, epochs=EPOCHS, optimizer=local),
+        execution=Execution(strategy="map", devices=1),
     )  # fmt: skip
 
     def train(setting, key, federation):
@@ -326,8 +323,10 @@ def test_the_server_s_decay_and_its_norms_leave_out_what_is_frozen_or_stays():
     model = models.build("mlp", classes, images.shape[1:], hidden=(3,))
     server = optax.chain(optax.add_decayed_weights(0.5), optax.clip_by_global_norm(0.2), optax.sgd(1.0))
     sim = build(
-        combine(recipes.fedbabu(), recipes.ditto()), model, federation, cases.test_set(), rounds=1, batch_size=4,
-        clients_per_round=2, local_optimizer=optimizer("sgd", 1e-6), server_optimizer=server, strategy="map", devices=1,
+        combine(recipes.fedbabu(), recipes.ditto()), model, federation, cases.test_set(), rounds=1,
+        local=LocalTraining(batch_size=4, optimizer=optimizer("sgd", 1e-6)),
+        participation=Participation(clients_per_round=2), server_optimizer=server,
+        execution=Execution(strategy="map", devices=1),
     )  # fmt: skip
     start = by_name(jax.device_get(sim.init(0).state.variables.params))
     end = by_name(table.finish(sim)[0].variables.params)
@@ -415,8 +414,9 @@ def test_an_own_model_leaves_a_method_as_it_is_without(name):
 
     def finished(recipe):
         sim = build(
-            recipe, model, federation, cases.test_set(), rounds=3, rounds_per_dispatch="auto", clients_per_round=3,
-            batch_size=4, local_optimizer=SGD, broken_clients="exclude", strategy="map", devices=1,
+            recipe, model, federation, cases.test_set(), rounds=3,
+            execution=Execution(broken_clients="exclude", strategy="map", devices=1),
+            participation=Participation(clients_per_round=3), local=LocalTraining(batch_size=4, optimizer=SGD),
         )  # fmt: skip
         state, records = table.finish(sim)
         params = {entry: leaf for entry, leaf in state.variables.params.items() if entry != "own_model"}

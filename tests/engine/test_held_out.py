@@ -1,6 +1,7 @@
 """What was held out: against NumPy, and the same however clients are laid out."""
 
 import dataclasses
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 
@@ -8,16 +9,16 @@ import jax
 import numpy as np
 import pytest
 import toys
-from flat import build, simulate
 
 from fedjax_bal import data, recipes
 from fedjax_bal.engine.device.setting import Setting
+from fedjax_bal.engine.host import build, simulate
 from fedjax_bal.engine.host.fine_tuning import FineTuner, plain_setting
 from fedjax_bal.metrics.class_groups import Shots, across_clients
 from fedjax_bal.metrics.stopping import EarlyStopping
 from fedjax_bal.optim.optimizers import optimizer
 from fedjax_bal.optim.schedules import schedule
-from fedjax_bal.options import LocalTraining
+from fedjax_bal.options import Evaluation, Execution, LocalTraining, Participation
 from fedjax_bal.selection import bernoulli
 from fedjax_bal.types import Variables
 
@@ -36,16 +37,22 @@ def federation():
     return data.federate(toy.images, toy.labels, training, toys.CLASSES, {"validation": nobodys}, tests=tests)
 
 
+LOCAL = LocalTraining(epochs=EPOCHS, batch_size=MANY, optimizer=optimizer("sgd", RATE))
+CLIENTS = Participation(delivery=bernoulli(0.8))
+FEW = replace(CLIENTS, clients_per_round=4)
+TWO = Participation(clients_per_round=2)
+LANES = Execution(strategy="vmap", devices=2, chunk=2)
+
+
 def simulation(recipe=None, **options):
-    given = {"rounds": 2, "rounds_per_dispatch": 2, "batch_size": MANY, "delivery": bernoulli(0.8)}
-    given |= {"local_epochs": EPOCHS, "local_optimizer": optimizer("sgd", RATE)}
-    return build(recipe or recipes.fedavg(), toys.network(), federation(), toys.test_set(), **(given | options))
+    given = {"rounds": 2, "local": LOCAL, "participation": CLIENTS} | options
+    return build(recipe or recipes.fedavg(), toys.network(), federation(), toys.test_set(), **given)
 
 
 @cache
 def all_together():
     """A simulation in which every client trains in every round, and what its only dispatch brings."""
-    one = simulation(strategy="map", devices=1)
+    one = simulation(execution=Execution(strategy="map", devices=1))
     return one, one.advance(0, one.init(0))
 
 
@@ -111,7 +118,7 @@ def test_the_cohorts_own_models_equal_numpy():
 @pytest.mark.slow
 def test_devices_and_lanes_change_nothing():
     _, advance = all_together()
-    other = simulation(strategy="vmap", devices=2, chunk=2)
+    other = simulation(execution=LANES)
     for record, wanted in zip(other.advance(0, other.init(0)).records, advance.records, strict=True):
         keys = [key for key in wanted if key.startswith(("validation", "client_", "own_"))]
         assert len(keys) == 14
@@ -122,7 +129,7 @@ def test_devices_and_lanes_change_nothing():
 @pytest.mark.slow
 def test_fine_tuning_is_plain_training_of_each_client_whatever_the_method():
     method = recipes.combine(recipes.scaffold(), recipes.rebafl(mu=0.5))
-    several = simulation(method, strategy="vmap", devices=2, chunk=2, clients_per_round=4, local_epochs=1)
+    several = simulation(method, execution=LANES, participation=FEW, local=replace(LOCAL, epochs=1))
     personaliser, begun = FineTuner(several, EPOCHS), several.init(0)
     found = personaliser.run(0, begun)
     assert found.diverged == 0
@@ -136,11 +143,11 @@ def test_fine_tuning_is_plain_training_of_each_client_whatever_the_method():
 
 # Longer than any client's epochs, or shorter; and an order of rows, chains and a schedule that are training's own.
 TRAINED_OTHERWISE = {
-    "many steps": {"local_epochs": None, "local_steps": 40},
-    "few steps, one batch an epoch, by steps": {
-        "local_epochs": None, "local_steps": 1, "batches_per_epoch": 1, "drawing": "replacement",
-        "local_optimizer": optimizer("sgd", RATE, step_schedule=schedule("cosine", length=1)),
-    },
+    "many steps": replace(LOCAL, epochs=None, steps=40),
+    "few steps, one batch an epoch, by steps": LocalTraining(
+        steps=1, batch_size=MANY, batches_per_epoch=1, drawing="replacement",
+        optimizer=optimizer("sgd", RATE, step_schedule=schedule("cosine", length=1)),
+    ),
 }  # fmt: skip
 
 
@@ -148,7 +155,8 @@ TRAINED_OTHERWISE = {
 @pytest.mark.parametrize("strategy", ["map", "vmap"])
 @pytest.mark.parametrize("name", TRAINED_OTHERWISE)
 def test_fine_tuning_takes_epochs_however_clients_are_trained(name, strategy):
-    several = simulation(strategy=strategy, devices=1, clients_per_round=5, **TRAINED_OTHERWISE[name])
+    layout = Execution(strategy=strategy, devices=1)
+    several = simulation(local=TRAINED_OTHERWISE[name], participation=FEW, execution=layout)
     begun = several.init(0)
     wanted = own_accuracies(begun.state.variables, range(10))
     untuned = own_accuracies(begun.state.variables, range(10), epochs=0)
@@ -158,8 +166,9 @@ def test_fine_tuning_takes_epochs_however_clients_are_trained(name, strategy):
 
 @pytest.mark.slow
 def test_fine_tuning_goes_through_batches_as_epochs_do():
-    options = {"strategy": "vmap", "devices": 1, "clients_per_round": 5, "batch_size": 4}
-    epochs, steps = simulation(**options), simulation(**options, local_epochs=None, local_steps=40)
+    locals_ = replace(LOCAL, batch_size=4), replace(LOCAL, batch_size=4, epochs=None, steps=40)
+    layout = Execution(strategy="vmap", devices=1)
+    epochs, steps = (simulation(local=local, participation=FEW, execution=layout) for local in locals_)
     wanted, got = (FineTuner(one, EPOCHS).run(0, one.init(0)).accuracies for one in (epochs, steps))
     assert got.tolist() == wanted.tolist()
 
@@ -192,10 +201,10 @@ def test_a_setting_is_not_copied_for_fine_tuning():
 
 
 def test_a_learning_rate_that_ends_at_0_leaves_nothing_to_fine_tune_with():
-    ending = optimizer("sgd", RATE, schedule=schedule("cosine", length=2))
+    ending = LocalTraining(optimizer=optimizer("sgd", RATE, schedule=schedule("cosine", length=2)))
     with pytest.raises(ValueError, match="personalised: the learning rate is 0 after the last of 2 rounds"):
-        FineTuner(simulation(local_optimizer=ending), 1)
-    FineTuner(simulation(local_optimizer=ending, rounds=1), 1)
+        FineTuner(simulation(local=ending), 1)
+    FineTuner(simulation(local=ending, rounds=1), 1)
 
 
 def test_without_test_rows_there_is_nothing_to_fine_tune_for():
@@ -210,14 +219,15 @@ def test_without_test_rows_there_is_nothing_to_fine_tune_for():
 
 def test_shot_groups_go_by_what_clients_are_trained_on():
     counts = federation().class_counts.sum(0)
-    sim = simulation(shots=Shots(int(counts.min()) + 1, int(counts.max()) - 1))
+    sim = simulation(evaluation=Evaluation(shots=Shots(int(counts.min()) + 1, int(counts.max()) - 1)))
     assert sim.groups["few"].tolist() == (counts < counts.min() + 1).tolist()
     assert sim.groups["many"].tolist() == (counts > counts.max() - 1).tolist()
 
 
 @pytest.mark.slow
 def test_simulate_stops_early_where_there_are_validation_rows():
-    options = {"rounds": 9, "seed": 0, "batch_size": MANY, "clients_per_round": 2}
+    options = {"rounds": 9, "seed": 0, "local": LocalTraining(batch_size=MANY), "participation": TWO}
+    options["execution"] = Execution(rounds_per_dispatch=1)
     never = EarlyStopping(patience=2, min_delta=1.0)  # no accuracy is ever so much better
     run = lambda federation: simulate(
         recipes.fedavg(), toys.network(), federation, toys.test_set(), early_stopping=never, **options
@@ -229,10 +239,11 @@ def test_simulate_stops_early_where_there_are_validation_rows():
 
 @pytest.mark.slow
 def test_a_run_ends_with_the_dispatch_in_which_patience_runs_out_though_later_rounds_improve():
-    def validated(**options):
+    def validated(early_stopping=None, rounds_per_dispatch=1):
         history = simulate(
-            recipes.fedavg(), toys.network(), federation(), toys.test_set(), rounds=15, seed=0, batch_size=MANY,
-            clients_per_round=2, local_optimizer=optimizer("sgd", RATE), **options,
+            recipes.fedavg(), toys.network(), federation(), toys.test_set(), rounds=15, seed=0,
+            local=replace(LOCAL, epochs=1), participation=TWO,
+            execution=Execution(rounds_per_dispatch=rounds_per_dispatch), early_stopping=early_stopping,
         ).history  # fmt: skip
         return [record["validation_accuracy"] for record in history]
 

@@ -1,6 +1,7 @@
 """However clients are laid out on the machine, the results are the same."""
 
 import dataclasses
+from dataclasses import replace
 from functools import cache
 
 import chex
@@ -9,35 +10,34 @@ import numpy as np
 import pytest
 import quick
 import toys
-from flat import build
 from table import RECIPES
 from table import finish as run_through
 
 from fedjax_bal import data, models, recipes
 from fedjax_bal.engine.device.layout import Layout
-from fedjax_bal.engine.host import client_memory, executable
+from fedjax_bal.engine.host import build, client_memory, executable
 from fedjax_bal.optim.optimizers import optimizer
 from fedjax_bal.optim.schedules import schedule
+from fedjax_bal.options import Evaluation, Execution, LocalTraining, Participation
 from fedjax_bal.selection import Selector, bernoulli, speed
 
 ROUNDS = 3
 LAYOUTS = {
-    "map on two": {"strategy": "map", "devices": 2},
-    "three lanes": {"strategy": "vmap", "devices": 1, "chunk": 3},
-    "two lanes on two": {"strategy": "vmap", "devices": 2, "chunk": 2},
+    "map on two": Execution(strategy="map", devices=2),
+    "three lanes": Execution(strategy="vmap", devices=1, chunk=3),
+    "two lanes on two": Execution(strategy="vmap", devices=2, chunk=2),
 }
+ONE, LANES = Execution(strategy="map", devices=1), Execution(strategy="vmap", devices=1)
+LOCAL = LocalTraining(epochs=2, batch_size=4, optimizer=optimizer("sgd", 0.1))
+CLIENTS = Participation(clients_per_round=6, availability=bernoulli(0.8), delivery=bernoulli(0.8))
+REPORTED = Evaluation(update_diversity=True, local_test_images=5)
 
 
-def simulation(name="fedavg", **changes):
-    options = {
-        "rounds": ROUNDS, "batch_size": 4, "local_epochs": 2, "local_optimizer": optimizer("sgd", 0.1),
-        "availability": bernoulli(0.8), "delivery": bernoulli(0.8), "rounds_per_dispatch": ROUNDS,
-        "update_diversity": True, "local_test_images": 5,
-    }  # fmt: skip
-    if "selector" not in changes:
-        options["clients_per_round"] = 6
-    recipe = RECIPES[name]
-    return build(recipe, toys.network(), toys.federation(), toys.test_set(), **(options | changes))
+def simulation(name="fedavg", execution=Execution(), local=LOCAL, participation=CLIENTS):
+    return build(
+        RECIPES[name], toys.network(), toys.federation(), toys.test_set(), rounds=ROUNDS, local=local,
+        participation=participation, evaluation=REPORTED, execution=execution,
+    )  # fmt: skip
 
 
 def chains(*, chain_length, passes):
@@ -54,7 +54,7 @@ def finish(sim):
 
 @cache
 def on_one_device(name):
-    return finish(simulation(name, strategy="map", devices=1))
+    return finish(simulation(name, ONE))
 
 
 def assert_alike(got, wanted):
@@ -69,39 +69,37 @@ def assert_alike(got, wanted):
 @pytest.mark.parametrize("name", quick.only(["fedavg", "everything"], "fedavg"))
 @pytest.mark.parametrize("layout", quick.only(LAYOUTS, "two lanes on two"))
 def test_lanes_and_devices_change_nothing(name, layout):
-    assert_alike(finish(simulation(name, **LAYOUTS[layout])), on_one_device(name))
+    assert_alike(finish(simulation(name, LAYOUTS[layout])), on_one_device(name))
 
 
 @pytest.mark.slow
 def test_more_dispatches_of_fewer_rounds_change_nothing():
-    got = finish(simulation("everything", strategy="map", devices=1, rounds_per_dispatch=2))
+    got = finish(simulation("everything", replace(ONE, rounds_per_dispatch=2)))
     assert_alike(got, on_one_device("everything"))
 
 
 @pytest.mark.slow
 def test_buckets_of_chains_change_nothing():
-    selector = chains(chain_length=2, passes=2)
-    alone = simulation("everything", strategy="map", devices=1, selector=selector)
-    wide = simulation("everything", strategy="vmap", devices=2, chunk=2, selector=selector)
+    clients = replace(CLIENTS, clients_per_round=None, selector=chains(chain_length=2, passes=2))
+    alone, wide = (simulation("everything", how, participation=clients) for how in (ONE, LAYOUTS["two lanes on two"]))
     assert wide.setting.layout == Layout("vmap", 2, 2, lanes=False)
     assert_alike(finish(wide), finish(alone))
 
 
 @pytest.mark.slow
 def test_counted_steps_and_a_deadline_are_the_same_in_lanes_on_two_devices():
-    changes = {
-        "local_epochs": None, "local_steps": 5, "speed": speed.uniform(1.0, 9.0, deadline=1.0),
-        "local_optimizer": optimizer("sgd", 0.1, step_schedule=schedule("exponential", factor=0.8), clip_norm=0.5),
-    }  # fmt: skip
-    alone = simulation(strategy="map", devices=1, **changes)
+    sgd = optimizer("sgd", 0.1, step_schedule=schedule("exponential", factor=0.8), clip_norm=0.5)
+    local = LocalTraining(steps=5, batch_size=4, optimizer=sgd)
+    clients = replace(CLIENTS, speed=speed.uniform(1.0, 9.0, deadline=1.0))
+    alone, lanes = (simulation("fedavg", how, local, clients) for how in (ONE, LAYOUTS["two lanes on two"]))
     plan, _ = alone.plan(0, 0, ())
     assert len(set(np.minimum(plan.limits[plan.delivered], 5))) > 1
-    assert_alike(finish(simulation(**LAYOUTS["two lanes on two"], **changes)), finish(alone))
+    assert_alike(finish(lanes), finish(alone))
 
 
 @pytest.mark.slow
 def test_what_two_devices_saved_goes_on_with_one():
-    halves = [simulation("scaffold", strategy="map", devices=d, rounds_per_dispatch=1) for d in (2, 1)]
+    halves = [simulation("scaffold", Execution(strategy="map", devices=d, rounds_per_dispatch=1)) for d in (2, 1)]
     first = halves[0].advance(0, halves[0].init(0)).snapshot
     saved = first._replace(state=jax.device_get(first.state))
     ends = []
@@ -122,7 +120,7 @@ def test_what_two_devices_saved_goes_on_with_one():
 @pytest.mark.parametrize("dispatch", [1, 2])
 def test_client_memory_elsewhere_equals_that_on_the_devices(dispatch, tmp_path):
     places = ("device", "host", "disk")
-    sims = [simulation("scaffold", rounds_per_dispatch=dispatch, client_memory=place) for place in places]
+    sims = [simulation("scaffold", Execution(rounds_per_dispatch=dispatch, client_memory=place)) for place in places]
     sims[2].scratch = tmp_path
     (device, records), *others = map(finish, sims)
     kept = [sim.init(0).state.memory["ControlVariates"]["w1"] for sim in sims]
@@ -137,7 +135,7 @@ def test_client_memory_elsewhere_equals_that_on_the_devices(dispatch, tmp_path):
 
 @pytest.mark.slow
 def test_steps_are_counted_exactly():
-    sim = simulation(strategy="vmap", devices=1, chunk=3, rounds_per_dispatch=1)
+    sim = simulation(execution=replace(LAYOUTS["three lanes"], rounds_per_dispatch=1))
     snapshot = sim.init(0)
     advance = sim.advance(0, snapshot)
     plan, _ = sim.plan(0, 0, ())
@@ -145,13 +143,13 @@ def test_steps_are_counted_exactly():
     assert advance.work.useful == steps.sum()
     assert advance.work.computed % 3 == 0
     assert steps.sum() <= advance.work.computed <= steps.sum() + 2 * steps.max()
-    alone = simulation(strategy="map", devices=2, rounds_per_dispatch=1)
+    alone = simulation(execution=replace(LAYOUTS["map on two"], rounds_per_dispatch=1))
     assert alone.advance(0, alone.init(0)).work == (steps.sum(), steps.sum())
 
 
 @pytest.mark.slow
 def test_fewer_clients_at_a_time_where_more_do_not_fit(monkeypatch):
-    sim = simulation(strategy="vmap", devices=1)
+    sim = simulation(execution=LANES)
     sim.setting = dataclasses.replace(sim.setting, layout=Layout("vmap", 1, 5, lanes=True))
     needs = []
     monkeypatch.setattr(executable, "program_bytes", lambda compiled: needs.append(1) or 100 // len(needs))
@@ -170,29 +168,29 @@ TOO_MUCH = [(1, "use a smaller batch"), (2, "set execution.chunk below 2")]
 def test_a_program_that_can_not_fit_is_refused_with_the_figures(monkeypatch, chunk, remedy):
     monkeypatch.setattr(executable, "program_bytes", lambda compiled: 7 * 10**9)
     monkeypatch.setattr(executable, "free_bytes", lambda layout: 10**9)
-    sim = simulation(strategy="vmap", devices=1, chunk=chunk)
+    sim = simulation(execution=replace(LANES, chunk=chunk))
     with pytest.raises(ValueError, match=rf"needs 7.0 GB .* 1.0 GB are free: {remedy}"):
         sim.compile()
 
 
 def test_client_memory_goes_to_the_host_where_devices_are_too_small(monkeypatch):
     monkeypatch.setattr(client_memory, "free_bytes", lambda layout: 1000)
-    assert simulation("scaffold", client_memory="auto").keeps_memory_on_host
+    assert simulation("scaffold", execution=Execution(client_memory="auto")).keeps_memory_on_host
     with pytest.raises(ValueError, match=r"for 10 clients .* on each device .*set execution.client_memory to host"):
-        simulation("scaffold", client_memory="device")
+        simulation("scaffold", execution=Execution(client_memory="device"))
     monkeypatch.setattr(client_memory, "host_bytes", lambda: 2000)
     with pytest.raises(ValueError, match=r"needs .* GB for 10 clients .*set execution.client_memory to disk, use"):
-        simulation("scaffold", client_memory="auto")
-    assert simulation("scaffold", client_memory="disk").memory_place == "disk"
+        simulation("scaffold", execution=Execution(client_memory="auto"))
+    assert simulation("scaffold", execution=Execution(client_memory="disk")).memory_place == "disk"
 
 
 BAD = [
-    ({"devices": 99}, r"execution.devices: received 99, but jax has \d+ cpu device"),
-    ({"devices": 0}, "execution.devices: received 0"),
-    ({"local_epochs": 2**30}, r"training: [\d,]+ local steps in a round, at most 2,147,483,647 can be counted"),
-    ({"local_epochs": None, "local_steps": 2**29}, "training: 3,221,225,472 local steps in a round"),  # of 6 clients
-    ({"chunk": 0}, "execution.chunk: received 0"),
-    ({"client_memory": "tape"}, "execution.client_memory: received 'tape'; allowed: auto, device, host, disk"),
+    ({"execution": Execution(devices=99)}, r"execution.devices: received 99, but jax has \d+ cpu device"),
+    (
+        {"local": replace(LOCAL, epochs=2**30)},
+        r"training: [\d,]+ local steps in a round, at most 2,147,483,647 can be counted",
+    ),
+    ({"local": LocalTraining(steps=2**29)}, "training: 3,221,225,472 local steps in a round"),  # of 6 clients
 ]
 
 
@@ -209,6 +207,8 @@ def test_two_devices_give_the_same_bits_at_every_call():
     images, labels = rng.integers(0, 255, (1800, 28, 28, 1), np.uint8), rng.integers(0, 10, 1800)
     federation = data.federate(images, labels, np.array_split(np.arange(1800), 9), num_classes=10)
     model = models.build("rebafl_fmnist", 10, (28, 28, 1))
-    sim = build(recipes.fedavg(), model, federation, (images[:10], labels[:10]), rounds=1, devices=2)
+    sim = build(
+        recipes.fedavg(), model, federation, (images[:10], labels[:10]), rounds=1, execution=Execution(devices=2)
+    )
     first, *others = [jax.device_get(sim.advance(0, sim.init(0)).snapshot.state.variables.params) for _ in range(8)]
     assert all(toys.largest_difference(first, other) == 0 for other in others)

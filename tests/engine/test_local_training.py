@@ -1,7 +1,7 @@
 """How long and how far clients train: steps in place of epochs, schedules, clipping, and what fits a deadline."""
 
-import dataclasses
 import zlib
+from dataclasses import replace
 from itertools import islice
 
 import jax
@@ -13,6 +13,7 @@ from parts import float64
 
 from fedjax_bal.optim.optimizers import optimizer
 from fedjax_bal.optim.schedules import schedule
+from fedjax_bal.options import LocalTraining, Participation
 from fedjax_bal.recipes import fedavg, fednova, scaffold
 from fedjax_bal.selection import speed, trace
 from fedjax_bal.selection.speed import Speed
@@ -21,16 +22,7 @@ SEED, N, BATCH = float64.SEED, float64.N, float64.OPTIONS.batch_size
 SIZES = np.array(toys.SIZES)
 LOW, HIGH, DEADLINE = 2.0, 12.0, 0.5  # 1 to 6 steps fit
 SGD = {"learning_rate": 0.2, "weight_decay": 0.01, "clip_norm": 0.2, "clip_value": 0.08}
-SCHEDULES = {
-    "schedule": schedule("step", every=1, factor=0.5),
-    "step_schedule": schedule("exponential", factor=0.8),
-}
-
-
-@pytest.fixture
-def double():
-    with jax.enable_x64(True):
-        yield
+SCHEDULES = {"schedule": schedule("step", every=1, factor=0.5), "step_schedule": schedule("exponential", factor=0.8)}
 
 
 def factor(step):
@@ -54,7 +46,7 @@ def train(received, client, number, steps, correction):
     """One local training; the epochs that the library draws go on for as many steps as are asked for."""
     data, rate = toys.federation(), SGD["learning_rate"] * 0.5**number
     flat = data.images.reshape(len(data.images), -1).astype(float)
-    many = dataclasses.replace(float64.OPTIONS, epochs=steps)
+    many = replace(float64.OPTIONS, epochs=steps)
     weights = dict(received)
     batches = list(islice(reference.draws(data, SEED, number, client, many), steps))
     for step, rows in enumerate(batches):
@@ -65,13 +57,14 @@ def train(received, client, number, steps, correction):
 
 
 def simulation(recipe, **changes):
-    local = optimizer("sgd", **SGD, **SCHEDULES)
-    return float64.simulation(recipe, local_optimizer=local, speed=speed.uniform(LOW, HIGH, DEADLINE), **changes)
+    local = replace(float64.LOCAL, optimizer=optimizer("sgd", **SGD, **SCHEDULES), **changes)
+    clients = replace(float64.CLIENTS, speed=speed.uniform(LOW, HIGH, DEADLINE))
+    return float64.simulation(recipe, local=local, participation=clients)
 
 
 @pytest.mark.slow
 def test_scaffold_with_counted_steps_schedules_clipping_and_a_deadline(double):
-    sim = simulation(scaffold(), local_epochs=None, local_steps=5)
+    sim = simulation(scaffold(), epochs=None, steps=5)
     steps, _ = fitting(steps=5)
     zeros = {k: np.zeros_like(v) for k, v in float64.initial(sim).items()}
     weights, control, controls = float64.initial(sim), zeros, dict.fromkeys(range(N), zeros)
@@ -132,24 +125,21 @@ def state(sim):
 @pytest.mark.slow
 def test_steps_are_epochs_where_they_coincide_and_limits_that_limit_nothing_change_nothing():
     # Of all clients 5, 6, 8 and 3 have one batch of 8, so that two epochs are two steps.
-    chosen = {"selector": float64.chains((5,), (6,), (8,), (3,)), "availability": None, "delivery": None}
-    local = optimizer("sgd", 0.1, momentum=0.5)
-    far = {
-        "local_optimizer": optimizer(
-            "sgd", 0.1, momentum=0.5, clip_norm=1e9, clip_value=1e9,
-            step_schedule=schedule("polynomial_schedule", end_value=1.0, power=1.0, transition_steps=3),
-        ),
-        "speed": speed.constant(1.0, deadline=1e9),
-    }  # fmt: skip
-    epochs = float64.simulation(fedavg(), local_optimizer=local, **chosen)
-    steps = float64.simulation(fedavg(), local_epochs=None, local_steps=2, **(chosen | far))
+    chosen = Participation(selector=float64.chains((5,), (6,), (8,), (3,)))
+    by_epochs = replace(float64.LOCAL, optimizer=optimizer("sgd", 0.1, momentum=0.5))
+    level = schedule("polynomial_schedule", end_value=1.0, power=1.0, transition_steps=3)
+    far = optimizer("sgd", 0.1, momentum=0.5, clip_norm=1e9, clip_value=1e9, step_schedule=level)
+    by_steps = replace(float64.LOCAL, epochs=None, steps=2, optimizer=far)
+    late = replace(chosen, speed=speed.constant(1.0, deadline=1e9))
+    epochs = float64.simulation(fedavg(), local=by_epochs, participation=chosen)
+    steps = float64.simulation(fedavg(), local=by_steps, participation=late)
     assert toys.largest_difference(state(epochs), state(steps)) < 1e-6
 
 
 @pytest.mark.parametrize("size", [1, 8, 9, 20])
 def test_local_steps_are_counted_exactly(size):
-    sim = float64.simulation(fedavg(), local_epochs=None, local_steps=7)
-    limited = float64.simulation(fedavg(), batches_per_epoch=2)
+    sim = float64.simulation(fedavg(), local=replace(float64.LOCAL, epochs=None, steps=7))
+    limited = float64.simulation(fedavg(), local=replace(float64.LOCAL, batches_per_epoch=2))
     assert sim.setting.local_steps(size) == 7
     assert sim.setting.local_steps(size, 3) == 3
     assert limited.setting.local_steps(size) == 2 * min(2, -(-size // 8))
@@ -163,8 +153,8 @@ def test_who_can_not_do_a_step_does_not_deliver(tmp_path):
     slow = np.where(np.arange(N) % 2, 10.0, 1.0)
     file = tmp_path / "speeds.npz"
     np.savez(file, slow)
-    options = {"availability": None, "delivery": None, "selector": float64.chains(*[(c,) for c in range(N)])}
-    sim = float64.simulation(fedavg(), speed=speed.table(file, deadline=0.5), **options)
+    each, slow = float64.chains(*[(c,) for c in range(N)]), speed.table(file, deadline=0.5)
+    sim = float64.simulation(fedavg(), participation=Participation(selector=each, speed=slow))
     plan, _ = sim.plan(SEED, 0, ())
     assert plan.clients[plan.delivered].tolist() == [1, 3, 5, 7, 9]
     assert plan.limits[plan.delivered].tolist() == [5] * 5
@@ -174,17 +164,17 @@ def test_a_trace_says_who_is_asked_and_who_delivers(tmp_path):
     there, back = tmp_path / "there.csv", tmp_path / "back.csv"
     there.write_text("round,client\n0,1\n0,4\n0,7\n1,2\n")
     back.write_text("round,client,available\n0,1,1\n0,7,1\n0,4,0\n1,0,1\n")
-    sim = float64.simulation(fedavg(), availability=trace(there), delivery=trace(back), rounds=3)
+    clients = replace(float64.CLIENTS, availability=trace(there), delivery=trace(back))
+    sim = float64.simulation(fedavg(), participation=clients)
     plans = [sim.plan(SEED, number, ())[0] for number in range(3)]
     assert [plan.clients[plan.clients < N].tolist() for plan in plans] == [[1, 4, 7], [2], [1, 4, 7]]
     assert [plan.clients[plan.delivered].tolist() for plan in plans] == [[1, 7], [], [1, 7]]
 
 
+SHORT = Speed("file", table=np.ones(3), source="a.csv")
 REFUSED = {
-    "both": ({"local_epochs": 2, "local_steps": 3}, "steps: received 3 beside epochs=2; leave one of them"),
-    "no step": ({"local_epochs": None, "local_steps": 0}, "steps: received 0"),
     "server": ({"server_optimizer": optimizer("sgd", 1.0, step_schedule=SCHEDULES["step_schedule"])}, "server_opt.*st"),
-    "speeds": ({"speed": Speed("file", table=np.ones(3), source="a.csv")}, "speed: a.csv: has 3 speeds, but .* 10 cl"),
+    "speeds": ({"participation": Participation(speed=SHORT)}, "speed: a.csv: has 3 speeds, but .* 10 cl"),
 }
 
 
@@ -200,4 +190,4 @@ def test_step_schedules_are_refused_where_their_reach_is_not_known(recipe):
     momentum = 0.0 if recipe.parts[0].slot == "Proximal" or len(recipe.parts) > 1 else 0.5
     local = optimizer("sgd", 0.1, momentum=momentum, **SCHEDULES)
     with pytest.raises(ValueError, match="received a .*step_schedule"):
-        float64.simulation(recipe, local_optimizer=local)
+        float64.simulation(recipe, local=LocalTraining(optimizer=local))

@@ -5,36 +5,37 @@ import numpy as np
 import optax
 import pytest
 import toys
-from flat import build
 from table import finish
 
 from fedjax_bal import recipes, testing
 from fedjax_bal.engine.device.evaluation import chunked
+from fedjax_bal.engine.host import build
 from fedjax_bal.engine.host.fine_tuning import FineTuner
 from fedjax_bal.engine.host.stack import Member, Stack, stacking_key
 from fedjax_bal.errors import DivergenceError
 from fedjax_bal.optim.optimizers import optimizer
-from fedjax_bal.options import LocalTraining
+from fedjax_bal.options import Execution, LocalTraining, Participation
 from fedjax_bal.parts import Gradient, part
 from fedjax_bal.recipes import Recipe
 from fedjax_bal.selection import bernoulli
 from fedjax_bal.types import ClientTests
 
 TEST = chunked(*toys.test_set())
+SOME, ALL = bernoulli(0.8), bernoulli(1.0)
 FALLING = optax.piecewise_constant_schedule(0.4, {1: 0.5, 2: 0.5})  # 0.4, 0.2, 0.1
 
 
-def simulation(recipe=None, federation=None, **changes):
-    options = {
-        "rounds": 3, "rounds_per_dispatch": 3, "batch_size": 8, "local_epochs": 2, "clients_per_round": 4,
-        "delivery": bernoulli(0.8), "strategy": "map", "devices": 1,
-    }  # fmt: skip
-    recipe, federation = recipe or recipes.fedavg(), federation or toys.federation()
-    return build(recipe, toys.network(), federation, TEST, **(options | changes))
+def simulation(local, recipe=None, federation=None, server_optimizer=None, delivery=SOME, strategy="map"):
+    return build(
+        recipe or recipes.fedavg(), toys.network(), federation or toys.federation(), TEST, rounds=3,
+        local=LocalTraining(epochs=2, batch_size=8, optimizer=local), server_optimizer=server_optimizer,
+        participation=Participation(clients_per_round=4, delivery=delivery),
+        execution=Execution(strategy=strategy, devices=1),
+    )  # fmt: skip
 
 
 def variables(local, server=None, **changes):
-    return finish(simulation(local_optimizer=local, server_optimizer=server, **changes))[0].variables
+    return finish(simulation(local, server_optimizer=server, **changes))[0].variables
 
 
 @pytest.mark.parametrize("strategy", ["map", pytest.param("vmap", marks=pytest.mark.slow)])
@@ -48,9 +49,9 @@ def test_a_run_is_that_of_the_package_s_own_optimizers(strategy):
 @pytest.mark.slow
 def test_schedules_of_clients_count_steps_and_those_of_the_server_rounds():
     own = optimizer("sgd", 1.0, step_schedule=FALLING), optimizer("sgd", 1.0, schedule=FALLING)
-    wanted = variables(*own, delivery=bernoulli(1.0))
+    wanted = variables(*own, delivery=ALL)
     given = optax.sgd(FALLING), optax.sgd(FALLING)
-    assert toys.largest_difference(variables(*given, delivery=bernoulli(1.0)), wanted) < 1e-6
+    assert toys.largest_difference(variables(*given, delivery=ALL), wanted) < 1e-6
 
 
 @pytest.mark.slow
@@ -71,7 +72,7 @@ def test_the_battery_passes():
 
 @pytest.mark.slow
 def test_equal_transformations_are_trained_together_and_others_apart():
-    sims = [simulation(local_optimizer=optax.sgd(rate), server_optimizer=optax.adam(0.1)) for rate in (0.1, 0.1, 0.2)]
+    sims = [simulation(optax.sgd(rate), server_optimizer=optax.adam(0.1)) for rate in (0.1, 0.1, 0.2)]
     keys = [stacking_key(sim) for sim in sims]
     assert keys[0] == keys[1] != keys[2]
     members = [Member(sims[0], 0), Member(sims[1], 1)]
@@ -88,13 +89,13 @@ def test_clients_are_fine_tuned_with_it():
     tested = toy._replace(tests=ClientTests(toy.rows, toy.offsets))
     found = []
     for local in (optimizer("sgd", 0.5), optax.sgd(0.5)):
-        sim = simulation(federation=tested, local_optimizer=local)
+        sim = simulation(local, federation=tested)
         found.append(FineTuner(sim, 2).run(0, sim.init(0)).accuracies)
     np.testing.assert_array_equal(*found)
 
 
 def test_a_diverging_client_is_named_without_a_rate():
-    sim = simulation(recipes.fedprox(1.0), local_optimizer=optax.sgd(1e30))
+    sim = simulation(optax.sgd(1e30), recipes.fedprox(1.0))
     with pytest.raises(DivergenceError, match=r"round 1: the updates? of .* learning rate that is too high: lower it"):
         sim.advance(0, sim.init(0))
 
@@ -109,14 +110,14 @@ class Scaled(Gradient):
 
 SGD = optax.sgd(0.1)
 REFUSED = {
-    "fednova": (recipes.fednova(), {"local_optimizer": SGD}, r"^fednova: received an optax tr.*pass fedjax_bal.optimi"),
-    "scaffold": (recipes.scaffold(), {"local_optimizer": SGD}, r"^scaffold: received an optax tra.*pass fedjax_bal.op"),
-    "as compared": (recipes.scaffold(variant="rebafl_code"), {"local_optimizer": SGD}, r"^scaffold: received an optax"),
-    "extra arguments": (recipes.fedavg(), {"local_optimizer": optax.lbfgs()}, r"^local.optimizer: .*'value', 'grad'"),
+    "fednova": (recipes.fednova(), {"local": SGD}, r"^fednova: received an optax tr.*pass fedjax_bal.optimi"),
+    "scaffold": (recipes.scaffold(), {"local": SGD}, r"^scaffold: received an optax tra.*pass fedjax_bal.op"),
+    "as compared": (recipes.scaffold(variant="rebafl_code"), {"local": SGD}, r"^scaffold: received an optax"),
+    "extra arguments": (recipes.fedavg(), {"local": optax.lbfgs()}, r"^local.optimizer: .*'value', 'grad'"),
     "other parameters": (
         recipes.fedavg(), {"server_optimizer": optax.masked(SGD, {"w1": True})}, "^server_optimizer: .* that fails on",
     ),
-    "a name": (recipes.fedavg(), {"local_optimizer": "sgd"}, "^local.optimizer: received 'sgd', must be an optax.Grad"),
+    "a name": (recipes.fedavg(), {"local": "sgd"}, "^local.optimizer: received 'sgd', must be an optax.Grad"),
     "beside the recipe's": (recipes.fedadam(), {"server_optimizer": SGD}, "^server_optimizer: .* but the recipe sets"),
 }  # fmt: skip
 
@@ -125,16 +126,16 @@ REFUSED = {
 def test_what_can_t_work_is_refused(name):
     recipe, options, message = REFUSED[name]
     with pytest.raises(ValueError, match=message):
-        simulation(recipe, **options)
+        simulation(**{"local": optimizer("sgd", 0.1)} | options, recipe=recipe)
 
 
 def test_a_part_that_asks_for_the_rate_is_told_what_to_pass():
-    sim = simulation(Recipe("mine", (Scaled(),)), local_optimizer=SGD)
+    sim = simulation(SGD, Recipe("mine", (Scaled(),)))
     with pytest.raises(ValueError, match=r"can't be read from it, but a part asks .* fedjax_bal\.optimizer"):
         sim.advance(0, sim.init(0))
 
 
 def test_a_recipe_may_bring_one():
     recipe = Recipe("mine", server_optimizer=optax.sgd(1.0, momentum=0.9))
-    same = simulation(recipe, server_optimizer=optax.sgd(1.0, momentum=0.9)).setting
-    assert same.server == simulation(recipe).setting.server
+    same = simulation(SGD, recipe, server_optimizer=optax.sgd(1.0, momentum=0.9)).setting
+    assert same.server == simulation(SGD, recipe).setting.server

@@ -8,20 +8,21 @@ import chex
 import jax
 import pytest
 import toys
-from flat import build
 
 from fedjax_bal import recipes
-from fedjax_bal.engine.host import executable
+from fedjax_bal.engine.host import build, executable
 from fedjax_bal.engine.host.stack import Member, Stack, program_of
 from fedjax_bal.optim import optimizer
+from fedjax_bal.options import Execution, LocalTraining, Participation
 
 
-def simulation(rate=0.1, recipe=None, **changes):
-    options = {
-        "rounds": 2, "batch_size": 4, "local_epochs": 1, "local_optimizer": optimizer("sgd", rate),
-        "clients_per_round": 4, "rounds_per_dispatch": 2, "strategy": "map", "devices": 1,
-    }  # fmt: skip
-    return build(recipe or recipes.fedavg(), toys.network(), toys.federation(), toys.test_set(), **(options | changes))
+def simulation(rate=0.1, recipe=None, batch_size=4, precision="float32"):
+    local = LocalTraining(batch_size=batch_size, optimizer=optimizer("sgd", rate))
+    return build(
+        recipe or recipes.fedavg(), toys.network(), toys.federation(), toys.test_set(), rounds=2, local=local,
+        participation=Participation(clients_per_round=4),
+        execution=Execution(strategy="map", devices=1, precision=precision),
+    )  # fmt: skip
 
 
 def end(sim):

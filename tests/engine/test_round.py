@@ -1,19 +1,19 @@
 """What parts on the server get to see, and when; rounds in which no update arrives."""
 
 import chex
-import every_recipe
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 import quick
+import table
 import toys
-from flat import build
 from jax.flatten_util import ravel_pytree
 from parts import faking
 
 from fedjax_bal import LocalTraining, Participation, make_round, recipes
+from fedjax_bal.engine.host import build
 from fedjax_bal.optim.optimizers import optimizer
 from fedjax_bal.parts import Refine, Report, Server, Step, Weigh, part
 from fedjax_bal.recipes import Recipe
@@ -62,8 +62,8 @@ class Watching(Report, Weigh, Step, Server, Refine):
 @pytest.mark.slow
 def test_parts_on_the_server_see_their_state_the_reports_and_the_model_of_the_moment():
     recipe, given = Recipe("watching", (Watching(),)), (toys.network(), toys.federation(), toys.test_set())
-    options = {"local_optimizer": optimizer("sgd", 0.1), "server_optimizer": optimizer("sgd", 1.0)}
-    sim = build(recipe, *given, rounds=ROUNDS, clients_per_round=4, rounds_per_dispatch=ROUNDS, **options)
+    options = {"local": LocalTraining(optimizer=optimizer("sgd", 0.1)), "server_optimizer": optimizer("sgd", 1.0)}
+    sim = build(recipe, *given, rounds=ROUNDS, participation=Participation(clients_per_round=4), **options)
     start = jax.device_get(sim.init(0).state.variables)
     advance = sim.advance(0, sim.init(0))
     state = jax.device_get(advance.snapshot.state)
@@ -99,7 +99,7 @@ ALL, NONE = [[True, True]] * 3, [[False, False]] * 3
 @pytest.mark.parametrize("name", quick.only(recipes.RECIPES, "fedacg", "rebafl"))
 def test_a_round_in_which_nothing_arrives_changes_nothing(name, monkeypatch):
     faking.replace_generators(monkeypatch, faking.simplest)
-    recipe, options = every_recipe.small(name)
+    recipe, options = table.small(name)
     bench = Bench(recipe, **{key: value for key, value in options.items() if key != "tolerance"})
     empty = bench.simulation.federation.num_clients
 

@@ -21,13 +21,9 @@ ROUNDS = 3
 
 def pair(recipe, participation=HALF, **execution):
     return make_round(
-        recipe,
-        toys.network(),
-        toys.federation(),
-        local=LOCAL,
-        participation=participation,
+        recipe, toys.network(), toys.federation(), local=LOCAL, participation=participation,
         execution=Execution(**execution),
-    )
+    )  # fmt: skip
 
 
 def trained(round_fn, key, plans, hyperparameters=None):
@@ -50,16 +46,9 @@ def test_a_scan_over_rounds_equals_simulate_to_the_bit(recipe):
     plans = round_fn.plans(seed=5, rounds=ROUNDS)
     state, info = jax.jit(trained)(round_fn, jax.random.key(5), plans)
     result = simulate(
-        recipe,
-        toys.network(),
-        toys.federation(),
-        toys.test_set(),
-        rounds=ROUNDS,
-        seed=5,
-        local=LOCAL,
-        participation=HALF,
-        execution=Execution(devices=1),
-    )
+        recipe, toys.network(), toys.federation(), toys.test_set(), rounds=ROUNDS, seed=5, local=LOCAL,
+        participation=HALF, execution=Execution(devices=1),
+    )  # fmt: skip
     assert int(state.round) == ROUNDS and info.losses.shape[0] == ROUNDS
     jax.tree.map(np.testing.assert_array_equal, state.variables, result.variables)
 

@@ -1,17 +1,20 @@
 """Runs that are trained together come to what each comes to alone."""
 
+from dataclasses import replace
+
 import jax
 import numpy as np
 import pytest
 import toys
-from flat import build
 from parts import faking
 from table import RECIPES
 
 from fedjax_bal import data, models, recipes
 from fedjax_bal.engine.device.evaluation import chunked
+from fedjax_bal.engine.host import build
 from fedjax_bal.engine.host.stack import Member, Stack, stacking_key
 from fedjax_bal.optim.optimizers import optimizer
+from fedjax_bal.options import Evaluation, Execution, LocalTraining, Participation
 from fedjax_bal.selection import bernoulli, power_of_choice
 from fedjax_bal.selection.speed import lognormal
 
@@ -19,16 +22,15 @@ ROUNDS = 3
 TEST = chunked(*toys.test_set())
 
 
-def simulation(rate=0.1, recipe=None, federation=None, **changes):
-    options = {
-        "rounds": ROUNDS, "batch_size": 4, "local_epochs": 2, "local_optimizer": optimizer("sgd", rate),
-        "availability": bernoulli(0.8), "delivery": bernoulli(0.8), "clients_per_round": 6, "rounds_per_dispatch": 2,
-        "strategy": "map", "devices": 1,
-    }  # fmt: skip
-    if "selector" in changes:
-        del options["clients_per_round"]
-    recipe = recipe or recipes.fedavg()
-    return build(recipe, toys.network(), federation or toys.federation(), TEST, **(options | changes))
+LOCAL = LocalTraining(epochs=2, batch_size=4)
+CLIENTS = Participation(clients_per_round=6, availability=bernoulli(0.8), delivery=bernoulli(0.8))
+EXECUTION = Execution(strategy="map", devices=1, rounds_per_dispatch=2)
+
+
+def simulation(rate=0.1, recipe=None, federation=None, local=LOCAL, **changes):
+    options = {"rounds": ROUNDS, "participation": CLIENTS, "execution": EXECUTION} | changes
+    options["local"] = replace(local, optimizer=optimizer("sgd", rate))
+    return build(recipe or recipes.fedavg(), toys.network(), federation or toys.federation(), TEST, **options)
 
 
 def together(members):
@@ -64,14 +66,19 @@ def assert_alike(members, tolerance):
 
 @pytest.mark.slow
 def test_seeds_and_rates_one_client_after_another():
-    sims = [simulation(rate, RECIPES["everything"], update_diversity=True) for rate in (0.1, 0.05)]
+    sims = [
+        simulation(rate, RECIPES["everything"], evaluation=Evaluation(update_diversity=True)) for rate in (0.1, 0.05)
+    ]
     assert stacking_key(sims[0]) == stacking_key(sims[1])
     assert_alike([Member(sims[0], 0), Member(sims[1], 0), Member(sims[1], 3)], 1e-6)
 
 
 @pytest.mark.slow
 def test_several_clients_of_several_runs_at_a_time_on_two_devices():
-    sims = [simulation(rate, RECIPES["trimmed_mean"], strategy="vmap", devices=2) for rate in (0.1, 0.05)]
+    sims = [
+        simulation(rate, RECIPES["trimmed_mean"], execution=replace(EXECUTION, strategy="vmap", devices=2))
+        for rate in (0.1, 0.05)
+    ]
     assert_alike([Member(sims[0], 0), Member(sims[1], 1)], 1e-6)
 
 
@@ -95,7 +102,11 @@ def test_partitions_differ_within_a_program():
 @pytest.mark.slow
 def test_each_run_has_a_selector_of_its_own():
     sims = [
-        simulation(rate, selector=power_of_choice(3, 6, sizes=toys.SIZES), rounds_per_dispatch=1)
+        simulation(
+            rate,
+            participation=replace(CLIENTS, clients_per_round=None, selector=power_of_choice(3, 6, sizes=toys.SIZES)),
+            execution=replace(EXECUTION, rounds_per_dispatch=1),
+        )
         for rate in (0.5, 0.01)
     ]
     members = [Member(sim, 0) for sim in sims]
@@ -104,7 +115,10 @@ def test_each_run_has_a_selector_of_its_own():
 
 @pytest.mark.slow
 def test_a_run_that_diverges_harms_no_other():
-    sims = [simulation(rate, evaluate_every=1, rounds_per_dispatch=1) for rate in (0.1, 3e38)]
+    sims = [
+        simulation(rate, evaluation=Evaluation(every=1), execution=replace(EXECUTION, rounds_per_dispatch=1))
+        for rate in (0.1, 3e38)
+    ]
     ends, records, stack = together([Member(sim, 0) for sim in sims])
     wanted, theirs = alone(Member(sims[0], 0))
     assert toys.largest_difference(ends[0].state, wanted.state) == 0.0
@@ -116,7 +130,13 @@ def test_a_run_that_diverges_harms_no_other():
 
 @pytest.mark.parametrize(
     "change",
-    [{"batch_size": 5}, {"rounds": 4}, {"clients_per_round": 5}, {"local_epochs": 1}, {"recipe": recipes.fedprox(0.1)}],
+    [
+        {"local": replace(LOCAL, batch_size=5)},
+        {"rounds": 4},
+        {"participation": replace(CLIENTS, clients_per_round=5)},
+        {"local": replace(LOCAL, epochs=1)},
+        {"recipe": recipes.fedprox(0.1)},
+    ],
 )
 def test_what_changes_a_shape_or_the_work_is_another_kind(change):
     assert stacking_key(simulation()) != stacking_key(simulation(**change))
@@ -125,11 +145,15 @@ def test_what_changes_a_shape_or_the_work_is_another_kind(change):
 def test_numbers_are_the_same_kind():
     proximal = [simulation(0.1, recipes.fedprox(mu)) for mu in (0.1, 0.5)]
     assert stacking_key(proximal[0]) == stacking_key(proximal[1])
-    assert stacking_key(simulation(availability=bernoulli(0.1))) == stacking_key(simulation())
+    assert stacking_key(simulation(participation=replace(CLIENTS, availability=bernoulli(0.1)))) == stacking_key(
+        simulation()
+    )
     deadlines = [lognormal(10, 1, deadline=deadline) for deadline in (None, 2.0, 3.0)]
-    unlimited, two, three = (stacking_key(simulation(speed=speed)) for speed in deadlines)
+    unlimited, two, three = (
+        stacking_key(simulation(participation=replace(CLIENTS, speed=speed))) for speed in deadlines
+    )
     assert unlimited != two == three
-    assert stacking_key(simulation(evaluate_every=2)) != stacking_key(simulation())
+    assert stacking_key(simulation(evaluation=Evaluation(every=2))) != stacking_key(simulation())
 
 
 @pytest.mark.slow
@@ -143,13 +167,20 @@ def test_equal_runs_of_every_recipe_are_the_same_kind(name):
     )
     options = {"warm_up": 1} if name == "cbfl" else {}
     one, other = (
-        build(recipes.RECIPES[name](**options), network, federation, test, rounds=2, precision="bfloat16")
+        build(
+            recipes.RECIPES[name](**options),
+            network,
+            federation,
+            test,
+            rounds=2,
+            execution=Execution(precision="bfloat16"),
+        )
         for _ in range(2)
     )
     assert stacking_key(one) == stacking_key(other)
 
 
 def test_runs_whose_memory_is_gathered_on_the_host_are_refused():
-    sim = simulation(recipe=recipes.scaffold(), client_memory="disk")
+    sim = simulation(recipe=recipes.scaffold(), execution=replace(EXECUTION, client_memory="disk"))
     with pytest.raises(ValueError, match="memory is kept on disk, must be on device for runs that train"):
         Stack([Member(sim, 0), Member(sim, 1)], [])

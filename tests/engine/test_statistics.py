@@ -1,5 +1,6 @@
 """Running batch statistics: the global model's, each client's own, or new ones; and rows that would be alone."""
 
+from dataclasses import replace
 from functools import cache
 
 import jax
@@ -7,11 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import toys
-from flat import build, simulate
 
 from fedjax_bal import data, models, recipes
 from fedjax_bal.data import without_lone_rows
+from fedjax_bal.engine.host import build, simulate
 from fedjax_bal.optim.optimizers import optimizer
+from fedjax_bal.options import Evaluation, Execution, LocalTraining, Participation
 from fedjax_bal.parts import Memory, Steps, part, static
 from fedjax_bal.recipes import Recipe
 from fedjax_bal.selection import Selector
@@ -39,13 +41,16 @@ def turns(*cohorts):
     return Selector(lambda seed, n: (), select, lambda state, plan, info: state, 1, 1, 1, False)
 
 
-def after(how, cohorts, strategy="map", start=None, **options):
+def after(how, cohorts, strategy="map"):
     """The statistics after each round; parameters stay where they are, as the learning rate is 0."""
     shards = federation()
     sim = build(
         recipes.fedavg(), network(), shards, (shards.images, shards.labels), rounds=len(cohorts),
-        selector=turns(*cohorts), batch_size=4, local_optimizer=optimizer("sgd", 0.0), batch_statistics=how,
-        strategy=strategy, lone_rows="keep", **options,
+        local=LocalTraining(
+            batch_size=4, optimizer=optimizer("sgd", 0.0), batch_statistics=how, lone_rows="keep"
+        ),
+        participation=Participation(selector=turns(*cohorts)),
+        execution=Execution(strategy=strategy, rounds_per_dispatch=1),
     )  # fmt: skip
     snapshot, seen = sim.init(0), []
     while snapshot.round < sim.rounds:
@@ -101,32 +106,35 @@ class RowsUsed(Steps, Memory):
         return memory + outcome.ctx.steps_state[self.slot]
 
 
-def rows_used(shards, rounds, **options):
+ONE_DEVICE = Execution(strategy="map", devices=1)
+
+
+def rows_used(shards, rounds, execution=ONE_DEVICE, **local):
     """How often each row is trained on in all, `[R]`."""
     count, net = len(shards.labels), models.build("mlp", shards.num_classes, shards.images.shape[1:])
     recipe = Recipe("counted", (RowsUsed(count),))
-    options = {"lone_rows": "drop", "strategy": "map", "devices": 1, "rounds_per_dispatch": rounds} | options
+    local, execution = LocalTraining(**{"lone_rows": "drop"} | local), replace(execution, rounds_per_dispatch=rounds)
     test = shards.images[:1], shards.labels[:1]
-    run = simulate(recipe, net, shards, test, rounds=rounds, evaluate_every=rounds, seed=0, **options)
+    run = simulate(
+        recipe, net, shards, test, rounds=rounds, seed=0, local=local, evaluation=Evaluation(every=rounds),
+        execution=execution,
+    )  # fmt: skip
     return np.asarray(run.client_memory["RowsUsed"]).sum(0)
 
 
-def lone_clients(**options):
+def lone_clients(execution=ONE_DEVICE, **local):
     """Rows of clients of 9, 4, 12 and 1 rows, and how often each is trained on in 60 rounds of two epochs."""
     rng, sizes = np.random.default_rng(3), (9, 4, 12, 1)
     labels = rng.integers(0, 3, sum(sizes)).astype(np.int32)
     images = rng.integers(0, 256, (sum(sizes), 2, 2, 1)).astype(np.uint8)
     rows = np.split(rng.permutation(sum(sizes)), np.cumsum(sizes)[:-1])
     shards = data.federate(images, labels, rows, 3)
-    return rows, rows_used(shards, 60, batch_size=4, **options)
+    return rows, rows_used(shards, 60, execution, batch_size=4, **local)
 
 
 @pytest.mark.parametrize(
     ("options", "epochs"),
-    [
-        ({"local_epochs": 2}, (120, 120, 120, 120)),
-        pytest.param({"local_steps": 6}, (180, 360, 120, 360), marks=pytest.mark.slow),
-    ],
+    [({"epochs": 2}, (120, 120, 120, 120)), pytest.param({"steps": 6}, (180, 360, 120, 360), marks=pytest.mark.slow)],
     ids=str,
 )
 def test_each_row_is_left_out_as_often_as_the_others_and_none_of_whole_batches(options, epochs):
@@ -142,8 +150,8 @@ def test_each_row_is_left_out_as_often_as_the_others_and_none_of_whole_batches(o
 
 @pytest.mark.slow
 def test_which_row_is_left_out_does_not_depend_on_the_layout():
-    _, used = lone_clients(local_epochs=2)
-    _, lanes = lone_clients(local_epochs=2, strategy="vmap", devices=2, chunk=2)
+    _, used = lone_clients(epochs=2)
+    _, lanes = lone_clients(Execution(strategy="vmap", devices=2, chunk=2), epochs=2)
     np.testing.assert_array_equal(used, lanes)
 
 
@@ -164,7 +172,7 @@ def long_tail():
 )
 def test_all_classes_lose_the_same_share_of_their_rows(batch_size, lone_rows):
     shards, epochs = long_tail(), 10
-    used = rows_used(shards, 1, local_epochs=epochs, batch_size=batch_size, lone_rows=lone_rows)
+    used = rows_used(shards, 1, epochs=epochs, batch_size=batch_size, lone_rows=lone_rows)
     found = np.bincount(shards.labels, used, minlength=5)
     # A client of n rows, n mod B = 1, leaves out a row in each epoch, of class c with probability n_c / n.
     counts = shards.class_counts.astype(float)
@@ -212,18 +220,11 @@ def test_removing_lone_rows_for_good_takes_any_row_of_the_client():
 )
 def test_lone_rows_are_no_batch_where_a_network_normalises_batches(model, options, steps):
     shards, net = federation(), models.build(model, 3, (4, 4, 1))
-    options = {"rounds": 1, "batch_size": 4, **options}
-    sim = build(recipes.fedavg(), net, shards, (shards.images, shards.labels), **options)
+    local = LocalTraining(**{"batch_size": 4} | options)
+    sim = build(recipes.fedavg(), net, shards, (shards.images, shards.labels), rounds=1, local=local)
     assert sim.federation is shards
     assert sim.setting.local_steps(np.array(SIZES)).tolist() == steps
     batch = sim.setting.batch_size
     assert sim.setting.samples(np.array(SIZES), np.array(steps)).tolist() == [
         min(size, batch * taken) for size, taken in zip(SIZES, steps, strict=True)
     ]
-
-
-def test_unknown_ways_are_named():
-    shards = federation()
-    for name in ("batch_statistics", "lone_rows"):
-        with pytest.raises(ValueError, match=f"{name}: received 'none'"):
-            build(recipes.fedavg(), network(), shards, (shards.images, shards.labels), rounds=1, **{name: "none"})

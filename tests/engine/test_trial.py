@@ -3,14 +3,15 @@
 import numpy as np
 import pytest
 import toys
-from flat import build
 
 from fedjax_bal import recipes
 from fedjax_bal.engine.device.evaluation import chunked, some_images
+from fedjax_bal.engine.host import build
 from fedjax_bal.optim.optimizers import optimizer
+from fedjax_bal.options import Evaluation, LocalTraining, Participation
 from fedjax_bal.selection import Selector, bernoulli
 
-OPTIONS = {"rounds": 4, "batch_size": 4, "local_optimizer": optimizer("sgd", 0.3), "rounds_per_dispatch": 4}
+OPTIONS = {"rounds": 4, "local": LocalTraining(batch_size=4, optimizer=optimizer("sgd", 0.3))}
 
 
 def records(**options):
@@ -22,7 +23,9 @@ def records(**options):
 @pytest.mark.slow
 def test_of_a_single_client_it_is_the_global_models():
     labels = toys.test_set()[1]
-    for record in records(clients_per_round=1, local_test_images=len(labels)):
+    for record in records(
+        participation=Participation(clients_per_round=1), evaluation=Evaluation(local_test_images=len(labels))
+    ):
         assert record["local_test_accuracy"] == pytest.approx(record["test_accuracy"], abs=1e-7)
 
 
@@ -38,15 +41,15 @@ def test_it_is_the_mean_over_those_who_deliver_on_some_images():
     half = len(labels) // 2
     few = some_images(chunked(images, labels), half, len(labels))
     tested, wanted = (leaf[few.real] for leaf in (few.images, few.labels))
-    model, options = toys.network(), OPTIONS | {"rounds": 1, "rounds_per_dispatch": 1}
+    model, options = toys.network(), OPTIONS | {"rounds": 1}
     make = lambda **more: build(recipes.fedavg(), model, toys.federation(), (images, labels), **(options | more))
-    together = make(local_test_images=half, delivery=bernoulli(0.6))
+    together = make(evaluation=Evaluation(local_test_images=half), participation=Participation(delivery=bernoulli(0.6)))
     plan, _ = together.plan(0, 0, together.selector.init(0, toys.federation().num_clients))
     brought = plan.clients[plan.delivered]
     assert 1 < len(brought) < plan.clients.size
 
     def share(client):
-        one = make(selector=only(client))
+        one = make(participation=Participation(selector=only(client)))
         outputs, _ = model.apply(one.advance(0, one.init(0)).snapshot.state.variables, tested, train=False)
         return np.mean(np.argmax(outputs.logits, 1) == wanted)
 
@@ -56,7 +59,7 @@ def test_it_is_the_mean_over_those_who_deliver_on_some_images():
 
 @pytest.mark.slow
 def test_rounds_without_an_evaluation_have_none():
-    assert [record["round"] for record in records(evaluate_every=3, local_test_images=3)] == [3, 4]
+    assert [record["round"] for record in records(evaluation=Evaluation(every=3, local_test_images=3))] == [3, 4]
 
 
 @pytest.mark.slow
@@ -66,4 +69,4 @@ def test_without_being_asked_for_it_is_not_told():
 
 def test_more_images_than_there_are_are_refused():
     with pytest.raises(ValueError, match=r"local_test_images: received 1000, must be at most \d+"):
-        records(local_test_images=1000)
+        records(evaluation=Evaluation(local_test_images=1000))

@@ -6,11 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 import toys
-from flat import build
 
 from fedjax_bal import recipes
-from fedjax_bal.engine.host import executable
+from fedjax_bal.engine.host import build, executable
 from fedjax_bal.experiments import training
+from fedjax_bal.options import Execution, LocalTraining, Participation
 
 
 @pytest.mark.slow
@@ -23,7 +23,12 @@ def test_a_program_is_kept_until_it_is_asked_for(monkeypatch):
 
     monkeypatch.setattr(executable, "compile_for_backend", counted)
     monkeypatch.setattr(executable, "_PROGRAMS", executable.WeakValueDictionary())
-    common = {"rounds": 2, "batch_size": 4, "local_epochs": 1, "clients_per_round": 4, "devices": 1}
+    common = {
+        "rounds": 2,
+        "local": LocalTraining(batch_size=4, epochs=1),
+        "participation": Participation(clients_per_round=4),
+        "execution": Execution(devices=1),
+    }
     sims = [
         build(recipe, toys.network(), toys.federation(), toys.test_set(), **common)
         for recipe in (recipes.fedavg(), recipes.fedprox(mu=0.1))

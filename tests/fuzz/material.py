@@ -4,22 +4,17 @@ import csv
 import gzip
 import io
 import json
-import struct
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import yaml
+from data.conftest import idx_bytes, png
+from data.readers import test_cifar, test_inaturalist, test_leaf
 from PIL import Image
 from report.conftest import add_cohorts, write_run
 
 CONFIGS = Path(__file__).parents[2] / "configs"
-
-
-def idx(array: np.ndarray) -> bytes:
-    """An idx file."""
-    sizes = b"".join(struct.pack(">I", size) for size in array.shape)
-    return bytes([0, 0, 8, array.ndim]) + sizes + array.astype(np.uint8).tobytes()
 
 
 def grey(folder: Path) -> None:
@@ -27,17 +22,14 @@ def grey(folder: Path) -> None:
     rng = np.random.default_rng(0)
     for half, count in (("train", 6), ("t10k", 3)):
         images, labels = rng.integers(0, 256, (count, 28, 28)), np.arange(count)
-        (folder / f"{half}-images-idx3-ubyte.gz").write_bytes(gzip.compress(idx(images)))
-        (folder / f"{half}-labels-idx1-ubyte").write_bytes(idx(labels))
+        (folder / f"{half}-images-idx3-ubyte.gz").write_bytes(gzip.compress(idx_bytes(images)))
+        (folder / f"{half}-labels-idx1-ubyte").write_bytes(idx_bytes(labels))
 
 
 def cifar(folder: Path) -> None:
     """The files of CIFAR-10's binary version."""
-    rng = np.random.default_rng(0)
-    for name in [*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin"]:
-        records = rng.integers(0, 256, (2, 3073)).astype(np.uint8)
-        records[:, 0] %= 10
-        (folder / name).write_bytes(records.tobytes())
+    for seed, name in enumerate(test_cifar.FILES10):
+        (folder / name).write_bytes(test_cifar.records(2, 1, seed)[2])
 
 
 def svhn(folder: Path) -> None:
@@ -66,16 +58,10 @@ def npz(folder: Path) -> None:
     np.savez_compressed(folder / "packed.npz", **npz_arrays())
 
 
-def token_arrays() -> dict[str, Any]:
-    """What one's own npz file of texts holds."""
-    tokens = np.arange(15, dtype=np.int32).reshape(3, 5)
-    labels = {"train_labels": np.array([0, 2, 1]), "test_labels": np.array([1, 1])}
-    return {"train_images": tokens, "test_images": tokens[:2], "class_names": np.array(["a", "b", "c"]), **labels}
-
-
 def tokens(folder: Path) -> None:
     """One's own npz files of texts and of feature vectors."""
-    arrays = token_arrays()
+    tokens = np.arange(15, dtype=np.int32).reshape(3, 5)
+    arrays = npz_arrays() | {"train_images": tokens, "test_images": tokens[:2]}
     np.savez(folder / "mine.npz", **arrays)
     features = {name: arrays[name].astype(np.float32) / 7 for name in ("train_images", "test_images")}
     np.savez_compressed(folder / "features.npz", **(arrays | features))
@@ -90,17 +76,11 @@ def partitions(folder: Path) -> None:
     np.savez(folder / "arrays.npz", *map(np.array, lists))
 
 
-def leaf_tree() -> dict[str, Any]:
-    """What a file of LEAF's holds."""
-    own = lambda seed: {"x": [[round(0.25 * ((row + seed) % 5), 2)] * 784 for row in range(3)], "y": [seed, 61, 0]}
-    return {"users": ["f0_1", "f0_2"], "num_samples": [3, 3], "user_data": {"f0_1": own(1), "f0_2": own(2)}}
-
-
 def leaf(folder: Path) -> None:
     """FEMNIST as LEAF writes it."""
     for half in ("train", "test"):
         (folder / half).mkdir()
-        (folder / half / f"{half}_0.json").write_text(json.dumps(leaf_tree()))
+        (folder / half / f"{half}_0.json").write_text(json.dumps(test_leaf.leaf({"f0_1": 3, "f0_2": 3})))
 
 
 def picture(kind: str, mode: str = "RGB", size: tuple[int, int] = (32, 32)) -> bytes:
@@ -136,40 +116,15 @@ def inaturalist(folder: Path) -> None:
         name = f"train_val2019/Birds/7/{half}.jpg"
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(picture("JPEG", size=(40, 30)))
-        image = {"id": 1, "width": 40, "height": 30, "file_name": name, "license": 1, "rights_holder": "someone"}
-        tree = {
-            "images": [image, {**image, "id": 2}],
-            "annotations": [{"id": row, "image_id": row, "category_id": 7 * row} for row in (1, 2)],
-            "categories": [{"id": number, "name": str(number)} for number in range(4)],
-        }
+        tree = test_inaturalist.annotations(half, [name, name], [7, 14])
         (folder / f"{half}2019.json").write_text(json.dumps(tree))
 
 
 def prepared(folder: Path) -> None:
     """MNIST as TensorFlow Datasets keeps it."""
-    import tensorflow_datasets as tfds
+    from data.readers import test_tfds
 
-    class Prepared(tfds.core.GeneratorBasedBuilder, skip_registration=True):
-        VERSION = tfds.core.Version("3.0.1")
-        name = "mnist"
-        code_path = None
-
-        def _info(self) -> Any:
-            features = {
-                "image": tfds.features.Image(shape=(28, 28, 1)),
-                "label": tfds.features.ClassLabel(num_classes=10),
-            }
-            return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict(features))
-
-        def _split_generators(self, dl_manager: Any) -> Any:
-            return {half: self._generate_examples() for half in ("train", "test")}
-
-        def _generate_examples(self) -> Any:
-            for row in range(3):
-                yield row, {"image": picture("PNG", "L", (28, 28)), "label": row}
-
-    tfds.disable_progress_bar()
-    Prepared(data_dir=str(folder), file_format="array_record").download_and_prepare(download_dir=str(folder / "x"))
+    test_tfds.prepare(folder, "mnist", test_tfds.arrays(), png)
 
 
 def traces(folder: Path) -> None:
@@ -254,19 +209,7 @@ def sweep_folder(folder: Path) -> None:
     for rate in (0.01, 0.1):
         for seed in (0, 1):
             for place, method in enumerate(("fedavg", "rebafl")):
-                row = [
-                    f"lr={rate},seed={seed}",
-                    rate,
-                    seed,
-                    method,
-                    0,
-                    "done",
-                    "",
-                    0.5 + place / 10 + rate,
-                    0.9,
-                    100,
-                    1,
-                ]
-                writer.writerow(row)
+                point = [f"lr={rate},seed={seed}", rate, seed, method, 0, "done", ""]
+                writer.writerow([*point, 0.5 + place / 10 + rate, 0.9, 100, 1])
     (folder / "results.csv").write_text(table.getvalue())
     (folder / "costs.json").write_text(json.dumps([{"point": "a", "method": "b", "seed": 0, "wall_s": 1.0}]))

@@ -23,11 +23,10 @@ from fedjax_bal.config import load_config
 from fedjax_bal.config.yaml_text import dump_yaml, parse_yaml
 from fedjax_bal.contrib.trackers.wandb import WeightsAndBiases
 from fedjax_bal.data import DataError, load
-from fedjax_bal.files import open_to_append, own_folder, write_atomically
 from fedjax_bal.report import build
 from fedjax_bal.report.comparison import build_comparison
 from fedjax_bal.report.sweep_page import build_sweep
-from fedjax_bal.runs import FolderError, RunFolder, SweepFolder, verify
+from fedjax_bal.runs import FolderError, RunFolder, SweepFolder
 from fedjax_bal.runs.checkpoint import CheckpointError
 from fedjax_bal.runs.checkpoint import load as load_checkpoint
 from fedjax_bal.runs.record import read_pictures
@@ -119,7 +118,7 @@ def test_a_checkpoint_that_swells_or_claims(tmp_path):
 
 def test_a_text_for_a_pixel_takes_no_room_for_each(tmp_path):
     material.leaf(tmp_path)
-    tree = material.leaf_tree()
+    tree = json.loads((tmp_path / "train" / "train_0.json").read_text())
     tree["user_data"]["f0_1"]["x"][0][5] = "9" * 500_000
     (tmp_path / "train" / "train_0.json").write_text(json.dumps(tree))
     refused(lambda: load("femnist", tmp_path), "writer f0_1: expected pixels from 0 to 1", DataError, measured=True)
@@ -134,45 +133,6 @@ def test_names_stay_names(text):
     outcome = attempt(lambda: load_config(None, [f"name={json.dumps(text)}"]))
     assert not outcome.bad
     assert (outcome.kind == "success") == bool(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", text)), outcome
-
-
-# What is no file.
-
-
-def pipes():
-    """Names of readers, and what each is given, below a folder with nothing but pipes."""
-    return {
-        "config": (lambda folder: load_config(folder / "pipe"), "is a pipe.; give a YAML file"),
-        "npz": (lambda folder: load("npz", path=str(folder / "pipe")), "is a pipe"),
-        "checkpoint": (lambda folder: load_checkpoint(folder / "pipe", {}), "is a pipe"),
-        "sweep": (lambda folder: SweepFolder(folder).begin("sweep: [{a: [1]}]", {}), "is a pipe"),
-        "report": (build, "config.yaml: can't be read .is a pipe"),
-        "sweep page": (build_sweep, "sweep.yaml: can't be read .is a pipe"),
-    }
-
-
-@pytest.mark.parametrize("name", pipes())
-def test_nothing_waits_for_a_pipe(name, tmp_path):
-    for place in ("pipe", "config.yaml", "sweep.yaml"):
-        os.mkfifo(tmp_path / place)
-    call, message = pipes()[name]
-    refused(lambda: call(tmp_path), message)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["summary.json", "metrics.jsonl", "pictures/method-0-seed-0.npz"])
-@pytest.mark.parametrize("kind", ["pipe", "device", "loop"])
-def test_nothing_waits_for_a_part_of_a_run(name, kind, run):
-    (run / name).unlink(missing_ok=True)
-    if kind == "pipe":
-        os.mkfifo(run / name)
-    else:
-        (run / name).symlink_to("/dev/zero" if kind == "device" else (run / name).name)
-    assert not attempt(lambda: list(verify(run))).bad
-    if name.startswith("pictures"):  # a picture that is no file is one that isn't there
-        assert attempt(lambda: build(run), (run,)).kind == "success"
-    else:
-        refused(lambda: build(run), f"{name}: can't be read")
 
 
 def test_a_tracker_does_not_wait_for_its_id(tmp_path):
@@ -196,20 +156,6 @@ def test_a_tracker_makes_no_folder_through_a_link(tmp_path, outside):
 
 
 # Links that lead out.
-
-
-def test_a_file_is_replaced_and_not_what_a_link_leads_to(tmp_path, outside):
-    for name in ("page", ".page.part"):
-        (tmp_path / name).symlink_to(outside / "precious")
-    write_atomically(tmp_path / "page", b"new")
-    assert not (tmp_path / "page").is_symlink()
-    assert (tmp_path / "page").read_bytes() == b"new"
-    (tmp_path / "plots").symlink_to(outside)
-    with pytest.raises(OSError, match="plots is a link"):
-        own_folder(tmp_path, "plots")
-    (tmp_path / "lines").symlink_to(outside / "precious")
-    with pytest.raises(OSError, match="symbolic links"):
-        open_to_append(tmp_path / "lines")
 
 
 @pytest.mark.slow

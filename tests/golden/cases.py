@@ -1,6 +1,7 @@
 """What is recorded: every recipe, a few combinations, and options that touch each feature of the engine once."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -8,10 +9,14 @@ import numpy as np
 import table
 from golden.doors import Federation, optimizer, recipes, schedule, selection
 
+from fedjax_bal.options import Evaluation, Execution, LocalTraining, Participation
+
 CLASSES, SIDE = 4, 4
 SIZES = (9, 1, 16, 5, 12, 8, 3, 20, 7, 11)
 PER_CLASS = 3
 MLP, BATCH_NORM = ("mlp", {"hidden": [6]}), ("tiny_bn", {})
+LOCAL = LocalTraining(epochs=2, batch_size=4, optimizer=optimizer("sgd", 0.3))
+CLIENTS = Participation(clients_per_round=6, availability=selection.bernoulli(0.8), delivery=selection.bernoulli(0.8))
 FOUR = ("three lanes", "two devices", "two seeds in one program")
 ALL_AT_ONCE = ("two seeds in one program, two lanes on each of two devices",)
 
@@ -22,7 +27,7 @@ class Case(NamedTuple):
     Attributes:
         about: what it is, in Python.
         recipe: makes the recipe.
-        changes: options beside the common ones; None leaves a common one out.
+        changes: option objects, in place of the common ones.
         model: its name and options.
         layouts: in which it is run too.
         held_out: whether validation rows and clients' test rows are held out.
@@ -43,16 +48,10 @@ class Case(NamedTuple):
     why: str = ""
     left_out: tuple[str, ...] = ()
 
-    def options(self) -> dict[str, Any]:
-        """All options of the simulation but its layout."""
-        common = {
-            "rounds": 3, "clients_per_round": 6, "local_epochs": 2, "batch_size": 4, "rounds_per_dispatch": "auto",
-            "local_optimizer": optimizer("sgd", 0.3), "availability": selection.bernoulli(0.8),
-            "delivery": selection.bernoulli(0.8),
-        }  # fmt: skip
-        return {
-            key: value for key, value in (common | dict(self.changes)).items() if value is not None or key not in common
-        }
+    def options(self, layout: Mapping[str, Any]) -> dict[str, Any]:
+        """All options of the simulation in a layout."""
+        options = {"rounds": 3, "local": LOCAL, "participation": CLIENTS, "execution": Execution(), **self.changes}
+        return options | {"execution": replace(options["execution"], **layout)}
 
 
 @cache
@@ -123,8 +122,11 @@ what is left of their gradients."""
 
 SPECIAL: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
     # An untrained generator: fakes would carry the rounding that training makes of its dead biases.
-    "cbfl": ({"iterations": 0}, {"model": BATCH_NORM, "changes": {"local_optimizer": optimizer("sgd", 0.05)}}),
-    "faults": ({}, {"changes": {"broken_clients": "exclude"}}),
+    "cbfl": (
+        {"iterations": 0},
+        {"model": BATCH_NORM, "changes": {"local": replace(LOCAL, optimizer=optimizer("sgd", 0.05))}},
+    ),
+    "faults": ({}, {"changes": {"execution": Execution(broken_clients="exclude")}}),
     "fedbn": ({}, {"model": BATCH_NORM}),
     "fedper": ({}, {"held_out": True}),
     "feddecorr": ({}, {"tolerance": 5e-3, "why": "gradients of correlations of two or three rows nearly cancel"}),
@@ -142,22 +144,23 @@ COMBINATIONS = {
     "rebafl_and_scaffold": _combined({"rebafl": {}, "scaffold": {}}),
     "iwds_and_astraea": _combined(
         {"iwds": {}, "astraea": {"optimizer_state": "carried", "order": "shuffled"}},
-        changes={"local_optimizer": optimizer("adam", 0.01), "traffic": "exact"},
+        changes={"local": replace(LOCAL, optimizer=optimizer("adam", 0.01)), "evaluation": Evaluation(traffic="exact")},
     ),
     "fedprox_balanced_softmax_and_norm_clipping": _combined(
         {"fedprox": {}, "balanced_softmax": {}, "norm_clipping": {}}
     ),
     "moon_fedlc_and_fedadam": _combined({"moon": {}, "fedlc": {}, "fedadam": {}}),
     "median_of_huge_updates": _combined(
-        {"median": {}, "faults": {"kind": "huge", "rounds": [1, 3]}}, changes={"huge_factor": None}
+        {"median": {}, "faults": {"kind": "huge", "rounds": [1, 3]}}, changes={"execution": Execution(huge_factor=None)}
     ),
     "stale_updates_clipped": _combined(
-        {"feddyn": {}, "faults": {"kind": "stale"}}, changes={"broken_clients": "clip", "clip_factor": 1.0}
+        {"feddyn": {}, "faults": {"kind": "stale"}},
+        changes={"execution": Execution(broken_clients="clip", clip_factor=1.0)},
     ),
     "cbfl_generator": _of_recipe(
         "cbfl",
         {"generator_rate": 0.02, "weight": 0.0, "warm_up": 2, "teacher": "current"},
-        changes={"local_optimizer": optimizer("sgd", 0.001)},
+        changes={"local": replace(LOCAL, optimizer=optimizer("sgd", 0.001))},
         model=BATCH_NORM,
         layouts=(),
         left_out=(*DEAD, "variables"),
@@ -174,7 +177,7 @@ COMBINATIONS = {
             "rarest": 2,
             "learn": "cross_entropy",
         },
-        changes={"local_optimizer": optimizer("sgd", 0.05)},
+        changes={"local": replace(LOCAL, optimizer=optimizer("sgd", 0.05))},
         model=BATCH_NORM,
     ),
     "flcir_greedy": _of_recipe("flcir", {"choose": "greedy", "reward": "literal", "scope": "output"}),
@@ -184,61 +187,73 @@ OPTIONS = {
     "local_steps": _fedavg(
         "five steps with momentum, clipped, at rates that fall by step; a deadline, with what is done by then",
         changes={
-            "local_epochs": None,
-            "local_steps": 5,
-            "local_optimizer": optimizer(
-                "sgd", 0.2, momentum=0.5, clip_norm=0.5, step_schedule=schedule("exponential", factor=0.8)
+            "local": replace(
+                LOCAL,
+                epochs=None,
+                steps=5,
+                optimizer=optimizer(
+                    "sgd", 0.2, momentum=0.5, clip_norm=0.5, step_schedule=schedule("exponential", factor=0.8)
+                ),
             ),
-            "speed": selection.speed.uniform(2.0, 9.0, deadline=1.0),
-            "availability": selection.periodic(0.7, 2),
+            "participation": replace(
+                CLIENTS, speed=selection.speed.uniform(2.0, 9.0, deadline=1.0), availability=selection.periodic(0.7, 2)
+            ),
         },
     ),
     "whole_batches": _fedavg(
         "rows drawn with replacement in two whole batches an epoch, weight decay, a cosine schedule by round; a "
         "deadline after which clients are dropped",
         changes={
-            "drop_last": True,
-            "drawing": "replacement",
-            "batches_per_epoch": 2,
-            "local_optimizer": optimizer(
-                "sgd", 0.3, weight_decay=0.1, clip_value=0.1, schedule=schedule("cosine", length=4, warmup=2)
+            "local": replace(
+                LOCAL,
+                drop_last=True,
+                drawing="replacement",
+                batches_per_epoch=2,
+                optimizer=optimizer(
+                    "sgd", 0.3, weight_decay=0.1, clip_value=0.1, schedule=schedule("cosine", length=4, warmup=2)
+                ),
             ),
-            "speed": selection.speed.lognormal(9.0, 1.0, deadline=1.0, late="drop"),
-            "availability": selection.clustered(),
+            "participation": replace(
+                CLIENTS,
+                speed=selection.speed.lognormal(9.0, 1.0, deadline=1.0, late="drop"),
+                availability=selection.clustered(),
+            ),
         },
     ),
     "adam_on_both_sides": _fedavg(
         "Adam on clients and on the server, no more than three batches an epoch",
         changes={
-            "local_optimizer": optimizer("adam", 0.02),
+            "local": replace(LOCAL, optimizer=optimizer("adam", 0.02), batches_per_epoch=3),
             "server_optimizer": optimizer("adam", 0.02, eps=1e-2),
-            "batches_per_epoch": 3,
         },
     ),
     "local_statistics": _fedavg(
-        "batch statistics of the clients' own", changes={"batch_statistics": "local"}, model=BATCH_NORM
+        "batch statistics of the clients' own",
+        changes={"local": replace(LOCAL, batch_statistics="local")},
+        model=BATCH_NORM,
     ),
     "reset_statistics": _fedavg(
-        "batch statistics that begin anew", changes={"batch_statistics": "server_reset"}, model=BATCH_NORM
+        "batch statistics that begin anew",
+        changes={"local": replace(LOCAL, batch_statistics="server_reset")},
+        model=BATCH_NORM,
     ),
     "evaluation": _fedavg(
         "all that can be evaluated: validation rows, clients' test rows, their own models, fine-tuned ones",
-        changes={
-            "update_diversity": True,
-            "local_accuracy": True,
-            "local_test_images": 7,
-            "evaluate_every": 2,
-        },
+        changes={"evaluation": Evaluation(update_diversity=True, local_accuracy=True, local_test_images=7, every=2)},
         held_out=True,
         fine_tuning=2,
     ),
     "power_of_choice": _fedavg(
         "the clients with the highest loss among eight",
-        changes={"selector": selection.power_of_choice(3, 8, sizes=SIZES), "clients_per_round": None},
+        changes={
+            "participation": replace(
+                CLIENTS, selector=selection.power_of_choice(3, 8, sizes=SIZES), clients_per_round=None
+            )
+        },
     ),
     "bfloat16": _fedavg(
         "networks compute in bfloat16",
-        changes={"precision": "bfloat16"},
+        changes={"execution": Execution(precision="bfloat16")},
         tolerance=0.03,
         why="bfloat16 has three digits, and each version of XLA rounds where it likes",
     ),

@@ -6,13 +6,13 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from flat import build
 from typer.testing import CliRunner
 
 from fedjax_bal import data, models, optimizer, recipes, selection
 from fedjax_bal.cli.app import app
 from fedjax_bal.config import load_config
 from fedjax_bal.config.resolved import resolved_yaml
+from fedjax_bal.engine.host import build
 from fedjax_bal.engine.host.fine_tuning import FineTuner
 from fedjax_bal.engine.host.stack import Member, Stack
 from fedjax_bal.experiments.plan import load_sweep
@@ -59,7 +59,7 @@ class Federation(NamedTuple):
 
 
 def simulation(recipe: Any, model: tuple[str, Mapping[str, Any]], own: Federation, test: Any, **options: Any) -> Any:
-    """A simulation of a recipe, from values that have nothing to do with how options are grouped."""
+    """A simulation of a recipe."""
     name, arguments = model
     built = models.build(name, own.classes, own.images.shape[1:], convolution=CONVOLUTION, **arguments)
     federation = data.federate(own.images, own.labels, own.rows, own.classes, own.auxiliary, tests=own.tests)

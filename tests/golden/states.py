@@ -96,7 +96,7 @@ def _kept(case: Case, outcome: Outcome) -> Outcome:
 
 def _simulation(case: Case, **layout: Any) -> Any:
     federation, test = cases.federation(case.held_out), cases.test_set()
-    return doors.simulation(case.recipe(), case.model, federation, test, **case.options(), **(layout or doors.MAP))
+    return doors.simulation(case.recipe(), case.model, federation, test, **case.options(layout or doors.MAP))
 
 
 def _deviating(name: str, layout: str) -> Outcome | None:

@@ -3,16 +3,17 @@
 from functools import partial
 from types import SimpleNamespace
 
-import every_recipe
 import jax
 import pytest
 import quick
-from flat import build
+import table
 from parts import faking
 
 from fedjax_bal import recipes, selection
+from fedjax_bal.engine.host import build
 from fedjax_bal.models import normalises
 from fedjax_bal.optim.optimizers import optimizer
+from fedjax_bal.options import Evaluation, Execution, LocalTraining, Participation
 from fedjax_bal.testing import toy
 from fedjax_bal.testing.workbench import Bench
 
@@ -25,14 +26,10 @@ def sizes_of(model):
     outputs, _ = jax.eval_shape(partial(model.apply, train=False), variables, image)
     named = jax.tree_util.tree_leaves_with_path(variables.params)
     return SimpleNamespace(
-        all=size(variables),
-        params=size(variables.params),
-        stats=size(variables.stats),
+        all=size(variables), params=size(variables.params), stats=size(variables.stats),
         norm=sum(4 * leaf.size for path, leaf in named if any(map(normalises, path))),
-        head=size(variables.params.get("head")),
-        C=model.num_classes,
-        F=outputs.features.shape[-1],
-    )
+        head=size(variables.params.get("head")), C=model.num_classes, F=outputs.features.shape[-1],
+    )  # fmt: skip
 
 
 def prototypes(m):
@@ -73,15 +70,16 @@ SENT = {
 @pytest.mark.parametrize("name", quick.only(recipes.RECIPES, "fedavg", "ccvr", *SENT))
 def test_bytes_of_every_method_are_those_of_what_it_sends(name, monkeypatch):
     faking.replace_generators(monkeypatch, faking.simplest)
-    recipe, options = every_recipe.small(name)
+    recipe, options = table.small(name)
     m = sizes_of(options.get("model", toy.network()))
     sim = Bench(recipe, **{key: value for key, value in options.items() if key != "tolerance"}).simulation
     assert sim._traffic == SENT.get(name, lambda m: (m.all, m.all))(m)
     assert sim._closing_traffic == ((m.all, 4 * m.C * (1 + m.F + m.F**2)) if name == "ccvr" else (0, 0))
 
 
-def small(recipe, **options):
-    return build(recipe, toy.network(), toy.federation(), toy.test_set(), lone_rows="keep", batch_size=4, **options)
+def small(recipe, rounds, **options):
+    local = LocalTraining(lone_rows="keep", batch_size=4, optimizer=optimizer("sgd", 0.1))
+    return build(recipe, toy.network(), toy.federation(), toy.test_set(), rounds=rounds, local=local, **options)
 
 
 def test_a_frozen_classifier_is_sent_once_the_server_changes_it():
@@ -93,14 +91,17 @@ def test_a_frozen_classifier_is_sent_once_the_server_changes_it():
 def test_a_selector_that_learns_from_losses_gets_them():
     m = sizes_of(toy.network())
     learning = selection.power_of_choice(2, 4, sizes=toy.SIZES)
-    assert small(recipes.fedavg(), rounds=1, selector=learning)._traffic == (m.all, m.all + 4)
+    assert small(recipes.fedavg(), rounds=1, participation=Participation(selector=learning))._traffic == (
+        m.all,
+        m.all + 4,
+    )
 
 
 @pytest.mark.slow
 def test_a_closing_round_is_counted_with_each_evaluation_and_once_if_a_run_is_made_longer():
     recipe, m, clients = recipes.ccvr(per_class=2, batch_size=4), sizes_of(toy.network()), len(toy.SIZES)
-    options = {"clients_per_round": 3, "rounds_per_dispatch": 3, "evaluate_every": 2}
-    options |= {"local_optimizer": optimizer("sgd", 0.1)}
+    options = {"participation": Participation(clients_per_round=3), "evaluation": Evaluation(every=2)}
+    options |= {"execution": Execution(rounds_per_dispatch=3)}
     short, long = (small(recipe, rounds=rounds, **options) for rounds in (3, 4))
     stopped = short.advance(0, short.init(0))
     goes_on = long.advance(0, stopped.snapshot)

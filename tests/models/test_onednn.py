@@ -6,11 +6,11 @@ import sys
 import jax
 import jax.numpy as jnp
 import numpy as np
-import onednn
 import pytest
 import quick
 import small_run
 from jax import lax
+from models import onednn
 from typer.testing import CliRunner
 
 from fedjax_bal.cli.app import app

@@ -5,11 +5,11 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
-import onednn
 import pytest
 import quick
 from jax import lax
 from jax.sharding import AxisType, PartitionSpec
+from models import onednn
 
 from fedjax_bal.models import build
 from fedjax_bal.models.derivatives import any_derivative

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from fedjax_bal import LocalTraining, check_model, data, models, optimizer, recipes, simulate
+from fedjax_bal import LocalTraining, check_model, data, optimizer, recipes, simulate
 from fedjax_bal.models import from_linen, from_nnx, num_params
 from fedjax_bal.options import Execution
 from fedjax_bal.types import Variables
@@ -307,15 +307,9 @@ def test_weights_of_a_module_are_taken_under_its_own_names():
     federation = data.federate(rows_of, np.arange(9) % 3, [np.arange(9)], 3)
     local = LocalTraining(batch_size=9, optimizer=optimizer("sgd", 0.0))
     end = simulate(
-        recipes.fedavg(),
-        model,
-        federation,
-        (rows_of, np.arange(9) % 3),
-        rounds=1,
-        seed=0,
-        local=local,
+        recipes.fedavg(), model, federation, (rows_of, np.arange(9) % 3), rounds=1, seed=0, local=local,
         variables=weights,
-    )
+    )  # fmt: skip
     for name in ("kernel", "bias"):
         np.testing.assert_array_equal(end.variables.params["head"][name], weights["params"]["Dense_0"][name])
 
@@ -330,10 +324,7 @@ def test_weights_of_a_module_are_taken_under_its_own_names():
         (lambda: from_nnx(NnxList, (4,), 3), r"submodules: none with a name: .* \(not an item of a list\)"),
         (lambda: from_linen(Counting(), SHAPE, 3), 'Counting: .*"counts"'),
         (lambda: from_linen(NormedHead(), SHAPE, 3), "NormedHead: received a classifier 'head' with batch norm"),
-        (
-            lambda: from_nnx(NnxNormedHead, SHAPE, 3),
-            "with batch norm|received features of shape",
-        ),
+        (lambda: from_nnx(NnxNormedHead, SHAPE, 3), "with batch norm|received features of shape"),
         (lambda: from_linen(Needy(), SHAPE, 3), "Needy: __call__ needs mask, must need the batch alone"),
         (lambda: from_linen(Linen(), SHAPE, 4), r"shape \(1, 3\) for one input, must return logits of shape \(1, 4\)"),
         (
@@ -394,14 +385,6 @@ def test_methods_take_a_network_of_ones_own(make, recipe):
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(result.variables))
 
 
-@pytest.mark.slow
-@KINDS
-def test_clients_together_equal_clients_in_turn(make):
-    model = make()
-    one, other = (run(model, strategy=strategy).variables for strategy in ("map", "vmap"))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4), one, other)
-
-
 @pytest.mark.parametrize(
     ("module", "message"),
     [
@@ -416,7 +399,3 @@ def test_a_bare_module_is_told_of_its_wrapper(module, message):
         run(module)
     with pytest.raises(ValueError, match=message):
         check_model(module)
-
-
-def test_the_face_has_both():
-    assert models.from_linen is from_linen and models.from_nnx is from_nnx

@@ -7,10 +7,10 @@ library.
 import jax
 import jax.numpy as jnp
 import numpy as np
-import onednn
 import pytest
 from jax import lax
 from jax.sharding import AxisType, PartitionSpec
+from models import onednn
 
 from fedjax_bal.models.convolution import of_name
 from fedjax_bal.models.forms import automatic

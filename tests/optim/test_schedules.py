@@ -70,12 +70,9 @@ def test_a_constant_schedule_is_none():
 
 def test_schedules_multiply():
     built = optimizer(
-        "sgd",
-        0.2,
-        decay=0.5,
-        schedule=schedule("step", every=2, factor=0.1),
+        "sgd", 0.2, decay=0.5, schedule=schedule("step", every=2, factor=0.1),
         step_schedule=schedule("exponential", factor=0.9),
-    )
+    )  # fmt: skip
     assert float(built.rate(3)) == pytest.approx(0.2 * 0.5**3 * 0.1)
     assert float(built.rate_at(3, 2)) == pytest.approx(0.2 * 0.5**3 * 0.1 * 0.9**2)
     steps = np.array([[0, 1], [3, 4]])

@@ -4,6 +4,7 @@ All that is NumPy here takes complex numbers too, so that derivatives come from 
 to the last digits, and owe nothing to automatic differentiation.
 """
 
+from dataclasses import replace
 from functools import cache
 
 import jax
@@ -43,7 +44,8 @@ def test_set():
 
 def simulation(recipe, **changes):
     """A simulation of them, in which nobody loses a row."""
-    settings = {"model": network(), "federation": federation(), "test": test_set(), "lone_rows": "keep"}
+    local = replace(float64.LOCAL, lone_rows="keep")
+    settings = {"model": network(), "federation": federation(), "test": test_set(), "local": local}
     return float64.simulation(recipe, **(settings | changes))
 
 

@@ -7,9 +7,10 @@ import jax
 import numpy as np
 import reference
 import toys
-from flat import build
 
+from fedjax_bal.engine.host import build
 from fedjax_bal.optim.optimizers import optimizer
+from fedjax_bal.options import Execution, LocalTraining, Participation
 from fedjax_bal.selection import Selector, bernoulli
 
 ROUNDS, SEED, N = 3, 3, len(toys.SIZES)
@@ -17,25 +18,25 @@ OPTIONS = reference.Options(rate=0.1, decay=0.9, batch_size=8, epochs=2)
 LENGTH = 24  # of the largest client, in whole batches
 
 
-def simulation(recipe, options=OPTIONS, **changes):
+CLIENTS = Participation(clients_per_round=6, availability=bernoulli(0.7), delivery=bernoulli(0.7))
+EXECUTION = Execution(strategy="map", devices=1)
+
+
+def local_training(options):
+    """The library's options of local training for those of the transcription."""
+    rule = {"momentum": options.momentum, "weight_decay": options.weight_decay, "decay": options.decay}
+    sgd = optimizer("sgd", options.rate, **rule)
+    return LocalTraining(epochs=options.epochs, batch_size=options.batch_size, optimizer=sgd)
+
+
+LOCAL = local_training(OPTIONS)
+
+
+def simulation(recipe, options=OPTIONS, *, model=None, federation=None, test=None, **changes):
     """A simulation of ragged clients, of which some are away and some don't deliver."""
-    local = {"momentum": options.momentum, "weight_decay": options.weight_decay, "decay": options.decay}
-    settings = {
-        "rounds": ROUNDS,
-        "rounds_per_dispatch": ROUNDS,
-        "local_epochs": options.epochs,
-        "batch_size": options.batch_size,
-        "local_optimizer": optimizer("sgd", options.rate, **local),
-        "availability": bernoulli(0.7),
-        "delivery": bernoulli(0.7),
-        "strategy": "map",
-        "devices": 1,
-    }
-    if "selector" not in changes:
-        settings["clients_per_round"] = 6
-    settings |= changes
-    model, federation = settings.pop("model", toys.network()), settings.pop("federation", toys.federation())
-    return build(recipe, model, federation, settings.pop("test", toys.test_set()), **settings)
+    settings = {"rounds": ROUNDS, "local": local_training(options), "participation": CLIENTS, "execution": EXECUTION}
+    data = (model or toys.network(), federation or toys.federation(), test or toys.test_set())
+    return build(recipe, *data, **(settings | changes))
 
 
 def run(sim):

@@ -1,5 +1,6 @@
 """CBFL's generator: its loss and steps against NumPy, what it learns, and in which rounds it is trained at all."""
 
+from dataclasses import replace
 from functools import cache, partial
 from types import SimpleNamespace
 
@@ -16,8 +17,7 @@ from fedjax_bal.engine.device.keys import purpose_key, training_key
 from fedjax_bal.engine.host import compiler_options, front_door, generated_images
 from fedjax_bal.parts import LocalGenerator, SharedGenerator, cbfl_generator, parts_with
 from fedjax_bal.parts.cbfl_generator import WarmUp
-from fedjax_bal.recipes import Recipe, cbfl, fedavg
-from fedjax_bal.selection import bernoulli
+from fedjax_bal.recipes import Recipe, cbfl
 from fedjax_bal.testing.draws import key_of
 from fedjax_bal.testing.variations import varied
 from fedjax_bal.testing.workbench import QUICKLY, ROUNDS, SEEDS, SILENT, Bench
@@ -169,7 +169,7 @@ def small(**options):
 
 
 def simulation(recipe, **changes):
-    return float64.simulation(recipe, **({"rounds_per_dispatch": 1} | changes))
+    return float64.simulation(recipe, execution=replace(float64.EXECUTION, rounds_per_dispatch=1), **changes)
 
 
 def words(key):
@@ -287,7 +287,7 @@ def test_who_teaches_between_trainings(kept, simplified):
 
 @pytest.mark.slow
 def test_there_is_nothing_to_see_before_the_first_training(simplified):
-    sim = simulation(small(warm_up=3, iterations=1), rounds=3, rounds_per_dispatch=1)
+    sim = simulation(small(warm_up=3, iterations=1), rounds=3)
     snapshot, seen = sim.init(0), []
     for _ in range(3):
         seen.append(generated_images(sim, snapshot) is None)
@@ -295,17 +295,6 @@ def test_there_is_nothing_to_see_before_the_first_training(simplified):
     assert seen == [True] * 3
     pixels = generated_images(sim, snapshot)
     assert pixels is not None and (pixels.dtype, len(pixels), pixels.ndim) == (np.uint8, toys.CLASSES, 5)
-
-
-@pytest.mark.slow
-def test_nothing_of_it_travels(simplified):
-    def bytes_of(recipe):
-        sim = simulation(recipe, rounds=1, availability=bernoulli(1.0), delivery=bernoulli(1.0))
-        record = sim.advance(float64.SEED, sim.init(float64.SEED)).records[-1]
-        return {name: value for name, value in record.items() if "bytes" in name or "traffic" in name}
-
-    plain = bytes_of(fedavg())
-    assert plain and bytes_of(small(warm_up=0, iterations=1)) == plain
 
 
 @pytest.mark.parametrize("kind", ["shared", "per_client"])

@@ -11,7 +11,7 @@ from parts import float64
 
 from fedjax_bal.data.batches import join
 from fedjax_bal.parts import Batches, CropAndFlip, Cutout, part, static
-from fedjax_bal.recipes import Recipe, crop_flip, fedavg
+from fedjax_bal.recipes import Recipe, fedavg
 from fedjax_bal.types import Batch
 
 MEAN, STD = np.array([0.25, 0.5], np.float32), np.array([0.5, 0.25], np.float32)
@@ -90,14 +90,6 @@ def test_a_hole_of_odd_width_is_no_narrower(side):
     assert holes.sum((1, 2, 3)).max() == 2 * side**2
 
 
-@pytest.mark.parametrize("added", [CropAndFlip(pad=2), Cutout(4)])
-def test_rows_that_another_part_has_added_stay_as_they_are(added):
-    originals, rows = images(6), jnp.arange(4)
-    own = Batch(jnp.asarray(originals[:4]), rows, rows, jnp.ones(4, bool))
-    changed = added.batch(jax.random.key(0), join(own, jnp.asarray(originals[4:]), jnp.arange(2)), CONTEXT)
-    np.testing.assert_array_equal(changed.images[4:], originals[4:])
-
-
 def test_rows_that_another_part_has_added_are_left_alone():
     originals, count = images(6), 4
     rows = jnp.arange(count)
@@ -105,6 +97,8 @@ def test_rows_that_another_part_has_added_are_left_alone():
     both = join(own, jnp.asarray(originals[count:]), jnp.arange(2))
     cropped = CropAndFlip(pad=2).batch(jax.random.key(0), both, CONTEXT)
     np.testing.assert_array_equal(cropped.images[count:], originals[count:])
+    holed = Cutout(4).batch(jax.random.key(0), both, CONTEXT)
+    np.testing.assert_array_equal(holed.images[count:], originals[count:])
     for image, pixels in zip(originals[:count], cropped.images[:count], strict=True):
         assert any(np.array_equal(pixels, window) for window in windows(image, 2).values())
         assert not np.array_equal(pixels, image)
@@ -155,11 +149,3 @@ def test_each_step_of_each_visit_has_a_key_of_its_own():
     sizes = [toys.SIZES[client] for _, cohort in float64.cohorts(sim) for client in cohort]
     steps = sum(float64.OPTIONS.epochs * -(-size // float64.OPTIONS.batch_size) for size in sizes)
     assert len(KEYS) == len(set(KEYS)) == steps > len(sizes)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"), [({"pad": -1}, "crop_flip: pad: received -1"), ({"flip": 1}, "crop_flip: flip: received 1")]
-)
-def test_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        crop_flip(**options)

@@ -1,6 +1,7 @@
 """DCGANs that clients lend each other: training against NumPy, the pool, and the law of who is asked."""
 
 import dataclasses
+from dataclasses import replace
 from functools import cache
 from types import SimpleNamespace
 
@@ -15,6 +16,7 @@ from fedjax_bal import models
 from fedjax_bal.data import augment, federate
 from fedjax_bal.experiments import setup
 from fedjax_bal.models.dcgan import build_dcgan
+from fedjax_bal.options import Participation
 from fedjax_bal.parts import Fakes, SharedDcgans, dcgan
 from fedjax_bal.parts.adversarial import discriminator_loss, generator_loss, noise, train_dcgan
 from fedjax_bal.parts.dcgan import POOL, borrow_images, lending_law
@@ -265,8 +267,8 @@ def records(recipe, **changes):
     """Three rounds of clients with 10, 3, 0 and 17 rows, one of which is a batch of its own and taken out."""
     plain = federation()
     settings = {"model": models.build("tiny_bn", 3, (4, 4, 1)), "federation": plain} | changes
-    settings |= {"test": (plain.images, plain.labels), "availability": None, "delivery": None}
-    sim = float64.simulation(recipe, clients_per_round=3, rounds=3, rounds_per_dispatch=1, **settings)
+    settings |= {"test": (plain.images, plain.labels), "participation": Participation(clients_per_round=3)}
+    sim = float64.simulation(recipe, execution=replace(float64.EXECUTION, rounds_per_dispatch=1), **settings)
     snapshot, found = sim.init(SEED), []
     while snapshot.round < 3:
         advance = sim.advance(SEED, snapshot)
@@ -327,18 +329,3 @@ def test_what_cannot_be_is_refused(monkeypatch):
     monkeypatch.setattr(dcgan, "available_bytes", lambda: (2 * 36 + 15) * 16 - 1)
     with pytest.raises(ValueError, match="pool: 15 images take 2.4e-07 GB.*are free: ask for a smaller pool"):
         few.prepare_federation(plain)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"generator": "gan"}, "cbfl: generator: received 'gan'; allowed: shared, per_client, gaussian, dcgan"),
-        ({"dcgan_iterations": -1}, "cbfl: dcgan_iterations: received -1, must be an integer of at least 0"),
-        ({"dcgan_pool": 0}, "cbfl: dcgan_pool: received 0, must be an integer of at least 1"),
-        ({"dcgan_seed": 0.5}, "cbfl: dcgan_seed: received 0.5, must be an integer from 0 to 4294967295"),
-        ({"dcgan_seed": 2**32}, "cbfl: dcgan_seed: received 4294967296, must be an integer from 0 to 4294967295"),
-    ],
-)
-def test_options_out_of_range_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        cbfl(**options)

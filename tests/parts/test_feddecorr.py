@@ -1,6 +1,5 @@
 """FedDecorr: against its transcription, by hand."""
 
-import jax
 import numpy as np
 import pytest
 from parts import hand
@@ -9,11 +8,7 @@ from fedjax_bal.parts import Decorrelation
 from fedjax_bal.recipes import feddecorr
 from fedjax_bal.types import Batch
 
-
-@pytest.fixture(autouse=True)
-def double():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("double")
 
 
 FEATURES = hand.draw(hand.ROWS, hand.FEATURES)

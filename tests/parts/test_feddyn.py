@@ -2,22 +2,19 @@
 
 import dataclasses
 
-import jax
 import numpy as np
 import pytest
 import toys
 from parts import float64
 
+from fedjax_bal.options import Participation
 from fedjax_bal.recipes import combine, local, median, scaffold
 from fedjax_bal.recipes.drift import feddyn, fednova
 
 OPTIONS = dataclasses.replace(float64.OPTIONS, momentum=0.5, weight_decay=0.01)
 
 
-@pytest.fixture(autouse=True)
-def double():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("double")
 
 
 def clipped(grad, limit):
@@ -69,7 +66,7 @@ def test_feddyn_equals_its_transcription(name):
 
 @pytest.mark.slow
 def test_without_penalty_the_first_full_round_goes_twice_as_far_as_the_mean():
-    full = {"availability": None, "delivery": None, "rounds": 1, "rounds_per_dispatch": 1, "clients_per_round": 10}
+    full = {"rounds": 1, "participation": Participation()}
     sim = float64.simulation(feddyn(alpha=0.0, clip=None), **full)
     start = float64.initial(sim)
     uniform = float64.run(float64.simulation(scaffold(), **full)).variables.params  # begins as an unweighted mean

@@ -13,11 +13,7 @@ from fedjax_bal.parts.fedic import TeacherState
 from fedjax_bal.recipes import fedic
 from fedjax_bal.types import Aggregate, ServerContext, Variables
 
-
-@pytest.fixture(autouse=True)
-def double():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("double")
 
 
 ROWS, RATE, STEPS, SHARE, HEAT = 40, 0.02, 4, 0.3, 1.7

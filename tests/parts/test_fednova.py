@@ -11,6 +11,7 @@ import toys
 from parts import float64
 
 from fedjax_bal.optim.optimizers import optimizer
+from fedjax_bal.options import LocalTraining, Participation
 from fedjax_bal.parts import Weigh, part
 from fedjax_bal.parts.fednova import NormalisedAveraging, accumulated_steps, momentum_steps
 from fedjax_bal.recipes import Recipe, combine, fedavg, fedprox, median, scaffold
@@ -20,10 +21,7 @@ from fedjax_bal.types import Cohort, Outputs, Variables
 MOMENTUM = dataclasses.replace(float64.OPTIONS, momentum=0.9, weight_decay=0.01)
 
 
-@pytest.fixture(autouse=True)
-def double():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("double")
 
 
 @part
@@ -100,7 +98,7 @@ def test_fednova_equals_its_transcription(name):
 @pytest.mark.slow
 def test_along_a_chain_every_visit_begins_without_momentum():
     chains = [(4, 7), (1, 2), (9, 0)]
-    always = {"availability": None, "delivery": None, "selector": float64.chains(*chains)}
+    always = {"participation": Participation(selector=float64.chains(*chains))}
     sim = float64.simulation(fednova(mu=0.5), MOMENTUM, **always)
     rounds = [(number, chains) for number in range(float64.ROUNDS)]
     want = transcription(float64.initial(sim), rounds, MOMENTUM, mu=0.5)
@@ -157,7 +155,7 @@ def test_batch_statistics_are_averaged_as_in_fedavg():
 
     init = lambda key: plain.init(key)._replace(stats={"mean": jnp.zeros(())})
     network = plain._replace(init=init, apply=apply)
-    options = {"model": network, "rounds": 1, "rounds_per_dispatch": 1}
+    options = {"model": network, "rounds": 1}
     nova, average = (float64.run(float64.simulation(r, MOMENTUM, **options)).variables for r in (fednova(), fedavg()))
     float64.assert_equal(nova.stats, average.stats, 1e-12)
     assert toys.largest_difference(nova.params, average.params) > 1e-3
@@ -176,17 +174,8 @@ REFUSED = {
 def test_what_it_could_not_normalise_is_refused(name):
     recipe, local, message = REFUSED[name]
     with pytest.raises(ValueError, match=message):
-        float64.simulation(recipe, local_optimizer=local)
+        float64.simulation(recipe, local=LocalTraining(optimizer=local))
 
 
 def test_it_goes_with_control_variates():
     float64.simulation(combine(fednova(), scaffold()))
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [({"mu": -1}, "fednova: mu: received -1"), ({"server_momentum": 1.0}, "fednova: server_momentum: received 1.0")],
-)
-def test_a_wrong_hyperparameter_is_named(values, message):
-    with pytest.raises(ValueError, match=message):
-        fednova(**values)

@@ -18,10 +18,7 @@ from fedjax_bal.recipes import balanced_softmax, combine, creff, ditto, fedloge,
 SEED, C, F = float64.SEED, toys.CLASSES, toys.FEATURES
 
 
-@pytest.fixture(autouse=True)
-def double():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("double")
 
 
 def as_numpy(tree):
@@ -80,10 +77,7 @@ def fedrod_visit(model, head, client, number):
         personal = (softmax(logits + features @ head["kernel"] + head["bias"]) - wanted) / len(rows)
         error = (softmax(logits + prior) - wanted) / len(rows)
         into = (error @ model["kernel"].T) * (1 - features**2)
-        head = {
-            "kernel": head["kernel"] - rate * features.T @ personal,
-            "bias": head["bias"] - rate * personal.sum(0),
-        }
+        head = {"kernel": head["kernel"] - rate * features.T @ personal, "bias": head["bias"] - rate * personal.sum(0)}
         model = {
             "body": model["body"] - rate * images.T @ into,
             "kernel": model["kernel"] - rate * features.T @ error,
@@ -106,8 +100,6 @@ def test_models_without_a_fitting_classifier_are_refused():
     squared = network()._replace(name="squared", head=lambda params, features: features @ params["head"]["kernel"] ** 2)
     with pytest.raises(ValueError, match="fedrod: received the model squared, whose classifier isn't linear"):
         fedrod().parts[1].bind(squared)
-    with pytest.raises(ValueError, match="received parameters .*, must have the classifier's under 'head'"):
-        float64.simulation(fedrod())
 
 
 def test_what_means_nothing_together_is_refused():

@@ -1,5 +1,6 @@
 """FL-CIR: against its transcription, its probe, its aggregation, and what is refused."""
 
+from dataclasses import replace
 from functools import cache
 
 import chex
@@ -12,6 +13,7 @@ import toys
 from parts import float64
 from parts.float64 import SEED, N, assert_equal, difference, mean, plus, train
 
+from fedjax_bal.options import Execution, Participation
 from fedjax_bal.parts import CompositionProbe, Probe, Report, Step, part
 from fedjax_bal.recipes import Recipe, fedavg, flcir
 from fedjax_bal.runs import checkpoint
@@ -22,10 +24,7 @@ PER_CLASS, COHORT, ROUNDS = 3, 4, 6
 ALPHA, RHO = 0.3, 0.8
 
 
-@pytest.fixture(autouse=True)
-def double():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("double")
 
 
 @cache
@@ -43,8 +42,11 @@ def federation():
     )
 
 
+CLIENTS = replace(float64.CLIENTS, clients_per_round=COHORT)
+
+
 def simulation(recipe, **changes):
-    settings = {"federation": federation(), "rounds": ROUNDS, "rounds_per_dispatch": 1, "clients_per_round": COHORT}
+    settings = {"federation": federation(), "rounds": ROUNDS, "participation": CLIENTS}
     return float64.simulation(recipe, **(settings | changes))
 
 
@@ -162,7 +164,7 @@ def test_the_probe_sees_the_gradients_of_each_class(scope):
 
 @pytest.mark.slow
 def test_a_cohort_of_everybody_is_not_damped():
-    everybody = {"clients_per_round": N, "availability": bernoulli(1.0), "delivery": bernoulli(1.0), "rounds": 1}
+    everybody = {"participation": Participation(), "rounds": 1}
     states = [
         float64.run(simulation(flcir("random", aggregation=how), **everybody)) for how in ("all_clients", "selected")
     ]
@@ -171,11 +173,11 @@ def test_a_cohort_of_everybody_is_not_damped():
 
 def test_a_rival_without_compositions_is_refused():
     with pytest.raises(ValueError, match="learns from 'composition', which no part of the recipe fedavg"):
-        simulation(fedavg(), selector=Choice("cucb"))
+        simulation(fedavg(), participation=replace(CLIENTS, selector=Choice("cucb")))
     with pytest.raises(ValueError, match="chooses clients itself"):
-        simulation(flcir(), selector=float64.chains([0], [1]), clients_per_round=None)
+        simulation(flcir(), participation=Participation(selector=float64.chains([0], [1])))
     with pytest.raises(ValueError, match="set it to 1"):
-        simulation(flcir(), rounds_per_dispatch=2)
+        simulation(flcir(), execution=Execution(rounds_per_dispatch=2))
 
 
 def test_unbalanced_rows_are_refused():
@@ -205,7 +207,8 @@ def test_probes_losses_and_reports_are_those_of_the_clients_that_deliver():
         closed_loop=True, update=lambda state, plan, probes: seen.append((plan, probes)) or state
     )
     recipe = Recipe("losses", (Losses(),))
-    sim = simulation(recipe, selector=selector, clients_per_round=None, rounds=1, delivery=bernoulli(0.6))
+    some = replace(CLIENTS, clients_per_round=None, selector=selector, delivery=bernoulli(0.6))
+    sim = simulation(recipe, rounds=1, participation=some)
     end = sim.advance(SEED, sim.init(SEED)).snapshot.state.variables.params
     plan, probes = seen[0]
     assert 0 < plan.delivered.sum() < 4
@@ -229,7 +232,7 @@ def test_probes_losses_and_reports_are_those_of_the_clients_that_deliver():
 
 @pytest.mark.slow
 def test_epochs_of_at_most_so_many_batches_see_only_the_first_ones():
-    sim = float64.simulation(fedavg(), batches_per_epoch=1)
+    sim = float64.simulation(fedavg(), local=replace(float64.LOCAL, batches_per_epoch=1))
     weights = float64.initial(sim)
 
     def first_of_each_epoch(client, number):

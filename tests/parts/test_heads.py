@@ -1,6 +1,7 @@
 """FedBABU and FedAvg-FT: a classifier that clients never train, and one that the server fine-tunes."""
 
 import dataclasses
+from dataclasses import replace
 from functools import cache
 from types import SimpleNamespace
 
@@ -10,12 +11,13 @@ import numpy as np
 import pytest
 import reference
 import toys
-from flat import build
+from parts import float64
 
 from fedjax_bal.engine.device.keys import purpose_key
 from fedjax_bal.optim.optimizers import optimizer
 from fedjax_bal.options import Participation
 from fedjax_bal.parts import EqualWeights, RefinedHead
+from fedjax_bal.recipes import RECIPES
 from fedjax_bal.recipes.averaging import fedavg
 from fedjax_bal.recipes.drift import scaffold
 from fedjax_bal.recipes.heads import fedavg_ft, fedbabu
@@ -34,10 +36,7 @@ def test_updates_that_count_weigh_the_same():
     assert EqualWeights().weigh(cohort.sizes / 4, cohort, None).tolist() == [0.25, 0.0, 0.25]
 
 
-@pytest.fixture(autouse=True)
-def x64():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("double")
 
 
 @cache
@@ -71,22 +70,10 @@ def federation():
     return plain._replace(auxiliary={"balanced": spare[::-1]})
 
 
-def simulation(recipe, model=None, data=None, **changes):
-    sgd = optimizer(
-        "sgd", OPTIONS.rate, momentum=OPTIONS.momentum, weight_decay=OPTIONS.weight_decay, decay=OPTIONS.decay
-    )
-    options = {
-        "rounds": ROUNDS,
-        "rounds_per_dispatch": ROUNDS,
-        "clients_per_round": 6,
-        "local_epochs": OPTIONS.epochs,
-        "batch_size": OPTIONS.batch_size,
-        "local_optimizer": sgd,
-        "availability": bernoulli(0.8),
-        "delivery": bernoulli(0.8),
-        "devices": 1,
-    }
-    return build(recipe, model or network(), data or federation(), toys.test_set(), **(options | changes))
+def simulation(recipe, model=None, data=None, local=None):
+    clients = Participation(clients_per_round=6, availability=bernoulli(0.8), delivery=bernoulli(0.8))
+    given = {"local": local or float64.local_training(OPTIONS), "participation": clients}
+    return float64.simulation(recipe, model=model or network(), federation=data or federation(), **given)
 
 
 @cache
@@ -207,7 +194,7 @@ def test_a_frozen_classifier_stays_so_under_control_variates_and_decaying_optimi
     adamw = optimizer("adamw", 0.1, weight_decay=0.3)
     sgd = optimizer("sgd", 0.1, weight_decay=0.3)
     for recipe, local in ((fedbabu(), adamw), (combine(scaffold(), fedbabu()), sgd)):
-        start, state, _ = run(simulation(recipe, local_optimizer=local))
+        start, state, _ = run(simulation(recipe, local=replace(float64.local_training(OPTIONS), optimizer=local)))
         assert toys.largest_difference(state.variables.params["head"], start["head"]) == 0
         assert toys.largest_difference(state.variables.params["body"], start["body"]) > 1e-3
 
@@ -263,25 +250,9 @@ def test_a_federation_without_rows_for_it_is_refused(recipe):
             simulation(recipe, data=data)
 
 
-@pytest.mark.parametrize("recipe", [fedbabu(), fedavg_ft()], ids=["fedbabu", "fedavg_ft"])
-def test_a_model_without_a_named_classifier_is_refused(recipe):
-    sim = simulation(recipe, model=toys.network())
+@pytest.mark.parametrize("name", ["ccvr", "creff", "fedavg_ft", "fedbabu", "fedgrab", "fedloge", "fedrod"])
+def test_a_model_without_a_named_classifier_is_refused(name):
     with pytest.raises(
         ValueError, match=r"received parameters \['w1', 'w2'\], must have the classifier's under 'head'"
     ):
-        sim.compile()
-
-
-BAD = [
-    (fedbabu, {"fine_tune_epochs": -1}, "fedbabu: fine_tune_epochs: received -1"),
-    (fedbabu, {"fine_tune_momentum": 1.0}, "fedbabu: fine_tune_momentum: received 1"),
-    (fedavg_ft, {"epochs": 0}, "fedavg_ft: epochs: received 0"),
-    (fedavg_ft, {"batch_size": 2.5}, "fedavg_ft: batch_size: received 2.5"),
-    (fedavg_ft, {"learning_rate": float("nan")}, "fedavg_ft: learning_rate: received nan"),
-]
-
-
-@pytest.mark.parametrize(("recipe", "values", "message"), BAD, ids=[message for _, _, message in BAD])
-def test_values_out_of_range_are_refused(recipe, values, message):
-    with pytest.raises(ValueError, match=message):
-        recipe(**values)
+        simulation(RECIPES[name](), model=toys.network()).compile()

@@ -11,14 +11,11 @@ from parts import float64
 
 from fedjax_bal.engine.device.drawing import weighted
 from fedjax_bal.engine.device.keys import purpose_key, training_key
+from fedjax_bal.options import LocalTraining
 from fedjax_bal.recipes import Recipe
 from fedjax_bal.recipes.sampling import iwds
 
-
-@pytest.fixture(autouse=True)
-def double():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("double")
 
 
 def sample_weights(counts, beta):
@@ -68,7 +65,7 @@ def test_uniform_weights_are_no_weights():
 
 def test_it_needs_replacement():
     with pytest.raises(ValueError, match="received 'epochs'"):
-        float64.simulation(iwds(), drawing="epochs")
+        float64.simulation(iwds(), local=LocalTraining(drawing="epochs"))
 
 
 BAD = [

@@ -11,17 +11,18 @@ import pytest
 import quick
 import reference
 import toys
-from flat import build
+from parts import float64
+from parts.test_heads import network
 
 from fedjax_bal import models
 from fedjax_bal.models.projection import with_projection
-from fedjax_bal.optim.optimizers import optimizer
+from fedjax_bal.options import Participation
 from fedjax_bal.parts.moon import LastModel, ModelContrast
 from fedjax_bal.recipes.averaging import fedavg
 from fedjax_bal.recipes.drift import moon
 from fedjax_bal.recipes.recipe import Recipe
 from fedjax_bal.selection import bernoulli
-from fedjax_bal.types import Batch, Model, Outputs, Variables
+from fedjax_bal.types import Batch, Outputs, Variables
 
 ROUNDS, SEED, WIDTH = 3, 3, 3
 MU, TEMPERATURE = 0.7, 0.4
@@ -29,48 +30,13 @@ OPTIONS = reference.Options(rate=0.2, decay=0.9, momentum=0.5, weight_decay=0.01
 FORMS = ("head", "side", "none")
 
 
-@pytest.fixture(autouse=True)
-def x64():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("double")
 
 
-@cache
-def network():
-    """tanh(x W) K + b, the classifier under its usual name."""
-
-    def init(key):
-        first, second, third = jax.random.split(key, 3)
-        head = {
-            "kernel": jax.random.normal(second, (toys.FEATURES, toys.CLASSES)) * 0.4,
-            "bias": jax.random.normal(third, (toys.CLASSES,)) * 0.4,
-        }
-        return Variables({"body": jax.random.normal(first, (toys.WIDTH, toys.FEATURES)) * 0.4, "head": head}, {})
-
-    def classify(params, features):
-        return features @ params["head"]["kernel"] + params["head"]["bias"]
-
-    def apply(variables, images, *, train, key=None, real=None):
-        features = jnp.tanh(images.reshape(images.shape[0], -1) @ variables.params["body"])
-        return Outputs(classify(variables.params, features), features), variables
-
-    return Model(init, apply, classify, "headed", toys.CLASSES, (1, toys.WIDTH, 1))
-
-
-def simulation(recipe, model=None, **changes):
-    sgd = optimizer("sgd", OPTIONS.rate, momentum=0.5, weight_decay=OPTIONS.weight_decay, decay=OPTIONS.decay)
-    options = {
-        "rounds": ROUNDS,
-        "rounds_per_dispatch": ROUNDS,
-        "clients_per_round": 6,
-        "local_epochs": OPTIONS.epochs,
-        "batch_size": OPTIONS.batch_size,
-        "local_optimizer": sgd,
-        "availability": bernoulli(0.8),
-        "delivery": bernoulli(0.8),
-        "devices": 1,
-    }
-    return build(recipe, model or network(), toys.federation(), toys.test_set(), **(options | changes))
+def simulation(recipe, model=None):
+    clients = Participation(clients_per_round=6, availability=bernoulli(0.8), delivery=bernoulli(0.8))
+    local = dataclasses.replace(OPTIONS, momentum=0.5)
+    return float64.simulation(recipe, local, model=model or network(), participation=clients)
 
 
 @cache
@@ -269,10 +235,7 @@ def test_batch_statistics_are_remembered_and_used():
         got = part.loss(outputs, batch, {}, context(memory.variables, memory.there, start, model))
         z, s, p = (
             np.asarray(x, np.float64)
-            for x in (
-                outputs.projection,
-                *(model.apply(v, images, train=False)[0].projection for v in (start, after)),
-            )
+            for x in (outputs.projection, *(model.apply(v, images, train=False)[0].projection for v in (start, after)))
         )
         difference = (cosine_and_slope(z, p)[0] - cosine_and_slope(z, s)[0]) / 0.5
         assert float(got) == pytest.approx(np.log1p(np.exp(difference)).mean(), rel=1e-5)

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 import reference
 import toys
-from flat import build
 from parts import faking, float64
 
 from fedjax_bal import models, recipes
 from fedjax_bal.engine.device.personal import PERSONAL
+from fedjax_bal.engine.host import build
 from fedjax_bal.engine.host.fine_tuning import FineTuner
+from fedjax_bal.options import Execution, LocalTraining, Participation
 from fedjax_bal.parts import Personal, part
 from fedjax_bal.recipes import Recipe
 from fedjax_bal.types import ClientTests, Model, Outputs, Variables
@@ -23,10 +24,7 @@ RATE, N = float64.OPTIONS.rate, float64.N
 HEAD, BODY = ".params['head']", ".params['body']"
 
 
-@pytest.fixture(autouse=True)
-def double():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("double")
 
 
 @cache
@@ -109,7 +107,8 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_recipe_equals_its_transcription(name, strategy):
     recipe, shared, how = CASES[name]
-    sim = simulation(recipe, **({} if strategy == "map" else {"strategy": "vmap", "devices": 2, "chunk": 2}))
+    lanes = Execution(strategy="vmap", devices=2, chunk=2)
+    sim = simulation(recipe, execution=float64.EXECUTION if strategy == "map" else lanes)
     state, (model, own) = float64.run(sim), transcribed(sim, shared, **how)
     float64.assert_equal(state.variables.params, model)
     for leaf, kept in state.memory[PERSONAL].items():
@@ -174,13 +173,15 @@ def test_fedbn_keeps_normalisation_layers_and_their_statistics(make_bn):
 def make_bn():
     model = models.build("tiny_bn", toys.CLASSES, faking.SHAPE)
     with jax.enable_x64(False):
-        yield lambda recipe: build(recipe, model, faking.federation(), faking.test_set(), rounds=2, batch_size=4)
+        yield lambda recipe: build(
+            recipe, model, faking.federation(), faking.test_set(), rounds=2, local=LocalTraining(batch_size=4)
+        )
 
 
 @pytest.mark.slow
 def test_clients_of_a_chain_hand_on_only_what_they_share():
     chained, alone = (
-        float64.run(simulation(recipes.local(), selector=selector, delivery=None, availability=None, rounds=2))
+        float64.run(simulation(recipes.local(), participation=Participation(selector=selector), rounds=2))
         for selector in (float64.chains([0, 4], [2, 7]), float64.chains([0], [2], [4], [7]))
     )
     for leaf, kept in alone.memory[PERSONAL].items():
@@ -205,7 +206,11 @@ class Vague(Personal):
 REFUSED = [
     (Recipe("vague", (Vague(),)), {}, r"Vague.personal: received .*, must be True or False for each leaf or branch"),
     (recipes.combine(recipes.scaffold(), recipes.fedper()), {}, "scaffold: received OwnHead, whose leaves stay"),
-    (recipes.fedper(), {"client_memory": "host"}, "client_memory: received host, .*set it to device or auto"),
+    (
+        recipes.fedper(),
+        {"execution": Execution(client_memory="host")},
+        "client_memory: received host, .*set it to device or auto",
+    ),
     (recipes.fedbn(), {}, "fedbn: received the model two, none of whose layers has 'norm' in its name"),
 ]
 

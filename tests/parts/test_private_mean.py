@@ -57,11 +57,7 @@ def run(recipe, model="mlp", **settings):
 @pytest.mark.parametrize(
     ("with_", "model", "message"),
     [
-        (
-            recipes.scaffold(),
-            "mlp",
-            "dp: received ControlVariates, by which the server sees updates, reports",
-        ),
+        (recipes.scaffold(), "mlp", "dp: received ControlVariates, by which the server sees updates, reports"),
         (recipes.fedexp(), "mlp", "dp: received Extrapolation, by which"),
         (recipes.climb(), "mlp", "dp: received DualWeights, by which"),
         (recipes.fedavg(), "tiny_bn", "dp: received the model tiny_bn, whose batch statistics"),

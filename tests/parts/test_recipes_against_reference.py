@@ -6,19 +6,16 @@ import pytest
 import quick
 import reference
 import toys
-from flat import build
+from parts import float64
 
 from fedjax_bal import recipes
-from fedjax_bal.optim.optimizers import optimizer
+from fedjax_bal.options import Execution, Participation
 from fedjax_bal.selection import bernoulli
 
 ROUNDS, SEED = 4, 3
 
 
-@pytest.fixture(autouse=True)
-def _x64():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("double")
 
 
 TRANSFER = {"mu": 0.7, "epsilon": 0.05, "scale": 0.8}
@@ -45,27 +42,7 @@ CASES = {
 }
 
 
-def simulation(recipe, options):
-    return build(
-        recipe,
-        toys.network(),
-        toys.federation(),
-        toys.test_set(),
-        rounds=ROUNDS,
-        clients_per_round=5,
-        local_epochs=options.epochs,
-        batch_size=options.batch_size,
-        local_optimizer=optimizer(
-            "sgd",
-            options.rate,
-            momentum=options.momentum,
-            weight_decay=options.weight_decay,
-            decay=options.decay,
-        ),
-        availability=bernoulli(0.7),
-        delivery=bernoulli(0.8),
-        rounds_per_dispatch=2,
-    )
+CLIENTS = Participation(clients_per_round=5, availability=bernoulli(0.7), delivery=bernoulli(0.8))
 
 
 @pytest.mark.parametrize(
@@ -74,7 +51,9 @@ def simulation(recipe, options):
 def test_recipe_equals_transcription(name):
     recipe, changes = CASES[name]
     options = reference.Options(**changes)
-    sim = simulation(recipe, options)
+    sim = float64.simulation(
+        recipe, options, rounds=ROUNDS, participation=CLIENTS, execution=Execution(rounds_per_dispatch=2)
+    )
     snapshot = sim.init(SEED)
     weights = {k: np.asarray(v, float) for k, v in snapshot.state.variables.params.items()}
     zeros = {k: np.zeros_like(v) for k, v in weights.items()}

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import toys
 from parts import float64
+from parts.test_fedrod import as_numpy, flat_images
 from parts.test_heads import network
 from reference import softmax
 
@@ -18,23 +19,12 @@ from fedjax_bal.recipes import ccvr, creff, fedavg
 SEED, C, F = float64.SEED, toys.CLASSES, toys.FEATURES
 
 
-@pytest.fixture(autouse=True)
-def double():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("double")
 
 
 @pytest.fixture
 def rng():
     return np.random.default_rng(5)
-
-
-def as_numpy(tree):
-    return jax.tree.map(np.asarray, jax.device_get(tree))
-
-
-def flat_images():
-    return toys.federation().images.reshape(len(toys.federation().images), -1).astype(float)
 
 
 def one_hot(labels):
@@ -100,7 +90,7 @@ def test_virtual_features_follow_their_gaussians(rng):
 @pytest.mark.slow
 def test_a_closing_round_of_ccvr():
     options = {"per_class": 6, "epochs": 3, "batch_size": 7, "learning_rate": 0.4}
-    sim = float64.simulation(ccvr(**options), model=network(), rounds=1, rounds_per_dispatch=1)
+    sim = float64.simulation(ccvr(**options), model=network(), rounds=1)
     done = sim.advance(SEED, sim.init(SEED))
     params, data = as_numpy(done.snapshot.state.variables.params), toys.federation()
     features = np.tanh(flat_images() @ params["body"])
@@ -175,7 +165,7 @@ def test_features_are_matched_by_their_gradients(rng):
 @pytest.mark.slow
 def test_a_round_of_creff():
     recipe = creff(per_class=3, match_steps=2, epochs=2, batch_size=5, learning_rate=0.3)
-    sim = float64.simulation(recipe, model=network(), rounds=1, rounds_per_dispatch=1)
+    sim = float64.simulation(recipe, model=network(), rounds=1)
     start, state, data = as_numpy(sim.init(SEED).state), float64.run(sim), toys.federation()
     other = as_numpy(sim.init(SEED + 1).state).server["FeatureMatching"].features
     ((_, cohort),) = float64.cohorts(sim)
@@ -196,14 +186,8 @@ def test_a_round_of_creff():
     fresh = as_numpy(network().init(begin).params["head"])
     retrained = numpy_retrained(fresh, features, np.ones(C), order, 2, 5, 0.3)
     assert all(np.allclose(after.head[k], retrained[k], atol=1e-6) for k in retrained)
-    plain = float64.run(float64.simulation(fedavg(), model=network(), rounds=1, rounds_per_dispatch=1))
+    plain = float64.run(float64.simulation(fedavg(), model=network(), rounds=1))
     assert toys.largest_difference(plain.variables, state.variables) < 1e-12
-
-
-@pytest.mark.parametrize("recipe", [creff, ccvr])
-def test_models_without_a_named_classifier_are_refused(recipe):
-    with pytest.raises(ValueError, match="received parameters .*, must have the classifier's under 'head'"):
-        float64.simulation(recipe())
 
 
 @pytest.mark.parametrize("recipe", [creff, ccvr])

@@ -9,21 +9,16 @@ import optax
 import pytest
 import reference
 import toys
-from flat import check_recipe
 from parts import float64
 
 from fedjax_bal import recipes
 from fedjax_bal.data import over_rows
+from fedjax_bal.options import Execution
 from fedjax_bal.parts import Closing, Criterion, Gradient, Memory, Shift, Step, Steps, part
 from fedjax_bal.recipes import Recipe
+from fedjax_bal.testing import check_recipe
 
 SEED = float64.SEED
-
-
-@pytest.fixture
-def double():
-    with jax.enable_x64(True):
-        yield
 
 
 @part
@@ -120,7 +115,7 @@ CASES = {
     "shift": (Sam(), sam),
     "shift without gradient": (Ahead(), ahead),
 }
-LANES = {"strategy": "vmap", "devices": 2, "chunk": 2}
+LANES = {"execution": Execution(strategy="vmap", devices=2, chunk=2)}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -182,7 +177,7 @@ class Closest(Closing):
 
 @pytest.mark.parametrize("layout", [{}, pytest.param(LANES, marks=pytest.mark.slow)], ids=["one device", "two devices"])
 def test_a_closing_round_hears_every_client_once(layout):
-    sim = float64.simulation(Recipe("closest", (Closest(),)), rounds=1, rounds_per_dispatch=1, **layout)
+    sim = float64.simulation(Recipe("closest", (Closest(),)), rounds=1, **layout)
     done = sim.advance(SEED, sim.init(SEED))
     params, data = jax.device_get(done.snapshot.state.variables.params), toys.federation()
     features = np.tanh(data.images.reshape(len(data.images), -1) @ params["w1"])
@@ -191,7 +186,7 @@ def test_a_closing_round_hears_every_client_once(layout):
     wanted = np.zeros((toys.CLASSES, toys.CLASSES), int)
     np.add.at(wanted, (data.labels, (features @ means.T).argmax(1)), 1)
     assert done.confusion.tolist() == wanted.tolist()
-    alone = float64.simulation(recipes.fedavg(), rounds=1, rounds_per_dispatch=1)
+    alone = float64.simulation(recipes.fedavg(), rounds=1)
     plain = alone.advance(SEED, alone.init(SEED))
     assert plain.confusion.tolist() != wanted.tolist()
     assert toys.largest_difference(plain.snapshot.state.variables, done.snapshot.state.variables) < 1e-6

@@ -1,7 +1,7 @@
 """What two papers' code calls SCAFFOLD, against a transcription of that code in NumPy."""
 
 import dataclasses
-from functools import cache
+from functools import cache, partial
 from types import SimpleNamespace
 
 import jax
@@ -11,10 +11,10 @@ import pytest
 import quick
 import reference
 import toys
-from flat import build
+from parts import float64
 
 from fedjax_bal.optim.optimizers import optimizer
-from fedjax_bal.options import Participation
+from fedjax_bal.options import LocalTraining, Participation
 from fedjax_bal.parts.scaffold import LateControlVariates
 from fedjax_bal.recipes.drift import scaffold
 from fedjax_bal.recipes.recipe import combine
@@ -25,26 +25,11 @@ ROUNDS, SEED, CLIENTS = 3, 3, len(toys.SIZES)
 OPTIONS = reference.Options(rate=0.1, decay=0.9, momentum=0.5, weight_decay=0.01)
 
 
-@pytest.fixture(autouse=True)
-def x64():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("double")
 
 
-def simulation(recipe, momentum=OPTIONS.momentum, **changes):
-    sgd = optimizer("sgd", OPTIONS.rate, momentum=momentum, weight_decay=OPTIONS.weight_decay, decay=OPTIONS.decay)
-    options = {
-        "rounds": ROUNDS,
-        "rounds_per_dispatch": ROUNDS,
-        "clients_per_round": 5,
-        "local_epochs": OPTIONS.epochs,
-        "batch_size": OPTIONS.batch_size,
-        "local_optimizer": sgd,
-        "availability": bernoulli(0.7),
-        "delivery": bernoulli(0.8),
-        "devices": 1,
-    }
-    return build(recipe, toys.network(), toys.federation(), toys.test_set(), **(options | changes))
+SOME = Participation(clients_per_round=5, availability=bernoulli(0.7), delivery=bernoulli(0.8))
+simulation = partial(float64.simulation, options=OPTIONS, participation=SOME)
 
 
 @cache
@@ -141,8 +126,8 @@ def test_clipping_where_it_bites_equals_the_transcribed_code():
 
 @pytest.mark.slow
 def test_a_first_round_without_momentum_has_the_papers_controls_but_for_the_servers_factor():
-    options = {"rounds": 1, "rounds_per_dispatch": 1, "momentum": 0.0}
-    sims = [simulation(recipe, **options) for recipe in (scaffold(variant="cbfl_code"), scaffold())]
+    plain = dataclasses.replace(OPTIONS, momentum=0.0)
+    sims = [simulation(recipe, options=plain, rounds=1) for recipe in (scaffold(variant="cbfl_code"), scaffold())]
     ours, paper = map(finished, sims)
     assert toys.largest_difference(ours.memory, paper.memory) < 1e-14
     arrived = int(sims[0].plan(SEED, 0, ())[0].delivered.sum())
@@ -180,7 +165,7 @@ def test_what_does_not_fit_is_refused():
         combine(scaffold(), scaffold(variant="cbfl_code"))
     for bad, message in ((optimizer("adam", 0.1), "plain SGD"), (nesterov(), "nesterov")):
         with pytest.raises(ValueError, match=message):
-            simulation(scaffold(variant="rebafl_code"), local_optimizer=bad)
+            simulation(scaffold(variant="rebafl_code"), local=LocalTraining(optimizer=bad))
 
 
 def nesterov():

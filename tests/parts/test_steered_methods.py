@@ -25,11 +25,7 @@ from fedjax_bal.recipes import (
 )
 from fedjax_bal.types import Aggregate, Cohort, ServerContext, Variables
 
-
-@pytest.fixture(autouse=True)
-def double():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("double")
 
 
 LOGITS = hand.draw(hand.ROWS, hand.CLASSES)
@@ -127,8 +123,6 @@ def test_fedgrab_equals_its_transcription():
 def test_other_logits_than_those_that_controllers_watch_are_refused():
     with pytest.raises(ValueError, match="fedgrab: received PriorCalibration, which changes the logits"):
         float64.simulation(combine(fedgrab(), balanced_softmax()), model=with_head())
-    with pytest.raises(ValueError, match="must have the classifier's under 'head'"):
-        float64.simulation(fedgrab())
 
 
 # CLIMB.
@@ -281,17 +275,3 @@ def test_what_acts_twice_is_refused():
 def test_discrepancies_are_added_to_shares_of_samples(pair):
     with pytest.raises(ValueError, match=r"feddisco: received \w+ in the wrong place: name scaffold or"):
         float64.simulation(combine(*(recipe() for recipe in pair)))
-
-
-BAD = [
-    (fedgrab, {"integral": -1}, "fedgrab: integral: received -1"),
-    (feddisco, {"a": -1}, "feddisco: a: received -1"),
-    (climb, {"interval": 0}, "climb: interval: received 0"),
-    (balancefl, {"temperature": 0}, "balancefl: temperature: received 0"),
-]
-
-
-@pytest.mark.parametrize(("recipe", "values", "message"), BAD, ids=[m for *_, m in BAD])
-def test_a_wrong_hyperparameter_is_named(recipe, values, message):
-    with pytest.raises(ValueError, match=message):
-        recipe(**values)

@@ -54,12 +54,12 @@ def stack(draw: Draw) -> float | None:
 def lanes(draw: Draw) -> float | None:
     """Several clients at a time come to what one after another does."""
     chunk, devices = draw.rng.choice(((2, 1), (3, 1), (2, 2)))
-    return _varied(draw, draw.build(strategy="vmap", chunk=chunk, devices=devices))
+    return _varied(draw, draw.build(layout={"strategy": "vmap", "chunk": chunk, "devices": devices}))
 
 
 def devices(draw: Draw) -> float | None:
     """Two devices come to what one does."""
-    return _varied(draw, draw.build(devices=2))
+    return _varied(draw, draw.build(layout={"devices": 2}))
 
 
 def padding(draw: Draw) -> float | None:
@@ -109,7 +109,7 @@ def sums(draw: Draw) -> float | None:
     sizes = np.diff(simulation.federation.offsets)
     for number in range(simulation.rounds):
         plan, state = simulation.plan(draw.seed, number, state)
-        times = passes if draw.options["traffic"] == "exact" else 1
+        times = passes if draw.options["evaluation"].traffic == "exact" else 1
         for chain, (clients, delivered) in enumerate(zip(plan.clients, plan.delivered, strict=True)):
             real = [place for place, client in enumerate(clients) if client < len(sizes)]
             there = [place for place in real if delivered[place]]
@@ -140,18 +140,18 @@ def sums(draw: Draw) -> float | None:
 
 def _samples(draw: Draw, size: int, limit: int | None) -> int:
     """Rows that a client of this size trains on, batch by batch."""
-    batch, options = draw.simulation.setting.batch_size, draw.options
+    batch, local = draw.simulation.setting.batch_size, draw.options["local"]
     epoch = [min(batch, size - first) for first in range(0, size, batch)]
-    if options["drop_last"]:
+    if local.drop_last:
         epoch = [rows for rows in epoch if rows == batch]
-    steps = options["local_steps"] if "local_steps" in options else options["local_epochs"] * len(epoch)
+    steps = local.steps or local.epochs * len(epoch)
     steps = steps if limit is None else min(steps, int(limit))
     return sum(epoch[step % len(epoch)] for step in range(steps)) if epoch else 0
 
 
 def _last_of_each_count(draw: Draw, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The records, without any that counts what the next one counts again."""
-    every, rounds = draw.options["evaluate_every"], draw.simulation.rounds
+    every, rounds = draw.options["evaluation"].every, draw.simulation.rounds
     return [record for record in found if record["round"] % every == 0 or record["round"] == rounds]
 
 

@@ -2,21 +2,23 @@
 
 import dataclasses
 import random
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-import every_recipe
 import jax
 import numpy as np
 import table
 import toys
-from flat import build
 
 from fedjax_bal import data, recipes
 from fedjax_bal.engine.device.evaluation import chunked
+from fedjax_bal.engine.host import build
 from fedjax_bal.engine.host.simulation import DispatchResult, Simulation, Snapshot
 from fedjax_bal.errors import DivergenceError
 from fedjax_bal.optim.optimizers import optimizer
+from fedjax_bal.options import Evaluation, Execution, LocalTraining, Participation
 from fedjax_bal.selection import Choice, always, bernoulli, clustered, periodic, speed
 from fedjax_bal.testing import toy
 from fedjax_bal.types import Federation, PyTree
@@ -52,7 +54,7 @@ class Draw:
             self.seed = self.rng.randrange(1000)
             self._choose()
             try:
-                self.recipe = recipes.combine(*(every_recipe.small(name)[0] for name in self.names))
+                self.recipe = recipes.combine(*(table.small(name)[0] for name in self.names))
                 self.simulation = self.build()
                 self.snapshots, self.results = run(self.simulation, self.seed)
                 return
@@ -66,7 +68,7 @@ class Draw:
         rng = self.rng
         pool = sorted(set(table.ACTIVE) - set(LEFT_OUT))
         self.names = tuple(rng.sample(pool, rng.choice((2, 2, 3))))
-        bare = any(every_recipe.SPECIAL.get(name) is every_recipe.without_statistics for name in self.names)
+        bare = any(table.SPECIAL.get(name) is table.without_statistics for name in self.names)
         self.network = toys.network() if bare or rng.random() < 0.5 else toy.network()
         self.federation = self._federation()
         self.test = chunked(self.federation.images[:40], self.federation.labels[:40])
@@ -93,31 +95,34 @@ class Draw:
     def _options(self) -> dict[str, Any]:
         rng = self.rng
         rate, selector = rng.choice((0.02, 0.1)), rng.choice(("", "", "", *SELECTORS))
-        options = {
+        looks = selector == "power_of_choice" or "flcir" in self.names
+        return {
             "rounds": rng.choice((3, 4, 5)),
-            "rounds_per_dispatch": 1 if selector == "power_of_choice" or "flcir" in self.names else rng.choice((1, 2)),
-            "clients_per_round": rng.choice((4, 5, 6)),
-            "batch_size": rng.choice((2, 4, 7)),
-            rng.choice(("local_epochs", "local_steps")): rng.choice((1, 2, 3)),
-            "drop_last": rng.random() < 0.1,
-            "lone_rows": "keep",
-            "local_optimizer": optimizer("sgd", rate, momentum=rng.choice((0.0, 0.0, 0.5))),
-            "availability": rng.choice((always(), bernoulli(0.6), clustered(), periodic(0.7, 2))),
-            "delivery": rng.choice((always(), bernoulli(0.7))),
-            "speed": rng.choice((None, None, speed.uniform(1.0, 9.0, deadline=1.0))),
-            "evaluate_every": rng.choice((1, 2)),
-            "update_diversity": rng.random() < 0.3,
-            "traffic": rng.choice(("paper", "exact")),
-            "client_memory": rng.choice(("device", "device", "device", "device", "host")),
-            "broken_clients": "exclude" if "faults" in self.names else rng.choice(("raise", "exclude", "clip")),
-            "strategy": "map",
-            "devices": 1,
+            "local": LocalTraining(
+                **{rng.choice(("epochs", "steps")): rng.choice((1, 2, 3))},
+                batch_size=rng.choice((2, 4, 7)), drop_last=rng.random() < 0.1, lone_rows="keep",
+                optimizer=optimizer("sgd", rate, momentum=rng.choice((0.0, 0.0, 0.5))),
+            ),
+            "participation": Participation(
+                clients_per_round=rng.choice((4, 5, 6)),
+                selector=Choice(selector, SELECTORS[selector]) if selector else None,
+                availability=rng.choice((always(), bernoulli(0.6), clustered(), periodic(0.7, 2))),
+                delivery=rng.choice((always(), bernoulli(0.7))),
+                speed=rng.choice((None, None, speed.uniform(1.0, 9.0, deadline=1.0))),
+            ),
+            "evaluation": Evaluation(
+                every=rng.choice((1, 2)), update_diversity=rng.random() < 0.3, traffic=rng.choice(("paper", "exact"))
+            ),
+            "execution": Execution(
+                strategy="map", devices=1, rounds_per_dispatch=1 if looks else rng.choice((1, 2)),
+                client_memory=rng.choice(("device", "device", "device", "device", "host")),
+                broken_clients="exclude" if "faults" in self.names else rng.choice(("raise", "exclude", "clip")),
+            ),
         }  # fmt: skip
-        return options | ({"selector": Choice(selector, SELECTORS[selector])} if selector else {})
 
-    def build(self, federation: Federation | None = None, **changes: Any) -> Simulation:
-        """The run's simulation, or one that differs in some options."""
-        given = self.options | changes
+    def build(self, federation: Federation | None = None, layout: Mapping[str, Any] = {}, **changes: Any) -> Simulation:
+        """The run's simulation, or one that differs in its layout or in some options."""
+        given = self.options | {"execution": replace(self.options["execution"], **layout)} | changes
         return build(self.recipe, self.network, federation or self.federation, self.test, **given)
 
     def twin(self, simulation: Simulation | None = None, **changes: Any) -> Simulation:
@@ -130,7 +135,7 @@ class Draw:
     def other(self) -> Simulation:
         """A run that differs from this one in numbers: its learning rate or its partition."""
         if self.rng.random() < 0.7:
-            return self.twin(self.build(local_optimizer=optimizer("sgd", 0.05)))
+            return self.twin(self.build(local=replace(self.options["local"], optimizer=optimizer("sgd", 0.05))))
         return self.build(self._federation(self.federation))
 
     @property

@@ -14,12 +14,13 @@ import time
 import traceback
 from pathlib import Path
 
+from fedjax_bal.engine.host import build
+from fedjax_bal.options import Execution, LocalTraining, Participation
+
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-import every_recipe
 import jax
 import table
-from flat import build
 
 from fedjax_bal import recipes
 from fedjax_bal.optim import optimizer
@@ -31,22 +32,19 @@ _OPTIONS = {
     "federation": toy.federation(),
     "test": toy.test_set(),
     "rounds": 2,
-    "clients_per_round": 4,
-    "batch_size": 4,
-    "lone_rows": "keep",
-    "local_optimizer": optimizer("sgd", 0.1),
-    "strategy": "map",
-    "devices": 1,
+    "participation": Participation(clients_per_round=4),
+    "local": LocalTraining(batch_size=4, lone_rows="keep", optimizer=optimizer("sgd", 0.1)),
 }
 
 
 def outcome(names: tuple[str, ...]) -> str:
     """How it ends if these recipes are combined in this order."""
-    options = _OPTIONS | ({"broken_clients": "exclude"} if "faults" in names else {})
+    how = "exclude" if "faults" in names else "raise"
+    options = _OPTIONS | {"execution": Execution(strategy="map", devices=1, broken_clients=how)}
     for name in names:
-        options |= {key: value for key, value in every_recipe.small(name)[1].items() if key != "tolerance"}
+        options |= {key: value for key, value in table.small(name)[1].items() if key != "tolerance"}
     try:
-        recipe = recipes.combine(*(every_recipe.small(name)[0] for name in names))
+        recipe = recipes.combine(*(table.small(name)[0] for name in names))
         simulation = build(recipe, **options)
         simulation.lower(simulation.setting)
     except ValueError:

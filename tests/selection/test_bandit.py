@@ -253,20 +253,6 @@ def test_means_are_plain_for_rewards_and_discounted_for_compositions():
     assert not state.compositions[0].any()
 
 
-def test_without_a_discount_compositions_have_a_plain_mean_too():
-    selector = cucb(1, rho=1.0, num_classes=2)
-    state = selector.init(0, 1)
-    for share in (0.1, 0.2, 0.6):
-        state = observe(selector, state, [0], [[share, 1 - share]])
-    np.testing.assert_allclose(state.compositions, [[0.3, 0.7]], rtol=1e-6)
-
-
-def test_a_half_discount_gives_two_thirds():
-    selector = cucb(1, rho=0.5, num_classes=2)
-    state = observe(selector, selector.init(0, 1), [0], [[0.0, 1.0]])
-    assert observe(selector, state, [0], [[1.0, 0.0]]).compositions[0, 0] == pytest.approx(2 / 3, rel=1e-12)
-
-
 def test_lost_and_broken_compositions_change_nothing_but_who_was_asked():
     selector = cucb(3, num_classes=2)
     before = observe(selector, selector.init(0, 4), [0, 1, 2], [[0.2, 0.8]] * 3)

@@ -1,24 +1,23 @@
 """Mediators through the engine: what they come to at both ends, and what they cost."""
 
-import dataclasses
+from dataclasses import replace
 
 import jax
 import numpy as np
 import pytest
 import reference
 import toys
-from flat import build
 from parts import float64
 from parts.float64 import OPTIONS, SEED, N, assert_equal, train
 
 from fedjax_bal.balance import augmentation_counts
 from fedjax_bal.data import augment
 from fedjax_bal.metrics.traffic import Counts, Traffic, count_round
+from fedjax_bal.options import Evaluation, Participation
 from fedjax_bal.recipes import astraea, combine, fedavg, fednova, scaffold
-from fedjax_bal.selection import Choice, bernoulli, make_plan, mediators
+from fedjax_bal.selection import Choice, always, make_plan, mediators
 
 RANGES = {"shift": 0.1, "rotate": 15.0, "shear": 0.2, "zoom": 0.2}
-ALWAYS = {"availability": bernoulli(1.0), "delivery": bernoulli(1.0)}
 
 
 def mediated(size, passes=1):
@@ -26,7 +25,8 @@ def mediated(size, passes=1):
 
 
 def test_mediators_of_one_are_fedavg_to_the_bit():
-    plain, chains = (float64.simulation(fedavg(), selector=selector) for selector in (None, mediated(1)))
+    both = (replace(float64.CLIENTS, selector=selector) for selector in (None, mediated(1)))
+    plain, chains = (float64.simulation(fedavg(), participation=clients) for clients in both)
     states = [jax.tree.leaves(float64.run(sim)) for sim in (plain, chains)]
     for ours, theirs in zip(*states, strict=True):
         assert ours.tobytes() == theirs.tobytes()
@@ -37,7 +37,7 @@ def test_mediators_of_one_are_fedavg_to_the_bit():
 def test_one_mediator_of_all_clients_is_sequential_training():
     with jax.enable_x64(True):
         recipe, rounds = astraea(alpha=None, size=N, mediator_epochs=2), 2
-        sim = float64.simulation(recipe, clients_per_round=N, rounds=rounds, rounds_per_dispatch=rounds, **ALWAYS)
+        sim = float64.simulation(recipe, participation=Participation(clients_per_round=N), rounds=rounds)
         weights = float64.initial(sim)
         (order,) = mediators(toys.federation().class_counts, N)
         for number in range(rounds):
@@ -50,11 +50,11 @@ def test_one_mediator_of_all_clients_is_sequential_training():
 
 @pytest.mark.slow
 def test_a_carried_optimizer_goes_on_from_client_to_client():
-    momentum = dataclasses.replace(OPTIONS, momentum=0.8)
+    momentum = replace(OPTIONS, momentum=0.8)
     with jax.enable_x64(True):
         recipe = astraea(alpha=None, size=3, mediator_epochs=2, optimizer_state="carried")
-        options = {"clients_per_round": 3, "rounds": 1, "rounds_per_dispatch": 1, "delivery": bernoulli(1.0)}
-        sim = float64.simulation(recipe, momentum, **options)
+        clients = replace(float64.CLIENTS, clients_per_round=3, delivery=always())
+        sim = float64.simulation(recipe, momentum, rounds=1, participation=clients)
         plan, _ = sim.plan(SEED, 0, ())
         weights, velocity = float64.initial(sim), None
         data = toys.federation()
@@ -69,12 +69,11 @@ def test_a_carried_optimizer_goes_on_from_client_to_client():
 
 
 def test_a_short_last_mediator_is_allowed():
-    options = {"rounds": 1, "clients_per_round": N}
-    sim = build(astraea(alpha=None, size=4), toys.network(), toys.federation(), toys.test_set(), **options)
+    sim = float64.simulation(astraea(alpha=None, size=4), participation=Participation(clients_per_round=N))
     plan, _ = sim.plan(0, 0, sim.selector.init(0, N))
     assert plan.clients.shape == (3, 4) and (plan.clients == N).sum() == 2
     with pytest.raises(ValueError, match="received 11, but there are only 10 clients"):
-        build(astraea(alpha=None), toys.network(), toys.federation(), toys.test_set(), rounds=1, clients_per_round=11)
+        float64.simulation(astraea(alpha=None), participation=Participation(clients_per_round=11))
 
 
 MODEL = 4 * 68_873
@@ -101,14 +100,14 @@ def test_traffic_of_a_round_is_the_printed_formula(clients, size, passes, exact,
 
 @pytest.mark.slow
 def test_fedavg_has_no_mediators_and_the_engine_counts_as_it_is_told():
-    options = {"rounds": 1, "clients_per_round": 4, "evaluate_every": 1}
+    clients = Participation(clients_per_round=4)
     size = 4 * sum(leaf.size for leaf in jax.tree.leaves(toys.network().init(jax.random.key(0)).params))
     for recipe, traffic, models in (
         (fedavg(), "paper", 4),
         (astraea(alpha=None, size=2, mediator_epochs=3), "paper", 2 + 4),
         (astraea(alpha=None, size=2, mediator_epochs=3), "exact", 2 + 3 * 4),
     ):
-        sim = build(recipe, toys.network(), toys.federation(), toys.test_set(), traffic=traffic, **options)
+        sim = float64.simulation(recipe, rounds=1, participation=clients, evaluation=Evaluation(traffic=traffic))
         (record,) = sim.advance(0, sim.init(0)).records
         assert (record["bytes_up"], record["bytes_down"]) == (models * size, models * size)
 
@@ -128,15 +127,15 @@ def many():
 
 @pytest.mark.slow
 def test_mediators_group_and_weigh_by_what_clients_hold_with_their_copies():
-    options = {"clients_per_round": 6, "rounds": 2, "rounds_per_dispatch": 2}
+    pairs = {"rounds": 2, "participation": replace(float64.CLIENTS, selector=mediated(2))}
     copies = {"size": 2, "mediator_epochs": 1, "alpha": 1.0, "seed": 3}
-    ours = float64.simulation(astraea(**copies), **options)
+    ours = float64.simulation(astraea(**copies), rounds=2)
     grown = augment(
         toys.federation(), augmentation_counts(toys.federation().class_counts.sum(0), 1.0), seed=3, **RANGES
     )
-    theirs = float64.simulation(fedavg(), federation=grown, selector=mediated(2), **options)
+    theirs = float64.simulation(fedavg(), federation=grown, **pairs)
     assert grown.class_counts.sum() > toys.federation().class_counts.sum()
-    before = float64.simulation(fedavg(), selector=mediated(2), **options)
+    before = float64.simulation(fedavg(), **pairs)
     plans = [sim.plan(SEED, 0, ())[0].clients.tolist() for sim in (ours, theirs, before)]
     assert plans[0] == plans[1] != plans[2]
     states = [jax.tree.leaves(float64.run(sim)) for sim in (ours, theirs)]
@@ -148,7 +147,7 @@ def test_a_carried_momentum_is_refused_where_a_method_reckons_with_a_fresh_one()
     carried = astraea(alpha=None, size=2, optimizer_state="carried")
     for other, slot in ((fednova(), "NormalisedAveraging"), (scaffold(scaffold_momentum=True), "ControlVariates")):
         with pytest.raises(ValueError, match=f"received 'carried' and a local momentum beside {slot}"):
-            float64.simulation(combine(other, carried), dataclasses.replace(OPTIONS, momentum=0.9))
+            float64.simulation(combine(other, carried), replace(OPTIONS, momentum=0.9))
         float64.simulation(combine(other, carried))
 
 
@@ -163,7 +162,7 @@ def test_a_carried_momentum_is_refused_where_a_method_reckons_with_a_fresh_one()
 )
 def test_wrong_choices_are_named(selector, message):
     with pytest.raises(ValueError, match=message):
-        float64.simulation(fedavg(), selector=selector)
+        float64.simulation(fedavg(), participation=Participation(clients_per_round=6, selector=selector))
 
 
 def test_a_mediator_has_no_more_places_than_clients():

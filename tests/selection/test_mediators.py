@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedjax_bal.runs.checkpoint import load, save
 from fedjax_bal.selection import mediated, mediators, uniform
 
 ALL = np.ones(40, bool)
@@ -78,33 +77,12 @@ def test_near_ties_below_32_bits_go_to_the_smaller_divergence():
     assert lists(mediators(rows, 1)) == [[8], [7], [6], [5], [4], [3], [2], [1], [0]]
 
 
-def test_disjoint_classes_make_one_even_mediator():
-    (group,) = mediators(np.eye(10, dtype=int) * 7, 10)
-    assert group.tolist() == list(range(10))
-    assert divergence((np.eye(10) * 7)[group].sum(0)) == pytest.approx(0, abs=1e-15)
-
-
 def test_scaled_and_permuted_counts_tie_and_the_lowest_id_wins():
     base = np.array([1, 3, 7, 0, 11])
     rows = np.stack([scale * np.roll(base, shift) for scale, shift in [(9, 2), (1, 0), (3, 4), (7, 1), (100_003, 3)]])
     assert lists(mediators(rows, 1)) == [[0], [1], [2], [3], [4]]
     even = np.array([[1, 1, 1], [3, 3, 3], [7, 7, 7], [2, 2, 2], [10**9, 10**9, 10**9]])
     assert lists(mediators(even, 5)) == [[0, 1, 2, 3, 4]]
-
-
-def test_equal_clients_are_taken_in_the_order_of_their_ids():
-    rows = np.array([[5, 0], [0, 5]] * 6)
-    assert lists(mediators(rows, 4)) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
-
-
-@settings(max_examples=50, deadline=None)
-@given(tables, st.integers(1, 5))
-def test_every_client_with_samples_is_in_exactly_one_group(table, size):
-    groups = mediators(np.array(table), size)
-    holders = np.flatnonzero(np.sum(table, axis=1))
-    assert sorted(np.concatenate([*groups, []])) == holders.tolist()
-    assert len(groups) == math.ceil(len(holders) / size)
-    assert all(len(group) == size for group in groups[:-1])
 
 
 def test_pools_differ_where_sizes_do():
@@ -164,17 +142,6 @@ def test_the_clients_of_a_round_are_those_of_uniform_and_grouped_greedily():
     assert (selector.chains, selector.chain_length, selector.passes, selector.closed_loop) == (3, 5, 2, False)
 
 
-def test_clients_that_tie_join_in_the_order_of_their_ids():
-    for clients in rounds(mediated(9, 3, class_counts=np.ones((40, 4)))):
-        assert clients.ravel().tolist() == sorted(clients.ravel())
-
-
-def test_mediators_of_one_are_uniform():
-    single = mediated(7, 1, passes=1, class_counts=COUNTS)
-    plain = np.stack([uniform(7).select((), 0, r, ALL)[0] for r in range(20)])
-    np.testing.assert_array_equal(np.sort(rounds(single), axis=1), np.sort(plain, axis=1))
-
-
 def test_too_few_available_leave_places_empty():
     available = np.isin(np.arange(40), [3, 8, 20])
     clients = rounds(mediated(8, 2, class_counts=COUNTS), 1, available)[0]
@@ -228,11 +195,6 @@ def test_clients_without_samples_are_in_no_chain():
     for resched in ("per_round", "once"):
         found = rounds(mediated(40, 5, resched=resched, class_counts=counts))
         assert (found[found < 40] % 2 == 1).all()
-
-
-def test_the_state_can_be_saved(tmp_path):
-    state = mediated(4, 2, class_counts=COUNTS).init(0, 40)
-    assert load(save(tmp_path, 0, (state, np.int64(1))), (state, np.int64(0)))[0] == state
 
 
 @pytest.mark.parametrize(

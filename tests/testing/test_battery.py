@@ -1,16 +1,16 @@
 """The public battery: every recipe passes it, and parts that are broken in one way fail one check."""
 
-import every_recipe
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import quick
 import table
-from flat import check_recipe
 from parts import faking
 
-from fedjax_bal import LocalTraining, check_part, recipes, testing
+from fedjax_bal import LocalTraining, check_part, check_recipe, recipes, testing
 from fedjax_bal.data.batches import join
 from fedjax_bal.engine.device import local_training
 from fedjax_bal.optim.optimizers import optimizer
@@ -62,6 +62,7 @@ def pairs_of_clients():
     return Selector(lambda seed, n: (), select, lambda state, plan, info: state, 3, 2, 2, False)
 
 
+LOCAL, CLIENTS = toy.local_training(toy.network()), toy.participation(recipes.fedavg())
 ELSEWHERE = {
     "fedadagrad", "fedavgm", "fedyogi", "balanced_softmax", "crop_flip", "faults", "fedlc", "iwds", "norm_clipping",
 }  # fmt: skip
@@ -74,7 +75,7 @@ QUICK = ("local",)
 @pytest.mark.parametrize("name", quick.only(ALONE, *(name for name in QUICK if name in ALONE)))
 def test_every_recipe_passes_every_check(name, monkeypatch):
     faking.replace_generators(monkeypatch, faking.simplest)
-    recipe, options = every_recipe.small(name)
+    recipe, options = table.small(name)
     report = check_recipe(recipe, **options)
     assert report.name == name
     assert report.passed == (NAMES if recipe.parts else NO_PARTS)
@@ -84,7 +85,7 @@ def test_every_recipe_passes_every_check(name, monkeypatch):
 def test_generators_of_their_own_come_to_the_same_however_clients_are_run(monkeypatch):
     faking.replace_generators(monkeypatch, faking.simplest)
     recipe = recipes.cbfl(generator="per_client", warm_up=2, labels="rarest", rarest=2, **table.SMALLEST)
-    bench = Bench(recipe, **every_recipe.larger_images())
+    bench = Bench(recipe, **table.larger_images())
     assert difference_of(bench, *possible()) is None
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(bench.base[0].state))
 
@@ -93,36 +94,47 @@ COMBINED = {
     "every role": (table.RECIPES["everything"], {}),
     "scaffold, rebafl, rare, clustered": (
         recipes.combine(recipes.scaffold(), recipes.rebafl(mu=0.5), Recipe("rare", (Rare(),))),
-        {"availability": clustered(), "selector": uniform(8), "drop_last": True, "batch_size": 2},
+        {
+            "participation": replace(CLIENTS, clients_per_round=None, availability=clustered(), selector=uniform(8)),
+            "local": replace(LOCAL, drop_last=True, batch_size=2),
+        },
     ),
     "fedprox, balanced softmax, norm clipping, chains, periodic, counted steps": (
         recipes.combine(recipes.fedprox(0.1), recipes.balanced_softmax(), recipes.norm_clipping(0.5, adaptive=True)),
         {
-            "selector": pairs_of_clients(),
-            "availability": periodic(0.7, 2),
-            "local_steps": 3,
-            "speed": speed.uniform(3.0, 9.0, deadline=1.0),
+            "participation": replace(
+                CLIENTS,
+                clients_per_round=None,
+                selector=pairs_of_clients(),
+                availability=periodic(0.7, 2),
+                speed=speed.uniform(3.0, 9.0, deadline=1.0),
+            ),
+            "local": replace(LOCAL, steps=3),
         },
     ),
     "fednova, balanced softmax, iwds, clustered": (
         recipes.combine(recipes.fednova(), recipes.balanced_softmax(), recipes.iwds()),
-        {"availability": clustered(), "local_optimizer": optimizer("sgd", 0.1, momentum=0.5)},
+        {
+            "participation": replace(CLIENTS, availability=clustered()),
+            "local": replace(LOCAL, optimizer=optimizer("sgd", 0.1, momentum=0.5)),
+        },
     ),
     "feddyn, fedlc, iwds, stale updates": (
         recipes.combine(
             recipes.feddyn(), recipes.fedlc(), recipes.iwds(schedule="fixed"), recipes.faults("stale", [2, 4])
         ),
-        {"local_epochs": 2},
+        {"local": replace(LOCAL, epochs=2)},
     ),
     "fedprox, crop and flip, adam on both sides, a deadline": (
         recipes.combine(recipes.fedprox(0.1), recipes.crop_flip()),
         {
-            "local_optimizer": optimizer(
-                "adam", 0.01, step_schedule=schedule("exponential", factor=0.7), clip_norm=1.0
+            "local": replace(
+                LOCAL,
+                optimizer=optimizer("adam", 0.01, step_schedule=schedule("exponential", factor=0.7), clip_norm=1.0),
+                steps=4,
             ),
             "server_optimizer": optimizer("adam", 0.01, eps=1e-2, clip_value=0.1),
-            "local_steps": 4,
-            "speed": speed.uniform(2.0, 9.0, deadline=1.0),
+            "participation": replace(CLIENTS, speed=speed.uniform(2.0, 9.0, deadline=1.0)),
         },
     ),
 }
@@ -133,7 +145,7 @@ COMBINED = {
 def test_combinations_pass_every_check(name):
     recipe, options = COMBINED[name]
     report = check_recipe(recipe, **options)
-    assert report.skipped == (("padded rows",) if "drop_last" in options else ()), str(report)
+    assert report.skipped == (("padded rows",) if options.get("local", LOCAL).drop_last else ()), str(report)
 
 
 @part

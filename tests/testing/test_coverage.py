@@ -1,23 +1,24 @@
 """The battery skips what it could not see, and what it is given by default leaves nothing unseen."""
 
 import re
+from dataclasses import replace
 
-import every_recipe
-import flat
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import table
 from parts import faking
 
 from fedjax_bal import recipes
 from fedjax_bal.data import federate
 from fedjax_bal.data.batches import over_rows
+from fedjax_bal.options import Participation
 from fedjax_bal.parts import Batches, Logits, Loss, Prepare, Refine, Report, part, static
 from fedjax_bal.recipes import RECIPES, Recipe
 from fedjax_bal.selection import Selector, always, bernoulli, uniform
 from fedjax_bal.testing import battery, compilation, coverage, padding, toy
-from fedjax_bal.testing.coverage import missing, needs
+from fedjax_bal.testing.coverage import Need, missing, needs
 from fedjax_bal.testing.messages import place
 from fedjax_bal.testing.variations import varied
 from fedjax_bal.testing.workbench import Bench
@@ -26,7 +27,7 @@ CHECKS = {check.__name__: check for stage in battery.STAGES for check in stage}
 
 
 def bench(*parts, **options):
-    return flat.bench(Recipe("mine", parts), **options)
+    return Bench(Recipe("mine", parts), **options)
 
 
 def checked(name, workbench):
@@ -73,25 +74,34 @@ class Silent(Prepare):
         return ()
 
 
-NOBODY_AWAY = {"availability": always(), "delivery": always()}
+LOCAL, CLIENTS = toy.local_training(toy.network()), toy.participation(recipes.fedavg())
+
+
+def among(**changes):
+    """Other clients a round, or others that deliver."""
+    return {
+        "participation": replace(CLIENTS, **({"clients_per_round": None} if "selector" in changes else {}), **changes)
+    }
+
+
+ALL_DELIVER = Participation(selector=choosing([0], [0], [2], [3]))
 UNSEEN = [
     ("fields", bench(), {}, "has no parts"),
     ("types", bench(Silent()), {}, "may return anything"),
-    ("repeatable", bench(), {"delivery": bernoulli(0.001)}, "clients train in 0 of 4 rounds, at least 2 are needed"),
-    ("seeds", bench(), {"selector": choosing([0], [3], [3], [3])}, "clients train in 1 of 4 rounds"),
-    ("longer_rows", bench(Late()), {"selector": choosing([0], [0], [2], [3]), **NOBODY_AWAY},
-     r"Late begins in round 3 .* until round 1 only: let it begin earlier"),
-    ("cohort_order", bench(), {"selector": uniform(1)}, r"no two clients .* pass a selector that chooses more"),
-    ("undelivered", bench(), {"delivery": always()}, r"all chosen clients deliver.* pass delivery=bernoulli\(0.7\)"),
+    ("repeatable", bench(), among(delivery=bernoulli(0.001)), "train in fewer than two rounds.* pass an availability"),
+    ("seeds", bench(), among(selector=choosing([0], [3], [3], [3])), "train in fewer than two rounds"),
+    ("longer_rows", bench(Late()), {"participation": ALL_DELIVER}, "let the parts begin earlier"),
+    ("cohort_order", bench(), among(selector=uniform(1)), "no two clients .* pass a selector that chooses more"),
+    ("undelivered", bench(), among(delivery=always()), r"all chosen clients deliver.* pass delivery=bernoulli\(0.7\)"),
     ("finite", bench(), {"federation": federation(5, 9, 5, 9, 5, 13, 5, 9)}, "all who train have all classes"),
-    ("padded_rows", bench(), {"drop_last": True}, "pass drop_last=False"),
+    ("padded_rows", bench(), {"local": replace(LOCAL, drop_last=True)}, "or drop_last=False"),
     ("padded_rows", bench(), {"federation": federation(4, 8, 4, 8, 12, 4, 8, 4)}, "pass another batch_size"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("name", "plain", "options", "reason"), UNSEEN, ids=[f"{n}-{r}" for n, _, _, r in UNSEEN])
 def test_what_did_not_come_up_is_told_with_what_to_pass(name, plain, options, reason):
-    workbench = flat.bench(plain.recipe, **options)
+    workbench = Bench(plain.recipe, **options)
     told = checked(name, workbench).message if name == "types" else missing(CHECKS[name], workbench)
     assert told is None if reason is None else re.search(reason, told), told
 
@@ -100,8 +110,8 @@ def test_what_did_not_come_up_is_told_with_what_to_pass(name, plain, options, re
 @pytest.mark.parametrize("name", RECIPES)
 def test_by_default_everything_comes_up_for_every_recipe(name, monkeypatch):
     faking.replace_generators(monkeypatch, faking.simplest)
-    recipe, options = every_recipe.small(name)
-    workbench = flat.bench(recipe, **options)
+    recipe, options = table.small(name)
+    workbench = Bench(recipe, **options)
     lacking = {check: missing(CHECKS[check], workbench) for check in CHECKS}
     needs_parts = {"fields", "traced", "types", "representation"} if not recipe.parts else set()
     assert {check for check, reason in lacking.items() if reason} == needs_parts, lacking
@@ -112,7 +122,7 @@ def test_by_default_a_client_of_a_single_row_is_kept():
 
 
 def test_a_check_that_lacks_something_is_skipped_unless_it_fails():
-    lacking = needs(lambda bench: "nobody came", coverage.training)
+    lacking = needs(Need(lambda bench: False, "nobody came"), coverage.training)
     passing, failing = lacking(lambda bench: None), lacking(lambda bench: "this is wrong")
     assert battery._run_check(passing, bench())[1:] == ("skipped", "nobody came")
     assert battery._run_check(failing, bench())[1:] == ("failed", "this is wrong")
@@ -123,7 +133,10 @@ def test_padded_rows_are_looked_for_wherever_the_federation_has_any():
     full = federation(8, 4, 8, 12, 4, 8, 4, 8)
     assert checked("padded_rows", bench(model=ignoring_real(), federation=full)).outcome == "skipped"
     # Clients whose batches are full are the only ones that are chosen; others are not.
-    mixed = {"federation": federation(8, 8, 7, 9, 6), "selector": choosing([0, 1])}
+    mixed = {
+        "federation": federation(8, 8, 7, 9, 6),
+        "participation": replace(CLIENTS, clients_per_round=None, selector=choosing([0, 1])),
+    }
     found = checked("padded_rows", bench(model=ignoring_real(), **mixed))
     assert found.outcome == "failed" and "mask with batch.real" in found.message
 

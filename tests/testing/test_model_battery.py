@@ -121,8 +121,7 @@ def test_inputs_have_the_models_shape():
         check_model(GOOD, images=np.zeros((2, 4)))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", quick.only(MODELS, "mlp"))
 def test_every_model_passes(name):
     side = 32 if name in {"resnet18", "flcir_cnn"} else 16
     assert check_model(build(name, 3, (side, side, 3)), tolerance=1e-3).failed == ()

@@ -202,10 +202,7 @@ def test_observed_sizes_from_a_configuration(tmp_path, key, text, value):
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        (
-            "partition.values=3",
-            "partition.values: received 3, must be a list, not empty, each item a finite",
-        ),
+        ("partition.values=3", "partition.values: received 3, must be a list, not empty, each item a finite"),
         ("partition.quantiles=[3]", r"partition.quantiles: received \[3\], must be a mapping, or a list of pairs, not"),
         ("partition.quantiles={a: 3}", "partition.quantiles: received a mapping, must be a mapping, or a list of"),
         ("partition.quantiles={}", "partition.quantiles: received an empty mapping, must be a mapping"),
@@ -288,8 +285,6 @@ def test_disjoint_rows_exact_quotas_and_sizes(held, clients, total, classes, siz
         assert np.abs(quotas - rows * shares).max() < 1
     if sizes == "equal":
         assert np.ptp([len(part) for part in parts]) <= 1
-    again = astraea(rng(seed), labels, clients, **options)
-    assert [part.tolist() for part in again] == [part.tolist() for part in parts]
 
 
 @settings(max_examples=100, deadline=None)
@@ -323,20 +318,8 @@ def test_iid_clients_are_hypergeometric():
     [
         (500, {"variant": "LTRF3"}, "variant='LTRF3'; expected one of BAL1, BAL2, INS, LTRF1, LTRF2"),
         (500, {"sizes": "odd"}, "sizes: received 'odd'"),
-        (500, {"sizes": ""}, "sizes: received ''"),
         (500, {"sizes": "empirical"}, "values and quantiles: give one of them, and only one"),
-        (500, {"sizes": "empirical", "values": [3], "quantiles": {0.5: 3}}, "give one of them, and only one"),
-        (500, {"sizes": "empirical", "values": [3, -1]}, r"values=\[3, -1\]; expected a list of finite numbers above"),
-        (
-            500,
-            {"values": [3]},
-            "values are given, but sizes='lognormal'; set sizes to 'empirical', or leave",
-        ),
-        (500, {"sizes": "equal", "values": [3]}, "values are given, but sizes='equal'"),
-        (500, {"quantiles": {0.5: 3}}, "quantiles are given, but sizes='lognormal'"),
-        (500, {"sizes": "equal", "least": -3}, "least: received -3, must be an integer of at least 1"),
-        (500, {"variant": "BAL1", "sigma": float("nan")}, "sigma: received nan"),
-        (500, {"sizes": "empirical", "values": [3], "sigma": float("nan")}, "sigma: received nan"),
+        (500, {"values": [3]}, "values are given, but sizes='lognormal'; set sizes to 'empirical', or leave"),
         (500, {"classes": "odd"}, "classes: received 'odd'"),
         (500, {"local": "odd"}, "local: received 'odd'"),
         (500, {"local_skew": "odd"}, "local_skew: received 'odd'"),

@@ -44,29 +44,6 @@ def test_balanced_always_ends_with_everybody_served(labels, clients, alpha, min_
     assert len(parts) == clients
     assert sorted(np.concatenate(parts).tolist()) == list(range(len(labels)))
     assert min(map(len, parts)) >= min_size
-    again = dirichlet(rng(seed), labels, clients, alpha, min_size=min_size)
-    assert [part.tolist() for part in again] == [part.tolist() for part in parts]
-
-
-@settings(max_examples=100, deadline=None)
-@given(
-    labels=st.lists(st.sampled_from([-3, 0, 2, 7]), min_size=1, max_size=80).map(np.array),
-    clients=st.integers(1, 30),
-    alpha=st.sampled_from([5e-324, 0.01, 0.1, 1.0, 1e308]),
-    seed=st.integers(0, 99),
-)
-def test_cbfl_is_disjoint(labels, clients, alpha, seed):
-    try:
-        parts = dirichlet(rng(seed), labels, clients, alpha, "cbfl")
-    except ValueError as error:
-        assert "no client gets a row" in str(error)
-        return
-    together = np.concatenate(parts).tolist()
-    assert len(parts) == clients
-    assert 0 < len(together) == len(set(together)) <= len(labels)
-    assert [part.tolist() for part in dirichlet(rng(seed), labels, clients, alpha, "cbfl")] == [
-        part.tolist() for part in parts
-    ]
 
 
 def test_balanced_by_hand():

@@ -1,11 +1,8 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from fedjax_bal.data import partition
 
-LABELS = st.lists(st.sampled_from([-3, 0, 2, 7]), min_size=1, max_size=60).map(np.array)
 ARGUMENTS = {"iid": (), "shards": (), "pathological": (1,), "dirichlet": (1.0,), "long_tail": (0.9,)}
 ARGUMENTS |= {"flcir_realworld": (), "astraea": (), "normal_density": (), "quantity": ()}
 ARGUMENTS |= {"client_dirichlet": (1.0,), "balanced_dirichlet": (1.0,), "extended_dirichlet": (1, 1.0)}
@@ -14,27 +11,6 @@ ARGUMENTS |= {"refilled_dirichlet": (1.0,), "equal_cut_dirichlet": (1.0,), "file
 
 def rng(seed=0):
     return np.random.default_rng(seed)
-
-
-@settings(max_examples=100, deadline=None)
-@given(labels=LABELS, clients=st.integers(1, 70), each=st.integers(1, 3), seed=st.integers(0, 99))
-def test_cover_everything_once_in_equal_sizes(labels, clients, each, seed):
-    for draw, pieces in (
-        (lambda g: partition.iid(g, labels, clients), clients),
-        (lambda g: partition.shards(g, labels, clients, each), clients * each),
-    ):
-        if pieces > len(labels):
-            with pytest.raises(ValueError, match=f"{clients} clients"):
-                draw(rng(seed))
-            continue
-        parts = draw(rng(seed))
-        assert len(parts) == clients
-        assert sorted(np.concatenate(parts).tolist()) == list(range(len(labels)))
-        per_piece = clients if pieces == clients else pieces
-        smallest, largest = len(labels) // per_piece, -(-len(labels) // per_piece)
-        for part in parts:
-            assert smallest * (pieces // clients) <= len(part) <= largest * (pieces // clients)
-        assert [part.tolist() for part in draw(rng(seed))] == [part.tolist() for part in parts]
 
 
 def test_iid_sizes_and_randomness():

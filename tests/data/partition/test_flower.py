@@ -77,10 +77,7 @@ PAIRS = {
         ("pathological", {"classes_per_client": 2, "form": "niid_bench"}),
         ("Pathological", {"num_classes_per_partition": 2, "class_assignment_mode": "first-deterministic"}),
     ),
-    "shards": (
-        ("shards", {"shards_per_client": 2}),
-        ("Shard", {"num_shards_per_partition": 2}),
-    ),
+    "shards": (("shards", {"shards_per_client": 2}), ("Shard", {"num_shards_per_partition": 2})),
 }
 
 

@@ -62,8 +62,6 @@ def test_rebafl_gives_what_it_promises_or_there_is_no_solution(labels, clients, 
         counts = Counter(labels[part].tolist())
         assert sorted(counts.values(), reverse=True) == shares(total, number)
     assert_walked(labels, parts, wanted)
-    again = pathological(rng(seed), labels, clients, cycle, samples)
-    assert [part.tolist() for part in again] == [part.tolist() for part in parts]
 
 
 def test_rebafl_of_the_paper():
@@ -178,11 +176,9 @@ def test_niid_bench_without_a_solution():
     ("arguments", "message"),
     [
         ((20, 11), "classes_per_client=11, but only 10 classes are present"),
-        ((20, (2, 11)), "only 10 classes are present"),
         ((20, 0), "classes_per_client: received 0, must be an integer"),
         ((20, ()), "classes_per_client is empty"),
         ((20, "2"), "classes_per_client: received '2'"),
-        ((20, 1.5), "classes_per_client: received 1.5"),
         ((20, 2, 0), "samples_per_client: received 0"),
         ((20, 2, 1), "samples_per_client=1: 1 rows can't hold 2 classes"),
         ((900, 2), "1000 rows for 900 clients: 1 rows can't hold 2 classes"),

@@ -127,8 +127,6 @@ def test_disjoint_and_nobody_empty_or_no_solution(labels, clients, seed, thrown,
             assert counts[:, label].sum() == size
         else:
             assert (counts[:, label] > 0).sum() <= kept
-    again = flcir_realworld(rng(seed), labels, clients, True, thrown, kept)
-    assert [part.tolist() for part in again] == [part.tolist() for part in parts]
 
 
 def test_at_most_three_slices_of_a_discarded_class_are_left():

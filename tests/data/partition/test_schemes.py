@@ -30,6 +30,7 @@ CASES = {
     "pathological": Case("pathological", {"classes_per_client": 2}, disjoint=False, complete=False, equal=True),
     "pathological, niid-bench": Case("pathological", {"classes_per_client": 2, "form": "niid_bench"}, complete=False),
     "shards": Case("shards", {"shards_per_client": 1}, equal=True),
+    "shards, three of a client": Case("shards", {"shards_per_client": 3}),
     "dirichlet": Case("dirichlet", {"alpha": 0.1, "min_size": 1}),
     "dirichlet, plain": Case("dirichlet", {"alpha": 0.1, "min_size": 1, "form": "plain"}),
     "dirichlet, cbfl": Case("dirichlet", {"alpha": 0.1, "form": "cbfl"}, complete=False, nobody_empty=False),

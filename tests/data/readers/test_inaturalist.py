@@ -2,10 +2,10 @@ import io
 import json
 import struct
 import threading
-import tracemalloc
 
 import numpy as np
 import pytest
+from data.conftest import most_memory
 from PIL import Image
 
 from fedjax_bal.data import DataError, load, memory
@@ -138,13 +138,9 @@ def test_foreign_and_damaged_images_are_named(natural, kind):
     data_dir, files = natural()
     content, message = HOSTILE[kind]
     files["train"][3].write_bytes(content)
-    tracemalloc.start()
-    with pytest.raises(DataError, match=message) as caught:
+    with most_memory(2**24 + 2**23), pytest.raises(DataError, match=message) as caught:
         read_inaturalist(data_dir, 32)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
     assert str(caught.value).startswith(f"{files['train'][3]}: ")
-    assert peak < 2**24 + 2**23
     assert not any("ThreadPool" in thread.name for thread in threading.enumerate())
 
 
