@@ -17,6 +17,7 @@ from typing import Any
 
 import _paper_headers
 import _paper_pages
+import numpy as np
 from _claims import CURVES, KEPT, experiment_of, rounds_of
 
 from fedjax_bal.config import Config, builtin_configs, config_leaves, load_config
@@ -49,11 +50,12 @@ def collect(folder: Path, about: dict[str, str]) -> str:
     rows, curves = [], []
     for axes, run_folder in points:
         summary = json.loads((run_folder / "summary.json").read_text())
-        machine = {"s": summary["wall_s"], "machine": summary["device"], "jax": summary["versions"]["jax"]}
+        lines = [json.loads(line) for line in (run_folder / "metrics.jsonl").read_text().splitlines()]
+        machine = {"s": training_seconds(lines), "machine": summary["device"], "jax": summary["versions"]["jax"]}
         target = {"target": summary["target_accuracy"], "changes": changes_of(name, axes, run_folder)}
         for run in summary["runs"]:
             rows.append(axes | {key: run.get(key) for key in COLUMNS} | target | machine | about)
-        curves += [axes | point for point in curves_of(run_folder / "metrics.jsonl")]
+        curves += [axes | point for point in curves_of(lines)]
     rounds = max(row["rounds"] for row in rows)
     stem = name if rounds >= rounds_of(experiment_of(name)) else f"{name}_{rounds}_rounds"
     write(KEPT / f"{stem}.csv", rows)
@@ -86,11 +88,26 @@ def changes_of(name: str, axes: dict[str, Any], folder: Path) -> str:
     return " ".join(f"{key}={values[key]}" for key in sorted(changed) if key in values)
 
 
-def curves_of(file: Path) -> Iterator[dict[str, Any]]:
+def training_seconds(lines: Iterable[dict[str, Any]]) -> float:
+    """Seconds that the runs of a folder trained, from the lines of its metrics.jsonl.
+
+    summary.json has the last session's seconds only. The median of the seconds a round stands for all rounds, as a run
+    may have been paused. Rounds of one dispatch have the same time; runs that trained as one stack, which have all
+    times in common, count once.
+    """
+    ends: dict[tuple[str, int], dict[float, int]] = {}
+    for line in lines:
+        ends.setdefault((line["method"], line["seed"]), {0.0: 0})[line["wall_s"]] = line["round"]
+    seconds = 0.0
+    for times, rounds in {(tuple(dispatches), tuple(dispatches.values())) for dispatches in ends.values()}:
+        seconds += rounds[-1] * float(np.median(np.diff(times) / np.diff(rounds)))
+    return round(seconds, 3)
+
+
+def curves_of(lines: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Accuracies and diversity by round, of each run at most MOST_POINTS evaluations, the last among them."""
     runs: dict[tuple[str, int], list[dict[str, Any]]] = {}
-    for line in file.read_text().splitlines():
-        record = json.loads(line)
+    for record in lines:
         runs.setdefault((record["method"], record["seed"]), []).append(record)
     metrics = ("test_accuracy", "local_test_accuracy", "local_accuracy", "update_diversity")
     for (method, seed), records in runs.items():

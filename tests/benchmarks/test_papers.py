@@ -164,13 +164,16 @@ def run_folder(folder, config, seconds=7, accuracy=0.5):
     """A finished run's folder, as far as it is read, with one curve."""
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text(resolved_yaml(config))
-    machine = {"wall_s": seconds, "device": "a machine", "versions": {"jax": "1"}, "target_accuracy": 0.75}
+    machine = {"device": "a machine", "versions": {"jax": "1"}, "target_accuracy": 0.75}
     names, rounds = [method.name for method in config.methods], config.training.rounds
     numbers = {"seed": 0, "rounds": rounds, "last5_accuracy": accuracy, "rounds_to_target": None}
     runs = [{"method": name} | numbers for name in names]
     (folder / "summary.json").write_text(json.dumps({"name": config.name, "runs": runs} | machine))
-    point = lambda at: {"method": names[0], "seed": 0, "round": at, "test_accuracy": at / 200, "update_diversity": 2.0}
-    (folder / "metrics.jsonl").write_text("\n".join(json.dumps(point(at)) for at in range(1, rounds + 1)))
+    lines = []
+    for at in range(1, rounds + 1):
+        metrics = {"test_accuracy": at / 200, "update_diversity": 2.0, "wall_s": seconds * at / rounds}
+        lines.append(json.dumps({"method": names[0], "seed": 0, "round": at} | metrics))
+    (folder / "metrics.jsonl").write_text("\n".join(lines))
 
 
 def rows_of(file):
@@ -196,6 +199,14 @@ def test_a_run_folder_becomes_two_tables(kept):
     assert rows[0]["changes"] == "training.batch_size=25" and "rounds_to_target" not in rows[0]
     curve = rows_of(kept / "rebafl_table1_fmnist_m20_120_rounds_curves.csv")
     assert len(curve) == 40 and curve[-1]["round"] == "120" and curve[-1]["update_diversity"] == "2.0"
+
+
+def test_pauses_and_stacked_runs_do_not_count_as_training_time():
+    dispatches = [(2, 5.0), (2, 5.0), (4, 7.0), (6, 1009.0), (8, 1011.0), (10, 1013.0)]  # compiled first, paused once
+    lines = [{"method": "a", "seed": seed, "round": at, "wall_s": s} for seed in (0, 1) for at, s in dispatches]
+    assert papers.training_seconds(lines) == 10.0
+    alone = [{"method": "b", "seed": 0, "round": at, "wall_s": 0.5 * at} for at in range(1, 5)]
+    assert papers.training_seconds([*lines, *alone]) == 12.0
 
 
 def test_a_sweep_folder_has_its_keys_in_the_tables_the_page_and_the_header(kept):
