@@ -58,6 +58,7 @@ def pytest_collection_modifyitems(config, items):
 
 def pytest_configure(config):
     """Keeps XLA's programs in pytest's cache: most of a test's time is compiling what another one compiled."""
+    config.pluginmanager.register(Registrations)
     if not config.pluginmanager.has_plugin("cacheprovider"):
         return
     os.environ["XDG_CACHE_HOME"] = str(config.cache.mkdir("home"))
@@ -67,13 +68,17 @@ def pytest_configure(config):
     jax.devices()  # from now on there are two, whatever a command that a test runs would like
 
 
-def pytest_runtest_teardown():
-    """Takes back what a test, or an example, has registered."""
-    registry = sys.modules.get("fedjax_bal.registry")
-    if registry and registry.PLUGINS:
-        import registered  # late: no module of the package may be imported before the hook above
+class Registrations:
+    """A plug-in of pytest's of its own: a hook of this file would not be called for the examples of the package."""
 
-        registered.forget()
+    @staticmethod
+    def pytest_runtest_teardown():
+        """Takes back what a test, or an example, has registered."""
+        registry = sys.modules.get("fedjax_bal.registry")
+        if registry and registry.PLUGINS:
+            import registered  # late: no module of the package may be imported before the hook above
+
+            registered.forget()
 
 
 @pytest.fixture(autouse=True, scope="session")

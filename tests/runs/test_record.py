@@ -324,12 +324,9 @@ def test_a_summary_of_more_values_than_are_read_takes_no_memory(folder):
     tracemalloc.stop()
 
 
-@pytest.mark.parametrize(
-    "text", ["a: " + "x" * LARGEST_YAML, pytest.param("[" + "1," * 200_001 + "1]", marks=pytest.mark.slow)], ids=len
-)
-def test_a_configuration_that_could_not_be_read_back_is_not_written(tmp_path, text):
+def test_a_configuration_that_could_not_be_read_back_is_not_written(tmp_path):
     with pytest.raises(FolderError, match="config.yaml: would be too large to be read back"):
-        check_readable(tmp_path / "config.yaml", text)
+        check_readable(tmp_path / "config.yaml", "a: " + "x" * LARGEST_YAML)
     check_readable(tmp_path / "config.yaml", "methods: []")
 
 
