@@ -109,7 +109,7 @@ def load_config(
             enough where no other key ends like it. A mapping changes the keys that it has, and the others stay.
             Choosing another optimizer, scheme, law or recipe drops the parameters of the one before. A relative path
             counts from the working directory here, and in a file from its folder.
-        recorded: take the digests of plug-ins from the file, that of a run folder, whatever is loaded now.
+        recorded: take the digests of plug-ins from the file, that of a run folder, regardless of what is loaded now.
         needs: whether a method that lacks what it needs is refused, unless the file is a recorded one.
 
     Returns:

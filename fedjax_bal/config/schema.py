@@ -318,7 +318,7 @@ class EarlyStoppingSection(Section):
 
     Attributes:
         patience: evaluated rounds in a row without improvement; None for never. The run ends with the dispatch in which
-            this number is reached, whatever that dispatch's later rounds bring.
+            this number is reached, regardless of the later rounds of that dispatch.
         metric: a metric of the validation rows.
         min_delta: the least increase over the best so far that counts as an improvement.
     """
@@ -504,7 +504,7 @@ class EvaluationSection(OptionsSection):
         validation: training images that validate the global model.
         client_test: images that test each client.
         personalised: epochs for which the final global model is fine-tuned on each client, which is then tested; None
-            for no fine-tuning. It uses plain cross-entropy and the local optimizer, whatever the method, at the
+            for no fine-tuning. It uses plain cross-entropy and the local optimizer, for every method, at the
             learning rate of the round after the last; `step_schedule` is ignored.
     """
 
