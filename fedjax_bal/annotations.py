@@ -227,15 +227,15 @@ def parameters(function: Callable[..., Any], skip: Collection[str] = ()) -> dict
         >>> sorted(fields), fields["min_size"][1]
         (['alpha', 'min_size'], 10)
     """
-    found = {}
+    fields = {}
     for name, parameter in inspect.signature(function).parameters.items():
         if name in skip or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
         kind = _RANGES.get(name) or checkable(_annotation(function, parameter), parameter.default)
         default = 0.0 if name == "momentum" and parameter.default is None else parameter.default
         if kind is not None:
-            found[name] = (kind, ... if default is parameter.empty else default)
-    return found
+            fields[name] = (kind, ... if default is parameter.empty else default)
+    return fields
 
 
 def documented(thing: Any) -> dict[str, str]:
@@ -246,14 +246,14 @@ def documented(thing: Any) -> dict[str, str]:
         'a function or a class.'
     """
     _, _, block = re.sub(r"^Attributes:$", "Args:", inspect.getdoc(thing) or "", flags=re.M).partition("\nArgs:\n")
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for line in itertools.takewhile(lambda line: not line or line.startswith(" "), block.splitlines()):
         entry = re.match(r" {4}(\w+): (.*)", line)
         if entry:
-            found[entry[1]] = entry[2]
-        elif found:
-            found[list(found)[-1]] += " " + line.strip()
-    return {name: text.strip() for name, text in found.items()}
+            texts[entry[1]] = entry[2]
+        elif texts:
+            texts[list(texts)[-1]] += " " + line.strip()
+    return {name: text.strip() for name, text in texts.items()}
 
 
 def _annotation(function: Callable[..., Any], parameter: inspect.Parameter) -> Any:

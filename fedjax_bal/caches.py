@@ -26,18 +26,18 @@ def keep_compiled_programs(note: Callable[[str], None]) -> None:
     """
     import jax
 
-    known: Any = jax.config
-    if known.jax_compilation_cache_dir or not known.jax_enable_compilation_cache:
+    config: Any = jax.config
+    if config.jax_compilation_cache_dir or not config.jax_enable_compilation_cache:
         return
     try:
         folder = cache_folder("xla")
         _check_entries(folder)
     except OSError as error:
-        place = f"{error.filename}: " if error.filename else ""
-        note(f"compiled programs are not kept: the user's cache folder can't be used ({place}{error.strerror})")
+        where = f"{error.filename}: " if error.filename else ""
+        note(f"compiled programs are not kept: the user's cache folder can't be used ({where}{error.strerror})")
         return
     jax.config.update("jax_compilation_cache_dir", str(folder))
-    if known.jax_persistent_cache_min_compile_time_secs < math.inf:  # which says that none may be written
+    if config.jax_persistent_cache_min_compile_time_secs < math.inf:  # which says that none may be written
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
     _replace_unreadable_programs(folder)
@@ -50,10 +50,10 @@ def _replace_unreadable_programs(folder: Path) -> None:
     show = warnings.showwarning
 
     def shown(message: Warning | str, *args: Any, **kwargs: Any) -> None:
-        found = _UNREADABLE.match(str(message))
-        for file in folder.glob(f"{found[1]}-*-cache") if found else ():
+        named = _UNREADABLE.match(str(message))
+        for file in folder.glob(f"{named[1]}-*-cache") if named else ():
             file.unlink(missing_ok=True)
-        if not found:
+        if not named:
             show(message, *args, **kwargs)
 
     warnings.showwarning = shown
@@ -64,18 +64,19 @@ def count_compiled_programs() -> Callable[[], str]:
     import jax
 
     seen: Counter[str] = Counter()
-    known: Any = jax.config
+    config: Any = jax.config
     jax.monitoring.register_event_listener(lambda event, **_: seen.update([event.rpartition("/")[2]]))
 
     def in_words() -> str:
-        found, asked = seen["cache_hits"], seen["compile_requests_use_cache"]
-        return f"XLA's programs: {asked - found} compiled, {found} found in {known.jax_compilation_cache_dir}"
+        found = seen["cache_hits"]
+        compiled = seen["compile_requests_use_cache"] - found
+        return f"XLA's programs: {compiled} compiled, {found} found in {config.jax_compilation_cache_dir}"
 
     return in_words
 
 
 def keep_compiled_programs_by_default() -> None:
-    """Does so where it is possible, and says nothing where it isn't."""
+    """Like `keep_compiled_programs`, but silent if the cache folder can't be used."""
     keep_compiled_programs(lambda text: None)
 
 
@@ -85,10 +86,10 @@ def drawing() -> Iterator[None]:
     # Matplotlib reads both variables once, on import; without a folder, it warns where its default can't be written.
     with contextlib.ExitStack() as stack:
         try:
-            place = str(cache_folder("matplotlib"))
+            folder = str(cache_folder("matplotlib"))
         except OSError:
-            place = stack.enter_context(tempfile.TemporaryDirectory())
-        os.environ.setdefault("MPLCONFIGDIR", place)
+            folder = stack.enter_context(tempfile.TemporaryDirectory())
+        os.environ.setdefault("MPLCONFIGDIR", folder)
         if "matplotlib" not in sys.modules:
             # It doesn't start with a backend that it can't find, such as the one that a notebook sets for its commands.
             chosen = os.environ.pop("MPLBACKEND", None)
@@ -113,21 +114,21 @@ def cache_folder(name: str) -> Path:
         home = os.path.join(os.path.expanduser("~"), ".cache")
     if not os.path.isabs(home):  # "~" stays as it is for a user without an entry, as in containers
         raise OSError(errno.ENOENT, "there is no home folder: set HOME or XDG_CACHE_HOME to an absolute path")
-    place = Path(home)
-    place.mkdir(0o700, parents=True, exist_ok=True)
+    folder = Path(home)
+    folder.mkdir(0o700, parents=True, exist_ok=True)
     for part in ("fedjax_bal", name):
-        place = place / part
-        place.mkdir(0o700, exist_ok=True)
-        found = place.stat()
-        if found.st_uid != os.geteuid():
+        folder = folder / part
+        folder.mkdir(0o700, exist_ok=True)
+        status = folder.stat()
+        if status.st_uid != os.geteuid():
             raise OSError(
-                errno.EPERM, "belongs to another user: set XDG_CACHE_HOME to a folder of this one", str(place)
+                errno.EPERM, "belongs to another user: set XDG_CACHE_HOME to a folder of this one", str(folder)
             )
-        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise OSError(errno.EPERM, "can be written by other users: chmod go-w", str(place))
-    if not os.access(place, os.W_OK | os.X_OK):
-        raise OSError(errno.EACCES, "permission denied", str(place))
-    return place
+        if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise OSError(errno.EPERM, "can be written by other users: chmod go-w", str(folder))
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise OSError(errno.EACCES, "permission denied", str(folder))
+    return folder
 
 
 def _check_entries(folder: Path) -> None:

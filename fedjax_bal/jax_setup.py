@@ -89,10 +89,10 @@ def start_jax() -> None:
     try:
         jax.devices()
     except (AssertionError, RuntimeError) as error:  # the former for "cuda" without the plug-in for it
-        known: Any = jax.config
+        config: Any = jax.config
         reason = f" ({str(error).splitlines()[0]})" if str(error) else ""
         raise ValueError(
-            f"JAX_PLATFORMS: received {known.jax_platforms!r}, which jax can't use here{reason}: unset it, or set it "
+            f"JAX_PLATFORMS: received {config.jax_platforms!r}, which jax can't use here{reason}: unset it, or set it "
             "to cpu"
         ) from error
 
@@ -131,6 +131,6 @@ def cores() -> int:
 
 
 def _is_set() -> bool:
-    known: Any = jax.config
+    config: Any = jax.config
     flags = os.environ.get("XLA_FLAGS", "")
-    return known.jax_num_cpu_devices >= 0 or "xla_force_host_platform_device_count" in flags
+    return config.jax_num_cpu_devices >= 0 or "xla_force_host_platform_device_count" in flags

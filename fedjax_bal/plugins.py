@@ -87,12 +87,12 @@ def register(kind: str, name: str, *, citation: str = "") -> Callable[[T], T]:
         )
     plugin = _plugin_of(sys._getframe(1).f_globals["__name__"])
 
-    def add(own: T) -> T:
+    def add(registered: T) -> T:
         package, registry, entry = _KINDS[kind]
         what = f"{kind} {name!r}"
         try:
             entries = getattr(importlib.import_module(f"fedjax_bal.{package}"), registry)
-            entries.add(name, entry(name, own), plugin, getattr(own, "__qualname__", what))
+            entries.add(name, entry(name, registered), plugin, getattr(registered, "__qualname__", what))
             if citation and registry != "RECIPES":
                 raise ValueError("received a citation, which only recipes and parts have: leave it out")
             if citation:
@@ -101,7 +101,7 @@ def register(kind: str, name: str, *, citation: str = "") -> Callable[[T], T]:
                 cite(name, citation)
         except ValueError as error:
             raise ValueError(f"{what}: {error}") from error
-        return own
+        return registered
 
     return add
 
@@ -161,9 +161,9 @@ def _execute(file: Path, named: str) -> None:
     package = file.name == "__init__.py"
     source = file.parent if package else file
     name = _PREFIX + source.stem.replace(".", "_")
-    known = sys.modules.get(name)
-    if known is not None:
-        raise ValueError(f"there is another plug-in of this name, {known.__file__}; rename one of them")
+    loaded = sys.modules.get(name)
+    if loaded is not None:
+        raise ValueError(f"there is another plug-in of this name, {loaded.__file__}; rename one of them")
     folders = [str(source)] if package else None
     spec = importlib.util.spec_from_file_location(name, file, submodule_search_locations=folders)
     module = sys.modules[name] = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
@@ -180,10 +180,10 @@ def _line_at_import(error: BaseException, file: Path | None) -> str:
     if isinstance(error, SyntaxError):
         return f"{error.filename}, line {error.lineno}: "
     here = ("<frozen", str(Path(__file__).parent), importlib.__file__)
-    places = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
-    others = [place for place in places if not place[0].startswith(here)]
-    own = [place for place in others if file is not None and Path(place[0]).is_relative_to(file.parent)]
-    return "{}, line {}: ".format(*(own or others)[-1]) if others else ""
+    lines = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    others = [line for line in lines if not line[0].startswith(here)]
+    inside = [line for line in others if file is not None and Path(line[0]).is_relative_to(file.parent)]
+    return "{}, line {}: ".format(*(inside or others)[-1]) if others else ""
 
 
 def _plugin_of(module: str) -> Plugin:
@@ -211,79 +211,79 @@ def _digest(source: Path) -> str:
     return digest.hexdigest()[:16]
 
 
-def _recipe(name: str, own: Any) -> Any:
+def _recipe(name: str, function: Any) -> Any:
     from fedjax_bal.recipes import Recipe
 
-    _check_parameters(own, _KEYS_OF_METHODS)
-    return _checked(name, own, lambda made, _: isinstance(made, Recipe), "a Recipe")
+    _check_parameters(function, _KEYS_OF_METHODS)
+    return _checked(name, function, lambda made, _: isinstance(made, Recipe), "a Recipe")
 
 
-def _part(name: str, own: Any) -> Any:
+def _part(name: str, kind: Any) -> Any:
     """A recipe of the part alone."""
     from fedjax_bal.parts import Part
     from fedjax_bal.recipes import Recipe
 
-    if not (isinstance(own, type) and issubclass(own, Part) and "__dataclass_fields__" in vars(own)):
-        raise ValueError(f"received {own!r:.80}, must be a class of parts: a role's subclass with @part above it")
-    _check_parameters(own, _KEYS_OF_METHODS)
+    if not (isinstance(kind, type) and issubclass(kind, Part) and "__dataclass_fields__" in vars(kind)):
+        raise ValueError(f"received {kind!r:.80}, must be a class of parts: a role's subclass with @part above it")
+    _check_parameters(kind, _KEYS_OF_METHODS)
 
-    @functools.wraps(own, updated=())
+    @functools.wraps(kind, updated=())
     def recipe(**fields: Any) -> Any:
-        return Recipe(name, (own(**fields),))
+        return Recipe(name, (kind(**fields),))
 
-    recipe.__signature__ = _signature(own)  # type: ignore[attr-defined]
+    recipe.__signature__ = _signature(kind)  # type: ignore[attr-defined]
     return recipe
 
 
-def _model(name: str, own: Any) -> Any:
+def _model(name: str, function: Any) -> Any:
     from fedjax_bal.models import own_model
     from fedjax_bal.types import Model
 
-    _check_parameters(own, _keys("model") - {"convolution"}, ("num_classes", "input_shape"))
-    build = _checked(name, own, lambda made, _: isinstance(made, Model), "a fedjax_bal Model")
-    return own_model(build, _first_line(own))
+    _check_parameters(function, _keys("model") - {"convolution"}, ("num_classes", "input_shape"))
+    build = _checked(name, function, lambda made, _: isinstance(made, Model), "a fedjax_bal Model")
+    return own_model(build, _first_line(function))
 
 
-def _selector(name: str, own: Any) -> Any:
+def _selector(name: str, function: Any) -> Any:
     from fedjax_bal.selection import FROM_FEDERATION, Selector
 
-    _check_parameters(own, _keys("selection"), ("clients_per_round",), FROM_FEDERATION)
-    return _checked(name, own, lambda made, _: isinstance(made, Selector), "a Selector")
+    _check_parameters(function, _keys("selection"), ("clients_per_round",), FROM_FEDERATION)
+    return _checked(name, function, lambda made, _: isinstance(made, Selector), "a Selector")
 
 
-def _partitioner(name: str, own: Any) -> Any:
+def _partitioner(name: str, function: Any) -> Any:
     from fedjax_bal.data import FROM_DATASET, resolve
 
     if resolve(name).scheme != name:
         raise ValueError(f"received the name {name!r}, which exists already, for {resolve(name).scheme}")
-    _check_parameters(own, _keys("partition"), ("rng", "labels", "num_clients"), FROM_DATASET)
+    _check_parameters(function, _keys("partition"), ("rng", "labels", "num_clients"), FROM_DATASET)
     fits = lambda made, args: isinstance(made, list | tuple) and len(made) == args[2]
-    return _checked(name, own, fits, "a list with the row numbers of each of num_clients clients")
+    return _checked(name, function, fits, "a list with the row numbers of each of num_clients clients")
 
 
-def _dataset(name: str, own: Any) -> Any:
+def _dataset(name: str, entry: Any) -> Any:
     from fedjax_bal.data import Reader
     from fedjax_bal.types import Dataset
 
-    if isinstance(own, Reader):
-        return dataclasses.replace(own, name=name)
-    _check_parameters(own, _keys("dataset") | {"mean", "std"})
-    read = _checked(name, own, lambda made, _: isinstance(made, Dataset), "a Dataset")
-    return Reader(name=name, description=_first_line(own), read=read, origin="own")
+    if isinstance(entry, Reader):
+        return dataclasses.replace(entry, name=name)
+    _check_parameters(entry, _keys("dataset") | {"mean", "std"})
+    read = _checked(name, entry, lambda made, _: isinstance(made, Dataset), "a Dataset")
+    return Reader(name=name, description=_first_line(entry), read=read, origin="own")
 
 
-def _metric(name: str, own: Any) -> Any:
+def _metric(name: str, entry: Any) -> Any:
     from fedjax_bal.metrics import OWN, Column, Metric, Unit
 
     if name in _COLUMNS:
         raise ValueError(f"received the name {name!r}, which another column has; choose another")
-    if isinstance(own, Metric):
-        return dataclasses.replace(own, name=name)
-    if len(_signature(own).parameters) != 1:
-        raise ValueError(f"takes {_signature(own)}, must take a RoundResult alone")
+    if isinstance(entry, Metric):
+        return dataclasses.replace(entry, name=name)
+    if len(_signature(entry).parameters) != 1:
+        raise ValueError(f"takes {_signature(entry)}, must take a RoundResult alone")
     numeric = lambda made, _: made is None or is_number(made) or isinstance(made, np.number)
-    value = _checked(name, own, numeric, "a number, or None")
-    meaning = (inspect.getdoc(own) or "").partition("\n")[0]
+    value = _checked(name, entry, numeric, "a number, or None")
+    meaning = (inspect.getdoc(entry) or "").partition("\n")[0]
     return Metric(name, meaning, value, "last", Column(OWN, name.replace("_", " ")), Unit("", 1, ".4g"))
 
 
@@ -309,46 +309,46 @@ def _keys(section: str) -> frozenset[str]:
     return kind.common() if kind else frozenset()
 
 
-def _signature(own: Any) -> inspect.Signature:
+def _signature(entry: Any) -> inspect.Signature:
     try:
-        return inspect.signature(own, eval_str=True)
+        return inspect.signature(entry, eval_str=True)
     except NameError:  # an annotation that only type checkers can read
-        return inspect.signature(own)
+        return inspect.signature(entry)
     except (TypeError, ValueError):
-        raise ValueError(f"received {own!r:.80}, must be a function") from None
+        raise ValueError(f"received {entry!r:.80}, must be a function") from None
 
 
 def _check_parameters(
-    own: Any, reserved: Collection[str], first: tuple[str, ...] = (), given: Collection[str] = ()
+    function: Any, reserved: Collection[str], first: tuple[str, ...] = (), given: Collection[str] = ()
 ) -> None:
     """Refuses a function without the first parameters, or with others that neither a configuration nor data can set."""
-    signature = _signature(own)
-    taken = {name: one for name, one in signature.parameters.items() if one.kind not in _ANY}
-    if tuple(taken)[: len(first)] != first:
-        raise ValueError(f"takes ({', '.join(taken)}), must take {', '.join(first)} first")
-    known = {*first, *given, *parameters(own)}
-    for name, one in taken.items():
-        if name not in known and one.default is one.empty:
+    signature = _signature(function)
+    settings = {key: parameter for key, parameter in signature.parameters.items() if parameter.kind not in _ANY}
+    if tuple(settings)[: len(first)] != first:
+        raise ValueError(f"takes ({', '.join(settings)}), must take {', '.join(first)} first")
+    settable = {*first, *given, *parameters(function)}
+    for name, parameter in settings.items():
+        if name not in settable and parameter.default is parameter.empty:
             raise ValueError(f"its parameter {name} needs an annotation: int, float, bool, str, or a list of them")
         if name in reserved and name not in first:
             raise ValueError(f"its parameter {name} needs another name: this is a key of the configuration already")
 
 
-def _checked(name: str, own: Any, fits: Callable[[Any, tuple[Any, ...]], bool], wanted: str) -> Callable[..., Any]:
+def _checked(name: str, function: Any, fits: Callable[[Any, tuple[Any, ...]], bool], wanted: str) -> Callable[..., Any]:
     """The function, its results checked."""
 
-    @functools.wraps(own)
+    @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        made = own(*args, **kwargs)
+        made = function(*args, **kwargs)
         if not fits(made, args):
-            code = inspect.unwrap(own).__code__
+            code = inspect.unwrap(function).__code__
             line = f"{code.co_filename}, line {code.co_firstlineno}"
             raise PluginError(f"{line}: {name} returned {made!r:.80}, must return {wanted}")
         return made
 
-    call.__signature__ = _signature(own)  # type: ignore[attr-defined]
+    call.__signature__ = _signature(function)  # type: ignore[attr-defined]
     return call
 
 
-def _first_line(own: Any) -> str:
-    return next(iter((own.__doc__ or "").strip().splitlines()), "without a description")
+def _first_line(function: Any) -> str:
+    return next(iter((function.__doc__ or "").strip().splitlines()), "without a description")

@@ -97,14 +97,14 @@ def plugin_errors(used: Iterable[object] = ()) -> Iterator[None]:
         if line:
             raise PluginError(f"{line}: {described(error)}") from error
 
-        kinds = dict.fromkeys(type(one) for one in used)
+        kinds = dict.fromkeys(type(part) for part in used)
         files = {kind: getattr(sys.modules.get(kind.__module__), "__file__", None) for kind in kinds}
-        own = [f"{file}, {kind.__qualname__}" for kind, file in files.items() if file and _in_plugin(Path(file))]
-        if not own or isinstance(error, ValueError | RuntimeError | OSError):
+        theirs = [f"{file}, {kind.__qualname__}" for kind, file in files.items() if file and _in_plugin(Path(file))]
+        if not theirs or isinstance(error, ValueError | RuntimeError | OSError):
             raise
         text = " ".join(described(error).split())
         rule = f"a method returns what doesn't fit, which fedjax_bal.check_part names: {text}"
-        raise PluginError(f"{', '.join(own)}: {rule}") from error
+        raise PluginError(f"{', '.join(theirs)}: {rule}") from error
 
 
 def described(error: BaseException) -> str:

@@ -135,7 +135,7 @@ def describe(
     plugin: Plugins = None,
 ) -> Iterator[str]:
     """Describe a data set and a partition: classes, sizes, imbalance, and who holds what."""
-    from fedjax_bal.config import UnresolvedConfig
+    from fedjax_bal.config import Config
     from fedjax_bal.data import DATASETS, load
     from fedjax_bal.data import describe as in_numbers
     from fedjax_bal.experiments import split_rows
@@ -149,7 +149,7 @@ def describe(
         )
     # Keys without a dot are the partition's, unless a section has that name.
     changes = [
-        text if "." in (key := text.partition("=")[0]) or key in UnresolvedConfig.model_fields else f"partition.{text}"
+        text if "." in (key := text.partition("=")[0]) or key in Config.model_fields else f"partition.{text}"
         for text in arguments
         if is_change(text)
     ]

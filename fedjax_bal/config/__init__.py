@@ -1,26 +1,24 @@
 """Configurations: one YAML file, checked as a whole, the same for the command line and for Python.
 
-`load_config` reads a file and the command line's changes; a `Config` holds the sections, and `Config.for_method` gives
-what one method runs with. Importing this module imports pydantic and PyYAML, which the engine does without.
+`load_config` reads a file and the command line's changes; a `Config` holds the sections, and each of its `methods` the
+sections that it runs with. Importing this module imports pydantic and PyYAML, which the engine does without.
 """
 
 from fedjax_bal.annotations import parameters
-from fedjax_bal.config.bases import Layers, left_out
-from fedjax_bal.config.configuration import Config, MethodConfig, UnresolvedConfig
-from fedjax_bal.config.federation_sections import AuxiliarySection, DatasetSection, SelectionSection
+from fedjax_bal.config.changes import apply_changes, completed_path, parse_overrides, with_absolute_paths
+from fedjax_bal.config.configuration import Config, MethodConfig, check_methods
 from fedjax_bal.config.load import (
-    apply_changes,
+    Layers,
     build_config,
     builtin_configs,
+    left_out,
     load_config,
     load_over_base,
-    parse_overrides,
     read_layers,
     with_paper_setting,
 )
-from fedjax_bal.config.methods import check_methods
 from fedjax_bal.config.problems import ConfigError, KeyPath, dotted_path, nearest_choices, raise_all, received_value
-from fedjax_bal.config.reference import KeyReference, explained, json_schema, key_references
+from fedjax_bal.config.reference import explained, json_schema
 from fedjax_bal.config.resolved import (
     AUTO,
     AUTO_FORMS,
@@ -34,9 +32,8 @@ from fedjax_bal.config.resolved import (
     setting_leaves,
     with_convolution,
 )
-from fedjax_bal.config.schema import Sections
+from fedjax_bal.config.schema import AuxiliarySection, DatasetSection, Sections
 from fedjax_bal.config.sections import check_section, to_plain, without_defaults
-from fedjax_bal.config.short_forms import completed_path, with_absolute_paths
 from fedjax_bal.config.yaml_text import LARGEST_YAML, dump_yaml, parse_yaml, read_yaml
 
 __all__ = [
@@ -48,12 +45,9 @@ __all__ = [
     "ConfigError",
     "DatasetSection",
     "KeyPath",
-    "KeyReference",
     "Layers",
     "MethodConfig",
     "Sections",
-    "SelectionSection",
-    "UnresolvedConfig",
     "apply_changes",
     "build_config",
     "builtin_configs",
@@ -68,7 +62,6 @@ __all__ = [
     "dump_yaml",
     "explained",
     "json_schema",
-    "key_references",
     "leaves",
     "left_out",
     "load_config",

@@ -1,15 +1,17 @@
-"""A whole configuration: its sections, the methods to compare, and the seeds."""
+"""A whole configuration: its sections, the methods to compare, each with its sections, and the seeds."""
 
 import re
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from annotated_types import MinLen
 from pydantic import Field
 
-from fedjax_bal.annotations import DISTINCT, Probability, Readable, Seed, ShortForm, TextThat, documented
-from fedjax_bal.config.schema import Sections
-from fedjax_bal.config.sections import Section, merge_sections, to_plain
+from fedjax_bal.annotations import DISTINCT, Probability, Readable, Seed, ShortForm, TextThat, parameters
+from fedjax_bal.config.problems import KeyPath, Problem, nearest_choices, raise_all, received_value
+from fedjax_bal.config.schema import Sections, by_own_name, contradicted_parameter
+from fedjax_bal.config.sections import Section, check_section, merge_sections, refused, to_plain, variant
+from fedjax_bal.registry import plugin_errors
 
 if TYPE_CHECKING:
     from fedjax_bal.recipes import Recipe
@@ -29,7 +31,6 @@ _SOURCE = TextThat("printable text of 1 to 300 characters", lambda text: text.is
 _COUNT = ShortForm(f"a count from 1 to {MOST_SEEDS} (3 for [0, 1, 2])")
 _Seeds = Annotated[tuple[Seed, ...], MinLen(1), DISTINCT, _COUNT]
 _Value = Annotated[Any, Readable("a value of the key", lambda value: value)]
-_Entry = Annotated[Any, Readable("a recipe's name or a mapping with the key recipe", lambda entry: entry)]
 
 
 class RecipeChoice(Section):
@@ -44,20 +45,13 @@ class RecipeChoice(Section):
     hyperparameters: dict[str, Any]
 
 
-def combined(recipes: Iterable[RecipeChoice]) -> "Recipe":
-    """The recipes in one; raises `ValueError` if they can't be combined."""
-    from fedjax_bal.recipes import RECIPES, combine
-
-    return combine(*(RECIPES[spec.name](**spec.hyperparameters) for spec in recipes))
-
-
-class MethodEntry(Section):
-    """One entry of the list of methods.
+class MethodConfig(Sections):
+    """A method: its recipes, and the sections with its overrides in place.
 
     Attributes:
         name: its name in reports.
         recipes: combined in order.
-        overrides: its changes to the sections.
+        overrides: its changes to the sections of the configuration.
     """
 
     registry: ClassVar[str] = "recipes.RECIPES"
@@ -68,27 +62,14 @@ class MethodEntry(Section):
     recipes: tuple[RecipeChoice, ...]
     overrides: dict[str, Any]
 
-    @classmethod
-    def common(cls) -> frozenset[str]:
-        """The keys of an entry that are independent of its recipe."""
-        return frozenset({"name", *Sections.model_fields})
-
-    @classmethod
-    def child(cls, key: str) -> type[Section] | None:
-        """The section that an entry overrides under a key."""
-        return Sections.child(key)
-
-
-class MethodConfig(Sections):
-    """The configuration of one method: the sections with its overrides in place, and its recipes."""
-
-    name: str
-    recipes: tuple[RecipeChoice, ...]
-
     @property
     def recipe(self) -> "Recipe":
         """The recipes combined."""
-        return combined(self.recipes)
+        return _combined(self.recipes)
+
+
+# An entry is read by `read_methods`, over the sections.
+_Entry = Annotated[MethodConfig, Readable("a recipe's name or a mapping with the key recipe", lambda entry: entry)]
 
 
 class ReportedResults(Section):
@@ -108,27 +89,7 @@ class ReportedResults(Section):
     setting: dict[str, _Value] = Field(default_factory=dict)
 
 
-class UnresolvedConfig(Sections):
-    """A configuration as read, its methods not checked yet."""
-
-    name: Annotated[str, FOLDER_NAME]
-    methods: Annotated[tuple[_Entry, ...], MinLen(1)]
-    seeds: _Seeds = (0,)
-    partition_seeds: _Seeds | None = None
-    paper: ReportedResults | None = None
-
-    @classmethod
-    def child(cls, key: str) -> type[Section] | None:
-        """The section under a key; that of the list of methods is the one of its entries."""
-        return MethodEntry if key == "methods" else super().child(key)
-
-    @classmethod
-    def meanings(cls) -> dict[str, str]:
-        """The meaning of each key, with those that the complete configuration documents."""
-        return super().meanings() | documented(Config)
-
-
-class Config(UnresolvedConfig):
+class Config(Sections):
     """A complete, checked configuration.
 
     Attributes:
@@ -136,36 +97,27 @@ class Config(UnresolvedConfig):
         methods: the methods that are compared; an entry is a recipe's name, or a mapping with the key recipe, the
             recipe's hyperparameters, and changes to the sections.
         seeds: distinct; every method runs once with each.
-        partition_seeds: for each of `seeds` the seed of a partition of its own, so that intervals over seeds cover the
-            draw of the partition too; None for one partition, that of `partition.seed`.
+        partition_seeds: for each of `seeds` the seed of a partition, so that intervals over seeds cover the draw of the
+            partition too; None for one partition, that of `partition.seed`.
         paper: a paper's results in this setting; None for none.
-        plugins: the plug-ins that it uses, with the digests of their sources.
+        plugins: the plug-ins that a run used, with the digests of their sources.
     """
 
-    methods: tuple[MethodEntry, ...]
+    name: Annotated[str, FOLDER_NAME]
+    methods: Annotated[tuple[_Entry, ...], MinLen(1)]
+    seeds: _Seeds = (0,)
+    partition_seeds: _Seeds | None = None
+    paper: ReportedResults | None = None
     plugins: dict[str, str] = Field(default_factory=dict)
 
+    @classmethod
+    def child(cls, key: str) -> type[Section] | None:
+        """The section under a key; that of the list of methods is the one of its entries."""
+        return MethodConfig if key == "methods" else super().child(key)
+
     def for_method(self, index: int) -> MethodConfig:
-        """The configuration of one method.
-
-        Args:
-            index: its position in `methods`.
-
-        Returns:
-            The sections with the method's overrides in place, and its recipes.
-
-        Raises:
-            IndexError: there is no such method.
-
-        Example:
-            >>> from fedjax_bal.config import load_config
-            >>> load_config(None).for_method(3).training.optimizer.parameters["momentum"]
-            0.0
-        """
-        method = self.methods[index]
-        base = {key: to_plain(getattr(self, key)) for key in Sections.model_fields}
-        sections = Sections.model_validate(merge_sections(Sections, base, method.overrides))
-        return MethodConfig(name=method.name, recipes=method.recipes, **dict(sections))
+        """The configuration of one method: `methods[index]`."""
+        return self.methods[index]
 
     def with_partition_of(self, seed: int, method: MethodConfig) -> MethodConfig:
         """The configuration of a method with the partition that one of the seeds runs on.
@@ -173,10 +125,195 @@ class Config(UnresolvedConfig):
         Example:
             >>> from fedjax_bal.config import load_config
             >>> config = load_config(None, ["seeds=[0, 1]", "partition_seeds=[5, 6]"])
-            >>> config.with_partition_of(1, config.for_method(0)).partition.seed
+            >>> config.with_partition_of(1, config.methods[0]).partition.seed
             6
         """
         if self.partition_seeds is None:
             return method
         partition = method.partition.model_copy(update={"seed": self.partition_seeds[self.seeds.index(seed)]})
         return method.model_copy(update={"partition": partition})
+
+    def _check(self) -> Self:
+        if self.partition_seeds is not None and len(self.partition_seeds) != len(self.seeds):
+            rule = f"must be as many as the {len(self.seeds)} of `seeds`"
+            raise refused(f"received {len(self.partition_seeds)} seeds, {rule}", "partition_seeds")
+        return super()._check()
+
+
+def _combined(recipes: Iterable[RecipeChoice]) -> "Recipe":
+    """The recipes in one; raises `ValueError` if they can't be combined."""
+    from fedjax_bal.recipes import RECIPES, combine
+
+    return combine(*(RECIPES[recipe.name](**recipe.hyperparameters) for recipe in recipes))
+
+
+def read_methods(entries: Any, shared: Sections | None) -> tuple[list[MethodConfig], list[Problem]]:
+    """Reads the list of methods; returns the valid ones, and the problems of the others.
+
+    Args:
+        entries: the list as it is in the file.
+        shared: the sections that the methods change, checked; None if they have problems: what the methods change is
+            then neither checked nor filled in.
+    """
+    methods: list[MethodConfig] = []
+    problems: list[Problem] = []
+    names: dict[str, int] = {}
+    for index, entry in enumerate(entries if isinstance(entries, list) else ()):
+        path = ("methods", index)
+        method, refusals = _read_method(entry, shared, path)
+        problems += refusals
+        if method is None:
+            continue
+        methods.append(method)
+        if names.setdefault(method.name, index) != index:
+            rule = f"already the name of methods.{names[method.name]}; give one of them another `name`"
+            problems.append(Problem((*path, "name"), f"received {received_value(method.name)}, {rule}"))
+    return methods, problems
+
+
+def _read_method(entry: Any, shared: Sections | None, path: KeyPath) -> tuple[MethodConfig | None, Sequence[Problem]]:
+    if not isinstance(entry, Mapping):
+        rule = "must be a recipe's name or a mapping with the key recipe"
+        return None, [Problem(path, f"received {received_value(entry)}, {rule}")]
+    if "recipe" not in entry:
+        return None, [Problem((*path, "recipe"), f"missing; {nearest_choices('', MethodConfig.choices())}")]
+    recipes, problems = _read_recipes(entry, path)
+    name = entry.get("name", "+".join(recipe.name for recipe in recipes))
+    if "name" in entry and not METHOD_NAME.accepts(name):
+        problems.append(Problem((*path, "name"), f"received {received_value(name)}, must be {METHOD_NAME.wanted}"))
+
+    # A run folder's text has every default of the shared sections, and has to mean the same: methods change these.
+    sections = {key: getattr(shared, key, None) for key in Sections.model_fields}
+    overrides = {key: value for key, value in entry.items() if key in Sections.model_fields}
+    if overrides and shared:
+        partition = overrides.get("partition")
+        if isinstance(partition, Mapping) and contradicted_parameter(partition) is None:
+            overrides["partition"] = by_own_name(partition)
+        changed, refusals = check_section(Sections, merge_sections(Sections, to_plain(sections), overrides), path)
+        problems += refusals
+        if changed is not None:
+            sections = dict(changed)
+            overrides = _picked(overrides, to_plain(changed))
+    if problems:
+        return None, problems
+    return MethodConfig.model_construct(name=name, recipes=tuple(recipes), overrides=overrides, **sections), []
+
+
+def _read_recipes(entry: Mapping[str, Any], path: KeyPath) -> tuple[list[RecipeChoice], list[Problem]]:
+    hyperparameters = {key: entry[key] for key in entry if key not in {"recipe", "name", *Sections.model_fields}}
+    if not isinstance(entry["recipe"], list):
+        recipe, problems = _read_recipe(entry["recipe"], hyperparameters, path, "recipe")
+        return ([recipe] if recipe else []), problems
+    text = "unknown key; hyperparameters go into the items of a list of recipes"
+    problems = [Problem((*path, key), text, unknown=True) for key in hyperparameters]
+    path = (*path, "recipe")
+    if not entry["recipe"]:
+        problems.append(Problem(path, "received [], must be a name or a list of names"))
+    recipes = []
+    for index, item in enumerate(entry["recipe"]):
+        named = item if isinstance(item, Mapping) else {"name": item}
+        values = {key: value for key, value in named.items() if key != "name"}
+        recipe, refusals = _read_recipe(named.get("name"), values, (*path, index), "name")
+        recipes += [recipe] if recipe else []
+        problems += refusals
+    if not problems:
+        try:
+            _combined(recipes)
+        except (ValueError, TypeError) as error:
+            problems.append(Problem(path, f"received {[recipe.name for recipe in recipes]}: {error}"))
+    return recipes, problems
+
+
+def _read_recipe(
+    name: Any, values: Mapping[str, Any], path: KeyPath, key: str
+) -> tuple[RecipeChoice | None, list[Problem]]:
+    from fedjax_bal.recipes import RECIPES, with_reading
+
+    if not isinstance(name, str) or name not in RECIPES:
+        allowed = nearest_choices(name, RECIPES)
+        plugin = "; one of your own needs --plugin FILE"
+        hint = plugin if isinstance(name, str) and "did you mean" not in allowed else ""
+        return None, [Problem((*path, key), f"received {received_value(name)}; {allowed}{hint}")]
+    try:
+        values = with_reading(RECIPES[name], values)
+        fields = parameters(RECIPES[name])
+        checked, problems = check_section(variant(Section, name, tuple(fields.items())), values, path)
+        if checked is not None:
+            values = to_plain(checked)
+            with plugin_errors():
+                RECIPES[name](**values)
+            return RecipeChoice(name=name, hyperparameters=dict(values)), []
+    except (ValueError, TypeError) as error:  # the recipe's, perhaps of one of its hyperparameters
+        text = str(error)
+        mentioned = [given for given in values if re.search(rf"\b{re.escape(given)}\b", text)]
+        if len(mentioned) != 1:
+            return None, [Problem(path, f"refused by recipe {name}: {text}")]
+        _, received, rule = text.partition(f"{mentioned[0]}: received ")
+        rule = rule if received else f"{received_value(values[mentioned[0]])}; {text}"
+        return None, [Problem((*path, mentioned[0]), f"received {rule}")]
+
+    # An unknown key may be meant for the recipe or, in an entry of a single recipe, for the sections.
+    takes = f"unknown key; recipe {name} takes: {', '.join(sorted(fields)) or 'nothing'}"
+    if key == "recipe":
+        takes += f"; or {', '.join(['name', *Sections.model_fields])}"
+    for index, problem in enumerate(problems):
+        if problem.unknown:
+            near = nearest_choices(problem.path[-1], {*fields, *Sections.model_fields}).partition("; ")[2]
+            problems[index] = problem._replace(text=f"{takes}; {near}" if near else takes)
+    return None, problems
+
+
+def _picked(shape: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of the keys that a nested mapping has, at every level."""
+    picked = {}
+    for key, below in shape.items():
+        nested = isinstance(below, Mapping) and isinstance(values[key], Mapping)
+        picked[key] = _picked(below, values[key]) if nested else values[key]
+    return picked
+
+
+def check_methods(config: Config, source: str, overridden: Sequence[KeyPath] = ()) -> None:
+    """Refuses methods that lack what they need; raises `ConfigError` with one line for each, beginning with `source`.
+
+    Example:
+        >>> from fedjax_bal.config import load_config
+        >>> load_config(None, ["methods=[fedbn]"])  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        fedjax_bal.config.problems.ConfigError: ...: methods.0: fedbn: received the model mlp, none of ...
+    """
+    from fedjax_bal.models import normalisation
+    from fedjax_bal.parts import BALANCED, BATCH_STATISTICS, RunFacts, check_needs
+
+    problems = []
+    for index, method in enumerate(config.methods):
+        recipe = method.recipe
+        facts = RunFacts(
+            parts=(*recipe.parts, *BATCH_STATISTICS[method.training.arguments()["batch_statistics"]]),
+            local=method.training.optimizer.built,
+            carried=bool(recipe.carried),
+            rounds=method.training.rounds,
+            clients=method.partition.known_clients,
+            auxiliary=[BALANCED] * (method.auxiliary.per_class > 0),
+            model=method.model.name,
+            normalisation=normalisation(method.model.name, method.model.parameters),
+        )
+        try:
+            check_needs(facts)
+        except ValueError as error:
+            text = f"{method.name}: {str(error).removeprefix(f'{method.name}: ')}"
+            problems.append(Problem(("methods", index), text))
+    raise_all(source, problems, overridden)
+
+
+def unknown_published(accuracies: Iterable[str], methods: Collection[str]) -> list[Problem]:
+    """The published names that are neither a method's nor made of recipes; a table may have more than is asked for.
+
+    What follows in brackets tells variants of a recipe apart.
+    """
+    problems = []
+    for name in accuracies:
+        recipes = name.partition(" (")[0].split("+")
+        if name not in methods and not all(recipe in MethodConfig.choices() for recipe in recipes):
+            text = f"there is no method of this name; {nearest_choices(name, methods)}"
+            problems.append(Problem(("paper", "accuracy", name), text))
+    return problems

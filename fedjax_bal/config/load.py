@@ -1,15 +1,19 @@
-"""Reads a file and the command line into a checked configuration."""
+"""Reads a file, its bases and the command line into one mapping, and that into a checked configuration.
+
+What a base brings is left out where the user has chosen other data or another partition: a partition, rows taken out
+for the server, a target accuracy or a paper's results describe the data of the configuration that states them. With
+another data set they would silently thin it out, or mean nothing.
+"""
 
 import os
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path as File
-from typing import Any
+from typing import Any, NamedTuple
 
-from fedjax_bal.config.bases import Layers, left_out
-from fedjax_bal.config.configuration import FOLDER_NAME, Config, MethodEntry, UnresolvedConfig
-from fedjax_bal.config.methods import check_methods, read_methods, unknown_published
+from fedjax_bal.config.changes import apply_changes, changed, parse_overrides, with_absolute_paths, written_out
+from fedjax_bal.config.configuration import FOLDER_NAME, Config, check_methods, read_methods, unknown_published
 from fedjax_bal.config.problems import (
     COMMAND_LINE,
     ConfigError,
@@ -20,15 +24,78 @@ from fedjax_bal.config.problems import (
     raise_all,
     received_value,
 )
-from fedjax_bal.config.resolved import paper_setting, plugin_problems, used_plugins
-from fedjax_bal.config.schema import Sections
-from fedjax_bal.config.sections import Section, check_section, choose_variant, merge_sections
-from fedjax_bal.config.short_forms import completed_path, section_of, with_absolute_paths, written_out
-from fedjax_bal.config.yaml_text import parse_yaml, read_yaml
+from fedjax_bal.config.resolved import leaves, paper_setting, plugin_problems, used_plugins
+from fedjax_bal.config.schema import ALL_CLIENTS, Sections
+from fedjax_bal.config.sections import Section, check_section, merge_sections, to_plain
+from fedjax_bal.config.yaml_text import read_yaml
 
-_LONGEST_PATH = 20
 _MOST_BASES = 20
 _NO_PATH = re.compile("^$|[\0\ud800-\udfff]")  # nothing, or what no file's name can hold
+_LONG_TAIL: tuple[KeyPath, ...] = tuple(
+    ("partition", key) for key in ("imbalance_factor", "imbalance_profile", "imbalance_order")
+)
+_OF_DATA: tuple[KeyPath, ...] = (
+    ("partition",),
+    ("auxiliary",),
+    ("selection", "clients_per_round"),
+    ("training", "early_stopping"),
+    *(("evaluation", key) for key in ("target_accuracy", "shots", "validation", "client_test")),
+    ("paper",),
+)
+_BY_CLIENT = ("availability", "delivery", "speed")
+
+
+class Layers(NamedTuple):
+    """A configuration that isn't checked yet, in two layers.
+
+    Attributes:
+        base: what a base brings: the file that the key `base` names, or a built-in configuration as a whole.
+        stated: what the user's own file states over it.
+    """
+
+    base: Mapping[str, Any]
+    stated: Mapping[str, Any]
+
+    @property
+    def merged(self) -> dict[str, Any]:
+        """The stated keys laid over the base; a list is replaced as a whole, that of the methods too."""
+        methods = {key: value for key, value in self.stated.items() if key == "methods"}
+        others = {key: value for key, value in self.stated.items() if key != "methods"}
+        return merge_sections(Config, self.base, others) | methods  # last, as in the text of a sweep
+
+    @property
+    def settled(self) -> dict[str, Any]:
+        """The stated keys laid over what they leave of the base."""
+        return self.without(self.stale(self.merged)).merged
+
+    def without(self, paths: Iterable[KeyPath]) -> "Layers":
+        """The same without some keys of the base and of its entries of methods; what the user states stays."""
+        base = dict(self.base)
+        for path in paths:
+            base = _without(base, path)
+            if isinstance(base.get("methods"), list):
+                base["methods"] = [_without(entry, path) for entry in base["methods"]]
+        return Layers(base, self.stated)
+
+    def stale(self, chosen: Mapping[str, Any]) -> list[KeyPath]:
+        """The keys of the base that make no sense for what is chosen in the whole configuration."""
+        if _another("dataset", self.base, chosen):
+            files = [(key,) for key in _BY_CLIENT if "file" in _mapping(self.base.get(key))]
+            stale = [*_OF_DATA, *files]  # a file says something about each of the base's clients
+        elif _another("partition", self.base, chosen):
+            by_owner = _variant("partition", chosen).model_fields["clients"].default == ALL_CLIENTS
+            stale = [*_LONG_TAIL, *([("partition", "clients")] if by_owner else []), ("auxiliary",), ("paper",)]
+        else:
+            return []
+
+        # Rows that the server holds stay if a method needs them.
+        from fedjax_bal.parts import SERVER_ROWS
+
+        methods, _ = read_methods(chosen.get("methods"), None)
+        parts = [part for method in methods for part in method.recipe.parts]
+        if any(SERVER_ROWS in part.needs for part in parts):
+            stale.remove(("auxiliary",))
+        return stale
 
 
 def load_config(
@@ -42,7 +109,7 @@ def load_config(
             enough where no other key ends like it. A mapping changes the keys that it has, and the others stay.
             Choosing another optimizer, scheme, law or recipe drops the parameters of the one before. A relative path
             counts from the working directory here, and in a file from its folder.
-        recorded: take the digests of plug-ins from the file, that of a run folder, whatever is loaded now.
+        recorded: take the digests of plug-ins from the file, that of a run folder, regardless of what is loaded now.
         needs: whether a method that lacks what it needs is refused, unless the file is a recorded one.
 
     Returns:
@@ -73,13 +140,15 @@ def load_over_base(
         >>> load_over_base(None, ["partition=iid", "methods=[fedavg]"])[1]
         ['partition.imbalance_factor=50', 'auxiliary.per_class=10']
     """
-    source, layers, changes = source_name(path), read_layers(path), parse_overrides(overrides)
+    source = source_name(path)
+    layers = read_layers(path)
+    changes = parse_overrides(overrides)
     if "sweep" in layers.merged:
         command = f"fedjax-bal sweep {shlex.quote(source)}"
         raise ConfigError(f"{source}: has the key `sweep`, so it is a sweep: use `{command}`")
     stale = layers.stale(apply_changes(layers.merged, changes, COMMAND_LINE))
     sheet = layers.without(stale).merged
-    data, overridden = _overridden(sheet, changes, COMMAND_LINE)
+    data, overridden = changed(sheet, changes, COMMAND_LINE)
     data = with_paper_setting(sheet, data)
     plugins = data.get("plugins", {})
     config, problems = _build(data, check_plugins=not recorded)
@@ -100,7 +169,8 @@ def read_layers(path: str | os.PathLike[str] | None) -> Layers:
     Args:
         path: a YAML file, or the name of a built-in configuration; None for the quickstart.
     """
-    layers, file = _read_over_base(path, ()), find_config(path)
+    layers = _read_over_base(path, ())
+    file = find_config(path)
     if "name" not in layers.stated and FOLDER_NAME.accepts(file.stem):
         layers = layers._replace(stated={"name": file.stem, **layers.stated})
     builtin = os.path.realpath(file) in map(os.path.realpath, builtin_configs().values())
@@ -113,17 +183,19 @@ def source_name(path: str | os.PathLike[str] | None) -> str:
 
 
 def _read_over_base(path: str | os.PathLike[str] | None, above: tuple[str, ...]) -> Layers:
-    source, file = source_name(path), find_config(path)
+    source = source_name(path)
+    file = find_config(path)
     data = read_yaml(file, source)
     if not isinstance(data, Mapping):
-        wanted = f"must be a mapping of {', '.join(UnresolvedConfig.model_fields)}"
+        wanted = f"must be a mapping of {', '.join(Config.model_fields)}"
         raise ConfigError(f"{source}: {'is empty' if data is None else f'received {received_value(data)}'}, {wanted}")
     axes = {key: data[key] for key in ("sweep",) if key in data}  # as they are: labels of points are made of them
     data = {**written_out(with_absolute_paths(dict(data), os.curdir if path is None else file.parent)), **axes}
     if "base" not in data:
         return Layers({}, data)
 
-    base, above = data.pop("base"), (*above, os.path.realpath(file))
+    base = data.pop("base")
+    above = (*above, os.path.realpath(file))
     if not isinstance(base, str) or _NO_PATH.search(base):
         wanted = "must be the path of a configuration, or the name of a built-in one"
         raise ConfigError(f"{source}: base: received {received_value(base)}, {wanted}")
@@ -147,21 +219,22 @@ def _read_over_base(path: str | os.PathLike[str] | None, above: tuple[str, ...])
 
 def find_config(path: str | os.PathLike[str] | None) -> File:
     """The file of a configuration: the one at a path, or a built-in one of that name; None is the quickstart."""
-    name, found = "quickstart" if path is None else os.fspath(path), builtin_configs()
-    there = os.path.lexists(name) and not (name in found and os.path.isdir(name))  # a run's folder may be called so
-    if path is not None and (there or (File(name).suffix and name not in found)):
+    name = "quickstart" if path is None else os.fspath(path)
+    builtin = builtin_configs()
+    exists = os.path.lexists(name) and not (name in builtin and os.path.isdir(name))  # a run's folder may be called so
+    if path is not None and (exists or (File(name).suffix and name not in builtin)):
         return File(name)
-    if name not in found:
-        near = nearest_choices(name, found).partition("; ")[2]
+    if name not in builtin:
+        near = nearest_choices(name, builtin).partition("; ")[2]
         text = "is neither a file nor a built-in configuration (fedjax-bal list configs)"
         raise ConfigError(f"{received_value(name)}: {text}{near and f'; {near}'}")
-    return found[name]
+    return builtin[name]
 
 
 def builtin_configs() -> dict[str, File]:
     """The built-in configurations: file by name, its path below `configs` without the ending."""
     package = File(__file__).parents[1]
-    folder = next(place for place in (package / "configs", package.parent / "configs") if place.is_dir())
+    folder = next(folder for folder in (package / "configs", package.parent / "configs") if folder.is_dir())
     return {file.relative_to(folder).with_suffix("").as_posix(): file for file in sorted(folder.rglob("*.yaml"))}
 
 
@@ -176,127 +249,94 @@ def build_config(data: Mapping[str, Any], changes: Sequence[tuple[KeyPath, Any]]
     return config
 
 
-def apply_changes(data: Mapping[str, Any], changes: Sequence[tuple[KeyPath, Any]], source: str) -> Mapping[str, Any]:
-    """Returns a mapping with changes of paths to values made, not checked yet; raises `ConfigError` for a bad path.
-
-    Example:
-        >>> apply_changes({"training": {"rounds": 3}}, [(("training", "rounds"), 5)], "mine")
-        {'training': {'rounds': 5}}
-    """
-    return _overridden(data, changes, source)[0]
-
-
 def with_paper_setting(
-    paper: Mapping[str, Any], own: Mapping[str, Any], changes: Sequence[tuple[KeyPath, Any]] = ()
+    paper: Mapping[str, Any], data: Mapping[str, Any], changes: Sequence[tuple[KeyPath, Any]] = ()
 ) -> Mapping[str, Any]:
     """Notes in a configuration which values of a paper's configuration it changes, under `paper.setting`.
 
     Args:
         paper: the paper's, or any; its mapping, not checked yet.
-        own: what was made of it. With a key `paper` of its own it is a paper's itself, and nothing is noted.
+        data: what was made of it. If it states its own `paper`, it is a paper's itself, and nothing is noted.
         changes: of paths to values, that complete both.
 
     Returns:
         The second one, as it is if one of them isn't valid, which is said elsewhere.
     """
-    results = own.get("paper")
-    if not isinstance(results, Mapping) or results != paper.get("paper") or own == paper:
-        return own
-    try:
-        both = (apply_changes({"name": "paper", **sheet}, changes, "") for sheet in (paper, own))
-        (theirs, _), (ours, _) = (_build({k: v for k, v in sheet.items() if k != "sweep"}) for sheet in both)
-    except ConfigError:
-        return own
-    return {**own, "paper": {**results, "setting": paper_setting(theirs, ours)}} if theirs and ours else own
-
-
-def parse_overrides(overrides: Sequence[str]) -> list[tuple[KeyPath, Any]]:
-    """Reads changes from the command line, each `dotted.path=VALUE` with VALUE in YAML, as paths and values.
-
-    Raises:
-        ConfigError: one of them is not of that form.
-    """
-    changes = []
-    for text in overrides:
-        key, equals, value = text.partition("=")
-        path = tuple(key.split("."))
-        if not equals or not all(path) or len(path) > _LONGEST_PATH:
-            example = "must be dotted.path=VALUE, for instance training.rounds=30"
-            raise ConfigError(f"{COMMAND_LINE}: received {received_value(text)}, {example}")
-        where = f"{COMMAND_LINE}: {dotted_path(path)}"
-        if path[0] == "sweep":
-            remedy = "write a file that has them, and `base:` if need be, and use `fedjax-bal sweep FILE`"
-            raise ConfigError(f"{where}: the axes of a sweep are read from its file alone; {remedy}")
-        changes.append((path, with_absolute_paths(parse_yaml(value, where), os.curdir, path)))
-    return changes
+    results = data.get("paper")
+    if not isinstance(results, Mapping) or results != paper.get("paper") or data == paper:
+        return data
+    configs = []
+    for sheet in (paper, data):
+        try:
+            complete = apply_changes({"name": "paper", **sheet}, changes, "")
+        except ConfigError:
+            return data
+        configs.append(_build({key: value for key, value in complete.items() if key != "sweep"})[0])
+    if None in configs:
+        return data
+    return {**data, "paper": {**results, "setting": paper_setting(*configs)}}
 
 
 def _build(data: Mapping[str, Any], *, check_plugins: bool = True) -> tuple[Any, list[Problem]]:
-    of_plugins = plugin_problems(data.get("plugins", {}))
-    data = {key: value for key, value in data.items() if key != "plugins"}
-    sheet, problems = check_section(UnresolvedConfig, data)
-    entries = data.get("methods")
-    base = {key: value for key, value in data.items() if key in Sections.model_fields}
-    methods, found = read_methods(entries if isinstance(entries, list) else [], base)
-    problems += found
-    if sheet is not None and sheet.paper is not None and not found:  # a method that is wrong has no name
-        problems += unknown_published(sheet.paper.accuracy, {method.name for method in methods})
-    if sheet is not None and sheet.partition_seeds is not None and len(sheet.partition_seeds) != len(sheet.seeds):
-        text = f"received {len(sheet.partition_seeds)} seeds, must be as many as the {len(sheet.seeds)} of `seeds`"
-        problems.append(Problem(("partition_seeds",), text))
-    if sheet is None or problems or (check_plugins and of_plugins):
-        return None, of_plugins or problems  # whatever else is wrong may be because a plug-in is missing
-    values: dict[str, Any] = {**dict(sheet), "methods": tuple(methods)}
-    config = Config(**values)
+    """Checks a mapping, every value once; returns the configuration, or None and all problems."""
+    absent_plugins = plugin_problems(data.get("plugins", {}))
+    config, problems = check_section(Config, {key: value for key, value in data.items() if key != "plugins"})
+    methods, refusals = read_methods(data.get("methods"), config)
+    if config is not None and config.paper is not None and not refusals:  # a refused method has no name
+        refusals = unknown_published(config.paper.accuracy, {method.name for method in methods})
+    problems += refusals
+    if config is None or problems or (check_plugins and absent_plugins):
+        return None, absent_plugins or problems  # all other problems may be because a plug-in is missing
+    config = config.model_copy(update={"methods": tuple(methods)})
     return config.model_copy(update={"plugins": used_plugins(config)}), []
 
 
-def _overridden(
-    data: Any, changes: Sequence[tuple[KeyPath, Any]], source: str
-) -> tuple[Mapping[str, Any], list[KeyPath]]:
-    """The mapping with the changes made, and their whole paths."""
-    # A choice drops parameters, so that it has to come before those that are given along with it; but it stays behind
-    # other choices, and behind what replaces or changes the section as a whole.
-    ordered: list[tuple[KeyPath, bool, tuple[KeyPath, Any]]] = []
-    for given, value in changes:
-        path, place = completed_path(given, value, data), len(ordered)
-        section = section_of(path)
-        chooses = section is not None and path[-1] == section.choice
-        while chooses and place:
-            before, chose, _ = ordered[place - 1]
-            if chose or path[: len(before)] == before:
-                break
-            place -= 1
-        ordered.insert(place, (path, chooses, (given, value)))
+def left_out(base: Mapping[str, Any], paths: Iterable[KeyPath], data: Mapping[str, Any], config: Config) -> list[str]:
+    """Lists, as KEY=VALUE, the keys of a base that were left out and that the user would otherwise have got.
 
-    paths = []
-    for _, _, (given, value) in ordered:
-        path = completed_path(given, value, data, source)
-        data = _assign(data, UnresolvedConfig, path, written_out(value, section_of(path), path), source)
-        paths.append(path)
-    return data, paths
+    Args:
+        base: what the base brings.
+        paths: what was left out of it.
+        data: the configuration as it was read without these keys: those that are there nevertheless are stated.
+        config: the same, checked and complete.
+
+    Example:
+        >>> from fedjax_bal.config import load_config
+        >>> base = {"partition": {"imbalance_factor": 50, "clients": 30, "seed": 0}}
+        >>> left_out(base, [("partition",)], {"partition": {"clients": 20}}, load_config("absent_clients"))
+        ['partition.imbalance_factor=50']
+    """
+    dropped = tuple(f"{dotted_path(path)}." for path in paths)
+    stated = leaves(data)
+    used = leaves(to_plain(config))
+    listed = []
+    for key, value in leaves({key: value for key, value in base.items() if key != "paper"}).items():
+        if f"{key}.".startswith(dropped) and key not in stated and used.get(key, value) != value:
+            listed.append(f"{key}={received_value(value)}")
+    return listed + ["paper"] * ("paper." in dropped and base.get("paper") is not None and "paper" not in data)
 
 
-def _assign(
-    node: Any, section: type[Section] | None, path: KeyPath, value: Any, source: str, above: KeyPath = ()
-) -> Any:
-    if not path:
-        if section is None or section is MethodEntry or not isinstance(node, Mapping):
-            return value
-        return merge_sections(section, node, value)
-    key, rest, here = str(path[0]), path[1:], (*above, path[0])
-    where = f"{source}: {dotted_path((*above, *path))}"
-    if isinstance(node, list):
-        if not (key.isascii() and key.isdigit() and len(key) < 9 and int(key) < len(node)):
-            allowed = f"0 to {len(node) - 1}" if node else "none, the list is empty"
-            rule = f"as a position in {dotted_path(above)}; allowed: {allowed}"
-            raise ConfigError(f"{where}: received {received_value(key)} {rule}")
-        place, below = int(key), section if section is MethodEntry else None
-        return [*node[:place], _assign(node[place], below, rest, value, source, here), *node[place + 1 :]]
-    if node is not None and not isinstance(node, Mapping):
-        raise ConfigError(f"{where}: {dotted_path(above)} is {received_value(node)}, which has no keys")
-    node = node or {}
-    if section is not None and key == section.choice and not rest:
-        return choose_variant(section, node, value)
-    below = section.child(key) if section else None
-    return {**node, key: _assign(node.get(key), below, rest, value, source, here)}
+def _another(section: str, base: Mapping[str, Any], chosen: Mapping[str, Any]) -> bool:
+    """Whether another name is chosen than the base's; not if one of the two is unknown, which is refused later."""
+    before = _variant(section, base).picked
+    now = _variant(section, chosen).picked
+    return None not in (before, now) and before != now
+
+
+def _variant(section: str, data: Mapping[str, Any]) -> type[Section]:
+    """The class of a section with the parameters of its choice; without any for an unknown choice."""
+    kind: Any = Sections.child(section)
+    return kind.chosen(_mapping(data.get(section))) or kind
+
+
+def _without(value: Any, path: KeyPath) -> Any:
+    key, *rest = path
+    if not isinstance(value, Mapping) or key not in value:
+        return value
+    if rest:
+        return {**value, key: _without(value[key], tuple(rest))}
+    return {name: item for name, item in value.items() if name != key}
+
+
+def _mapping(value: Any) -> Mapping[Any, Any]:
+    return value if isinstance(value, Mapping) else {}

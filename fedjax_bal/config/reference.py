@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, get_args
 from pydantic import TypeAdapter
 
 from fedjax_bal.annotations import documented, wanted
-from fedjax_bal.config.configuration import MOST_SEEDS, UnresolvedConfig
+from fedjax_bal.config.configuration import MOST_SEEDS, Config
 from fedjax_bal.config.problems import KeyPath, dotted_path, received_value
 from fedjax_bal.config.sections import SYNONYMS, Section, Variant, to_plain
 
@@ -34,7 +34,7 @@ class KeyReference(NamedTuple):
     default: str
 
 
-def key_references(section: type[Section] = UnresolvedConfig, path: KeyPath = ()) -> Iterator[KeyReference]:
+def key_references(section: type[Section] = Config, path: KeyPath = ()) -> Iterator[KeyReference]:
     """Yields the reference of every key, section by section, parameters of a choice after the keys of its section.
 
     Example:
@@ -53,13 +53,13 @@ def key_references(section: type[Section] = UnresolvedConfig, path: KeyPath = ()
     if not issubclass(section, Variant):
         return
     # The parameters of all choices; what is the same for several of them is one entry.
-    found: dict[tuple[str, str, str, str], list[str]] = {}
+    same: dict[tuple[str, str, str, str], list[str]] = {}
     for name, choice in section.choices().items():
         meanings = documented(choice) if callable(choice) else {}
         for key, (annotation, default) in section.parameters_of(name).items():
             shown = "" if default is ... else _shown(default)
-            found.setdefault((key, meanings.get(key, ""), wanted(annotation), shown), []).append(name)
-    for (key, meaning, allowed, default), names in found.items():
+            same.setdefault((key, meanings.get(key, ""), wanted(annotation), shown), []).append(name)
+    for (key, meaning, allowed, default), names in same.items():
         yield KeyReference(dotted_path((*path, key)), tuple(names), meaning, allowed, default)
 
 
@@ -82,18 +82,18 @@ def explained(key: str) -> list[KeyReference]:
     known = list(key_references())
     if key == "all":
         return known
-    found = [one for one in known if f".{one.path}".endswith(f".{end}")]
-    if not found:
+    matches = [entry for entry in known if f".{entry.path}".endswith(f".{end}")]
+    if not matches:
         # The paths, if few, that end nearly so; those in the section that the key names, if any.
-        ends = [one.path.rpartition(".") for one in known]
-        near = difflib.get_close_matches(end.rpartition(".")[2].lower(), {name for *_, name in ends}, 1)
-        paths = list(dict.fromkeys(one.path for one in known if one.path.rpartition(".")[2] in near))
-        within = [p for p in paths if f".{p.rpartition('.')[0]}".endswith(f".{'.'.join(above)}")] or paths
+        ends = {entry.path: entry.path.rpartition(".")[2] for entry in known}
+        near = difflib.get_close_matches(end.rpartition(".")[2].lower(), set(ends.values()), 1)
+        paths = [path for path, name in ends.items() if name in near]
+        within = [path for path in paths if f".{path.rpartition('.')[0]}".endswith(f".{'.'.join(above)}")] or paths
         near = within if len(within) <= _MOST_MEANT else near
         hint = f"did you mean {' or '.join(map(repr, near))}?" if near else "fedjax-bal config explain all lists them"
         raise ValueError(f"config explain: {received_value(key)} is no key; {hint}")
-    below = {one.path for one in found if any(other.path.startswith(f"{one.path}.") for other in known)}
-    return [one for one in known if one in found or one.path.rpartition(".")[0] in below]
+    sections = {match.path for match in matches if any(entry.path.startswith(f"{match.path}.") for entry in known)}
+    return [entry for entry in known if entry in matches or entry.path.rpartition(".")[0] in sections]
 
 
 def json_schema() -> dict[str, Any]:
@@ -103,21 +103,22 @@ def json_schema() -> dict[str, Any]:
         >>> json_schema()["properties"]["training"]["properties"]["rounds"]["minimum"]
         1
     """
-    whole = _schema(UnresolvedConfig)
+    whole = _schema(Config)
     entry = [{"type": "string"}, {"type": "object", "required": ["recipe"]}]
-    own = {
+    special = {
         "base": {"type": "string", "description": "the configuration that this one changes"},
         "sweep": {"type": "array", "items": {"type": "object"}, "description": "the axes of a sweep"},
         "methods": _any_of([*entry, {"type": "array", "items": _any_of(entry)}]),
     }
     count = {"type": "integer", "minimum": 1, "maximum": MOST_SEEDS}
-    own |= {key: {"anyOf": [whole["properties"][key], count]} for key in ("seeds", "partition_seeds")}
+    special |= {key: {"anyOf": [whole["properties"][key], count]} for key in ("seeds", "partition_seeds")}
     heading = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "fedjax_bal configuration"}
-    return {**heading, **whole, "properties": {**whole["properties"], **own}}
+    return {**heading, **whole, "properties": {**whole["properties"], **special}}
 
 
 def _schema(section: type[Section]) -> dict[str, Any]:
-    meanings, properties = section.meanings(), {}
+    meanings = section.meanings()
+    properties: dict[str, Any] = {}
     for key, field in section.model_fields.items():
         below = section.child(key)
         if below is not None and below.listed:

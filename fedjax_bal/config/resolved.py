@@ -5,10 +5,10 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from fedjax_bal.config.configuration import Config, MethodEntry
+from fedjax_bal.config.changes import PATHS
+from fedjax_bal.config.configuration import Config, MethodConfig
 from fedjax_bal.config.problems import Problem, dotted_path, received_value
 from fedjax_bal.config.sections import to_plain
-from fedjax_bal.config.short_forms import PATHS
 from fedjax_bal.config.yaml_text import dump_yaml
 from fedjax_bal.metrics import METRICS
 from fedjax_bal.registry import PLUGINS
@@ -36,20 +36,23 @@ def with_convolution(config: Config, form: str, of: str = AUTO) -> Config:
         >>> from fedjax_bal.config import load_config
         >>> config = load_config(None, ["methods=[fedavg, {recipe: fedprox, model: {convolution: fast}}]"])
         >>> chosen = with_convolution(config, "builtin")
-        >>> [chosen.for_method(index).model.convolution for index in (0, 1)]
+        >>> [method.model.convolution for method in chosen.methods]
         ['builtin', 'fast']
     """
-
-    def replaced(method: MethodEntry) -> MethodEntry:
+    methods = []
+    for method in config.methods:
         model = method.overrides.get("model", {})
-        if model.get("convolution") != of:
-            return method
-        return method.model_copy(update={"overrides": method.overrides | {"model": model | {"convolution": form}}})
+        if model.get("convolution") == of:
+            overrides = method.overrides | {"model": model | {"convolution": form}}
+            method = method.model_copy(update={"overrides": overrides})
+        methods.append(_with_form(method, form, of))
+    return _with_form(config, form, of).model_copy(update={"methods": tuple(methods)})
 
-    model = config.model
-    if model.convolution == of:
-        model = model.model_copy(update={"convolution": form})
-    return config.model_copy(update={"model": model, "methods": tuple(map(replaced, config.methods))})
+
+def _with_form(sections: Any, form: str, of: str) -> Any:
+    if sections.model.convolution != of:
+        return sections
+    return sections.model_copy(update={"model": sections.model.model_copy(update={"convolution": form})})
 
 
 def config_digest(config: Config) -> str:
@@ -98,11 +101,12 @@ def continues(config: Config, earlier: Config) -> bool:
     if run_digest(config) != run_digest(earlier):
         return False
     for key in _SEEDS:
-        seeds, known = getattr(config, key), getattr(earlier, key)
-        if seeds != known and (seeds is None or known is None or seeds[: len(known)] != known):
+        seeds = getattr(config, key)
+        before = getattr(earlier, key)
+        if seeds != before and (seeds is None or before is None or seeds[: len(before)] != before):
             return False
-    methods = range(len(config.methods))
-    return all(config.for_method(i).training.rounds >= earlier.for_method(i).training.rounds for i in methods)
+    methods = zip(config.methods, earlier.methods, strict=True)
+    return all(method.training.rounds >= before.training.rounds for method, before in methods)
 
 
 def _digest(sheet: Mapping[str, Any]) -> str:
@@ -117,7 +121,8 @@ def differences(here: Config, asked: Config) -> list[str]:
         >>> differences(load_config(None, ["training.rounds=40"]), load_config(None, ["training.rounds=60"]))
         ['training.rounds: 40 here, 60 asked for']
     """
-    ours, theirs = (config_leaves(config) for config in (here, asked))
+    ours = config_leaves(here)
+    theirs = config_leaves(asked)
     return [
         f"{path}: {ours.get(path, 'absent')} here, {theirs.get(path, 'absent')} asked for"
         for path in dict.fromkeys([*ours, *theirs])
@@ -137,43 +142,53 @@ def setting_leaves(sheet: Mapping[str, Any]) -> dict[str, Any]:
         >>> setting_leaves({"name": "mine", "seeds": [0], "methods": [{"name": "slow", "training": {"rounds": 9}}]})
         {'seeds': [0], 'slow: seeds': [0], 'slow: training.rounds': 9}
     """
-    left_out = lambda key: key != _PRECISION and any(f"{key}.".startswith(f"{start}.") for start in _NO_SETTING)
-    counted = lambda tree: {key: value for key, value in leaves(tree).items() if not left_out(key)}
     methods = sheet.get("methods")
-    found = shared = counted({key: value for key, value in sheet.items() if key != "methods"})
+    shared = _counted({key: value for key, value in sheet.items() if key != "methods"})
+    setting = dict(shared)
     for entry in methods if isinstance(methods, list) else ():
         if isinstance(entry, Mapping):
-            found = found | {f"{entry.get('name')}: {key}": value for key, value in (shared | counted(entry)).items()}
-    return found
+            setting |= {f"{entry.get('name')}: {key}": value for key, value in (shared | _counted(entry)).items()}
+    return setting
 
 
-def paper_setting(paper: Config, own: Config) -> dict[str, Any]:
+def _counted(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """The leaves that accuracies can depend on."""
+    starts = tuple(f"{key}." for key in _NO_SETTING)
+    return {key: value for key, value in leaves(tree).items() if key == _PRECISION or not f"{key}.".startswith(starts)}
+
+
+def paper_setting(paper: Config, config: Config) -> dict[str, Any]:
     """The values of a configuration with a paper's results that another one, made from it, changes."""
     noted = paper.paper.setting if paper.paper else {}
-    found, ours = setting_leaves(_sheet(paper)), setting_leaves(_sheet(own))
-    shared = lambda key: key.rpartition(": ")[2]
+    ours = setting_leaves(_sheet(config))
 
-    # What the first one has noted of a key holds for the methods that have no value of their own.
-    of_paper = lambda key: noted.get(shared(key), found[key]) if found.get(shared(key)) == found[key] else found[key]
-    theirs = {key: of_paper(key) for key in found} | noted
+    # What the paper's has noted of a key holds for the methods that have no value of their own.
+    theirs = setting_leaves(_sheet(paper))
+    for key, value in list(theirs.items()):
+        shared = key.rpartition(": ")[2]
+        if theirs.get(shared) == value and shared in noted:
+            theirs[key] = noted[shared]
+    theirs |= noted
 
     # A key that one of them lacks goes with a choice, such as a network's name, which is in both.
     changed = {key: value for key, value in theirs.items() if key in ours and ours[key] != value}
-    repeated = lambda key: shared(key) != key and shared(key) in changed and ours[shared(key)] == ours[key]
-    return {key: value for key, value in changed.items() if not repeated(key)}
+    for key in list(changed):
+        shared = key.rpartition(": ")[2]
+        if shared != key and shared in changed and ours[shared] == ours[key]:  # said of all methods already
+            del changed[key]
+    return changed
 
 
 def _sheet(config: Config) -> dict[str, Any]:
-    sheet = to_plain(config)
+    sheet = {key: to_plain(getattr(config, key)) for key in Config.model_fields}
     if config.paper and not config.paper.setting:
         del sheet["paper"]["setting"]
-    sheet = {key: value for key, value in sheet.items() if value or key not in _SELDOM}
     order = ["name", *(key for key in sheet if key not in {"name", "methods", *_SEEDS}), "methods", *_SEEDS]
-    order = [key for key in order if key in sheet]
-    return {key: sheet[key] for key in order} | {"methods": [_entry(method) for method in config.methods]}
+    sheet = {key: sheet[key] for key in order if sheet[key] or key not in _SELDOM}
+    return sheet | {"methods": [_entry(method) for method in config.methods]}
 
 
-def _entry(method: MethodEntry) -> dict[str, Any]:
+def _entry(method: MethodConfig) -> dict[str, Any]:
     items = [{"name": spec.name, **to_plain(spec.hyperparameters)} for spec in method.recipes]
     if len(items) > 1:
         return {"name": method.name, "recipe": items, **to_plain(method.overrides)}
@@ -193,10 +208,9 @@ def leaves(value: Any, path: tuple[str | int, ...] = ()) -> dict[str, Any]:
 def used_plugins(config: Config) -> dict[str, str]:
     """The plug-ins that a configuration names anything of, and those with metrics, with their sources' digests."""
     used: set[Any] = {*METRICS.plugins()}
-    for index in range(len(config.methods) if PLUGINS else 0):
-        method = config.for_method(index)
-        recipes: Any = MethodEntry.choices()
-        used |= {recipes.plugin(spec.name) for spec in method.recipes}
+    for method in config.methods if PLUGINS else ():
+        recipes: Any = MethodConfig.choices()
+        used |= {recipes.plugin(recipe.name) for recipe in method.recipes}
         for section in (method.dataset, method.partition, method.model, method.selection):
             registry: Any = section.choices()
             used.add(registry.plugin(getattr(section, str(section.choice))))

@@ -1,25 +1,251 @@
-"""The sections of a configuration on training, evaluation and execution, and all sections together."""
+"""The sections of a configuration: the federation and its clients, training, evaluation and execution."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from annotated_types import Gt, Lt
+from annotated_types import Ge, Gt, Lt, MinLen
 from pydantic import Field, model_validator
 
-from fedjax_bal.annotations import Count, Natural, NotNegative, Number, OneOf, Positive, Probability, Switch, parameters
-from fedjax_bal.config.federation_sections import (
-    AuxiliarySection,
-    AvailabilitySection,
-    DatasetSection,
-    DeliverySection,
-    ModelSection,
-    PartitionSection,
-    SelectionSection,
-    SpeedSection,
+from fedjax_bal.annotations import (
+    Count,
+    Natural,
+    NotNegative,
+    Number,
+    OneOf,
+    Positive,
+    Probability,
+    Readable,
+    Seed,
+    Switch,
+    parameters,
 )
 from fedjax_bal.config.sections import OptionsSection, Section, Variant, refused, with_options
 from fedjax_bal.metrics import SHOTS, EarlyStopping, Shots, stopping_metrics
 from fedjax_bal.options import Evaluation, Execution, LocalTraining
+
+ALL_CLIENTS: Literal["all"] = "all"
+"""The number of clients of a partition by the data set's own writers or users: each of them is one."""
+
+_Constant = Literal["own"] | Number | Annotated[tuple[Number, ...], MinLen(1)]
+_PositiveConstant = Literal["own"] | Positive | Annotated[tuple[Positive, ...], MinLen(1)]
+
+
+class DatasetSection(Variant):
+    """The data set.
+
+    Attributes:
+        name: one of `fedjax_bal.data.DATASETS`. Beside it stand `mean` and `std`, with which pixels are normalised: a
+            number, one for each channel, or `own` for that of the training images, see `fedjax_bal.data.normalisation`.
+            A data set of the user's own files has a path, and the arguments of its reader.
+    """
+
+    registry: ClassVar[str] = "data.DATASETS"
+
+    name: Annotated[str, OneOf(lambda: DatasetSection.choices())] = "fashion_mnist_small"
+
+    @classmethod
+    def parameters_of(cls, name: str) -> Mapping[str, Any]:
+        """The normalisation constants, and the arguments of the reader of the user's own files."""
+        from fedjax_bal.data import DATASETS, OWN
+
+        reader = DATASETS[name]
+        constants = {"mean": (_Constant, reader.mean or OWN), "std": (_PositiveConstant, reader.std or OWN)}
+        return {**(parameters(reader.read) if reader.origin == "own" else {}), **constants}
+
+
+class PartitionSection(Variant):
+    """How the training images are divided among clients.
+
+    Attributes:
+        scheme: one of `fedjax_bal.data.SCHEMES`, or an alias of one; its parameters stand beside it. Without it,
+            `dirichlet` at an alpha of 0.3.
+        clients: N, the number of clients. With `natural` it is `all` by default: each writer or user of the data set.
+        seed: the seed of the partition alone.
+        imbalance_factor: the largest class over the smallest, before the scheme divides the remaining images; 1 keeps
+            all images.
+        imbalance_profile: how class sizes fall, see `fedjax_bal.data.partition.long_tailed`.
+        imbalance_order: which class is the largest, see there.
+    """
+
+    registry: ClassVar[str] = "data.SCHEMES"
+    choice: ClassVar[str | None] = "scheme"
+
+    scheme: Annotated[str, OneOf(lambda: PartitionSection.choices(), lambda: PartitionSection.aliases())]
+    clients: Count | Literal["all"] = 20
+    seed: Seed = 0
+    imbalance_factor: Annotated[Number, Ge(1)] = 1.0
+    imbalance_profile: Literal["exponential", "step"] = "exponential"
+    imbalance_order: Literal["label", "frequency", "random"] = "label"
+
+    @classmethod
+    def aliases(cls) -> dict[str, str]:
+        """The scheme of each alias."""
+        from fedjax_bal.data import ALIASES
+
+        return {name: alias.scheme for name, alias in ALIASES.items()}
+
+    @classmethod
+    def chosen(cls, value: Mapping[str, Any]) -> type[Section] | None:
+        """The class with the parameters of the scheme, given by its name or an alias."""
+        return super().chosen(_with_scheme(value))
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named_as_here(cls, value: Any) -> Any:
+        if not isinstance(value, Mapping):
+            return value
+        key = contradicted_parameter(value)
+        if key is not None:
+            raise refused(f"received {value[key]!r}, which the scheme's name says already; leave it out", key)
+        return _with_scheme(value)
+
+    @property
+    def drawing(self) -> dict[str, Any]:
+        """The arguments of `fedjax_bal.data.draw` besides the labels."""
+        shared = {key: getattr(self, key) for key in self.common()}
+        return {**shared, "clients": self.known_clients, "parameters": self.parameters}
+
+    @property
+    def known_clients(self) -> int | None:
+        """The number of clients; None if the data set decides it."""
+        return None if self.clients == ALL_CLIENTS else self.clients
+
+    @classmethod
+    def parameters_of(cls, name: str) -> Mapping[str, Any]:
+        """The parameters of a scheme."""
+        from fedjax_bal.data import FROM_DATASET, takes_owners
+
+        fields = parameters(cls.choices()[name], skip=("rng", "labels", "num_clients", *FROM_DATASET))
+        return {**fields, "clients": (Count | Literal["all"], ALL_CLIENTS) if takes_owners(name) else (Count, 20)}
+
+
+def _with_scheme(value: Mapping[str, Any]) -> Mapping[str, Any]:
+    return by_own_name(value) if "scheme" in value else {"scheme": "dirichlet", "alpha": 0.3, **value}
+
+
+def by_own_name(value: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Replaces a scheme's alias by its name, and adds the parameters that the alias implies."""
+    alias = _alias(value)
+    return value if alias is None else {**alias.parameters, **value, "scheme": alias.scheme}
+
+
+def contradicted_parameter(value: Mapping[str, Any]) -> str | None:
+    """Names the parameter that contradicts the number in a scheme's alias; None if none does."""
+    alias, key = _alias(value), "classes_per_client"  # what other names imply is a default
+    wanted = None if alias is None else alias.parameters.get(key)
+    return key if wanted is not None and value.get(key, wanted) != wanted else None
+
+
+def _alias(value: Mapping[str, Any]) -> Any:
+    from fedjax_bal.data import resolve
+
+    name = value.get("scheme")
+    return resolve(name) if isinstance(name, str) and name not in PartitionSection.choices() else None
+
+
+class AuxiliarySection(Section):
+    """Balanced images that the server keeps for methods that use some: the federation's set "balanced".
+
+    Attributes:
+        per_class: images of each class; 0 for none.
+        source: `train` takes them out of the training images before the partition, drawn with the partition's seed;
+            `test` takes the first ones of each class in the test set and leaves them there too: so do the papers, but
+            the server then trains on images that it is tested on.
+    """
+
+    per_class: Natural = 0
+    source: Literal["train", "test"] = "train"
+
+
+class ModelSection(Variant):
+    """The network.
+
+    Attributes:
+        name: one of `fedjax_bal.models.MODELS`; its options stand beside it.
+        convolution: `auto` for the best that the machine can run, `builtin` or `fast`, with which the run then goes on
+            anywhere; `fast`, in XLA; `builtin`, through jaxlib's own oneDNN, for CPUs; `onednn`, once `python -m
+            fedjax_bal.models.onednn` has compiled it; or `plain` for what needs second derivatives, on a single device
+            of a CPU.
+    """
+
+    registry: ClassVar[str] = "models.MODELS"
+
+    name: Annotated[str, OneOf(lambda: ModelSection.choices())] = "mlp"
+    convolution: Literal["auto", "fast", "builtin", "onednn", "plain"] = "auto"
+
+    @classmethod
+    def parameters_of(cls, name: str) -> Mapping[str, Any]:
+        """The options of a model."""
+        from fedjax_bal.models import options
+
+        return {
+            key: (Annotated[Any, Readable(*option.allowed)], option.default) for key, option in options(name).items()
+        }
+
+
+class SelectionSection(Variant):
+    """How clients are selected.
+
+    Attributes:
+        name: one of `fedjax_bal.selection.SELECTORS`; its parameters stand beside it. A recipe with a selector of its
+            own (astraea, flcir) uses that where this is `uniform`. Updates are averaged by number of samples; after
+            `by_size` and `power_of_choice`, which draw clients so, plainly.
+        clients_per_round: the cohort's size; all available clients where these are fewer. By default 10, or all
+            clients where there are fewer.
+    """
+
+    registry: ClassVar[str] = "selection.SELECTORS"
+
+    name: Annotated[str, OneOf(lambda: SelectionSection.choices())] = "uniform"
+    clients_per_round: Count = 10
+
+    @classmethod
+    def parameters_of(cls, name: str) -> Mapping[str, Any]:
+        """The parameters of a selector, without those that the federation gives."""
+        from fedjax_bal.selection import FROM_FEDERATION
+
+        return parameters(cls.choices()[name], skip=("clients_per_round", *FROM_FEDERATION))
+
+
+class AvailabilitySection(Variant):
+    """The clients that can be selected in a round.
+
+    Attributes:
+        name: `always`; `bernoulli`: each client with probability p, in some rounds none; `periodic`: the same, redrawn
+            every `period` rounds; `clustered`: client i with the i-th probability of the list p, which repeats;
+            `trace`: read from a file, see `fedjax_bal.selection.trace`. A round without clients trains nothing.
+    """
+
+    registry: ClassVar[str] = "selection.AVAILABILITY"
+
+    name: Annotated[str, OneOf(lambda: AvailabilitySection.choices())] = "always"
+
+
+class DeliverySection(Variant):
+    """The clients that send their update back.
+
+    Attributes:
+        name: `always`; `bernoulli`: each selected client with probability p; `trace`: read from a file.
+    """
+
+    registry: ClassVar[str] = "selection.DELIVERY"
+
+    name: Annotated[str, OneOf(lambda: DeliverySection.choices())] = "always"
+
+
+class SpeedSection(Variant):
+    """How fast clients compute, and how late clients are handled.
+
+    Attributes:
+        name: `unlimited`, time plays no role; `constant`, `uniform` or `lognormal`, the distribution of local steps a
+            second; `file`, read from a file. Beside it stand `deadline`, the seconds of a round, null for none, and
+            `late`: `partial`, a client that would take longer does the steps that fit; `drop`, it doesn't deliver.
+    """
+
+    registry: ClassVar[str] = "selection.SPEEDS"
+
+    name: Annotated[str, OneOf(lambda: SpeedSection.choices())] = "unlimited"
+
 
 _Share = Annotated[Number, Gt(0), Lt(1)] | None
 
@@ -35,8 +261,7 @@ class ShotsSection(Section):
     few: Natural = SHOTS.few
     many: Natural = SHOTS.many
 
-    @model_validator(mode="after")
-    def _in_order(self) -> Self:
+    def _check(self) -> Self:
         if self.few > self.many:
             raise refused(f"received few {self.few} above many {self.many}, so that classes could be both; lower few")
         return self
@@ -48,8 +273,7 @@ class ShotsSection(Section):
 
 
 class _HeldOutSection(Section):
-    @model_validator(mode="after")
-    def _one_of_them(self) -> Self:
+    def _check(self) -> Self:
         given = [f"{key} {value}" for key, value in self if value is not None]
         if len(given) > 1:
             raise refused(f"received {' and '.join(given)}; give one of them and set the other to null")
@@ -94,7 +318,7 @@ class EarlyStoppingSection(Section):
 
     Attributes:
         patience: evaluated rounds in a row without improvement; None for never. The run ends with the dispatch in which
-            this number is reached, whatever that dispatch's later rounds bring.
+            this number is reached, regardless of the later rounds of that dispatch.
         metric: a metric of the validation rows.
         min_delta: the least increase over the best so far that counts as an improvement.
     """
@@ -132,8 +356,7 @@ class ScheduleSection(Variant):
 
         return schedule(self.name, **{key: value for key, value in self.parameters.items() if value is not None})
 
-    @model_validator(mode="after")
-    def _can_be_built(self) -> Self:
+    def _check(self) -> Self:
         try:
             _ = self.built
         except (ValueError, TypeError) as error:
@@ -193,8 +416,7 @@ class OptimizerSection(Variant):
 
         return optimizer(**self.keywords)
 
-    @model_validator(mode="after")
-    def _can_be_built(self) -> Self:
+    def _check(self) -> Self:
         try:
             self.built.transform(0)
         except (ValueError, TypeError) as error:
@@ -257,10 +479,10 @@ class TrainingSection(OptionsSection):
             return value
         return {**value, "local_epochs": 1}
 
-    @model_validator(mode="after")
-    def _epochs_or_steps(self) -> Self:
+    def _check(self) -> Self:
         given = self.arguments()
-        epochs, steps = given["epochs"], given["steps"]
+        epochs = given["epochs"]
+        steps = given["steps"]
         if epochs is None and steps is None:
             raise refused("missing, must be an integer of at least 1, or local_steps given instead", "local_epochs")
         if epochs is not None and steps is not None:
@@ -282,7 +504,7 @@ class EvaluationSection(OptionsSection):
         validation: training images that validate the global model.
         client_test: images that test each client.
         personalised: epochs for which the final global model is fine-tuned on each client, which is then tested; None
-            for no fine-tuning. It uses plain cross-entropy and the local optimizer, whatever the method, at the
+            for no fine-tuning. It uses plain cross-entropy and the local optimizer, for every method, at the
             learning rate of the round after the last; `step_schedule` is ignored.
     """
 
@@ -334,24 +556,21 @@ class Sections(Section):
     evaluation: EvaluationSection = Field(default_factory=EvaluationSection.default)
     execution: ExecutionSection = Field(default_factory=ExecutionSection.default)
 
-    @model_validator(mode="after")
-    def _enough_clients(self) -> Self:
-        asked, there = self.selection.clients_per_round, self.partition.known_clients
-        if there is None or asked <= there:
-            return self
-        if "clients_per_round" not in self.selection.model_fields_set:  # a default must not be refused
-            selection = self.selection.model_copy(update={"clients_per_round": there})
-            return self.model_copy(update={"selection": selection})
-        rule = f"more clients a round than the {there} of partition.clients; at most {there} is allowed"
-        raise refused(f"received {asked}, {rule}", "selection", "clients_per_round")
-
-    @model_validator(mode="after")
-    def _with_what_it_needs(self) -> Self:
-        patience, fine_tuning = self.training.early_stopping.patience, self.evaluation.personalised
+    def _check(self) -> Self:
+        patience = self.training.early_stopping.patience
         if patience is not None and not self.evaluation.validation.wanted:
             rule = "needs validation images: set evaluation.validation, for instance to {per_class: 50}"
             raise refused(f"received {patience}, {rule}", "training", "early_stopping")
+        fine_tuning = self.evaluation.personalised
         if fine_tuning is not None and not self.evaluation.client_test.wanted:
             rule = "needs test images of clients: set evaluation.client_test, for instance to {fraction: 0.2}"
             raise refused(f"received {fine_tuning}, {rule}", "evaluation", "personalised")
-        return self
+        asked = self.selection.clients_per_round
+        clients = self.partition.known_clients
+        if clients is None or asked <= clients:
+            return self
+        if "clients_per_round" in self.selection.model_fields_set:
+            rule = f"more clients a round than the {clients} of partition.clients; at most {clients} is allowed"
+            raise refused(f"received {asked}, {rule}", "selection", "clients_per_round")
+        selection = self.selection.model_copy(update={"clients_per_round": clients})
+        return self.model_copy(update={"selection": selection})

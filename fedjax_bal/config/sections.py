@@ -5,7 +5,7 @@ import difflib
 import functools
 import importlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar, LiteralString, Self, TypeVar, get_args
+from typing import Any, ClassVar, LiteralString, Self, TypeVar, cast, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model, model_validator
 from pydantic.functional_validators import ModelWrapValidatorHandler
@@ -72,64 +72,70 @@ class Section(BaseModel):
         kinds = [below, *get_args(below)]  # a section or None too
         return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Section)), None)
 
+    def _check(self) -> Self:
+        """Checks values against each other, once all are valid alone; returns the section, or raises `refused`."""
+        return self
+
     @model_validator(mode="wrap")
     @classmethod
-    def _checked(cls, value: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
-        """Checks with the class of the choice, and puts errors into words; those of sections below are in words."""
+    def _validate_once(cls, value: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        """Checks with the class of the choice, and words errors; those of sections below are worded already."""
         if isinstance(value, Section):
-            return handler(value)
+            return cast(Self, value)  # checked before
         if not isinstance(value, Mapping):
             raise refused(f"received {received_value(value)}, must be a mapping of {', '.join(cls.model_fields)}")
         kind: Any = cls.chosen(value)
-        if kind is None:  # which parameters an unknown name takes can't be told
+        if kind is None:  # the parameters of an unknown name are unknown too
             value = {key: value[key] for key in value if key in cls.common()}
         elif kind is not cls:
             return kind.model_validate(value)
         try:
-            return handler(dict(value))
+            return handler(dict(value))._check()
         except ValidationError as error:
-            details = [cls._in_words(value, dict(detail)) for detail in error.errors(include_url=False)]
-            raise ValidationError.from_exception_data("", details) from None
-
-    @classmethod
-    def _in_words(cls, value: Mapping[str, Any], detail: dict[str, Any]) -> InitErrorDetails:
-        kind, place, text = detail["type"], detail["loc"], detail["msg"]
-        if kind in ("extra_forbidden", "invalid_key"):
-            return _error("unknown", _unknown_key(cls, str(place[0])), place)
-        if kind in ("refused", "unknown"):
-            return _error(kind, text, place)
-        key = place[0]  # an error within a value is one of the whole value
-        annotation = cls.model_fields[key].rebuild_annotation()
-        if kind == "missing":
-            return _error("refused", f"missing, must be {wanted(annotation)}", (key,))
-        received, names = value.get(key, detail["input"]), names_of(annotation)
-        if names:
-            rule = f"; {nearest_choices(received, names.names(), names.also())}"
-        else:
-            rule = f", must be {wanted(annotation, received)}"
-        return _error("refused", f"received {received_value(received)}{rule}", (key,))
+            worded = [_in_words(cls, value, dict(detail)) for detail in error.errors(include_url=False)]
+            raise ValidationError.from_exception_data("", worded) from None
 
 
-def refused(text: str, *place: str) -> ValidationError:
-    """Builds the error that a section's own check raises about a place within the section."""
-    return ValidationError.from_exception_data("", [_error("refused", text, place)])
+def refused(text: str, *path: str | int) -> ValidationError:
+    """Builds the error of a value that is refused, at a path within the section that is being checked."""
+    return ValidationError.from_exception_data("", [_detail("refused", text, path)])
 
 
-def _error(kind: LiteralString, text: str, place: tuple[str | int, ...]) -> InitErrorDetails:
-    return InitErrorDetails(type=PydanticCustomError(kind, "{text}", {"text": text}), loc=place, input=None)
+def _detail(kind: LiteralString, text: str, path: tuple[str | int, ...]) -> InitErrorDetails:
+    return InitErrorDetails(type=PydanticCustomError(kind, "{text}", {"text": text}), loc=path, input=None)
 
 
-def _unknown_key(owner: type[Section], key: str) -> str:
-    whose = f" for {owner.picked}" if owner.picked else ""
+def _in_words(section: type[Section], value: Mapping[str, Any], detail: dict[str, Any]) -> InitErrorDetails:
+    """What was received and what is allowed, for an error of pydantic's in a section."""
+    kind = detail["type"]
+    path = detail["loc"]
+    if kind in ("refused", "unknown"):  # of a section below, or of `_check`
+        return _detail(kind, detail["msg"], path)
+    if kind in ("extra_forbidden", "invalid_key"):
+        return _detail("unknown", _unknown_key(section, str(path[0])), path)
+    key = path[0]  # an error within a value is one of the whole value
+    annotation = section.model_fields[key].rebuild_annotation()
+    if kind == "missing":
+        return _detail("refused", f"missing, must be {wanted(annotation)}", (key,))
+    received = value.get(key, detail["input"])
+    names = names_of(annotation)
+    rule = f", must be {wanted(annotation, received)}"
+    if names:
+        rule = f"; {nearest_choices(received, names.names(), names.also())}"
+    return _detail("refused", f"received {received_value(received)}{rule}", (key,))
+
+
+def _unknown_key(section: type[Section], key: str) -> str:
+    of_choice = f" for {section.picked}" if section.picked else ""
     space = "; YAML needs a space after the colon" if ":" in key else ""
-    hint = nearest_choices(key, owner.model_fields)
-    if "did you mean" not in hint:  # perhaps a key deeper down is meant
-        places = list(places_of(owner, {}))
-        near = difflib.get_close_matches(key, [str(place[-1]) for place in places], 1, 0.8)
+    hint = nearest_choices(key, section.model_fields)
+    if "did you mean" not in hint:  # perhaps a key of a section below is meant
+        paths = list(key_paths(section, {}))
+        near = difflib.get_close_matches(key, [str(path[-1]) for path in paths], 1, 0.8)
         meant = SYNONYMS.get(key) or next(iter(near), None)
-        below = [repr(dotted_path(place)) for place in places if place[-1] == meant]
+        below = [repr(dotted_path(path)) for path in paths if path[-1] == meant]
         hint += f"; did you mean {' or '.join(below)}?" if below else ""
-    return f"unknown key{whose}; {hint}{space}"
+    return f"unknown key{of_choice}; {hint}{space}"
 
 
 class Variant(Section):
@@ -138,7 +144,7 @@ class Variant(Section):
     A subclass declares the keys that all its choices share.
 
     Example:
-        >>> from fedjax_bal.config.federation_sections import AvailabilitySection
+        >>> from fedjax_bal.config.schema import AvailabilitySection
         >>> AvailabilitySection.model_validate({"name": "bernoulli", "p": 0.5}).parameters
         {'p': 0.5}
     """
@@ -223,11 +229,11 @@ def with_options(
         made.option_keys = {field.name: key for field, key in keys.items() if key in made.model_fields}
 
         # pydantic puts the declared keys first.
-        known, taken = dict(made.model_fields), made.option_keys.values()
-        others = [key for key in known if key not in taken]
-        order = [key for option in taken for key in (*(key for key in others if before.get(key) == option), option)]
+        fields = dict(made.model_fields)
+        options_first = [*made.option_keys.values(), *fields]
+        order = [key for option in options_first for key in (*(k for k in before if before[k] == option), option)]
         made.model_fields.clear()
-        made.model_fields.update({key: known[key] for key in dict.fromkeys([*order, *others])})
+        made.model_fields.update({key: fields[key] for key in dict.fromkeys(order)})
         made.model_rebuild(force=True)
         return made
 
@@ -240,7 +246,7 @@ def check_section(section: type[Section], value: Any, path: KeyPath = ()) -> tup
     Args:
         section: the section's class.
         value: the value in the file.
-        path: its place there.
+        path: the keys that lead to it in the file.
 
     Example:
         >>> class Dataset(Section):
@@ -252,8 +258,8 @@ def check_section(section: type[Section], value: Any, path: KeyPath = ()) -> tup
         return section.model_validate(value), []
     except ValidationError as error:
         details = error.errors(include_url=False)
-        found = [Problem((*path, *each["loc"]), each["msg"], unknown=each["type"] == "unknown") for each in details]
-        return None, list(dict.fromkeys(found))
+        problems = [Problem((*path, *each["loc"]), each["msg"], unknown=each["type"] == "unknown") for each in details]
+        return None, list(dict.fromkeys(problems))
 
 
 def merge_sections(section: type[Section], base: Any, patch: Any) -> Any:
@@ -262,7 +268,7 @@ def merge_sections(section: type[Section], base: Any, patch: Any) -> Any:
     Choosing another name (an optimizer, a partition scheme) drops the parameters of the one before.
 
     Example:
-        >>> from fedjax_bal.config.federation_sections import AvailabilitySection
+        >>> from fedjax_bal.config.schema import AvailabilitySection
         >>> merge_sections(AvailabilitySection, {"name": "bernoulli", "p": 0.5}, {"name": "always"})
         {'name': 'always'}
     """
@@ -285,18 +291,19 @@ def without_defaults(section: type[Section], value: Any) -> Any:
         value: its plain value, which may be damaged.
 
     Example:
-        >>> from fedjax_bal.config.federation_sections import AvailabilitySection, SelectionSection
+        >>> from fedjax_bal.config.schema import AvailabilitySection, SelectionSection
         >>> without_defaults(SelectionSection, {"name": "uniform", "clients_per_round": 7})
         {'name': 'uniform', 'clients_per_round': 7}
         >>> without_defaults(AvailabilitySection, {"name": "always"})
         {}
     """
-    own = section.chosen(value) if isinstance(value, Mapping) else None
-    if own is None:
+    chosen = section.chosen(value) if isinstance(value, Mapping) else None
+    if chosen is None:
         return value
     kept = {}
     for key, item in value.items():
-        field, below = own.model_fields.get(key), own.child(key)
+        field = chosen.model_fields.get(key)
+        below = chosen.child(key)
         if field and not field.is_required() and to_plain(field.get_default(call_default_factory=True)) == item:
             continue
         plain = without_defaults(below, item) if below else item
@@ -323,7 +330,7 @@ def to_plain(value: Any) -> Any:
     return [to_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def places_of(section: type[Section], value: Any, path: KeyPath = ()) -> Iterator[KeyPath]:
+def key_paths(section: type[Section], value: Any, path: KeyPath = ()) -> Iterator[KeyPath]:
     """Yields the paths of all keys below a section, with the parameters of the names that a value chooses."""
     value = value if isinstance(value, Mapping) else {}
     here = section.chosen(value) or section
@@ -331,4 +338,4 @@ def places_of(section: type[Section], value: Any, path: KeyPath = ()) -> Iterato
         below = here.child(key)
         yield (*path, key)
         if below is not None and not below.listed:
-            yield from places_of(below, value.get(key), (*path, key))
+            yield from key_paths(below, value.get(key), (*path, key))

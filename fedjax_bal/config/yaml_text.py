@@ -102,9 +102,9 @@ def parse_yaml(text: str, source: str) -> Any:
         return None if node is None else _value(node)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         remedy = ": indent with spaces" if "'\\t'" in str(error.problem) else ""
-        raise ConfigError(f"{source}: {place}{error.problem or error.context or 'not YAML'}{remedy}") from None
+        raise ConfigError(f"{source}: {where}{error.problem or error.context or 'not YAML'}{remedy}") from None
     except (yaml.YAMLError, ValueError, OverflowError) as error:
         raise ConfigError(f"{source}: not YAML: {' '.join(str(error).split())}") from None
 

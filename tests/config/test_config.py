@@ -21,6 +21,7 @@ from fedjax_bal.config import (
     run_digest,
 )
 from fedjax_bal.config.reference import explained, json_schema, key_references
+from fedjax_bal.config.schema import OptimizerSection
 from fedjax_bal.config.yaml_text import dump_yaml, parse_yaml, read_yaml
 from fedjax_bal.optim import optimizers
 from fedjax_bal.recipes import RECIPES
@@ -90,8 +91,8 @@ def test_defaults_are_filled_in():
 
 def test_a_method_overrides_single_keys_of_a_section():
     config = load_config(BUILTIN)
-    assert [config.for_method(i).training.optimizer.parameters["momentum"] for i in range(4)] == [0.5, 0.5, 0.5, 0.0]
-    method = config.for_method(3)
+    assert [method.training.optimizer.parameters["momentum"] for method in config.methods] == [0.5, 0.5, 0.5, 0.0]
+    method = config.methods[3]
     assert method.training.optimizer.learning_rate == 0.01
     assert method.training.rounds == 40
     assert method.name == "scaffold"
@@ -100,7 +101,7 @@ def test_a_method_overrides_single_keys_of_a_section():
 
 def test_choosing_another_optimizer_in_a_method_leaves_the_old_one_s_options_behind():
     config = load_config(BUILTIN, ["methods.0.training={optimizer: {name: adam, b1: 0.8}}"])
-    optimizer = config.for_method(0).training.optimizer
+    optimizer = config.methods[0].training.optimizer
     assert (optimizer.name, optimizer.learning_rate, optimizer.parameters["b1"]) == ("adam", 0.05, 0.8)
     assert "momentum" not in optimizer.parameters
 
@@ -149,7 +150,31 @@ def test_a_list_of_recipes_is_combined_in_order():
     assert method.name == "scaffold+rebafl"
     assert [spec.name for spec in method.recipes] == ["scaffold", "rebafl"]
     assert method.recipes[1].hyperparameters["mu"] == 0.2
-    assert config.for_method(0).recipes == method.recipes
+
+
+def test_values_are_checked_once(monkeypatch):
+    builds = []
+    build = OptimizerSection.built.fget
+
+    def counted(section):
+        builds.append(section.name)
+        return build(section)
+
+    monkeypatch.setattr(OptimizerSection, "built", property(counted))
+    config = load_config(BUILTIN, ["methods=[fedavg, {recipe: fedprox, training: {rounds: 7}}]"], needs=False)
+    assert config.methods[0].training is config.training
+    assert config.methods[1].training.rounds == 7
+    assert len(builds) == 4  # both optimizers, of the configuration and of the method that changes a section
+
+
+def test_methods_change_the_complete_sections_so_that_the_resolved_text_means_the_same(write):
+    cohort = "methods: [{recipe: fedavg, partition: {clients: 5}%s}]"
+    fewer = load_config(write(cohort % ", selection: {clients_per_round: 4}"))
+    assert (fewer.selection.clients_per_round, fewer.methods[0].selection.clients_per_round) == (10, 4)
+    assert reloaded(fewer, write) == fewer
+    assert "methods.0.selection.clients_per_round: received 10, more clients" in refusal(write(cohort % ""))
+    natural = ["partition={scheme: natural}", "methods=[{recipe: fedavg, partition: {scheme: iid}}]"]
+    assert "methods.0.partition.clients: received 'all', must be an integer" in refusal(BUILTIN, natural)
 
 
 def test_the_keywords_of_an_optimizer_build_it():
@@ -186,9 +211,6 @@ def test_the_resolved_text_round_trips(overrides, write):
     assert again == config
     assert resolved_yaml(again) == resolved_yaml(config)
     assert config_digest(again) == config_digest(config)
-    assert [again.for_method(i) for i in range(len(again.methods))] == [
-        config.for_method(i) for i in range(len(config.methods))
-    ]
 
 
 def test_the_resolved_text_is_complete_and_readable_by_others():

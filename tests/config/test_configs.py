@@ -102,8 +102,8 @@ def configs_of(name):
 
 
 def methods_of(*configs):
-    """Each method's own configuration."""
-    return [config.for_method(index) for config in configs for index in range(len(config.methods))]
+    """The methods of all of these configurations."""
+    return [method for config in configs for method in config.methods]
 
 
 def all_methods(name):
@@ -160,8 +160,8 @@ def unseen(name, made_small, seen, key_of):
     """A file's configurations, made small, without the methods whose key was seen before."""
     for config in map(made_small, configs_of(name)):
         kept = []
-        for method, whole in zip(config.methods, methods_of(config), strict=True):
-            key = json.dumps(key_of(to_plain(whole)), sort_keys=True)
+        for method in config.methods:
+            key = json.dumps(key_of(to_plain(method)), sort_keys=True)
             if key not in seen:
                 seen.add(key)
                 kept.append(method)

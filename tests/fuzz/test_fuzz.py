@@ -186,9 +186,7 @@ def write_config(folder):
 
 
 def read_config(folder):
-    config = load_config(folder / "config.yaml")
-    for index in range(len(config.methods)):
-        config.for_method(index)
+    load_config(folder / "config.yaml")
 
 
 def write_sweep(folder):

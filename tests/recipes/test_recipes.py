@@ -231,7 +231,7 @@ def test_a_variant_sets_what_it_says_and_what_is_given_comes_first(name, which):
     given = 0.5 if first in ("alpha", "epsilon") else 900 if first == "warm_up" else "greedy"
     assert recipe(given, variant=which) == recipe(**{**values, first: given})
     config = load_config(None, [f"methods=[{{recipe: {name}, variant: {which}}}]"], needs=False)
-    assert config.for_method(0).recipe == recipe(**values)
+    assert config.methods[0].recipe == recipe(**values)
 
 
 def test_the_guide_has_the_variants_that_recipes_declare():
@@ -258,7 +258,7 @@ def test_an_unknown_variant_is_refused():
 def test_centralised_training_is_a_method_of_a_configuration(tmp_path):
     documented = " ".join(inspect.getdoc(personal).partition("    {")[2].split())
     config = load_config(None, ["methods=[{recipe: fedavg}, {" + documented + "]"])
-    among, alone = (config.for_method(index) for index in range(2))
+    among, alone = config.methods
     assert (alone.partition.clients, alone.selection.clients_per_round, alone.availability.name) == (1, 1, "always")
     assert among.partition.clients > 1
     small = ["training.rounds=1", "model={name: mlp}", "seeds=[0]", "methods=[{recipe: fedavg}, {" + documented + "]"]

@@ -4,9 +4,15 @@ An attack's result is reported beside its controls: the same attack on features 
 known, and on the gradient of a single image, where it is known to succeed.
 """
 
-from fedjax_bal.contrib.privacy.decoder import Decoder, FittedDecoder, decode, fit_decoder, kl_to_standard_normal
-from fedjax_bal.contrib.privacy.features import features_of
-from fedjax_bal.contrib.privacy.networks import check_sides
+from fedjax_bal.contrib.privacy.decoder import (
+    Decoder,
+    FittedDecoder,
+    check_sides,
+    decode,
+    features_of,
+    fit_decoder,
+    kl_to_standard_normal,
+)
 from fedjax_bal.contrib.privacy.regression import Regression, regress, single_gradients, total_variation
 from fedjax_bal.contrib.privacy.similarity import Recovery, nearest, recovered
 from fedjax_bal.parts import epsilon

@@ -1,19 +1,72 @@
-"""Attacks that learn to invert features: decoders trained on the attacker's own images."""
+"""Attacks that learn to invert features: decoders trained on the attacker's own images; what all attacks share."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import optax
+from jax import lax
 from jaxtyping import Array, Float
 
-from fedjax_bal.contrib.privacy.features import check_images, features_of
-from fedjax_bal.contrib.privacy.networks import Encoder, Upwards, check_sides, minimise
+from fedjax_bal.models import Conv, Linear, doubled_twice, enlarging, flatten
+from fedjax_bal.models import convolution as convolutions
 from fedjax_bal.types import Key, Model, PyTree, Variables
 from fedjax_bal.validate import finite_number, one_of, whole_number
 
 KINDS = ("upcnn", "vae")
+SLOPE = 0.2
+
+
+class Upwards(nn.Module):
+    """A dense layer to maps of a quarter of the side, two doublings with a convolution each, a last convolution.
+
+    Activations are leaky rectifiers, except for the last layer: normalised pixels have no fixed bounds. Batch
+    normalisation is left out, because it would make an image depend on the others of its batch.
+
+    Attributes:
+        image_shape: `(H, W, K)`, H and W multiples of 4.
+        width: channels of the first two stages; the third has half as many.
+    """
+
+    image_shape: tuple[int, ...]
+    width: int
+
+    @nn.compact
+    def __call__(self, vectors: Float[Array, "B Z"]) -> Float[Array, "B H W K"]:
+        """Images of vectors."""
+        height, width, channels = self.image_shape
+        convolve = convolutions.of_name("fast")
+        doubled = enlarging(convolve)
+        maps = nn.leaky_relu(Linear(self.width * (height // 4) * (width // 4), name="dense")(vectors), SLOPE)
+        maps = maps.reshape(-1, height // 4, width // 4, self.width)
+        for stage, outputs in enumerate((self.width, self.width // 2)):
+            maps = nn.leaky_relu(Conv(outputs, 3, 1, doubled, name=f"conv_{stage}")(maps), SLOPE)
+        return Conv(channels, 3, 1, convolve, name="conv_2")(maps)
+
+
+class Encoder(nn.Module):
+    """Two convolutions that halve the side, then a dense layer to mean and log variance of a normal law.
+
+    Attributes:
+        latent: Z.
+        width: channels of the second convolution; the first has half as many.
+    """
+
+    latent: int
+    width: int
+
+    @nn.compact
+    def __call__(self, images: Float[Array, "B H W K"]) -> tuple[Float[Array, "B Z"], Float[Array, "B Z"]]:
+        """Mean and log variance of each image."""
+        maps = images
+        convolve = convolutions.of_name("fast")
+        for stage, outputs in enumerate((self.width // 2, self.width)):
+            maps = nn.leaky_relu(Conv(outputs, 3, 1, convolve, stride=2, name=f"conv_{stage}")(maps), SLOPE)
+        mean, log_var = jnp.split(Linear(2 * self.latent, name="dense")(flatten(maps)), 2, axis=-1)
+        return mean, log_var
 
 
 class Decoder(nn.Module):
@@ -130,9 +183,9 @@ def fit_decoder(
     check_images(model, images)
     check_sides(model.input_shape)
     one_of("kind", kind, KINDS)
-    for name, value, low in (("iterations", iterations, 1), ("batch_size", batch_size, 1), ("width", width, 2)):
-        whole_number(name, value, low)
-    whole_number("latent", latent)
+    whole_number("width", width, 2)
+    for name, value in (("iterations", iterations), ("batch_size", batch_size), ("latent", latent)):
+        whole_number(name, value)
     decoder = Decoder(model.input_shape, width, latent if kind == "vae" else 0)
     rate = finite_number("rate", rate)
     fitted, losses = _fit(key, decoder, model, variables, jnp.asarray(images), iterations, batch_size, rate)
@@ -199,7 +252,11 @@ def _fit(
     rate: float,
 ) -> tuple[Variables, Array]:
     init_key, step_key = jax.random.split(key)
-    stats, features = _standardise(features_of(model, variables, images))
+    features = features_of(model, variables, images)
+    mean = features.mean(0)
+    spread = jnp.sqrt(((features - mean) ** 2).mean())
+    spread = jnp.where(spread > 0, spread, 1.0)
+    features = (features - mean) / spread
     noiseless = jnp.zeros((1, decoder.latent))
 
     def loss(params: PyTree, index: Array) -> tuple[Array, Array]:
@@ -211,18 +268,77 @@ def _fit(
 
     start = decoder.init(init_key, features[:1], images[:1], noiseless)["params"]
     params, losses = minimise(loss, start, iterations, rate)
-    return Variables(params, stats), losses
-
-
-def _standardise(features: Float[Array, "A F"]) -> tuple[PyTree, Array]:
-    """Mean and spread of features, and the standardised features; a spread of 0 counts as 1."""
-    mean = features.mean(0)
-    spread = jnp.sqrt(((features - mean) ** 2).mean())
-    stats = {"mean": mean, "spread": jnp.where(spread > 0, spread, 1.0)}
-    return stats, (features - stats["mean"]) / stats["spread"]
+    return Variables(params, {"mean": mean, "spread": spread}), losses
 
 
 @partial(jax.jit, static_argnames="decoder")
 def _decode(decoder: Decoder, variables: Variables, features: Array, latents: Array) -> Array:
     standard = (features - variables.stats["mean"]) / variables.stats["spread"]
     return jnp.asarray(decoder.apply({"params": variables.params}, standard, latents, method="decode"))
+
+
+@partial(jax.jit, static_argnames=("model", "chunk"))
+def features_of(
+    model: Model, variables: Variables, images: Float[Array, "A H W K"], *, chunk: int = 256
+) -> Float[Array, "A F"]:
+    """Features `[A, F]` of images under a model in evaluation mode, computed in chunks.
+
+    With `fedjax_bal.balance.class_prototypes` they give what ReBaFL's clients send if they hold these images together.
+
+    Args:
+        model: the model.
+        variables: the model's; they are not changed.
+        images: `[A, H, W, K]`, normalised.
+        chunk: images at a time.
+
+    Raises:
+        ValueError: images of another shape than the model's, or none; a chunk that is not a positive integer.
+
+    Example:
+        >>> from fedjax_bal.models import build
+        >>> model = build("tiny_bn", 3, (8, 8, 1))
+        >>> features_of(model, model.init(jax.random.key(0)), jnp.ones((5, 8, 8, 1)), chunk=2).shape
+        (5, 64)
+    """
+    whole_number("chunk", chunk)
+    check_images(model, images)
+    count = len(images)
+    chunk = min(chunk, count)
+    padded = jnp.pad(images, ((0, -count % chunk), (0, 0), (0, 0), (0, 0)))
+    parts = padded.reshape(-1, chunk, *model.input_shape)
+    seen = lax.map(lambda part: model.apply(variables, part, train=False)[0].features, parts)
+    return seen.reshape(-1, seen.shape[-1])[:count]
+
+
+def check_images(model: Model, images: Array) -> None:
+    """Raises unless images, at least one, have the model's shape."""
+    shape = tuple(images.shape)
+    if len(shape) != 4 or shape[1:] != tuple(model.input_shape) or not shape[0]:
+        raise ValueError(
+            f"images: received shape {shape}, must be (A, {', '.join(map(str, model.input_shape))}) with A of at least "
+            f"1, what the model {model.name} was built for"
+        )
+
+
+def check_sides(image_shape: tuple[int, ...]) -> None:
+    """Raises unless height and width of `(H, W, K)` are multiples of 4, so that two doublings can make them."""
+    doubled_twice(image_shape, "an attack's network")
+
+
+def minimise(
+    loss: Callable[[PyTree, Array], tuple[Array, Array]], params: PyTree, iterations: int, rate: float | Array
+) -> tuple[PyTree, Array]:
+    """Minimises `loss(params, index) -> (value, report)` by Adam, at a rate that falls to 0 along half a cosine.
+
+    Returns the last parameters, and the report before each step, `[iterations, ...]`.
+    """
+    optimizer = optax.adam(optax.cosine_decay_schedule(rate, iterations))
+
+    def step(carry: tuple[PyTree, PyTree], index: Array) -> tuple[tuple[PyTree, PyTree], Array]:
+        params, state = carry
+        grads, report = jax.grad(loss, has_aux=True)(params, index)
+        updates, state = optimizer.update(grads, state, params)
+        return (optax.apply_updates(params, updates), state), report
+
+    (params, _), reports = lax.scan(step, (params, optimizer.init(params)), jnp.arange(iterations))
+    return params, reports

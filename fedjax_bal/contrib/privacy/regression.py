@@ -8,8 +8,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int
 
-from fedjax_bal.contrib.privacy.features import check_images
-from fedjax_bal.contrib.privacy.networks import Upwards, check_sides, minimise
+from fedjax_bal.contrib.privacy.decoder import Upwards, check_images, check_sides, minimise
 from fedjax_bal.types import Key, Model, PyTree, Variables
 from fedjax_bal.validate import finite_number, one_of, whole_number
 
@@ -105,7 +104,8 @@ def regress(
     whole_number("width", width, 2)
     for name, value in (("iterations", iterations), ("latent", latent), ("tries", tries)):
         whole_number(name, value)
-    rate, smoothness = finite_number("rate", rate), finite_number("smoothness", smoothness)
+    rate = finite_number("rate", rate)
+    smoothness = finite_number("smoothness", smoothness)
     target = jax.tree.map(jnp.asarray, target)
     (_check_features if of == "features" else _check_gradients)(model, variables, target)
     bounds = None if limits is None else (jnp.asarray(limits[0], float), jnp.asarray(limits[1], float))
@@ -161,7 +161,7 @@ def _regress(
     count = jax.tree.leaves(target)[0].shape[0]
     network = Upwards(model.input_shape, width)
     keys = jax.vmap(lambda index: jax.random.split(jax.random.fold_in(key, index)))(jnp.arange(count))
-    vectors = jax.vmap(lambda own: jax.random.normal(own, (1, latent)))(keys[:, 0])
+    vectors = jax.vmap(lambda key: jax.random.normal(key, (1, latent)))(keys[:, 0])
     start = {
         "network": jax.vmap(network.init)(keys[:, 1], vectors),
         "label": jnp.zeros((count, latent, model.num_classes)),
@@ -214,7 +214,8 @@ def _gradients(model: Model, variables: Variables, images: Array, probabilities:
 
 def _squared_length(tree: PyTree) -> Array:
     """Sum of squares over all leaves, `[M]`."""
-    return sum(((leaf.reshape(leaf.shape[0], -1) ** 2).sum(1) for leaf in jax.tree.leaves(tree)), start=jnp.zeros(()))
+    squares = jax.tree.map(lambda leaf: (leaf.reshape(leaf.shape[0], -1) ** 2).sum(1), tree)
+    return jax.tree.reduce(jnp.add, squares)
 
 
 def total_variation(images: Float[Array, "M H W K"]) -> Float[Array, " M"]:

@@ -92,7 +92,7 @@ def test_a_configuration_reads_it_beside_the_configuration(tmp_path, monkeypatch
     (tmp_path / "clients.txt").write_text("6 1 3\n5\n0 1\n")
     monkeypatch.chdir(tmp_path)
     overrides = ["partition={scheme: file, file: clients.txt, clients: 3, seed: 0}", "selection.clients_per_round=2"]
-    config = load_config("absent_clients", overrides).for_method(0)
+    config = load_config("absent_clients", overrides).methods[0]
     assert config.partition.parameters["file"] == str(tmp_path / "clients.txt")
     _, rows, _ = split_rows(dataset, config)
     assert [own.tolist() for own in rows] == [[6, 1, 3], [5], [0, 1]]

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedjax_bal.config import check_section, parameters
-from fedjax_bal.config.federation_sections import PartitionSection
+from fedjax_bal.config.schema import PartitionSection
 from fedjax_bal.data.partition import flcir_realworld
 
 CIFAR = np.repeat(np.arange(10), 5000)

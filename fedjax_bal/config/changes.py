@@ -1,0 +1,220 @@
+"""Short forms of a configuration, written out, and changes of single keys.
+
+A name in place of a section, a number of seeds, a key without its path: they are understood where they can mean one
+thing only. A run folder records what they stand for. Relative paths of files become absolute, too.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedjax_bal.config.configuration import MOST_SEEDS, Config, MethodConfig
+from fedjax_bal.config.problems import COMMAND_LINE, ConfigError, KeyPath, dotted_path, received_value
+from fedjax_bal.config.sections import SYNONYMS, Section, choose_variant, key_paths, merge_sections
+from fedjax_bal.config.yaml_text import parse_yaml
+
+PATHS = ("availability", "delivery", "speed", "partition")
+"""The sections whose key `file` is a path."""
+_LONGEST_PATH = 20
+
+
+def written_out(value: Any, section: type[Section] | None = Config, path: KeyPath = ()) -> Any:
+    """Writes out the short forms in a configuration, or in the part of it under a path.
+
+    Args:
+        value: the configuration or the part, not checked yet; what is no short form stays as it is.
+        section: the section's class; None for a value that is no section.
+        path: the keys that lead to it.
+
+    Example:
+        >>> written_out({"dataset": "CIFAR10", "methods": ["fedavg", "FedProx"], "seeds": 2})
+        {'dataset': {'name': 'cifar10'}, 'methods': [{'recipe': 'fedavg'}, {'recipe': 'fedprox'}], 'seeds': [0, 1]}
+    """
+    if path in (("seeds",), ("partition_seeds",)) and type(value) is int and 0 < value <= MOST_SEEDS:
+        return list(range(value))
+    if path == ("methods",):
+        entries = [value] if isinstance(value, str | Mapping) else value
+        return [_section(entry, MethodConfig, path) for entry in entries] if isinstance(entries, list) else value
+    if section is None:
+        return value
+    if path and section.choice == path[-1]:
+        return _known_name(value, section)
+    return _section(value, section, path)
+
+
+def _section(value: Any, section: type[Section], path: KeyPath) -> Any:
+    if isinstance(value, str) and section.choice:
+        value = {section.choice: value}
+    if not isinstance(value, Mapping):
+        return value
+    whole = {key: written_out(item, section.child(str(key)), (*path, key)) for key, item in value.items()}
+    if section.choice in whole:
+        whole[section.choice] = _known_name(whole[section.choice], section)
+    return whole
+
+
+def _known_name(name: Any, section: type[Section]) -> Any:
+    """The name that is meant, if it differs in case and punctuation only."""
+    if not isinstance(name, str) or name in section.choices():
+        return name
+    near = [known for known in section.choices() if _letters(known) == _letters(name)]
+    return near[0] if len(near) == 1 else name
+
+
+def _letters(name: str) -> str:
+    return "".join(filter(str.isalnum, name.lower()))
+
+
+def section_of(path: KeyPath) -> type[Section] | None:
+    """The class of the section at a path, or of the section whose choice the path names."""
+    section: type[Section] | None = Config
+    for key in path:
+        if section is None or key == section.choice:
+            return section
+        section = section if section is MethodConfig and str(key).isdigit() else section.child(str(key))
+    return section
+
+
+def completed_path(given: KeyPath, value: Any, data: Any, source: str | None = None) -> KeyPath:
+    """Returns the whole path of a key given by its end; a path that ends no known one stays as it is.
+
+    Of the optimizers, the clients' is meant.
+
+    Args:
+        given: the path, as a change on the command line or an axis has it.
+        value: the value that the key gets; the name of a choice stands for the key of that choice.
+        data: the configuration so far; its choices decide which parameters there are.
+        source: for messages; without it, a path stays as it is where several keys are called so, maybe until a choice
+            is made.
+
+    Raises:
+        ConfigError: several keys end like this.
+
+    Example:
+        >>> completed_path(("lr",), 0.1, {}), completed_path(("partition",), "iid", {})
+        (('training', 'optimizer', 'learning_rate'), ('partition', 'scheme'))
+    """
+    path = given
+    if path[0] not in Config.model_fields:
+        end = (*path[:-1], SYNONYMS.get(str(path[-1]), path[-1]))
+        meant = [known for known in key_paths(Config, data) if known[-len(end) :] == end]
+        meant = [known for known in meant if "server_optimizer" not in known] or meant
+        if end == ("seed",):
+            meant.append(("seeds",))
+        if len(meant) > 1 and source is not None:
+            paths = ", ".join(map(dotted_path, meant))
+            raise ConfigError(
+                f"{source}: {dotted_path(path)}: several keys are called so; give the whole path: {paths}"
+            )
+        if len(meant) == 1:
+            path = meant[0]
+    section = section_of(path)
+    if isinstance(value, str) and section not in (None, MethodConfig) and section.choice not in (None, path[-1]):
+        return (*path, str(section.choice))  # partition=iid is partition.scheme=iid
+    return path
+
+
+def with_absolute_paths(value: Any, folder: str | os.PathLike[str], path: KeyPath = ()) -> Any:
+    """Makes the paths in a configuration absolute.
+
+    Args:
+        value: a configuration, or the part of it under `path`.
+        folder: what relative paths are relative to.
+        path: the keys that lead to the part.
+
+    Example:
+        >>> with_absolute_paths({"delivery": {"name": "trace", "file": "phones.csv"}}, "/traces")
+        {'delivery': {'name': 'trace', 'file': '/traces/phones.csv'}}
+    """
+    if isinstance(value, dict):
+        return {key: with_absolute_paths(item, folder, (*path, key)) for key, item in value.items()}
+    if isinstance(value, list):
+        return [with_absolute_paths(item, folder, (*path, index)) for index, item in enumerate(value)]
+    keys = [part for key in path if isinstance(key, str) for part in key.split(".")]
+    if len(keys) > 1 and keys[-2] in PATHS and keys[-1] == "file" and isinstance(value, str) and value.strip():
+        return os.path.normpath(os.path.join(os.path.abspath(folder), value))
+    return value
+
+
+def parse_overrides(overrides: Sequence[str]) -> list[tuple[KeyPath, Any]]:
+    """Reads changes from the command line, each `dotted.path=VALUE` with VALUE in YAML, as paths and values.
+
+    Raises:
+        ConfigError: one of them is not of that form.
+    """
+    changes = []
+    for text in overrides:
+        key, equals, value = text.partition("=")
+        path = tuple(key.split("."))
+        if not equals or not all(path) or len(path) > _LONGEST_PATH:
+            example = "must be dotted.path=VALUE, for instance training.rounds=30"
+            raise ConfigError(f"{COMMAND_LINE}: received {received_value(text)}, {example}")
+        where = f"{COMMAND_LINE}: {dotted_path(path)}"
+        if path[0] == "sweep":
+            remedy = "write a file that has them, and `base:` if need be, and use `fedjax-bal sweep FILE`"
+            raise ConfigError(f"{where}: the axes of a sweep are read from its file alone; {remedy}")
+        changes.append((path, with_absolute_paths(parse_yaml(value, where), os.curdir, path)))
+    return changes
+
+
+def apply_changes(data: Mapping[str, Any], changes: Sequence[tuple[KeyPath, Any]], source: str) -> Mapping[str, Any]:
+    """Returns a mapping with changes of paths to values made, not checked yet; raises `ConfigError` for a bad path.
+
+    Example:
+        >>> apply_changes({"training": {"rounds": 3}}, [(("training", "rounds"), 5)], "mine")
+        {'training': {'rounds': 5}}
+    """
+    return changed(data, changes, source)[0]
+
+
+def changed(data: Any, changes: Sequence[tuple[KeyPath, Any]], source: str) -> tuple[Mapping[str, Any], list[KeyPath]]:
+    """The mapping with the changes made, and their whole paths."""
+    # A choice drops parameters, so that it has to come before those that are given along with it; but it stays behind
+    # other choices, and behind changes of the section as a whole.
+    ordered: list[tuple[KeyPath, bool, tuple[KeyPath, Any]]] = []
+    for change in changes:
+        path = completed_path(*change, data)
+        section = section_of(path)
+        chooses = section is not None and path[-1] == section.choice
+        position = len(ordered)
+        while chooses and position:
+            before, chose, _ = ordered[position - 1]
+            if chose or path[: len(before)] == before:
+                break
+            position -= 1
+        ordered.insert(position, (path, chooses, change))
+
+    paths = []
+    for _, _, (given, value) in ordered:
+        path = completed_path(given, value, data, source)
+        data = _assign(data, Config, path, written_out(value, section_of(path), path), source)
+        paths.append(path)
+    return data, paths
+
+
+def _assign(
+    node: Any, section: type[Section] | None, path: KeyPath, value: Any, source: str, above: KeyPath = ()
+) -> Any:
+    if not path:
+        if section is None or section is MethodConfig or not isinstance(node, Mapping):
+            return value
+        return merge_sections(section, node, value)
+    key, *rest = map(str, path)
+    here = (*above, key)
+    where = f"{source}: {dotted_path((*above, *path))}"
+    if isinstance(node, list):
+        if not (key.isascii() and key.isdigit() and len(key) < 9 and int(key) < len(node)):
+            allowed = f"0 to {len(node) - 1}" if node else "none, the list is empty"
+            rule = f"as a position in {dotted_path(above)}; allowed: {allowed}"
+            raise ConfigError(f"{where}: received {received_value(key)} {rule}")
+        below = section if section is MethodConfig else None
+        items = list(node)
+        items[int(key)] = _assign(items[int(key)], below, tuple(rest), value, source, here)
+        return items
+    if node is not None and not isinstance(node, Mapping):
+        raise ConfigError(f"{where}: {dotted_path(above)} is {received_value(node)}, which has no keys")
+    node = node or {}
+    if section is not None and key == section.choice and not rest:
+        return choose_variant(section, node, value)
+    below = section.child(key) if section else None
+    return {**node, key: _assign(node.get(key), below, tuple(rest), value, source, here)}
