@@ -6,8 +6,8 @@ import numpy as np
 import optax
 import pytest
 
-from fedjax_bal.optim.opaque import UNKNOWN, Opaque
-from fedjax_bal.optim.optimizers import as_optimizer, optimizer_names
+from fedjax_bal.optim.optimizers import UNKNOWN, as_optimizer, optimizer_names
+from fedjax_bal.optim.schedules import Opaque
 
 
 def by_label(rate):
