@@ -80,7 +80,7 @@ def pytest_runtest_teardown():
 def _convolution():
     """Makes "auto" the same form of convolution on all machines."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedjax_bal.models.forms.automatic.choice", lambda: ("fast", ""))
+        patch.setattr("fedjax_bal.models.convolution.automatic.choice", lambda: ("fast", ""))
         yield
 
 

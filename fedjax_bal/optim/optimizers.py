@@ -130,7 +130,7 @@ class Optimizer:
 
 
 def _in_round(given: optax.GradientTransformation, round: Any) -> optax.GradientTransformation:
-    """A transformation whose schedules of `optax.inject_hyperparams` are at a round, whatever its own steps."""
+    """A transformation whose schedules of `optax.inject_hyperparams` are at a round, regardless of its own steps."""
     counter = type(optax.WrappedSchedule(optax.constant_schedule(0.0)).init())
     is_counter = lambda node: isinstance(node, counter)
     now = counter(jnp.asarray(round, jnp.int32))
@@ -226,7 +226,8 @@ def optimizer(
     if callable(learning_rate):
         if schedule is not None:
             raise ValueError("optimizer: schedule: received it beside a learning rate by round; leave one of them out")
-        learning_rate, schedule = 1.0, learning_rate
+        schedule = learning_rate
+        learning_rate = 1.0
     one_of("optimizer", name, optimizer_names())
     one_of("optimizer: clip_at", clip_at, ("start", "end"))
     known = option_names(name)

@@ -207,11 +207,7 @@ def linear_warmup(length: int) -> Factor:
 
 
 _OWN: Mapping[str, Callable[..., Factor]] = {
-    "constant": constant,
-    "cosine": cosine,
-    "exponential": exponential,
-    "linear_warmup": linear_warmup,
-    "step": step,
+    function.__name__: function for function in (constant, cosine, exponential, linear_warmup, step)
 }
 
 
