@@ -11,18 +11,6 @@ from fedjax_bal.metrics.classification import (
     rank_correlations,
     shot_groups,
 )
-from fedjax_bal.metrics.metric import (
-    NOTHING,
-    OWN,
-    REPORT_TABLES,
-    SHARE,
-    TEXT,
-    Column,
-    Measured,
-    Metric,
-    ReportTable,
-    Unit,
-)
 from fedjax_bal.metrics.results import EarlyStopping, RoundResult, RunHistory, stopping_metrics
 from fedjax_bal.metrics.seeds import (
     LARGEST_SHOWN,
@@ -45,7 +33,21 @@ from fedjax_bal.metrics.seeds import (
     spread,
     spread_of_draws,
 )
-from fedjax_bal.metrics.table import METRICS, OWN_HITS, record_round, summarise_run
+from fedjax_bal.metrics.table import (
+    METRICS,
+    NOTHING,
+    OWN,
+    OWN_HITS,
+    REPORT_TABLES,
+    SHARE,
+    TEXT,
+    Column,
+    Measured,
+    Metric,
+    Unit,
+    record_round,
+    summarise_run,
+)
 from fedjax_bal.metrics.traffic import (
     FAULT_WORDS,
     HUGE,

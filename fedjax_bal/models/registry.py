@@ -317,7 +317,7 @@ def build(
         num_classes: C.
         input_shape: `(H, W, K)`, height and width in pixels, then channels; for "mlp" any shape, which it flattens.
         convolution: "auto" for the best that the machine can run, which is "builtin" on CPUs that can (see
-            `fedjax_bal.models.forms.automatic`) and "fast" elsewhere; "fast", in XLA, the same on all machines;
+            `fedjax_bal.models.convolution.automatic`) and "fast" elsewhere; "fast", in XLA, the same on all machines;
             "builtin", through jaxlib's own oneDNN; "onednn", faster still, once it is compiled (see
             `fedjax_bal.models.onednn`); or "plain" for JAX's own, which is slower but has second derivatives. On CPUs
             use "plain" with a single device: XLA's convolution may return wrong numbers when two devices use it at a

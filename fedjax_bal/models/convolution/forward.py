@@ -1,8 +1,8 @@
 """Forms of a convolution: the same linear map written in different ways.
 
 XLA:CPU computes a convolution at the speed of its matrix product only for some shapes;
-`fedjax_bal.models.forms.rules` chooses the form for a shape. Images are `[B, H, W, K]`, kernels `[h, w, K, O]`, results
-`[B, H', W', O]`.
+`fedjax_bal.models.convolution.rules` chooses the form for a shape. Images are `[B, H, W, K]`, kernels `[h, w, K, O]`,
+results `[B, H', W', O]`.
 """
 
 import functools
