@@ -1,4 +1,4 @@
-"""Every form of a convolution on the layers of the workloads: evidence for the rules in fedjax_bal/models/forms.
+"""Every form of a convolution on the layers of the workloads: evidence for the rules in fedjax_bal/models/convolution.
 
     NPROC=1 python benchmarks/forms.py [--layers W2 W5] [--repeats 7]
 
@@ -16,8 +16,8 @@ import _common
 import jax
 from jax import lax
 
-from fedjax_bal.models.forms import automatic, builtin, forward, gradients, rules
-from fedjax_bal.models.geometry import Geometry, pad_images
+from fedjax_bal.models.convolution import automatic, builtin, forward, gradients, rules
+from fedjax_bal.models.convolution.geometry import Geometry, pad_images
 from fedjax_bal.types import Array
 
 LOOP = 10

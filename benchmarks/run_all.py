@@ -151,10 +151,10 @@ def python_of(contestant: Contestant) -> str | None:
 @functools.cache
 def why_no_onednn() -> str | None:
     """Why oneDNN's convolutions can't be had; None if they can."""
-    from fedjax_bal.models.onednn import library
+    from fedjax_bal.models import onednn
 
     try:
-        library.check_built()
+        onednn.check_built()
     except ValueError as error:
         return str(error)
     return None

@@ -15,8 +15,7 @@ from jaxtyping import install_import_hook
 MOST_MAPS = 45_000
 _TESTS = itertools.count(1)
 SLOW_EXAMPLES = tuple(
-    f"fedjax_bal/{place}"
-    for place in ("guide/", "models/forms/", "models/pooling", "contrib/privacy/", "testing/", "experiments/loaded_run")
+    f"fedjax_bal/{place}" for place in ("guide/", "contrib/privacy/", "testing/", "experiments/loaded_run")
 )
 """Whose docstrings' examples take long."""
 
@@ -85,7 +84,7 @@ class Registrations:
 def _convolution():
     """Makes "auto" the same form of convolution on all machines."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedjax_bal.models.forms.automatic.choice", lambda: ("fast", ""))
+        patch.setattr("fedjax_bal.models.convolution.automatic.choice", lambda: ("fast", ""))
         yield
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedjax_bal.engine.device import Layout
-from fedjax_bal.models.sums import channel_sums
+from fedjax_bal.models.layers import channel_sums
 from fedjax_bal.target import compiling_for, target_devices, target_platform
 
 # Programs for another target are compiled without the caches, which later tests would miss.

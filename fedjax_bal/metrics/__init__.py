@@ -1,10 +1,17 @@
 """Metrics of rounds and runs, and their statistics over seeds."""
 
-from fedjax_bal.metrics.class_groups import SHOTS, Shots, across_clients, client_accuracies, shot_groups
-from fedjax_bal.metrics.classification import divergences, evenly_spaced, order_statistics, rank_correlations
-from fedjax_bal.metrics.faults import FAULT_WORDS, HUGE, LONG, NOT_FINITE, OUTDATED, Fault, FaultCounts
-from fedjax_bal.metrics.metric import OWN, REPORT_TABLES, Column, Metric, ReportTable
-from fedjax_bal.metrics.results import RoundResult, RunHistory
+from fedjax_bal.metrics.classification import (
+    SHOTS,
+    Shots,
+    across_clients,
+    client_accuracies,
+    divergences,
+    evenly_spaced,
+    order_statistics,
+    rank_correlations,
+    shot_groups,
+)
+from fedjax_bal.metrics.results import EarlyStopping, RoundResult, RunHistory, stopping_metrics
 from fedjax_bal.metrics.seeds import (
     LARGEST_SHOWN,
     MOST_AVERAGED,
@@ -26,7 +33,30 @@ from fedjax_bal.metrics.seeds import (
     spread,
     spread_of_draws,
 )
-from fedjax_bal.metrics.stopping import EarlyStopping, stopping_metrics
-from fedjax_bal.metrics.table import METRICS, record_round, summarise_run
-from fedjax_bal.metrics.traffic import Counts, Traffic, count_round
-from fedjax_bal.metrics.units import NOTHING, SHARE, TEXT, Unit
+from fedjax_bal.metrics.table import (
+    METRICS,
+    NOTHING,
+    OWN,
+    OWN_HITS,
+    REPORT_TABLES,
+    SHARE,
+    TEXT,
+    Column,
+    Measured,
+    Metric,
+    Unit,
+    record_round,
+    summarise_run,
+)
+from fedjax_bal.metrics.traffic import (
+    FAULT_WORDS,
+    HUGE,
+    LONG,
+    NOT_FINITE,
+    OUTDATED,
+    Counts,
+    Fault,
+    FaultCounts,
+    Traffic,
+    count_round,
+)

@@ -1,4 +1,7 @@
-"""Scores of confusion matrices, class counts and rankings."""
+"""Scores of confusion matrices, class counts, rankings, groups of classes and accuracies over clients."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,7 +17,8 @@ def accuracy(confusion: np.ndarray) -> float:
 
 def recalls(confusion: np.ndarray) -> np.ndarray:
     """The share of each class that is classified correctly, `Float64[C]`; nan for a class without images."""
-    hits, truths = np.diag(confusion), confusion.sum(1)
+    hits = np.diag(confusion)
+    truths = confusion.sum(1)
     return np.divide(hits, truths, out=np.full(len(hits), np.nan), where=truths > 0)
 
 
@@ -30,15 +34,16 @@ def worst_class_accuracy(confusion: np.ndarray) -> float:
 
 def macro_f1(confusion: np.ndarray) -> float:
     """The mean F1 over the classes that have images, 0 for one that is never predicted."""
-    hits, truths, guesses = np.diag(confusion), confusion.sum(1), confusion.sum(0)
+    truths = confusion.sum(1)
+    guesses = confusion.sum(0)
     tested = truths > 0
-    return float((2 * hits[tested] / (truths + guesses)[tested]).mean())
+    return float((2 * np.diag(confusion)[tested] / (truths + guesses)[tested]).mean())
 
 
 def mean_known(values: np.ndarray) -> float:
     """The mean of the values that are not nan; nan without any."""
-    known = values[np.isfinite(values)]
-    return float(known.mean()) if len(known) else np.nan
+    finite = values[np.isfinite(values)]
+    return float(finite.mean()) if len(finite) else np.nan
 
 
 def divergences(class_counts: np.ndarray) -> np.ndarray:
@@ -62,7 +67,7 @@ def divergences(class_counts: np.ndarray) -> np.ndarray:
 
 
 def evenly_spaced(count: int, most: int) -> np.ndarray:
-    """Positions of at most so many of `count` things, evenly spaced, the first and the last among them.
+    """Positions of at most `most` of `count` things, evenly spaced, the first and the last among them.
 
     Args:
         count: number of things.
@@ -109,3 +114,99 @@ def rank_correlations(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     a, b = (rank - rank.mean(1, keepdims=True) for rank in ranks)
     lengths = np.sqrt((a**2).sum(1) * (b**2).sum(1))
     return np.divide((a * b).sum(1), lengths, out=np.full(len(a), np.nan), where=lengths > 0)
+
+
+class Shots(NamedTuple):
+    """The bounds of the groups of classes, in training images of a class.
+
+    The defaults are those that the long-tail literature uses for CIFAR and ImageNet.
+
+    Attributes:
+        few: a class with fewer than this is a few-shot class.
+        many: one with more than this is a many-shot class; those between are medium-shot.
+
+    References:
+        Liu et al., Large-scale long-tailed recognition in an open world (CVPR 2019), section 5.1.
+    """
+
+    few: int = 20
+    many: int = 100
+
+
+SHOTS = Shots()
+
+
+def shot_groups(class_counts: np.ndarray, shots: Shots = SHOTS) -> dict[str, np.ndarray]:
+    """Groups classes into many-, medium- and few-shot ones.
+
+    Args:
+        class_counts: training images of each class in the whole federation, `Int[C]`, copies left out.
+        shots: the bounds of the groups.
+
+    Returns:
+        A mask `Bool[C]` for each of `many`, `medium` and `few`; a class without training images is in the last.
+
+    Example:
+        >>> {name: mask.tolist() for name, mask in shot_groups(np.array([101, 100, 19]), Shots()).items()}
+        {'many': [True, False, False], 'medium': [False, True, False], 'few': [False, False, True]}
+    """
+    if shots.few > shots.many:
+        raise ValueError(f"shots: received few={shots.few} above many={shots.many}; classes would be both: lower few")
+    counts = np.asarray(class_counts)
+    many = counts > shots.many
+    few = counts < shots.few
+    return {"many": many, "medium": ~(many | few), "few": few}
+
+
+def client_accuracies(hits: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Accuracy of each client that has test rows.
+
+    Args:
+        hits: its test rows that are classified correctly, `Int[K]`.
+        sizes: how many it has, `Int[K]`.
+
+    Returns:
+        `Float64[at most K]`.
+
+    Example:
+        >>> client_accuracies(np.array([1, 0, 3]), np.array([2, 0, 3])).tolist()
+        [0.5, 1.0]
+    """
+    tested = np.asarray(sizes) > 0
+    return np.asarray(hits, float)[tested] / np.asarray(sizes, float)[tested]
+
+
+def worst_tenth(accuracies: np.ndarray) -> float:
+    """The mean of the worst tenth of the clients' accuracies, rounded up to whole clients."""
+    return float(np.sort(accuracies)[: -(-len(accuracies) // 10)].mean())
+
+
+OVER_CLIENTS: Mapping[str, tuple[str, Callable[[np.ndarray], Any]]] = {
+    "": ("Mean accuracy", np.mean),
+    "_std": ("Standard deviation of the accuracy", np.std),
+    "_worst10": ("Mean of the lowest tenth of accuracies", worst_tenth),
+    "_p10": ("Tenth percentile of the accuracy", lambda accuracies: np.percentile(accuracies, 10)),
+    "_p90": ("Ninetieth percentile of the accuracy", lambda accuracies: np.percentile(accuracies, 90)),
+}
+"""Summaries of accuracies over clients, which count the same, in words, by the ending of the metric's name.
+
+The standard deviation has divisor K, the number of clients.
+"""
+
+
+def across_clients(name: str, accuracies: np.ndarray) -> dict[str, float | None]:
+    """Summarises an accuracy over clients.
+
+    Args:
+        name: of the mean; the other names begin with it.
+        accuracies: one of each client, `Float[K]`.
+
+    Returns:
+        A number for each of `OVER_CLIENTS`; all None without any client.
+
+    Example:
+        >>> {key: round(value, 2) for key, value in across_clients("it", np.array([1.0, 0.0, 0.5, 0.5])).items()}
+        {'it': 0.5, 'it_std': 0.35, 'it_worst10': 0.0, 'it_p10': 0.15, 'it_p90': 0.85}
+    """
+    ranked = np.sort(accuracies)
+    return {name + end: float(of(ranked)) if len(ranked) else None for end, (_, of) in OVER_CLIENTS.items()}

@@ -1,4 +1,4 @@
-"""Inputs of metrics: an evaluated round, and a run so far."""
+"""Inputs of metrics, an evaluated round and a run so far; and early stopping, which metrics alone decide."""
 
 import dataclasses
 import math
@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedjax_bal.metrics.class_groups import client_accuracies
-from fedjax_bal.metrics.classification import divergences
-from fedjax_bal.metrics.stopping import EarlyStopping
-from fedjax_bal.validate import is_number
+from fedjax_bal.metrics.classification import client_accuracies, divergences
+from fedjax_bal.metrics.table import METRICS, OWN_HITS
+from fedjax_bal.validate import finite_number, is_number, one_of, whole_number
 
 if TYPE_CHECKING:
     from fedjax_bal.types import EvaluationResult, Federation, Plan
@@ -45,8 +44,8 @@ class RoundResult:
     @property
     def validation(self) -> np.ndarray | None:
         """Validation rows by true and predicted class, `Int64[C, C]`; None without any."""
-        own = self.evaluation.validation
-        return None if own is None else np.asarray(own.confusion, np.int64)
+        validation = self.evaluation.validation
+        return None if validation is None else np.asarray(validation.confusion, np.int64)
 
     @cached_property
     def chain_divergences(self) -> np.ndarray:
@@ -64,7 +63,8 @@ class RoundResult:
     @cached_property
     def own_accuracies(self) -> np.ndarray | None:
         """Accuracies of the models that the cohort delivered, each on its own client's test rows, rising."""
-        hits, delivered = self.reported.get("own_hits"), self.plan.delivered
+        hits = self.reported.get(OWN_HITS.name)
+        delivered = self.plan.delivered
         if hits is None:
             return None
         return np.sort(client_accuracies(hits[delivered], self._test_sizes[self.plan.clients[delivered]]))
@@ -73,6 +73,77 @@ class RoundResult:
     def _test_sizes(self) -> np.ndarray:
         tests = self.federation.tests
         return np.zeros(self.federation.num_clients, int) if tests is None else np.diff(tests.offsets)
+
+
+def stopping_metrics() -> tuple[str, ...]:
+    """Names of the metrics that early stopping can follow."""
+    return tuple(name for name, metric in METRICS.items() if metric.best)
+
+
+@dataclasses.dataclass(frozen=True)
+class EarlyStopping:
+    """Ends a run whose validation metric has stopped getting better.
+
+    The decision is a function of the metrics of the evaluated rounds, so that a run that is resumed takes it again. A
+    run ends with the dispatch in which its patience runs out, regardless of the later rounds of that dispatch.
+
+    Attributes:
+        patience: evaluated rounds in a row without an improvement after which the run ends; None for never.
+        metric: one of `stopping_metrics()`; a loss is to fall, the others are to rise.
+        min_delta: by how much more than the best so far counts as an improvement.
+
+    Raises:
+        ValueError: a value out of range.
+
+    Example:
+        >>> rule = EarlyStopping(patience=2)
+        >>> rule.over([{"validation_accuracy": value} for value in (0.5, 0.6, 0.6)])
+        False
+        >>> rule.over([{"validation_accuracy": value} for value in (0.5, 0.6, 0.6, 0.4, 0.9)])
+        True
+    """
+
+    patience: int | None = None
+    metric: str = "validation_accuracy"
+    min_delta: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.patience is not None:
+            whole_number("early_stopping.patience", self.patience)
+        one_of("early_stopping.metric", self.metric, stopping_metrics())
+        finite_number("early_stopping.min_delta", self.min_delta)
+
+    def over(self, records: Sequence[Mapping[str, Any]]) -> bool:
+        """Tells whether a run ends here.
+
+        Args:
+            records: metrics of its evaluated rounds, in order; a value that is missing or not finite is no improvement.
+
+        Returns:
+            True if `patience` of them in a row, here or earlier, brought no improvement.
+        """
+        best = -math.inf
+        waited = 0
+        for value in self._goodness(records):
+            if value > best + self.min_delta:
+                best = value
+                waited = 0
+            else:
+                waited += 1
+            if waited == self.patience:
+                return True
+        return False
+
+    def best(self, records: Sequence[Mapping[str, Any]]) -> int | None:
+        """The index of the first record in which the metric is best; None if no record has it."""
+        values = self._goodness(records)
+        best = max(values, default=-math.inf)
+        return values.index(best) if best > -math.inf else None
+
+    def _goodness(self, records: Sequence[Mapping[str, Any]]) -> list[float]:
+        sign = 1 if METRICS[self.metric].best is max else -1
+        values: list[Any] = [record.get(self.metric) for record in records]
+        return [sign * value if is_number(value) and math.isfinite(value) else -math.inf for value in values]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,7 +172,7 @@ class RunHistory:
 
     @property
     def last(self) -> Line:
-        """The last line; empty without one, and for a run that failed, whatever it had reached before."""
+        """The last line; empty without one, and for a run that failed, even after some evaluations."""
         return self.lines[-1] if self.lines and not self.failure else {}
 
     @property
@@ -138,5 +209,5 @@ class RunHistory:
 
     def total(self, name: str) -> Any:
         """The sum of a metric over the rounds that have one; None if none has."""
-        known = self.numbers(name)
-        return sum(known) if known else None
+        numbers = self.numbers(name)
+        return sum(numbers) if numbers else None

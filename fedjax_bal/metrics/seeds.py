@@ -130,7 +130,12 @@ def compare(runs: Sequence[Mapping[str, Any]]) -> list[MethodSummary]:
     Raises:
         ValueError: a method has two runs with the same seed.
     """
-    _refuse_repeats(runs)
+    for (method, seed), times in Counter((run["method"], run["seed"]) for run in runs).items():
+        if times > 1:
+            raise ValueError(
+                f"runs: received {times} runs of method {method!r} with seed {seed}; "
+                "each pair of method and seed may stand there once; leave all but one out"
+            )
     methods = list(dict.fromkeys(run["method"] for run in runs))
     grouped = {method: [run for run in runs if run["method"] == method] for method in methods}
     return [_summarise(method, grouped[method], grouped[methods[0]]) for method in methods]
@@ -142,8 +147,8 @@ def averaged(runs: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
     >>> averaged([{"last5_accuracy": 0.5, "evaluations": 2}, {"last5_accuracy": 0.5, "evaluations": 40}])
     (2, 5)
     """
-    known = [run.get("evaluations") or MOST_AVERAGED for run in runs if run.get("last5_accuracy") is not None]
-    counts = [min(count, MOST_AVERAGED) for count in known]
+    finished = [run for run in runs if run.get("last5_accuracy") is not None]
+    counts = [min(run.get("evaluations") or MOST_AVERAGED, MOST_AVERAGED) for run in finished]
     return min(counts, default=MOST_AVERAGED), max(counts, default=MOST_AVERAGED)
 
 
@@ -153,10 +158,10 @@ def spread(values: Sequence[float | None]) -> Spread:
     >>> spread([1.0, 3.0, None])
     Spread(mean=2.0, std=1.4142135623730951, seeds=2)
     """
-    known = np.array([value for value in values if value is not None], dtype=float)
-    mean = float(known.mean()) if known.size else None
-    std = float(known.std(ddof=1)) if known.size > 1 else None
-    return Spread(mean, std, known.size)
+    numbers = np.array([value for value in values if value is not None], dtype=float)
+    mean = float(numbers.mean()) if numbers.size else None
+    std = float(numbers.std(ddof=1)) if numbers.size > 1 else None
+    return Spread(mean, std, numbers.size)
 
 
 def spread_of_draws(values: Mapping[Any, float]) -> Spread:
@@ -168,7 +173,7 @@ def spread_of_draws(values: Mapping[Any, float]) -> Spread:
     groups: dict[Any, list[float]] = {}
     for draw, value in values.items():
         groups.setdefault(draw.partition if isinstance(draw, SeededDraw) else draw, []).append(value)
-    return spread([fmean(own) for own in groups.values()] if len(groups) > 1 else list(values.values()))
+    return spread([fmean(group) for group in groups.values()] if len(groups) > 1 else list(values.values()))
 
 
 def paired_difference(ours: Mapping[Any, float], theirs: Mapping[Any, float]) -> Difference:
@@ -177,8 +182,8 @@ def paired_difference(ours: Mapping[Any, float], theirs: Mapping[Any, float]) ->
     With n differences of mean d and sample standard deviation s the interval is
     $d \pm t_{0.975, n-1}\, s / \sqrt{n}$.
     """
-    own = spread_of_draws({seed: ours[seed] - theirs[seed] for seed in ours if seed in theirs})
-    return Difference(own.mean, *mean_interval(own), own.seeds)
+    differences = spread_of_draws({seed: ours[seed] - theirs[seed] for seed in ours if seed in theirs})
+    return Difference(differences.mean, *mean_interval(differences), differences.seeds)
 
 
 def mean_interval(value: Spread) -> tuple[float | None, float | None]:
@@ -232,8 +237,8 @@ def cumulate_traffic(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]
     for line in sorted(lines, key=lambda line: line["round"]):
         run = (line["method"], line["seed"])
         parts = (totals.get(run, 0), line.get("bytes_up"), line.get("bytes_down"))
-        known = [part for part in parts if part is not None]
-        totals[run] = sum(known) if len(known) == len(parts) else None
+        counts = [part for part in parts if part is not None]
+        totals[run] = sum(counts) if len(counts) == len(parts) else None
         result.append({**line, "traffic_bytes": totals[run]})
     return result
 
@@ -258,8 +263,8 @@ def ranked_clients(lines: Sequence[Mapping[str, Any]], method: str) -> np.ndarra
     there are many; None if no run has such numbers.
     """
     shares = np.linspace(0, 1, 101)
-    known = [np.sort(own) for line in _last_lines(lines, method) if (own := line.get("client_accuracies"))]
-    ranked = [np.interp(shares, np.linspace(0, 1, len(own)), own) for own in known]
+    runs = [line.get("client_accuracies") for line in _last_lines(lines, method)]
+    ranked = [np.interp(shares, np.linspace(0, 1, len(run)), np.sort(run)) for run in runs if run]
     return np.mean(ranked, axis=0) if ranked else None
 
 
@@ -268,10 +273,10 @@ def pooled_confusion(runs: Sequence[Mapping[str, Any]], method: str) -> np.ndarr
 
     Rows of classes that the test set lacks are nan; None if no run has a matrix.
     """
-    found = _total_confusion(runs, method)
-    if found is None:
+    matrix = _total_confusion(runs, method)
+    if matrix is None:
         return None
-    total = found.toarray()
+    total = matrix.toarray()
     counts = total.sum(axis=1, keepdims=True)
     return np.divide(total, counts, out=np.full_like(total, np.nan), where=counts > 0)
 
@@ -295,8 +300,8 @@ def _total_confusion(runs: Sequence[Mapping[str, Any]], method: str) -> Any:
     from scipy.sparse import csr_array
 
     matrices = [run.get("confusion_matrix") for run in runs if run["method"] == method]
-    known = [csr_array(matrix, dtype=float) for matrix in matrices if matrix is not None]
-    return sum(known[1:], known[0]) if known else None
+    counts = [csr_array(matrix, dtype=float) for matrix in matrices if matrix is not None]
+    return sum(counts[1:], counts[0]) if counts else None
 
 
 def _summarise(method: str, runs: list[Mapping[str, Any]], first: list[Mapping[str, Any]]) -> MethodSummary:
@@ -345,12 +350,3 @@ def _band(table: np.ndarray) -> tuple[np.ndarray, np.ndarray | None, np.ndarray 
         return mean, None, None
     std = table.std(axis=0, ddof=1)
     return mean, mean - std, mean + std
-
-
-def _refuse_repeats(runs: Sequence[Mapping[str, Any]]) -> None:
-    for (method, seed), times in Counter((run["method"], run["seed"]) for run in runs).items():
-        if times > 1:
-            raise ValueError(
-                f"runs: received {times} runs of method {method!r} with seed {seed}; "
-                "each pair of method and seed may stand there once; leave all but one out"
-            )

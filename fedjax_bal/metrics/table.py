@@ -1,19 +1,19 @@
-"""Every metric once: its name, how it is computed of a round and of a run, and where a report shows it.
+"""Every metric once: its name, what is computed of it where, its unit, and where a report shows it.
 
 The keys of `metrics.jsonl`, of the runs in `summary.json` and of `results.csv` are those of this table, in its order,
-and so are the columns of a report's further tables. Metrics that are computed on the devices are declared in
-`fedjax_bal.engine.device.client_metrics` and come here under their names.
+and so are the columns of a report's further tables.
 """
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from fedjax_bal.metrics.class_groups import OVER_CLIENTS
 from fedjax_bal.metrics.classification import (
+    OVER_CLIENTS,
     accuracy,
     balanced_accuracy,
     macro_f1,
@@ -22,15 +22,134 @@ from fedjax_bal.metrics.classification import (
     recalls,
     worst_class_accuracy,
 )
-from fedjax_bal.metrics.faults import name_faults
-from fedjax_bal.metrics.metric import CLASSES, CLIENTS, CURVE, OWN_MODELS, PRIVACY, TIME, Column, Metric
-from fedjax_bal.metrics.seeds import LARGEST_SHOWN, MOST_AVERAGED
-from fedjax_bal.metrics.units import NATS, NUMBER, POINTS, SECONDS, SHARE, TEXT, Unit
+from fedjax_bal.metrics.seeds import LARGEST_SHOWN, MOST_AVERAGED, Spread
+from fedjax_bal.metrics.traffic import name_faults
 from fedjax_bal.registry import Registry
 from fedjax_bal.validate import is_number
 
 if TYPE_CHECKING:
     from fedjax_bal.metrics.results import RoundResult, RunHistory
+
+NOTHING = "\N{EN DASH}"
+"""Stands for a number that is missing."""
+
+
+class Unit(NamedTuple):
+    """A symbol for headings, empty for plain numbers; the factor of a value; the format of the product."""
+
+    symbol: str
+    factor: float
+    digits: str
+
+    def show(self, value: Spread) -> str:
+        """A mean over seeds, with the standard deviation if there is one."""
+        if value.mean is None:
+            return NOTHING
+        numbers = [value.mean] if value.std is None else [value.mean, value.std]
+        return " ± ".join(f"{self.factor * number:{self.digits}}" for number in numbers)
+
+
+SHARE = Unit("%", 100, ".1f")
+POINTS = Unit("points", 100, ".1f")
+NATS = Unit("nats", 1, ".3f")
+SECONDS = Unit("s", 1, ",.1f")
+NUMBER = Unit("", 1, "g")
+TEXT = Unit("", 1, "s")
+
+
+class ReportTable(NamedTuple):
+    """A table of a report besides the comparison: its title, and a note on all of its numbers."""
+
+    title: str
+    note: str
+
+
+CLASSES = ReportTable(
+    "Classes",
+    "On the test set, at the last evaluation.",
+)
+CURVE = ReportTable("Other summaries of the curve", "")
+CLIENTS = ReportTable(
+    "Clients",
+    "The model that each client uses, on its own test images at the last evaluation: the global one, or its own with a "
+    "method that gives it one. Every client counts the same.",
+)
+OWN_MODELS = ReportTable(
+    "Clients, own models",
+    "Each model on its own client's test images.",
+)
+TIME = ReportTable(
+    "Simulated time",
+    "How long the rounds would take with the clients' speeds and the deadline of this configuration: the sum over "
+    "rounds of the slowest chain's local training; sending is not counted.",
+)
+PRIVACY = ReportTable(
+    "Privacy",
+    "Epsilon of (epsilon, delta)-differential privacy after all rounds, for one client more or less.",
+)
+OWN = ReportTable("Your own metrics", "From plug-ins, at the last evaluation.")
+REPORT_TABLES = (CLASSES, CURVE, CLIENTS, OWN_MODELS, TIME, PRIVACY, OWN)
+
+
+class Column(NamedTuple):
+    """A column of a report for a metric; the unit follows the heading, and its note that of the table.
+
+    An optional column is left out if it is the only one, as where all classes are many-shot.
+    """
+
+    table: ReportTable
+    heading: str
+    optional: bool = False
+    note: str = ""
+
+
+class Measured(NamedTuple):
+    """A number that the compiled program measures for each client that trained, and reports for its cohort.
+
+    Attributes:
+        name: its key in what a round reports.
+        asked: `asked(evaluation, federation)`, from the options and known when the program is traced: a number that
+            isn't asked for costs nothing and is not reported.
+        of_client: `of_client(trained)`, the client's number, a scalar, from a `ClientModel` of the engine. It is
+            computed in evaluated rounds only, and is 0 in other rounds and for clients that don't deliver.
+        of_cohort: `of_cohort(values, cohort, evaluation)`, the reported value, from the clients' numbers `[G, L]`.
+    """
+
+    name: str
+    asked: Callable[[Any, Any], bool]
+    of_client: Callable[[Any], Any]
+    of_cohort: Callable[[Any, Any, Any], Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Metric:
+    """A metric: everything that is computed of it, and how it is shown.
+
+    Attributes:
+        name: its key everywhere.
+        meaning: what it is, in a sentence. Accuracy without more words is the global model's on the test images.
+        of_round: computes it from an evaluated round; nan and infinity are written as null, None means that the run
+            doesn't have this metric. None for a metric of whole runs.
+        of_run: computes the summary's value, None for null; "last" repeats the last round's. None for a metric of
+            rounds alone.
+        column: where a report shows the summary's value; None for nowhere, or for a place of its own.
+        unit: its unit.
+        swept: whether a sweep's table has the summary's value.
+        best: `max` or `min` of a metric that early stopping can follow.
+        measured: what the compiled program measures for it; None for a metric that the host computes alone.
+        drawn: whether a report draws the rounds' values.
+    """
+
+    name: str
+    meaning: str
+    of_round: Callable[["RoundResult"], Any] | None = None
+    of_run: Callable[["RunHistory"], Any] | Literal["last"] | None = None
+    column: Column | None = None
+    unit: Unit = SHARE
+    swept: bool = True
+    best: Callable[..., Any] | None = None
+    measured: Measured | None = None
+    drawn: bool = False
 
 
 _SHOTS = (
@@ -46,6 +165,14 @@ _SPREAD = "Spread: standard deviation over clients."
 _WORST10 = "Worst 10%: mean of that tenth of them."
 _TRAINED = "After local training: of the last evaluated round's cohort."
 _TUNED = "Fine-tuned: the final global model, trained on each client with plain cross-entropy."
+
+OWN_HITS = Measured(
+    "own_hits",
+    lambda evaluation, federation: federation.tests is not None,
+    lambda trained: trained.hits_on_own_test_rows(),
+    lambda hits, cohort, evaluation: hits,
+)
+"""The test rows of each client that its own model classifies correctly, of which `own_accuracy` is made."""
 
 
 def record_round(result: "RoundResult") -> dict[str, Any]:
@@ -69,14 +196,19 @@ def _plain(value: Any) -> Any:
     return None if is_number(value) and not abs(value) <= LARGEST_SHOWN else value
 
 
-def _reported(name: str, meaning: str, **more: Any) -> Metric:
+def _of_run(name: str, meaning: str, of_run: Callable[["RunHistory"], Any], unit: Unit = NUMBER, **more: Any) -> Metric:
+    """A metric of whole runs alone."""
+    return Metric(name, meaning, None, of_run, unit=unit, **more)
+
+
+def _reported(name: str, meaning: str, of_run: Any = None, unit: Unit = NUMBER, **more: Any) -> Metric:
     """A metric whose value comes with the round, under its name."""
-    return Metric(name, meaning, lambda it: it.reported.get(name), **more)
+    return Metric(name, meaning, lambda it: it.reported.get(name), of_run, unit=unit, **more)
 
 
-def _test(name: str, meaning: str, score: Callable[[np.ndarray], Any], *more: Any) -> Metric:
+def _test(name: str, meaning: str, score: Callable[[np.ndarray], Any], *more: Any, drawn: bool = False) -> Metric:
     """A score of the test images."""
-    return Metric(name, meaning, lambda it: score(it.confusion), *more)
+    return Metric(name, meaning, lambda it: score(it.confusion), *more, drawn=drawn)
 
 
 def _validation(name: str, meaning: str, score: Callable[[np.ndarray], float], *more: Any) -> Metric:
@@ -91,17 +223,12 @@ def _shots(group: str, heading: str) -> Metric:
     return Metric(f"{group}_shot_accuracy", meaning, of_round, "last", Column(CLASSES, heading, True, _SHOTS))
 
 
-_OVER = {
-    "": "Mean accuracy",
-    "_std": "Standard deviation of the accuracy",
-    "_worst10": "Mean of the lowest tenth of accuracies",
-    "_p10": "Tenth percentile of the accuracy",
-    "_p90": "Ninetieth percentile of the accuracy",
-}
-
-
 def _over_clients(
-    name: str, whose: str, values: Callable[["RoundResult"], np.ndarray | None], columns: Mapping[str, Column | None]
+    name: str,
+    whose: str,
+    values: Callable[["RoundResult"], np.ndarray | None],
+    columns: Mapping[str, Column | None],
+    measured: Measured | None = None,
 ) -> list[Metric]:
     """The summaries of an accuracy over clients; those with an entry in `columns`, by ending, are of runs too."""
 
@@ -112,20 +239,22 @@ def _over_clients(
     return [
         Metric(
             name + end,
-            f"{_OVER[end]} of {whose}, each on its own client's test images.",
+            f"{words} of {whose}, each on its own client's test images.",
             partial(of_round, summary),
             "last" if end in columns else None,
             columns.get(end),
             POINTS if end == "_std" else SHARE,
+            measured=None if end else measured,
         )
-        for end, summary in OVER_CLIENTS.items()
+        for end, (words, summary) in OVER_CLIENTS.items()
     ]
 
 
 def _fine_tuned(end: str, heading: str, note: str = _TUNED, unit: Unit = SHARE) -> Metric:
     """A metric of the clients' models that are fine-tuned after the last round."""
     name = f"personalised_accuracy{end}"
-    meaning = f"{_OVER[end]} of the final model fine-tuned on each client, each on its own client's test images."
+    words, _ = OVER_CLIENTS[end]
+    meaning = f"{words} of the final model fine-tuned on each client, each on its own client's test images."
     of_run = lambda run: run.fine_tuned.get(name) if is_number(run.fine_tuned.get(name)) else None
     return Metric(name, meaning, None, of_run, Column(OWN_MODELS, heading, note=note), unit)
 
@@ -135,14 +264,9 @@ def _mean_of_last(count: int, run: "RunHistory") -> float | None:
     return float(np.mean([line["test_accuracy"] for line in run.lines[-count:]])) if run.last else None
 
 
-def _last10(run: "RunHistory") -> float | None:
-    """The mean accuracy of the last ten evaluations; None with fewer, as the table's heading says ten."""
-    return _mean_of_last(10, run) if len(run.lines) >= 10 else None
-
-
 def _mean_divergence(run: "RunHistory") -> float | None:
-    known = run.numbers("chain_kl")
-    return math.fsum(known) / len(known) if known else None
+    divergences = run.numbers("chain_kl")
+    return math.fsum(divergences) / len(divergences) if divergences else None
 
 
 def _traffic(run: "RunHistory | None") -> int | None:
@@ -156,72 +280,65 @@ def _seconds(run: "RunHistory | None") -> float | None:
 
 def _faults(run: "RunHistory") -> str | None:
     lists = [line.get("broken_clients") for line in run.lines]
-    rows = [row for own in lists if isinstance(own, list) for row in own]
+    rows = [row for named in lists if isinstance(named, list) for row in named]
     return name_faults(rows, (run.total("excluded") or 0) + (run.total("clipped") or 0))
 
 
 _METRICS = (
     # Of a whole run.
-    Metric("rounds", "Rounds trained.", None, lambda run: run.lines[-1]["round"] if run.lines else 0, unit=NUMBER),
-    Metric("evaluations", "Evaluated rounds.", None, lambda run: len(run.lines), unit=NUMBER),
-    Metric("final_accuracy", "Accuracy at the last evaluation.", None, lambda run: run.last.get("test_accuracy")),
-    Metric(
+    _of_run("rounds", "Rounds trained.", lambda run: run.lines[-1]["round"] if run.lines else 0),
+    _of_run("evaluations", "Evaluated rounds.", lambda run: len(run.lines)),
+    _of_run("final_accuracy", "Accuracy at the last evaluation.", lambda run: run.last.get("test_accuracy"), SHARE),
+    _of_run(
         "best_accuracy",
         "Highest accuracy of all evaluations, and so chosen on the test images.",
-        None,
         lambda run: max(run.numbers("test_accuracy"), default=None),
+        SHARE,
     ),
-    Metric(
+    _of_run(
         "last5_accuracy",
         "Mean accuracy of the last five evaluations, of all if there are fewer.",
-        None,
         partial(_mean_of_last, MOST_AVERAGED),
+        SHARE,
     ),
-    Metric(
+    _of_run(
         "rounds_to_target",
         "First evaluated round whose accuracy reaches `evaluation.target_accuracy`.",
-        None,
         lambda run: run.rounds_to_target,
-        unit=NUMBER,
     ),
-    Metric("traffic_bytes", "Bytes that the method sends to and from all clients.", None, _traffic, unit=NUMBER),
-    Metric(
+    _of_run("traffic_bytes", "Bytes that the method sends to and from all clients.", _traffic),
+    _of_run(
         "traffic_to_target_bytes",
         "Bytes sent up to the round that reaches the target.",
-        None,
         lambda run: _traffic(run.to_target),
-        unit=NUMBER,
     ),
-    Metric(
+    # None with fewer than ten, as the table's heading says ten.
+    _of_run(
         "last10_accuracy",
         "Mean accuracy of the last ten evaluations, of a run that has as many.",
-        None,
-        _last10,
-        Column(CURVE, "Mean of last 10", note=_LAST10),
+        lambda run: _mean_of_last(10, run) if len(run.lines) >= 10 else None,
+        SHARE,
+        column=Column(CURVE, "Mean of last 10", note=_LAST10),
     ),
-    Metric(
+    _of_run(
         "stopped_early",
         "Round in which the run ended because its validation metric had stopped improving.",
-        None,
         lambda run: run.stopped_early,
-        unit=NUMBER,
     ),
-    Metric(
+    _of_run(
         "best_validation_round",
         "Round in which the validation metric was best.",
-        None,
         lambda run: run.validated.get("round"),
-        unit=NUMBER,
     ),
-    Metric(
+    _of_run(
         "accuracy_at_best_validation",
         "Accuracy in that round.",
-        None,
         lambda run: run.validated.get("test_accuracy"),
-        Column(CURVE, "Test accuracy at the best validation", note=_AT_BEST),
+        SHARE,
+        column=Column(CURVE, "Test accuracy at the best validation", note=_AT_BEST),
     ),
     # Of the global model in each evaluated round.
-    _test("test_accuracy", "Share of test images that are classified rightly.", accuracy),
+    _test("test_accuracy", "Fraction of test images classified correctly.", accuracy, drawn=True),
     _validation("validation_accuracy", "Accuracy on the validation images.", accuracy, "last"),
     _validation(
         "validation_balanced_accuracy", "Mean over classes of the accuracy on the validation images.", balanced_accuracy
@@ -229,7 +346,7 @@ _METRICS = (
     Metric(
         "validation_loss",
         "Cross-entropy on the validation images.",
-        lambda it: (own := it.evaluation.validation) and own.loss,
+        lambda it: None if it.evaluation.validation is None else it.evaluation.validation.loss,
         unit=NATS,
         best=min,
     ),
@@ -241,12 +358,7 @@ _METRICS = (
         Column(CLASSES, "Mean over classes"),
     ),
     _test("macro_f1", "Mean over classes of the harmonic mean of precision and recall.", macro_f1),
-    _test(
-        "worst_class_accuracy",
-        "Accuracy in the class where it is lowest.",
-        worst_class_accuracy,
-        "last",
-    ),
+    _test("worst_class_accuracy", "Accuracy in the class where it is lowest.", worst_class_accuracy, "last"),
     _test(
         "per_class_accuracy", "Accuracy in each class, a list.", lambda confusion: list(map(_plain, recalls(confusion)))
     ),
@@ -263,6 +375,7 @@ _METRICS = (
         _mean_divergence,
         unit=NATS,
         swept=False,
+        drawn=True,
     ),
     Metric(
         "chain_kls",
@@ -270,14 +383,31 @@ _METRICS = (
         lambda it: order_statistics(it.chain_divergences),
         unit=NATS,
     ),
-    _reported("update_diversity", "Mean squared distance of the clients' updates from their mean.", unit=NUMBER),
+    _reported("update_diversity", "Mean squared distance of the clients' updates from their mean."),
     _reported(
         "local_accuracy",
-        "Share of the cohort's training rows that each client's model classifies rightly after local training.",
+        "Share of the cohort's training rows that each client's model classifies correctly after local training.",
+        unit=SHARE,
+        measured=Measured(
+            "local_accuracy",
+            lambda evaluation, federation: evaluation.local_accuracy,
+            lambda trained: trained.hits_on_own_rows(),
+            lambda hits, cohort, evaluation: hits.sum() / cohort.sizes.sum(),
+        ),
     ),
     _reported(
         "local_test_accuracy",
         "Mean accuracy of the cohort's models after local training, on `evaluation.local_test_images` test images.",
+        unit=SHARE,
+        measured=Measured(
+            "local_test_accuracy",
+            lambda evaluation, federation: evaluation.local_test_images > 0,
+            lambda trained: trained.hits_on_test_images(),
+            lambda hits, cohort, evaluation: (
+                hits.sum() / (evaluation.local_test_images * (cohort.local_steps > 0).sum())
+            ),
+        ),
+        drawn=True,
     ),
     # On the clients' own test rows.
     *_over_clients(
@@ -299,6 +429,7 @@ _METRICS = (
             "_std": None,
             "_worst10": Column(OWN_MODELS, "Worst 10%", note=_WORST10),
         },
+        OWN_HITS,
     ),
     _fine_tuned("", "Fine-tuned"),
     _fine_tuned("_std", "Spread", _SPREAD, POINTS),
@@ -309,67 +440,54 @@ _METRICS = (
         lambda it: None if it.client_accuracies is None else order_statistics(it.client_accuracies),
     ),
     # Counted since the evaluation before.
-    _reported("clients", "Clients that trained since the evaluation before.", unit=NUMBER),
-    _reported("dropped", "Clients of these that did not come back.", unit=NUMBER),
+    _reported("clients", "Clients that trained since the evaluation before."),
+    _reported("dropped", "Clients of these that did not come back."),
     _reported(
         "bytes_up",
         "Bytes sent by clients since the evaluation before, with those that this evaluation takes.",
-        unit=NUMBER,
+        drawn=True,
     ),
     _reported(
         "bytes_down",
         "Bytes sent to clients since the evaluation before, with those that this evaluation takes.",
-        unit=NUMBER,
+        drawn=True,
     ),
     _reported(
         "simulated_s",
         "Seconds that the rounds would take with the clients' simulated speeds.",
-        of_run=_seconds,
+        _seconds,
+        SECONDS,
         column=Column(TIME, "All rounds"),
-        unit=SECONDS,
     ),
-    Metric(
+    _of_run(
         "simulated_s_to_target",
         "Seconds up to the round that reaches the target.",
-        None,
         lambda run: _seconds(run.to_target),
-        Column(TIME, "To the target accuracy", note="To the target: of runs that reach it."),
         SECONDS,
+        column=Column(TIME, "To the target accuracy", note="To the target: of runs that reach it."),
     ),
     _reported(
         "excluded",
         "Updates left out because they were not finite or too large.",
-        of_run=lambda run: run.total("excluded"),
-        unit=NUMBER,
+        lambda run: run.total("excluded"),
         swept=False,
     ),
-    _reported(
-        "clipped",
-        "Updates scaled down to the largest norm.",
-        of_run=lambda run: run.total("clipped"),
-        unit=NUMBER,
-        swept=False,
-    ),
-    _reported("broken_clients", "Rounds, clients and reasons of such updates.", of_run=_faults, unit=TEXT, swept=False),
+    _reported("clipped", "Updates scaled down to the largest norm.", lambda run: run.total("clipped"), swept=False),
+    _reported("broken_clients", "Rounds, clients and reasons of such updates.", _faults, TEXT, swept=False),
     # What a method does about uneven classes.
-    Metric(
+    _of_run(
         "clients_per_chain",
         "Clients that train one after another in a chain (mediator).",
-        None,
         lambda run: run.clients_per_chain,
-        unit=NUMBER,
         swept=False,
     ),
-    Metric(
-        "copies", "Augmented images added to the federation.", None, lambda run: run.copies, unit=NUMBER, swept=False
-    ),
+    _of_run("copies", "Augmented images added to the federation.", lambda run: run.copies, swept=False),
     # What a method's parts themselves measure.
     _reported(
         "epsilon",
         "Epsilon of (epsilon, delta)-differential privacy after these rounds, for one client more or less.",
-        of_run="last",
+        "last",
         column=Column(PRIVACY, "Epsilon"),
-        unit=NUMBER,
     ),
 )
 METRICS = Registry({metric.name: metric for metric in _METRICS})

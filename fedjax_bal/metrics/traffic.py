@@ -1,14 +1,64 @@
-"""Counts from round to round: clients, bytes and simulated time."""
+"""Counts from round to round: clients, bytes, simulated time, and faults of updates."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from fedjax_bal.metrics.faults import Fault, FaultCounts
-
 if TYPE_CHECKING:
     from fedjax_bal.types import Plan
+
+NOT_FINITE, OUTDATED, LONG, HUGE = range(1, 5)
+"""Codes of the faults of an update; 0 is for none."""
+
+FAULT_WORDS = {NOT_FINITE: "not finite", OUTDATED: "of an earlier round", LONG: "too long", HUGE: "huge"}
+"""The faults in words."""
+
+
+class Fault(NamedTuple):
+    """A client in a round that was left out, or whose update was scaled down.
+
+    Attributes:
+        round: from 1.
+        client: its id.
+        why: a code; `LONG` is scaled down, the others are left out.
+    """
+
+    round: int
+    client: int
+    why: int
+
+
+MOST_NAMED = 16
+"""How many broken clients are recorded by name between two evaluations."""
+
+MOST_SUMMARISED = 8
+"""How many of them a run's summary names."""
+
+
+class FaultCounts(NamedTuple):
+    """Counts of broken clients since the last evaluation, in arrays of fixed size so that they can be saved.
+
+    Attributes:
+        excluded: left out.
+        clipped: scaled down.
+        named: round, client and code of the first of them, `Int64[16, 3]`, padded with zeros.
+    """
+
+    excluded: Any = np.int64(0)
+    clipped: Any = np.int64(0)
+    named: Any = np.zeros((MOST_NAMED, 3), np.int64)
+
+    def plus(self, faults: Sequence[Fault]) -> "FaultCounts":
+        """Adds the faults of a round."""
+        long = sum(fault.why == LONG for fault in faults)
+        rows = np.array([*self.named[self.named[:, 0] > 0], *sorted(faults), *np.zeros((MOST_NAMED, 3))], np.int64)
+        return FaultCounts(self.excluded + len(faults) - long, self.clipped + long, rows[:MOST_NAMED])
+
+    def record(self) -> dict[str, Any]:
+        """The keys of a line of `metrics.jsonl`."""
+        names = [[int(round), int(client), FAULT_WORDS[int(why)]] for round, client, why in self.named if round]
+        return {"excluded": int(self.excluded), "clipped": int(self.clipped), "broken_clients": names}
 
 
 class Traffic(NamedTuple):
@@ -90,9 +140,13 @@ def count_round(
         Astraea (Duan et al., 2019), section IV-C.
     """
     selected = plan.clients < num_clients
-    asked, delivered = int(selected.sum()), int(plan.delivered.sum())
-    mediated, exchanges = plan.clients.shape[1] * passes > 1, passes if exact else 1
-    opened, returned = (int(mask.any(1).sum()) if mediated else 0 for mask in (selected, plan.delivered))
+    asked = int(selected.sum())
+    delivered = int(plan.delivered.sum())
+    exchanges = passes if exact else 1
+    opened = returned = 0
+    if plan.clients.shape[1] * passes > 1:
+        opened = int(selected.any(1).sum())
+        returned = int(plan.delivered.any(1).sum())
     return counts._replace(
         clients=counts.clients + delivered,
         dropped=counts.dropped + asked - delivered,
@@ -100,3 +154,14 @@ def count_round(
         bytes_down=counts.bytes_down + (asked * exchanges + opened) * bytes_.down,
         simulated_s=counts.simulated_s + seconds,
     )
+
+
+def name_faults(rows: Sequence[Any], total: int) -> str | None:
+    """Names the first few of `total` broken clients of a run; None without any.
+
+    `rows` are round, client and fault of some of them, maybe from a damaged file: other entries are left out.
+    """
+    complete = [row for row in rows if isinstance(row, list) and len(row) == 3]
+    named = [f"client {client} in round {round} ({why})" for round, client, why in complete[:MOST_SUMMARISED]]
+    rest = total - len(named)
+    return ", ".join(named) + (f", and {rest} more" if rest > 0 else "") if total else None

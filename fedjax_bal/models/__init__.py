@@ -7,17 +7,15 @@ model's options. `from_linen` and `from_nnx` make one from a network of your own
 from typing import TYPE_CHECKING, Any
 
 from fedjax_bal.models import convolution
-from fedjax_bal.models.cosine import simplex, unit, with_cosine_head
+from fedjax_bal.models.adapters import check_is_model, from_linen, is_users_model, renewed
+from fedjax_bal.models.convolution import automatic
 from fedjax_bal.models.dcgan import Dcgan, build_dcgan
 from fedjax_bal.models.derivatives import any_derivative, differentiable
-from fedjax_bal.models.forms import automatic
-from fedjax_bal.models.generator import Generator, build_generator
-from fedjax_bal.models.image_networks import doubled_twice, enlarging
+from fedjax_bal.models.generator import Generator, build_generator, doubled_twice, enlarging
+from fedjax_bal.models.heads import FORMS, simplex, unit, with_cosine_head, with_projection
 from fedjax_bal.models.layers import Conv, Linear, flatten
-from fedjax_bal.models.linen import from_linen
 from fedjax_bal.models.normalization import Normalisation, normalisation_of, normalises
-from fedjax_bal.models.onednn.library import onednn_version
-from fedjax_bal.models.projection import FORMS, with_projection
+from fedjax_bal.models.onednn import onednn_version
 from fedjax_bal.models.registry import (
     BATCH_NORMALISED,
     MODELS,
@@ -28,7 +26,6 @@ from fedjax_bal.models.registry import (
     options,
     own_model,
 )
-from fedjax_bal.models.wrapping import check_is_model, is_users_model, renewed
 
 if TYPE_CHECKING:
     from fedjax_bal.models.nnx import from_nnx

@@ -10,14 +10,11 @@ from jax.nn import initializers
 from jaxtyping import Array, Float
 
 from fedjax_bal.models import convolution as convolutions
-from fedjax_bal.models.image_networks import PADS, doubled_twice, doubling, pure_functions
-from fedjax_bal.models.layers import Convolution, Real, flatten
+from fedjax_bal.models.generator import PADS, SLOPE, doubled_twice, doubling, pure_functions
+from fedjax_bal.models.layers import Convolution, Real, dense_product, flatten
 from fedjax_bal.models.normalization import BatchNorm
-from fedjax_bal.models.sums import dense_product
 from fedjax_bal.types import Key, Variables
 from fedjax_bal.validate import whole_number
-
-SLOPE = 0.2
 
 narrow_normal = initializers.normal(0.02)
 """Normal of deviation 0.02, for all weights but those of normalisations."""

@@ -27,7 +27,8 @@ def fast_derivative(
     """
 
     def decorate(function: F) -> F:
-        fast, flexible = jax.custom_vjp(function, **settings), plain or function
+        flexible = plain or function
+        fast = jax.custom_vjp(function, **settings)
         fast.defvjp(forward, backward)
 
         @functools.wraps(function)

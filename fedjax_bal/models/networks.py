@@ -1,18 +1,31 @@
-"""The networks without residual units: a body from images to features, and a head from features to logits.
+"""The networks: a body from images to features, and a head from features to logits.
 
 Every network keeps its classifier under `params["head"]` and everything else under `params["body"]`, so that a method
 that treats the two differently needs no layer names.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import flax.linen as nn
+from jax.nn import initializers
+from jax.nn.initializers import Initializer
 from jaxtyping import Array, Float
 
-from fedjax_bal.models.layers import Conv, Convolution, Linear, PooledConv, Real, flatten, uniform_kernel
-from fedjax_bal.models.normalization import XLA_REDUCTIONS, BatchNorm, Reductions
-from fedjax_bal.models.pooling import max_pool
+from fedjax_bal.models.layers import (
+    Conv,
+    Convolution,
+    Linear,
+    PooledConv,
+    Real,
+    flatten,
+    max_pool,
+    overlapping_max_pool,
+    relu,
+    uniform_kernel,
+)
+from fedjax_bal.models.normalization import XLA_REDUCTIONS, BatchNorm, Norm, Reductions, batch_norm
 
 
 class Network(nn.Module):
@@ -197,3 +210,191 @@ class KerasCifar10(nn.Module):
             maps = nn.Dropout(self.dropout[block], deterministic=not train, name=f"dropout_{block}")(maps)
         hidden = nn.relu(Linear(512, name="dense")(flatten(maps)))
         return nn.Dropout(self.dropout[2], deterministic=not train, name="dropout_2")(hidden)
+
+
+he_uniform = initializers.variance_scaling(2.0, "fan_in", "uniform")
+"""Uniform of variance 2 / fan in."""
+
+he_normal_of_outputs = initializers.variance_scaling(2.0, "fan_out", "normal")
+"""Normal of variance 2 / fan out."""
+
+
+class ResNet(nn.Module):
+    """A convolution, stages of residual units of two convolutions each, and the mean over all pixels.
+
+    Every stage but the first halves the image. The shortcut of the units that do so is a 1x1 convolution with
+    normalisation, as in CBFL's code. Trainable parameters, for colour images:
+
+    | network | channels | units a stage | classes | parameters |
+    |---|---|---|---|---|
+    | ResNet-8 | 16, 32, 64 | 1 | 10 | 78,042 = 464 + 4,672 + 14,528 + 57,728 + 650 |
+    | ResNet-20 | 16, 32, 64 | 3 | 10, 100 | 272,474; 278,324 |
+    | CReFF's ResNet-8 | 64, 128, 256 | 1 | 10 | 1,227,594 |
+    | ResNet-18, large | 64, 128, 256, 512 | 2 | 1010 | 11,694,642 |
+    | ResNet-18, small | 64, 128, 256, 512 | 2 | 10, 100 | 11,173,962; 11,220,132 |
+
+    (ResNet-8: stem, three units, classifier. ResNet-20 would have 269,722 with the paper's own shortcut, which has no
+    parameters.) ResNet-8 is the shortest network of ResNet-20's scheme, for machines with few cores; CReFF's has four
+    times the channels. ResNet-18 divides the sides of a large image by 32. The units' outputs are recorded in the
+    collection "taps".
+
+    Attributes:
+        convolve: the convolution.
+        channels: of each stage.
+        units: number per stage.
+        large: whether images are large: the first convolution is then 7x7 of stride 2, followed by 3x3 max pooling that
+            halves the image again; otherwise it is 3x3 and keeps the size.
+        start: initializer of the convolutions.
+        norm: the normalisation.
+
+    References:
+        He et al., "Deep Residual Learning for Image Recognition", CVPR 2016, section 4.2 for the small networks and
+        Table 1 for ResNet-18, which has the layers and the start of PyTorch's model of that name.
+    """
+
+    convolve: Convolution
+    channels: tuple[int, ...] = (16, 32, 64)
+    units: int = 3
+    large: bool = False
+    start: Initializer = he_uniform
+    norm: Norm = batch_norm
+
+    @nn.compact
+    def __call__(self, images: Float[Array, "B H W K"], real: Real, *, train: bool) -> Float[Array, "B F"]:
+        size, stride = (7, 2) if self.large else (3, 1)
+        stem = NormedConv(self.channels[0], size, stride, self.convolve, self.start, norm=self.norm, name="stem")
+        maps = relu(stem(images, real, train=train))
+        if self.large:
+            maps = overlapping_max_pool(maps)
+        for stage, channels in enumerate(self.channels):
+            for unit in range(self.units):
+                stride = 2 if stage > 0 and unit == 0 else 1
+                name = f"unit_{self.units * stage + unit}"
+                layers = ResidualUnit(channels, stride, self.convolve, self.start, self.norm, name=name)
+                maps = layers(maps, real, train=train)
+                self.sow("taps", "units", maps)
+        return maps.mean((1, 2))
+
+
+class ResidualUnit(nn.Module):
+    """Two 3x3 convolutions, added to a shortcut, which is a 1x1 convolution if the first has a stride above 1."""
+
+    channels: int
+    stride: int
+    convolve: Convolution
+    start: Initializer = he_uniform
+    norm: Norm = batch_norm
+
+    @nn.compact
+    def __call__(self, maps: Float[Array, "B H W K"], real: Real, *, train: bool) -> Float[Array, "B H2 W2 O"]:
+        layer = functools.partial(NormedConv, self.channels, convolve=self.convolve, start=self.start, norm=self.norm)
+        shortcut = maps
+        if self.stride > 1:
+            shortcut = layer(size=1, stride=self.stride, name="shortcut")(maps, real, train=train)
+        inner = relu(layer(size=3, stride=self.stride, name="conv_0")(maps, real, train=train))
+        return relu(layer(size=3, stride=1, name="conv_1")(inner, real, train=train) + shortcut)
+
+
+class NormedConv(nn.Module):
+    """A convolution without bias, padded by half its kernel on each side, then normalisation."""
+
+    channels: int
+    size: int
+    stride: int
+    convolve: Convolution
+    start: Initializer = he_uniform
+    groups: int = 1
+    norm: Norm = batch_norm
+
+    @nn.compact
+    def __call__(self, maps: Float[Array, "B H W K"], real: Real, *, train: bool) -> Float[Array, "B H2 W2 O"]:
+        convolved = nn.Conv(
+            self.channels,
+            (self.size, self.size),
+            strides=(self.stride, self.stride),
+            padding=self.size // 2,
+            feature_group_count=self.groups,
+            use_bias=False,
+            kernel_init=self.start,
+            conv_general_dilated=self.convolve,
+            name="conv",
+        )(maps)
+        return self.norm(convolved, real, train=train)
+
+
+MOBILE_STAGES = (
+    (1, 16, 1, 1),
+    (6, 24, 2, 1),
+    (6, 32, 3, 2),
+    (6, 64, 4, 2),
+    (6, 96, 3, 1),
+    (6, 160, 3, 2),
+    (6, 320, 1, 1),
+)
+"""Expansion, channels, number of blocks and stride of the first block, for each stage."""
+
+
+class MobileNetV2(nn.Module):
+    """MobileNetV2 for 32x32 images, as in CBFL: 17 inverted residual blocks, and the mean over all pixels.
+
+    It halves the image three times, the paper's network for larger images five times. Other departures from the paper,
+    as in CBFL's code: ReLU is not cut off at 6; a block of stride 1 that changes the number of channels has a shortcut
+    too, a 1x1 convolution; and a block that does not expand has a 1x1 convolution all the same.
+
+    Trainable parameters, for colour images: 2,296,922 with 10 classes, 2,412,212 with 100, 3,577,922 with 1010.
+
+    The blocks' outputs, which have no activation, are recorded in the collection "taps". For images of 32x32 the mean
+    over all pixels is the code's pooling, over 4x4.
+
+    References:
+        Sandler et al., "MobileNetV2: Inverted Residuals and Linear Bottlenecks", CVPR 2018, Table 2; layers read in
+        github.com/lizhipengcs/CBFL.
+    """
+
+    convolve: Convolution
+    norm: Norm = batch_norm
+
+    @nn.compact
+    def __call__(self, images: Float[Array, "B H W K"], real: Real, *, train: bool) -> Float[Array, "B F"]:
+        stem = NormedConv(32, 3, 1, self.convolve, uniform_kernel, norm=self.norm, name="stem")
+        maps = nn.relu(stem(images, real, train=train))
+        blocks = [
+            (expansion, channels, stride if block == 0 else 1)
+            for expansion, channels, count, stride in MOBILE_STAGES
+            for block in range(count)
+        ]
+        for number, shape in enumerate(blocks):
+            block = InvertedResidual(*shape, self.convolve, self.norm, name=f"block_{number}")
+            maps = block(maps, real, train=train)
+            self.sow("taps", "blocks", maps)
+        last = NormedConv(1280, 1, 1, self.convolve, uniform_kernel, norm=self.norm, name="last")
+        return nn.relu(last(maps, real, train=train)).mean((1, 2))
+
+
+class InvertedResidual(nn.Module):
+    """A 1x1 convolution to more channels, a depthwise 3x3 one, and a 1x1 one back, with a shortcut.
+
+    The sum has no activation. With a stride above 1 there is no shortcut; if the number of channels changes, the
+    shortcut is a 1x1 convolution.
+    """
+
+    expansion: int  # ratio of inner to input channels
+    channels: int
+    stride: int
+    convolve: Convolution
+    norm: Norm = batch_norm
+
+    @nn.compact
+    def __call__(self, maps: Float[Array, "B H W K"], real: Real, *, train: bool) -> Float[Array, "B H2 W2 O"]:
+
+        def layer(name: str, images: Array, channels: int, size: int = 1, stride: int = 1, groups: int = 1) -> Array:
+            normed = NormedConv(channels, size, stride, self.convolve, uniform_kernel, groups, self.norm, name=name)
+            return normed(images, real, train=train)
+
+        inside = self.expansion * maps.shape[-1]
+        inner = nn.relu(layer("expand", maps, inside))
+        inner = nn.relu(layer("depthwise", inner, inside, 3, self.stride, inside))
+        result = layer("project", inner, self.channels)
+        if self.stride > 1:
+            return result
+        return result + (maps if maps.shape[-1] == self.channels else layer("shortcut", maps, self.channels))

@@ -8,9 +8,8 @@ from flax import nnx
 from jax import lax
 
 from fedjax_bal.jax_setup import start_jax
-from fedjax_bal.models import wrapping
-from fedjax_bal.models.normalization import moments
-from fedjax_bal.models.wrapping import HEAD, Usage
+from fedjax_bal.models import adapters
+from fedjax_bal.models.adapters import HEAD, Usage
 from fedjax_bal.types import Array, Key, Model, Outputs, PyTree, Variables
 
 
@@ -67,23 +66,24 @@ def from_nnx(
     net = nnx.clone(module) if fixed else module(rngs=nnx.Rngs(0))
     if not isinstance(net, nnx.Module):
         raise ValueError(f"module: received {module!r}, must be a class or function that makes a flax.nnx module")
-    usage = wrapping.usage_of(net, input_shape, num_classes, convolution, dtype)
+    usage = adapters.usage_of(net, input_shape, num_classes, convolution, dtype)
     network = _NnxNetwork(net, None if fixed else module, usage, head)
-    return wrapping.assemble_model(usage, network.init, network.forward, network.classify)
+    return adapters.assemble_model(usage, network.init, network.forward, network.classify)
 
 
 class _NnxNetwork:
     """The functions of a model around a network; `make` draws its initial weights, and None keeps those it has."""
 
     def __init__(self, net: nnx.Module, make: Callable[..., nnx.Module] | None, usage: Usage, wanted: str) -> None:
-        self._make, self._usage = make, usage
+        self._make = make
+        self._usage = usage
         _prepare(net, usage.convolve)
         self._structure, *self._drawn, self._keys, self._others = nnx.split(
             net, nnx.Param, nnx.BatchStat, nnx.RngKey, ...
         )
-        wrapping.check_variables(usage.name, [nnx.to_pure_dict(state) for state in self._drawn])
+        adapters.check_variables(usage.name, [nnx.to_pure_dict(state) for state in self._drawn])
         self._head = self._find_classifier(wanted)
-        wrapping.check_classifier(usage.name, self._head, nnx.to_pure_dict(self._drawn[1]))
+        adapters.check_classifier(usage.name, self._head, nnx.to_pure_dict(self._drawn[1]))
         self._classifier, _, self._rest = nnx.split(getattr(net, self._head), nnx.Param, ...)
 
     def init(self, key: Key) -> Variables:
@@ -92,33 +92,36 @@ class _NnxNetwork:
         if self._make is not None:
             _, *drawn, _ = nnx.split(self._make(rngs=nnx.Rngs(key)), nnx.Param, nnx.BatchStat, ...)
         params, stats = (nnx.to_pure_dict(state) for state in drawn)
-        return Variables(wrapping.rename_key(params, self._head, HEAD), stats)
+        return Variables(adapters.rename_key(params, self._head, HEAD), stats)
 
     def forward(
         self, variables: Variables, images: Array, train: bool, key: Key | None, real: Array | None
     ) -> tuple[Outputs, PyTree]:
         """Outputs and running statistics."""
         if train and key is None and jax.tree.leaves(self._keys):
-            raise ValueError(wrapping.NO_KEY)
-        own = self._rebuild(wrapping.rename_key(variables.params, HEAD, self._head), variables.stats, key)
-        own.train() if train else own.eval()
-        norms = [layer for _, layer in sorted(_batch_norms(own), key=lambda pair: pair[0])]
-        for layer in norms:
+            raise ValueError(adapters.NO_KEY)
+        net = self._rebuild(adapters.rename_key(variables.params, HEAD, self._head), variables.stats, key)
+        net.train() if train else net.eval()
+        norms = {path: layer for path, layer in nnx.iter_modules(net) if isinstance(layer, _MaskedBatchNorm)}
+        for layer in norms.values():
             vars(layer)["real"] = real
         with self._usage.calling():
-            logits, seen = _watch(own, [self._head], self._usage.cast(images), self._usage.modes[train])
-        shown = tuple(layer.take_moments() for layer in norms)
-        outputs = Outputs(logits, seen[self._head][0], (), shown)
-        return outputs, nnx.to_pure_dict(nnx.state(own, nnx.BatchStat))
+            logits, seen = _watch(net, [self._head], self._usage.cast(images), self._usage.modes[train])
+        moments = tuple(norms[path].take_moments() for path in sorted(norms))
+        outputs = Outputs(logits, seen[self._head][0], (), moments)
+        return outputs, nnx.to_pure_dict(nnx.state(net, nnx.BatchStat))
 
     def classify(self, params: PyTree, features: Array) -> Array:
         """The logits of features."""
-        own: Any = nnx.merge(self._classifier, params[HEAD], self._rest, copy=True)
-        own.eval()
-        return own(features)
+        classifier: Any = nnx.merge(self._classifier, params[HEAD], self._rest, copy=True)
+        classifier.eval()
+        return classifier(features)
 
     def _rebuild(self, params: PyTree, stats: PyTree, key: Key | None) -> nnx.Module:
-        keys = self._keys if key is None else _draw_keys(self._keys, key)
+        keys = self._keys
+        if key is not None:
+            leaves, tree = jax.tree.flatten(keys)
+            keys = jax.tree.unflatten(tree, [jax.random.fold_in(key, number) for number in range(len(leaves))])
         return nnx.merge(self._structure, params, stats, keys, self._others, copy=True)
 
     def _find_classifier(self, wanted: str) -> str:
@@ -128,15 +131,15 @@ class _NnxNetwork:
         def run() -> tuple[Any, Any]:
             net = self._rebuild(self._drawn[0], self._drawn[1], None)
             net.eval()
-            known = [str(key) for key, layer in nnx.iter_children(net) if callable(layer)]
-            asked = [wanted] if wanted in known else known
+            layers = [str(key) for key, layer in nnx.iter_children(net) if callable(layer)]
+            asked = [wanted] if wanted in layers else layers
             with self._usage.calling():
                 logits, seen = _watch(net, asked, self._usage.example, self._usage.modes[False])
             returning = next((key for key, (_, result) in seen.items() if result is logits), None)
-            chosen.append(wrapping.choose_head(self._usage.name, wanted, known, returning))
+            chosen.append(adapters.choose_head(self._usage.name, wanted, layers, returning))
             return logits, seen[chosen[0]][0]
 
-        wrapping.check_result(self._usage, *jax.eval_shape(run))
+        adapters.check_result(self._usage, *jax.eval_shape(run))
         return chosen[0]
 
 
@@ -145,8 +148,8 @@ class _MaskedBatchNorm(nnx.BatchNorm):
 
     def __call__(self, x: Array, use_running_average: bool | None = None, *, mask: Array | None = None) -> Array:
         real = vars(self).get("real")
-        vars(self)["moments"] = moments(wrapping.by_channel(x), wrapping.counted_rows(x, real))[:2]
-        return super().__call__(x, use_running_average, mask=wrapping.mask_of(x, real) if mask is None else mask)
+        vars(self)["moments"] = adapters.input_moments(x, real)
+        return super().__call__(x, use_running_average, mask=adapters.mask_of(x, real) if mask is None else mask)
 
     def take_moments(self) -> tuple[Array, Array]:
         """Removes what `__call__` has noted, and returns the moments, or running ones of a layer that wasn't called."""
@@ -163,21 +166,12 @@ def _prepare(net: nnx.Module, convolve: Callable | None) -> None:
             layer.conv_general_dilated = convolve
 
 
-def _batch_norms(net: nnx.Module) -> list[tuple[tuple, _MaskedBatchNorm]]:
-    return [(path, layer) for path, layer in nnx.iter_modules(net) if isinstance(layer, _MaskedBatchNorm)]
-
-
-def _draw_keys(keys: PyTree, key: Key) -> PyTree:
-    """Replaces a network's own keys."""
-    leaves, tree = jax.tree.flatten(keys)
-    return jax.tree.unflatten(tree, [jax.random.fold_in(key, number) for number in range(len(leaves))])
-
-
 def _watch(
     net: Any, names: Sequence[str], batch: Array, mode: dict[str, Any]
 ) -> tuple[Array, dict[str, tuple[Array, Array]]]:
     """Calls a network; returns its result, and inputs and result of some of its submodules."""
-    layers, seen = {name: getattr(net, name) for name in names}, {}
+    layers = {name: getattr(net, name) for name in names}
+    seen: dict[str, tuple[Array, Array]] = {}
 
     def recorder(name: str) -> Callable:
         def record(*args: Any, **kwargs: Any) -> Array:

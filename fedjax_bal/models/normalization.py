@@ -11,7 +11,7 @@ from jax.nn import initializers
 from jaxtyping import Array, Bool, Float, PyTree
 
 from fedjax_bal.models.derivatives import fast_derivative
-from fedjax_bal.models.sums import channel_sums, sums_in_one_pass
+from fedjax_bal.models.layers import channel_sums, sums_in_one_pass
 from fedjax_bal.target import target_platform
 from fedjax_bal.types import Model
 
@@ -147,25 +147,20 @@ class BatchNorm(nn.Module):
         channels = images.shape[-1:]
         running_mean = self.variable("stats", "mean", jnp.zeros, channels)
         running_var = self.variable("stats", "var", jnp.ones, channels)
-        scale, shift = self._affine_part(channels)
+        scale = self.param("scale", initializers.ones, channels) if self.affine else jnp.ones(channels)
+        shift = self.param("bias", initializers.zeros, channels) if self.affine else jnp.zeros(channels)
         running = running_mean.value, running_var.value
         if not train or self.is_initializing():
             self.sow("norm_inputs", "moments", self.reductions.moments(images, real)[:2])
             return _affine(images, *running, scale, shift, self.epsilon)
-        found: Any = normalise_batch(images, scale, shift, real, running, self.epsilon, self.reductions)
-        normalised, mean, var, count = found
+        results: Any = normalise_batch(images, scale, shift, real, running, self.epsilon, self.reductions)
+        normalised, mean, var, count = results
         self.sow("norm_inputs", "moments", (mean, var))
         step = jnp.where(count > 0, 1 - MOMENTUM, 0.0)
         unbiased = var * count / jnp.maximum(count - 1, 1)
         running_mean.value += step * (mean - running_mean.value)
         running_var.value += step * (unbiased - running_var.value)
         return normalised
-
-    def _affine_part(self, channels: tuple[int, ...]) -> tuple[Array, Array]:
-        """Scale and shift `[K]`."""
-        if not self.affine:
-            return jnp.ones(channels), jnp.zeros(channels)
-        return self.param("scale", initializers.ones, channels), self.param("bias", initializers.zeros, channels)
 
 
 def _forward(
@@ -191,8 +186,8 @@ def _backward(epsilon: float, reductions: Reductions, saved: PyTree, cotangents:
     linear = (2 * of_var - scale * rate**3 * slope) / divisor
     counted = True if real is None else real[:, None, None, None]
     of_images = of_result * (scale * rate) + jnp.where(counted, constant + (images - centre) * linear, 0)
-    of_scale, of_shift = (slope * rate).astype(scale.dtype), total.astype(scale.dtype)
-    return of_images.astype(images.dtype), of_scale, of_shift, None, None
+    of_scale = (slope * rate).astype(scale.dtype)
+    return of_images.astype(images.dtype), of_scale, total.astype(scale.dtype), None, None
 
 
 @fast_derivative(_forward, _backward, nondiff_argnums=(5, 6))

@@ -1,9 +1,10 @@
-"""Models by name."""
+"""Models by name, and their options, each declared once: in the signature of the network's builder."""
 
 import difflib
 import functools
 import inspect
 import math
+import operator
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, NamedTuple
 
@@ -13,18 +14,110 @@ import jax.numpy as jnp
 
 from fedjax_bal.jax_setup import in_package_settings, start_jax
 from fedjax_bal.models import convolution as convolutions
-from fedjax_bal.models import initialization, networks
-from fedjax_bal.models.forms.rules import REDUCTIONS
+from fedjax_bal.models import layers, networks
+from fedjax_bal.models.adapters import NO_KEY, moment_pairs
+from fedjax_bal.models.convolution.rules import REDUCTIONS
 from fedjax_bal.models.layers import Convolution, Linear
-from fedjax_bal.models.mobilenet import MobileNetV2
-from fedjax_bal.models.networks import Layer, Network, PlainCnn
+from fedjax_bal.models.networks import Layer, MobileNetV2, Network, PlainCnn, ResNet, he_normal_of_outputs
 from fedjax_bal.models.normalization import NORMS, XLA_REDUCTIONS, Normalisation, Reductions, normalise
-from fedjax_bal.models.options import Option, choice, options_of, read_options, shares, sizes
-from fedjax_bal.models.resnet import ResNet, he_normal_of_outputs
-from fedjax_bal.models.wrapping import NO_KEY, moment_pairs
 from fedjax_bal.registry import Registry
 from fedjax_bal.types import Array, Key, Model, Outputs, PyTree, Variables
-from fedjax_bal.validate import whole_number
+from fedjax_bal.validate import is_number, whole_number
+
+
+class Allowed(NamedTuple):
+    """The allowed values of an option, for the annotation of a builder's parameter, `Annotated[..., Allowed]`.
+
+    Attributes:
+        wanted: the rule in words, to complete "must be ...".
+        read: converts a value to what the network takes; raises ValueError or TypeError if it is not allowed.
+    """
+
+    wanted: str
+    read: Callable[[Any], Any]
+
+
+class Option(NamedTuple):
+    """One option of a network: its default, `...` for none, and its allowed values."""
+
+    default: Any
+    allowed: Allowed
+
+
+# What a builder is given, and flax's own fields.
+_NO_OPTIONS = ("num_classes", "input_shape", "convolution", "convolve", "reductions", "parent", "name")
+
+
+@functools.cache
+def options_of(builder: Callable[..., Any]) -> dict[str, Option]:
+    """Options of a builder, by name: its parameters whose annotations say which values are allowed."""
+    options = {}
+    for name, parameter in inspect.signature(builder).parameters.items():
+        if name in _NO_OPTIONS:
+            continue
+        notes = getattr(parameter.annotation, "__metadata__", ())
+        allowed = next((note for note in notes if isinstance(note, Allowed)), None)
+        if allowed is None:
+            from fedjax_bal.annotations import check, checkable, wanted  # with pydantic
+
+            kind = checkable(parameter.annotation, parameter.default)
+            allowed = None if kind is None else Allowed(wanted(kind), functools.partial(check, name, kind))
+        if allowed is not None:
+            options[name] = Option(... if parameter.default is parameter.empty else parameter.default, allowed)
+    return options
+
+
+def read_options(name: str, options: Mapping[str, Option], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Converts the given options of a model to what its network takes; raises `ValueError` for wrong ones."""
+    for key in sorted(set(given) - set(options)):
+        near = difflib.get_close_matches(key, options, 1)
+        hint = f"; did you mean {near[0]!r}?" if near else "."
+        raise ValueError(f"model {name!r} has no option {key!r}; its options: {', '.join(options) or 'none'}{hint}")
+    values = {}
+    for key, value in given.items():
+        try:
+            values[key] = options[key].allowed.read(value)
+        except (TypeError, ValueError):
+            wanted = options[key].allowed.wanted
+            raise ValueError(f"models.build({name!r}): {key}={value!r} must be {wanted}.") from None
+    return values
+
+
+def sizes() -> Allowed:
+    """Widths of layers, as a list or tuple."""
+
+    def read(value: Any) -> tuple[int, ...]:
+        if not isinstance(value, list | tuple) or not value or any(isinstance(units, bool) for units in value):
+            raise ValueError
+        units = tuple(map(operator.index, value))
+        if min(units) < 1:
+            raise ValueError
+        return units
+
+    return Allowed("a list of one or more integers of at least 1", read)
+
+
+def shares(count: int) -> Allowed:
+    """Shares dropped by dropout: one for all `count` places of a network, or one for each."""
+
+    def read(value: Any) -> tuple[float, ...]:
+        given = tuple(value) if isinstance(value, list | tuple) else (value,) * count
+        if len(given) != count or not all(is_number(share) and 0 <= share < 1 for share in given):
+            raise ValueError
+        return tuple(map(float, given))
+
+    return Allowed("a number in [0, 1)" + (f", or a list of {count} of them" if count > 1 else ""), read)
+
+
+def choice(*names: str) -> Allowed:
+    """One of some names."""
+
+    def read(value: Any) -> str:
+        if value not in names:
+            raise ValueError
+        return value
+
+    return Allowed(" or ".join(names), read)
 
 
 class _Entry(NamedTuple):
@@ -36,7 +129,7 @@ class _Entry(NamedTuple):
     body: Callable[..., Any]
     smallest: int  # side of the smallest image that it takes, in pixels
     head_bias: bool = True
-    start: initialization.Start = initialization.as_drawn
+    start: layers.Start = layers.as_drawn
     batch_normalised: bool = False
     ready: bool = False  # whether the body is `body(num_classes, input_shape, **options)` and returns a model
     any_shape: bool = False
@@ -55,21 +148,16 @@ def _with_dropout(
     network: type[networks.AstraeaCnn | networks.Vgg9 | networks.KerasCifar10],
 ) -> Callable[..., nn.Module]:
     """Builder of a network with the option `dropout`: one share for all its places, or one for each."""
-    own = network.dropout
+    default = network.dropout
 
-    def body(convolve: Convolution, dropout: Annotated[tuple[float, ...], shares(len(own))] = own) -> nn.Module:
+    def body(convolve: Convolution, dropout: Annotated[tuple[float, ...], shares(len(default))] = default) -> nn.Module:
         return network(convolve, dropout)
 
     return body
 
 
-def _with_settings(network: Callable[..., nn.Module], **settings: Any) -> Callable[..., nn.Module]:
-    """Builder of a network with fixed settings."""
-    return lambda convolve: network(convolve, **settings)
-
-
-def _normalised(network: Callable[..., nn.Module], **settings: Any) -> Callable[..., nn.Module]:
-    """Builder of a network with fixed settings and the option `norm`."""
+def _normalised(description: str, network: Callable[..., nn.Module], smallest: int = 1, **settings: Any) -> _Entry:
+    """The entry of a network with fixed settings and the option `norm`."""
 
     def body(
         convolve: Convolution,
@@ -78,13 +166,15 @@ def _normalised(network: Callable[..., nn.Module], **settings: Any) -> Callable[
     ) -> nn.Module:
         return network(convolve, norm=functools.partial(normalise, norm, reductions=reductions), **settings)
 
-    return body
+    return _Entry(f"{description}; norm is batch or group", body, smallest, batch_normalised=True)
 
 
 def _plain(*layers: Layer, **settings: Any) -> Callable[..., nn.Module]:
-    return _with_settings(PlainCnn, layers=layers, **settings)
+    """Builder of a `PlainCnn` without options."""
+    return lambda convolve: PlainCnn(convolve, layers, **settings)
 
 
+_RESNET18 = {"channels": (64, 128, 256, 512), "units": 2, "start": he_normal_of_outputs}
 _ENTRIES = {
     "mlp": _Entry("flatten, hidden dense layers, dense C", _mlp, 1, any_shape=True),
     # Layers read in github.com/JianXu95/ReBaFL, without the projection, which only other methods use.
@@ -127,14 +217,14 @@ _ENTRIES = {
         "FL-CIR's CIFAR-10 net: conv 32, conv 64, conv 64, dense 64",
         _plain(Layer(32, 3, 0), Layer(64, 3, 0), Layer(64, 3, 0, pooled=False), features=64),
         18,
-        start=initialization.he_fan_out,
+        start=layers.he_fan_out,
     ),
     "keras_cifar10": _Entry(
         "Keras's CIFAR-10 net, Astraea's for CINIC-10: two convs of 32, two of 64, dense 512; dropout after each block "
         "and of the features",
         _with_dropout(networks.KerasCifar10),
         10,
-        start=initialization.glorot,
+        start=layers.glorot,
     ),
     # The CIFAR-10 benchmark of Granqvist et al., "pfl-research", NeurIPS 2024 Datasets and Benchmarks.
     "conv2_pfl": _Entry(
@@ -151,36 +241,22 @@ _ENTRIES = {
         _plain(Layer(6, 5, 0), Layer(16, 5, 0), hidden=(120,), features=84),
         16,
     ),
-    "resnet8": _Entry(
-        "ResNet-8: resnet20 with one residual unit a stage; norm is batch or group",
-        _normalised(ResNet, units=1),
-        1,
-        batch_normalised=True,
-    ),
-    "resnet20": _Entry(
-        "ResNet-20 with projection shortcuts; norm is batch or group", _normalised(ResNet), 1, batch_normalised=True
-    ),
+    "resnet8": _normalised("ResNet-8: resnet20 with one residual unit a stage", ResNet, units=1),
+    "resnet20": _normalised("ResNet-20 with projection shortcuts", ResNet),
     # Layers and start as in github.com/shangxinyi/CReFF-FL.
-    "creff_resnet8": _Entry(
-        "CReFF's ResNet-8, with 64, 128 and 256 channels; norm is batch or group",
-        _normalised(ResNet, channels=(64, 128, 256), units=1, start=he_normal_of_outputs),
-        1,
-        batch_normalised=True,
+    "creff_resnet8": _normalised(
+        "CReFF's ResNet-8, with 64, 128 and 256 channels",
+        ResNet,
+        channels=(64, 128, 256),
+        units=1,
+        start=he_normal_of_outputs,
     ),
-    "mobilenetv2": _Entry(
-        "MobileNetV2 for 32x32 images; norm is batch or group", _normalised(MobileNetV2), 1, batch_normalised=True
+    "mobilenetv2": _normalised("MobileNetV2 for 32x32 images", MobileNetV2),
+    "resnet18": _normalised(
+        "ResNet-18 for 224x224 images, with projection shortcuts", ResNet, 32, large=True, **_RESNET18
     ),
-    "resnet18": _Entry(
-        "ResNet-18 for 224x224 images, with projection shortcuts; norm is batch or group",
-        _normalised(ResNet, channels=(64, 128, 256, 512), units=2, large=True, start=he_normal_of_outputs),
-        32,
-        batch_normalised=True,
-    ),
-    "resnet18_cifar": _Entry(
-        "ResNet-18 for 32x32 images, its first convolution 3x3 and without pooling; norm is batch or group",
-        _normalised(ResNet, channels=(64, 128, 256, 512), units=2, start=he_normal_of_outputs),
-        1,
-        batch_normalised=True,
+    "resnet18_cifar": _normalised(
+        "ResNet-18 for 32x32 images, its first convolution 3x3 and without pooling", ResNet, **_RESNET18
     ),
     "tiny_bn": _Entry(
         "conv 4, batch normalisation, dense C: for tests and demos", networks.TinyBn, 2, batch_normalised=True
@@ -241,7 +317,7 @@ def build(
         num_classes: C.
         input_shape: `(H, W, K)`, height and width in pixels, then channels; for "mlp" any shape, which it flattens.
         convolution: "auto" for the best that the machine can run, which is "builtin" on CPUs that can (see
-            `fedjax_bal.models.forms.automatic`) and "fast" elsewhere; "fast", in XLA, the same on all machines;
+            `fedjax_bal.models.convolution.automatic`) and "fast" elsewhere; "fast", in XLA, the same on all machines;
             "builtin", through jaxlib's own oneDNN; "onednn", faster still, once it is compiled (see
             `fedjax_bal.models.onednn`); or "plain" for JAX's own, which is slower but has second derivatives. On CPUs
             use "plain" with a single device: XLA's convolution may return wrong numbers when two devices use it at a
@@ -304,7 +380,7 @@ def num_params(model: Model) -> int:
 
 
 def _pure_functions(
-    network: Network, input_shape: tuple[int, ...], start: initialization.Start
+    network: Network, input_shape: tuple[int, ...], start: layers.Start
 ) -> tuple[Callable, Callable, Callable]:
     """The network's `init`, `apply` and `head`."""
     drops = any(getattr(network.body, "dropout", ()))

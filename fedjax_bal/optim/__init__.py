@@ -1,7 +1,7 @@
 """Optimizers and schedules by name, over optax."""
 
-from fedjax_bal.optim.opaque import UNKNOWN, Opaque
 from fedjax_bal.optim.optimizers import (
+    UNKNOWN,
     AnyOptimizer,
     Optimizer,
     as_optimizer,
@@ -12,7 +12,7 @@ from fedjax_bal.optim.optimizers import (
     optimizer_names,
     option_names,
 )
-from fedjax_bal.optim.schedules import schedule, schedule_factory, schedule_names
+from fedjax_bal.optim.schedules import Opaque, schedule, schedule_factory, schedule_names
 
 __all__ = [
     "UNKNOWN",

@@ -1,4 +1,4 @@
-"""Optimizers as data: those of optax by name, with their numbers as pytree leaves, or as they are."""
+"""Optimizers of optax by name, with their numbers as pytree leaves; or any optax transformation, as static data."""
 
 import dataclasses
 import functools
@@ -11,8 +11,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fedjax_bal.optim.opaque import UNKNOWN, Opaque, calls_other_code, in_round
-from fedjax_bal.optim.schedules import Schedule, given_schedule
+from fedjax_bal.optim.schedules import Opaque, Schedule, calls_other_code, given_schedule
 from fedjax_bal.types import Array, PyTree
 from fedjax_bal.validate import finite_number, is_number, one_of
 
@@ -21,6 +20,25 @@ _NOT_OPTIONS = {"decay", "learning_rate", "mask", "kwargs", "schedule", "step_sc
 # They need more than a gradient at each step (a loss, a key), or are deprecated.
 _NOT_OFFERED = {"lbfgs", "noisy_sgd", "optimistic_adam", "polyak_sgd"}
 _BELOW_ONE = math.nextafter(1.0, 0.0)
+
+
+@jax.tree_util.register_static
+@dataclasses.dataclass(frozen=True)
+class UnknownNumber:
+    """Stands for the learning rate or the momentum of an optax transformation; using it raises `ValueError`."""
+
+    def _refuse(self, *_: Any) -> Any:
+        raise ValueError(
+            "optimizer: received an optax transformation, whose learning rate and momentum can't be read from it, but "
+            "a part asks for one of them: build the optimizer with fedjax_bal.optimizer, as optimizer('sgd', 0.1)"
+        )
+
+    __jax_array__ = __array__ = __float__ = __bool__ = __neg__ = __abs__ = _refuse
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
+    __pow__ = __rpow__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse
+
+
+UNKNOWN = UnknownNumber()
 
 
 @jax.tree_util.register_dataclass
@@ -103,12 +121,25 @@ class Optimizer:
         included: it happens earlier, before or after parts change the gradient.
         """
         if isinstance(self.name, Opaque):
-            return in_round(self.name.value, round)
+            return _in_round(self.name.value, round)
         factory = _fedopt if self.name == "fedopt" else getattr(optax, self.name)
         transform = factory(learning_rate=self.rate_at(round, step), **self.options, **dict(self.flags))
         if self.weight_decay is None:
             return transform
         return optax.chain(optax.add_decayed_weights(self.weight_decay), transform)
+
+
+def _in_round(given: optax.GradientTransformation, round: Any) -> optax.GradientTransformation:
+    """A transformation whose schedules of `optax.inject_hyperparams` are at a round, regardless of its own steps."""
+    counter = type(optax.WrappedSchedule(optax.constant_schedule(0.0)).init())
+    is_counter = lambda node: isinstance(node, counter)
+    now = counter(jnp.asarray(round, jnp.int32))
+
+    def update(updates: PyTree, state: PyTree, params: PyTree | None = None) -> tuple[PyTree, PyTree]:
+        state = jax.tree.map(lambda node: now if is_counter(node) else node, state, is_leaf=is_counter)
+        return given.update(updates, state, params)
+
+    return optax.GradientTransformation(given.init, update)
 
 
 AnyOptimizer = Optimizer | optax.GradientTransformation
@@ -123,8 +154,14 @@ def optimizer_names() -> tuple[str, ...]:
         >>> {"sgd", "adam", "yogi", "adagrad"} <= set(optimizer_names())
         True
     """
-    public = (name for name in dir(optax) if not name.startswith(("_", "scale_by_")) and name not in _NOT_OFFERED)
-    return tuple(sorted(name for name in public if _takes_learning_rate(getattr(optax, name))))
+    names = []
+    for name, function in inspect.getmembers(optax, inspect.isfunction):
+        parameters = inspect.signature(function).parameters
+        required = {key for key, about in parameters.items() if about.default is about.empty}
+        needs_a_rate_alone = "learning_rate" in parameters and required <= {"learning_rate", "kwargs"}
+        if needs_a_rate_alone and not name.startswith(("_", "scale_by_")) and name not in _NOT_OFFERED:
+            names.append(name)
+    return tuple(names)
 
 
 def option_names(name: str) -> list[str]:
@@ -189,7 +226,8 @@ def optimizer(
     if callable(learning_rate):
         if schedule is not None:
             raise ValueError("optimizer: schedule: received it beside a learning rate by round; leave one of them out")
-        learning_rate, schedule = 1.0, learning_rate
+        schedule = learning_rate
+        learning_rate = 1.0
     one_of("optimizer", name, optimizer_names())
     one_of("optimizer: clip_at", clip_at, ("start", "end"))
     known = option_names(name)
@@ -200,17 +238,30 @@ def optimizer(
     if decay == 0:
         raise ValueError("optimizer: decay: received 0, must be above 0; 1 keeps the learning rate")
     weight_decay = finite_number("optimizer: weight_decay", weight_decay)
-    own_decay = "weight_decay" in known
-    if own_decay:
+    decoupled = "weight_decay" in known
+    if decoupled:
         options["weight_decay"] = weight_decay
-    numbers, flags = _numbers_and_flags(name, options)
+
+    defaults = inspect.signature(getattr(optax, name)).parameters
+    if options.get("momentum") == 0 and defaults["momentum"].default is None:
+        del options["momentum"]  # the same steps without a buffer
+    if options.get("momentum") is not None:
+        finite_number("optimizer: momentum", options["momentum"], high=_BELOW_ONE)
+    numbers: dict[str, float] = {}
+    flags: dict[str, Any] = {}
+    for option, value in options.items():
+        # Integers such as a block size determine shapes, and must stay Python numbers.
+        if is_number(value) and type(defaults[option].default) is not int:
+            numbers[option] = finite_number(f"optimizer: {option}", value, low=-math.inf)
+        else:
+            flags[option] = value
     return Optimizer(
         name,
         rate,
         decay=None if decay == 1 else decay,
-        weight_decay=None if own_decay or weight_decay == 0 else weight_decay,
+        weight_decay=None if decoupled or weight_decay == 0 else weight_decay,
         options=numbers,
-        flags=flags,
+        flags=tuple(sorted(flags.items())),
         schedule=_as_schedule("schedule", schedule),
         step_schedule=_as_schedule("step_schedule", step_schedule),
         clip_norm=_limit("clip_norm", clip_norm),
@@ -297,13 +348,14 @@ def calls_users_code(given: AnyOptimizer | None) -> bool:
     """Tells whether an optimizer calls functions of the user's, which may read other values the next time."""
     if not isinstance(given, Optimizer):
         return calls_other_code(given)
-    names = given.name, *(own.name for own in (given.schedule, given.step_schedule) if own is not None)
+    schedules = [schedule for schedule in (given.schedule, given.step_schedule) if schedule is not None]
+    names = [given.name, *(schedule.name for schedule in schedules)]
     return any(isinstance(name, Opaque) and calls_other_code(name.value) for name in names)
 
 
-def check_known(recipe: str, own: Optimizer) -> None:
+def check_known(recipe: str, local: Optimizer) -> None:
     """Refuses an optax transformation, for a recipe that needs the learning rate or the momentum."""
-    if isinstance(own.name, Opaque):
+    if isinstance(local.name, Opaque):
         raise ValueError(
             f"{recipe}: received an optax transformation as local optimizer; it needs the learning rate and the "
             "momentum, which can't be read from one: pass fedjax_bal.optimizer('sgd', learning_rate, momentum=...), "
@@ -321,39 +373,9 @@ def _as_schedule(key: str, value: Any) -> Schedule | None:
     return value
 
 
-def _numbers_and_flags(name: str, options: dict[str, Any]) -> tuple[dict[str, float], tuple[tuple[str, Any], ...]]:
-    if options.get("momentum") == 0 and _default(name, "momentum") is None:
-        del options["momentum"]  # the same steps without a buffer
-    if options.get("momentum") is not None:
-        finite_number("optimizer: momentum", options["momentum"], high=_BELOW_ONE)
-    numbers = {
-        key: finite_number(f"optimizer: {key}", value, low=-math.inf)
-        for key, value in options.items()
-        if _is_leaf(name, key, value)
-    }
-    return numbers, tuple(sorted((key, value) for key, value in options.items() if key not in numbers))
-
-
-def _takes_learning_rate(candidate: Any) -> bool:
-    if not inspect.isfunction(candidate):
-        return False
-    parameters = inspect.signature(candidate).parameters
-    required = {name for name, p in parameters.items() if p.default is inspect.Parameter.empty}
-    return "learning_rate" in parameters and required <= {"learning_rate", "kwargs"}
-
-
-def _is_leaf(name: str, option: str, value: Any) -> bool:
-    # Integers such as a block size determine shapes, and must stay Python numbers.
-    return is_number(value) and type(_default(name, option)) is not int
-
-
 def _limit(key: str, value: float | None) -> float | None:
     if value is None:
         return None
     if finite_number(f"optimizer: {key}", value) == 0:
         raise ValueError(f"optimizer: {key}: received 0, must be above 0; leave it out for no limit")
     return float(value)
-
-
-def _default(name: str, option: str) -> Any:
-    return inspect.signature(getattr(optax, name)).parameters[option].default

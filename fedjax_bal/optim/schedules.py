@@ -1,10 +1,11 @@
-"""Learning-rate schedules as data: a factor on the rate, by rounds or by local steps."""
+"""Learning-rate schedules as data, factors on the rate by rounds or by local steps; and functions as static data."""
 
 import dataclasses
 import functools
 import inspect
 import math
-from collections.abc import Callable, Mapping
+import types
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import jax
@@ -12,8 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from fedjax_bal.jax_setup import package_settings, start_jax
-from fedjax_bal.optim.opaque import Opaque
+from fedjax_bal.jax_setup import is_users, package_settings, start_jax
 from fedjax_bal.types import Array
 from fedjax_bal.validate import finite_number, is_number, one_of, whole_number
 
@@ -24,6 +24,92 @@ _NOT_OFFERED = {"join_schedules", "scale_by_schedule", "sgdr_schedule"}
 # Defaults of the initial and peak values of optax's schedules, as factors on the learning rate.
 _VALUES = {"value": 1.0, "init_value": 1.0, "peak_value": 1.0}
 _PROBE_COUNTS = np.unique(np.r_[0:64, np.geomspace(64, 1e6, 64)]).astype(np.int32)
+
+
+@jax.tree_util.register_static
+class Opaque:
+    """A function, or a pytree of functions and arrays, as part of a compiled program or as a key.
+
+    Two are equal if optax made them in the same way from equal numbers, and arrays are equal to the last bit. A
+    function from elsewhere may read anything, such as a global number, and so equals itself alone.
+    """
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+        try:
+            self._contents = _contents(value)
+        except (TypeError, ValueError, RecursionError):  # a traced number, an empty cell, a function that holds itself
+            self._contents = id(value)
+
+    def __eq__(self, other: object) -> bool:
+        """Compares by contents."""
+        return isinstance(other, Opaque) and self._contents == other._contents
+
+    def __hash__(self) -> int:
+        """The hash of the contents."""
+        return hash(self._contents)
+
+    def __repr__(self) -> str:
+        """A function's name, or the type of several functions."""
+        return getattr(self.value, "__qualname__", f"optax.{type(self.value).__name__}")
+
+
+def _contents(value: Any) -> Hashable:
+    """A hashable value, equal for values that were made alike; it holds all functions, so that none is forgotten."""
+    leaves, structure = jax.tree.flatten(value)
+    contents: list[Hashable] = []
+    for leaf in leaves:
+        made = _made_of(leaf)
+        if made is not None:
+            contents.append((made[0], _contents(made[1])))
+        elif isinstance(leaf, np.ndarray | jax.Array):
+            array = np.asarray(leaf)
+            contents.append((array.shape, array.dtype.str, array.tobytes()))
+        else:
+            hash(leaf)
+            contents.append((type(leaf), leaf))
+    return structure, tuple(contents)
+
+
+def calls_other_code(value: Any) -> bool:
+    """Tells whether a function from elsewhere, which may read any value, is in a function or a pytree of them."""
+    for leaf in jax.tree.leaves(value):
+        made = _made_of(leaf)
+        try:
+            if made is not None:
+                other = calls_other_code(made[1])
+            else:
+                other = callable(leaf) and is_users(getattr(leaf, "__module__", None) or type(leaf).__module__)
+        except RecursionError:  # a function that holds itself
+            return True
+        if other:
+            return True
+    return False
+
+
+def _made_of(leaf: Any) -> tuple[Hashable, Any] | None:
+    """How a function or an object of optax was made: its kind, and a pytree of what it holds; None for other leaves."""
+    if isinstance(leaf, functools.partial):
+        return functools.partial, (leaf.func, leaf.args, leaf.keywords)
+    if isinstance(leaf, types.MethodType):
+        return types.MethodType, (leaf.__func__, leaf.__self__)
+    if isinstance(leaf, types.FunctionType) and _is_of_optax(leaf):
+        cells = [_cell_contents(cell) for cell in leaf.__closure__ or ()]
+        return leaf.__code__, (cells, leaf.__defaults__, leaf.__kwdefaults__)
+    if _is_of_optax(type(leaf)):  # an object of optax that isn't a pytree, such as a wrapped schedule
+        return type(leaf), vars(leaf)
+    return None
+
+
+def _cell_contents(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # the cell of a variable that was never assigned
+        return ...
+
+
+def _is_of_optax(made: Any) -> bool:
+    return (made.__module__ or "").partition(".")[0] == "optax"
 
 
 @jax.tree_util.register_dataclass
@@ -46,7 +132,8 @@ class Schedule:
         if isinstance(self.name, Opaque):
             function = self.name.value
         else:
-            function = schedule_factory(self.name)(**self.numbers, **_thaw(self.fixed))
+            fixed = {key: dict(value) if isinstance(value, tuple) else value for key, value in self.fixed}
+            function = schedule_factory(self.name)(**self.numbers, **fixed)
         return jnp.asarray(function(count), float)
 
 
@@ -120,11 +207,7 @@ def linear_warmup(length: int) -> Factor:
 
 
 _OWN: Mapping[str, Callable[..., Factor]] = {
-    "constant": constant,
-    "cosine": cosine,
-    "exponential": exponential,
-    "linear_warmup": linear_warmup,
-    "step": step,
+    function.__name__: function for function in (constant, cosine, exponential, linear_warmup, step)
 }
 
 
@@ -155,16 +238,8 @@ def schedule_factory(name: str) -> Callable[..., Factor]:
     values = {key: value for key, value in _VALUES.items() if key in signature.parameters}
     if "peak_value" in values and "init_value" in values:
         values["init_value"] = 0.0
-    changed = [
-        about.replace(kind=about.KEYWORD_ONLY, default=values.get(key, about.default))
-        for key, about in signature.parameters.items()
-    ]
-
-    def with_values(**parameters: Any) -> Factor:
-        return function(**{**values, **parameters})
-
-    with_values.__signature__ = signature.replace(parameters=changed)  # type: ignore[attr-defined]
-    return with_values
+    # The signature of a partial has these values as defaults, and all from the first of them on by keyword.
+    return functools.partial(function, **values)
 
 
 def schedule(name: str, **parameters: Any) -> Schedule | None:
@@ -199,9 +274,14 @@ def schedule(name: str, **parameters: Any) -> Schedule | None:
     if name in _OWN:
         _check_own(name, parameters)
     parameters = {key: dict(value) if isinstance(value, tuple) else value for key, value in parameters.items()}
-    leaves = {key: value for key, value in parameters.items() if _is_leaf(name, key, parameters)}
-    rest = {key: value for key, value in parameters.items() if key not in leaves}
-    made = Schedule(name, leaves, tuple(sorted((key, _freeze(value)) for key, value in rest.items())))
+    numbers: dict[str, Any] = {}
+    fixed: dict[str, Any] = {}
+    for key, value in parameters.items():
+        if _is_leaf(name, key, parameters):
+            numbers[key] = value
+        else:  # a mapping as pairs, which can be hashed
+            fixed[key] = tuple(sorted(value.items())) if isinstance(value, Mapping) else value
+    made = Schedule(name, numbers, tuple(sorted(fixed.items())))
     _check_factors(made)
     return made
 
@@ -256,19 +336,10 @@ def _check_factors(made: Schedule) -> None:
         ) from None
     except (ValueError, TypeError, AttributeError, AssertionError) as error:
         raise ValueError(f"schedule: {made.name}: {error}") from None
-    wrong = _PROBE_COUNTS[~(np.isfinite(factors) & (factors >= 0))]
+    wrong = np.flatnonzero(~(np.isfinite(factors) & (factors >= 0)))
     if wrong.size:
-        value = float(factors[np.flatnonzero(wrong[0] == _PROBE_COUNTS)[0]])
+        first = wrong[0]
         raise ValueError(
-            f"schedule: {made.name}: its factor on the learning rate is {value:g} at {wrong[0]} (from 0), must be "
-            "finite and at least 0"
+            f"schedule: {made.name}: its factor on the learning rate is {factors[first]:g} at {_PROBE_COUNTS[first]} "
+            "(from 0), must be finite and at least 0"
         )
-
-
-def _freeze(value: Any) -> Any:
-    """Converts a mapping to sorted pairs, which can be hashed."""
-    return tuple(sorted(value.items())) if isinstance(value, Mapping) else value
-
-
-def _thaw(fixed: tuple[tuple[str, Any], ...]) -> dict[str, Any]:
-    return {key: dict(value) if isinstance(value, tuple) else value for key, value in fixed}

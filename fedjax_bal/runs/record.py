@@ -84,17 +84,15 @@ class ResumableLine(JsonObject, extra="ignore"):
     wall_s: float
 
 
-class MetricLine(JsonObject, extra="ignore"):
+_DRAWN: dict[str, Any] = {metric.name: (_Number, None) for metric in METRICS.values() if metric.drawn}
+
+
+class MetricLine(create_model("Drawn", __base__=JsonObject, **_DRAWN), extra="ignore"):
     """A line of metrics that a report can show."""
 
     method: str = _NULL
     seed: Annotated[int, numbers()] = _NULL
     round: Annotated[int, numbers()] = _NULL
-    test_accuracy: _Number = None
-    bytes_up: _Number = None
-    bytes_down: _Number = None
-    chain_kl: _Number = None
-    local_test_accuracy: _Number = None
     client_accuracies: list[_Measured] | None = None
     per_class_accuracy: Annotated[Any, numbers("classes", gaps=True)] = None
 

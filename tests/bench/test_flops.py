@@ -8,7 +8,7 @@ from jax.interpreters.partial_eval import dce_jaxpr
 
 from fedjax_bal import models
 from fedjax_bal.bench.flops import count, model_flops
-from fedjax_bal.models.sums import FEW_ROWS
+from fedjax_bal.models.layers import FEW_ROWS
 from fedjax_bal.types import Variables
 
 

@@ -22,7 +22,7 @@ from fedjax_bal.engine.host import build, simulate
 from fedjax_bal.engine.host.faults import describe_faults
 from fedjax_bal.engine.host.stack import Member, Stack, stacking_key
 from fedjax_bal.errors import DivergenceError
-from fedjax_bal.metrics.faults import HUGE, LONG, MOST_NAMED, NOT_FINITE, OUTDATED, Fault, FaultCounts
+from fedjax_bal.metrics.traffic import HUGE, LONG, MOST_NAMED, NOT_FINITE, OUTDATED, Fault, FaultCounts
 from fedjax_bal.optim.optimizers import optimizer
 from fedjax_bal.options import Execution, LocalTraining, Participation
 from fedjax_bal.selection import Selector, always, power_of_choice

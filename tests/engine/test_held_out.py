@@ -14,8 +14,7 @@ from fedjax_bal import data, recipes
 from fedjax_bal.engine.device.setting import Setting
 from fedjax_bal.engine.host import build, simulate
 from fedjax_bal.engine.host.fine_tuning import FineTuner, plain_setting
-from fedjax_bal.metrics.class_groups import Shots, across_clients
-from fedjax_bal.metrics.stopping import EarlyStopping
+from fedjax_bal.metrics import EarlyStopping, Shots, across_clients
 from fedjax_bal.optim.optimizers import optimizer
 from fedjax_bal.optim.schedules import schedule
 from fedjax_bal.options import Evaluation, Execution, LocalTraining, Participation

@@ -5,7 +5,7 @@ import math
 import pytest
 from golden import cases, configs, doors, pages, states, texts
 
-from fedjax_bal.models.forms import automatic, rules
+from fedjax_bal.models.convolution import automatic, rules
 
 
 def compare(name, new, alike=str.__eq__):

@@ -1,8 +1,9 @@
-"""Scores against hand-computed values."""
+"""Scores of confusion matrices, groups of classes, and accuracies over clients."""
 
 import numpy as np
 import pytest
 
+from fedjax_bal.metrics import Shots, across_clients, client_accuracies, shot_groups
 from fedjax_bal.metrics.classification import (
     accuracy,
     balanced_accuracy,
@@ -39,3 +40,37 @@ def test_equal_numbers_share_their_rank_and_equal_rows_have_no_correlation():
     first, second = np.array([[1, 1, 2, 3], [5, 5, 5, 5]]), np.array([[1, 2, 3, 3], [1, 2, 3, 4]])
     # Ranks 1.5, 1.5, 3, 4 and 1, 2, 3.5, 3.5: products of deviations sum to 4, squares to 4.5 each.
     np.testing.assert_allclose(rank_correlations(first, second), [4 / 4.5, np.nan])
+
+
+def test_more_than_100_is_many_fewer_than_20_is_few_and_both_ends_are_medium():
+    groups = shot_groups(np.array([500, 101, 100, 20, 19, 0]))
+    assert groups["many"].tolist() == [True, True, False, False, False, False]
+    assert groups["medium"].tolist() == [False, False, True, True, False, False]
+    assert groups["few"].tolist() == [False, False, False, False, True, True]
+
+
+def test_other_ends_may_be_given_and_every_class_is_in_one_group():
+    groups = shot_groups(np.arange(12), Shots(few=3, many=3))
+    assert [groups[name].sum() for name in ("few", "medium", "many")] == [3, 1, 8]
+    with pytest.raises(ValueError, match="few=5 above many=3"):
+        shot_groups(np.arange(12), Shots(few=5, many=3))
+
+
+def test_clients_count_the_same_whatever_they_hold():
+    accuracies = client_accuracies(np.array([1, 90, 0, 7]), np.array([2, 100, 0, 10]))
+    assert accuracies.tolist() == [0.5, 0.9, 0.7]
+    spread = across_clients("it", accuracies)
+    assert spread["it"] == pytest.approx(0.7)
+    assert spread["it_std"] == pytest.approx((0.08 / 3) ** 0.5)
+    assert spread["it_worst10"] == 0.5
+    assert (spread["it_p10"], spread["it_p90"]) == (pytest.approx(0.54), pytest.approx(0.86))
+
+
+@pytest.mark.parametrize(("clients", "worst"), [(1, [0]), (10, [0]), (11, [0, 1]), (30, [0, 1, 2])])
+def test_the_worst_tenth_is_rounded_up(clients, worst):
+    values = np.arange(clients)[::-1] / 100
+    assert across_clients("it", values)["it_worst10"] == pytest.approx(np.mean(worst) / 100)
+
+
+def test_without_clients_there_is_nothing():
+    assert set(across_clients("it", np.zeros(0)).values()) == {None}

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from fedjax_bal.metrics import METRICS, EarlyStopping, RoundResult, RunHistory, record_round, summarise_run
-from fedjax_bal.metrics.faults import MOST_SUMMARISED
 from fedjax_bal.metrics.table import _METRICS
+from fedjax_bal.metrics.traffic import MOST_SUMMARISED
+from fedjax_bal.options import Evaluation
 from fedjax_bal.types import ClientTests, EvaluationResult, Plan
 
 CONFUSION = np.array([[3, 1, 0], [0, 2, 2], [0, 0, 0]], np.int32)
@@ -52,6 +53,18 @@ def test_what_is_reported_is_written_and_null_where_it_is_not_finite():
     found = record_round(result({"local_accuracy": np.float32(0.5), "train_loss": np.float32(np.nan), "clients": 2}))
     assert (found["local_accuracy"], found["train_loss"], found["clients"]) == (0.5, None, 2)
     assert all(type(value) in (float, int, list, type(None)) for value in found.values())
+
+
+def test_what_the_program_measures_of_a_cohort_belongs_to_its_metric():
+    evaluation = Evaluation(local_accuracy=True, local_test_images=20)
+    measured = {metric.measured.name: metric.measured for metric in METRICS.values() if metric.measured}
+    asked = {name for name, each in measured.items() if each.asked(evaluation, SimpleNamespace(tests=None))}
+    assert asked == {"local_accuracy", "local_test_accuracy"} < set(METRICS)
+    # Two clients of 10 and 20 rows, of which the second took no step.
+    cohort = SimpleNamespace(sizes=np.array([[10], [20]]), local_steps=np.array([[3], [0]]))
+    hits = np.array([[15], [0]])
+    values = {name: measured[name].of_cohort(hits, cohort, evaluation) for name in asked}
+    assert values == {"local_accuracy": 15 / 30, "local_test_accuracy": 15 / 20}
 
 
 def test_groups_of_classes_are_means_of_their_classes_and_null_without_a_tested_one():

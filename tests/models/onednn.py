@@ -4,7 +4,7 @@ import functools
 
 import pytest
 
-from fedjax_bal.models.onednn import library
+from fedjax_bal.models import onednn
 
 
 def needed():
@@ -17,9 +17,9 @@ def needed():
 @functools.cache
 def _problem():
     try:
-        if not library._place().exists():
-            library.build()
-        library.load()
+        if not onednn._place().exists():
+            onednn.build()
+        onednn.load()
     except ValueError as error:
         return str(error)
     return None

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from fedjax_bal.models import build
-from fedjax_bal.models.forms import automatic
+from fedjax_bal.models.convolution import automatic
 
 CHOICE = automatic.choice  # in tests another one takes its place, see conftest.py
 AVX2, AVX512 = frozenset({"sse4_1", "avx2"}), frozenset({"avx2", "avx512f", "avx512bw", "avx512dq", "avx512vl"})
@@ -137,7 +137,6 @@ def test_a_damaged_verdict_is_replaced_and_a_folder_that_cannot_be_used_only_cos
         ("platform.machine", lambda: "aarch64", "needs Linux on x86-64"),
         ("sys.platform", "darwin", "needs Linux on x86-64"),
         ("_cpu_flags", frozenset, "needs a CPU with AVX2"),
-        ("sys.executable", "", "in another process first"),
     ],
 )
 def test_machines_that_are_not_asked(name, value, reason, tries, monkeypatch):
@@ -158,7 +157,7 @@ def test_nothing_is_tried_and_jax_is_not_started_before_a_model_with_convolution
     program = """
 import jax
 from fedjax_bal import models, xla_flags
-from fedjax_bal.models.forms import automatic
+from fedjax_bal.models.convolution import automatic
 model = models.build("tiny_bn", 3, (4, 4, 1))
 assert not xla_flags.has_started(jax) and automatic.why_not_builtin.cache_info().currsize == 0
 flat = models.build("mlp", 3, (4, 4, 1))

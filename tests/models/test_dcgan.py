@@ -12,7 +12,7 @@ from parts import gans
 
 from fedjax_bal.models import convolution
 from fedjax_bal.models.dcgan import build_dcgan
-from fedjax_bal.models.image_networks import PADS, doubling
+from fedjax_bal.models.generator import PADS, doubling
 from fedjax_bal.types import Variables
 
 LATENT, SHAPE, WIDTH = 3, (8, 12, 2), 5

@@ -7,7 +7,7 @@ import pytest
 from quick import only
 
 from fedjax_bal.models import build, differentiable
-from fedjax_bal.models.pooling import max_pool, overlapping_max_pool
+from fedjax_bal.models.layers import max_pool, overlapping_max_pool
 from fedjax_bal.types import Variables
 
 NETWORKS = {

@@ -1,3 +1,5 @@
+"""Batch normalisation against float64, JAX's own derivative, and numbers that PyTorch gave."""
+
 from types import SimpleNamespace
 
 import jax
@@ -6,8 +8,8 @@ import numpy as np
 import pytest
 
 from fedjax_bal.models.derivatives import any_derivative
+from fedjax_bal.models.layers import channel_sums, sums_in_one_pass
 from fedjax_bal.models.normalization import BatchNorm, moments
-from fedjax_bal.models.sums import channel_sums, sums_in_one_pass
 from fedjax_bal.target import compiling_for
 
 CHANNELS = 3
@@ -107,14 +109,6 @@ def test_one_value_in_all_stays_finite():
     np.testing.assert_allclose(changed["stats"]["var"], [0.9], rtol=1e-6)
 
 
-def test_evaluation_uses_the_running_statistics(case):
-    images, variables = case
-    output = evaluate(variables, images)
-    stats, params = variables["stats"], variables["params"]
-    expected = (np.asarray(images, np.float64) - stats["mean"]) / np.sqrt(np.asarray(stats["var"], np.float64) + 1e-5)
-    np.testing.assert_allclose(output, expected * params["scale"] + params["bias"], rtol=2e-5, atol=2e-5)
-
-
 def test_initialisation_does_not_move_the_statistics():
     images = jnp.full((2, 3, 3, CHANNELS), 9.0)
     stats = BatchNorm().init(jax.random.key(0), images, None, train=True)["stats"]
@@ -166,3 +160,91 @@ def test_gpus_compute_the_same_numbers_in_fewer_passes(case, real, flexible):
     with compiling_for([SimpleNamespace(platform="cuda")]):
         found = step()
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5), found, expected)
+
+
+RNG = np.random.default_rng(0)
+IMAGES = RNG.normal(1, 0.7, (5, 2, 3, 2)).astype(np.float32)
+STATS = {"mean": jnp.array([0.5, -1.0]), "var": jnp.array([0.3, 2.0])}
+PARAMS = {"scale": jnp.array([2.0, -0.5]), "bias": jnp.array([1.0, 0.0])}
+WEIGHTS = RNG.normal(size=IMAGES.shape).astype(np.float32)
+
+
+def normalised(images, mean, var, epsilon, params):
+    scale, shift = (np.float64(params[name]) for name in ("scale", "bias")) if params else (1.0, 0.0)
+    return (np.float64(images) - mean) / np.sqrt(np.float64(var) + epsilon) * scale + shift
+
+
+@pytest.mark.parametrize(("epsilon", "affine"), [(0.8, True), (1e-5, False), (0.8, False)])
+def test_output_and_running_statistics_equal_float64(epsilon, affine):
+    layer, params = BatchNorm(epsilon, affine), PARAMS if affine else {}
+    initial = layer.init(jax.random.key(0), IMAGES, None, train=False)
+    assert set(initial.get("params", {})) == set(params)
+    variables = {"params": params, "stats": STATS}
+    trained, changed = layer.apply(variables, IMAGES, None, train=True, mutable=["stats"])
+    flat = np.float64(IMAGES).reshape(-1, 2)
+    wanted = normalised(IMAGES, flat.mean(0), flat.var(0), epsilon, params)
+    np.testing.assert_allclose(trained, wanted, rtol=2e-5, atol=2e-5)
+    np.testing.assert_allclose(changed["stats"]["mean"], 0.9 * STATS["mean"] + 0.1 * flat.mean(0), rtol=1e-5)
+    np.testing.assert_allclose(changed["stats"]["var"], 0.9 * STATS["var"] + 0.1 * flat.var(0, ddof=1), rtol=1e-5)
+    evaluated = layer.apply(variables, IMAGES, None, train=False)
+    wanted = normalised(IMAGES, np.float64(STATS["mean"]), STATS["var"], epsilon, params)
+    np.testing.assert_allclose(evaluated, wanted, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize(("epsilon", "affine"), [(0.8, True), (1e-5, False)])
+def test_the_gradient_equals_jax_s_own(epsilon, affine):
+    layer, params = BatchNorm(epsilon, affine), PARAMS if affine else {}
+
+    def loss(params, images):
+        output, _ = layer.apply({"params": params, "stats": STATS}, images, None, train=True, mutable=["stats"])
+        return (output * WEIGHTS).sum()
+
+    def plainly(params, images):
+        mean, var = images.mean((0, 1, 2)), images.var((0, 1, 2))
+        output = (images - mean) / jnp.sqrt(var + epsilon) * params.get("scale", 1.0) + params.get("bias", 0.0)
+        return (output * WEIGHTS).sum()
+
+    got, wanted = (jax.jit(jax.grad(function, (0, 1)))(params, IMAGES) for function in (loss, plainly))
+    jax.tree.map(lambda g, w: np.testing.assert_allclose(g, w, rtol=1e-4, atol=1e-5), got, wanted)
+
+
+FIRST = (np.arange(16) ** 2 / 8).astype(np.float32).reshape(2, 2, 2, 2)
+SECOND = (7 * np.arange(24) % 11 / 4).astype(np.float32).reshape(3, 2, 2, 2)
+RUNNING = {"mean": [0.6385416984558105, 1.3489583730697632], "var": [4.375179767608643, 11.002189636230469]}
+TRAINED = (
+    [
+        *(-1.280136, -1.247923, -1.151283, -0.9902158, 1.576019, 1.519361, 1.450113, 1.368274),
+        *(0.7815211, 1.329149, 1.941203, 2.617685, 0.7702221, 0.6128399, 0.4428671, 0.2603038),
+    ],
+    [
+        *(-1.569005, 1.486923, -0.2593213, 2.796607, 0.9259247, 1.637048, 0.3925821, 1.103706),
+        *(-1.132444, 1.923485, 0.1772399, -1.569005, 0.7481438, 1.459267, 0.2148012, 0.9259247),
+        *(-0.6958824, 2.360046, 0.6138011, -1.132444, 0.5703629, 1.281486, 1.99261, 0.7481438),
+    ],
+)
+EVALUATED = [
+    *(-0.207912, -0.1182718, 0.1506488, 0.5988498, 0.9018615, 0.7322784, 0.52501, 0.2800566),
+    *(5.529061, 7.052944, 8.756108, 10.63855, -1.509988, -1.981053, -2.489802, -3.036237),
+]
+
+
+def ours(images):
+    """PyTorch's order of axes to this package's."""
+    return jnp.asarray(images.transpose(0, 2, 3, 1))
+
+
+def theirs(images):
+    return np.asarray(images).transpose(0, 3, 1, 2).ravel()
+
+
+def test_two_steps_and_evaluation_are_those_of_pytorch():
+    params = {"scale": jnp.array([1.5, -0.5]), "bias": jnp.array([0.25, 1.0])}
+    stats = {"mean": jnp.zeros(2), "var": jnp.ones(2)}
+    for images, expected in zip((FIRST, SECOND), TRAINED, strict=True):
+        output, changed = train({"params": params, "stats": stats}, ours(images), None)
+        np.testing.assert_allclose(theirs(output), expected, rtol=2e-5, atol=2e-6)
+        stats = changed["stats"]
+    for name, expected in RUNNING.items():
+        np.testing.assert_allclose(stats[name], expected, rtol=1e-6)
+    output = evaluate({"params": params, "stats": stats}, ours(FIRST))
+    np.testing.assert_allclose(theirs(output), EVALUATED, rtol=2e-5, atol=2e-6)

@@ -12,8 +12,7 @@ from jax import lax
 from jax.sharding import AxisType, PartitionSpec
 from models import onednn
 
-from fedjax_bal.models.convolution import of_name
-from fedjax_bal.models.forms import automatic
+from fedjax_bal.models.convolution import automatic, of_name
 
 BATCHES = 4
 CALLS = 1600

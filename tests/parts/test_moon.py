@@ -15,7 +15,7 @@ from parts import float64
 from parts.test_heads import network
 
 from fedjax_bal import models
-from fedjax_bal.models.projection import with_projection
+from fedjax_bal.models.heads import with_projection
 from fedjax_bal.options import Participation
 from fedjax_bal.parts.moon import LastModel, ModelContrast
 from fedjax_bal.recipes.averaging import fedavg

@@ -3,7 +3,7 @@
 from fedjax_bal.engine.device.accumulator import ChainWeights
 from fedjax_bal.engine.device.chain import ChainClients, RoundInputs, client_context, zero_result
 from fedjax_bal.engine.device.client_axis import over_chains
-from fedjax_bal.engine.device.client_metrics import OWN_HITS, LocalTest
+from fedjax_bal.engine.device.client_metrics import LocalTest
 from fedjax_bal.engine.device.closing import closing_reports
 from fedjax_bal.engine.device.debug import is_uncompiled
 from fedjax_bal.engine.device.drawing import shuffled

@@ -42,7 +42,7 @@ class ClientRecord(NamedTuple):
         memory: the client's memory after training.
         loss_sum: training loss summed over the steps of the last pass, `Float[]`.
         steps: steps of the last pass, `Int32[]`.
-        broken: the fault of its delivery, a code of `metrics.faults`, `Int32[]`.
+        broken: the fault of its delivery, a code of `metrics.traffic`, `Int32[]`.
         probes: each probe part's value in the last pass, by slot.
         metrics: the `client_metrics` of its trained model in the last pass, by name.
     """

@@ -1,6 +1,5 @@
-"""The metrics of the clients' own models, each declared once."""
+"""What the compiled program measures of the clients' own models: the `measured` of each metric of `METRICS`."""
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -10,6 +9,7 @@ from fedjax_bal.data import over_rows
 from fedjax_bal.engine.device.evaluation import TestSet, hits
 from fedjax_bal.engine.device.held_out import own_hits
 from fedjax_bal.engine.device.setting import Setting
+from fedjax_bal.metrics import METRICS, Measured
 from fedjax_bal.types import Array, Batch, Cohort, Federation, Outcome
 
 
@@ -20,28 +20,46 @@ class LocalTest(NamedTuple):
     due: Array
 
 
-class ClientMetric(NamedTuple):
-    """A number measured for each client that trained, and the value that a round reports for its cohort.
+class ClientModel(NamedTuple):
+    """A client's model after local training, of which metrics are measured.
 
     Attributes:
-        name: its key in `Info.metrics`.
-        asked: `asked(setting, federation)`, known when the program is traced: a metric that isn't asked for costs
-            nothing and is not reported.
-        of_client: `of_client(outcome, test)`, the client's number, a scalar. It is computed in evaluated rounds only,
-            and is 0 in other rounds and for clients that don't deliver.
-        of_cohort: `of_cohort(values, cohort, setting)`, the reported value, from the clients' numbers `[G, L]`.
+        outcome: of its local training.
+        test: the test images for it; None if no metric needs them.
     """
 
-    name: str
-    asked: Callable[[Setting, Federation], bool]
-    of_client: Callable[[Outcome, TestSet | None], Array]
-    of_cohort: Callable[[Array, Cohort, Setting], Array]
+    outcome: Outcome
+    test: TestSet | None
+
+    def hits_on_own_rows(self) -> Array:
+        """Number of the client's training rows that its model classifies correctly, `Int32[]`."""
+        outcome = self.outcome
+
+        def add(total: Array, batch: Batch) -> Array:
+            outputs, _ = outcome.ctx.model.apply(outcome.end, batch.images, train=False)
+            return total + (batch.real & (outputs.logits.argmax(-1) == batch.labels)).sum()
+
+        return over_rows(add, jnp.zeros((), jnp.int32), outcome.ctx)
+
+    def hits_on_test_images(self) -> Array:
+        """Number of test images that its model classifies correctly, `Int32[]`; 0 if it took no step."""
+        ctx = self.outcome.ctx
+        correct = jnp.zeros((), jnp.int32)
+        if self.test is not None:
+            correct = hits(ctx.model, self.outcome.end, self.test, ctx.federation.mean, ctx.federation.std)
+        return jnp.where(self.outcome.steps > 0, correct, 0)
+
+    def hits_on_own_test_rows(self) -> Array:
+        """Number of the client's test rows that its model classifies correctly, `Int32[]`."""
+        return own_hits(self.outcome)
 
 
 def zero_metrics(setting: Setting, federation: Federation, local_test: LocalTest | None) -> dict[str, Array]:
     """Zeros for the metrics that a round measures, by name; none where `local_test` is None."""
-    asked = [] if local_test is None else [own for own in CLIENT_METRICS if own.asked(setting, federation)]
-    return {metric.name: jnp.zeros((), jnp.int32) for metric in asked}
+    if local_test is None:
+        return {}
+    asked = [measured.name for measured in _declared() if measured.asked(setting.evaluation, federation)]
+    return {name: jnp.zeros((), jnp.int32) for name in asked}
 
 
 def measure(setting: Setting, local_test: LocalTest | None, outcome: Outcome, delivered: Array) -> dict[str, Array]:
@@ -49,56 +67,20 @@ def measure(setting: Setting, local_test: LocalTest | None, outcome: Outcome, de
     zeros = zero_metrics(setting, outcome.ctx.federation, local_test)
     if local_test is None or not zeros:
         return zeros
-    asked = [metric for metric in CLIENT_METRICS if metric.name in zeros]
-    found = lambda: {metric.name: metric.of_client(outcome, local_test.test) for metric in asked}
-    values = lax.cond(local_test.due, found, lambda: zeros)
-    return {name: jnp.where(delivered, value, zeros[name]) for name, value in values.items()}
+
+    def values() -> dict[str, Array]:
+        trained = ClientModel(outcome, local_test.test)
+        return {measured.name: measured.of_client(trained) for measured in _declared() if measured.name in zeros}
+
+    shown = lax.cond(local_test.due, values, lambda: zeros)
+    return {name: jnp.where(delivered, value, zeros[name]) for name, value in shown.items()}
 
 
 def summarise_cohort(setting: Setting, cohort: Cohort, values: dict[str, Array]) -> dict[str, Array]:
     """The round's reported values, from its clients' metrics, `[G, L]` by name."""
-    measured = [metric for metric in CLIENT_METRICS if metric.name in values]
-    return {metric.name: metric.of_cohort(values[metric.name], cohort, setting) for metric in measured}
+    measured = [each for each in _declared() if each.name in values]
+    return {each.name: each.of_cohort(values[each.name], cohort, setting.evaluation) for each in measured}
 
 
-def _own_training_hits(outcome: Outcome, test: TestSet | None) -> Array:
-    """Number of its own rows that a client's trained model classifies correctly."""
-
-    def add(total: Array, batch: Batch) -> Array:
-        outputs, _ = outcome.ctx.model.apply(outcome.end, batch.images, train=False)
-        return total + (batch.real & (outputs.logits.argmax(-1) == batch.labels)).sum()
-
-    return over_rows(add, jnp.zeros((), jnp.int32), outcome.ctx)
-
-
-def _test_hits(outcome: Outcome, test: TestSet | None) -> Array:
-    """Number of test images that a client's trained model classifies correctly; 0 if it took no step."""
-    ctx, found = outcome.ctx, jnp.zeros((), jnp.int32)
-    if test is not None:
-        found = hits(ctx.model, outcome.end, test, ctx.federation.mean, ctx.federation.std)
-    return jnp.where(outcome.steps > 0, found, 0)
-
-
-OWN_HITS = ClientMetric(
-    "own_hits",
-    lambda setting, federation: federation.tests is not None,
-    lambda outcome, test: own_hits(outcome),
-    lambda values, cohort, setting: values,
-)
-CLIENT_METRICS = (
-    ClientMetric(
-        "local_accuracy",
-        lambda setting, federation: setting.evaluation.local_accuracy,
-        _own_training_hits,
-        lambda values, cohort, setting: values.sum() / cohort.sizes.sum(),
-    ),
-    ClientMetric(
-        "local_test_accuracy",
-        lambda setting, federation: setting.evaluation.local_test_images > 0,
-        _test_hits,
-        lambda values, cohort, setting: (
-            values.sum() / (setting.evaluation.local_test_images * (cohort.local_steps > 0).sum())
-        ),
-    ),
-    OWN_HITS,
-)
+def _declared() -> list[Measured]:
+    return [metric.measured for metric in METRICS.values() if metric.measured is not None]

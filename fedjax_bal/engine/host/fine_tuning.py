@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_bal.engine.device import (
-    OWN_HITS,
     Assignment,
     ChainClients,
     ChainWeights,
@@ -24,7 +23,7 @@ from fedjax_bal.engine.host.executable import compile_to_fit
 from fedjax_bal.engine.host.placement import replicate
 from fedjax_bal.engine.host.simulation import Simulation, Snapshot
 from fedjax_bal.engine.host.strategy import check_steps
-from fedjax_bal.metrics import client_accuracies
+from fedjax_bal.metrics import OWN_HITS, client_accuracies
 from fedjax_bal.options import Evaluation, LocalTraining
 from fedjax_bal.parts import Personal
 from fedjax_bal.types import Array, Federation, Key, Variables

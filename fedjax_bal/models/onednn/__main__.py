@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 
 from fedjax_bal.models import onednn
-from fedjax_bal.models.onednn.library import build, load
 
 
 def main() -> None:
@@ -17,8 +16,8 @@ def main() -> None:
     )
     parser.add_argument("--prefix", type=Path, metavar="DIR", help="the folder of another oneDNN, with include and lib")
     try:
-        print(f"wrote {build(parser.parse_args().prefix)}")
-        print(f"oneDNN {load()} is ready: model.convolution=onednn, or models.build(..., convolution='onednn')")
+        print(f"wrote {onednn.build(parser.parse_args().prefix)}")
+        print(f"oneDNN {onednn.load()} is ready: model.convolution=onednn, or models.build(..., convolution='onednn')")
     except ValueError as error:
         sys.exit(f"fedjax-bal: {error}")
 

@@ -22,8 +22,8 @@ from jaxlib.version import __version__ as jaxlib_version
 
 from fedjax_bal.caches import cache_folder
 from fedjax_bal.files import read_bytes, write_atomically
-from fedjax_bal.models.forms import builtin
-from fedjax_bal.models.geometry import Geometry, plain_convolution
+from fedjax_bal.models.convolution import builtin
+from fedjax_bal.models.convolution.geometry import Geometry, plain_convolution
 from fedjax_bal.target import target_platform
 
 LONGEST_S = 120.0
@@ -123,8 +123,6 @@ def _verdict(python: str) -> str:
 
 def _tried(python: str) -> str:
     """Tries it in another process; returns "right", or what was wrong."""
-    if getattr(sys, "frozen", False) or not python:  # the program would start itself
-        return "it has to be tried in another process first, which a frozen program can't start"
     program = f"from {__name__} import probe; probe()"
     paths = os.pathsep.join(path or os.curdir for path in sys.path)
     try:
@@ -148,16 +146,19 @@ def _tried(python: str) -> str:
 
 def probe() -> None:
     """Prints whether convolution and weight gradient are right where pads, strides and channels all differ."""
-    geometry, rng = Geometry((2, 1), ((1, 2), (0, 1))), np.random.default_rng(0)
+    geometry = Geometry((2, 1), ((1, 2), (0, 1)))
+    rng = np.random.default_rng(0)
     images, kernel = (jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in ((2, 9, 6, 20), (3, 2, 20, 24)))
-    wanted, back = jax.vjp(lambda images, kernel: plain_convolution(images, kernel, geometry), images, kernel)
-    cotangent = jnp.cos(jnp.arange(wanted.size)).reshape(wanted.shape)
-    found: Sequence[jax.Array] = (
+    result, back = jax.vjp(lambda images, kernel: plain_convolution(images, kernel, geometry), images, kernel)
+    cotangent = jnp.cos(jnp.arange(result.size)).reshape(result.shape)
+    computed: Sequence[jax.Array] = (
         jax.jit(lambda images, kernel: builtin.convolve(images, kernel, geometry))(images, kernel),
         jax.jit(lambda images, other: builtin.weight_gradient(images, other, (3, 2), geometry))(images, cotangent),
     )
-    pairs = zip(found, (wanted, back(cotangent)[1]), strict=True)
-    right = all(own.shape == one.shape and jnp.abs(own - one).max() < 1e-5 * jnp.abs(one).max() for own, one in pairs)
+    right = True
+    for array, expected in zip(computed, (result, back(cotangent)[1]), strict=True):
+        right &= array.shape == expected.shape
+        right = right and bool(jnp.abs(array - expected).max() < 1e-5 * jnp.abs(expected).max())
     print(_RIGHT if right else "wrong")
 
 

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-from fedjax_bal.models.forms import forward
-from fedjax_bal.models.geometry import Geometry, pad_images
+from fedjax_bal.models.convolution import forward
+from fedjax_bal.models.convolution.geometry import Geometry, pad_images, patches
 from fedjax_bal.target import target_platform
 
 CACHED = 500_000
@@ -49,10 +49,10 @@ def by_patches(images: Array, cotangent: Array, size: Sequence[int], geometry: G
 def by_rows(images: Array, cotangent: Array, size: Sequence[int], geometry: Geometry) -> Float[Array, "h w K O"]:
     """The gradient with respect to a kernel of stride 1, as a product of shifted images and shifted cotangents.
 
-    Copies of the images shifted sideways, times copies of the cotangent shifted upwards: the product is square, whereas
-    that of `by_patches` has h times as many rows as columns, and the copies are smaller. On CPUs batches too large for
-    the processor's cache are processed a few images at a time.
+    Copies of the images shifted sideways, times copies of the cotangent shifted upwards.
     """
+    # The product is square, whereas that of `by_patches` has h times as many rows as columns, and the copies are
+    # smaller. On CPUs batches too large for the processor's cache are processed a few images at a time.
     count, height = images.shape[:2]
     (top, _), columns = geometry.pads
     down, width = cotangent.shape[1:3]
@@ -79,11 +79,14 @@ def by_blocks(
 
     `planes` makes transposed patches; by default from one plane for each tap and channel.
     """
-    inputs, outputs, side = images.shape[-1], cotangent.shape[-1], geometry.strides[1]
-    kernel = jnp.zeros((*size, inputs, outputs))
+    outputs = cotangent.shape[-1]
+    side = geometry.strides[1]
+    # Only the shape of the kernel counts: XLA drops the zeros.
+    kernel = jnp.zeros((*size, images.shape[-1], outputs))
     wide, where = forward.widen_kernel(images.shape[1:3], kernel, geometry, 64)
     block = wide.shape[-1] // outputs
     product = (planes or _planes)(images, wide.shape[:2], where) @ cotangent.reshape(-1, block * outputs)
+    # Each copy of the kernel lies `side` taps further right in the wider one than the copy before.
     copies = jnp.split(product.reshape(wide.shape), block, -1)
     return functools.reduce(jnp.add, [copy[:, i * side : i * side + size[1]] for i, copy in enumerate(copies)])
 
@@ -95,20 +98,28 @@ def phase_kernel(
 
     At stride 1 it is the kernel rotated by 180 degrees. At strides s and s' the pixels of the image fall into s s'
     phases, each of which depends on its own part of the kernel; the phases become channels, `[h', w', O, s s' K]`, for
-    `interleave_phases`. The usual way, a cotangent spread apart with zeros, takes s s' times the work.
+    `interleave_phases`.
     """
-    margins, counts, pads = [], [], []
+    # The usual way, a cotangent spread apart with zeros, takes s s' times the work.
+    margins = []
+    counts = []
+    pads = []
     for taps, (lead, _), stride, side, out in zip(
         kernel.shape[:2], geometry.pads, geometry.strides, image, result, strict=True
     ):
-        last, first = (stride - 1 + lead) // stride, -((taps - 1 - lead) // stride)
-        count, front = last - first + 1, stride * last - lead
+        # A pixel meets the outputs from `first` to `last`, counted from the one at its phase's place.
+        last = (stride - 1 + lead) // stride
+        first = -((taps - 1 - lead) // stride)
+        count = last - first + 1
+        front = stride * last - lead
         counts.append(count)
         margins.append((front, count * stride - front - taps))
         pads.append((-first, -(-side // stride) - out + last))
-    (down, across), (high, wide), channels = geometry.strides, counts, kernel.shape[2:]
-    parts = jnp.pad(kernel, (*margins, (0, 0), (0, 0))).reshape(high, down, wide, across, *channels)
-    phases = parts[::-1, :, ::-1].transpose(0, 2, 5, 1, 3, 4).reshape(high, wide, channels[1], -1)
+    down, across = geometry.strides
+    high, wide = counts
+    inputs, outputs = kernel.shape[2:]
+    parts = jnp.pad(kernel, (*margins, (0, 0), (0, 0))).reshape(high, down, wide, across, inputs, outputs)
+    phases = parts[::-1, :, ::-1].transpose(0, 2, 5, 1, 3, 4).reshape(high, wide, outputs, -1)
     return phases, Geometry((1, 1), (pads[0], pads[1]))
 
 
@@ -135,6 +146,7 @@ def in_chunks(product: Callable[[Array, Array], Array], images: Array, cotangent
     def part(turn: Array | int) -> Array:
         return product(*(lax.dynamic_slice_in_dim(operand, turn * chunk, chunk) for operand in (images, cotangent)))
 
+    # The first chunk outside of the loop: it says of which shape and type the sum is.
     return lax.fori_loop(1, len(images) // chunk, lambda turn, total: total + part(turn), part(0))
 
 
@@ -142,7 +154,8 @@ def _planes(images: Array, size: Sequence[int], geometry: Geometry) -> Float[Arr
     """Transposed patches, one row for each tap and channel, built without a transposition."""
     height, width = geometry.output_size(images.shape[1:3], size)
     images = pad_images(images, geometry.pads)
-    count, inputs = images.shape[0], images.shape[-1]
+    count = images.shape[0]
+    inputs = images.shape[-1]
     down, across = geometry.strides
     far = (height - 1) * down + 1, (width - 1) * across + 1
     planes = [
@@ -152,3 +165,41 @@ def _planes(images: Array, size: Sequence[int], geometry: Geometry) -> Float[Arr
         for k in range(inputs)
     ]
     return jnp.stack(planes).reshape(len(planes), -1)
+
+
+# The forms from here on are for GPUs: each repeats the copies that a form of `forward` makes, in the same operations,
+# so that XLA makes them once for the convolution, the gradient of the images and that of the kernel.
+
+
+def of_patches(images: Array, cotangent: Array, size: Sequence[int], geometry: Geometry) -> Float[Array, "h w K O"]:
+    """The gradient with respect to the kernel, from the copies of `forward.by_patches`."""
+    product = _product(patches(images, size, geometry), cotangent)
+    return product.reshape(*size, images.shape[-1], -1)
+
+
+def of_lines(images: Array, cotangent: Array, size: Sequence[int], geometry: Geometry) -> Float[Array, "h w K O"]:
+    """The gradient with respect to a kernel of stride 1, from the copies of two convolutions.
+
+    They are those of the images in `forward.by_columns`, and of the cotangent in `forward.by_rows` for the image
+    gradient.
+    """
+    left, _ = geometry.pads[1]
+    width = images.shape[2]
+    back = Geometry((1, 1), ((0, 0), (size[1] - 1 - left, width - cotangent.shape[2] + left)))
+    columns = forward.lines(images, size[0], geometry, 0)
+    rows = forward.lines(cotangent, size[1], back, 1)
+    product = _product(columns, rows).reshape(size[0], images.shape[-1], size[1], -1)
+    return product[:, :, ::-1].transpose(0, 2, 1, 3)
+
+
+def of_blocks(images: Array, cotangent: Array, size: Sequence[int], geometry: Geometry) -> Float[Array, "h w K O"]:
+    """The gradient with respect to the kernel, from the copies of `forward.by_blocks`."""
+    return by_blocks(images, cotangent, size, geometry, lambda *where: _flat(patches(*where)).T)
+
+
+def _product(seen: Array, cotangent: Array) -> Float[Array, "P O"]:
+    return _flat(seen).T @ _flat(cotangent)
+
+
+def _flat(channels: Array) -> Array:
+    return channels.reshape(-1, channels.shape[-1])

@@ -52,13 +52,14 @@ def pad_images(images: Float[Array, "... H W K"], pads: Pads, spread: tuple[int,
 
 
 def patches(images: Float[Array, "... H W K"], size: Sequence[int], geometry: Geometry) -> Array:
-    """Pixels under each position of the kernel, `[..., H', W', h * w * K]`, in the order of a flattened kernel.
-
-    On GPUs each pixel is copied once. Elsewhere columns are gathered before rows, which needs fewer and longer copies.
-    """
+    """Pixels under each position of the kernel, `[..., H', W', h * w * K]`, in the order of a flattened kernel."""
     height, width = geometry.output_size(images.shape[-3:-1], size)
     images = pad_images(images, geometry.pads)
-    (down, side), (vertical, horizontal) = geometry.strides, (images.ndim - 3, images.ndim - 2)
+    down, side = geometry.strides
+    vertical = images.ndim - 3
+    horizontal = images.ndim - 2
+    # On GPUs products wait for memory, so that each pixel is copied once. Elsewhere columns are gathered before rows,
+    # which needs fewer and longer copies.
     if target_platform() == "gpu":
         rows = _views(images, vertical, size[0], height, down)
         return jnp.concatenate([view for row in rows for view in _views(row, horizontal, size[1], width, side)], -1)

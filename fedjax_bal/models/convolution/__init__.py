@@ -4,7 +4,7 @@
 XLA:CPU inside a loop; both cost a factor of ten and more. The convolution here therefore has its own derivative
 (`jax.custom_vjp`), made of two linear pieces with their own batching (`jax.custom_batching.custom_vmap`):
 
-- one client: the form that is fastest for the shape, see `fedjax_bal.models.forms.rules`;
+- one client: the form that is fastest for the shape, see `fedjax_bal.models.convolution.rules`;
 - clients with different kernels: shifted copies and batched matrix products;
 - clients that share a kernel: one convolution of all their images.
 
@@ -21,15 +21,14 @@ from jax import lax
 from jax.custom_batching import custom_vmap
 from jaxtyping import Array, Float
 
+from fedjax_bal.models.convolution import automatic, gradients
+from fedjax_bal.models.convolution.forward import depthwise
+from fedjax_bal.models.convolution.geometry import LAYOUT, Geometry, plain_convolution
+from fedjax_bal.models.convolution.rules import FORMS, keep_apart
 from fedjax_bal.models.derivatives import fast_derivative
-from fedjax_bal.models.forms import automatic, gradients
-from fedjax_bal.models.forms.depthwise import depthwise
-from fedjax_bal.models.forms.rules import FORMS, keep_apart
-from fedjax_bal.models.geometry import LAYOUT, Geometry, plain_convolution
-from fedjax_bal.models.onednn import library
+from fedjax_bal.models.onednn import check_built
 
 PLAIN = 'build the model with convolution="plain"'
-_KNOWN = {"lhs_dilation", "rhs_dilation", "dimension_numbers", "feature_group_count", "precision"}
 
 
 def convolution(
@@ -37,51 +36,72 @@ def convolution(
     kernel: Float[Array, "h w K2 O"],
     window_strides: Sequence[int] = (1, 1),
     padding: str | Sequence[tuple[int, int]] = "SAME",
-    lhs_dilation: Sequence[int] | None = None,
-    rhs_dilation: Sequence[int] | None = None,
+    *,
     dimension_numbers: Any = None,
     feature_group_count: int = 1,
-    precision: Any = None,
     form: str = "fast",
+    **settings: Any,
 ) -> Float[Array, "B H2 W2 O"]:
     """Convolves images with a kernel, in any stride and padding, and in feature groups.
 
     Its signature is that of `flax.linen.Conv`'s argument `conv_general_dilated`. It composes with `vmap` (of images,
     kernel or both, nested too), with `grad`, loops and rematerialisation; it has second derivatives and forward mode
-    only within `fedjax_bal.models.differentiable`.
+    only within `fedjax_bal.models.differentiable`. With dilation, another layout, a precision, or images of other than
+    two dimensions it is JAX's own convolution.
 
     Args:
         images: `[B, H, W, K]`.
         kernel: `[h, w, K / groups, O]`.
         window_strides: steps between outputs, down and across, in pixels.
         padding: "SAME", "VALID" or `((top, bottom), (left, right))` in pixels.
-        lhs_dilation: must be 1.
-        rhs_dilation: must be 1.
-        dimension_numbers: must be those of `[B, H, W, K]` and `[h, w, K, O]`.
-        feature_group_count: number of groups of input and output channels; each has a kernel of its own.
-        precision: must be None.
-        form: one of `fedjax_bal.models.forms.rules.FORMS`, or "auto", see `fedjax_bal.models.forms.automatic`.
+        dimension_numbers: None for those of `[B, H, W, K]` and `[h, w, K, O]`.
+        feature_group_count: number of groups of input and output channels; each has its own kernel.
+        form: one of `FORMS` in `fedjax_bal.models.convolution.rules`, or "auto", see
+            `fedjax_bal.models.convolution.automatic`.
+        **settings: further arguments of `jax.lax.conv_general_dilated`.
 
     Returns:
         `[B, H', W', O]`.
 
     Raises:
-        ValueError: arguments that this form does not support, or a second derivative, when tracing.
+        ValueError: a second derivative, when tracing.
 
     Example:
         >>> import jax.numpy as jnp
         >>> convolution(jnp.ones((2, 28, 28, 1)), jnp.ones((5, 5, 1, 16)), (1, 1), "VALID").shape
         (2, 24, 24, 16)
     """
-    _refuse_unsupported(images, kernel, lhs_dilation, rhs_dilation, dimension_numbers, feature_group_count, precision)
+    asked = {name: value for name, value in settings.items() if value is not None}
+    dilated = any(set(asked.pop(name, ())) - {1} for name in ("lhs_dilation", "rhs_dilation"))
+    if images.ndim != 4 or dilated or asked or not _fits(images, kernel, dimension_numbers, feature_group_count):
+        if images.ndim == 4 and dimension_numbers is None:
+            dimension_numbers = LAYOUT
+        settings |= {"dimension_numbers": dimension_numbers, "feature_group_count": feature_group_count}
+        return lax.conv_general_dilated(images, kernel, window_strides, padding, **settings)
     if isinstance(padding, str):
         padding = lax.padtype_to_pads(images.shape[1:3], kernel.shape[:2], window_strides, padding)
-    geometry, form = _geometry(window_strides, padding), automatic.form() if form == "auto" else form
+    if form == "auto":
+        form = automatic.form()
+    # Plain integers, so that equal geometries are one key of the caches below.
+    down, across = window_strides
+    (top, bottom), (left, right) = padding
+    geometry = Geometry((int(down), int(across)), ((int(top), int(bottom)), (int(left), int(right))))
     if feature_group_count == 1:
         return _differentiable(geometry, form)(images, kernel)
     if kernel.shape[2] == 1:
         return depthwise(images, kernel, geometry)
-    return _in_groups(_differentiable(geometry, form), images, kernel, feature_group_count)
+    # As if the groups were clients: XLA's grouped convolution is slow on CPUs, here too.
+    parts = images.reshape(*images.shape[:3], feature_group_count, -1)
+    kernels = kernel.reshape(*kernel.shape[:3], feature_group_count, -1)
+    results = jax.vmap(_differentiable(geometry, form), (3, 3), 3)(parts, kernels)
+    return results.reshape(*results.shape[:3], -1)
+
+
+def _fits(images: Array, kernel: Array, dimension_numbers: Any, groups: int) -> bool:
+    """Tells whether the layout is the usual one, and the channels match; JAX words the error if they don't."""
+    if dimension_numbers not in (None, LAYOUT, lax.conv_dimension_numbers(images.shape, kernel.shape, LAYOUT)):
+        return False
+    return images.shape[3] == kernel.shape[2] * groups and kernel.shape[3] % groups == 0
 
 
 def of_name(name: str) -> Callable[..., Array]:
@@ -93,28 +113,14 @@ def of_name(name: str) -> Callable[..., Array]:
     if name not in choices:
         raise ValueError(f"convolution={name!r} is unknown: choose one of {', '.join(map(repr, choices))}.")
     if name == "onednn":
-        library.check_built()
+        check_built()
     if name == "builtin":
         automatic.check_builtin()
     return choices[name]
 
 
-@functools.cache
-def where_supported(name: str) -> Callable[..., Array]:
-    """The convolution of a name where it supports the arguments, JAX's own elsewhere: for layers of any kind."""
-    chosen = of_name(name)
-
-    def convolve(images: Array, kernel: Array, window_strides: Any, padding: Any, **settings: Any) -> Array:
-        dilations = [*(settings.get("lhs_dilation") or ()), *(settings.get("rhs_dilation") or ())]
-        known = {name: settings.pop(name) for name in _KNOWN & set(settings)}
-        plain = images.ndim != 4 or set(dilations) - {1} or known.get("precision") is not None
-        if plain or any(value is not None for value in settings.values()):
-            return lax.conv_general_dilated(images, kernel, window_strides, padding, **known, **settings)
-        return chosen(images, kernel, window_strides, padding, **known)
-
-    return convolve
-
-
+# Cached, as are the two below, because jax finds a program by the functions in it: a new closure would be traced and
+# compiled again in every call.
 @functools.cache
 def _differentiable(geometry: Geometry, form: str) -> Callable[[Array, Array], Array]:
     """The convolution of one geometry, with its derivative."""
@@ -151,9 +157,10 @@ def _forward(geometry: Geometry, form: str, *, back: bool = False) -> Callable[[
     @convolve.def_vmap
     def stacked(clients: int, batched: Sequence[bool], images: Array, kernel: Array) -> tuple[Array, bool]:
         del clients
-        if not batched[1]:  # clients share the kernel: their images are one batch
+        if not batched[1]:  # clients share the kernel: their images are one batch, and one product of more rows is fast
             joined = convolve(images.reshape(-1, *images.shape[2:]), kernel)
             return joined.reshape(*images.shape[:2], *joined.shape[1:]), True
+        # JAX's own batching from here on, also if vmaps are nested: the form is of products, which batch as products.
         each = lambda images, kernel: together(images, kernel, geometry)
         return jax.vmap(each, _axes(batched))(images, kernel), True
 
@@ -177,14 +184,6 @@ def _weight_gradient(geometry: Geometry, form: str, size: tuple[int, int]) -> Ca
     return gradient
 
 
-def _in_groups(convolve: Callable[[Array, Array], Array], images: Array, kernel: Array, groups: int) -> Array:
-    """Convolves each group of channels with its own kernel."""
-    parts = images.reshape(*images.shape[:3], groups, -1)
-    kernels = kernel.reshape(*kernel.shape[:3], groups, -1)
-    results = jax.vmap(convolve, (3, 3), 3)(parts, kernels)
-    return results.reshape(*results.shape[:3], -1)
-
-
 def _differentiable_once(piece: Callable[..., Array]) -> Callable[..., Array]:
     """Wraps a function so that its derivative raises an error that explains the remedy."""
 
@@ -204,41 +203,6 @@ def _differentiable_once(piece: Callable[..., Array]) -> Callable[..., Array]:
     return guarded
 
 
-def _refuse_unsupported(
-    images: Array,
-    kernel: Array,
-    lhs_dilation: Sequence[int] | None,
-    rhs_dilation: Sequence[int] | None,
-    dimension_numbers: Any,
-    feature_group_count: int,
-    precision: Any,
-) -> None:
-    """Raises for what only XLA's own convolution supports, and for shapes that don't match."""
-    dilations = {"lhs_dilation": lhs_dilation, "rhs_dilation": rhs_dilation}
-    refused: dict[str, Any] = {
-        name: value for name, value in dilations.items() if value is not None and set(value) != {1}
-    }
-    if precision is not None:
-        refused["precision"] = precision
-    expected = lax.conv_dimension_numbers(images.shape, kernel.shape, LAYOUT)
-    if dimension_numbers is not None and dimension_numbers not in (LAYOUT, expected):
-        refused["dimension_numbers"] = dimension_numbers
-    for name, value in refused.items():
-        raise ValueError(f"The fast convolution does not support {name}={value}: {PLAIN}, or leave {name} out.")
-    if images.shape[3] != kernel.shape[2] * feature_group_count or kernel.shape[3] % feature_group_count:
-        raise ValueError(
-            f"Images of shape {images.shape}, a kernel of shape {kernel.shape} and {feature_group_count} feature "
-            "group(s) do not match: the kernel's third axis must be the images' last divided by the groups, and its "
-            "fourth a multiple of the groups."
-        )
-
-
 def _axes(batched: Sequence[bool]) -> tuple[int | None, ...]:
     """Converts flags of `custom_vmap` to `in_axes` of `vmap`."""
     return tuple(0 if flag else None for flag in batched)
-
-
-def _geometry(strides: Sequence[int], pads: Sequence[tuple[int, int]]) -> Geometry:
-    """A geometry of plain integers, so that it can be hashed."""
-    (down, across), ((top, bottom), (left, right)) = strides, pads
-    return Geometry((int(down), int(across)), ((int(top), int(bottom)), (int(left), int(right))))

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from fedjax_bal.models.geometry import Geometry, pad_images
-from fedjax_bal.models.onednn import library
+from fedjax_bal.models import onednn
+from fedjax_bal.models.convolution.geometry import Geometry, pad_images
 
 
 def convolve(images: Float[Array, "B H W K"], kernel: Float[Array, "h w K O"], geometry: Geometry) -> Array:
@@ -40,21 +40,21 @@ def slopes(images: Float[Array, "B H W K"], centre: Array, of_result: Array) -> 
 
 def _reduce(name: str, images: Array, *others: Array) -> tuple[Array, Array]:
     """Calls a function of the handler, whose results are two numbers a channel."""
-    library.load()
+    onednn.load()
     each = jax.ShapeDtypeStruct(images.shape[-1:], images.dtype)
-    call = jax.ffi.ffi_call(library.TARGETS[name], (each, each), vmap_method="broadcast_all")
+    call = jax.ffi.ffi_call(onednn.TARGETS[name], (each, each), vmap_method="broadcast_all")
     first, second = call(images, *others)
     return first, second
 
 
 def _call(name: str, images: Array, other: Array, shape: tuple[int, ...], geometry: Geometry) -> Array:
     """Calls a function of the handler, whose result has this shape."""
-    library.load()
+    onednn.load()
     (top, bottom), (left, right) = geometry.pads
     # Padding that crops is not oneDNN's.
     images = pad_images(images, ((min(top, 0), min(bottom, 0)), (min(left, 0), min(right, 0))))
     pads = np.maximum((top, left, bottom, right), 0)
     call = jax.ffi.ffi_call(
-        library.TARGETS[name], jax.ShapeDtypeStruct(shape, images.dtype), vmap_method="broadcast_all"
+        onednn.TARGETS[name], jax.ShapeDtypeStruct(shape, images.dtype), vmap_method="broadcast_all"
     )
     return call(images, other, strides=np.array(geometry.strides), pads=pads)

@@ -1,10 +1,41 @@
+"""Dense products, max pooling and their derivatives against NumPy and JAX's own."""
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 
-from fedjax_bal.models.pooling import max_pool, overlapping_max_pool
+from fedjax_bal.models import layers
+from fedjax_bal.models.layers import FEW_ROWS, dense_product, max_pool, overlapping_max_pool
+
+NUMBERS = (((1,), (0,)), ((), ()))
+
+
+def results(product, inputs, kernel):
+    """The product, both gradients of a curved loss, and a second derivative."""
+
+    def loss(inputs, kernel):
+        return (product(inputs, kernel, NUMBERS) ** 3).sum()
+
+    twice = jax.grad(lambda kernel: (jax.grad(loss, 1)(inputs, kernel) ** 2).sum())(kernel)
+    return product(inputs, kernel, NUMBERS), jax.grad(loss, (0, 1))(inputs, kernel), twice
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rows", [4, FEW_ROWS + 1])
+def test_values_and_derivatives_are_those_of_lax_alone_and_stacked(rows):
+    rng = np.random.default_rng(0)
+    inputs, kernel = (jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in ((3, rows, 5), (3, 5, 2)))
+    for each in (lambda f: f(inputs[0], kernel[0]), lambda f: jax.vmap(f)(inputs, kernel)):
+        own, theirs = (each(lambda x, w, p=product: results(p, x, w)) for product in (dense_product, lax.dot_general))
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), own, theirs)
+
+
+def test_inputs_with_more_axes_go_through_lax():
+    inputs, kernel = jnp.ones((2, 3, 4)), jnp.ones((4, 5))
+    assert dense_product(inputs, kernel, (((2,), (0,)), ((), ()))).shape == (2, 3, 5)
 
 
 def reference(images, cotangent):
@@ -35,14 +66,6 @@ def test_values_and_gradients_with_and_without_ties(shape, values):
     expected = reference(images, cotangent)
     np.testing.assert_array_equal(highest, expected[0])
     np.testing.assert_array_equal(gradient, expected[1])
-
-
-def test_agrees_with_linen_where_there_are_no_ties():
-    images = jax.random.normal(jax.random.key(0), (2, 7, 6, 3))
-    pools = (max_pool, lambda x: nn.max_pool(x, (2, 2), (2, 2)))
-    ours, theirs = (jax.jit(jax.value_and_grad(lambda x, p=p: (p(x) ** 3).sum()))(images) for p in pools)
-    np.testing.assert_array_equal(ours[0], theirs[0])
-    np.testing.assert_array_equal(ours[1], theirs[1])
 
 
 def test_stacked_equals_one_by_one_and_second_derivatives_exist():
@@ -90,3 +113,19 @@ def test_overlapping_values_and_gradients_with_and_without_ties(shape):
             np.testing.assert_array_equal(actual, expected)
     _, gradient = overlapping(np.full(shape, np.nan, np.float32), cotangent)
     np.testing.assert_array_equal(gradient[:, ::2, ::2], cotangent)
+
+
+def test_the_relu_is_jax_s_with_all_of_its_derivatives():
+    maps, weights = jnp.array([-jnp.inf, -2.0, -0.0, 0.0, 3.0, jnp.inf, jnp.nan]), jnp.arange(1.0, 8)
+
+    def found(relu):
+        slope = jax.grad(lambda maps: (relu(maps) * weights).sum())
+        curvature = jax.grad(lambda maps: (relu(maps[1:5]) ** 3).sum())
+        return (
+            relu(maps),
+            slope(maps),
+            jax.jvp(relu, (maps,), (weights,)),
+            jax.jvp(curvature, (maps,), (weights,)),
+        )
+
+    jax.tree.map(np.testing.assert_array_equal, found(layers.relu), found(nn.relu))

@@ -1,18 +1,20 @@
 """Forms of a convolution: the same linear map written in different ways.
 
 XLA:CPU computes a convolution at the speed of its matrix product only for some shapes;
-`fedjax_bal.models.forms.rules` chooses the form for a shape. Images are `[B, H, W, K]`, kernels `[h, w, K, O]`, results
-`[B, H', W', O]`.
+`fedjax_bal.models.convolution.rules` chooses the form for a shape. Images are `[B, H, W, K]`, kernels `[h, w, K, O]`,
+results `[B, H', W', O]`.
 """
 
 import functools
 import math
+from collections.abc import Callable
 
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-from fedjax_bal.models.geometry import LAYOUT, Geometry, pad_images, patches
+from fedjax_bal.models.convolution.geometry import LAYOUT, Geometry, pad_images, patches, plain_convolution
+from fedjax_bal.models.derivatives import fast_derivative
 from fedjax_bal.target import target_platform
 
 LARGEST_BLOCK = 4
@@ -88,22 +90,26 @@ def by_columns(images: Float[Array, "B H W K"], kernel: Float[Array, "h w K O"],
 
 def lines(images: Float[Array, "B H W K"], taps: int, geometry: Geometry, axis: int) -> Float[Array, "B H2 W2 P"]:
     """The pixels under the taps of a kernel along columns (axis 0) or rows (axis 1), for stride 1."""
-    size, pads = [1, 1], [(0, 0), (0, 0)]
-    size[axis], pads[axis] = taps, geometry.pads[axis]
-    return patches(images, size, Geometry((1, 1), (pads[0], pads[1])))
+    none = (0, 0)
+    size = (1, taps) if axis else (taps, 1)
+    pads = (none, geometry.pads[1]) if axis else (geometry.pads[0], none)
+    return patches(images, size, Geometry((1, 1), pads))
 
 
 def _by_lines(images: Array, kernel: Array, geometry: Geometry, along: int) -> Array:
     """A convolution of stride 1 as one product of lines along an axis, then a sum of lines shifted along the other."""
     across = 1 - along
-    length, taps, outputs = kernel.shape[along], kernel.shape[across], kernel.shape[-1]
-    seen = lines(images, length, geometry, along)
+    taps = kernel.shape[across]
+    outputs = kernel.shape[-1]
+    seen = lines(images, kernel.shape[along], geometry, along)
+    # One product for all taps across the lines; a tap's share of the result is shifted by as many lines as the tap.
     products = seen @ kernel.transpose(along, 2, across, 3).reshape(seen.shape[-1], taps * outputs)
-    (first, last), shifted = geometry.pads[across], []
+    first, last = geometry.pads[across]
+    shifted = []
     for i in range(taps):
-        pads = [(0, 0), (0, 0)]
-        pads[across] = (first - i, last - (taps - 1 - i))
-        shifted.append(pad_images(products[..., i * outputs : (i + 1) * outputs], (pads[0], pads[1])))
+        shift = (first - i, last - (taps - 1 - i))
+        pads = ((0, 0), shift) if across else (shift, (0, 0))
+        shifted.append(pad_images(products[..., i * outputs : (i + 1) * outputs], pads))
     return functools.reduce(jnp.add, shifted)
 
 
@@ -123,6 +129,7 @@ def widen_kernel(
 
     The kernel is `[h, w', K, n O]`, where n, the number of copies, divides the width of the result.
     """
+    # A block must divide the width: a last one that is cut off would need a kernel of its own.
     width = geometry.output_size(image, kernel.shape[:2])[1]
     block = math.gcd(width, min(LARGEST_BLOCK, max(1, outputs // kernel.shape[-1])))
     down, across = geometry.strides
@@ -132,3 +139,50 @@ def widen_kernel(
 
 def _unfold_blocks(blocks: Array, kernel: Array) -> Array:
     return blocks.reshape(*blocks.shape[:2], -1, kernel.shape[-1])
+
+
+def depthwise(images: Float[Array, "B H W K"], kernel: Float[Array, "h w 1 O"], geometry: Geometry) -> Array:
+    """Convolves each channel i with its own kernels, those from `i O / K` to `(i + 1) O / K - 1` of `[h, w, 1, O]`.
+
+    It needs no matrix product and no rule for stacked clients: sums of shifted copies are as fast with a client axis.
+    """
+    return _depthwise(geometry)(jnp.repeat(images, kernel.shape[-1] // images.shape[-1], -1), kernel)
+
+
+@functools.cache
+def _depthwise(geometry: Geometry) -> Callable[[Array, Array], Array]:
+    """The convolution with one kernel for each channel, and its derivative."""
+
+    def save(images: Array, kernel: Array) -> tuple[Array, tuple[Array, Array]]:
+        return convolve(images, kernel), (images, kernel)
+
+    def backward(saved: tuple[Array, Array], cotangent: Array) -> tuple[Array, Array]:
+        # JAX's own derivative would pad the cotangent once for each tap; here it is padded once for all.
+        images, kernel = saved
+        seen = taps(images, kernel.shape[:2], geometry)
+        of_kernel = jnp.stack([(view * cotangent).sum((0, 1, 2)) for view in seen]).reshape(kernel.shape)
+        return _depthwise_image_gradient(images.shape[1:3], kernel, cotangent, geometry), of_kernel
+
+    @fast_derivative(save, backward, plain=functools.partial(plain_convolution, geometry=geometry))
+    def convolve(images: Array, kernel: Array) -> Array:
+        return _by_shifts(images, kernel, geometry)
+
+    return convolve
+
+
+def _by_shifts(images: Float[Array, "B H W K"], kernel: Float[Array, "h w 1 K"], geometry: Geometry) -> Array:
+    """The convolution as a sum of shifted copies."""
+    seen = taps(images, kernel.shape[:2], geometry)
+    weights = kernel.reshape(-1, kernel.shape[-1])
+    return functools.reduce(jnp.add, [view * weight for view, weight in zip(seen, weights, strict=True)])
+
+
+def _depthwise_image_gradient(image: tuple[int, ...], kernel: Array, cotangent: Array, geometry: Geometry) -> Array:
+    """Convolves the cotangent, its pixels spread apart by the strides, with the kernel rotated by 180 degrees."""
+    spread = pad_images(cotangent, ((0, 0), (0, 0)), geometry.strides)
+    leads = [taps - 1 - pads[0] for taps, pads in zip(kernel.shape[:2], geometry.pads, strict=True)]
+    high, wide = (
+        (lead, side + taps - 1 - length - lead)
+        for lead, side, taps, length in zip(leads, image, kernel.shape[:2], spread.shape[1:3], strict=True)
+    )
+    return _by_shifts(spread, kernel[::-1, ::-1], Geometry((1, 1), (high, wide)))

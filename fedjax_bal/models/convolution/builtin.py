@@ -15,8 +15,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-from fedjax_bal.models.forms.gradients import in_chunks
-from fedjax_bal.models.geometry import Geometry, pad_images
+from fedjax_bal.models.convolution.geometry import Geometry, pad_images
+from fedjax_bal.models.convolution.gradients import in_chunks
 from fedjax_bal.target import target_platform
 
 CACHED = 250_000
@@ -63,8 +63,8 @@ def weight_gradient(
         shape = (images.shape[-1], *size, cotangent.shape[-1])
         images, kernel = lax.optimization_barrier((images.transpose(3, 1, 2, 0), cotangent.transpose(1, 2, 0, 3)))
         swapped = Geometry((1, 1), (pads[0], pads[1]))
-        found = _call(images, kernel, shape=shape, geometry=swapped, dilations=geometry.strides)
-        return found.transpose(1, 2, 0, 3)
+        gradient = _call(images, kernel, shape=shape, geometry=swapped, dilations=geometry.strides)
+        return gradient.transpose(1, 2, 0, 3)
 
     return in_chunks(product, images, cotangent, _chunk(len(images), images[0].size + cotangent[0].size))
 

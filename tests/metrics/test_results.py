@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from fedjax_bal.metrics.stopping import EarlyStopping
+from fedjax_bal.metrics import EarlyStopping
 
 
 def records(values, metric="validation_accuracy"):

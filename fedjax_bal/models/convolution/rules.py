@@ -15,8 +15,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-from fedjax_bal.models.forms import builtin, forward, gradients, onednn, sharing
-from fedjax_bal.models.geometry import Geometry
+from fedjax_bal.models.convolution import builtin, forward, gradients, onednn
+from fedjax_bal.models.convolution.geometry import Geometry
 from fedjax_bal.models.normalization import XLA_REDUCTIONS, Reductions
 from fedjax_bal.target import target_platform
 
@@ -119,7 +119,8 @@ def gradient_by_builtin(
     """The gradient with respect to the kernel through jaxlib's oneDNN, or `otherwise`, as in `convolve_by_builtin`."""
     # With 5 to 16 channels on both sides, transposing the operands takes longer than the convolution saves; with fewer
     # inputs `otherwise` is slow, too.
-    inputs, outputs = images.shape[-1], cotangent.shape[-1]
+    inputs = images.shape[-1]
+    outputs = cotangent.shape[-1]
     narrow = inputs > FEW_INPUTS and max(inputs, outputs) <= FEW_OUTPUTS
     products = _products(len(images), cotangent.shape[1:3], size, inputs, outputs)
     called = max(size) > 1 and not narrow and products >= FEW_PRODUCTS and builtin.takes(images, cotangent)
@@ -156,9 +157,9 @@ def gradient_by_copies(
 ) -> Float[Array, "h w K O"]:
     """The gradient with respect to the kernel, from the copies of `convolve_by_copies`."""
     if images.shape[-1] <= FEW_INPUTS:
-        return sharing.of_blocks(images, cotangent, size, geometry)
+        return gradients.of_blocks(images, cotangent, size, geometry)
     fewer = _lines_copy_less(size, images.shape[-1], cotangent.shape[-1], geometry)
-    return (sharing.of_lines if fewer else sharing.of_patches)(images, cotangent, size, geometry)
+    return (gradients.of_lines if fewer else gradients.of_patches)(images, cotangent, size, geometry)
 
 
 def _lines_copy_less(size: Sequence[int], inputs: int, outputs: int, geometry: Geometry) -> bool:
@@ -201,12 +202,11 @@ _ONEDNN = Maps(onednn.convolve, onednn.convolve, onednn.weight_gradient)
 _FAST = Form(_ALONE, _by_platform(_PRODUCTS, _COPIES, _DIRECT))
 FORMS = {
     "fast": _FAST,
-    "products": Form(*[_by_platform(_PRODUCTS, _COPIES, _COPIES)] * 2),
     "grouped": Form(_DIRECT, _DIRECT),
     "builtin": Form(*map(_or_builtin, _FAST)),
     "onednn": Form(*(Maps(*map(_where_onednn_can, _ONEDNN, otherwise)) for otherwise in _FAST)),
 }
-"""Forms by name: the fastest of XLA's for each shape; matrix products only; XLA's convolution, grouped for stacked
+"""Forms by name: the fastest of XLA's for each shape; XLA's convolution, grouped for stacked
 clients; those of the oneDNN that jaxlib contains; oneDNN's of its own build, an optional part (see
 `fedjax_bal.models.onednn`)."""
 

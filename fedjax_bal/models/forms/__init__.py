@@ -1,1 +1,0 @@
-"""Forms of a convolution and its gradients, and the rules that choose among them."""
