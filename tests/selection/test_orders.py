@@ -8,8 +8,7 @@ import pytest
 
 from fedjax_bal.runs.checkpoint import load, save
 from fedjax_bal.selection import SELECTORS, by_size, make_plan, power_of_choice, round_robin
-from fedjax_bal.selection.draws import weighted_sample
-from fedjax_bal.selection.orders import LOSS
+from fedjax_bal.selection.selectors import LOSS, weighted_sample
 
 ALL = np.ones(10, bool)
 SIZES = np.array([5, 0, 1, 2, 3, 8, 1, 0, 4, 6])
