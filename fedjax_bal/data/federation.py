@@ -123,11 +123,11 @@ def federate(
         raise ValueError(f"{_FORMS}: received no {'rows_per_client' if rows_per_client is None else 'num_classes'}.")
     num_classes = whole_number("num_classes", num_classes)
     images, labels = checked_examples(images, labels, most=num_classes - 1)
-    mean = per_channel("mean", 0.0 if mean is None else mean, num_channels(images))
-    std = per_channel("std", 1.0 if std is None else std, num_channels(images), positive=True)
-    if are_tokens(images) and (mean, std) != (0, 1):
+    means = per_channel("mean", 0.0 if mean is None else mean, num_channels(images))
+    stds = per_channel("std", 1.0 if std is None else std, num_channels(images), positive=True)
+    if are_tokens(images) and (means, stds) != (0, 1):
         raise ValueError(
-            f"mean={mean.tolist()}, std={std.tolist()}: integers are token ids, which aren't normalised; leave the "
+            f"mean={means.tolist()}, std={stds.tolist()}: integers are token ids, which aren't normalised; leave the "
             "constants out, or pass inputs that are numbers as floats: images.astype(np.float32)."
         )
 
@@ -175,8 +175,8 @@ def federate(
         class_counts=counts,
         copy=np.zeros(len(rows), np.int32),
         auxiliary=sets,
-        mean=mean,
-        std=std,
+        mean=means,
+        std=stds,
         tests=client_tests,
     )
 

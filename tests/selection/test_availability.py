@@ -77,12 +77,6 @@ def test_a_wrong_probability_is_named(p):
         bernoulli(p)
 
 
-@pytest.mark.parametrize("period", [0, -1, 2.5, True])
-def test_a_wrong_period_is_named(period):
-    with pytest.raises(ValueError, match="period: received"):
-        periodic(0.5, period)
-
-
 @pytest.mark.parametrize("p", [[], "0.5", 0.5, [0.5, 2]])
 def test_a_wrong_list_is_named(p):
     with pytest.raises(ValueError, match="p: received"):

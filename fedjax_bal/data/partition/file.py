@@ -150,8 +150,9 @@ def file(
 def _read_text(path: Path, num_clients: int) -> Sequence[Any]:
     """Returns the list, or mapping, of each client."""
     with reading(path, f"expected {_FORMS}."):
-        text = read_bytes(path, _LARGEST_TEXT).decode("utf-8-sig")
+        content = read_bytes(path, _LARGEST_TEXT)
         try:
+            text = content.decode("utf-8-sig")
             if re.match(r"\s*(?:[\[{]|(?:np\.|numpy\.)?array\()", text):
                 for pattern, replacement in _AS_JSON:
                     text = re.sub(pattern, replacement, text)

@@ -124,9 +124,9 @@ def _find_set(name: str, data_dir: Path) -> list[Path]:
             missing = [file for file in wanted if file not in files]
             raise DataError(f"{folder}: {name} lacks {', '.join(missing)}; unpack {layout.archive} again.")
     raise MissingError(
-        f"{name} was not found: looked for {', '.join(wanted)} in {folders[0]} and {data_dir}. Unpack {layout.archive} "
-        f"(the binary version) there: tar -xzf {layout.archive}. The python version is a pickle, which can run any "
-        "code, so it is never opened."
+        f"{name} was not found: looked for {', '.join(wanted)} in {folders[0]} and {data_dir}. The python version is a "
+        f"pickle: a pickle can run any code, so it is never opened. Get {layout.archive} (the binary version) and "
+        f"unpack it in {data_dir}: tar -xzf {layout.archive}."
     )
 
 

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from fedjax_bal.config import ConfigError, check_section, load_config, parameters, resolved_yaml
-from fedjax_bal.config.federation_sections import PartitionSection
+from fedjax_bal.config import ConfigError, load_config, resolved_yaml
 from fedjax_bal.data.partition import astraea, flcir_realworld, letter_shares, normal_density, normal_shares
 from fedjax_bal.data.partition.dealing import class_quotas, client_counts, deal_quotas
 from fedjax_bal.data.sources.idx import MERGED_CHARACTERS
@@ -568,18 +567,6 @@ def test_without_the_discard_classes_that_do_not_occur_are_of_no_account():
     labels = np.repeat([0, 1, 2], 50)
     parts = flcir_realworld(rng(), labels, 9, discard=False)
     assert sorted(np.concatenate(parts).tolist()) == list(range(150))
-
-
-def test_a_configuration_takes_the_same_seeds():
-    _, default = parameters(flcir_realworld, skip=("rng", "labels", "num_clients"))["published_seed"]
-    asked = {"scheme": "flcir_realworld", "clients": 100, "seed": 0}
-    section = lambda seed: PartitionSection.model_validate({**asked, "published_seed": seed})
-    largest = section(2**32 - 1).parameters["published_seed"]
-    assert default is None and section(None).parameters["published_seed"] is None
-    assert len(flcir_realworld(rng(), CIFAR, 100, published_seed=largest)) == 100
-    for seed in (-1, 2**32):
-        (problem,) = check_section(PartitionSection, {**asked, "published_seed": seed})[1]
-        assert problem.text == f"received {seed}, must be an integer from 0 to 4294967295, or null"
 
 
 def test_realworld_draws_rows_at_random():

@@ -1,5 +1,4 @@
 import gzip
-import sys
 
 import numpy as np
 import pytest
@@ -94,37 +93,3 @@ def test_damage_is_named(emnist, to_idx):
     images.write_bytes(images.read_bytes()[:-20])
     with pytest.raises(DataError, match=r"train-images-idx3-ubyte\.gz: .*fetch it again"):
         load("emnist_balanced", data_dir)
-
-
-def example(image, label, to_png):
-    return {"image": to_png(image), "label": np.int64(label)}
-
-
-IMAGE = np.arange(784, dtype=np.uint16).astype(np.uint8).reshape(28, 28)
-
-
-@pytest.mark.parametrize("split", ["balanced", "bymerge", "byclass"])
-def test_tensorflow_datasets_hands_them_on_as_they_are(fake_tfds, to_png, split):
-    fake_tfds.sets[f"emnist/{split}", "train"] = [example(IMAGE, 46, to_png)]
-    fake_tfds.sets[f"emnist/{split}", "test"] = [example(IMAGE + 1, 3, to_png)]
-    dataset = load(f"emnist_{split}")
-    assert fake_tfds.asked == [(f"emnist/{split}", "train"), (f"emnist/{split}", "test")]
-    np.testing.assert_array_equal(dataset.train_images, IMAGE.T[None, ..., None])
-    np.testing.assert_array_equal(dataset.test_images, (IMAGE + 1).T[None, ..., None])
-    assert (dataset.train_labels.tolist(), dataset.test_labels.tolist()) == ([46], [3])
-
-
-def test_astraea_takes_a_half_of_each_from_tensorflow_datasets(fake_tfds, to_png):
-    fake_tfds.sets["emnist/bymerge", "train"] = [example(IMAGE, 46, to_png)]
-    fake_tfds.sets["emnist/balanced", "test"] = [example(IMAGE + 1, 3, to_png)]
-    dataset = load("emnist_astraea")
-    assert fake_tfds.asked == [("emnist/bymerge", "train"), ("emnist/balanced", "test")]
-    np.testing.assert_array_equal(dataset.train_images, IMAGE.T[None, ..., None])
-    np.testing.assert_array_equal(dataset.test_images, (IMAGE + 1).T[None, ..., None])
-    assert (dataset.train_labels.tolist(), dataset.test_labels.tolist()) == ([46], [3])
-
-
-def test_without_a_network_the_files_are_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
-    with pytest.raises(DataError, match=r"--data-dir .* emnist-bymerge-test-labels-idx1-ubyte .*or emnist/ with them"):
-        load("emnist_bymerge")
