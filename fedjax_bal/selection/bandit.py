@@ -90,7 +90,7 @@ def to_uniform(shares: np.ndarray) -> np.ndarray:
 def ucb_scores(mean_rewards: Any, pulls: Any, round: int, alpha: NotNegative) -> np.ndarray:
     r"""Computes upper confidence bounds of the clients' rewards.
 
-    $\hat r_k = \bar r_k + \alpha \sqrt{3 \ln r / (2 T_k)}$, and infinity where T_k = 0, whatever alpha is.
+    $\hat r_k = \bar r_k + \alpha \sqrt{3 \ln r / (2 T_k)}$, and infinity where T_k = 0, regardless of alpha.
 
     Args:
         mean_rewards: `Float[N]`.
@@ -170,17 +170,17 @@ def class_balancing_set(
     chosen = np.empty(min(size, len(table)), np.int64)
     total = np.zeros((table.shape[1], 1))
     taken = np.zeros(len(table), bool)
-    for place in range(len(chosen)):
-        if place:
-            values = _divergences(columns, total, place + (first == "counted"), direction)
+    for position in range(len(chosen)):
+        if position:
+            values = _divergences(columns, total, position + (first == "counted"), direction)
             if not total.any():
                 values = np.where(columns.any(0), values, _LAST)
-            chosen[place] = smallest(np.where(taken, np.inf, values))[0]
+            chosen[position] = smallest(np.where(taken, np.inf, values))[0]
         else:
-            chosen[place] = np.argmax(base)
-        taken[chosen[place]] = True
-        if place or first == "counted":
-            total = total + columns[:, chosen[place : place + 1]]
+            chosen[position] = np.argmax(base)
+        taken[chosen[position]] = True
+        if position or first == "counted":
+            total = total + columns[:, chosen[position : position + 1]]
     return chosen
 
 

@@ -26,7 +26,7 @@ def mediators(class_counts: Any, size: Count, *, pool: Pool = "counts") -> list[
     divergences (within 1e-12 nats) go to the lowest client id.
 
     Every step scores all clients left in 32 bits, and those that rounding could have put first again in 64 bits, which
-    decide. Time grows as N^2 C, whatever the size of the groups.
+    decide. Time grows as N^2 C, regardless of the size of the groups.
 
     Args:
         class_counts: `[N, C]`, samples of each client by class, augmented copies included.
@@ -144,12 +144,12 @@ def _grouping_order(rows: np.ndarray, size: int, counts: np.ndarray | None) -> n
     order = np.empty(len(rows), np.int64)
     summed = rows if counts is None else counts
     total = np.zeros(rows.shape[1])
-    for place in range(len(rows)):
-        if place % size == 0:
+    for position in range(len(rows)):
+        if position % size == 0:
             total = np.zeros(rows.shape[1])
         halved = counts is not None and total.any()
-        order[place] = left.take(total / total.sum() if halved else total)
-        total = total + summed[order[place]]
+        order[position] = left.take(total / total.sum() if halved else total)
+        total = total + summed[order[position]]
     return order
 
 
@@ -157,10 +157,10 @@ class _Ungrouped:
     """The rows that are in no group yet, each distinct row once, as 32-bit columns, the fastest layout to scan."""
 
     def __init__(self, rows: np.ndarray, size: int) -> None:
-        alike: dict[bytes, list[int]] = {}
+        numbers_of_row: dict[bytes, list[int]] = {}
         for number, row in enumerate(rows):
-            alike.setdefault(row.tobytes(), []).append(number)
-        self.waiting = [iter(numbers) for numbers in alike.values()]
+            numbers_of_row.setdefault(row.tobytes(), []).append(number)
+        self.waiting = [iter(numbers) for numbers in numbers_of_row.values()]
         self.first = np.array([next(numbers) for numbers in self.waiting], np.int64)
         self.kinds = rows[self.first]
         self.classes = rows.shape[1]
@@ -175,14 +175,14 @@ class _Ungrouped:
         rough = self._rough_scores(total)
         near = np.flatnonzero(rough <= rough.min() + self.slack)
         best = near[smallest(_divergences(total + self.kinds[self.listed[near]]))]
-        place = best[np.argmin(self.first[self.listed[best]])]
-        kind = self.listed[place]
+        position = best[np.argmin(self.first[self.listed[best]])]
+        kind = self.listed[position]
         chosen = int(self.first[kind])
         following = next(self.waiting[kind], None)
         if following is not None:
             self.first[kind] = following
             return chosen
-        self.present[place] = False
+        self.present[position] = False
         self.count -= 1
         if self.count < _REWRITE_BELOW * len(self.listed):
             self._write(self.listed[self.present])

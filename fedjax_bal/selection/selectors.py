@@ -34,7 +34,7 @@ class Selector(NamedTuple):
         needs: the slots of the probes that `update` learns from.
         compositions: `compositions(state) -> Float[N, C]`, its estimate of each client's class shares, zeros where
             unknown; None for a selector that estimates none.
-        even: whether each cohort is a uniform draw of the available clients, whatever came before.
+        even: whether each cohort is a uniform draw of the available clients, independent of earlier rounds.
         drawn_by_size: whether clients are drawn in proportion to their numbers of samples. The updates of a cohort then
             begin with the same weight, in place of these numbers, which would count twice.
     """
@@ -260,7 +260,7 @@ def delivered_probe(plan: Plan, probes: Any, slot: str, *shape: int) -> tuple[np
 def make_plan(clients: np.ndarray, arriving: np.ndarray) -> Plan:
     """Orders chains by their smallest client and marks the clients that deliver.
 
-    Sums over chains then have the same bits, in whatever order the selector listed them.
+    Sums over chains then have the same bits, regardless of the order in which the selector listed them.
 
     Args:
         clients: `Int32[G, L]`, N marking empty places.

@@ -93,7 +93,7 @@ class Alias(NamedTuple):
 
     Attributes:
         scheme: the scheme's own name.
-        parameters: the implied parameters; others may be given beside them.
+        parameters: the implied parameters; others may be given too.
     """
 
     scheme: str
@@ -223,7 +223,7 @@ def thinned(
 ) -> np.ndarray:
     """The rows of a global long tail, which `draw` partitions, in ascending order; all for a factor of 1.
 
-    The arguments are those of `draw`. A generator of its own draws them, so that the scheme draws the same random
+    The arguments are those of `draw`. They are drawn by a separate generator, so that the scheme draws the same random
     numbers with and without the long tail.
 
     Example:

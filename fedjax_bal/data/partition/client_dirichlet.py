@@ -1,4 +1,4 @@
-"""Partitions where each client has a class law of its own, drawn from a Dirichlet law; sizes are given."""
+"""Partitions where each client has its own class law, drawn from a Dirichlet law; sizes are given."""
 
 from collections.abc import Mapping, Sequence
 from typing import Literal
@@ -28,7 +28,7 @@ def client_dirichlet(
     values: Sequence[float] | None = None,
     quantiles: Mapping[float, float] | None = None,
 ) -> list[np.ndarray]:
-    r"""Lets clients draw their rows one by one, each by a Dirichlet class law of its own.
+    r"""Lets clients draw their rows one by one, each by its own Dirichlet class law.
 
     The law is q ~ Dirichlet(alpha C p), where p is uniform, so that q ~ Dirichlet(alpha, ..., alpha), or the law of
     all rows. One row at a time goes to a client chosen uniformly among those that are not full yet. Its class is drawn

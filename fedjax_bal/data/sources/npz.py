@@ -152,7 +152,7 @@ def _class_names(names: np.ndarray | None, largest: int) -> tuple[str, ...]:
         )
     codes = np.ascontiguousarray(names).view(f"{names.dtype.byteorder}u4")
     if codes.max() > sys.maxunicode or ((codes >= 0xD800) & (codes < 0xE000)).any():
-        raise ValueError("class_names holds what is no text")
+        raise ValueError("class_names holds code points that are no text")
     return tuple(names.tolist())
 
 

@@ -88,5 +88,7 @@ def test_missing_files(folder10, tmp_path):
 def test_pickles_are_never_opened(tmp_path):
     for file in ("data_batch_1", "test_batch"):
         (tmp_path / file).write_bytes(b"cos\nsystem\n(S'exit 1'\ntR.")
-    with pytest.raises(DataError, match=r"a pickle can run any code, so it is never opened. Get cifar-10-binary\.tar\.gz"):
+    with pytest.raises(
+        DataError, match=r"a pickle can run any code, so it is never opened. Get cifar-10-binary\.tar\.gz"
+    ):
         load("cifar10", tmp_path)

@@ -105,7 +105,7 @@ FITTING = {
     "objects": ({"train_images": np.array([[1], None], object)}, "train_images: .*never opened"),
     "no text": (
         {"class_names": np.array([2**32 - 1, 1, 2, 3], "<u4").view("<U1")},
-        "class_names holds what is no text",
+        "class_names holds code points that are no text",
     ),
     "fields": ({"train_labels": np.zeros(6, [("a", int)])}, "train_labels is 6 of"),
 }
