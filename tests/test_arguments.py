@@ -7,7 +7,6 @@ import pytest
 import toys
 
 from fedjax_bal import Participation, check_part, check_recipe, citation, data, recipes, simulate
-from fedjax_bal.data import partition
 
 LABELS = np.arange(12) % 3
 ROWS = np.zeros((12, 2, 2, 1), np.uint8)
@@ -40,15 +39,6 @@ def trained(**changes):
 def test_values_of_a_wrong_kind(call, message):
     with pytest.raises(ValueError, match=message):
         call()
-
-
-@pytest.mark.parametrize("scheme", partition.SCHEMES)
-def test_every_scheme_needs_a_generator(scheme):
-    others = {"classes_per_client": 1, "alpha": 0.5, "owners": LABELS, "file": "none", "imbalance_factor": 2}
-    function = partition.SCHEMES[scheme]
-    wanted = function.__code__.co_varnames[: function.__code__.co_argcount]
-    with pytest.raises(ValueError, match="rng: received None, must be a generator of NumPy"):
-        function(None, LABELS, 2, **{name: value for name, value in others.items() if name in wanted})
 
 
 @pytest.mark.slow

@@ -5,19 +5,18 @@ from fedjax_bal.data.adapters import from_arrays, from_huggingface, from_tf_data
 from fedjax_bal.data.augmentation import augment, copy_options, extra_bytes
 from fedjax_bal.data.batches import gather, join, normalised, over_rows, repeat, without_lone_rows
 from fedjax_bal.data.description import Description, describe
-from fedjax_bal.data.errors import DataError, reading
 from fedjax_bal.data.federation import federate
 from fedjax_bal.data.held_out import carve, carve_share, hold_out, rows_by_share
 from fedjax_bal.data.inputs import are_tokens, check_images, check_one_type, checked_examples
-from fedjax_bal.data.inventory import inventory_digest, prepared_status
-from fedjax_bal.data.loading import folder_of, load
+from fedjax_bal.data.inventory import folder_of, inventory_digest, prepared_status
+from fedjax_bal.data.loading import OWN, load, normalisation
 from fedjax_bal.data.memory import available_bytes
-from fedjax_bal.data.normalisation import OWN, normalisation
 from fedjax_bal.data.partition import ALIASES, FROM_DATASET, SCHEMES, resolve, takes_owners
-from fedjax_bal.data.readers import DATASETS, find_reader
-from fedjax_bal.data.readers.npz import read_arrays
-from fedjax_bal.data.readers.reader import Reader
-from fedjax_bal.data.row_numbers import MAX_ROWS
+from fedjax_bal.data.partition.dealing import MAX_ROWS
+from fedjax_bal.data.reading import DataError, reading
+from fedjax_bal.data.sources import DATASETS, find_reader
+from fedjax_bal.data.sources.npz import read_arrays
+from fedjax_bal.data.sources.reader import Reader
 
 __all__ = [
     "ALIASES",

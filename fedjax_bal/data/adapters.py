@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_bal.data.errors import DataError
-from fedjax_bal.data.readers.npz import as_dataset
+from fedjax_bal.data.reading import DataError
+from fedjax_bal.data.sources.npz import as_dataset
 from fedjax_bal.types import Dataset
 from fedjax_bal.validate import check_unmasked
 
@@ -31,7 +31,7 @@ def from_arrays(
 
     Returns:
         The data set. `federate` normalises it with the mean and standard deviation of each channel or feature of its
-        training inputs, unless it is told otherwise; token ids stay as they are.
+        training inputs, unless told otherwise; token ids stay as they are.
 
     Raises:
         DataError: arrays that don't fit each other, or can't be inputs or labels.
@@ -52,7 +52,7 @@ def from_arrays(
     given = dict(zip(("train_images", "train_labels", "test_images", "test_labels"), (*train, *test), strict=True))
     given |= {"class_names": class_names, "train_clients": train_clients}
     return as_dataset(
-        "from_arrays", _numbered({name: _array(name, own) for name, own in given.items() if own is not None})
+        "from_arrays", _numbered({name: _array(name, value) for name, value in given.items() if value is not None})
     )
 
 
@@ -155,24 +155,24 @@ def _array(name: str, values: Any) -> np.ndarray:
     except ValueError as error:
         raise DataError(f"from_arrays: {name} is no array ({error}); expected lists of one length.") from error
     # As pandas, among others, keeps texts.
-    return array.astype(str) if array.dtype == object and all(isinstance(own, str) for own in array.flat) else array
+    return array.astype(str) if array.dtype == object and all(isinstance(item, str) for item in array.flat) else array
 
 
 def _numbered(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Arrays with the numbers of the classes as labels, where these are texts."""
     labels = {name: arrays[name] for name in ("train_labels", "test_labels")}
-    if not all(own.dtype.kind == "U" and own.ndim == 1 for own in labels.values()):
+    if not all(half.dtype.kind == "U" and half.ndim == 1 for half in labels.values()):
         return arrays
     names = arrays.get("class_names", np.unique(np.concatenate(list(labels.values()))))
     if names.dtype.kind != "U" or names.ndim != 1 or not len(names):
         return arrays  # which is refused with the others
     order = np.argsort(names, kind="stable")
-    for name, own in labels.items():
-        found = order[np.searchsorted(names, own, sorter=order).clip(max=len(names) - 1)]
-        if (names[found] != own).any():
-            unknown = own[names[found] != own][0]
+    for name, texts in labels.items():
+        numbers = order[np.searchsorted(names, texts, sorter=order).clip(max=len(names) - 1)]
+        if (names[numbers] != texts).any():
+            unknown = texts[names[numbers] != texts][0]
             raise DataError(f"from_arrays: {name} holds {str(unknown)!r}, which is none of class_names; add it there.")
-        labels[name] = found
+        labels[name] = numbers
     return arrays | labels | {"class_names": names}
 
 
@@ -188,7 +188,7 @@ def _pair(columns: Mapping[str, Any], inputs: str, labels: str) -> tuple[Any, An
 
 def _examples(dataset: Any) -> Iterable[Any]:
     # Without `__iter__`, Python would read positions until an IndexError, which not every data set raises.
-    return dataset if hasattr(dataset, "__iter__") else (dataset[place] for place in range(len(dataset)))
+    return dataset if hasattr(dataset, "__iter__") else (dataset[position] for position in range(len(dataset)))
 
 
 def _channels_last(example: Any) -> Any:
@@ -204,16 +204,18 @@ def _channels_last(example: Any) -> Any:
 
 def _stacked(examples: Iterable[Any]) -> tuple[np.ndarray, np.ndarray]:
     """Stacks pairs of input and label, or joins batches of them."""
-    inputs, labels = [], []
+    inputs = []
+    labels = []
     for example in examples:
         if not isinstance(example, tuple | list) or len(example) != 2:
             raise ValueError(f"data set: received an example of type {type(example).__name__}, must be (input, label)")
         inputs.append(np.asarray(example[0]))
         labels.append(np.asarray(example[1]))
-        if (inputs[-1].shape[labels[-1].ndim :], labels[-1].ndim) != (
-            inputs[0].shape[labels[0].ndim :],
-            labels[0].ndim,
-        ):
+        shapes = {
+            (array.shape[label.ndim :], label.ndim)
+            for array, label in ((inputs[0], labels[0]), (inputs[-1], labels[-1]))
+        }
+        if len(shapes) > 1:
             raise ValueError(
                 f"data set: received inputs of shapes {inputs[0].shape} and {inputs[-1].shape}, must be of one shape: "
                 "resize or pad them"

@@ -10,7 +10,7 @@ from fedjax_bal.balance import random_matrices
 from fedjax_bal.data.batches import copied
 from fedjax_bal.data.inputs import check_images
 from fedjax_bal.data.memory import available_bytes
-from fedjax_bal.data.row_numbers import MAX_ROWS
+from fedjax_bal.data.partition.dealing import MAX_ROWS
 from fedjax_bal.jax_setup import package_settings, start_jax
 from fedjax_bal.types import Federation, Warp
 from fedjax_bal.validate import finite_number, switch, whole_number
@@ -38,7 +38,7 @@ def augment(
     zoom: float = 0.2,
     store: bool = True,
 ) -> Federation:
-    """Gives each client copies of its own samples, each under a random affine map of its own.
+    """Gives each client copies of its samples, each under its own random affine map.
 
     The map of a copy follows from the seed, the sample's row number and the number of the copy, so that it is the same
     in every epoch and for every client. It comes from a table of 16,384 maps drawn from the ranges, their entries
@@ -124,22 +124,26 @@ def _copies(federation: Federation, by_class: np.ndarray | None, by_row: np.ndar
 
 def _check_room(federation: Federation, copies: np.ndarray, store: bool) -> None:
     """Raises `ValueError` for more copies than can be numbered or fit in memory, before any is made."""
-    count, rows = int(copies.sum()), len(copies) + int(copies.sum())
+    count = int(copies.sum())
+    rows = len(copies) + count
     fewer = "ask for fewer copies (a smaller alpha, or max_copies)"
     if rows > MAX_ROWS:
         raise ValueError(f"copies: received {count:,} of them, which makes {rows:,} rows; at most {MAX_ROWS}: {fewer}")
-    subject, taken, alone = "rows", count * _ROW_BYTES, rows * (_ROW_BYTES + _WORK_BYTES)
-    needed = alone
+    subject = "rows"
+    taken = count * _ROW_BYTES
+    without_pixels = rows * (_ROW_BYTES + _WORK_BYTES)
+    needed = without_pixels
     if store:
         images = len(federation.labels)
         image = int(np.prod(federation.images.shape[1:])) * federation.images.dtype.itemsize
         most = np.zeros(images, np.int64)  # copies of each image, which clients that share it have in common
         np.maximum.at(most, federation.rows, copies)
-        subject, taken = "pixels", int(most.sum()) * image
+        subject = "pixels"
+        taken = int(most.sum()) * image
         needed += images * image + taken
     free = available_bytes()
     if count and free is not None and needed > free:
-        remedy = f"{fewer}, or set store=False, which keeps no pixels of copies" if alone <= free else fewer
+        remedy = f"{fewer}, or set store=False, which keeps no pixels of copies" if without_pixels <= free else fewer
         raise ValueError(
             f"copies: received {count:,} of them, whose {subject} take {taken / 1e9:.3g} GB; with all else that making "
             f"them takes it is {needed / 1e9:.3g} GB, but {free / 1e9:.3g} GB are free: {remedy}"
@@ -158,8 +162,8 @@ def _with_copies(federation: Federation, copies: np.ndarray) -> Federation:
     numbers = np.arange(times.sum()) - np.repeat(starts, times)
     owner = np.repeat(np.arange(federation.num_clients), np.diff(federation.offsets))
     classes = federation.num_classes
-    place = owner * classes + np.asarray(federation.labels)[federation.rows]
-    counts = np.bincount(place, weights=times, minlength=federation.num_clients * classes)
+    cell = owner * classes + np.asarray(federation.labels)[federation.rows]
+    counts = np.bincount(cell, weights=times, minlength=federation.num_clients * classes)
     return federation._replace(
         rows=np.repeat(federation.rows, times),
         offsets=np.append(0, np.cumsum(times))[federation.offsets].astype(np.int32),
@@ -171,10 +175,12 @@ def _with_copies(federation: Federation, copies: np.ndarray) -> Federation:
 def _stored(federation: Federation) -> Federation:
     """Adds the pixels of a federation's copies to its images."""
     copies = federation.copy > 0
-    pairs, own = np.unique(np.stack([federation.rows[copies], federation.copy[copies]], 1), axis=0, return_inverse=True)
+    pairs, number = np.unique(
+        np.stack([federation.rows[copies], federation.copy[copies]], 1), axis=0, return_inverse=True
+    )
     labels = np.asarray(federation.labels)
     rows = federation.rows.copy()
-    rows[copies] = len(labels) + own.reshape(-1)
+    rows[copies] = len(labels) + number.reshape(-1)
     return federation._replace(
         images=_with_pixels(federation, pairs),
         labels=np.concatenate([labels, labels[pairs[:, 0]]]),
@@ -192,7 +198,7 @@ def _with_pixels(federation: Federation, pairs: np.ndarray) -> np.ndarray:
     for begin in range(0, len(pairs), _BLOCK):
         block = pairs[begin : begin + _BLOCK]
         padded = np.pad(block, ((0, _BLOCK - len(block)), (0, 0)), mode="edge")
-        place = len(images) + begin
+        start = len(images) + begin
         made = make(federation.warp, images[padded[:, 0]], *padded.T)
-        larger[place : place + len(block)] = np.asarray(made)[: len(block)]
+        larger[start : start + len(block)] = np.asarray(made)[: len(block)]
     return larger

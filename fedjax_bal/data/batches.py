@@ -61,8 +61,8 @@ def copied(table: Warp, images: jax.Array, rows: jax.Array, copies: jax.Array) -
     key = jax.random.key(table.seed)
 
     def chosen(row: jax.Array, copy: jax.Array) -> jax.Array:
-        own = jax.random.fold_in(jax.random.fold_in(key, row), copy)
-        return table.maps[jax.random.bits(own, (), jnp.uint32) % len(table.maps)]
+        own_key = jax.random.fold_in(jax.random.fold_in(key, row), copy)
+        return table.maps[jax.random.bits(own_key, (), jnp.uint32) % len(table.maps)]
 
     moved = warp(images, jax.vmap(chosen)(rows, copies))
     return jnp.where(copies.reshape(-1, 1, 1, 1) > 0, moved, images)
@@ -137,12 +137,12 @@ def over_rows(function: Callable[[PyTree, Batch], PyTree], init: PyTree, ctx: Co
     first = ctx.federation.offsets.at[ctx.client].get(mode="clip")
     lanes = jnp.arange(ctx.batch_size)
 
-    def one(index: jax.Array, carry: PyTree) -> PyTree:
-        place = index * ctx.batch_size + lanes
-        return function(carry, gather(ctx.federation, first + place, place < ctx.size))
+    def fold(index: jax.Array, carry: PyTree) -> PyTree:
+        position = index * ctx.batch_size + lanes
+        return function(carry, gather(ctx.federation, first + position, position < ctx.size))
 
     most = None if ctx.max_size is None else -(-ctx.max_size // ctx.batch_size)
-    return repeat(one, -(-ctx.size // ctx.batch_size), init, most)
+    return repeat(fold, -(-ctx.size // ctx.batch_size), init, most)
 
 
 def without_lone_rows(federation: Federation, batch_size: int, seed: int = 0) -> Federation:
@@ -182,13 +182,13 @@ def without_lone_rows(federation: Federation, batch_size: int, seed: int = 0) ->
     lone = sizes % batch_size == 1
     if not lone.any():
         return federation
-    places = rng.integers(offsets[:-1][lone], offsets[1:][lone])
-    labels = np.asarray(federation.labels)[np.asarray(federation.rows)[places]]
+    positions = rng.integers(offsets[:-1][lone], offsets[1:][lone])
+    labels = np.asarray(federation.labels)[np.asarray(federation.rows)[positions]]
     counts = np.array(federation.class_counts)
     counts[np.flatnonzero(lone), labels] -= 1
     return federation._replace(
-        rows=np.delete(federation.rows, places),
-        copy=np.delete(federation.copy, places),
+        rows=np.delete(federation.rows, positions),
+        copy=np.delete(federation.copy, positions),
         offsets=np.concatenate([[0], np.cumsum(sizes - lone)]).astype(offsets.dtype),
         class_counts=counts,
     )

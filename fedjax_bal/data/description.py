@@ -55,15 +55,16 @@ def describe(labels: np.ndarray, parts: Sequence[np.ndarray], num_classes: int) 
     rows = np.concatenate([*parts, np.empty(0, np.int64)])
     cells = np.repeat(np.arange(len(parts)), sizes) * num_classes + labels[rows]
     counts = np.bincount(cells, minlength=len(parts) * num_classes).reshape(len(parts), num_classes)
-    whole, different = counts.sum(axis=0), len(np.unique(rows))
+    whole = counts.sum(axis=0)
+    distinct = len(np.unique(rows))
     return Description(
         counts,
         _above_0(kl_to_uniform(whole)).item(),
         _above_0(kl_to_uniform(counts[counts.sum(axis=1) > 0])),
         _above_0(multiclass_imbalance_degree(whole)).item(),
         float(weighted_cosine_similarity(counts)),
-        len(labels) - different,
-        len(rows) - different,
+        len(labels) - distinct,
+        len(rows) - distinct,
     )
 
 

@@ -6,9 +6,8 @@ from typing import Any, overload
 
 import numpy as np
 
-from fedjax_bal.data.inputs import are_tokens, checked_examples, num_channels
-from fedjax_bal.data.normalisation import own_constants
-from fedjax_bal.data.row_numbers import MAX_ROWS
+from fedjax_bal.data.inputs import are_tokens, checked_examples, num_channels, own_constants
+from fedjax_bal.data.partition.dealing import MAX_ROWS
 from fedjax_bal.types import ClientTests, Dataset, Federation
 from fedjax_bal.validate import per_channel, whole_number
 
@@ -104,18 +103,70 @@ def federate(
         (array([0.3081], dtype=float32), array([1.], dtype=float32))
     """
     if isinstance(images, Dataset):
-        rows_per_client = _rows_of_dataset(labels, rows_per_client, num_classes)
-        mean, std = _constants(images, mean, std)
-        images, labels, num_classes = images.train_images, images.train_labels, len(images.class_names)
+        dataset = images
+        if num_classes is not None or (labels is None) == (rows_per_client is None):
+            raise ValueError(
+                f"{_FORMS}: received a data set, whose labels and classes are known; leave them out, and pass "
+                "rows_per_client once."
+            )
+        rows_per_client = labels if rows_per_client is None else rows_per_client
+        images = dataset.train_images
+        labels = dataset.train_labels
+        num_classes = len(dataset.class_names)
+        mean = dataset.mean if mean is None else mean
+        std = dataset.std if std is None else std
+        if mean is None or std is None:
+            constants = own_constants(np.asarray(images))
+            mean = constants[0] if mean is None else mean
+            std = constants[1] if std is None else std
     elif rows_per_client is None or num_classes is None:
         raise ValueError(f"{_FORMS}: received no {'rows_per_client' if rows_per_client is None else 'num_classes'}.")
     num_classes = whole_number("num_classes", num_classes)
     images, labels = checked_examples(images, labels, most=num_classes - 1)
-    constants = _checked_constants(images, 0.0 if mean is None else mean, 1.0 if std is None else std)
+    means = per_channel("mean", 0.0 if mean is None else mean, num_channels(images))
+    stds = per_channel("std", 1.0 if std is None else std, num_channels(images), positive=True)
+    if are_tokens(images) and (means, stds) != (0, 1):
+        raise ValueError(
+            f"mean={means.tolist()}, std={stds.tolist()}: integers are token ids, which aren't normalised; leave the "
+            "constants out, or pass inputs that are numbers as floats: images.astype(np.float32)."
+        )
+
     rows_per_client = _by_client("rows_per_client", rows_per_client)
-    offsets = _offsets(rows_per_client)
-    rows, counts = _sorted_by_class(rows_per_client, offsets, labels, num_classes)
-    held = _checked_auxiliary(auxiliary, rows, len(labels))
+    clients = range(len(rows_per_client))
+    offsets = _offsets("rows_per_client", clients, rows_per_client)
+    rows = np.empty(offsets[-1], np.int32)
+    counts = np.empty((len(clients), num_classes), np.int32)
+    first = 0
+    while first < len(clients):  # in blocks, since sorting takes several times the memory of its result
+        last = max(first + 1, int(np.searchsorted(offsets, offsets[first] + _BLOCK, side="right")) - 1)
+        block = rows_per_client[first:last]
+        listed, owner = _checked_rows("rows_per_client", clients[first:last], block, len(labels))
+        keys = owner * num_classes + labels[listed]
+        counts[first:last] = np.bincount(keys, minlength=(last - first) * num_classes).reshape(-1, num_classes)
+        rows[offsets[first] : offsets[last]] = listed[np.argsort(keys, kind="stable")]
+        first = last
+
+    if not isinstance(auxiliary, Mapping):
+        raise ValueError(f"auxiliary is {auxiliary!r:.60}; expected a mapping of names to arrays of row numbers.")
+    taken = np.zeros(len(labels), bool)
+    taken[rows] = True
+    sets = {}
+    for name, listed in auxiliary.items():
+        listed, _ = _checked_rows("auxiliary", [name], [listed], len(labels), taken)
+        sets[str(name)] = listed.astype(np.int32)
+    client_tests = None
+    if tests is not None:
+        for listed in sets.values():
+            taken[listed] = True
+        tests = _by_client("tests", tests)
+        if len(tests) != len(clients):
+            raise ValueError(
+                f"tests lists rows of {len(tests)} clients; expected {len(clients)}, as many as rows_per_client."
+            )
+        listed, _ = _checked_rows("tests", clients, tests, len(labels), taken)
+        if not len(listed):
+            raise ValueError("tests has no row for any client (a client needs two rows to hold out one); leave it out.")
+        client_tests = ClientTests(listed.astype(np.int32), _offsets("tests", clients, tests))
     return Federation(
         images=images,
         labels=labels,
@@ -123,44 +174,11 @@ def federate(
         offsets=offsets,
         class_counts=counts,
         copy=np.zeros(len(rows), np.int32),
-        auxiliary=held,
-        mean=constants[0],
-        std=constants[1],
-        tests=None
-        if tests is None
-        else _checked_tests(_by_client("tests", tests), len(offsets) - 1, [rows, *held.values()], len(labels)),
+        auxiliary=sets,
+        mean=means,
+        std=stds,
+        tests=client_tests,
     )
-
-
-def _rows_of_dataset(second: Any, third: Any, num_classes: Any) -> Sequence[np.ndarray]:
-    """Returns the rows from a call with a data set: the second argument, unless they are given by name."""
-    if num_classes is not None or (second is None) == (third is None):
-        raise ValueError(
-            f"{_FORMS}: received a data set, whose labels and classes are known; leave them out, and pass "
-            "rows_per_client once."
-        )
-    return second if third is None else third
-
-
-def _constants(dataset: Dataset, mean: Any, std: Any) -> tuple[Any, Any]:
-    """Returns the constants asked for, or else the data set's, or else those of its training images."""
-    mean, std = (dataset.mean if mean is None else mean), (dataset.std if std is None else std)
-    if mean is None or std is None:
-        own = own_constants(np.asarray(dataset.train_images))
-        mean, std = (own[0] if mean is None else mean), (own[1] if std is None else std)
-    return mean, std
-
-
-def _checked_constants(images: np.ndarray, mean: Any, std: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Returns mean and standard deviation, `Float32[K]` each, after checking them."""
-    channels = num_channels(images)
-    checked = per_channel("mean", mean, channels), per_channel("std", std, channels, positive=True)
-    if are_tokens(images) and checked != (0, 1):
-        raise ValueError(
-            f"mean={mean!r}, std={std!r}: integers are token ids, which aren't normalised; leave the constants out, or "
-            "pass inputs that are numbers as floats: images.astype(np.float32)."
-        )
-    return checked
 
 
 def _by_client(name: str, rows: Any) -> Sequence[np.ndarray]:
@@ -179,109 +197,54 @@ def _by_client(name: str, rows: Any) -> Sequence[np.ndarray]:
     return rows if isinstance(rows, Sequence) else list(rows)
 
 
-def _offsets(rows_per_client: Sequence[np.ndarray], name: str = "rows_per_client") -> np.ndarray:
-    """Returns the beginning of each client's rows, and the end of the last one's, `Int32[N + 1]`."""
-    if len(rows_per_client) == 0:
+def _offsets(name: str, keys: Sequence[Any], lists: Sequence[np.ndarray]) -> np.ndarray:
+    """Returns the beginning of each list's rows, and the end of the last one's, `Int32[N + 1]`."""
+    if len(lists) == 0:
         raise ValueError(f"{name} is empty; a federation has at least one client.")
-    for client, rows in enumerate(rows_per_client):
+    for key, rows in zip(keys, lists, strict=True):
         array = np.asarray(rows)
         if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
             raise ValueError(
-                f"{name}[{client}] has shape {array.shape} and type {array.dtype}; expected a one-dimensional "
+                f"{name}[{key!r}] has shape {array.shape} and type {array.dtype}; expected a one-dimensional "
                 "array of row numbers (turn a mask into numbers with np.flatnonzero)."
             )
-    ends = np.cumsum(np.fromiter(map(len, rows_per_client), np.int64, len(rows_per_client)))
+    ends = np.cumsum(np.fromiter(map(len, lists), np.int64, len(lists)))
     if ends[-1] > MAX_ROWS:
         raise ValueError(f"{name} lists {ends[-1]} rows in all; at most {MAX_ROWS} are supported.")
     return np.append(0, ends).astype(np.int32)
 
 
-def _sorted_by_class(
-    rows_per_client: Sequence[np.ndarray], offsets: np.ndarray, labels: np.ndarray, num_classes: int
+def _checked_rows(
+    name: str,
+    keys: Sequence[Any],
+    lists: Sequence[np.ndarray],
+    num_examples: int,
+    taken: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns all clients' rows in turn, each client's sorted by class, and their class counts, `Int32[N, C]`."""
-    clients = len(rows_per_client)
-    rows, counts = np.empty(offsets[-1], np.int32), np.empty((clients, num_classes), np.int32)
-    first = 0
-    while first < clients:  # in blocks, since sorting takes several times the memory of its result
-        last = max(first + 1, int(np.searchsorted(offsets, offsets[first] + _BLOCK, side="right")) - 1)
-        sizes = np.diff(offsets[first : last + 1])
-        block = [np.asarray(listed) for listed in rows_per_client[first:last] if len(listed)]
-        listed = np.concatenate(block).astype(np.int64, copy=False) if block else np.zeros(0, np.int64)
-        owner = np.repeat(np.arange(last - first), sizes)
-        _check_rows(listed, owner, first, len(labels))
-        keys = owner * num_classes + labels[listed]
-        counts[first:last] = np.bincount(keys, minlength=(last - first) * num_classes).reshape(-1, num_classes)
-        rows[offsets[first] : offsets[last]] = listed[np.argsort(keys, kind="stable")]
-        first = last
-    return rows, counts
+    """Returns the rows of some lists in turn, and the position of each row's list, both `Int64[R]`.
 
-
-def _check_rows(
-    rows: np.ndarray, owner: np.ndarray, first: int, num_examples: int, name: str = "rows_per_client"
-) -> None:
-    """Raises `ValueError` for a row out of range, or listed twice by a client; `first` is the first client's number."""
+    Raises `ValueError` for a row that is out of range, listed twice by a list, or `taken`, `Bool[D]`.
+    """
+    sizes = np.diff(_offsets(name, keys, lists))
+    rows = np.concatenate([np.asarray(listed, np.int64) for listed in lists])
+    owner = np.repeat(np.arange(len(lists)), sizes)
     outside = (rows < 0) | (rows >= num_examples)
     if outside.any():
         at = int(np.argmax(outside))
-        raise ValueError(f"{name}[{first + owner[at]}] lists row {rows[at]}; expected 0..{num_examples - 1}.")
-    if not rows.size or np.bincount(rows).max() == 1:
-        return
-    pairs = np.sort(owner * num_examples + rows)
-    repeated = pairs[1:] == pairs[:-1]
-    if repeated.any():
-        client, row = divmod(int(pairs[np.argmax(repeated)]), num_examples)
+        raise ValueError(f"{name}[{keys[owner[at]]!r}] lists row {rows[at]}; expected 0..{num_examples - 1}.")
+    if rows.size and np.bincount(rows).max() > 1:
+        pairs = np.sort(owner * num_examples + rows)
+        repeated = pairs[1:] == pairs[:-1]
+        if repeated.any():
+            at, row = divmod(int(pairs[np.argmax(repeated)]), num_examples)
+            raise ValueError(
+                f"{name}[{keys[at]!r}] lists row {row} more than once; it can hold a row only once (np.unique removes "
+                "repeats)."
+            )
+    if taken is not None and taken[rows].any():
+        at = int(np.argmax(taken[rows]))
         raise ValueError(
-            f"{name}[{first + client}] lists row {row} more than once; a client can hold a row only once "
-            "(np.unique removes repeats)."
+            f"{name}[{keys[owner[at]]!r}] lists row {rows[at]}, which a client or an auxiliary set has too; take such "
+            "rows out before partitioning (carve), or out of the clients' rows (hold_out)."
         )
-
-
-def _checked_auxiliary(auxiliary: Mapping, rows: np.ndarray, num_examples: int) -> dict[str, np.ndarray]:
-    """Returns the auxiliary sets as `Int32` arrays, after checking that no client owns their rows."""
-    if not isinstance(auxiliary, Mapping):
-        raise ValueError(f"auxiliary is {auxiliary!r:.60}; expected a mapping of names to arrays of row numbers.")
-    owned = np.zeros(num_examples, bool)
-    owned[rows] = True
-    checked = {}
-    for name, listed in auxiliary.items():
-        array = np.asarray(listed)
-        if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-            raise ValueError(
-                f"auxiliary[{name!r}] has shape {array.shape} and type {array.dtype}; expected row numbers."
-            )
-        array = array.astype(np.int64)
-        if array.size and (array.min() < 0 or array.max() >= num_examples):
-            raise ValueError(
-                f"auxiliary[{name!r}] lists rows in {array.min()}..{array.max()}; expected 0..{num_examples - 1}."
-            )
-        if owned[array].any():
-            raise ValueError(
-                f"auxiliary[{name!r}] lists row {array[np.argmax(owned[array])]}, which a client owns; carve auxiliary "
-                "rows out before partitioning (carve)."
-            )
-        if np.unique(array).size != array.size:
-            raise ValueError(f"auxiliary[{name!r}] lists a row more than once; np.unique removes repeats.")
-        checked[str(name)] = array.astype(np.int32)
-    return checked
-
-
-def _checked_tests(
-    tests: Sequence[np.ndarray], clients: int, used: Sequence[np.ndarray], num_examples: int
-) -> ClientTests:
-    """Returns the clients' test rows in turn, after checking that they are used for nothing else."""
-    if len(tests) != clients:
-        raise ValueError(f"tests lists rows of {len(tests)} clients; expected {clients}, as many as rows_per_client.")
-    offsets = _offsets(tests, "tests")
-    listed = np.concatenate([np.asarray(own, np.int64) for own in tests])
-    if not len(listed):
-        raise ValueError("tests has no row for any client (a client needs two rows to hold out one); leave it out.")
-    _check_rows(listed, np.repeat(np.arange(clients), np.diff(offsets)), 0, num_examples, "tests")
-    taken = np.zeros(num_examples, bool)
-    taken[np.concatenate(used)] = True
-    if taken[listed].any():
-        raise ValueError(
-            f"tests lists row {listed[np.argmax(taken[listed])]}, which a client or an auxiliary set has too; take "
-            "test rows out of the clients' first (hold_out)."
-        )
-    return ClientTests(listed.astype(np.int32), offsets)
+    return rows, owner

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedjax_bal.data.row_numbers import cut, rows_by_label
-from fedjax_bal.validate import check_generator, checked_labels, whole_number
+from fedjax_bal.data.partition.dealing import cut, rows_by_class
+from fedjax_bal.validate import Count, Share, checked, checked_labels
 
 
-def carve(rng: np.random.Generator, labels: np.ndarray, per_class: int) -> tuple[np.ndarray, np.ndarray]:
+@checked
+def carve(rng: np.random.Generator, labels: np.ndarray, per_class: Count) -> tuple[np.ndarray, np.ndarray]:
     """Takes the same number of rows of each class present out of the data, before it is partitioned.
 
     The rows make an auxiliary set of the server. Partition `labels[rest]`; its row numbers then point into `rest`.
@@ -34,19 +35,18 @@ def carve(rng: np.random.Generator, labels: np.ndarray, per_class: int) -> tuple
         >>> federate(np.zeros((5, 2, 2, 1)), labels, clients, 2, {"server": auxiliary}).num_clients
         2
     """
-    check_generator(rng)
-    labels, per_class = checked_labels(labels), whole_number("per_class", per_class)
-    rows, starts, sizes = rows_by_label(labels)
+    groups, sizes = rows_by_class(labels)
     if sizes.min() < per_class:
         rarest = int(np.argmin(sizes))
         raise ValueError(
-            f"per_class={per_class}, but class {labels[rows[starts[rarest]]]} has only {sizes[rarest]} rows; take at "
+            f"per_class={per_class}, but class {labels[groups[rarest][0]]} has only {sizes[rarest]} rows; take at "
             "most as many."
         )
-    return _draw(rng, cut(rows, sizes), np.full(len(sizes), per_class))
+    return _draw(rng, groups, np.full(len(sizes), per_class))
 
 
-def carve_share(rng: np.random.Generator, labels: np.ndarray, fraction: float) -> tuple[np.ndarray, np.ndarray]:
+@checked
+def carve_share(rng: np.random.Generator, labels: np.ndarray, fraction: Share) -> tuple[np.ndarray, np.ndarray]:
     """Takes the same share of each class out of the data, before it is partitioned.
 
     Args:
@@ -66,17 +66,16 @@ def carve_share(rng: np.random.Generator, labels: np.ndarray, fraction: float) -
         >>> labels[taken], len(rest)
         (array([0, 0, 1]), 9)
     """
-    check_generator(rng)
-    labels = checked_labels(labels)
-    rows, _, sizes = rows_by_label(labels)
+    groups, sizes = rows_by_class(labels)
     counts = _share_of(sizes, fraction)
     if not counts.any():
         raise ValueError("labels has at most one row of each class; a share can be taken of two or more.")
-    return _draw(rng, cut(rows, sizes), counts)
+    return _draw(rng, groups, counts)
 
 
+@checked
 def hold_out(
-    rng: np.random.Generator, rows_per_client: Sequence[np.ndarray], fraction: float
+    rng: np.random.Generator, rows_per_client: Sequence[np.ndarray], fraction: Share
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Splits each client's rows into training and test rows.
 
@@ -97,25 +96,27 @@ def hold_out(
 
     Example:
         >>> training, tests = hold_out(np.random.default_rng(0), [np.arange(10), np.array([10])], 0.2)
-        >>> [len(own) for own in training], [len(own) for own in tests]
+        >>> list(map(len, training)), list(map(len, tests))
         ([8, 1], [2, 0])
     """
-    listed = [np.asarray(own) for own in rows_per_client]
-    sizes = np.array([len(own) for own in listed])
+    listed = [np.asarray(rows) for rows in rows_per_client]
+    sizes = np.array(list(map(len, listed)))
     counts = _share_of(sizes, fraction)
     flat = np.concatenate(listed).astype(np.int64) if sizes.sum() else np.zeros(0, np.int64)
-    rows, which = np.unique(flat, return_inverse=True)
+    distinct, which = np.unique(flat, return_inverse=True)
     # One draw for each row, and not for each of its owners, so that owners hold out mostly the same shared rows.
-    draws = rng.permutation(len(rows))[which]
-    out = np.zeros(len(rows), bool)
-    for own, draw, count in zip(cut(which, sizes), cut(draws, sizes), counts, strict=True):
-        out[own[np.argsort(draw)[:count]]] = True
-    split = list(zip(listed, cut(out[which], sizes), strict=True))
-    return [own[~mask] for own, mask in split], [own[mask] for own, mask in split]
+    draws = rng.permutation(len(distinct))[which]
+    out = np.zeros(len(distinct), bool)
+    for rows, draw, count in zip(cut(which, sizes), cut(draws, sizes), counts, strict=True):
+        out[rows[np.argsort(draw)[:count]]] = True
+    masks = cut(out[which], sizes)
+    training = [rows[~mask] for rows, mask in zip(listed, masks, strict=True)]
+    return training, [rows[mask] for rows, mask in zip(listed, masks, strict=True)]
 
 
+@checked
 def rows_by_share(
-    rng: np.random.Generator, class_counts: np.ndarray, test_labels: np.ndarray, per_client: int
+    rng: np.random.Generator, class_counts: np.ndarray, test_labels: np.ndarray, per_client: Count
 ) -> list[np.ndarray]:
     """Draws each client rows of a common test set, in the proportions of its own classes.
 
@@ -140,39 +141,32 @@ def rows_by_share(
         >>> [np.bincount(labels[own], minlength=2).tolist() for own in rows]
         [[3, 1], [0, 4]]
     """
-    check_generator(rng)
-    labels, per_client = checked_labels(test_labels), whole_number("per_client", per_client)
+    labels = checked_labels(test_labels)
     counts = np.asarray(class_counts, np.int64)
     pools = [np.flatnonzero(labels == label) for label in range(counts.shape[1])]
-    found = []
-    for own in counts:
-        wanted = np.minimum(_apportioned(rng, own, per_client), [len(pool) for pool in pools])
+    rows = []
+    for of_client in counts:
+        total = int(of_client.sum())
+        if not total:
+            rows.append(np.zeros(0, np.int64))
+            continue
+        wanted, rest = np.divmod(of_client * per_client, total)
+        by_rest = np.lexsort((rng.random(len(rest)), -rest))
+        wanted[by_rest[: per_client - int(wanted.sum())]] += 1
+        wanted = np.minimum(wanted, [len(pool) for pool in pools])
         drawn = [rng.choice(pool, count, replace=False) for pool, count in zip(pools, wanted, strict=True) if count]
-        found.append(np.concatenate(drawn) if drawn else np.zeros(0, np.int64))
-    return found
+        rows.append(np.concatenate(drawn) if drawn else np.zeros(0, np.int64))
+    return rows
 
 
 def _draw(rng: np.random.Generator, groups: Sequence[np.ndarray], counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Draws a number of rows from each group; returns them and the others, ascending."""
-    own = zip(groups, counts, strict=True)
-    taken = np.concatenate([rng.choice(rows, count, replace=False) for rows, count in own])
+    drawn = [rng.choice(rows, count, replace=False) for rows, count in zip(groups, counts, strict=True)]
+    taken = np.concatenate(drawn)
     return taken, np.delete(np.arange(sum(map(len, groups))), taken)
 
 
 def _share_of(sizes: np.ndarray, fraction: float) -> np.ndarray:
     """Returns the number of rows to take from each group: its share, at least one of two or more, and never all."""
-    if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not 0 < fraction < 1:
-        raise ValueError(f"fraction={fraction!r}; expected a number above 0 and below 1.")
-    wanted = np.rint(fraction * np.asarray(sizes)).astype(np.int64)
-    return np.clip(wanted, 1, np.maximum(sizes - 1, 1)) * (np.asarray(sizes) > 1)
-
-
-def _apportioned(rng: np.random.Generator, counts: np.ndarray, total: int) -> np.ndarray:
-    """Divides a number in the proportions of some counts, by largest remainders; zeros if all counts are 0."""
-    whole = int(counts.sum())
-    if not whole:
-        return np.zeros(len(counts), np.int64)
-    shares, rest = np.divmod(counts * total, whole)
-    by_rest = np.lexsort((rng.random(len(rest)), -rest))
-    shares[by_rest[: total - int(shares.sum())]] += 1
-    return shares
+    wanted = np.rint(fraction * sizes).astype(np.int64)
+    return np.clip(wanted, 1, np.maximum(sizes - 1, 1)) * (sizes > 1)

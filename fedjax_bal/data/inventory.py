@@ -1,19 +1,37 @@
-"""The data sets in a folder, and the preparation of one of them: the work of `fedjax-bal data`."""
+"""The data sets in a folder: their official files, and the prepared files that `fedjax-bal data prepare` writes.
+
+A prepared file holds a data set's arrays, for fast loading. It records the names, lengths and modification times of its
+sources, and is ignored once these have changed. Of sets with one file an image it records the folders, whose times
+change with the list of files: an image that is overwritten under its old name goes unnoticed until the set is prepared
+again.
+"""
 
 import hashlib
+import json
 import os
-from collections.abc import Sequence
+import shutil
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_bal.data import cache
-from fedjax_bal.data.errors import DataError, MissingError
-from fedjax_bal.data.loading import find_files, folder_of
-from fedjax_bal.data.readers import DATASETS, find_reader
-from fedjax_bal.data.readers.reader import Reader
+from fedjax_bal.data.reading import DataError, MissingError, reading
+from fedjax_bal.data.sources import DATASETS, find_reader, tfds
+from fedjax_bal.data.sources.npz import ARRAYS, REQUIRED, as_dataset, read_arrays
+from fedjax_bal.data.sources.reader import Reader
+from fedjax_bal.files import own_folder, replacing
 from fedjax_bal.types import Dataset
+
+_FOLDER = "fedjax_bal"  # below the one with the data sets' own files
+
+
+class FoundFiles(NamedTuple):
+    """A data set's files: their kind in words, the files and folders that decide what is read, and their reader."""
+
+    kind: str
+    places: tuple[Path, ...]
+    read: Callable[[], Dataset]
 
 
 class Prepared(NamedTuple):
@@ -32,6 +50,25 @@ class Prepared(NamedTuple):
     file: Path | None
 
 
+def folder_of(name: str, data_dir: str | os.PathLike) -> Path:
+    """Returns the folder that holds the files of `name`; raises `DataError` if it is no folder."""
+    if not os.path.isdir(data_dir):
+        raise DataError(f"{data_dir}: is not a folder; --data-dir must be the folder that holds the files of {name}.")
+    return Path(data_dir)
+
+
+def find_files(reader: Reader, data_dir: Path) -> FoundFiles:
+    """Finds a data set's official files in a folder, or else those that TensorFlow Datasets has prepared in it."""
+    try:
+        with reading(data_dir):
+            return FoundFiles("official files", tuple(reader.find(data_dir)), lambda: reader.read(data_dir))
+    except MissingError:
+        places = tfds.find_tfds(reader, data_dir)
+        if not places:
+            raise
+    return FoundFiles("TensorFlow Datasets' folder", tuple(places), lambda: tfds.read_tfds(reader, data_dir))
+
+
 def prepared_status(name: str, data_dir: Path | None) -> str:
     """Says in a few words whether a data set is available in a folder; None for no folder."""
     reader = DATASETS[name]
@@ -42,11 +79,11 @@ def prepared_status(name: str, data_dir: Path | None) -> str:
     if data_dir is None:
         return "needs its files, see --data-dir"
     try:
-        found = find_files(reader, data_dir)
-        prepared = ", prepared" if cache.is_current(name, data_dir, found.places) else ""
-        return f"found {found.kind} in {common_folder(found.places)}{prepared}"
+        files = find_files(reader, data_dir)
+        prepared = ", prepared" if _is_current(name, data_dir, files.places) else ""
+        return f"found {files.kind} in {common_folder(files.places)}{prepared}"
     except MissingError:
-        file = cache.place(name, data_dir)
+        file = _prepared_file(name, data_dir)
         return f"found {file}, without the files that it was made from" if file.is_file() else "not found"
     except DataError as error:
         return f"can't be used: {error}"
@@ -71,17 +108,28 @@ def prepare(name: str, data_dir: str | os.PathLike | None, write: bool = True) -
     if reader.origin != "official":
         no_need = "comes with the package" if reader.origin == "package" else "is read from your own files as they are"
         raise ValueError(f"data set {name} {no_need}.")
-    advice = _advice(reader)
+    advice = f"It needs {reader.files}. They come from {reader.home}."
+    if reader.tfds is not None:
+        prepared = f"{reader.tfds.train}/VERSION/ in the format ArrayRecord"
+        advice += f" A folder that TensorFlow Datasets prepared, {prepared}, serves as well."
     if data_dir is None:
         raise DataError(f"--data-dir is missing, the folder that holds the files of {name}. {advice}")
     folder = folder_of(name, data_dir)
     try:
-        found = find_files(reader, folder)
+        files = find_files(reader, folder)
     except DataError as error:
         raise DataError(f"{error}\n{advice}") from error
-    dataset = found.read()
-    file = cache.write(name, folder, dataset, found.places) if write else None
-    return Prepared(dataset, found.kind, found.places, file)
+    dataset = files.read()
+    file = _write_prepared(name, folder, dataset, files.places) if write else None
+    return Prepared(dataset, files.kind, files.places, file)
+
+
+def read_prepared(name: str, data_dir: Path, places: Sequence[Path] | None) -> Dataset | None:
+    """Reads a prepared file; None if it doesn't exist, or if `places` are given and have changed since."""
+    file = _prepared_file(name, data_dir)
+    if not file.is_file() or (places is not None and not _is_current(name, data_dir, places)):
+        return None
+    return as_dataset(file, read_arrays(file, ARRAYS))
 
 
 def inventory_digest(dataset: Dataset) -> str:
@@ -97,10 +145,52 @@ def common_folder(places: Sequence[Path]) -> Path:
     return Path(os.path.commonpath([path.parent for path in places]))
 
 
-def _advice(reader: Reader) -> str:
-    """Returns a sentence that names a data set's official files and their source."""
-    advice = f"It needs {reader.files}. They come from {reader.home}."
-    if reader.tfds is None:
-        return advice
-    prepared = f"{reader.tfds.train}/VERSION/ in the format ArrayRecord"
-    return f"{advice} A folder that TensorFlow Datasets prepared, {prepared}, serves as well."
+def _prepared_file(name: str, data_dir: Path) -> Path:
+    return data_dir / _FOLDER / f"{name}.npz"
+
+
+def _write_prepared(name: str, data_dir: Path, dataset: Dataset, places: Sequence[Path]) -> Path:
+    """Writes a data set's prepared file, with the stamp of the files and folders that it was read from."""
+    file = _prepared_file(name, data_dir)
+    arrays: dict[str, Any] = {key: getattr(dataset, key) for key in REQUIRED}
+    arrays["class_names"] = np.array(dataset.class_names)
+    if dataset.train_clients is not None:
+        arrays["train_clients"] = dataset.train_clients
+    size = sum(array.nbytes for array in arrays.values())
+    try:
+        own_folder(data_dir, _FOLDER)
+        free = shutil.disk_usage(file.parent).free
+        if size > free:
+            raise DataError(
+                f"{file}: needs {size / 2**20:.0f} MiB, but {free / 2**20:.0f} MiB are free; make room, or do without: "
+                "the data set's own files are read as well, just more slowly."
+            )
+        with replacing(file) as stream:
+            np.savez(stream, **arrays, made_from=np.array(_stamp(data_dir, places)))
+    except OSError as error:
+        raise DataError(
+            f"{file}: can't be written ({error.strerror or error}); give a folder that can be as --data-dir, or do "
+            "without: the data set's own files are read as well, just more slowly."
+        ) from error
+    return file
+
+
+def _is_current(name: str, data_dir: Path, places: Sequence[Path]) -> bool:
+    """Tells whether a data set's prepared file exists and its sources haven't changed since."""
+    file = _prepared_file(name, data_dir)
+    if not file.is_file():
+        return False
+    made_from = read_arrays(file, ("made_from",)).get("made_from", np.array(""))
+    try:
+        return made_from.shape == () and str(made_from) == _stamp(data_dir, places)
+    except OSError:  # a source is gone
+        return False
+
+
+def _stamp(data_dir: Path, places: Sequence[Path]) -> str:
+    """Returns the names, lengths and modification times of files and folders as text."""
+    entries = []
+    for path in places:
+        status = path.stat()
+        entries.append([os.path.relpath(path, data_dir), path.is_dir() or status.st_size, status.st_mtime_ns])
+    return json.dumps(sorted(entries, key=str))

@@ -2,24 +2,22 @@
 
 import inspect
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from fedjax_bal.data import cache
-from fedjax_bal.data.errors import DataError, MissingError, reading
-from fedjax_bal.data.normalisation import normalisation
-from fedjax_bal.data.readers import DATASETS, find_reader, tfds
-from fedjax_bal.data.readers.reader import Reader
+import numpy as np
+
+from fedjax_bal.data.inputs import num_channels, own_constants
+from fedjax_bal.data.inventory import find_files, folder_of, read_prepared
+from fedjax_bal.data.reading import DataError, MissingError
+from fedjax_bal.data.sources import DATASETS, find_reader, tfds
+from fedjax_bal.data.sources.reader import Reader
 from fedjax_bal.types import Dataset
+from fedjax_bal.validate import per_channel
 
-
-class FoundFiles(NamedTuple):
-    """A data set's files: their kind in words, the files and folders that decide what is read, and their reader."""
-
-    kind: str
-    places: tuple[Path, ...]
-    read: Callable[[], Dataset]
+OWN = "own"
+"""Stands for the constant of the training images."""
 
 
 def load(
@@ -67,56 +65,82 @@ def load(
         ((0.1307,), (0.0,))
     """
     reader = find_reader(name)
-    dataset = _read(reader, data_dir, options)
+    if reader.origin == "own":
+        dataset = _read_own(reader, data_dir, options)
+    elif options:
+        takers = " and ".join(name for name, other in DATASETS.items() if other.origin == "own")
+        raise ValueError(f"data set {name} takes no options, received {', '.join(options)}; {takers} do.")
+    elif reader.origin == "package":
+        dataset = reader.read()
+    elif data_dir is None:
+        dataset = tfds.read_tfds(reader)
+    else:
+        folder = folder_of(name, data_dir)
+        try:
+            files = find_files(reader, folder)
+        except MissingError:
+            dataset = read_prepared(name, folder, None)
+            if dataset is None:
+                raise
+        else:
+            dataset = read_prepared(name, folder, files.places) or files.read()
     mean, std = normalisation(name, dataset.train_images, mean, std)
     return dataset._replace(mean=mean, std=std)
 
 
-def folder_of(name: str, data_dir: str | os.PathLike) -> Path:
-    """Returns the folder that holds the files of `name`; raises `DataError` if it is no folder."""
-    if not os.path.isdir(data_dir):
-        raise DataError(f"{data_dir}: is not a folder; --data-dir must be the folder that holds the files of {name}.")
-    return Path(data_dir)
+def normalisation(
+    name: str,
+    images: np.ndarray,
+    mean: float | Sequence[float] | str | None = None,
+    std: float | Sequence[float] | str | None = None,
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Returns the mean and standard deviation with which a data set's pixels, scaled to [0, 1], are normalised.
 
+    The defaults are the constants of the reproduced papers' code, which are not always the data set's own: MNIST's
+    (0.1307, 0.3081) for MNIST, Fashion-MNIST and EMNIST, as in ReBaFL's code, and CIFAR-10's for CIFAR-100 too. SVHN
+    and CINIC-10 have their own published constants, iNaturalist has ImageNet's; FEMNIST and a user's own files have the
+    mean and standard deviation of their training images, or of each of K features. Token ids have 0 and 1.
 
-def find_files(reader: Reader, data_dir: Path) -> FoundFiles:
-    """Finds a data set's official files in a folder, or else those that TensorFlow Datasets has prepared in it."""
-    try:
-        with reading(data_dir):
-            return FoundFiles("official files", tuple(reader.find(data_dir)), lambda: reader.read(data_dir))
-    except MissingError:
-        places = tfds.find_tfds(reader, data_dir)
-        if not places:
-            raise
-    return FoundFiles("TensorFlow Datasets' folder", tuple(places), lambda: tfds.read_tfds(reader, data_dir))
+    Args:
+        name: the data set.
+        images: its training images, `[D, H, W, K]`, bytes or floats; or other inputs, `[D, ..., K]`.
+        mean: one number, K numbers, or "own" for that of the images; None for the default.
+        std: the standard deviation, likewise.
 
+    Returns:
+        K means and K standard deviations; 1 for the own standard deviation of a constant channel.
 
-def _read(reader: Reader, data_dir: str | os.PathLike | None, options: dict[str, Any]) -> Dataset:
-    if reader.origin == "own":
-        return _read_own(reader, data_dir, options)
-    if options:
-        own = " and ".join(name for name, other in DATASETS.items() if other.origin == "own")
-        raise ValueError(f"data set {reader.name} takes no options, received {', '.join(options)}; {own} do.")
-    if reader.origin == "package":
-        return reader.read()
-    return tfds.read_tfds(reader) if data_dir is None else _read_official(reader, folder_of(reader.name, data_dir))
+    Raises:
+        ValueError: the name is unknown, or numbers are not finite, not one for each channel, or, for `std`, not above
+            0.
 
-
-def _read_official(reader: Reader, data_dir: Path) -> Dataset:
-    """Reads the prepared file, unless its sources have changed, or else the official files."""
-    try:
-        found = find_files(reader, data_dir)
-    except MissingError:
-        kept = cache.read(reader.name, data_dir, None)
-        if kept is None:
-            raise
-        return kept
-    return cache.read(reader.name, data_dir, found.places) or found.read()
+    Example:
+        >>> from fedjax_bal import data
+        >>> images = data.load("fashion_mnist_small").train_images
+        >>> normalisation("fashion_mnist_small", images)
+        ((0.1307,), (0.3081,))
+        >>> (mean,), (std,) = normalisation("fashion_mnist_small", images, "own", "own")
+        >>> round(mean, 4), round(std, 4)
+        (0.2854, 0.3526)
+    """
+    reader = find_reader(name)
+    asked = {"mean": mean, "std": std}
+    published = {"mean": reader.mean or OWN, "std": reader.std or OWN}
+    constants = []
+    for position, (key, value) in enumerate(asked.items()):
+        value = published[key] if value is None else value
+        if isinstance(value, str) and value == OWN:  # on demand, since it reads all images
+            value = own_constants(images)[position]
+        channels = num_channels(images)
+        per_channel(f"data set {name}: {key}", value, channels, positive=key == "std", also=f"{OWN!r}, or ")
+        constants.append(tuple(np.broadcast_to(np.asarray(value, np.float64), (channels,)).tolist()))
+    return constants[0], constants[1]
 
 
 def _read_own(reader: Reader, data_dir: str | os.PathLike | None, options: dict[str, Any]) -> Dataset:
     """Reads the user's own files, after checking the options."""
-    name, taken = reader.name, inspect.signature(reader.read).parameters
+    name = reader.name
+    taken = inspect.signature(reader.read).parameters
     if "path" in taken and not isinstance(options.get("path"), str | os.PathLike):
         raise ValueError(f"data set {name} needs its path, as in load({name!r}, path=...), received {sorted(options)}.")
     unknown = sorted(set(options) - set(taken))
@@ -126,7 +150,7 @@ def _read_own(reader: Reader, data_dir: str | os.PathLike | None, options: dict[
         return reader.read(**options)
     path = Path(data_dir or "", options["path"])
     if not os.path.exists(path) and not Path(options["path"]).is_absolute():
-        place = "the current folder, or from --data-dir where it is given"
-        counts = "the folder given with --data-dir" if data_dir else place
+        start = "the current folder, or from --data-dir where it is given"
+        counts = "the folder given with --data-dir" if data_dir else start
         raise DataError(f"dataset.path: there is no {path}; a relative path counts from {counts}.")
     return reader.read(**options | {"path": path})

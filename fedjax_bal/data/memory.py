@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from fedjax_bal.data.errors import DataError
+from fedjax_bal.data.reading import DataError
 
 
 class _GroupFiles(NamedTuple):
@@ -37,14 +37,14 @@ def available_bytes(root: Path = Path("/")) -> int | None:
         lines = (root / "proc/meminfo").read_text().splitlines()
         free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
     except (OSError, StopIteration, ValueError):
-        known = "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {})
-        free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if known else None
+        has_pages = "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {})
+        free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if has_pages else None
     left = [*_left_to_groups(root), *([] if free is None else [free])]
     return min(left, default=None)
 
 
 def _left_to_groups(root: Path) -> Iterator[int]:
-    """What is left to each control group that this process is in: a group's limit holds for those below it, too."""
+    """Yields the bytes left to each control group of this process; a group's limit holds for those below it, too."""
     with contextlib.suppress(OSError, ValueError):
         for line in (root / "proc/self/cgroup").read_text().splitlines():
             _, controllers, path = line.split(":", 2)
@@ -53,10 +53,11 @@ def _left_to_groups(root: Path) -> Iterator[int]:
             files = _VERSION_1 if controllers else _VERSION_2
             mount = root / files.mount
             # In a container the path may be the host's, of which only the mount itself exists.
-            own = mount / path.strip("/") if ".." not in path else mount
-            for group in (own, *(parent for parent in own.parents if parent.is_relative_to(mount))):
+            innermost = mount / path.strip("/") if ".." not in path else mount
+            for group in (innermost, *(parent for parent in innermost.parents if parent.is_relative_to(mount))):
                 with contextlib.suppress(OSError, ValueError):  # no such group, or "max" for no limit
-                    limit, usage = int((group / files.limit).read_text()), int((group / files.usage).read_text())
+                    limit = int((group / files.limit).read_text())
+                    usage = int((group / files.usage).read_text())
                     yield max(limit - usage + _cached(group / "memory.stat", files.cached), 0)
 
 

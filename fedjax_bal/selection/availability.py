@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import numpy as np
-from annotated_types import Ge, Gt, Le
+from annotated_types import Gt, Le
 
-from fedjax_bal.selection.draws import generator
+from fedjax_bal.selection.selectors import generator
 from fedjax_bal.selection.trace import Trace, trace
-from fedjax_bal.validate import is_number, whole_number
+from fedjax_bal.validate import Count, checked
 
 Probability = Annotated[float, Gt(0), Le(1)]
 _FEW = 400  # clients per eligible one above which jumping to each draw beats drawing them all
@@ -39,25 +39,18 @@ class Presence:
         if min(self.probabilities) >= 1:
             return eligible
         rng = generator(seed, purpose, round // self.period)
-        if _FEW * np.count_nonzero(eligible) < len(eligible):
-            return self._mask_of_few(rng, eligible)
-        return (rng.random(len(eligible)) < self._chances(len(eligible))) & eligible
-
-    def _mask_of_few(self, rng: np.random.Generator, eligible: np.ndarray) -> np.ndarray:
+        clients = len(eligible)
+        if _FEW * np.count_nonzero(eligible) >= clients:
+            chances = self.probabilities if len(self.probabilities) == 1 else np.resize(self.probabilities, clients)
+            return (rng.random(clients) < chances) & eligible
         # Client i's draw is the generator's i-th word, which it can jump to: the same draws as for all clients.
-        mask, clients, following = np.zeros(len(eligible), bool), np.flatnonzero(eligible), 0
-        for client in clients.tolist():
+        mask = np.zeros(clients, bool)
+        following = 0
+        for client in np.flatnonzero(eligible).tolist():
             rng.bit_generator.advance(client - following)  # type: ignore[attr-defined]
             mask[client] = rng.random() < self.probabilities[client % len(self.probabilities)]
             following = client + 1
         return mask
-
-    def _chances(self, clients: int) -> np.ndarray:
-        """Returns each client's probability, or the one that all share."""
-        if len(self.probabilities) == 1:
-            return np.array(self.probabilities[0])
-        repeats = -(-clients // len(self.probabilities))
-        return np.broadcast_to(self.probabilities, (repeats, len(self.probabilities))).ravel()[:clients]
 
 
 def always() -> Presence:
@@ -71,6 +64,7 @@ def always() -> Presence:
     return Presence()
 
 
+@checked
 def bernoulli(p: Probability) -> Presence:
     """Each client is present with the same probability, drawn independently in every round.
 
@@ -90,10 +84,11 @@ def bernoulli(p: Probability) -> Presence:
     References:
         ReBaFL (Xu et al., 2023), section 5.1.
     """
-    return Presence((_probability("p", p),))
+    return Presence((p,))
 
 
-def periodic(p: Probability, period: Annotated[int, Ge(1)]) -> Presence:
+@checked
+def periodic(p: Probability, period: Count) -> Presence:
     """As `bernoulli`, but each draw is kept for several rounds.
 
     Args:
@@ -113,10 +108,11 @@ def periodic(p: Probability, period: Annotated[int, Ge(1)]) -> Presence:
     References:
         ReBaFL, Figure 10.
     """
-    return Presence((_probability("p", p),), whole_number("period", period))
+    return Presence((p,), period)
 
 
-def clustered(p: Sequence[Probability] = (0.5, 0.5, 0.3, 0.3, 0.2), period: Annotated[int, Ge(1)] = 1) -> Presence:
+@checked
+def clustered(p: Sequence[Probability] = (0.5, 0.5, 0.3, 0.3, 0.2), period: Count = 1) -> Presence:
     """As `bernoulli`, but client i has the probability `p[i % len(p)]`.
 
     Args:
@@ -133,9 +129,7 @@ def clustered(p: Sequence[Probability] = (0.5, 0.5, 0.3, 0.3, 0.2), period: Anno
     References:
         ReBaFL, the clustered setting of Table II and Figures 4 and 5.
     """
-    if isinstance(p, str) or not isinstance(p, Sequence) or not p:
-        raise ValueError(f"p: received {p!r}, must be a list of probabilities in (0, 1]")
-    return Presence(tuple(_probability(f"p[{i}]", value) for i, value in enumerate(p)), whole_number("period", period))
+    return Presence(tuple(p), period)
 
 
 AVAILABILITY: dict[str, Callable[..., Presence | Trace]] = {
@@ -146,9 +140,3 @@ AVAILABILITY: dict[str, Callable[..., Presence | Trace]] = {
     "trace": trace,
 }
 DELIVERY: dict[str, Callable[..., Presence | Trace]] = {"always": always, "bernoulli": bernoulli, "trace": trace}
-
-
-def _probability(name: str, value: float) -> float:
-    if not is_number(value) or not 0 < value <= 1:
-        raise ValueError(f"{name}: received {value!r}, must be a probability above 0 and at most 1")
-    return float(value)

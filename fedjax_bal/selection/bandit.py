@@ -1,26 +1,96 @@
 """FL-CIR's selection: a bandit picks one client, and others are added to make the classes together even."""
 
 import math
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
+from annotated_types import Gt, Le
 
-from fedjax_bal.selection.estimates import ABSENT, COMPOSITION, BanditState, Reward, from_uniform, learn, to_uniform
 from fedjax_bal.selection.greedy import check_clients, check_table, smallest, spans
 from fedjax_bal.selection.selectors import Selector, delivered_probe, single
 from fedjax_bal.types import Plan
-from fedjax_bal.validate import finite_number, one_of, whole_number
+from fedjax_bal.validate import Count, NotNegative, checked
 
+Reward = Literal["bounded", "literal"]
 Direction = Literal["from_uniform", "to_uniform"]
 First = Literal["counted", "left_out"]
+Discount = Annotated[float, Gt(0), Le(1)]
 
+COMPOSITION = "composition"
+"""Slot of the probe that the bandit learns from: class compositions `Float[G, L, C]`."""
+
+ABSENT = 1e-15
+"""Added to each class, as in the published code, so that none is 0."""
+
+_FLOOR = 1e-6  # smallest divergence in the literal reward, which is otherwise infinite for an even composition
 _LAST = 1e300  # larger than any divergence, but less than infinity, which marks clients already taken
 
 
-def ucb_scores(mean_rewards: Any, pulls: Any, round: int, alpha: float) -> np.ndarray:
+class BanditState(NamedTuple):
+    """Estimates about each client.
+
+    Attributes:
+        asked: how often it was selected, whether or not it delivered, `Int64[N]`.
+        pulls: T_k, how often its composition arrived, `Int64[N]`.
+        mean_rewards: plain mean of its rewards, `Float64[N]`; 0 before the first one.
+        compositions: discounted mean of its compositions, `Float64[N, C]`; zeros before the first one.
+        weights: S_k, the sum of that mean's discounts, `Float64[N]`.
+    """
+
+    asked: np.ndarray
+    pulls: np.ndarray
+    mean_rewards: np.ndarray
+    compositions: np.ndarray
+    weights: np.ndarray
+
+
+def learn(state: BanditState, clients: np.ndarray, compositions: np.ndarray, rho: float, reward: Reward) -> BanditState:
+    """Updates the estimates of clients `Int[K]`, all different, with their compositions `Float[K, C]`; `asked` stays.
+
+    References:
+        FL-CIR, eq. 10.
+    """
+    asked, pulls, means, mixed, weights = (leaf.copy() for leaf in state)
+    pulls[clients] += 1
+    weights[clients] = rho * weights[clients] + 1
+    means[clients] += (rewards(compositions, reward) - means[clients]) / pulls[clients]
+    mixed[clients] += (compositions - mixed[clients]) / weights[clients, None]
+    return BanditState(asked, pulls, means, mixed, weights)
+
+
+def rewards(compositions: np.ndarray, form: Reward = "bounded") -> np.ndarray:
+    r"""Computes the reward of each composition: the more even, the larger.
+
+    `"bounded"`: $1 / H(U, R)$ with the cross-entropy $H(U, R) = \log C + KL(U \| R)$, at most 1 / log C, with 1e-15
+    added to each class of R. `"literal"`: $1 / KL(R \| U)$, the divergence being at least 1e-6. Compositions `Float[K,
+    C]` are normalised inside.
+
+    References:
+        FL-CIR, eq. 9. The literal form is unbounded, so that it drowns any exploration bonus; the published code has
+        the bounded one.
+    """
+    shares = compositions.T + ABSENT
+    shares = shares / shares.sum(0)
+    if form == "bounded":
+        return -1.0 / np.log(shares).mean(0)
+    return 1.0 / np.maximum(to_uniform(shares), _FLOOR)
+
+
+def from_uniform(shares: np.ndarray) -> np.ndarray:
+    """Computes the divergence KL(U || R), in nats, of each column of R, `Float[C, K]`, columns of sum 1 without a 0."""
+    return -math.log(len(shares)) - np.log(shares).mean(0)
+
+
+def to_uniform(shares: np.ndarray) -> np.ndarray:
+    """Computes the divergence KL(R || U), in nats, of each column of R, `Float[C, K]`, columns of sum 1 without a 0."""
+    return math.log(len(shares)) + np.einsum("ck,ck->k", shares, np.log(shares))
+
+
+@checked
+def ucb_scores(mean_rewards: Any, pulls: Any, round: int, alpha: NotNegative) -> np.ndarray:
     r"""Computes upper confidence bounds of the clients' rewards.
 
-    $\hat r_k = \bar r_k + \alpha \sqrt{3 \ln r / (2 T_k)}$, and infinity where T_k = 0, whatever alpha is.
+    $\hat r_k = \bar r_k + \alpha \sqrt{3 \ln r / (2 T_k)}$, and infinity where T_k = 0, regardless of alpha.
 
     Args:
         mean_rewards: `Float[N]`.
@@ -48,14 +118,15 @@ def ucb_scores(mean_rewards: Any, pulls: Any, round: int, alpha: float) -> np.nd
             f"pulls: received {pulls!r} of shape {counts.shape}, must be counts from 0 of shape {means.shape}, as "
             "mean_rewards"
         )
-    bonus = finite_number("alpha", alpha) * np.sqrt(1.5 * math.log(max(round, 1)) / np.maximum(counts, 1))
+    bonus = alpha * np.sqrt(1.5 * math.log(max(round, 1)) / np.maximum(counts, 1))
     return np.where(counts > 0, means + bonus, np.inf)
 
 
+@checked
 def class_balancing_set(
     compositions: Any,
     scores: Any,
-    size: int,
+    size: Count,
     *,
     direction: Direction = "from_uniform",
     first: First = "counted",
@@ -90,38 +161,39 @@ def class_balancing_set(
         reward of eq. 9 is negative; here it is the uniform distribution.
     """
     table = check_table("compositions", compositions, "the composition of each client by class")
-    size, base = whole_number("size", size), np.asarray(scores, np.float64)
-    one_of("direction", direction, ("from_uniform", "to_uniform"))
-    one_of("first", first, ("counted", "left_out"))
+    base = np.asarray(scores, np.float64)
     if base.shape != table.shape[:1]:
         raise ValueError(f"scores: received shape {base.shape}, must be {table.shape[:1]}, one for each client")
     if np.isnan(base).any():
         raise ValueError(f"scores: received nan for client {np.argmax(np.isnan(base))}, must be numbers or infinity")
-    columns, chosen = np.ascontiguousarray(table.T), np.empty(min(size, len(table)), np.int64)
-    total, taken = np.zeros((table.shape[1], 1)), np.zeros(len(table), bool)
-    for place in range(len(chosen)):
-        if place:
-            values = _divergences(columns, total, place + (first == "counted"), direction)
+    columns = np.ascontiguousarray(table.T)
+    chosen = np.empty(min(size, len(table)), np.int64)
+    total = np.zeros((table.shape[1], 1))
+    taken = np.zeros(len(table), bool)
+    for position in range(len(chosen)):
+        if position:
+            values = _divergences(columns, total, position + (first == "counted"), direction)
             if not total.any():
                 values = np.where(columns.any(0), values, _LAST)
-            chosen[place] = smallest(np.where(taken, np.inf, values))[0]
+            chosen[position] = smallest(np.where(taken, np.inf, values))[0]
         else:
-            chosen[place] = np.argmax(base)
-        taken[chosen[place]] = True
-        if place or first == "counted":
-            total = total + columns[:, chosen[place : place + 1]]
+            chosen[position] = np.argmax(base)
+        taken[chosen[position]] = True
+        if position or first == "counted":
+            total = total + columns[:, chosen[position : position + 1]]
     return chosen
 
 
+@checked
 def cucb(
-    clients_per_round: int,
-    alpha: float = 0.2,
-    rho: float = 0.99,
+    clients_per_round: Count,
+    alpha: NotNegative = 0.2,
+    rho: Discount = 0.99,
     reward: Reward = "bounded",
     direction: Direction = "from_uniform",
     first: First = "counted",
     *,
-    num_classes: int,
+    num_classes: Count,
 ) -> Selector:
     """Selects clients by a combinatorial bandit that learns their class compositions from probes.
 
@@ -159,18 +231,12 @@ def cucb(
     References:
         FL-CIR, Algorithms 1 and 2, eq. 9 and 10. The published code has alpha 0.8 and rho 1.
     """
-    size, classes = whole_number("clients_per_round", clients_per_round), whole_number("num_classes", num_classes)
-    alpha = finite_number("alpha", alpha)
-    rho = finite_number("rho", rho, 0.0, 1.0)
-    if rho == 0:
-        raise ValueError("rho: received 0, must be above 0 and at most 1; with 1 all compositions count the same")
-    one_of("reward", reward, ("bounded", "literal"))
-    one_of("direction", direction, ("from_uniform", "to_uniform"))
-    one_of("first", first, ("counted", "left_out"))
+    size = clients_per_round
 
     def init(seed: int, num_clients: int) -> BanditState:
-        counts, zeros = np.zeros(num_clients, np.int64), np.zeros(num_clients)
-        return BanditState(counts, counts.copy(), zeros, np.zeros((num_clients, classes)), zeros.copy())
+        counts = np.zeros(num_clients, np.int64)
+        zeros = np.zeros(num_clients)
+        return BanditState(counts, counts.copy(), zeros, np.zeros((num_clients, num_classes)), zeros.copy())
 
     def select(state: BanditState, seed: int, round: int, available: np.ndarray) -> tuple[np.ndarray, BanditState]:
         check_clients("selector's state", len(state.pulls), len(available))
@@ -184,21 +250,22 @@ def cucb(
         return single(chosen, size, len(available)), state
 
     def update(state: BanditState, plan: Plan, probes: Any) -> BanditState:
-        arrived = delivered_probe(plan, probes, COMPOSITION, classes)
+        arrived = delivered_probe(plan, probes, COMPOSITION, num_classes)
         asked = state.asked + np.bincount(plan.clients.ravel(), minlength=len(state.asked) + 1)[:-1]
         return learn(state._replace(asked=asked), *arrived, rho, reward)
 
     return Selector(init, select, update, size, 1, 1, True, None, (COMPOSITION,), lambda state: state.compositions)
 
 
+@checked
 def greedy(
-    clients_per_round: int,
-    rho: float = 0.99,
+    clients_per_round: Count,
+    rho: Discount = 0.99,
     reward: Reward = "bounded",
     direction: Direction = "from_uniform",
     first: First = "counted",
     *,
-    num_classes: int,
+    num_classes: Count,
 ) -> Selector:
     """Selects clients as `cucb` does without exploration: starts from the client with the best mean reward.
 
@@ -229,11 +296,11 @@ def greedy(
 def _divergences(columns: np.ndarray, total: np.ndarray, members: int, direction: Direction) -> np.ndarray:
     """Divergence of the members' mean composition with each client `columns[:, k]` added to their total."""
     measure = from_uniform if direction == "from_uniform" else to_uniform
-    found = np.empty(columns.shape[1])
+    divergences = np.empty(columns.shape[1])
     for span in spans(*columns.shape):
         mean = columns[:, span] + total
         mean /= members
         mean += ABSENT
         mean /= mean.sum(0)
-        found[span] = measure(mean)
-    return found
+        divergences[span] = measure(mean)
+    return divergences

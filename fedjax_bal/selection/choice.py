@@ -9,8 +9,7 @@ import numpy as np
 from fedjax_bal.registry import Registry
 from fedjax_bal.selection.bandit import cucb, greedy
 from fedjax_bal.selection.mediators import mediated
-from fedjax_bal.selection.orders import by_size, power_of_choice, round_robin
-from fedjax_bal.selection.selectors import Selector, uniform
+from fedjax_bal.selection.selectors import Selector, by_size, power_of_choice, round_robin, uniform
 from fedjax_bal.types import Federation
 from fedjax_bal.validate import one_of
 
@@ -64,19 +63,15 @@ class Choice(NamedTuple):
         """
         factory = SELECTORS[one_of("selector", self.name, tuple(SELECTORS))]
         parameters = inspect.signature(factory).parameters
-        known = {name: look_up(federation) for name, look_up in FROM_FEDERATION.items() if name in parameters}
+        provided = {name: look_up(federation) for name, look_up in FROM_FEDERATION.items() if name in parameters}
         options = dict(self.options)
-        own = {name: value for name, value in parameters.items() if name not in ("clients_per_round", *known)}
-        _check_options(self.name, options, own)
-        return factory(clients_per_round, **options, **known)
-
-
-def _check_options(name: str, options: Mapping[str, Any], takes: Mapping[str, inspect.Parameter]) -> None:
-    required = [option for option, one in takes.items() if one.default is inspect.Parameter.empty]
-    unknown, missing = sorted(set(options) - set(takes)), sorted(set(required) - set(options))
-    if unknown or missing:
-        fault = f"received {unknown[0]!r}" if unknown else f"lacks {missing[0]!r}"
-        raise ValueError(
-            f"selector {name}: {fault}; its options are {', '.join(takes) or 'none'}: "
-            f"Choice({name!r}, (('option', value), ...))"
-        )
+        takes = {name: value for name, value in parameters.items() if name not in ("clients_per_round", *provided)}
+        unknown = sorted(set(options) - set(takes))
+        missing = sorted(name for name, value in takes.items() if value.default is value.empty and name not in options)
+        if unknown or missing:
+            fault = f"received {unknown[0]!r}" if unknown else f"lacks {missing[0]!r}"
+            raise ValueError(
+                f"selector {self.name}: {fault}; its options are {', '.join(takes) or 'none'}: "
+                f"Choice({self.name!r}, (('option', value), ...))"
+            )
+        return factory(clients_per_round, **options, **provided)

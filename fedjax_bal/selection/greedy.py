@@ -30,22 +30,22 @@ def spans(rows: int, columns: int) -> Iterator[slice]:
 
 def check_table(name: str, table: Any, hint: str) -> np.ndarray:
     """Checks a table of clients by classes, and returns it as `Float64[N, C]`; `hint` says what a row holds."""
-    found = _numbers(name, table, lambda array: array.ndim == 2 and array.shape[1] > 0, f"[clients, classes], {hint}")
-    wrong = ~((found >= 0) & (found <= _LARGEST))
+    numbers = _numbers(name, table, lambda array: array.ndim == 2 and array.shape[1] > 0, f"[clients, classes], {hint}")
+    wrong = ~((numbers >= 0) & (numbers <= _LARGEST))
     if wrong.any():
         row, column = np.argwhere(wrong)[0]
         raise ValueError(
-            f"{name}: received {found[row, column]} for client {row}, class {column}; must be from 0 to {_LARGEST:g}"
+            f"{name}: received {numbers[row, column]} for client {row}, class {column}; must be from 0 to {_LARGEST:g}"
         )
-    return found
+    return numbers
 
 
 def check_sizes(sizes: Any) -> np.ndarray:
     """Checks the clients' numbers of samples, and returns them as `Float64[N]`."""
-    found = _numbers("sizes", sizes, lambda array: array.ndim == 1, "[clients], the samples of each client")
-    if not (np.isfinite(found) & (found >= 0)).all() or not found.any():
+    numbers = _numbers("sizes", sizes, lambda array: array.ndim == 1, "[clients], the samples of each client")
+    if not (np.isfinite(numbers) & (numbers >= 0)).all() or not numbers.any():
         raise ValueError("sizes: received a number that is negative or not finite, or only zeros; give sample counts")
-    return found
+    return numbers
 
 
 def check_clients(name: str, known: int, num_clients: int) -> None:
@@ -56,9 +56,9 @@ def check_clients(name: str, known: int, num_clients: int) -> None:
 
 def _numbers(name: str, values: Any, fits: Callable[[np.ndarray], bool], wanted: str) -> np.ndarray:
     try:
-        found = np.asarray(values, np.float64)
+        numbers = np.asarray(values, np.float64)
     except (TypeError, ValueError):
         raise ValueError(f"{name}: received {values!r}, must be numbers of shape {wanted}") from None
-    if not fits(found):
-        raise ValueError(f"{name}: received shape {found.shape}, must be {wanted}")
-    return found
+    if not fits(numbers):
+        raise ValueError(f"{name}: received shape {numbers.shape}, must be {wanted}")
+    return numbers

@@ -2,23 +2,22 @@
 
 import functools
 import math
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 
-from fedjax_bal.selection.draws import generator, sample
 from fedjax_bal.selection.greedy import check_clients, check_table, smallest, spans
-from fedjax_bal.selection.selectors import Selector, open_loop
-from fedjax_bal.validate import one_of, whole_number
+from fedjax_bal.selection.selectors import Selector, generator, open_loop, sample
+from fedjax_bal.validate import Count, checked
 
 Pool = Literal["counts", "distributions", "halves"]
 
-_POOLS = get_args(Pool)
 _ABSENT = 1e-30  # in place of a count of 0, so that 0 log 0 is 0
 _REWRITE_BELOW = 0.75  # share of columns still in use below which the table is rewritten
 
 
-def mediators(class_counts: Any, size: int, *, pool: Pool = "counts") -> list[np.ndarray]:
+@checked
+def mediators(class_counts: Any, size: Count, *, pool: Pool = "counts") -> list[np.ndarray]:
     r"""Groups clients greedily, so that the classes of each group together are as even as possible.
 
     A group starts empty and adds, one after another, the client k with the smallest
@@ -27,7 +26,7 @@ def mediators(class_counts: Any, size: int, *, pool: Pool = "counts") -> list[np
     divergences (within 1e-12 nats) go to the lowest client id.
 
     Every step scores all clients left in 32 bits, and those that rounding could have put first again in 64 bits, which
-    decide. Time grows as N^2 C, whatever the size of the groups.
+    decide. Time grows as N^2 C, regardless of the size of the groups.
 
     Args:
         class_counts: `[N, C]`, samples of each client by class, augmented copies included.
@@ -54,8 +53,6 @@ def mediators(class_counts: Any, size: int, *, pool: Pool = "counts") -> list[np
         distribution of the mediator's data, which is `"counts"`, and the most even of the three.
     """
     counts = check_table("class_counts", class_counts, "the samples of each client by class")
-    size = whole_number("size", size)
-    one_of("pool", pool, _POOLS)
     clients = np.flatnonzero(counts.sum(1) > 0)
     rows = counts[clients]
     if pool != "counts":
@@ -64,10 +61,11 @@ def mediators(class_counts: Any, size: int, *, pool: Pool = "counts") -> list[np
     return [order[begin : begin + size] for begin in range(0, len(order), size)]
 
 
+@checked
 def mediated(
-    clients_per_round: int,
-    size: int,
-    passes: int = 2,
+    clients_per_round: Count,
+    size: Count,
+    passes: Count = 2,
     resched: Literal["per_round", "once"] = "per_round",
     order: Literal["fixed", "shuffled"] = "fixed",
     pool: Pool = "counts",
@@ -108,11 +106,7 @@ def mediated(
         counts the online ones, which is the default here.
     """
     counts = check_table("class_counts", class_counts, "the samples of each client by class")
-    wanted, size = whole_number("clients_per_round", clients_per_round), whole_number("size", size)
-    whole_number("passes", passes)
-    one_of("resched", resched, ("per_round", "once"))
-    one_of("order", order, ("fixed", "shuffled"))
-    one_of("pool", pool, _POOLS)
+    wanted = clients_per_round
     groups = math.ceil(wanted / size)
     size = min(size, max(wanted if resched == "per_round" else len(counts), 1))
     all_groups = functools.cache(lambda: mediators(counts, size, pool=pool))
@@ -123,10 +117,15 @@ def mediated(
             online = np.sort(sample(rng, available, wanted))
             chosen = [online[group] for group in mediators(counts[online], size, pool=pool)]
         else:
-            chosen = _draw_groups(rng, all_groups(), available, groups)
+            present = [group[available[group]] for group in all_groups()]
+            nonempty = np.array([len(group) > 0 for group in present], bool)
+            chosen = [present[i] for i in sample(rng, nonempty, groups)]
         if order == "shuffled":
             chosen = list(map(generator(seed, "order in a chain", round).permutation, chosen))
-        return _fill_chains(chosen, groups, size, len(available)), state
+        clients = np.full((groups, size), len(available), np.int32)  # the number of clients marks empty places
+        for chain, group in zip(clients, chosen, strict=False):
+            chain[: len(group)] = group
+        return clients, state
 
     def init(seed: int, num_clients: int) -> tuple:
         check_clients("class_counts", len(counts), num_clients)
@@ -136,37 +135,21 @@ def mediated(
     return open_loop(select, groups, init, size, passes, most)
 
 
-def _draw_groups(
-    rng: np.random.Generator, groups: list[np.ndarray], available: np.ndarray, number: int
-) -> list[np.ndarray]:
-    """Draws some of the groups that have available clients; leaves unavailable members out."""
-    present = [group[available[group]] for group in groups]
-    nonempty = np.array([len(group) > 0 for group in present], bool)
-    return [present[i] for i in sample(rng, nonempty, number)]
-
-
-def _fill_chains(members: list[np.ndarray], chains: int, length: int, num_clients: int) -> np.ndarray:
-    """Arranges each group's members as a chain, `Int32[chains, length]`; `num_clients` marks empty places."""
-    clients = np.full((chains, length), num_clients, np.int32)
-    for chain, own in zip(clients, members, strict=False):
-        chain[: len(own)] = own
-    return clients
-
-
 def _grouping_order(rows: np.ndarray, size: int, counts: np.ndarray | None) -> np.ndarray:
     """Finds the order in which the rows `Float[K, C]` join groups.
 
     A row is added to the sum of the group's rows or, given `counts` `[K, C]`, to the class shares of its members.
     """
-    left, order = _Ungrouped(rows, size), np.empty(len(rows), np.int64)
+    left = _Ungrouped(rows, size)
+    order = np.empty(len(rows), np.int64)
     summed = rows if counts is None else counts
     total = np.zeros(rows.shape[1])
-    for place in range(len(rows)):
-        if place % size == 0:
+    for position in range(len(rows)):
+        if position % size == 0:
             total = np.zeros(rows.shape[1])
         halved = counts is not None and total.any()
-        order[place] = left.take(total / total.sum() if halved else total)
-        total = total + summed[order[place]]
+        order[position] = left.take(total / total.sum() if halved else total)
+        total = total + summed[order[position]]
     return order
 
 
@@ -174,12 +157,13 @@ class _Ungrouped:
     """The rows that are in no group yet, each distinct row once, as 32-bit columns, the fastest layout to scan."""
 
     def __init__(self, rows: np.ndarray, size: int) -> None:
-        alike: dict[bytes, list[int]] = {}
+        numbers_of_row: dict[bytes, list[int]] = {}
         for number, row in enumerate(rows):
-            alike.setdefault(row.tobytes(), []).append(number)
-        self.waiting = [iter(numbers) for numbers in alike.values()]
+            numbers_of_row.setdefault(row.tobytes(), []).append(number)
+        self.waiting = [iter(numbers) for numbers in numbers_of_row.values()]
         self.first = np.array([next(numbers) for numbers in self.waiting], np.int64)
-        self.kinds, self.classes = rows[self.first], rows.shape[1]
+        self.kinds = rows[self.first]
+        self.classes = rows.shape[1]
         logs = np.abs(np.log(rows.sum(1)[:, None] * (1.0, size))).max(initial=0.0)
         # Twice the rounding error of sum T log T / sum T, because both scores that are compared have it: a few units in
         # each T, in its logarithm and in their product, and one for each addition.
@@ -191,23 +175,23 @@ class _Ungrouped:
         rough = self._rough_scores(total)
         near = np.flatnonzero(rough <= rough.min() + self.slack)
         best = near[smallest(_divergences(total + self.kinds[self.listed[near]]))]
-        place = best[np.argmin(self.first[self.listed[best]])]
-        kind = self.listed[place]
-        chosen, following = int(self.first[kind]), next(self.waiting[kind], None)
-        if following is None:
-            self._drop(place)
-        else:
+        position = best[np.argmin(self.first[self.listed[best]])]
+        kind = self.listed[position]
+        chosen = int(self.first[kind])
+        following = next(self.waiting[kind], None)
+        if following is not None:
             self.first[kind] = following
-        return chosen
-
-    def _drop(self, place: int) -> None:
-        self.present[place] = False
+            return chosen
+        self.present[position] = False
         self.count -= 1
         if self.count < _REWRITE_BELOW * len(self.listed):
             self._write(self.listed[self.present])
+        return chosen
 
     def _write(self, kinds: np.ndarray) -> None:
-        self.listed, self.count, self.present = kinds, len(kinds), np.ones(len(kinds), bool)
+        self.listed = kinds
+        self.count = len(kinds)
+        self.present = np.ones(len(kinds), bool)
         self.columns = np.ascontiguousarray(self.kinds[kinds].T, np.float32)
         self.sums = self.kinds[kinds].sum(1)
         self.spans = list(spans(*self.columns.shape))
@@ -216,14 +200,15 @@ class _Ungrouped:
 
     def _rough_scores(self, total: np.ndarray) -> np.ndarray:
         """Computes KL(P || U) - log C for every column added to the total, in 32 bits; infinite for columns taken."""
-        start, found = (total + _ABSENT).astype(np.float32)[:, None], np.empty(len(self.listed), np.float32)
+        start = (total + _ABSENT).astype(np.float32)[:, None]
+        scores = np.empty(len(self.listed), np.float32)
         for span in self.spans:
             pooled, logs = self.scratch[:, :, : span.stop - span.start]
             np.add(self.columns[:, span], start, out=pooled)
             np.log(pooled, out=logs)
-            np.einsum("ck,ck->k", pooled, logs, out=found[span])
+            np.einsum("ck,ck->k", pooled, logs, out=scores[span])
         sums = self.sums + total.sum()
-        return np.where(self.present, found / sums - np.log(sums), np.inf)
+        return np.where(self.present, scores / sums - np.log(sums), np.inf)
 
 
 def _divergences(counts: np.ndarray) -> np.ndarray:

@@ -1,13 +1,20 @@
-"""Selectors as pure triples of functions, uniform selection, and the round's plan."""
+"""Selectors as pure triples of functions, those that draw or order clients, and the round's plan."""
 
+import zlib
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_bal.selection.draws import generator, sample
+from fedjax_bal.selection.greedy import check_clients, check_sizes
 from fedjax_bal.types import Plan
-from fedjax_bal.validate import whole_number
+from fedjax_bal.validate import Count, checked
+
+LOSS = "loss"
+"""Slot of the probe that `power_of_choice` learns from: local losses `Float[G, L]`."""
+
+_AHEAD = 4
+_CROWD = 4  # available clients per client wanted above which drawing one by one beats sorting them all
 
 
 class Selector(NamedTuple):
@@ -27,7 +34,7 @@ class Selector(NamedTuple):
         needs: the slots of the probes that `update` learns from.
         compositions: `compositions(state) -> Float[N, C]`, its estimate of each client's class shares, zeros where
             unknown; None for a selector that estimates none.
-        even: whether each cohort is a uniform draw of the available clients, whatever came before.
+        even: whether each cohort is a uniform draw of the available clients, independent of earlier rounds.
         drawn_by_size: whether clients are drawn in proportion to their numbers of samples. The updates of a cohort then
             begin with the same weight, in place of these numbers, which would count twice.
     """
@@ -51,7 +58,8 @@ class Selector(NamedTuple):
         return self.chains * self.chain_length if self.clients is None else self.clients
 
 
-def uniform(clients_per_round: int) -> Selector:
+@checked
+def uniform(clients_per_round: Count) -> Selector:
     """Selects clients at random, without replacement; all of them if fewer are available.
 
     Args:
@@ -67,12 +75,147 @@ def uniform(clients_per_round: int) -> Selector:
         >>> clients.tolist()  # client 0, and an empty place
         [[0], [4]]
     """
-    chains = whole_number("clients_per_round", clients_per_round)
+    chains = clients_per_round
 
     def select(state: tuple, seed: int, round: int, available: np.ndarray) -> tuple[np.ndarray, tuple]:
         return single(sample(generator(seed, "selection", round), available, chains), chains, len(available)), state
 
     return open_loop(select, chains)._replace(even=True)
+
+
+@checked
+def round_robin(clients_per_round: Count) -> Selector:
+    """Selects clients in the order of their numbers, continuing from the round before; skips unavailable ones.
+
+    Args:
+        clients_per_round: at least 1.
+
+    Returns:
+        The selector; its state is the number of the next client.
+
+    Raises:
+        ValueError: fewer than 1.
+
+    Example:
+        >>> selector = round_robin(2)
+        >>> state, all_clients = selector.init(0, 3), np.ones(3, bool)
+        >>> for round in range(3):
+        ...     clients, state = selector.select(state, 0, round, all_clients)
+        ...     print(clients[:, 0].tolist())
+        [0, 1]
+        [2, 0]
+        [1, 2]
+    """
+    groups = clients_per_round
+
+    def select(state: np.ndarray, seed: int, round: int, available: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        total = len(available)
+        chosen = np.zeros(0, np.int64)
+        reach = min(groups, total)
+        while len(chosen) < groups and reach < _AHEAD * total:  # further and further ahead, until there are enough
+            in_turn = (np.arange(min(reach, total)) + int(state)) % total
+            chosen = in_turn[available[in_turn]][:groups]
+            reach *= _AHEAD
+        following = (chosen[-1] + 1) % total if len(chosen) else int(state)
+        return single(chosen, groups, total), np.array(following, np.int64)
+
+    return open_loop(select, groups, init=lambda seed, num_clients: np.array(0, np.int64))
+
+
+@checked
+def by_size(clients_per_round: Count, *, sizes: Any) -> Selector:
+    """Draws clients without replacement, each draw in proportion to the number of samples; averages them plainly.
+
+    The updates of a cohort weigh the same, as drawing has counted their sizes already. With `uniform` it is the other
+    way round: an even draw, and weights by number of samples.
+
+    Args:
+        clients_per_round: at least 1.
+        sizes: `[N]`, samples of each client; one without any is never drawn.
+
+    Returns:
+        The selector.
+
+    Raises:
+        ValueError: an argument of the wrong kind or out of range.
+
+    Example:
+        >>> selector = by_size(1, sizes=[0, 5])
+        >>> selector.select(selector.init(0, 2), 0, 0, np.ones(2, bool))[0].tolist()
+        [[1]]
+
+    References:
+        Li et al., 2020 (FedProx), Algorithm 2, which draws and averages so.
+    """
+    groups = clients_per_round
+    weights = check_sizes(sizes)
+
+    def init(seed: int, num_clients: int) -> tuple:
+        check_clients("sizes", len(weights), num_clients)
+        return ()
+
+    def select(state: tuple, seed: int, round: int, available: np.ndarray) -> tuple[np.ndarray, tuple]:
+        chosen = weighted_sample(generator(seed, "selection", round), available, weights, groups)
+        return single(chosen, groups, len(available)), state
+
+    return open_loop(select, groups, init)._replace(drawn_by_size=True)
+
+
+@checked
+def power_of_choice(clients_per_round: Count, candidates: Count, *, sizes: Any) -> Selector:
+    """Selects the clients with the highest known loss among random candidates; averages them plainly.
+
+    Candidates are drawn, and updates weighed, as in `by_size`. A client's loss is the one that it sent when it last
+    delivered; clients that never did come first. Equal losses keep the order of the draw. A loss that isn't finite is
+    ignored.
+
+    Args:
+        clients_per_round: m, at least 1.
+        candidates: d, at least m; with d = m it is `by_size`, with d = N greedy.
+        sizes: `[N]`, samples of each client; one without any is never a candidate.
+
+    Returns:
+        A closed-loop selector; `update` takes losses `Float[G, 1]` in the slot `"loss"`.
+
+    Raises:
+        ValueError: an argument of the wrong kind or out of range.
+
+    Example:
+        >>> selector = power_of_choice(1, 3, sizes=[1, 1, 1])
+        >>> state = selector.init(0, 3)
+        >>> for client, loss in enumerate([0.5, 2.0, 1.0]):
+        ...     state = selector.update(state, Plan(np.array([[client]]), np.array([[True]])), {"loss": [[loss]]})
+        >>> selector.select(state, 0, 3, np.ones(3, bool))[0].tolist()
+        [[1]]
+
+    References:
+        Cho, Wang and Joshi: Client Selection in Federated Learning: Convergence Analysis and Power-of-Choice Selection
+        Strategies, 2020, eq. 2, for the draw and the plain mean, and section 5: the variant rpow-d, which uses stale
+        losses instead of asking candidates for theirs.
+    """
+    groups = clients_per_round
+    weights = check_sizes(sizes)
+    if candidates < groups:
+        raise ValueError(
+            f"candidates: received {candidates} for {groups} clients a round; must be at least as many as these"
+        )
+
+    def init(seed: int, num_clients: int) -> np.ndarray:
+        check_clients("sizes", len(weights), num_clients)
+        return np.full(num_clients, np.inf)
+
+    def select(state: np.ndarray, seed: int, round: int, available: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        drawn = weighted_sample(generator(seed, "selection", round), available, weights, candidates)
+        chosen = drawn[np.argsort(-state[drawn], kind="stable")[:groups]]
+        return single(chosen, groups, len(available)), state
+
+    def update(state: np.ndarray, plan: Plan, probes: Any) -> np.ndarray:
+        clients, losses = delivered_probe(plan, probes, LOSS)
+        after = state.copy()
+        after[clients] = losses
+        return after
+
+    return Selector(init, select, update, groups, 1, 1, closed_loop=True, needs=(LOSS,), drawn_by_size=True)
 
 
 def open_loop(
@@ -104,7 +247,8 @@ def delivered_probe(plan: Plan, probes: Any, slot: str, *shape: int) -> tuple[np
         raise ValueError(
             f"probes: received {received}, but this selector learns from {slot!r}: train with a recipe that reports it"
         )
-    values, needed = np.asarray(probes[slot], np.float64), (*np.shape(plan.clients), *shape)
+    values = np.asarray(probes[slot], np.float64)
+    needed = (*np.shape(plan.clients), *shape)
     if values.shape != needed:
         needs = f"{needed} (chains, clients of a chain, ...)"
         raise ValueError(f"probe {slot!r}: received shape {values.shape}, must be {needs}")
@@ -116,7 +260,7 @@ def delivered_probe(plan: Plan, probes: Any, slot: str, *shape: int) -> tuple[np
 def make_plan(clients: np.ndarray, arriving: np.ndarray) -> Plan:
     """Orders chains by their smallest client and marks the clients that deliver.
 
-    Sums over chains then have the same bits, in whatever order the selector listed them.
+    Sums over chains then have the same bits, regardless of the order in which the selector listed them.
 
     Args:
         clients: `Int32[G, L]`, N marking empty places.
@@ -142,3 +286,44 @@ def make_plan(clients: np.ndarray, arriving: np.ndarray) -> Plan:
     if len(np.unique(listed)) != len(listed):
         raise ValueError("plan: a client stands in two places of one round; a selector must list each client once")
     return Plan(clients, inside & arriving[np.minimum(clients, total - 1)])
+
+
+def generator(seed: int, purpose: str, round: int) -> np.random.Generator:
+    """Creates the generator for one purpose in one round.
+
+    Methods compared with the same seed get the same draws: common random numbers. Two purposes draw independently.
+    """
+    return np.random.default_rng([seed, zlib.crc32(purpose.encode()), round])
+
+
+def sample(rng: np.random.Generator, available: np.ndarray, size: int) -> np.ndarray:
+    """Draws clients at random without replacement, in the order drawn; all of them if fewer are available."""
+    candidates, total = int(np.count_nonzero(available)), len(available)
+    if _CROWD * size > candidates:
+        order = np.argsort(np.where(available, rng.random(total), np.inf), kind="stable")
+        return order[: min(size, candidates)]
+    # Few of many: clients are drawn one by one, skipping those that are unavailable or were drawn before.
+    drawn = np.zeros(0, np.int64)
+    while True:
+        drawn = np.append(drawn, rng.integers(0, total, 2 * size * total // candidates + 1))
+        _, first = np.unique(drawn, return_index=True)
+        chosen = drawn[np.sort(first)]
+        chosen = chosen[available[chosen]]
+        if len(chosen) >= size:
+            return chosen[:size]
+
+
+def weighted_sample(rng: np.random.Generator, available: np.ndarray, weights: np.ndarray, size: int) -> np.ndarray:
+    """Draws clients one after another without replacement, each in proportion to its weight among those left.
+
+    Of exponential clocks of rates w_k the k-th rings first with probability w_k / sum_j w_j, and clocks have no memory;
+    so the order in which they ring is the order of the draws. An unavailable client changes no other client's clock,
+    and a client of weight 0 is never drawn.
+    """
+    clocks = rng.standard_exponential(len(available))
+    able = np.flatnonzero(available & (weights > 0))
+    rings = clocks[able] / weights[able]
+    if size < len(able):
+        earliest = np.argpartition(rings, size)[:size]
+        able, rings = able[earliest], rings[earliest]
+    return able[np.argsort(rings, kind="stable")]

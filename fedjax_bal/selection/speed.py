@@ -3,20 +3,18 @@
 import dataclasses
 import functools
 import hashlib
-import math
 import os
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 import numpy as np
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Le
 
-from fedjax_bal.selection.draws import generator
+from fedjax_bal.selection.selectors import generator
 from fedjax_bal.selection.tables import positive, read_csv, read_npz, whole
 from fedjax_bal.types import Plan
-from fedjax_bal.validate import finite_number, one_of, switch
+from fedjax_bal.validate import Positive, checked
 
-Positive = Annotated[float, Gt(0)]
 Late = Literal["partial", "drop"]
 _MOST = 2**31 - 1
 _SLACK = 1 + 1e-9  # factor on a deadline, so that 0.3 seconds at 10 steps per second are 3 steps
@@ -73,10 +71,11 @@ class Speed:
         The server waits for the slowest chain. A client takes as long as its steps do, at most until the deadline; for
         one that doesn't deliver the server waits until the deadline, or not at all without one.
         """
-        own = passes * steps / self._pace(seed, round, plan, clients)
+        seconds = passes * steps / self._pace(seed, round, plan, clients)
         missing = 0.0 if self.deadline is None else self.deadline
-        own = np.where(plan.delivered, own if self.deadline is None else np.minimum(own, self.deadline), missing)
-        return float((own * (plan.clients < clients)).sum(1).max(initial=0.0))
+        in_time = seconds if self.deadline is None else np.minimum(seconds, self.deadline)
+        seconds = np.where(plan.delivered, in_time, missing)
+        return float((seconds * (plan.clients < clients)).sum(1).max(initial=0.0))
 
     def _pace(self, seed: int, round: int, plan: Plan, clients: int) -> np.ndarray:
         """Looks up the steps per second at each place of a plan, `Float64[G, L]`; empty places have any number."""
@@ -107,6 +106,7 @@ class Speed:
         return None if self.table is None else hashlib.sha256(self.table.tobytes()).digest()
 
 
+@checked
 def constant(steps_per_s: Positive, deadline: Positive | None = None, late: Late = "partial") -> Speed:
     """Gives every client the same speed.
 
@@ -122,9 +122,10 @@ def constant(steps_per_s: Positive, deadline: Positive | None = None, late: Late
         >>> constant(4.0).drawn(0, 0, 2).tolist()
         [4.0, 4.0]
     """
-    return _speed("constant", {"steps_per_s": steps_per_s}, deadline, late)
+    return Speed("constant", (steps_per_s,), deadline=deadline, late=late)
 
 
+@checked
 def uniform(
     low: Positive, high: Positive, deadline: Positive | None = None, late: Late = "partial", per_round: bool = False
 ) -> Speed:
@@ -143,11 +144,12 @@ def uniform(
     References:
         FedProx (Li et al., 2020), section 5.2, where stragglers do a random number of epochs: with `per_round`.
     """
-    if finite_number("high", high) < finite_number("low", low):
+    if high < low:
         raise ValueError(f"high: received {high:g}, must be at least low={low:g}")
-    return _speed("uniform", {"low": low, "high": high}, deadline, late, per_round)
+    return Speed("uniform", (low, high), deadline=deadline, late=late, per_round=per_round)
 
 
+@checked
 def lognormal(
     median: Positive,
     sigma: Annotated[float, Ge(0), Le(10)],
@@ -167,10 +169,10 @@ def lognormal(
     Raises:
         ValueError: a value out of range.
     """
-    finite_number("sigma", sigma, high=10.0)
-    return _speed("lognormal", {"median": median, "sigma": sigma}, deadline, late, per_round)
+    return Speed("lognormal", (median, sigma), deadline=deadline, late=late, per_round=per_round)
 
 
+@checked
 def table(file: str | os.PathLike[str], deadline: Positive | None = None, late: Late = "partial") -> Speed:
     """Reads speeds from a file.
 
@@ -194,7 +196,7 @@ def table(file: str | os.PathLike[str], deadline: Positive | None = None, late: 
         if not np.array_equal(lines[order, 0], np.arange(len(lines))):
             raise ValueError(f"{path}: must have one line for each client, numbered from 0, here to {len(lines) - 1}")
         speeds = lines[order, 1]
-    return dataclasses.replace(_speed("file", {}, deadline, late), table=speeds, source=str(path))
+    return Speed("file", table=speeds, deadline=deadline, late=late, source=str(path))
 
 
 def unlimited() -> None:
@@ -210,18 +212,6 @@ SPEEDS: dict[str, Any] = {
     "file": table,
 }
 """Function of each law of speeds, by name."""
-
-
-def _speed(law: str, numbers: dict[str, float], deadline: float | None, late: str, per_round: bool = False) -> Speed:
-    for name, value in numbers.items():
-        if finite_number(name, value) == 0 and name != "sigma":
-            raise ValueError(f"{name}: received 0, must be above 0")
-    if deadline is not None and deadline != math.inf and finite_number("deadline", deadline) == 0:
-        raise ValueError("deadline: received 0, must be above 0; leave it out for none")
-    one_of("late", late, get_args(Late))
-    switch("per_round", per_round)
-    limit = None if deadline is None or deadline == math.inf else float(deadline)
-    return Speed(law, tuple(map(float, numbers.values())), deadline=limit, late=late, per_round=per_round)
 
 
 @functools.lru_cache(maxsize=4)

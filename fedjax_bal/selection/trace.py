@@ -4,12 +4,12 @@ import dataclasses
 import hashlib
 import os
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 
 from fedjax_bal.selection.tables import LARGEST_ARRAY, read_csv, read_npz, whole
-from fedjax_bal.validate import one_of
+from fedjax_bal.validate import checked
 
 AtEnd = Literal["repeat", "hold"]
 
@@ -64,6 +64,7 @@ class Trace:
         return hashlib.sha256(repr(self.available.shape).encode() + np.packbits(self.available).tobytes()).digest()
 
 
+@checked
 def trace(file: str | os.PathLike[str], at_end: AtEnd = "repeat") -> Trace:
     r"""Reads the available clients of each round from a file.
 
@@ -89,7 +90,6 @@ def trace(file: str | os.PathLike[str], at_end: AtEnd = "repeat") -> Trace:
         [[True, False, True], [False, True, False], [True, False, True]]
     """
     path = Path(file)
-    one_of("at_end", at_end, get_args(AtEnd))
     if path.suffix == ".npz":
         table = read_npz(path, "available", 2)
         if not ((table == 0) | (table == 1)).all():

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fedjax_bal.cli.app import app
-from fedjax_bal.data import DATASETS, DataError, cache, load
+from fedjax_bal.data import DATASETS, DataError, inventory, load
 from fedjax_bal.data.inventory import inventory_digest, prepare, prepared_status
 
 NAMES = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
@@ -76,7 +76,7 @@ def test_prepare_says_what_it_found_and_writes_what_is_loaded(idx):
 def test_the_written_file_is_the_one_that_is_read(idx, monkeypatch):
     folder, _ = idx
     prepare("mnist", folder)
-    monkeypatch.setattr("fedjax_bal.data.readers.idx.read_labelled", lambda *_: pytest.fail("read the idx files"))
+    monkeypatch.setattr("fedjax_bal.data.sources.idx.read_labelled", lambda *_: pytest.fail("read the idx files"))
     assert len(load("mnist", folder).train_images) == 40
 
 
@@ -126,10 +126,10 @@ def test_a_damaged_one_is_named(idx):
 def test_who_wrote_what_is_kept(idx):
     folder, _ = idx
     dataset = load("mnist", folder)._replace(train_clients=np.arange(40, dtype=np.int32) // 3)
-    file = cache.write("mnist", folder, dataset, [folder / "mnist"])
-    kept = cache.read("mnist", folder, [folder / "mnist"])
+    file = inventory._write_prepared("mnist", folder, dataset, [folder / "mnist"])
+    kept = inventory.read_prepared("mnist", folder, [folder / "mnist"])
     assert kept.train_clients.tolist() == dataset.train_clients.tolist() and file.is_file()
-    assert cache.read("mnist", folder, [folder]) is None
+    assert inventory.read_prepared("mnist", folder, [folder]) is None
 
 
 def test_check_writes_nothing(idx):
@@ -140,7 +140,7 @@ def test_check_writes_nothing(idx):
 
 def test_a_full_or_closed_disk_costs_no_file(idx, monkeypatch):
     folder, _ = idx
-    monkeypatch.setattr("fedjax_bal.data.cache.shutil.disk_usage", lambda _: SimpleNamespace(free=1000))
+    monkeypatch.setattr("fedjax_bal.data.inventory.shutil.disk_usage", lambda _: SimpleNamespace(free=1000))
     with pytest.raises(DataError, match=r"needs 0 MiB, but 0 MiB are free; make room, or do without"):
         prepare("mnist", folder)
     assert not list((folder / "fedjax_bal").iterdir())
@@ -160,7 +160,7 @@ def test_a_file_that_is_written_in_part_replaces_nothing(idx, monkeypatch, told)
         stream.write(b"half")
         raise OSError(errno.ENOSPC, "Disk full") if told is DataError else KeyboardInterrupt
 
-    monkeypatch.setattr("fedjax_bal.data.cache.np.savez", stop)
+    monkeypatch.setattr("fedjax_bal.data.inventory.np.savez", stop)
     with pytest.raises(told):
         prepare("mnist", folder)
     assert file.read_bytes() == before and list(file.parent.iterdir()) == [file]

@@ -21,7 +21,7 @@ from fedjax_bal.config import (
     to_plain,
 )
 from fedjax_bal.data import DATASETS, partition
-from fedjax_bal.data.readers.cifar import LAYOUTS
+from fedjax_bal.data.sources.cifar import LAYOUTS
 from fedjax_bal.experiments.plan import load_sweep
 from fedjax_bal.experiments.setup import set_up
 

@@ -8,7 +8,7 @@ import pytest
 
 from fedjax_bal.data import DATASETS, DataError, inventory_digest, load, prepared_status
 from fedjax_bal.data.embedded import make as embedding
-from fedjax_bal.data.readers import embedded, tfds
+from fedjax_bal.data.sources import npz, tfds
 from fedjax_bal.types import Dataset
 
 # SHA-256 of the pixels and labels of each half of the embedded set
@@ -40,14 +40,14 @@ def test_the_digest_of_a_data_set_never_changes():
 
 
 def test_embedded_set_is_small_and_licensed():
-    folder = embedded.importlib.resources.files("fedjax_bal.data.embedded")
+    folder = npz.importlib.resources.files("fedjax_bal.data.embedded")
     assert len((folder / "fashion_mnist_small.npz").read_bytes()) <= 6_000_000
     assert "Copyright (c) 2017 Zalando SE, https://tech.zalando.com" in (folder / "LICENSE-fashion-mnist").read_text()
 
 
 def test_damaged_embedded_set_is_named(monkeypatch, tmp_path):
     (tmp_path / "fashion_mnist_small.npz").write_bytes(b"PK\x03\x04nothing")
-    monkeypatch.setattr(embedded.importlib.resources, "files", lambda package: tmp_path)
+    monkeypatch.setattr(npz.importlib.resources, "files", lambda package: tmp_path)
     with pytest.raises(DataError, match=r"fashion_mnist_small\.npz.*install fedjax_bal again"):
         load("fashion_mnist_small")
 
@@ -97,7 +97,7 @@ def test_idx_sets_in_all_spellings(grey_folder, name, own_folder, dotted, compre
 def test_missing_idx_file_names_what_was_looked_for(grey_folder):
     folder, _ = grey_folder("mnist")
     (folder / "mnist" / "t10k-labels-idx1-ubyte").unlink()
-    with pytest.raises(DataError, match=r"t10k-labels-idx1-ubyte, .*\.gz, t10k-labels\.idx1-ubyte, .* in .*mnist and "):
+    with pytest.raises(DataError, match=r"t10k-labels-idx1-ubyte \(each may end in .gz\) in .*mnist, "):
         load("mnist", folder)
 
 
@@ -190,18 +190,6 @@ def test_the_network_is_no_matter_where_data_lie_or_a_proxy_stands(fake_tfds, mo
     with pytest.raises(DataError, match="lacks .'cifar10', 'train'"):  # it was asked, and holds nothing
         load("cifar10")
     assert fake_tfds.asked == [("cifar10", "train")]
-
-
-def test_one_host_that_is_known_is_network_enough(fake_tfds, monkeypatch):
-    def known(host, port):
-        if not host.endswith(".edu"):
-            raise OSError("Name or service not known")
-
-    monkeypatch.setattr(tfds.socket, "getaddrinfo", known)
-    monkeypatch.setattr(tfds, "getproxies", dict)
-    fake_tfds.prepared = False
-    with pytest.raises(DataError, match="lacks .'cifar10', 'train'"):
-        load("cifar10")
 
 
 def test_tensorflow_datasets_is_not_installed(monkeypatch):

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import yaml
 from data.conftest import idx_bytes, png
-from data.readers import test_cifar, test_inaturalist, test_leaf
+from data.sources import test_cifar, test_inaturalist, test_leaf
 from PIL import Image
 from report.conftest import add_cohorts, write_run
 
@@ -122,7 +122,7 @@ def inaturalist(folder: Path) -> None:
 
 def prepared(folder: Path) -> None:
     """MNIST as TensorFlow Datasets keeps it."""
-    from data.readers import test_tfds
+    from data.sources import test_tfds
 
     test_tfds.prepare(folder, "mnist", test_tfds.arrays(), png)
 

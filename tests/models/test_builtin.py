@@ -101,6 +101,31 @@ def test_values_and_gradients_are_the_sums_written_out(name):
     assert_close(jax.jit(function)(images, kernel), written_out(images, kernel, strides, padding))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, 200, 25))
+def test_random_shapes_are_the_sums_written_out(first):
+    for seed in range(first, first + 25):
+        rng = np.random.default_rng(seed)
+        while True:
+            batch, inputs, outputs = int(rng.integers(1, 65)), int(rng.integers(1, 131)), int(rng.integers(1, 131))
+            image, size = tuple(map(int, rng.integers(1, 41, 2))), tuple(map(int, rng.integers(1, 8, 2)))
+            strides, pads = (
+                tuple(map(int, rng.integers(1, 3, 2))),
+                tuple(map(tuple, rng.integers(-1, 5, (2, 2)).tolist())),
+            )
+            padding = ("SAME", "VALID", pads)[rng.integers(3)]
+            known = lax.padtype_to_pads(image, size, strides, padding) if isinstance(padding, str) else padding
+            sides = [side + sum(ends) - taps for side, ends, taps in zip(image, known, size, strict=True)]
+            cropped = [side + sum(min(0, end) for end in ends) for side, ends in zip(image, known, strict=True)]
+            work = batch * image[0] * image[1] * inputs * outputs * size[0] * size[1]
+            if min(sides) >= 0 and min(cropped) > 0 and work < 1e9:
+                break
+        images, kernel = operands(batch, image, inputs, outputs, size, seed=seed)
+        found = jax.jit(value_and_gradients, static_argnums=(2, 3))(images, kernel, strides, padding)
+        assert_close(found, written_out(images, kernel, strides, padding))
+    jax.clear_caches()  # or else there are too many memory maps for further programs
+
+
 @pytest.mark.parametrize(("of_images", "of_kernel"), quick.only([(0, None), (None, 0), (0, 0)], (0, 0)))
 def test_stacked_clients_take_turns_and_come_to_the_same(of_images, of_kernel):
     axes = (of_images, of_kernel)

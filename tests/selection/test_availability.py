@@ -30,7 +30,7 @@ def test_rounds_without_any_client_are_as_frequent_as_independence_says():
     none = (1 - p) ** clients
     assert abs((drawn.sum(1) == 0).mean() - none) < 4 * np.sqrt(none * (1 - none) / rounds)
     assert abs(drawn.mean() - p) < 4 * np.sqrt(p * (1 - p) / drawn.size)
-    assert not masks(bernoulli(1e-300), 5).any()
+    assert not masks(bernoulli(1e-30), 5).any()
 
 
 def test_probabilities_by_client_hold_together_and_without_those_that_are_not_eligible():
@@ -73,17 +73,11 @@ def test_draws_depend_on_seed_round_and_purpose_only():
 
 @pytest.mark.parametrize("p", [0, -0.1, 1.5, float("nan"), "half", True, None])
 def test_a_wrong_probability_is_named(p):
-    with pytest.raises(ValueError, match="p: received .* probability above 0"):
+    with pytest.raises(ValueError, match="p: received .* above 0 and of at most 1"):
         bernoulli(p)
-
-
-@pytest.mark.parametrize("period", [0, -1, 2.5, True])
-def test_a_wrong_period_is_named(period):
-    with pytest.raises(ValueError, match="period: received"):
-        periodic(0.5, period)
 
 
 @pytest.mark.parametrize("p", [[], "0.5", 0.5, [0.5, 2]])
 def test_a_wrong_list_is_named(p):
-    with pytest.raises(ValueError, match=r"p(\[1\])?: received"):
+    with pytest.raises(ValueError, match="p: received"):
         clustered(p)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fedjax_bal.runs.checkpoint import load, save
 from fedjax_bal.selection import class_balancing_set, cucb, greedy, make_plan, ucb_scores
-from fedjax_bal.selection.estimates import COMPOSITION, BanditState, rewards
+from fedjax_bal.selection.bandit import COMPOSITION, BanditState, rewards
 
 
 def divergence(mean, direction):

@@ -8,8 +8,7 @@ import pytest
 
 from fedjax_bal.runs.checkpoint import load, save
 from fedjax_bal.selection import SELECTORS, by_size, make_plan, power_of_choice, round_robin
-from fedjax_bal.selection.draws import weighted_sample
-from fedjax_bal.selection.orders import LOSS
+from fedjax_bal.selection.selectors import LOSS, weighted_sample
 
 ALL = np.ones(10, bool)
 SIZES = np.array([5, 0, 1, 2, 3, 8, 1, 0, 4, 6])
@@ -216,7 +215,7 @@ def test_wrong_sizes_are_named(factory, sizes):
         (lambda: round_robin(0), "clients_per_round: received 0"),
         (lambda: by_size(True, sizes=SIZES), "clients_per_round: received True"),
         (lambda: power_of_choice(3, 2, sizes=SIZES), "candidates: received 2 for 3 clients a round"),
-        (lambda: power_of_choice(3, 3.0, sizes=SIZES), "candidates: received 3.0"),
+        (lambda: power_of_choice(3, 3.5, sizes=SIZES), "candidates: received 3.5"),
         (lambda: by_size(1, sizes=SIZES).init(0, 9), "sizes: received 10 clients, but the federation has 9"),
         (lambda: power_of_choice(1, 1, sizes=SIZES).init(0, 11), "sizes: received 10 clients"),
     ],

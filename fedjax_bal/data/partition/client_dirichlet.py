@@ -1,32 +1,34 @@
-"""Partitions where each client has a class law of its own, drawn from a Dirichlet law; sizes are given."""
+"""Partitions where each client has its own class law, drawn from a Dirichlet law; sizes are given."""
 
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import numpy as np
 
-from fedjax_bal.data.partition.arguments import Concentration, checked_alpha, checked_even_pool, checked_pool
-from fedjax_bal.data.partition.dealing import client_counts, deal_by_class, shuffled
-from fedjax_bal.data.partition.sizes import client_sizes
-from fedjax_bal.validate import one_of
+from fedjax_bal.data.partition.dealing import client_counts, deal_by_class, equal_sizes, rows_by_class, shuffled
+from fedjax_bal.data.partition.quantity import Sizes, Spread, client_sizes
+from fedjax_bal.validate import Count, Positive, checked
 
-_LEAST_SHARE, _TINY = 1e-12, 1e-300
-_AT_ONCE, _CELLS = 64, 4_000_000
+_LEAST_SHARE = 1e-12
+_TINY = 1e-300
+_AT_ONCE = 64
+_CELLS = 4_000_000
 
 
+@checked
 def client_dirichlet(
     rng: np.random.Generator,
     labels: np.ndarray,
-    num_clients: int,
-    alpha: Concentration,
+    num_clients: Count,
+    alpha: Positive,
     prior: Literal["uniform", "global"] = "uniform",
-    sizes: Literal["equal", "lognormal", "empirical"] = "equal",
-    sigma: float = 1.2,
-    least: int = 10,
+    sizes: Sizes = "equal",
+    sigma: Spread = 1.2,
+    least: Count = 10,
     values: Sequence[float] | None = None,
     quantiles: Mapping[float, float] | None = None,
 ) -> list[np.ndarray]:
-    r"""Lets clients draw their rows one by one, each by a Dirichlet class law of its own.
+    r"""Lets clients draw their rows one by one, each by its own Dirichlet class law.
 
     The law is q ~ Dirichlet(alpha C p), where p is uniform, so that q ~ Dirichlet(alpha, ..., alpha), or the law of
     all rows. One row at a time goes to a client chosen uniformly among those that are not full yet. Its class is drawn
@@ -68,12 +70,10 @@ def client_dirichlet(
         Effects of Non-Identical Data Distribution for Federated Visual Classification, 2019, where clients
         are filled one after another.
     """
-    num_clients, by_class, quotas = checked_pool(rng, labels, num_clients)
-    one_of("prior", prior, ("uniform", "global"))
+    by_class, quotas = rows_by_class(labels)
     shares = quotas / quotas.sum() if prior == "global" else np.full(len(quotas), 1 / len(quotas))
-    concentration = checked_alpha(alpha) * np.maximum(len(quotas) * shares, _LEAST_SHARE)
-    held = client_sizes(rng, sizes, int(quotas.sum()), num_clients, sigma, least, values, quantiles)
-    laws = rng.dirichlet(np.maximum(concentration, _TINY), num_clients)
+    held = client_sizes(rng, sizes, len(labels), num_clients, sigma, least, values, quantiles)
+    laws = rng.dirichlet(alpha * np.maximum(len(quotas) * shares, _LEAST_SHARE), num_clients)
     counts = _draw_in_turn(rng, laws, held, quotas)
     return deal_by_class(shuffled(rng, by_class), counts)
 
@@ -81,16 +81,22 @@ def client_dirichlet(
 def _draw_in_turn(rng: np.random.Generator, laws: np.ndarray, sizes: np.ndarray, quotas: np.ndarray) -> np.ndarray:
     """Draws the rows of each class that each client gets, `Int[C, N]`, one row after another."""
     laws = np.where(laws < _TINY, 0.0, laws)
-    clients, left = _served(rng, sizes), quotas.copy()
+    clients = _served(rng, sizes)
+    left = quotas.copy()
     counts = np.zeros((len(quotas), len(sizes)), np.int64)
-    done, ahead, most = 0, _AT_ONCE, max(_AT_ONCE, _CELLS // len(quotas))
+    done = 0
+    ahead = _AT_ONCE
     while done < len(clients):
         here = clients[done : done + ahead]
-        picked = _picked(rng, laws[here], left)
+        mass = np.where(left > 0, laws[here], 0.0)
+        mass[mass.sum(axis=1) == 0] = left
+        points = np.cumsum(mass, axis=1)
+        picked = (points <= rng.random((len(mass), 1)) * points[:, -1:]).sum(axis=1)
         taken = _before_overdraft(picked, left)
         np.add.at(counts, (picked[:taken], here[:taken]), 1)
         left -= np.bincount(picked[:taken], minlength=len(left))
-        done, ahead = done + taken, int(np.clip(2 * taken, _AT_ONCE, most))
+        done += taken
+        ahead = int(np.clip(2 * taken, _AT_ONCE, max(_AT_ONCE, _CELLS // len(quotas))))
     return counts
 
 
@@ -100,14 +106,6 @@ def _served(rng: np.random.Generator, sizes: np.ndarray) -> np.ndarray:
     starts = np.cumsum(sizes) - sizes
     offsets = np.where(starts > 0, gaps[starts - 1], 0.0)
     return np.repeat(np.arange(len(sizes)), sizes)[np.argsort(gaps - np.repeat(offsets, sizes), kind="stable")]
-
-
-def _picked(rng: np.random.Generator, laws: np.ndarray, left: np.ndarray) -> np.ndarray:
-    """Draws a class for each turn `Int[T]`, by laws `Float[T, C]` over the classes that have rows left."""
-    mass = np.where(left > 0, laws, 0.0)
-    mass[mass.sum(axis=1) == 0] = left
-    points = np.cumsum(mass, axis=1)
-    return (points <= rng.random((len(mass), 1)) * points[:, -1:]).sum(axis=1)
 
 
 def _before_overdraft(picked: np.ndarray, left: np.ndarray) -> int:
@@ -120,8 +118,9 @@ def _before_overdraft(picked: np.ndarray, left: np.ndarray) -> int:
     return int(np.argmax(over)) if over.any() else len(picked)
 
 
+@checked
 def balanced_dirichlet(
-    rng: np.random.Generator, labels: np.ndarray, num_clients: int, alpha: Concentration
+    rng: np.random.Generator, labels: np.ndarray, num_clients: Count, alpha: Positive
 ) -> list[np.ndarray]:
     r"""Gives all clients the same number of rows, by Dirichlet class laws that are fitted to the whole set.
 
@@ -148,19 +147,21 @@ def balanced_dirichlet(
         >>> {len(rows) for rows in parts}, len(np.unique(np.concatenate(parts)))
         ({20}, 1000)
     """
-    by_class, quotas, sizes = checked_even_pool(rng, labels, num_clients)
-    laws = rng.dirichlet(np.full(len(quotas), checked_alpha(alpha)), len(sizes))
+    sizes = equal_sizes(len(labels), num_clients)
+    by_class, quotas = rows_by_class(labels)
+    laws = rng.dirichlet(np.full(len(quotas), alpha), num_clients)
     counts = client_counts(rng, laws + _LEAST_SHARE, sizes, quotas)
     return deal_by_class(shuffled(rng, by_class), counts.T)
 
 
+@checked
 def refilled_dirichlet(
-    rng: np.random.Generator, labels: np.ndarray, num_clients: int, alpha: Concentration
+    rng: np.random.Generator, labels: np.ndarray, num_clients: Count, alpha: Positive
 ) -> list[np.ndarray]:
     r"""Lets clients of equal size draw their rows by Dirichlet class laws, from classes that are filled up again.
 
     Each client has a law q ~ Dirichlet(alpha, ..., alpha). A class whose rows are used up is refilled with all of them,
-    so that every client's classes follow its own law, whatever the others took: clients share rows of popular classes,
+    so that every client's classes follow its own law, regardless of the others': clients share rows of popular classes,
     and rows of others remain unused. No client has a row twice: one that would exceed a class has all of it, and draws
     the rest by its law over the others.
 
@@ -186,24 +187,20 @@ def refilled_dirichlet(
         FedDyn's partition (see `client_dirichlet`) in the form of github.com/woodenchild95/FL-Simulator. There a
         client that draws on both sides of a refill may have a row twice.
     """
-    by_class, quotas, sizes = checked_even_pool(rng, labels, num_clients)
-    laws = rng.dirichlet(np.full(len(quotas), max(checked_alpha(alpha), _TINY)), len(sizes))
-    counts = _draw_by_own_law(rng, laws, sizes, quotas).T
+    left = equal_sizes(len(labels), num_clients)
+    by_class, quotas = rows_by_class(labels)
+    laws = rng.dirichlet(np.full(len(quotas), alpha), num_clients)
+    laws = np.where(laws < _TINY, 0.0, laws)
+    drawn = np.zeros(laws.shape, np.int64)
+    while left.any():  # at most once for each class, as those who draw again have filled one up
+        mass = np.where(drawn < quotas, laws, 0.0)
+        without = mass.sum(axis=1) == 0
+        mass[without] = (quotas - drawn)[without]
+        drawn += rng.multinomial(left, mass / mass.sum(axis=1, keepdims=True))
+        surplus = np.maximum(drawn - quotas, 0)
+        drawn -= surplus
+        left = surplus.sum(axis=1)
+    counts = drawn.T
     # Consecutive rows of a class that is repeated are different ones, as long as they aren't more than the class has.
     repeated = [np.resize(rows, asked) for rows, asked in zip(shuffled(rng, by_class), counts.sum(axis=1), strict=True)]
     return deal_by_class(repeated, counts)
-
-
-def _draw_by_own_law(rng: np.random.Generator, laws: np.ndarray, sizes: np.ndarray, quotas: np.ndarray) -> np.ndarray:
-    """Draws each client's rows of each class, `Int[N, C]`, of no class more than there are."""
-    laws = np.where(laws < _TINY, 0.0, laws)
-    counts, left = np.zeros(laws.shape, np.int64), sizes.copy()
-    while left.any():  # at most once for each class, as those who draw again have filled one up
-        mass = np.where(counts < quotas, laws, 0.0)
-        without = mass.sum(axis=1) == 0
-        mass[without] = (quotas - counts)[without]
-        counts += rng.multinomial(left, mass / mass.sum(axis=1, keepdims=True))
-        surplus = np.maximum(counts - quotas, 0)
-        counts -= surplus
-        left = surplus.sum(axis=1)
-    return counts

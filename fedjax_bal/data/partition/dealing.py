@@ -1,15 +1,92 @@
-"""Deals rows out to clients: by owner, by counts of each class, or by class laws that are fitted to the whole set."""
+"""Deals rows out to clients: in numbers by weight, by owner, by counts of each class, or by fitted class laws."""
 
 from collections.abc import Sequence
+from typing import Any, Literal
 
 import numpy as np
 
-from fedjax_bal.data.partition.sizes import apportioned
-from fedjax_bal.data.row_numbers import cut
-from fedjax_bal.validate import one_of, whole_number
+from fedjax_bal.validate import whole_number
+
+MAX_ROWS = 2**31 - 1
+"""Row numbers are 32-bit on the device."""
+
+Local = Literal["even", "iid", "random"]
+Skew = Literal["uniform", "exponential"]
 
 _FITTING_STEPS = 50
 _ENOUGH = 0.9  # of the usual total; below it classes that run out would change what the set is for
+_LARGEST_SCALE = 1e307
+
+
+def rows_by_class(labels: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
+    """Returns the row numbers of each class present, in the order of the labels, and their number, `Int[C]`."""
+    _, codes, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+    return cut(np.argsort(codes, kind="stable"), sizes), sizes
+
+
+def cut(rows: np.ndarray, sizes: np.ndarray) -> list[np.ndarray]:
+    """Cuts an array into consecutive pieces of given sizes, which are views."""
+    ends = np.cumsum(sizes)
+    return [rows[start:end] for start, end in zip((ends - sizes).tolist(), ends.tolist(), strict=True)]
+
+
+def even_sizes(total: int, pieces: int) -> np.ndarray:
+    """Divides a number into near-equal whole parts, the larger ones first."""
+    return np.full(pieces, total // pieces) + (np.arange(pieces) < total % pieces)
+
+
+def equal_sizes(total: int, num_clients: int) -> np.ndarray:
+    """Divides rows among clients of near-equal size, each with at least a row, `Int[N]`."""
+    check_clients_below_rows(num_clients, total)
+    return even_sizes(total, num_clients)
+
+
+def check_clients_below_rows(num_clients: int, total: int) -> None:
+    """Raises if there are more clients than rows."""
+    if num_clients > total:
+        raise ValueError(f"{num_clients} clients for {total} rows: some would be left with nothing; take fewer.")
+
+
+def check_room(total: int, num_clients: int, least: int, name: str = "least") -> None:
+    """Raises unless there are enough rows for each client to have the least size."""
+    if num_clients * least > total:
+        raise ValueError(
+            f"{num_clients} clients of {least} rows or more ({name}) need {num_clients * least} rows, but there are "
+            f"{total}; take fewer clients or a smaller {name}."
+        )
+
+
+def apportioned(weights: Any, total: int, least: int = 0, most: np.ndarray | None = None) -> np.ndarray:
+    """Apportions a total in integers by weight, each from `least` to `most`, `Int[n]`.
+
+    The numbers are clip(s w, least, most) with the scale s for which they sum to the total, rounded by the method of
+    largest remainders. So a number that would fall below `least` is raised to it, one that would exceed `most` is
+    lowered to it, and all others stay in proportion to their weights, which are finite, not negative and not all 0.
+    """
+    weights = np.asarray(weights, np.float64)
+    weights = weights / weights.max()
+    most = np.full(weights.shape, total) if most is None else np.minimum(most, total)
+    largest = int(np.where(weights > 0, most, least).sum())
+    if not len(weights) * least <= total <= largest:
+        raise ValueError(
+            f"total={total} can't be shared out: with at least {least} each and what each may get, "
+            f"{len(weights) * least} to {largest} are possible."
+        )
+    # By bisection, the largest scale for which the clipped numbers don't exceed the total in sum.
+    positive = weights > 0
+    low = 0.0
+    with np.errstate(over="ignore"):
+        high = min(float((most[positive] / weights[positive]).max()), _LARGEST_SCALE)
+    while low < (middle := (low + high) / 2) < high:
+        if np.clip(middle * weights, least, most).sum() <= total:
+            low = middle
+        else:
+            high = middle
+    exact = np.clip(low * weights, least, most)
+    numbers = np.floor(exact).astype(np.int64)
+    missing = total - int(numbers.sum())
+    numbers[np.argsort(numbers - exact, kind="stable")[:missing]] += 1
+    return numbers
 
 
 def shuffled(rng: np.random.Generator, by_class: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -46,7 +123,8 @@ def class_quotas(shares: np.ndarray, available: np.ndarray, total: int | None, u
     if total is None:
         allowed = int((available[owning] / shares[owning]).min() * (1 + 1e-12))  # 100 / (1 / 75) is below 7,500
         total = allowed if usual is None else min(allowed, usual)
-    total, held = whole_number("total", total), int(available[owning].sum())
+    total = whole_number("total", total)
+    held = int(available[owning].sum())
     if total > held:
         raise ValueError(f"total={total} rows, but the classes that take part hold {held}; omit it or take fewer.")
     return apportioned(shares, total, most=available)
@@ -57,37 +135,29 @@ def deal_quotas(
     by_class: Sequence[np.ndarray],
     quotas: np.ndarray,
     sizes: np.ndarray,
-    local: str,
-    local_skew: str,
+    local: Local,
+    local_skew: Skew,
 ) -> list[np.ndarray]:
     """Draws `Int[C]` rows of each class at random and deals them to clients of the sizes `Int[N]`, the same sum.
 
     `"even"`: every client has the classes in the shares of the whole set, to within about a row. `"iid"`: rows are
     dealt at random. `"random"`: each client has its own class law, the whole set's times independent weights.
     """
-    one_of("local", local, ("even", "iid", "random"))
     drawn = [rows[:quota] for rows, quota in zip(shuffled(rng, by_class), quotas, strict=True)]
+    shape = len(sizes), len(quotas)
     if local == "random":
-        laws = _skewed(rng, quotas, len(sizes), local_skew)
-        return deal_by_class(drawn, client_counts(rng, laws, sizes, quotas).T)
-    owners = _in_turn(rng, sizes) if local == "even" else rng.permutation(np.repeat(np.arange(len(sizes)), sizes))
+        # Weights above 0, so that every class can be fitted.
+        weights = 1 - rng.random(shape) if local_skew == "uniform" else rng.standard_exponential(shape) + 1e-12
+        return deal_by_class(drawn, client_counts(rng, quotas * weights, sizes, quotas).T)
+    owners = np.repeat(np.arange(len(sizes)), sizes)
+    if local == "even":
+        # Rows go out class by class, so a client whose turns come at regular intervals gets its share of each.
+        turn = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        phase = (rng.permutation(len(sizes)) + 0.5) / len(sizes)
+        owners = owners[np.argsort((turn + np.repeat(phase, sizes)) / np.repeat(sizes, sizes))]
+    else:
+        owners = rng.permutation(owners)
     return deal_to_owners(np.concatenate(drawn), owners, len(sizes))
-
-
-def _in_turn(rng: np.random.Generator, sizes: np.ndarray) -> np.ndarray:
-    """Draws an order of turns, `Int[T]`, in which each client comes at regular intervals."""
-    clients = np.arange(len(sizes))
-    turn = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    phase = (rng.permutation(len(sizes)) + 0.5) / len(sizes)
-    return np.repeat(clients, sizes)[np.argsort((turn + np.repeat(phase, sizes)) / np.repeat(sizes, sizes))]
-
-
-def _skewed(rng: np.random.Generator, quotas: np.ndarray, num_clients: int, local_skew: str) -> np.ndarray:
-    """Draws the clients' class laws before they are fitted, `Float[N, C]`, not normalised."""
-    one_of("local_skew", local_skew, ("uniform", "exponential"))
-    shape = num_clients, len(quotas)
-    # Above 0, so that every class can be fitted.
-    return quotas * (1 - rng.random(shape) if local_skew == "uniform" else rng.standard_exponential(shape) + 1e-12)
 
 
 def client_counts(rng: np.random.Generator, laws: np.ndarray, sizes: np.ndarray, quotas: np.ndarray) -> np.ndarray:

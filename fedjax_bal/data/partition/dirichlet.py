@@ -1,25 +1,39 @@
 """Partitions where each class is divided among the clients by a Dirichlet law."""
 
 import math
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
 
-from fedjax_bal.data.partition.arguments import Concentration, checked_alpha, checked_pool, checked_room
-from fedjax_bal.data.partition.dealing import deal_by_class, deal_to_owners, shuffled
-from fedjax_bal.validate import one_of, whole_number
+from fedjax_bal.data.partition.dealing import (
+    apportioned,
+    check_room,
+    cut,
+    deal_by_class,
+    deal_to_owners,
+    equal_sizes,
+    rows_by_class,
+    shuffled,
+)
+from fedjax_bal.data.partition.pathological import classes_of_clients, draw_owners
+from fedjax_bal.validate import Count, Natural, Positive, checked
 
-_MAX_REDRAWS, _MAX_SHARES_DRAWN = 100, 3 * 10**7
+_MAX_REDRAWS = 100
+_MAX_SHARES_DRAWN = 3 * 10**7
 _CBFL_THRESHOLD = 5
+_GROUP = 10
+_LEAST_SHARE = 1e-12
 
 
+@checked
 def dirichlet(
     rng: np.random.Generator,
     labels: np.ndarray,
-    num_clients: int,
-    alpha: Concentration,
+    num_clients: Count,
+    alpha: Positive,
     form: Literal["balanced", "plain", "cbfl"] = "balanced",
-    min_size: int = 10,
+    min_size: Natural = 10,
 ) -> list[np.ndarray]:
     r"""Divides each class among the clients in proportions q ~ Dirichlet(alpha, ..., alpha).
 
@@ -61,46 +75,58 @@ def dirichlet(
         Form "balanced": Wang et al.: Federated Learning with Matched Averaging, 2020, section 5, as in NIID-Bench;
         the repair is new here. Form "cbfl": CBFL, section on the experimental setup.
     """
-    num_clients, by_class, sizes = checked_pool(rng, labels, num_clients)
-    whole_number("min_size", min_size, low=0)
-    alpha = checked_alpha(alpha)
-    one_of("form", form, ("balanced", "plain", "cbfl"))
+    by_class, sizes = rows_by_class(labels)
     if form == "cbfl":
         counts = _draw_cbfl(rng, sizes, num_clients, alpha)
         return deal_by_class(shuffled(rng, by_class), counts)
-    _, _, min_size = checked_room(int(sizes.sum()), num_clients, min_size, "min_size")
-    counts = draw_counts(rng, sizes, num_clients, alpha, min_size, level=form == "balanced")
-    return _repaired(rng, deal_by_class(shuffled(rng, by_class), counts), min_size)
+    check_room(len(labels), num_clients, min_size, "min_size")
+    counts = _draw_counts(rng, sizes, num_clients, alpha, min_size, level=form == "balanced")
+    parts = deal_by_class(shuffled(rng, by_class), counts)
+    held = np.array([len(part) for part in parts])
+    lacking = np.maximum(min_size - held, 0)
+    if not lacking.any():
+        return parts
+    # No draw succeeded: the largest clients give rows, at random, to those below the smallest size.
+    given = _levelled_off(held, int(lacking.sum()))
+    rows = np.concatenate(parts)
+    owner = np.repeat(np.arange(num_clients), held)
+    by_word = np.lexsort((rng.random(len(rows)), owner))
+    rank = np.arange(len(rows)) - np.repeat(np.cumsum(held) - held, held)
+    moved = np.sort(by_word[rank < given[owner]])  # ascending: donor by donor, class by class
+    owner[moved] = np.repeat(np.arange(num_clients), lacking)
+    return deal_to_owners(rows, owner, num_clients)
 
 
-def draw_counts(
+def _draw_counts(
     rng: np.random.Generator, sizes: np.ndarray, num_clients: int, alpha: float, min_size: int, level: bool
 ) -> np.ndarray:
     """Draws counts `Int[C, N]` until every client has `min_size`, or else keeps those that lack the fewest rows.
 
     `level` leaves clients out that hold the mean share already.
     """
-    best, fewest = np.zeros((len(sizes), num_clients), np.int64), math.inf
+    best = np.zeros((len(sizes), num_clients), np.int64)
+    fewest = math.inf
     for _ in range(min(_MAX_REDRAWS, max(1, _MAX_SHARES_DRAWN // (len(sizes) * num_clients)))):
         counts = np.zeros_like(best)
         held = np.zeros(num_clients, np.int64)
         for label, size in enumerate(sizes):
             open_clients = np.flatnonzero(held * num_clients < sizes.sum()) if level else np.arange(num_clients)
             if not len(open_clients):
-                break  # everybody has the mean share, so that no class has rows left
+                break  # every client has the mean share, so that no class has rows left
             points = np.cumsum(rng.dirichlet(np.full(len(open_clients), alpha)))
             points /= points[-1]  # a sum that falls short of 1 by a rounding error would lose a row
             counts[label, open_clients] = np.diff(np.floor(points * size).astype(np.int64), prepend=0)
             held += counts[label]
         lacking = int(np.maximum(min_size - held, 0).sum())
         if lacking < fewest:
-            best, fewest = counts, lacking
+            best = counts
+            fewest = lacking
         if lacking == 0:
             break
     return best
 
 
-def _draw_cbfl(rng, sizes: np.ndarray, num_clients: int, alpha: float) -> np.ndarray:
+def _draw_cbfl(rng: np.random.Generator, sizes: np.ndarray, num_clients: int, alpha: float) -> np.ndarray:
     """Draws counts `Int[C, N]` of form "cbfl"."""
     counts = np.empty((len(sizes), num_clients), np.int64)
     for label, size in enumerate(sizes):
@@ -117,24 +143,10 @@ def _draw_cbfl(rng, sizes: np.ndarray, num_clients: int, alpha: float) -> np.nda
     )
 
 
-def _repaired(rng: np.random.Generator, parts: list[np.ndarray], min_size: int) -> list[np.ndarray]:
-    """Moves rows from the largest clients to those below `min_size`, if there are any."""
-    rows, sizes = np.concatenate(parts), np.array([len(part) for part in parts])
-    lacking = np.maximum(min_size - sizes, 0)
-    if not lacking.any():
-        return parts
-    given = _levelled_off(sizes, int(lacking.sum()))
-    owner = np.repeat(np.arange(len(sizes)), sizes)
-    by_word = np.lexsort((rng.random(len(rows)), owner))
-    rank = np.arange(len(rows)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    moved = np.sort(by_word[rank < given[owner]])  # ascending: donor by donor, class by class
-    owner[moved] = np.repeat(np.arange(len(sizes)), lacking)
-    return deal_to_owners(rows, owner, len(sizes))
-
-
 def _levelled_off(sizes: np.ndarray, amount: int) -> np.ndarray:
     """Lowers the largest sizes to one height until `amount` rows are free; returns how many each client gives."""
-    low, high = 0, int(sizes.max())
+    low = 0
+    high = int(sizes.max())
     while low < high:  # the greatest height at which enough sticks out
         middle = (low + high + 1) // 2
         if np.maximum(sizes - middle, 0).sum() >= amount:
@@ -145,3 +157,110 @@ def _levelled_off(sizes: np.ndarray, amount: int) -> np.ndarray:
     surplus = int(given.sum()) - amount
     given[np.flatnonzero(given)[:surplus]] -= 1
     return given
+
+
+@checked
+def equal_cut_dirichlet(
+    rng: np.random.Generator, labels: np.ndarray, num_clients: Count, alpha: Positive
+) -> list[np.ndarray]:
+    """Divides classes by a Dirichlet law among ten at a time, lines their rows up, and cuts the line into equal parts.
+
+    The rows, in random order, are cut into ceil(N / 10) groups in proportion to their members, ten each but for the
+    last. Within a group each class is divided among the members as in `dirichlet`, form "balanced", until every member
+    has half of its mean share or more, or up to 100 times, when the draw that lacks the fewest rows is kept. Members
+    stand in line, each with its rows class after class, and the line is cut into N parts whose sizes differ by at most
+    1. So a client may have the last classes of one member and the first ones of the next.
+
+    Args:
+        rng: source of randomness.
+        labels: `Int[D]`.
+        num_clients: N, at most D.
+        alpha: concentration, above 0; small means few classes per client.
+
+    Returns:
+        N disjoint arrays of row numbers that cover all rows.
+
+    Raises:
+        ValueError: fewer rows than clients, or arguments of the wrong kind.
+
+    Example:
+        >>> labels = np.repeat(np.arange(10), 100)
+        >>> parts = equal_cut_dirichlet(np.random.default_rng(0), labels, 40, alpha=0.1)
+        >>> {len(rows) for rows in parts}, len(np.unique(np.concatenate(parts)))
+        ({25}, 1000)
+
+    References:
+        Lin et al.: Ensemble Distillation for Robust Model Fusion in Federated Learning (FedDF), 2020, the authors'
+        code, which leaves out rows that don't divide; Shang et al.: Federated Learning on Heterogeneous and Long-Tailed
+        Data via Classifier Re-Training with Federated Features (CReFF), 2022, the authors' code. Both need at least
+        ten clients, and draw until it succeeds, which may never end.
+    """
+    total = len(labels)
+    sizes = equal_sizes(total, num_clients)
+    by_class, _ = rows_by_class(labels)
+    members = [min(_GROUP, num_clients - first) for first in range(0, num_clients, _GROUP)]
+    ends = int(_GROUP / num_clients * total) * np.arange(1, len(members))
+    group_of_row = np.empty(total, np.int64)
+    group_of_row[rng.permutation(total)] = np.searchsorted(ends, np.arange(total), side="right")
+    line = []
+    for group, count in enumerate(members):
+        in_group = [rng.permutation(rows[group_of_row[rows] == group]) for rows in by_class]
+        held = np.array([len(rows) for rows in in_group])
+        counts = _draw_counts(rng, held, count, alpha, int(0.5 * held.sum() / count), level=True)
+        line += deal_by_class(in_group, counts)
+    return cut(np.concatenate(line), sizes)
+
+
+@checked
+def extended_dirichlet(
+    rng: np.random.Generator,
+    labels: np.ndarray,
+    num_clients: Count,
+    classes_per_client: Count | Sequence[Count],
+    alpha: Positive,
+) -> list[np.ndarray]:
+    """Limits the classes of each client, and divides each class among its owners in unequal proportions.
+
+    Client i owns label i mod C and others at random. The shares of a label's owners are drawn from
+    Dirichlet(alpha, ..., alpha); each gets at least one row. With a large alpha it is `pathological` in the form
+    "niid_bench", with all classes for every client it is like `dirichlet`. A label without an owner is left out.
+
+    Args:
+        rng: source of randomness.
+        labels: `Int[D]`; C is the number of different ones.
+        num_clients: N.
+        classes_per_client: labels that each client holds, or a sequence of such numbers that the clients cycle
+            through.
+        alpha: concentration, above 0; small means that a few owners hold most of a class.
+
+    Returns:
+        N disjoint arrays of row numbers.
+
+    Raises:
+        ValueError: more classes per client than there are, a label with fewer rows than owners, or arguments of the
+            wrong kind.
+
+    Example:
+        >>> labels = np.repeat(np.arange(10), 100)
+        >>> parts = extended_dirichlet(np.random.default_rng(0), labels, 20, 2, alpha=0.5)
+        >>> {len(np.unique(labels[rows])) for rows in parts}, sum(map(len, parts))
+        ({2}, 1000)
+
+    References:
+        Li, Lyu: Convergence Analysis of Sequential Federated Learning on Heterogeneous Data, 2023, which
+        allots the classes evenly, and may leave an owner without rows.
+    """
+    by_class, sizes = rows_by_class(labels)
+    owners, _ = draw_owners(rng, classes_of_clients(classes_per_client, num_clients, len(sizes)), len(sizes))
+    counts = np.zeros((len(sizes), num_clients), np.int64)
+    for label, size in enumerate(sizes.tolist()):
+        members = np.flatnonzero(owners[:, label])
+        if len(members) > size:
+            raise ValueError(
+                f"a label with {size} rows has {len(members)} owners, who get at least one row each; take fewer "
+                "clients or fewer classes per client."
+            )
+        if len(members):
+            shares = rng.dirichlet(np.full(len(members), alpha))
+            counts[label, members] = apportioned(np.where(shares < _LEAST_SHARE, 0.0, shares), size, least=1)
+    return deal_by_class(shuffled(rng, by_class), counts)

@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from fedjax_bal.data.partition.arguments import check_clients_below_rows
-from fedjax_bal.data.row_numbers import cut, even_sizes
-from fedjax_bal.validate import check_generator, checked_labels, whole_number
+from fedjax_bal.data.partition.dealing import cut, equal_sizes, even_sizes
+from fedjax_bal.validate import Count, checked
 
 
-def iid(rng: np.random.Generator, labels: np.ndarray, num_clients: int) -> list[np.ndarray]:
+@checked
+def iid(rng: np.random.Generator, labels: np.ndarray, num_clients: Count) -> list[np.ndarray]:
     """Deals all rows out at random, regardless of their labels.
 
     Args:
@@ -25,14 +25,13 @@ def iid(rng: np.random.Generator, labels: np.ndarray, num_clients: int) -> list[
         >>> [len(rows) for rows in iid(np.random.default_rng(0), np.zeros(7, int), 3)]
         [3, 2, 2]
     """
-    check_generator(rng)
-    labels, num_clients = checked_labels(labels), whole_number("num_clients", num_clients)
-    check_clients_below_rows(num_clients, len(labels))
-    return cut(rng.permutation(len(labels)), even_sizes(len(labels), num_clients))
+    sizes = equal_sizes(len(labels), num_clients)
+    return cut(rng.permutation(len(labels)), sizes)
 
 
+@checked
 def shards(
-    rng: np.random.Generator, labels: np.ndarray, num_clients: int, shards_per_client: int = 2
+    rng: np.random.Generator, labels: np.ndarray, num_clients: Count, shards_per_client: Count = 2
 ) -> list[np.ndarray]:
     """Cuts the label-sorted data into equal shards and deals each client the same number of them.
 
@@ -59,9 +58,7 @@ def shards(
     References:
         McMahan et al.: Communication-Efficient Learning of Deep Networks from Decentralized Data, 2017, section 3.
     """
-    check_generator(rng)
-    labels, num_clients = checked_labels(labels), whole_number("num_clients", num_clients)
-    count = num_clients * whole_number("shards_per_client", shards_per_client)
+    count = num_clients * shards_per_client
     if count > len(labels):
         raise ValueError(
             f"{num_clients} clients x {shards_per_client} shards for {len(labels)} rows; every shard needs at least "

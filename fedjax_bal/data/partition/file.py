@@ -1,4 +1,4 @@
-"""A partition read from a file: each client's row numbers, or its number of rows of each class."""
+"""Partitions that are given: by the writers or users of the data set, or by a file."""
 
 import os
 import re
@@ -8,11 +8,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedjax_bal.data.errors import DataError
-from fedjax_bal.data.partition.dealing import deal_by_class, shuffled
-from fedjax_bal.data.readers.npz import read_arrays
+from fedjax_bal.data.partition.dealing import deal_by_class, rows_by_class, shuffled
+from fedjax_bal.data.reading import DataError, reading
+from fedjax_bal.data.sources.npz import read_arrays
 from fedjax_bal.files import parse_json, read_bytes
-from fedjax_bal.validate import check_generator, checked_labels, one_of, whole_number
+from fedjax_bal.validate import Count, checked
 
 _LARGEST_TEXT = 2**24  # bytes; an npz file holds more in less
 _AS_JSON = (  # rewrites what Python and NumPy print as JSON
@@ -27,14 +27,72 @@ _AS_JSON = (  # rewrites what Python and NumPy print as JSON
 _FORMS = "a list for each client as JSON, a line for each client, or an npz file of an array for each client"
 
 
+@checked
+def natural(
+    rng: np.random.Generator,
+    labels: np.ndarray,
+    num_clients: Count | None,
+    owners: np.ndarray | None,
+    choose: Literal["random", "largest"] = "random",
+    min_size: Count = 1,
+) -> list[np.ndarray]:
+    """Makes a client of each writer or user of the data set, or of some of them.
+
+    Clients are in the order of the owners' numbers, so the partition into all owners doesn't depend on the seed.
+
+    Args:
+        rng: source of randomness.
+        labels: `Int[D]`; only their number matters.
+        num_clients: N, at most as many as there are owners with enough rows; None for all of these.
+        owners: number of each row's writer or user, `Int[D]`; None for a data set without.
+        choose: `"random"`, N owners, all equally likely; `"largest"`, those with most rows, of equal ones the first.
+        min_size: rows that an owner must have to be chosen.
+
+    Returns:
+        N disjoint arrays of row numbers, ascending.
+
+    Raises:
+        ValueError: a data set without owners or with too few, or arguments of the wrong kind.
+
+    Example:
+        >>> owners = np.array([4, 7, 4, 9, 9, 9])
+        >>> natural(np.random.default_rng(0), np.zeros(6, int), 2, owners, choose="largest")
+        [array([0, 2]), array([3, 4, 5])]
+    """
+    if owners is None:
+        raise ValueError(
+            "natural needs a data set that says whose its images are: femnist, inaturalist2019, or npz with "
+            "train_clients; take another scheme for this one."
+        )
+    owners = np.asarray(owners)
+    if owners.shape != labels.shape or owners.dtype.kind not in "iu":
+        raise ValueError(f"owners has shape {owners.shape} and type {owners.dtype}; expected {len(labels)} integers.")
+    by_owner, sizes = rows_by_class(owners)
+    enough = np.flatnonzero(sizes >= min_size)
+    if num_clients is None:
+        num_clients = len(enough)
+    if not 0 < num_clients <= len(enough):
+        rows_each = f"at least {min_size} rows" if min_size > 1 else "rows"
+        raise ValueError(
+            f"{num_clients} clients, but {len(enough)} writers or users have {rows_each}; natural gives each of them "
+            "one client: take at most as many."
+        )
+    if choose == "random":
+        chosen = rng.choice(enough, num_clients, replace=False)
+    else:
+        chosen = enough[np.argsort(-sizes[enough], kind="stable")[:num_clients]]
+    return [by_owner[owner] for owner in np.sort(chosen).tolist()]
+
+
+@checked
 def file(
     rng: np.random.Generator,
     labels: np.ndarray,
-    num_clients: int,
+    num_clients: Count,
     file: str | os.PathLike,
     holds: Literal["rows", "counts"] = "rows",
     row_numbers: np.ndarray | None = None,
-    dataset_size: int | None = None,
+    dataset_size: Count | None = None,
 ) -> list[np.ndarray]:
     """Reads a partition from a file, a published one for instance.
 
@@ -70,107 +128,101 @@ def file(
         ...     file(np.random.default_rng(0), np.array([0, 1, 0, 1]), 2, published)
         [array([3, 1]), array([0])]
     """
-    check_generator(rng)
-    labels, num_clients = checked_labels(labels), whole_number("num_clients", num_clients)
-    one_of("holds", holds, ("rows", "counts"))
     path = Path(file)
+    remedy = f"expected {_FORMS}."
     lists = _read_npz(path) if path.suffix == ".npz" else _read_text(path, num_clients)
-    if not len(lists):
-        raise DataError(f"{path}: is no partition (empty); expected {_FORMS}.")
-    while len(lists) > num_clients and path.suffix != ".npz" and lists[-1] == []:
-        lists = lists[:-1]
-    if len(lists) != num_clients:
-        raise DataError(f"{path}: has {len(lists)} clients, but {num_clients} are asked for; ask for {len(lists)}.")
-    if holds == "counts":
-        return _draw_counts(rng, path, lists, labels)
-    numbers = np.arange(len(labels)) if row_numbers is None else np.asarray(row_numbers)
-    places = np.full(int(numbers.max()) + 1 if dataset_size is None else dataset_size, -1)
-    places[numbers] = np.arange(len(numbers))
-    found = [places[_checked_integers(path, client, own, len(places))] for client, own in enumerate(lists)]
-    return [own[own >= 0] for own in found]
+    with reading(path, remedy):
+        if not len(lists):
+            raise ValueError("is no partition (empty)")
+        while len(lists) > num_clients and path.suffix != ".npz" and lists[-1] == []:
+            lists = lists[:-1]
+        if len(lists) != num_clients:
+            raise DataError(f"{path}: has {len(lists)} clients, but {num_clients} are asked for; ask for {len(lists)}.")
+        if holds == "counts":
+            return _draw_counts(rng, lists, labels)
+        numbers = np.arange(len(labels)) if row_numbers is None else np.asarray(row_numbers)
+        position = np.full(int(numbers.max()) + 1 if dataset_size is None else dataset_size, -1)
+        position[numbers] = np.arange(len(numbers))
+        rows = [position[_integers(client, listed, len(position))] for client, listed in enumerate(lists)]
+    return [listed[listed >= 0] for listed in rows]
 
 
 def _read_text(path: Path, num_clients: int) -> Sequence[Any]:
     """Returns the list, or mapping, of each client."""
-    try:
-        text = read_bytes(path, _LARGEST_TEXT).decode("utf-8-sig")
-        if re.match(r"\s*(?:[\[{]|(?:np\.|numpy\.)?array\()", text):
-            for pattern, replacement in _AS_JSON:
-                text = re.sub(pattern, replacement, text)
-            return _in_order(parse_json(text))
-        lines = text.splitlines()
-        while len(lines) > num_clients and not lines[-1].strip():  # or else an empty line is a client without rows
-            lines.pop()
-        return [list(map(int, line.replace(",", " ").split())) for line in lines]
-    except OSError as error:
-        raise DataError(f"{path}: can't be read ({error.strerror or error}); check the path and its rights.") from error
-    except ValueError as error:
-        raise DataError(f"{path}: is no partition ({str(error)[:100]}); expected {_FORMS}.") from error
+    with reading(path, f"expected {_FORMS}."):
+        content = read_bytes(path, _LARGEST_TEXT)
+        try:
+            text = content.decode("utf-8-sig")
+            if re.match(r"\s*(?:[\[{]|(?:np\.|numpy\.)?array\()", text):
+                for pattern, replacement in _AS_JSON:
+                    text = re.sub(pattern, replacement, text)
+                return _in_order(parse_json(text))
+            lines = text.splitlines()
+            while len(lines) > num_clients and not lines[-1].strip():  # or else an empty line is a client without rows
+                lines.pop()
+            return [list(map(int, line.replace(",", " ").split())) for line in lines]
+        except ValueError as error:
+            raise ValueError(f"is no partition ({str(error)[:100]})") from error
+
+
+def _read_npz(path: Path) -> Sequence[np.ndarray]:
+    """Returns the array of each client."""
+    arrays = read_arrays(path, None)
+    with reading(path, f"expected {_FORMS}: numpy.savez(FILE, *rows)."):
+        if len(arrays) == 1 and (only := next(iter(arrays.values()))).ndim == 2:
+            return list(only)
+        ends = {name: re.search(r"\d{1,9}$", name) for name in arrays}
+        numbered = {str(int(end[0])): arrays[name] for name, end in ends.items() if end}
+        if len(numbered) < sum(end is not None for end in ends.values()):
+            raise ValueError("is no partition (two arrays have the same number at the end of their names)")
+        return _in_order(numbered or None)
 
 
 def _in_order(content: Any) -> Sequence[Any]:
     """Returns a list as it is, or the values of a mapping whose keys are 0..N-1 in the order of the keys."""
-    if isinstance(content, Mapping):
-        if not all(map(_is_number, content)):
-            raise ValueError("keys that are no numbers of clients")
-        by_number = {int(key): own for key, own in content.items()}
-        if sorted(by_number) != list(range(len(content))):
-            raise ValueError("clients aren't numbered from 0 without a gap")
-        return [by_number[number] for number in range(len(by_number))]
-    if not isinstance(content, list):
-        raise ValueError("neither a list nor a mapping")
-    return content
+    if isinstance(content, list):
+        return content
+    if not isinstance(content, Mapping) or not all(map(_is_number, content)):
+        raise ValueError("is no list, and no mapping of numbers of clients")
+    by_number = {int(key): listed for key, listed in content.items()}
+    if sorted(by_number) != list(range(len(content))):
+        raise ValueError("its clients aren't numbered from 0 without a gap")
+    return [by_number[number] for number in range(len(by_number))]
 
 
 def _is_number(key: str) -> bool:
     return key.isdecimal() and len(key) < 19
 
 
-def _read_npz(path: Path) -> Sequence[np.ndarray]:
-    """Returns the array of each client."""
-    arrays = read_arrays(path, None)
-    if len(arrays) == 1 and (only := next(iter(arrays.values()))).ndim == 2:
-        return list(only)
-    numbered = [(str(int(end[0])), own) for name, own in arrays.items() if (end := re.search(r"\d{1,9}$", name))]
-    try:
-        if len(dict(numbered)) < len(numbered):
-            raise ValueError("two arrays have the same number at the end of their names")
-        return _in_order(dict(numbered) or None)
-    except ValueError as error:
-        raise DataError(f"{path}: is no partition ({error}); expected {_FORMS}: numpy.savez(FILE, *rows).") from error
-
-
-def _checked_integers(path: Path, client: int, values: Any, size: int, kind: str = "row") -> np.ndarray:
+def _integers(client: int, values: Any, size: int, kind: str = "row") -> np.ndarray:
     """Returns a list as an array, after checking that it holds integers from 0 to `size` - 1."""
     try:
         array = np.asarray(values)
     except ValueError:
         array = np.empty((0, 0))
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-        raise DataError(f"{path}: client {client} has no list of integers; expected {_FORMS}.")
+        raise ValueError(f"client {client} has no list of integers")
     wrong = (array < 0) | (array >= size)
     if wrong.any():
-        raise DataError(
-            f"{path}: client {client} lists {kind} {array[np.argmax(wrong)]}; expected numbers from 0 to {size - 1}."
-        )
+        raise ValueError(f"client {client} lists {kind} {array[np.argmax(wrong)]}, not from 0 to {size - 1}")
     return array.astype(np.int64)
 
 
-def _draw_counts(rng: np.random.Generator, path: Path, lists: Sequence[Any], labels: np.ndarray) -> list[np.ndarray]:
+def _draw_counts(rng: np.random.Generator, lists: Sequence[Any], labels: np.ndarray) -> list[np.ndarray]:
     """Draws the rows of each class that each client asks for."""
     classes = max(int(labels.max()), 0) + 1
     counts = np.zeros((len(lists), classes), np.int64)
-    for client, own in enumerate(lists):
-        named = isinstance(own, Mapping)
-        numbers = _checked_integers(path, client, list(own.values()) if named else own, len(labels) + 1, "count")
-        keys = [int(key) if _is_number(key) else -1 for key in own] if named else range(len(numbers))
-        held = _checked_integers(path, client, np.array(keys, np.int64)[numbers > 0], classes, "class")
-        counts[client, held] = numbers[numbers > 0]
+    for client, listed in enumerate(lists):
+        named = isinstance(listed, Mapping)
+        numbers = _integers(client, list(listed.values()) if named else listed, len(labels) + 1, "count")
+        keys = [int(key) if _is_number(key) else -1 for key in listed] if named else range(len(numbers))
+        present = _integers(client, np.array(keys, np.int64)[numbers > 0], classes, "class")
+        counts[client, present] = numbers[numbers > 0]
     by_class = [np.flatnonzero(labels == label) for label in range(classes)]
-    for label, (asked, own) in enumerate(zip(counts.sum(axis=0).tolist(), by_class, strict=True)):
-        if asked > len(own):
-            raise DataError(
-                f"{path}: clients have {asked} rows of class {label}, but there are {len(own)} to draw from; take the "
-                "data set that it is for, and hold no rows out."
+    for label, (asked, rows) in enumerate(zip(counts.sum(axis=0).tolist(), by_class, strict=True)):
+        if asked > len(rows):
+            raise ValueError(
+                f"clients have {asked} rows of class {label}, but there are {len(rows)} to draw from; take the data "
+                "set that it is for, and hold no rows out"
             )
     return deal_by_class(shuffled(rng, by_class), counts.T)

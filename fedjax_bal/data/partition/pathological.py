@@ -5,21 +5,28 @@ from typing import Literal
 
 import numpy as np
 
-from fedjax_bal.data.partition.arguments import check_clients_below_rows, checked_pool
-from fedjax_bal.data.partition.dealing import deal_by_class, shuffled
-from fedjax_bal.data.row_numbers import MAX_ROWS, cut, even_sizes
-from fedjax_bal.validate import one_of, whole_number
+from fedjax_bal.data.partition.dealing import (
+    MAX_ROWS,
+    check_clients_below_rows,
+    cut,
+    deal_by_class,
+    even_sizes,
+    rows_by_class,
+    shuffled,
+)
+from fedjax_bal.validate import Count, checked
 
 _REDRAWS = 20
 _CLIENTS_AT_ONCE = 2**16
 
 
+@checked
 def pathological(
     rng: np.random.Generator,
     labels: np.ndarray,
-    num_clients: int,
-    classes_per_client: int | Sequence[int],
-    samples_per_client: int | None = None,
+    num_clients: Count,
+    classes_per_client: Count | Sequence[Count],
+    samples_per_client: Count | None = None,
     form: Literal["rebafl", "niid_bench"] = "rebafl",
 ) -> list[np.ndarray]:
     """Gives each client only a few of the classes, in one of two ways.
@@ -60,24 +67,28 @@ def pathological(
         Form "rebafl": ReBaFL, section on the experimental setup. Form "niid_bench": Li, Diao, Chen, He: Federated
         Learning on Non-IID Data Silos, 2022, "#C=k"; there owners late in the order may be left with nothing.
     """
-    num_clients, by_class, sizes = checked_pool(rng, labels, num_clients)
+    by_class, sizes = rows_by_class(labels)
     classes = classes_of_clients(classes_per_client, num_clients, len(sizes))
-    one_of("form", form, ("rebafl", "niid_bench"))
-    if form == "rebafl":
-        samples = _checked_samples(samples_per_client, classes, int(sizes.sum()))
-        return _take_consecutive(rng, by_class, sizes, classes, samples)
-    if samples_per_client is not None:
-        raise ValueError(f"samples_per_client={samples_per_client!r}; form 'niid_bench' splits whole labels: omit it.")
-    return _split_over_owners(rng, by_class, sizes, classes)
+    if form == "niid_bench":
+        if samples_per_client is not None:
+            raise ValueError(
+                f"samples_per_client={samples_per_client}; form 'niid_bench' splits whole labels: omit it."
+            )
+        return _split_over_owners(rng, by_class, sizes, classes)
+    samples = len(labels) // num_clients if samples_per_client is None else samples_per_client
+    if samples < classes.max():
+        given = f"{len(labels)} rows for {num_clients} clients"
+        if samples_per_client is not None:
+            given = f"samples_per_client={samples}"
+        raise ValueError(f"{given}: {samples} rows can't hold {classes.max()} classes; take fewer clients.")
+    if num_clients * samples > MAX_ROWS:
+        raise ValueError(f"{num_clients} clients x {samples} rows; at most {MAX_ROWS} rows in all.")
+    return _take_consecutive(rng, by_class, sizes, classes, samples)
 
 
-def classes_of_clients(classes_per_client, num_clients: int, num_present: int) -> np.ndarray:
+def classes_of_clients(classes_per_client: int | Sequence[int], num_clients: int, num_present: int) -> np.ndarray:
     """Lists each client's number of labels, `Int[N]`, from one number or several that the clients cycle through."""
-    given = [classes_per_client] if np.ndim(classes_per_client) == 0 else list(classes_per_client)
-    if not given:
-        raise ValueError("classes_per_client is empty; expected a number or a list of numbers.")
-    cycle = np.asarray([whole_number("classes_per_client", value) for value in given])
-    classes = np.resize(cycle, num_clients)
+    classes = np.resize(np.asarray(classes_per_client), num_clients)
     if classes.max() > num_present:
         raise ValueError(
             f"classes_per_client={classes_per_client!r}, but only {num_present} classes are present; take as many or "
@@ -86,28 +97,27 @@ def classes_of_clients(classes_per_client, num_clients: int, num_present: int) -
     return classes
 
 
-def _checked_samples(samples_per_client: int | None, classes: np.ndarray, num_rows: int) -> int:
-    """Returns the rows of each client of form "rebafl"."""
-    clients, default = len(classes), samples_per_client is None
-    samples = num_rows // clients if default else whole_number("samples_per_client", samples_per_client)
-    if samples < classes.max():
-        given = f"{num_rows} rows for {clients} clients" if default else f"samples_per_client={samples}"
-        raise ValueError(f"{given}: {samples} rows can't hold {classes.max()} classes; take fewer clients.")
-    if clients * samples > MAX_ROWS:
-        raise ValueError(f"{clients} clients x {samples} rows; at most {MAX_ROWS} rows in all.")
-    return samples
-
-
 def _take_consecutive(
-    rng, by_class: list[np.ndarray], sizes: np.ndarray, classes: np.ndarray, samples: int
+    rng: np.random.Generator, by_class: list[np.ndarray], sizes: np.ndarray, classes: np.ndarray, samples: int
 ) -> list[np.ndarray]:
     """Draws form "rebafl"."""
     shares = {number: even_sizes(samples, number) for number in set(classes.tolist())}
     for share in shares.values():
-        _check_labels_suffice(sizes, share)
+        # A take needs as many labels as it has entries, each with at least the smallest entry, and those that get one
+        # row more must have it.
+        for need, count in ((share.min(), len(share)), (share.max(), int((share == share.max()).sum()))):
+            enough = int((sizes >= need).sum())
+            if enough < count:
+                raise ValueError(
+                    f"a client with {len(share)} classes and {samples} rows needs {count} labels with at least {need} "
+                    f"rows each, but only {enough} have as many; take fewer samples per client or more classes per "
+                    "client."
+                )
     chosen = _draw_labels(rng, sizes, classes, shares)
-    cursors, takes = [0] * len(sizes), []
-    limits, begins = sizes.tolist(), (np.cumsum(sizes) - sizes).tolist()
+    cursors = [0] * len(sizes)
+    takes = []
+    limits = sizes.tolist()
+    begins = (np.cumsum(sizes) - sizes).tolist()
     lists = {number: share.tolist() for number, share in shares.items()}
     for number, picked in zip(classes.tolist(), chosen.tolist(), strict=True):
         for label, share in zip(picked, lists[number], strict=False):
@@ -123,22 +133,9 @@ def _take_consecutive(
     return cut(taken, np.full(len(classes), samples))
 
 
-def _check_labels_suffice(sizes: np.ndarray, share: np.ndarray) -> None:
-    """Refuses takes for which there are not enough labels with enough rows.
-
-    A take needs as many labels as it has entries, each with at least the smallest entry, and those that get one row
-    more must have it.
-    """
-    for need, count in ((share.min(), len(share)), (share.max(), int((share == share.max()).sum()))):
-        enough = int((sizes >= need).sum())
-        if enough < count:
-            raise ValueError(
-                f"a client with {len(share)} classes and {share.sum()} rows needs {count} labels with at least {need} "
-                f"rows each, but only {enough} have as many; take fewer samples per client or more classes per client."
-            )
-
-
-def _draw_labels(rng, sizes: np.ndarray, classes: np.ndarray, shares: dict) -> np.ndarray:
+def _draw_labels(
+    rng: np.random.Generator, sizes: np.ndarray, classes: np.ndarray, shares: dict[int, np.ndarray]
+) -> np.ndarray:
     """Draws distinct labels for each client, `Int[N, most classes]`; the first `classes[i]` of a row count.
 
     Only labels with enough rows take part. Where some have enough for the smaller share but not for the larger one,
@@ -150,7 +147,8 @@ def _draw_labels(rng, sizes: np.ndarray, classes: np.ndarray, shares: dict) -> n
         part = slice(begin, begin + _CLIENTS_AT_ONCE)
         words = rng.random((len(classes[part]), len(sizes)))
         for number, share in shares.items():
-            small, large = share.min(), share.max()
+            small = share.min()
+            large = share.max()
             mine = np.flatnonzero(classes[part] == number)
             order = np.argsort(np.where(sizes >= small, words[mine], 2.0), axis=1)
             short = np.cumsum(sizes[order] >= large, axis=1) - 1
@@ -160,7 +158,9 @@ def _draw_labels(rng, sizes: np.ndarray, classes: np.ndarray, shares: dict) -> n
     return chosen
 
 
-def _split_over_owners(rng, by_class: list[np.ndarray], sizes: np.ndarray, classes: np.ndarray) -> list[np.ndarray]:
+def _split_over_owners(
+    rng: np.random.Generator, by_class: list[np.ndarray], sizes: np.ndarray, classes: np.ndarray
+) -> list[np.ndarray]:
     """Draws form "niid_bench": owners until every client has a row, or else with a label for each that has one."""
     check_clients_below_rows(len(classes), int(sizes.sum()))
     by_class = shuffled(rng, by_class)
@@ -171,7 +171,12 @@ def _split_over_owners(rng, by_class: list[np.ndarray], sizes: np.ndarray, class
             break
     else:
         feeders = _feeders(classes, main, sizes)
-        counts = _divide(_owning(owners, main, feeders), main, sizes, feeders)
+        # Each client's feeder becomes one of its labels, in place of one that it doesn't own by position.
+        for client in np.flatnonzero(~owners[np.arange(len(main)), feeders]):
+            others = np.flatnonzero(owners[client])
+            owners[client, others[others != main[client]][0]] = False
+            owners[client, feeders[client]] = True
+        counts = _divide(owners, main, sizes, feeders)
     return deal_by_class(by_class, counts.T)
 
 
@@ -181,7 +186,8 @@ def _feeders(classes: np.ndarray, main: np.ndarray, sizes: np.ndarray) -> np.nda
     It is the label that the client owns by position as long as that one has rows; clients with no other label come
     first. As clients don't outnumber rows, the others find one.
     """
-    left, feeders = sizes.copy(), main.copy()
+    left = sizes.copy()
+    feeders = main.copy()
     waiting = []
     for client in np.argsort(classes, kind="stable"):
         if left[main[client]] > 0:
@@ -195,16 +201,6 @@ def _feeders(classes: np.ndarray, main: np.ndarray, sizes: np.ndarray) -> np.nda
             waiting.append(client)
     feeders[waiting] = np.repeat(np.arange(len(sizes)), left)[: len(waiting)]
     return feeders
-
-
-def _owning(owners: np.ndarray, main: np.ndarray, feeders: np.ndarray) -> np.ndarray:
-    """Makes each client's feeder one of its labels, in place of one that it doesn't own by position."""
-    owners = owners.copy()
-    for client in np.flatnonzero(~owners[np.arange(len(main)), feeders]):
-        others = np.flatnonzero(owners[client])
-        owners[client, others[others != main[client]][0]] = False
-        owners[client, feeders[client]] = True
-    return owners
 
 
 def draw_owners(rng: np.random.Generator, classes: np.ndarray, num_labels: int) -> tuple[np.ndarray, np.ndarray]:

@@ -1,9 +1,12 @@
+"""Classes divided by a Dirichlet law: among all clients, among ten at a time, and among the owners of a class."""
+
 import numpy as np
 import pytest
+import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedjax_bal.data.partition import dirichlet
+from fedjax_bal.data.partition import dirichlet, equal_cut_dirichlet, extended_dirichlet, pathological
 
 TEN = np.repeat(np.arange(10), 500)
 
@@ -31,7 +34,7 @@ class Shares(np.random.Generator):
 @given(
     labels=st.lists(st.sampled_from([-3, 0, 2, 7]), min_size=1, max_size=80).map(np.array),
     clients=st.integers(1, 30),
-    alpha=st.sampled_from([5e-324, 1e-12, 0.01, 0.09, 0.1, 1.0, 100.0, 1e308]),
+    alpha=st.sampled_from([1e-37, 1e-12, 0.01, 0.09, 0.1, 1.0, 100.0, 1e38]),
     min_size=st.integers(0, 12),
     seed=st.integers(0, 99),
 )
@@ -76,7 +79,7 @@ def test_leaving_clients_out_has_the_law_of_zeroing_and_renormalising():
     assert abs(literal.var() - direct.var()) < error
 
 
-@pytest.mark.parametrize("alpha", [1e-300, 0.01, 0.05])
+@pytest.mark.parametrize("alpha", [1e-37, 0.01, 0.05])
 def test_repair_keeps_clients_skewed_and_takes_from_the_largest(alpha):
     parts = dirichlet(rng(), TEN, 100, alpha)
     sizes = np.array([len(part) for part in parts])
@@ -89,9 +92,9 @@ def test_repair_keeps_clients_skewed_and_takes_from_the_largest(alpha):
 
 def test_repair_levels_the_largest_down():
     labels = np.zeros(100, int)
-    parts = dirichlet(rng(), labels, 10, 5e-324, min_size=10)
+    parts = dirichlet(rng(), labels, 10, 1e-37, min_size=10)
     assert [len(part) for part in parts] == [10] * 10
-    sizes = sorted(len(part) for part in dirichlet(rng(), labels, 4, 5e-324, min_size=10))
+    sizes = sorted(len(part) for part in dirichlet(rng(), labels, 4, 1e-37, min_size=10))
     assert sizes == [10, 10, 10, 70]
 
 
@@ -121,14 +124,119 @@ def test_cbfl_nobody_gets_a_row():
 
 @pytest.mark.parametrize("alpha", [0, -1.0, np.nan, np.inf, "0.1", None, True, 1j])
 def test_alpha(alpha):
-    for form in ("balanced", "cbfl"):
-        with pytest.raises(ValueError, match=r"alpha=.*finite number above 0"):
-            dirichlet(rng(), TEN, 10, alpha, form)
+    with pytest.raises(ValueError, match=r"alpha: received .*finite number above 0"):
+        dirichlet(rng(), TEN, 10, alpha)
 
 
-def test_other_refusals():
-    with pytest.raises(ValueError, match="form: received 'x'"):
-        dirichlet(rng(), TEN, 10, 1.0, "x")
-    with pytest.raises(ValueError, match="min_size: received -1"):
-        dirichlet(rng(), TEN, 10, 1.0, min_size=-1)
+def test_numbers_of_numpy_are_taken():
     assert len(dirichlet(rng(), TEN, 10, np.float32(0.5))) == 10
+
+
+FALLING = np.repeat(np.arange(5), [300, 250, 200, 150, 100])
+
+
+def literal_equal_cut(rng, labels, clients, alpha):
+    """The procedure of FedDF's code and its cut, row by row; returns the counts of each client."""
+    rows = rng.permutation(len(labels))
+    pieces, line = -(-clients // 10), []
+    for piece in range(pieces):
+        step = int(10 / clients * len(rows))
+        own = rows[piece * step : len(rows) if piece == pieces - 1 else (piece + 1) * step]
+        members = min(10, clients - 10 * piece)
+        least = -1
+        while least < int(0.5 * len(own) / members):
+            held = [[] for _ in range(members)]
+            for label in range(labels.max() + 1):
+                of_class = [row for row in own if labels[row] == label]
+                shares = rng.dirichlet([alpha] * members)
+                shares = np.array(
+                    [share * (len(one) < len(own) / members) for share, one in zip(shares, held, strict=True)]
+                )
+                ends = (np.cumsum(shares / shares.sum()) * len(of_class)).astype(int)[:-1]
+                for one, more in zip(held, np.split(np.array(of_class, int), ends), strict=True):
+                    one.extend(more.tolist())
+            least = min(map(len, held))
+        line += [row for one in held for row in one]
+    parts = np.array_split(np.array(line), clients)
+    return np.stack([np.bincount(labels[part], minlength=labels.max() + 1) for part in parts])
+
+
+@pytest.mark.parametrize("clients", [20, 14])
+def test_equal_cut_has_the_law_of_the_code(clients):
+    def ours(seed):
+        parts = equal_cut_dirichlet(np.random.default_rng(seed), FALLING, clients, 0.5)
+        return np.stack([np.bincount(FALLING[rows], minlength=5) for rows in parts])
+
+    here = np.stack([ours(seed) for seed in range(30)])
+    there = np.stack(
+        [literal_equal_cut(np.random.default_rng(100 + seed), FALLING, clients, 0.5) for seed in range(30)]
+    )
+    assert here.sum(axis=2).tolist() == there.sum(axis=2).tolist()
+    for measure in (lambda counts: counts.max(axis=2), lambda counts: (counts > 0).sum(axis=2), lambda c: c[..., 0]):
+        # Clients of one draw depend on each other: one number of each draw.
+        for client in (0, 3, clients - 1):
+            assert scipy.stats.ks_2samp(measure(here)[:, client], measure(there)[:, client]).pvalue > 0.005
+
+
+def test_a_client_has_the_end_of_one_member_and_the_beginning_of_the_next():
+    parts = equal_cut_dirichlet(np.random.default_rng(0), FALLING, 10, 0.2)
+    falls = [int((np.diff(FALLING[rows]) < 0).sum()) for rows in parts]
+    assert max(falls) >= 1 and sum(falls) <= 9  # classes ascend within a member, of whom there are ten
+
+
+FIVE = np.repeat(np.arange(5), 100)
+
+
+class Draws(np.random.Generator):
+    """A generator whose owners are drawn at random and whose Dirichlet draws are given."""
+
+    def __init__(self, *draws):
+        super().__init__(np.random.PCG64(0))
+        self.draws, self.asked, self.rng = list(draws), [], np.random.default_rng(0)
+
+    def dirichlet(self, alpha):
+        self.asked.append(alpha.tolist())
+        return np.array(self.draws.pop(0))
+
+    def random(self, shape):
+        return self.rng.random(shape)
+
+    def permutation(self, rows):
+        return rows
+
+
+def table(parts, classes=5):
+    return np.stack([np.bincount(FIVE[rows], minlength=classes) for rows in parts])
+
+
+def test_extended_by_hand():
+    # Each of four clients owns the one label of its position: 0, 1, 0, 1 of two.
+    labels = np.repeat([3, 8], 10)
+    draws = Draws([0.75, 0.25], [1.0, 0.0])
+    parts = extended_dirichlet(draws, labels, 4, 1, 0.6)
+    assert draws.asked == [[0.6] * 2] * 2
+    assert [len(rows) for rows in parts] == [8, 9, 2, 1]  # 7.5 and 2.5; all but the one that the other owner gets
+    assert [set(labels[rows].tolist()) for rows in parts] == [{3}, {8}, {3}, {8}]
+
+
+@pytest.mark.parametrize("alpha", [1e-37, 0.1, 10.0])
+def test_everybody_has_exactly_as_many_classes_as_asked_for(alpha):
+    counts = table(extended_dirichlet(np.random.default_rng(0), FIVE, 20, (1, 2, 5), alpha))
+    assert (counts > 0).sum(axis=1).tolist() == ([1, 2, 5] * 7)[:20]
+    assert counts.sum(axis=0).tolist() == [100] * 5
+    assert (counts[np.arange(20), np.arange(20) % 5] > 0).all()
+
+
+def test_a_large_alpha_is_an_even_split_over_the_owners():
+    ours = table(extended_dirichlet(np.random.default_rng(4), FIVE, 10, 2, 1e38))
+    even = table(pathological(np.random.default_rng(4), FIVE, 10, 2, form="niid_bench"))
+    assert sorted(ours[ours > 0]) == pytest.approx(sorted(np.repeat(100 / (ours > 0).sum(0), (ours > 0).sum(0))), abs=1)
+    assert (ours > 0).sum() == (even > 0).sum() == 20
+
+
+def test_extended_refuses():
+    rng = np.random.default_rng(0)
+    with pytest.raises(ValueError, match="classes_per_client=6, but only 5 classes are present; take as many or fewer"):
+        extended_dirichlet(rng, FIVE, 10, 6, 1.0)
+    with pytest.raises(ValueError, match="a label with 100 rows has 101 owners.*take fewer clients"):
+        extended_dirichlet(rng, FIVE, 101, 5, 1.0)

@@ -1,3 +1,5 @@
+"""Partitions that are given: by a file, or by the owners of rows."""
+
 import json
 import pickle
 import sys
@@ -11,6 +13,8 @@ from fedjax_bal.experiments.splits import split_rows
 from fedjax_bal.types import Dataset
 
 LABELS = np.array([0, 1, 2, 0, 1, 2, 0, 0])
+
+
 ROWS = [[6, 1, 3], [], [0, 1]]
 
 
@@ -100,7 +104,7 @@ def test_a_configuration_reads_it_beside_the_configuration(tmp_path, monkeypatch
 
 WRONG = {
     "another number": ("1\n2\n", "has 2 clients, but 3 are asked for; ask for 2"),
-    "a row too many": ("1\n8\n2", "client 1 lists row 8; expected numbers from 0 to 7"),
+    "a row too many": ("1\n8\n2", "client 1 lists row 8, not from 0 to 7"),
     "a negative row": ("1\n2\n3 -1", "client 2 lists row -1"),
     "fractions": ("[[1], [2.5], [0]]", "client 1 has no list of integers"),
     "nested": ("[[1], [[2]], [0]]", "client 1 has no list"),
@@ -109,7 +113,7 @@ WRONG = {
     "very huge": ("1\n2\n" + "9" * 5000, "is no partition"),
     "words": ("client,rows\n0,1\n1,2", "is no partition .*expected a list for each client as JSON, a line"),
     "a gap": ("{0: [1], 1: [2], 3: [0]}", "clients aren't numbered from 0 without a gap"),
-    "names": ('{"a": [1], "b": [], "c": []}', "keys that are no numbers of clients"),
+    "names": ('{"a": [1], "b": [], "c": []}', "no mapping of numbers of clients"),
     "cut short": ("{0: [1], 1: [2", "is no partition"),
     "deep": ("[" * 100_000, "is no partition"),
     "a mapping for a list": ("[[1], {}, [2]]", "client 1 has no list"),
@@ -131,7 +135,7 @@ def test_what_is_no_partition_has_a_message(tmp_path, kind):
     ("text", "message"),
     [
         ("3 1 0\n2 0 0", "clients have 5 rows of class 0, but there are 4 to draw from"),
-        ("0 0 0 1\n1", "client 0 lists class 3; expected numbers from 0 to 2"),
+        ("0 0 0 1\n1", "client 0 lists class 3, not from 0 to 2"),
         ('[{"1000000000000": 1}, []]', "client 0 lists class 1000000000000"),
         ('[{"x": 1}, []]', "client 0 lists class -1"),
         ('[{"' + "9" * 5000 + '": 1}, []]', "client 0 lists class -1"),
@@ -157,13 +161,11 @@ def test_files_that_are_none(tmp_path):
     with pytest.raises(DataError, match="never opened"):
         read(tmp_path / "rows.npz")
     np.savez(tmp_path / "rows.npz", a=np.arange(3), b=np.arange(2))
-    with pytest.raises(DataError, match="is no partition"):
+    with pytest.raises(DataError, match="no mapping of numbers of clients"):
         read(tmp_path / "rows.npz")
     (tmp_path / "clients.txt").write_bytes(b"1\xff")
     with pytest.raises(DataError, match="is no partition"):
         read(tmp_path / "clients.txt")
-    with pytest.raises(ValueError, match="holds: received 'classes'"):
-        read(tmp_path / "clients.txt", holds="classes")
     np.savez(tmp_path / "rows.npz", train_0=[0, 1], train_1=[2], test_0=[3], test_1=[4])
     with pytest.raises(DataError, match="two arrays have the same number"):
         read(tmp_path / "rows.npz", 2)
@@ -174,3 +176,69 @@ def test_long_texts_are_not_read(tmp_path, monkeypatch):
     (tmp_path / "clients.txt").write_text("1\n2\n3")
     with pytest.raises(DataError, match="is longer than 4 bytes"):
         read(tmp_path / "clients.txt")
+
+
+OWNERS = np.array([8, 2, 8, 5, 2, 8, 9, 5])
+
+
+NO_CLASSES = np.zeros(8, int)
+
+
+def draw(clients, seed=0, owners=OWNERS, **options):
+    found = partition.natural(np.random.default_rng(seed), NO_CLASSES, clients, owners, **options)
+    return [rows.tolist() for rows in found]
+
+
+def test_every_owner_is_a_client_whatever_the_seed():
+    everybody = [[1, 4], [3, 7], [0, 2, 5], [6]]
+    for seed in range(5):
+        for choose in ("random", "largest"):
+            assert draw(4, seed, choose=choose) == everybody
+
+
+def test_the_largest_come_first_and_ties_go_to_the_lower_number():
+    assert draw(1, choose="largest") == [[0, 2, 5]]
+    assert draw(2, choose="largest") == [[1, 4], [0, 2, 5]]
+    assert draw(3, choose="largest") == [[1, 4], [3, 7], [0, 2, 5]]
+
+
+def test_owners_are_drawn_evenly_by_the_seed():
+    assert draw(2, seed=3) == draw(2, seed=3)
+    counts = np.zeros(10)
+    for seed in range(400):
+        for rows in draw(2, seed):
+            counts[OWNERS[rows[0]]] += 1
+    assert np.flatnonzero(counts).tolist() == [2, 5, 8, 9]
+    assert np.abs(counts[[2, 5, 8, 9]] - 200).max() < 4 * np.sqrt(400 * 0.25)
+
+
+def test_small_owners_can_be_left_out():
+    assert draw(3, min_size=2) == [[1, 4], [3, 7], [0, 2, 5]]
+    assert draw(1, min_size=3) == [[0, 2, 5]]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"clients": 5}, "5 clients, but 4 writers or users have rows"),
+        ({"clients": 2, "min_size": 3}, "2 clients, but 1 writers or users have at least 3 rows"),
+        ({"clients": 2, "owners": None}, "natural needs a data set that says whose its images are"),
+        ({"clients": 2, "owners": OWNERS[:3]}, r"owners has shape \(3,\) .*; expected 8 integers"),
+        ({"clients": 2, "owners": OWNERS / 2}, "float64; expected 8 integers"),
+    ],
+)
+def test_what_has_no_solution_is_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        draw(**options)
+
+
+def test_only_the_rows_that_are_partitioned_count():
+    dataset = Dataset(None, NO_CLASSES, None, None, ("a",), OWNERS)
+    rows = np.array([0, 3, 7, 6])
+    given = partition.from_dataset(partition.SCHEMES["natural"], dataset, rows)
+    own = partition.SCHEMES["natural"](np.random.default_rng(0), NO_CLASSES[rows], 3, **given)
+    assert [rows[numbers].tolist() for numbers in own] == [[3, 7], [0], [6]]
+    nobody = dataset._replace(train_clients=None)
+    assert partition.from_dataset(partition.SCHEMES["natural"], nobody, rows) == {"owners": None}
+    others = set(partition.SCHEMES) - {"natural", "file"}
+    assert all(partition.from_dataset(partition.SCHEMES[name], dataset, rows) == {} for name in others)

@@ -176,16 +176,11 @@ def test_niid_bench_without_a_solution():
     ("arguments", "message"),
     [
         ((20, 11), "classes_per_client=11, but only 10 classes are present"),
-        ((20, 0), "classes_per_client: received 0, must be an integer"),
-        ((20, ()), "classes_per_client is empty"),
-        ((20, "2"), "classes_per_client: received '2'"),
-        ((20, 2, 0), "samples_per_client: received 0"),
         ((20, 2, 1), "samples_per_client=1: 1 rows can't hold 2 classes"),
         ((900, 2), "1000 rows for 900 clients: 1 rows can't hold 2 classes"),
         ((2, 1), "needs 1 labels with at least 500 rows each, but only 0"),
         ((3, 2, 201), "needs 1 labels with at least 101 rows each, but only 0"),
         ((2**20, 1, 2**12), "at most 2147483647 rows"),
-        ((20, 2, 50, "other"), "form: received 'other'"),
         ((20, 2, 50, "niid_bench"), "samples_per_client=50; form 'niid_bench' splits whole labels"),
     ],
 )

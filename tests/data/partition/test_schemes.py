@@ -1,5 +1,6 @@
-"""What holds for every scheme: one table, and what each promises."""
+"""What holds for every scheme, the names of schemes, and drawing one as a configuration describes it."""
 
+import inspect
 from typing import NamedTuple
 
 import numpy as np
@@ -7,6 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedjax_bal.config import load_config, parameters, resolved_yaml
+from fedjax_bal.config.problems import ConfigError
 from fedjax_bal.data import partition
 
 
@@ -35,21 +38,21 @@ CASES = {
     "dirichlet, plain": Case("dirichlet", {"alpha": 0.1, "min_size": 1, "form": "plain"}),
     "dirichlet, cbfl": Case("dirichlet", {"alpha": 0.1, "form": "cbfl"}, complete=False, nobody_empty=False),
     "client_dirichlet": Case("client_dirichlet", {"alpha": 0.1}, equal=True),
-    "client_dirichlet, no mass": Case("client_dirichlet", {"alpha": 5e-324}, equal=True),
+    "client_dirichlet, no mass": Case("client_dirichlet", {"alpha": 1e-37}, equal=True),
     "client_dirichlet, global prior": Case(
         "client_dirichlet", {"alpha": 0.1, "prior": "global", "sizes": "lognormal", "least": 1}
     ),
     "balanced_dirichlet": Case("balanced_dirichlet", {"alpha": 0.1}, equal=True),
-    "balanced_dirichlet, no mass": Case("balanced_dirichlet", {"alpha": 5e-324}, equal=True),
+    "balanced_dirichlet, no mass": Case("balanced_dirichlet", {"alpha": 1e-37}, equal=True),
     "refilled_dirichlet": Case("refilled_dirichlet", {"alpha": 0.1}, disjoint=False, complete=False, equal=True),
     "refilled_dirichlet, no mass": Case(
-        "refilled_dirichlet", {"alpha": 5e-324}, disjoint=False, complete=False, equal=True
+        "refilled_dirichlet", {"alpha": 1e-37}, disjoint=False, complete=False, equal=True
     ),
     "equal_cut_dirichlet": Case("equal_cut_dirichlet", {"alpha": 0.1}, equal=True),
-    "equal_cut_dirichlet, no mass": Case("equal_cut_dirichlet", {"alpha": 5e-324}, equal=True),
+    "equal_cut_dirichlet, no mass": Case("equal_cut_dirichlet", {"alpha": 1e-37}, equal=True),
     "extended_dirichlet": Case("extended_dirichlet", {"classes_per_client": 2, "alpha": 0.1}, complete=False),
     "extended_dirichlet, no mass": Case(
-        "extended_dirichlet", {"classes_per_client": (1, 3), "alpha": 5e-324}, complete=False
+        "extended_dirichlet", {"classes_per_client": (1, 3), "alpha": 1e-37}, complete=False
     ),
     "long_tail": Case("long_tail", {"alpha": 0.9}, nobody_empty=False),
     "flcir_realworld": Case("flcir_realworld", {"discard": False}),
@@ -57,6 +60,8 @@ CASES = {
     "astraea": Case("astraea", {"variant": "INS", "least": 1}, complete=False),
     "normal_density": Case("normal_density", {}, complete=False, equal=True),
 }
+
+
 LABELS = st.lists(st.sampled_from([-3, 0, 2, 7, 8]), min_size=1, max_size=120).map(np.array)
 
 
@@ -136,5 +141,110 @@ def test_the_long_tail_keeps_the_same_rows_whatever_the_scheme():
 def test_classes_that_a_group_lacks_are_no_matter_once_everybody_has_a_share():
     labels = np.array([-3] * 10 + [0])
     for seed in range(20):
-        parts = partition.equal_cut_dirichlet(np.random.default_rng(seed), labels, 11, alpha=5e-324)
+        parts = partition.equal_cut_dirichlet(np.random.default_rng(seed), labels, 11, alpha=1e-37)
         assert sorted(np.concatenate(parts)) == list(range(11))
+
+
+def test_other_names_stand_for_schemes_and_parameters_that_exist():
+    for name, alias in partition.ALIASES.items():
+        assert name not in partition.SCHEMES
+        assert name in partition.aliases_of(alias.scheme)
+        assert alias.parameters.keys() <= set(inspect.signature(partition.SCHEMES[alias.scheme]).parameters)
+
+
+@pytest.mark.parametrize(
+    ("name", "scheme", "parameters"),
+    [
+        ("homo", "iid", {}),
+        ("noniid-labeldir", "dirichlet", {}),
+        ("LDA", "dirichlet", {}),
+        ("noniid-#label3", "pathological", {"form": "niid_bench", "classes_per_client": 3}),
+        ("#C=2", "pathological", {"form": "niid_bench", "classes_per_client": 2}),
+        ("iid-diff-quantity", "quantity", {"sizes": "dirichlet"}),
+        ("Long-Tail", "long_tail", {}),
+        ("shards", "shards", {}),
+        ("no such", "no such", {}),
+    ],
+)
+def test_names_as_papers_write_them(name, scheme, parameters):
+    assert partition.resolve(name) == (scheme, parameters)
+
+
+def test_flower_names_draw_what_they_say():
+    def sizes(name):
+        alias = partition.resolve(name)
+        drawn = partition.SCHEMES[alias.scheme](np.random.default_rng(0), np.zeros(1000, int), 4, **alias.parameters)
+        return [len(rows) for rows in drawn]
+
+    assert sizes("linear") == [100, 200, 300, 400]
+    assert sizes("square")[2] == 300  # 1000 * 9 / 30
+    assert sizes("power_law") == [480, 240, 160, 120]
+
+
+def test_a_configuration_takes_them_and_keeps_the_schemes_own_name():
+    def partition_of(*overrides):
+        return load_config(None, overrides).partition
+
+    assert partition_of("partition.scheme=noniid-labeldir", "partition.alpha=0.3") == partition_of(
+        "partition.alpha=0.3", "partition.scheme=dirichlet"
+    )
+    skewed = load_config(None, ["partition={scheme: noniid-#label2, clients: 20, seed: 1, imbalance_factor: 50}"])
+    assert skewed.partition.parameters["form"] == "niid_bench"
+    assert skewed.partition.drawing["imbalance_factor"] == 50
+    assert "scheme: pathological" in resolved_yaml(skewed)
+    own = partition_of("partition={scheme: power_law, clients: 20, seed: 1, exponent: -2}")
+    assert own.parameters["exponent"] == -2 and own.parameters["sizes"] == "power"
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("partition.scheme=lad", "partition.scheme: received 'lad'; allowed: astraea"),
+        ("partition={scheme: lda, clients: 20, seed: 1}", "partition.alpha: missing"),
+        ("partition={scheme: lda, alpha: 1, beta: 1, clients: 20, seed: 1}", "unknown key for dirichlet"),
+        ("partition.imbalance_factor=0.01", "received 0.01, must be a finite number of at least 1"),
+        ("partition.imbalance_profile=exp", "received 'exp'; allowed: exponential, step"),
+    ],
+)
+def test_a_configuration_says_what_is_wrong_with_them(override, message):
+    with pytest.raises(ConfigError, match=message):
+        load_config(None, [override])
+
+
+REQUIRED = {"alpha": 0.5, "classes_per_client": 1, "owners": np.arange(9), "file": "clients.txt"}
+PARAMETERS = [
+    (name, parameter)
+    for name, scheme in partition.SCHEMES.items()
+    for parameter in ("num_clients", *parameters(scheme, skip=("rng", "labels", "num_clients")))
+]
+
+
+def call(scheme, **changes):
+    function = partition.SCHEMES[scheme]
+    needed = inspect.signature(function).parameters
+    arguments = {"rng": np.random.default_rng(0), "labels": np.arange(9), "num_clients": 9}
+    arguments |= {name: value for name, value in REQUIRED.items() if name in needed}
+    return function(**arguments | changes)
+
+
+@pytest.mark.parametrize(("scheme", "parameter"), PARAMETERS)
+def test_every_argument_is_checked_by_its_annotation(scheme, parameter):
+    for wrong in (object(), float("nan"), [], -1 if parameter not in ("exponent", "published_seed") else "x"):
+        with pytest.raises(ValueError, match=f"^{parameter}: received .*(must be|allowed)"):
+            call(scheme, **{parameter: wrong})
+
+
+@pytest.mark.parametrize("scheme", partition.SCHEMES)
+def test_every_scheme_needs_clients_labels_and_a_generator(scheme):
+    for clients in (0, 1.5, "3", True):
+        with pytest.raises(ValueError, match=r"num_clients: received .*integer of at least"):
+            call(scheme, num_clients=clients)
+    for labels in ([], [[1]], [0.5], ["a"], [True, False], 3):
+        with pytest.raises(ValueError, match="labels has shape"):
+            call(scheme, labels=np.array(labels))
+    with pytest.raises(ValueError, match="rng: received None, must be a generator of NumPy"):
+        call(scheme, rng=None)
+
+
+def test_schemes_are_public_by_name():
+    assert all(partition.SCHEMES[name] is getattr(partition, name) for name in partition.SCHEMES)

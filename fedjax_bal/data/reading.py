@@ -1,0 +1,82 @@
+"""Reading of data files from any source: finding them, and one seam for all that can be wrong with them.
+
+A file's size is checked before memory is allocated for it, and nothing is unpickled.
+"""
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from fedjax_bal.files import parse_json, read_bytes
+
+CHECK_PATH = "check the path and its rights."
+"""The remedy for a file that can't be opened."""
+
+FETCH_AGAIN = "the file is incomplete or damaged: fetch it again."
+"""The remedy for a published file."""
+
+MAX_DEFLATE_RATIO = 1032
+"""The most that deflate can compress: 258 bytes to 2 bits."""
+
+
+class DataError(ValueError):
+    """A data set can't be read: the message names the file, what was expected, what was found, and what to do."""
+
+
+class MissingError(DataError):
+    """None of a data set's files was found; the message says which were looked for, and where."""
+
+
+@contextlib.contextmanager
+def reading(file: str | os.PathLike, remedy: str = FETCH_AGAIN, closed: str = CHECK_PATH) -> Iterator[None]:
+    """Turns every exception of a reader into a `DataError` that names the file.
+
+    Damaged content makes readers fail in any way; that is why all of them read in here, and raise a plain `ValueError`
+    for what doesn't fit. `remedy` ends the message; `closed` does if the file can't be opened.
+    """
+    try:
+        yield
+    except DataError:
+        raise
+    except Exception as error:
+        if isinstance(error, OSError) and error.strerror:  # decoders raise those without
+            raise DataError(f"{error.filename or file}: can't be read ({error.strerror}); {closed}") from error
+        kind = {ValueError: "", KeyError: "lacks "}.get(type(error), f"{type(error).__name__}: ")
+        text = " ".join(str(error).split())
+        raise DataError(f"{file}: {kind}{text if len(text) <= 300 else f'{text[:300]} ...'}; {remedy}") from error
+
+
+def find_folder(name: str, data_dir: Path, folders: tuple[str, ...], wanted: tuple[str, ...], remedy: str) -> Path:
+    """Finds the first of some folders below `data_dir` with all wanted files, and folders, which end in a slash."""
+    candidates = [data_dir / folder for folder in folders]
+    for folder in candidates:
+        if all((folder / item).is_dir() if item.endswith("/") else (folder / item).is_file() for item in wanted):
+            return folder
+    raise MissingError(
+        f"{name} was not found: looked for {', '.join(wanted)} in {', '.join(map(str, candidates))}; {remedy}"
+    )
+
+
+def list_files(folder: Path, endings: tuple[str, ...]) -> list[Path]:
+    """Lists a folder's files with some endings, in lower case or capitals, by name."""
+    with os.scandir(folder) as entries:
+        return sorted(Path(entry.path) for entry in entries if entry.name.lower().endswith(endings) and entry.is_file())
+
+
+def read_json(file: Path, limit: int, remedy: str) -> Any:
+    """Reads a JSON file of at most `limit` bytes; `remedy` ends the message about a longer or damaged one."""
+    with reading(file, remedy):
+        content = read_bytes(file, limit)
+        try:
+            return parse_json(content)
+        except ValueError as error:
+            raise ValueError(f"is no JSON file ({error})") from error
+
+
+def shortened(value: Any, limit: int = 100) -> str:
+    """Returns the beginning of a text, or of another value's JSON, for a message."""
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= limit else f"{text[:limit]} ..."

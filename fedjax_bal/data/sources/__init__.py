@@ -1,0 +1,24 @@
+"""The data sets by name: one `Reader` record for each, in the file of its format."""
+
+import difflib
+
+from fedjax_bal.data.sources import cifar, idx, images, inaturalist, leaf, npz, svhn
+from fedjax_bal.data.sources.reader import Reader
+from fedjax_bal.registry import Registry
+
+_READERS = [reader for file in (npz, idx, cifar, leaf, svhn, images, inaturalist) for reader in file.READERS]
+
+DATASETS: Registry[Reader] = Registry(
+    {reader.name: reader for reader in sorted(_READERS, key=lambda reader: reader.origin == "own")}
+)
+"""Name of each data set -> its reader, in the order in which lists show them."""
+
+
+def find_reader(name: str) -> Reader:
+    """Returns a data set's reader; the `ValueError` for an unknown name suggests the nearest ones."""
+    if name in DATASETS:
+        return DATASETS[name]
+    longer = [other for other in DATASETS if other.startswith(f"{name}_")]
+    close = longer or difflib.get_close_matches(str(name), DATASETS, n=1)
+    hint = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
+    raise ValueError(f"no data set is called {name!r}; there are {', '.join(DATASETS)}.{hint}")

@@ -1,0 +1,261 @@
+"""Image files: the user's own, and CINIC-10, in a folder of PNG or JPEG files for each class.
+
+Length, size and kind of a file are checked before its pixels are decoded, and the checksums of PNG files too. The
+official archive of CINIC-10 holds `train/`, `valid/` and `test/`, each with ten folders of 9,000 files.
+
+References:
+    Darlow, Crowley, Antoniou, Storkey: CINIC-10 is not ImageNet or CIFAR-10, 2018.
+"""
+
+import concurrent.futures
+import io
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedjax_bal.data.memory import check_images_fit
+from fedjax_bal.data.reading import DataError, find_folder, list_files, reading
+from fedjax_bal.data.sources.cifar import CIFAR10
+from fedjax_bal.data.sources.reader import Reader
+from fedjax_bal.files import read_bytes
+from fedjax_bal.types import Dataset
+from fedjax_bal.validate import Count, checked
+
+EIGHT_BITS = ("1", "L", "LA", "P", "PA", "RGB", "RGBA")
+"""Pillow's modes of images with at most eight bits a value."""
+
+_BLOCK = 64  # images that a thread reads at a time
+
+
+class ImageRules(NamedTuple):
+    """The image files that a data set accepts.
+
+    Attributes:
+        remedy: what to do about any other file; ends the message about it.
+        formats: Pillow's names of the formats.
+        modes: Pillow's names of the kinds of pixels.
+        max_bytes: the longest file.
+        max_side: the longest side, in pixels.
+        size: width and height of every image; None if they differ.
+    """
+
+    remedy: str
+    formats: tuple[str, ...] = ("PNG", "JPEG")
+    modes: tuple[str, ...] = (*EIGHT_BITS, "CMYK")
+    max_bytes: int = 2**24
+    max_side: int = 4096
+    size: tuple[int, int] | None = None
+
+
+def decode(content: bytes, place: str | os.PathLike, rules: ImageRules, convert: Callable[[Any], Any]) -> np.ndarray:
+    """Decodes an image file's content; returns the pixels of `convert(image)`, `UInt8[H, W]` or `UInt8[H, W, K]`."""
+    with reading(place, rules.remedy):
+        image = open_image(content, rules)
+        if image.format == "PNG":
+            image.verify()  # compares checksums, and leaves the image closed
+            image = open_image(content, rules)
+        return np.asarray(convert(image))
+
+
+def open_image(content: bytes, rules: ImageRules) -> Any:
+    """Opens an image and checks its size and mode; its pixels are not decoded yet."""
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        image = Image.open(io.BytesIO(content), formats=list(rules.formats))
+    except UnidentifiedImageError:
+        raise ValueError(f"is no {' or '.join(rules.formats)} file, or one with a damaged header") from None
+    size = "x".join(map(str, image.size))
+    if rules.size is not None and image.size != rules.size:
+        raise ValueError(f"expected an image of {'x'.join(map(str, rules.size))} pixels, found {size}")
+    if max(image.size) > rules.max_side or image.mode not in rules.modes:
+        raise ValueError(
+            f"expected a colour or grey image of at most {rules.max_side} pixels a side and eight bits a value, found "
+            f"{size} pixels of mode {image.mode}"
+        )
+    return image
+
+
+def read_images(
+    files: Sequence[Path], rules: ImageRules, shape: tuple[int, int, int], convert: Callable[[Any], Any]
+) -> np.ndarray:
+    """Returns the pixels of many files, `UInt8[D, H, W, K]`, decoded by as many threads as there are cores."""
+    images = np.empty((len(files), *shape), np.uint8)
+
+    def fill(start: int) -> None:
+        for row, file in enumerate(files[start : start + _BLOCK], start):
+            with reading(file, rules.remedy):
+                content = read_bytes(file, rules.max_bytes)
+            images[row] = decode(content, file, rules, convert).reshape(shape)
+
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        try:
+            for _ in pool.map(fill, range(0, len(files), _BLOCK)):
+                pass
+        except BaseException:
+            pool.shutdown(cancel_futures=True)  # one damaged file is enough: the others are not read
+            raise
+    return images
+
+
+def read_classes(
+    files: Sequence[Sequence[Path]], rules: ImageRules, shape: tuple[int, int, int], convert: Callable[[Any], Any]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the images of each class's files, `UInt8[D, H, W, K]`, and labels `Int32[D]`, class after class."""
+    images = read_images([file for of_class in files for file in of_class], rules, shape, convert)
+    return images, np.repeat(np.arange(len(files), dtype=np.int32), list(map(len, files)))
+
+
+def square(image: Any, side: int) -> Any:
+    """Scales the largest centred square of a Pillow image; the bilinear filter averages the pixels that it merges."""
+    from PIL.Image import Resampling
+
+    shorter = min(image.size)
+    left, top = ((length - shorter) / 2 for length in image.size)
+    return image.resize((side, side), Resampling.BILINEAR, box=(left, top, left + shorter, top + shorter))
+
+
+_ENDINGS = (".png", ".jpg", ".jpeg")
+_MODES = {1: "L", 3: "RGB"}
+_RULES = ImageRules(
+    "replace the file, take it out, or, where only sizes differ, give a side that all images are scaled to.",
+    max_bytes=2**27,  # of the largest side, an image has 2**26 bytes with four for each pixel
+)
+
+
+@checked
+def read_image_folder(path: str | os.PathLike, side: Count | None = None, channels: Count = 3) -> Dataset:
+    """Reads the PNG and JPEG files in the folders of classes; all other files are ignored.
+
+    Classes are named after their folders in `train/` and numbered in the order of these names; images are in the order
+    of classes and file names, so that the same files give the same arrays.
+
+    Args:
+        path: the folder with `train/CLASS/` and `test/CLASS/`.
+        side: scales the largest centred square of each image to this many pixels a side; None takes the images as they
+            are, which then must all have one size.
+        channels: 3 for colour, 1 for grey; images of the other kind are converted.
+
+    Returns:
+        The data set.
+
+    Raises:
+        DataError: folders or files are missing, can't be read, lead elsewhere, are damaged, or have other sizes.
+        ValueError: `side` or `channels` is out of range.
+    """
+    if channels not in _MODES:
+        raise ValueError(f"channels: received {channels}, must be 3 for colours or 1 for grey images")
+    root = Path(path)
+    names = _subfolders(root / "train")
+    unknown = sorted(set(_subfolders(root / "test")) - set(names))
+    if unknown:
+        raise DataError(f"{root / 'test' / unknown[0]}: is no class of {root / 'train'}; add it there, or remove this.")
+    halves = {}
+    for half in ("train", "test"):
+        folders = [root / half / name for name in names]
+        with reading(root / half):
+            halves[half] = [list_files(folder, _ENDINGS) if folder.is_dir() else [] for folder in folders]
+        empty = [folder for folder, files in zip(folders, halves[half], strict=True) if not files]
+        if empty and (half == "train" or len(empty) == len(folders)):
+            folder = empty[0] if half == "train" else root / half
+            raise DataError(f"{folder}: holds no image files ({', '.join(_ENDINGS)}); add some, or remove the folder.")
+
+    rules = _RULES
+    if side is not None:
+        shape = (side, side, channels)
+    else:
+        first = halves["train"][0][0]
+        with reading(first, _RULES.remedy):
+            image = open_image(read_bytes(first, _RULES.max_bytes), _RULES)
+        rules = _RULES._replace(size=image.size)
+        shape = (image.height, image.width, channels)
+    count = sum(len(files) for half in halves.values() for files in half)
+    check_images_fit(root, count, shape, "give a smaller side, or take a machine with more")
+
+    def convert(image: Any) -> Any:
+        image = image.convert(_MODES[channels])
+        return image if side is None else square(image, side)
+
+    train, test = (read_classes(files, rules, shape, convert) for files in halves.values())
+    return Dataset(*train, *test, tuple(names))
+
+
+def _subfolders(folder: Path) -> list[str]:
+    """Lists the names of the folders in a folder."""
+    expected = "expected a folder of image files for each class there, in train/ and in test/."
+    with reading(folder, expected, expected):
+        with os.scandir(folder) as entries:
+            names = sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+        if not names:
+            raise ValueError("holds no folders")
+        for name in names:
+            name.encode()  # raises for a name that is no text
+    return names
+
+
+_CINIC_FOLDERS = ("cinic10", "CINIC-10", "")
+_CINIC_HALVES = ("train/", "test/")
+_CINIC_SIZE = (32, 32)
+_CINIC_RULES = ImageRules(
+    remedy="the file is damaged or foreign to CINIC-10: unpack CINIC-10.tar.gz again.",
+    formats=("PNG",),
+    modes=EIGHT_BITS,
+    max_bytes=2**16,  # an image has 3,072 bytes of pixels, and perhaps some text
+    max_side=max(_CINIC_SIZE),
+    size=_CINIC_SIZE,
+)
+
+
+def read_cinic(folder: str | os.PathLike, class_names: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Reads the PNG files of each class's folder, by name: images `UInt8[D, 32, 32, 3]` and labels `Int32[D]`."""
+    files = []
+    for of_class in (Path(folder, name) for name in class_names):
+        with reading(of_class, "unpack CINIC-10.tar.gz again."):
+            files.append(list_files(of_class, (".png",)))
+            if not files[-1]:
+                raise ValueError("holds no PNG files (*.png)")
+    return read_classes(files, _CINIC_RULES, (*_CINIC_SIZE, 3), lambda image: image.convert("RGB"))
+
+
+def _read_cinic(data_dir: Path) -> Dataset:
+    root = _cinic_root(data_dir)
+    train, test = (read_cinic(root / half, CIFAR10) for half in _CINIC_HALVES)
+    return Dataset(*train, *test, CIFAR10)
+
+
+def _find_cinic(data_dir: Path) -> list[Path]:
+    """Lists the folders of both halves and of their classes, whose times change with the list of their files."""
+    root = _cinic_root(data_dir)
+    return [path for half in _CINIC_HALVES for path in (root / half, *(root / half / name for name in CIFAR10))]
+
+
+def _cinic_root(data_dir: Path) -> Path:
+    remedy = "unpack CINIC-10.tar.gz in one of them, or pass the folder that holds train/ and test/ as --data-dir."
+    return find_folder("cinic10", data_dir, _CINIC_FOLDERS, _CINIC_HALVES, remedy)
+
+
+READERS = (
+    Reader(
+        name="cinic10",
+        description="CINIC-10: 90,000 + 90,000 colour images 32x32 from CIFAR-10 and ImageNet, 10 classes",
+        read=_read_cinic,
+        find=_find_cinic,
+        files="train/ and test/ (unpacked from CINIC-10.tar.gz), or cinic10/ or CINIC-10/ with them",
+        home="https://datashare.ed.ac.uk/handle/10283/3192",
+        image_shape=(32, 32, 3),
+        class_names=CIFAR10,
+        counts=(90_000, 90_000),
+        mean=(0.47889522, 0.47227842, 0.43047404),
+        std=(0.24205776, 0.23828046, 0.25874835),
+    ),
+    Reader(
+        name="image_folder",
+        description="Your own image files, a folder for each class: path is the folder with train/ and test/",
+        origin="own",
+        read=read_image_folder,
+    ),
+)
+"""CINIC-10, normalised with its own published constants, without its 90,000 images for validation; the user's own."""

@@ -1,0 +1,135 @@
+"""FEMNIST as LEAF writes it: JSON files of handwritten characters, by writer.
+
+A file has `users`, the names of writers; `num_samples`, the number of images of each; and `user_data`, for each of them
+`x`, rows of 784 numbers from 0 to 1, and `y`, labels from 0 to 61: digits, capitals and small letters. Characters are
+black on white, unlike those of MNIST and EMNIST.
+
+References:
+    Caldas et al.: LEAF: A Benchmark for Federated Settings, 2018.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedjax_bal.data.memory import check_images_fit
+from fedjax_bal.data.reading import DataError, MissingError, read_json, reading, shortened
+from fedjax_bal.data.sources.idx import CHARACTERS
+from fedjax_bal.data.sources.reader import Reader
+from fedjax_bal.types import Dataset
+
+_FOLDERS = ("femnist", "femnist/data", "data", "")
+_SIDE = 28
+_SHAPE = (_SIDE, _SIDE, 1)
+_MAX_FILE = 2**31
+_TEST_EVERY = 10  # one image of ten is for testing
+_SEED = 0
+_REMEDY = "the file is damaged or none of LEAF's: write it again with LEAF's preprocess.sh."
+
+
+def read_writers(files: Sequence[Path]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Reads images `UInt8[D, 28, 28, 1]` and labels `Int32[D]` of each writer, in the order of the files."""
+    writers = {}
+    for file in files:
+        content = read_json(file, _MAX_FILE, _REMEDY)
+        with reading(file, _REMEDY):
+            data = content["user_data"]
+            if sorted(content["users"]) != sorted(data):
+                raise ValueError("users and user_data name different writers")
+            for name in content["users"]:
+                with reading(f"{file}: writer {shortened(name)}", _REMEDY):
+                    if name in writers:
+                        raise ValueError("comes twice")
+                    writers[name] = _samples(data[name]["x"], data[name]["y"])
+    return writers
+
+
+def _read_set(data_dir: Path) -> Dataset:
+    """Reads all images; their writers are numbered in the order of the files, without those who have no images.
+
+    Unless LEAF has divided the images, a random tenth of each writer's is for testing, the same one each time: LEAF
+    writes them class after class.
+    """
+    train_files, test_files = _find_files(data_dir)
+    train = list(read_writers(train_files).values())
+    if test_files:
+        test = list(read_writers(test_files).values())
+    else:
+        rng = np.random.default_rng(_SEED)
+        held = [rng.permutation(len(labels)) < len(labels) // _TEST_EVERY for _, labels in train]
+        test = [(images[out], labels[out]) for (images, labels), out in zip(train, held, strict=True)]
+        train = [(images[~out], labels[~out]) for (images, labels), out in zip(train, held, strict=True)]
+    sizes = np.array([len(labels) for _, labels in train], np.int64)
+    writers = np.repeat(np.cumsum(sizes > 0) - 1, sizes).astype(np.int32)
+    if not sizes.sum() or not any(len(labels) for _, labels in test):
+        raise DataError(f"{train_files[0].parent}: femnist has no images for training or none for testing; {_REMEDY}")
+    return Dataset(*_joined(train), *_joined(test), CHARACTERS, writers)
+
+
+def _find_set(data_dir: Path) -> list[Path]:
+    return [path for half in _find_files(data_dir) for path in half]
+
+
+def _find_files(data_dir: Path) -> tuple[list[Path], list[Path]]:
+    """Finds the files for training and testing; the second list is empty if LEAF has not divided the images."""
+    folders = [data_dir / folder for folder in _FOLDERS]
+    for folder in folders:
+        train, test = _json_files(folder / "train", "*.json"), _json_files(folder / "test", "*.json")
+        if train and test:
+            return train, test
+        whole = _json_files(folder / "all_data", "all_data_*.json") or _json_files(folder, "all_data_*.json")
+        if whole:
+            return whole, []
+    raise MissingError(
+        f"femnist was not found: looked for train/*.json with test/*.json and for all_data/all_data_*.json in "
+        f"{', '.join(map(str, folders))}; write them with LEAF's data/femnist/preprocess.sh, or pass the folder that "
+        "holds them as --data-dir."
+    )
+
+
+def _json_files(folder: Path, pattern: str) -> list[Path]:
+    """Lists files of a folder by name."""
+    return sorted(path for path in folder.glob(pattern) if path.is_file())
+
+
+def _samples(x: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Returns a writer's images and labels, after checking them."""
+    # As floats at once: of a list with a text NumPy would make an array of texts, each as wide as the longest.
+    pixels = np.array(x, np.float64).reshape(-1, _SIDE * _SIDE)
+    labels = np.array(y, np.float64)
+    if labels.shape != pixels.shape[:1]:
+        raise ValueError("expected lists x and y of one length")
+    if not ((pixels >= 0) & (pixels <= 1)).all():  # NaN fails too
+        raise ValueError(f"expected pixels from 0 to 1, found {pixels.min()} to {pixels.max()}")
+    if not np.isin(labels, np.arange(len(CHARACTERS))).all():
+        raise ValueError(f"expected labels in 0..{len(CHARACTERS) - 1}")
+    return np.rint(pixels * 255).astype(np.uint8).reshape(-1, *_SHAPE), labels.astype(np.int32)
+
+
+def _joined(writers: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    images, labels = zip(*writers, strict=True)
+    check_images_fit("femnist", sum(map(len, labels)), _SHAPE)
+    return np.concatenate(images), np.concatenate(labels)
+
+
+READERS = (
+    Reader(
+        name="femnist",
+        description=(
+            "FEMNIST of LEAF: about 800,000 grey images 28x28 of digits and letters by 3,550 writers, 62 classes"
+        ),
+        read=_read_set,
+        find=_find_set,
+        files=(
+            "train/*.json and test/*.json or all_data/all_data_*.json (written by LEAF's data/femnist/preprocess.sh), "
+            "or femnist/ or femnist/data/ with them"
+        ),
+        home="https://github.com/TalwalkarLab/leaf",
+        image_shape=_SHAPE,
+        class_names=CHARACTERS,
+        clients=True,
+    ),
+)
+"""FEMNIST, normalised with the constants of its training images."""

@@ -1,0 +1,118 @@
+import io
+import os
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fedjax_bal.data import DataError, load, memory
+from fedjax_bal.data.sources.images import _RULES, read_image_folder
+
+CLASSES = {"train": {"cat": 2, "dog": 3, "emu": 1}, "test": {"dog": 2, "emu": 1}}
+
+
+@pytest.fixture
+def folder(tmp_path, to_png):
+    """A small set; returns its folder and the images of each half, class after class."""
+    shown, rng = {}, np.random.default_rng(3)
+    for half, classes in CLASSES.items():
+        shown[half] = rng.integers(0, 256, (sum(classes.values()), 6, 8, 3), dtype=np.uint8)
+        images = iter(shown[half])
+        for name, count in classes.items():
+            (tmp_path / half / name).mkdir(parents=True)
+            for number in range(count):
+                (tmp_path / half / name / f"{number}.PNG").write_bytes(to_png(next(images)))
+    return tmp_path, shown
+
+
+def test_classes_are_called_by_their_folders(folder):
+    root, shown = folder
+    (root / "train" / "cat" / "notes.txt").write_text("no image")
+    (root / "train" / ".cache").mkdir()
+    (root / "train" / "fox").symlink_to("nowhere")
+    dataset = load("image_folder", root.parent, path=root.name)
+    np.testing.assert_array_equal(dataset.train_images, shown["train"])
+    np.testing.assert_array_equal(dataset.test_images, shown["test"])
+    assert dataset.class_names == ("cat", "dog", "emu")
+    assert dataset.train_labels.tolist() == [0, 0, 1, 1, 1, 2]
+    assert dataset.test_labels.tolist() == [1, 1, 2]
+    assert (dataset.train_images.dtype, dataset.train_labels.dtype) == (np.uint8, np.int32)
+
+
+def test_images_become_squares_of_one_side(folder, to_png):
+    root, shown = folder
+    (root / "train" / "cat" / "0.PNG").write_bytes(to_png(np.full((9, 3, 3), 50, np.uint8)))
+    dataset = read_image_folder(root, side=6)
+    assert dataset.train_images.shape == (6, 6, 6, 3)
+    assert (dataset.train_images[0] == 50).all()
+    np.testing.assert_array_equal(dataset.test_images, shown["test"][:, :, 1:7])  # the middle, as it is
+    with pytest.raises(DataError, match=r"cat/1.PNG: expected an image of 3x9 pixels, found 8x6; .* give a side"):
+        read_image_folder(root)
+
+
+def test_grey_images_and_colours(folder):
+    root, shown = folder
+    stream = io.BytesIO()
+    Image.new("L", (8, 6), 90).save(stream, "JPEG")
+    (root / "train" / "cat" / "0.PNG").unlink()
+    (root / "train" / "cat" / "0.jpeg").write_bytes(stream.getvalue())
+    colours = read_image_folder(root)
+    assert (colours.train_images[0] == 90).all() and colours.train_images.shape[-1] == 3
+    grey = read_image_folder(root, channels=1)
+    assert grey.train_images.shape == (6, 6, 8, 1)
+    weighted = shown["train"][1] @ np.array([0.299, 0.587, 0.114])
+    assert np.abs(grey.train_images[1, ..., 0] - weighted).max() <= 1
+
+
+def foreign_class(root):
+    (root / "test" / "fox").mkdir()
+
+
+def remove(*names):
+    def act(root):
+        for name in names:
+            for file in sorted((root / name).rglob("*"), reverse=True):
+                file.rmdir() if file.is_dir() else file.unlink()
+
+    return act
+
+
+def no_text(root):
+    os.mkdir(os.fsencode(root / "train") + b"/\xff")
+
+
+BAD = {
+    "a class of the test alone": (foreign_class, "test/fox: is no class of .*train"),
+    "no files in a class": (remove("train/emu"), "train/emu: holds no image files"),
+    "no files for testing": (remove("test/dog", "test/emu"), "test: holds no image files"),
+    "a name that is no text": (no_text, "train: .*udcff"),
+    "no classes": (remove("test"), "test: holds no folders"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_what_does_not_fit_is_named(folder, kind):
+    root, _ = folder
+    act, message = BAD[kind]
+    act(root)
+    with pytest.raises(DataError, match=message):
+        load("image_folder", path=root)
+
+
+def test_a_file_may_be_as_long_as_its_largest_image():
+    assert _RULES.max_bytes >= _RULES.max_side**2 * 4 * 1.01  # noise doesn't shrink, and a PNG has a little more
+
+
+def test_missing_folders_memory_and_options(folder, monkeypatch):
+    root, _ = folder
+    with pytest.raises(DataError, match=r"nowhere/train: can't be read .* expected a folder of image files for each"):
+        read_image_folder(root / "nowhere")
+    for options, message in (({"channels": 2}, "channels: received 2"), ({"side": 0}, "side: received 0")):
+        with pytest.raises(ValueError, match=message):
+            read_image_folder(root, **options)
+    monkeypatch.setattr(memory, "available_bytes", lambda: 9 * 64 * 64 * 3 - 1)
+    with pytest.raises(DataError, match="9 images of 64x64 pixels need .* give a smaller side"):
+        read_image_folder(root, side=64)
+    for channels in (True, [3]):
+        with pytest.raises(ValueError, match="channels: received .* must be an integer"):
+            read_image_folder(root, channels=channels)
