@@ -19,8 +19,7 @@ from fedjax_bal.engine.device import (
     purpose_key,
 )
 from fedjax_bal.engine.host.assignment import assign
-from fedjax_bal.engine.host.compiler_options import compile_for_backend
-from fedjax_bal.engine.host.executable import compile_to_fit
+from fedjax_bal.engine.host.executable import compile_for_backend, compile_to_fit
 from fedjax_bal.engine.host.placement import replicate
 from fedjax_bal.engine.host.simulation import Simulation, Snapshot
 from fedjax_bal.engine.host.strategy import check_steps
