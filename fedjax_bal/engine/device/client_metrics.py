@@ -39,7 +39,9 @@ class ClientMetric(NamedTuple):
 
 def zero_metrics(setting: Setting, federation: Federation, local_test: LocalTest | None) -> dict[str, Array]:
     """Zeros for the metrics that a round measures, by name; none where `local_test` is None."""
-    asked = [] if local_test is None else [own for own in CLIENT_METRICS if own.asked(setting, federation)]
+    if local_test is None:
+        return {}
+    asked = [metric for metric in CLIENT_METRICS if metric.asked(setting, federation)]
     return {metric.name: jnp.zeros((), jnp.int32) for metric in asked}
 
 
@@ -49,8 +51,8 @@ def measure(setting: Setting, local_test: LocalTest | None, outcome: Outcome, de
     if local_test is None or not zeros:
         return zeros
     asked = [metric for metric in CLIENT_METRICS if metric.name in zeros]
-    found = lambda: {metric.name: metric.of_client(outcome, local_test.test) for metric in asked}
-    values = lax.cond(local_test.due, found, lambda: zeros)
+    compute = lambda: {metric.name: metric.of_client(outcome, local_test.test) for metric in asked}
+    values = lax.cond(local_test.due, compute, lambda: zeros)
     return {name: jnp.where(delivered, value, zeros[name]) for name, value in values.items()}
 
 
@@ -72,10 +74,11 @@ def _own_training_hits(outcome: Outcome, test: TestSet | None) -> Array:
 
 def _test_hits(outcome: Outcome, test: TestSet | None) -> Array:
     """Number of test images that a client's trained model classifies correctly; 0 if it took no step."""
-    ctx, found = outcome.ctx, jnp.zeros((), jnp.int32)
+    ctx = outcome.ctx
+    correct = jnp.zeros((), jnp.int32)
     if test is not None:
-        found = hits(ctx.model, outcome.end, test, ctx.federation.mean, ctx.federation.std)
-    return jnp.where(outcome.steps > 0, found, 0)
+        correct = hits(ctx.model, outcome.end, test, ctx.federation.mean, ctx.federation.std)
+    return jnp.where(outcome.steps > 0, correct, 0)
 
 
 OWN_HITS = ClientMetric(

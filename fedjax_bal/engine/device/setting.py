@@ -135,12 +135,13 @@ class Setting:
 
     def local_steps(self, size: Any, limit: Any = None) -> Any:
         """Local steps that a client of this size takes in a pass, at most `limit`; works on host and device."""
-        epoch, wanted = self.steps_per_epoch(size), self.local.steps
+        epoch = self.steps_per_epoch(size)
+        wanted = self.local.steps
         steps = self.epochs * epoch if wanted is None else wanted * _at_most(epoch, 1)
         return steps if limit is None else _at_most(steps, limit)
 
     def samples(self, size: Any, steps: Any) -> Any:
-        """Rows used in so many local steps, each as often as it is used; on the host."""
+        """Number of rows processed in `steps` local steps, counting repeats (host only)."""
         epoch = self.steps_per_epoch(size)
         seen = _at_most(size, epoch * self.batch_size)
         epochs, rest = np.divmod(steps, np.maximum(epoch, 1))

@@ -124,7 +124,8 @@ def fitting_optimizer(name: str, given: AnyOptimizer, model: Model) -> Optimizer
     """Returns an optimizer; refuses an optax transformation that doesn't work on the model's parameters."""
     made = as_optimizer(name, given)
     if made is not given:
-        transform, params = made.transform(0), jax.eval_shape(model.init, jax.random.key(0)).params
+        transform = made.transform(0)
+        params = jax.eval_shape(model.init, jax.random.key(0)).params
         try:
             jax.eval_shape(lambda params: transform.update(params, transform.init(params), params), params)
         except (TypeError, ValueError) as error:

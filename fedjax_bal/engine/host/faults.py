@@ -29,7 +29,7 @@ def describe_faults(faults: Iterable[Fault]) -> str:
         "left out": [fault for fault in faults if fault.why != LONG],
         "scaled down": [fault for fault in faults if fault.why == LONG],
     }
-    return "; ".join(f"{done}: {_named(own)}" for done, own in kinds.items() if own)
+    return "; ".join(f"{kind}: {_named(found)}" for kind, found in kinds.items() if found)
 
 
 def _named(faults: Sequence[Fault]) -> str:

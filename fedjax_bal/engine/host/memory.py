@@ -90,21 +90,32 @@ def choose_memory_place(place: str, state: State, num_clients: int, layout: Layo
                 "the clients' test rows"
             )
         place = "device"
-    memory, rest = size_in_bytes(state.memory), size_in_bytes(state._replace(memory={}))
-    place = place if memory else "device"
+    memory = size_in_bytes(state.memory)
+    rest = size_in_bytes(state._replace(memory={}))
     share = memory // layout.devices if divides(num_clients, layout) else memory
-    device, host = free_bytes(layout), host_bytes()
-    if place in ("auto", "device") and (device is None or share + rest <= device):
-        return "device"
-    fits = place == "disk" or host is None or memory <= host
-    if place != "device" and memory and fits and (device is None or rest <= device):
-        return "disk" if place == "disk" else "host"
-    room = [f"{size / 1e9:.1f} GB {name}" for name, size in (("on each device", device), ("on the host", host)) if size]
+    device = free_bytes(layout)
+    host = host_bytes()
+
+    # "auto" skips the disk: a file is chosen knowingly, as every round waits for it.
+    wanted = [place] if memory else ["device"]
+    if wanted == ["auto"]:
+        wanted = ["device", "host"]
+    fits = {
+        "device": device is None or share + rest <= device,
+        "host": (device is None or rest <= device) and (host is None or memory <= host),
+        "disk": device is None or rest <= device,
+    }
+    for candidate in wanted:
+        if fits[candidate]:
+            return candidate
+
+    sizes = (("on each device", device), ("on the host", host))
+    available = " and ".join(f"{size / 1e9:.1f} GB {name}" for name, size in sizes if size)
     larger = {"device": "host", "auto": "disk", "host": "disk"}.get(place) if memory else None
     remedy = f"set execution.client_memory to {larger}, " if larger else ""
     raise ValueError(
         f"the state needs {(memory + rest) / 1e9:.1f} GB for {num_clients:,} clients ({memory / 1e9:.1f} GB is what "
-        f"they remember), but there are {' and '.join(room)}: {remedy}use fewer clients, a smaller model, or a method "
+        f"they remember), but there are {available}: {remedy}use fewer clients, a smaller model, or a method "
         "that keeps nothing for each client"
     )
 
@@ -130,22 +141,23 @@ def gather(memory: PyTree, table: MemoryTable) -> PyTree:
     """The table's rows of the memory, padded to the number of seats."""
     size = table.seats.size
 
-    def one(leaf: np.ndarray) -> np.ndarray:
+    def rows_of(leaf: np.ndarray) -> np.ndarray:
+        # Straight into the padded array: the memory of many clients is too large to copy twice.
         rows = np.zeros((size, *leaf.shape[1:]), leaf.dtype)
         np.take(leaf, table.clients, axis=0, out=rows[: len(table.clients)])
         return rows
 
-    return jax.tree.map(one, memory)
+    return jax.tree.map(rows_of, memory)
 
 
 def scatter(memory: PyTree, table: MemoryTable, rows: PyTree) -> PyTree:
     """Writes the table's rows back into the memory, in place."""
 
-    def one(leaf: np.ndarray, new: np.ndarray) -> np.ndarray:
+    def write(leaf: np.ndarray, new: np.ndarray) -> np.ndarray:
         leaf[table.clients] = new[: len(table.clients)]
         return leaf
 
-    return jax.tree.map(one, memory, fetch(rows))
+    return jax.tree.map(write, memory, fetch(rows))
 
 
 def repeat_for_clients(row: PyTree, num_clients: int, zeros: Callable[..., np.ndarray] = np.zeros) -> PyTree:
@@ -154,14 +166,14 @@ def repeat_for_clients(row: PyTree, num_clients: int, zeros: Callable[..., np.nd
     `zeros(shape, dtype)` makes the arrays. Zeros take up no memory until they are written to.
     """
 
-    def one(leaf: jax.Array) -> np.ndarray:
+    def repeat(leaf: jax.Array) -> np.ndarray:
         first = np.asarray(leaf)[0]
         rows = zeros((num_clients, *first.shape), first.dtype)
         if first.any():
             rows[:] = first
         return rows
 
-    return jax.tree.map(one, row)
+    return jax.tree.map(repeat, row)
 
 
 def zeros_on_disk(shape: tuple[int, ...], dtype: np.dtype, folder: Path | None) -> np.ndarray:
@@ -179,10 +191,10 @@ def zeros_on_disk(shape: tuple[int, ...], dtype: np.dtype, folder: Path | None) 
             else:  # macOS
                 file.truncate(needed)
         except OSError as error:
-            place = folder or tempfile.gettempdir()
+            where = folder or tempfile.gettempdir()
             raise ValueError(
-                f"execution.client_memory: received disk, which needs {needed / 1e9:.1f} GB in {place}, where "
-                f"{shutil.disk_usage(place).free / 1e9:.1f} GB are free ({error.strerror}): use fewer clients, or "
+                f"execution.client_memory: received disk, which needs {needed / 1e9:.1f} GB in {where}, where "
+                f"{shutil.disk_usage(where).free / 1e9:.1f} GB are free ({error.strerror}): use fewer clients, or "
                 "another folder"
             ) from error
         return np.memmap(file, dtype, "r+", shape=shape)
@@ -191,14 +203,15 @@ def zeros_on_disk(shape: tuple[int, ...], dtype: np.dtype, folder: Path | None) 
 def move_to_disk(memory: PyTree, folder: Path | None) -> PyTree:
     """The clients' memory in files of `folder`; what is in a file already stays as it is."""
 
-    def one(leaf: np.ndarray) -> np.ndarray:
+    def move(leaf: np.ndarray) -> np.ndarray:
         if isinstance(leaf, np.memmap):
             return leaf
-        moved, known = zeros_on_disk(leaf.shape, leaf.dtype, folder), leaf.reshape(len(leaf), -1).any(1)
-        moved[known] = leaf[known]
+        moved = zeros_on_disk(leaf.shape, leaf.dtype, folder)
+        written = leaf.reshape(len(leaf), -1).any(1)  # rows of zeros would only take up blocks of the file
+        moved[written] = leaf[written]
         return moved
 
-    return jax.tree.map(one, memory)
+    return jax.tree.map(move, memory)
 
 
 def rows_to_save(memory: PyTree, asked: np.ndarray) -> PyTree:
@@ -206,7 +219,8 @@ def rows_to_save(memory: PyTree, asked: np.ndarray) -> PyTree:
 
     The memory of a client that never trained is that of all others like it. All rows, if that isn't fewer.
     """
-    trained, rest = np.flatnonzero(asked), np.flatnonzero(asked == 0)[:1]
+    trained = np.flatnonzero(asked)
+    rest = np.flatnonzero(asked == 0)[:1]
     if len(trained) + len(rest) >= len(asked):
         return memory
     return jax.tree.map(lambda leaf: np.asarray(leaf)[np.append(trained, rest)], memory)
@@ -216,11 +230,11 @@ def all_rows(saved: PyTree, asked: np.ndarray, shapes: PyTree) -> PyTree:
     """Undoes `rows_to_save`; leaves of other shapes than it returns stay as they are."""
     trained = np.flatnonzero(asked)
 
-    def one(leaf: np.ndarray, shape: jax.ShapeDtypeStruct) -> np.ndarray:
+    def restore(leaf: np.ndarray, shape: jax.ShapeDtypeStruct) -> np.ndarray:
         if leaf.dtype != shape.dtype or leaf.shape != (len(trained) + 1, *shape.shape[1:]) or leaf.shape == shape.shape:
             return leaf
         rows = repeat_for_clients(leaf[-1:], len(asked))
         rows[trained] = leaf[:-1]
         return rows
 
-    return jax.tree.map(one, saved, shapes)
+    return jax.tree.map(restore, saved, shapes)
