@@ -167,7 +167,7 @@ def packing(asked: argparse.Namespace) -> list[Record]:
 
 def widths(cohorts: list[np.ndarray], buckets: bool) -> list[tuple[int, bool]]:
     """Some numbers of clients at a time, up to the whole cohort, and which one the engine's rule takes."""
-    from fedjax_bal.engine.host.packing import choose_width
+    from fedjax_bal.engine.host.strategy import choose_width
 
     chosen = choose_width(cohorts, len(cohorts[0]), buckets=buckets)
     tried = {width for width in (4, 8, 16, 32, 64, 128) if width < len(cohorts[0])}
@@ -176,7 +176,7 @@ def widths(cohorts: list[np.ndarray], buckets: bool) -> list[tuple[int, bool]]:
 
 def packed(steps: np.ndarray, width: int, buckets: bool) -> int:
     """All steps computed for a cohort on one device."""
-    from fedjax_bal.engine.host.packing import lanes_computed
+    from fedjax_bal.engine.host.strategy import lanes_computed
 
     return lanes_computed(steps, width, 1, buckets=buckets)
 
@@ -364,7 +364,7 @@ def seconds_to_plan(simulation: Any, snapshot: Any, repeats: int = 9) -> float:
     took = []
     for _ in range(repeats):
         began = time.process_time()
-        simulation.schedule(0, snapshot.round, snapshot.selector)
+        simulation.planner.dispatch(simulation.setting.layout, 0, snapshot.round, snapshot.selector)
         took.append(time.process_time() - began)
     return statistics.median(took) / simulation.rounds_per_dispatch
 

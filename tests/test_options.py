@@ -11,7 +11,7 @@ import toys
 
 from fedjax_bal import Evaluation, Execution, LocalTraining, Participation, optimizer, recipes, simulate
 from fedjax_bal.config.schema import EvaluationSection, ExecutionSection
-from fedjax_bal.engine.device.precision import matmul_precision
+from fedjax_bal.engine.device.setting import matmul_precision
 from fedjax_bal.parts import BATCH_STATISTICS
 
 KINDS = (LocalTraining, Participation, Evaluation, Execution)

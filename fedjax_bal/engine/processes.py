@@ -88,7 +88,7 @@ def differing_facts(facts: Sequence[Mapping[str, Any]]) -> list[str]:
     """One line for each fact that differs between processes: the first value, and the first other one."""
     lines = []
     for name in sorted(set().union(*facts)):
-        values = [own.get(name, "nothing") for own in facts]
+        values = [of_process.get(name, "nothing") for of_process in facts]
         other = next((index for index, value in enumerate(values) if value != values[0]), None)
         if other is not None:
             lines.append(f"{name}: {values[0]} on process 0, {values[other]} on process {other}")

@@ -4,8 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_bal.engine.device.accumulator import Accumulator, ChainWeights, add
-from fedjax_bal.engine.device.update_diversity import UpdateDiversity
+from fedjax_bal.engine.device.accumulator import Accumulator, ChainWeights, UpdateDiversity
 
 
 def tallied(deltas, weights, counted, width):
@@ -15,7 +14,7 @@ def tallied(deltas, weights, counted, width):
         part = slice(start, start + width)
         reports = {"n": jnp.asarray(counted[part], jnp.float32)}
         own = {"w": jnp.asarray(deltas[part])}
-        tally = add(tally, ChainWeights(weights[part], 2 * weights[part], counted[part]), own, own, reports)
+        tally = tally.add(ChainWeights(weights[part], 2 * weights[part], counted[part]), own, own, reports)
     return tally
 
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from fedjax_bal.engine.device import Layout, State
-from fedjax_bal.engine.host import all_rows, client_memory, rows_to_save
+from fedjax_bal.engine.host import all_rows, rows_to_save
+from fedjax_bal.engine.host import memory as host_memory
 
 CLIENTS = 9
 
@@ -50,23 +51,23 @@ def test_rows_that_fit_nothing_are_left_for_the_reader_to_refuse():
     ],
 )
 def test_more_than_fits_anywhere_is_refused_with_the_figures_and_never_allocated(monkeypatch, place, remedy):
-    monkeypatch.setattr(client_memory, "free_bytes", lambda layout: 3 * 10**9)
-    monkeypatch.setattr(client_memory, "host_bytes", lambda: 12 * 10**9)
+    monkeypatch.setattr(host_memory, "free_bytes", lambda layout: 3 * 10**9)
+    monkeypatch.setattr(host_memory, "host_bytes", lambda: 12 * 10**9)
     shapes = State({}, (), {"ControlVariates": jax.ShapeDtypeStruct((10**6, 5000), np.float32)}, {})
     message = rf"20.0 GB for 1,000,000 clients \(20.0 GB is .* 3.0 GB on each device and 12.0 GB on the host: {remedy}"
     with pytest.raises(ValueError, match=message):
-        client_memory.choose_memory_place(place, shapes, 10**6, Layout("map", 1))
+        host_memory.choose_memory_place(place, shapes, 10**6, Layout("map", 1))
 
 
 def test_memory_on_disk_lies_in_the_folder_and_leaves_nothing_there(tmp_path):
     row = {"w": np.full((1, 3), 7, np.float32), "zeros": np.zeros((1, 4), np.int32)}
-    rows = client_memory.repeat_for_clients(row, 5, functools.partial(client_memory.zeros_on_disk, folder=tmp_path))
+    rows = host_memory.repeat_for_clients(row, 5, functools.partial(host_memory.zeros_on_disk, folder=tmp_path))
     assert all(isinstance(leaf, np.memmap) for leaf in rows.values()) and not list(tmp_path.iterdir())
-    chex.assert_trees_all_equal(rows, client_memory.repeat_for_clients(row, 5))
+    chex.assert_trees_all_equal(rows, host_memory.repeat_for_clients(row, 5))
     read = memory(np.array([1, 0, 0, 2, 0, 0, 0, 0, 0]), 0)
-    moved = client_memory.move_to_disk(read, tmp_path)
+    moved = host_memory.move_to_disk(read, tmp_path)
     chex.assert_trees_all_equal(moved, read)
-    again = client_memory.move_to_disk(moved, tmp_path)
+    again = host_memory.move_to_disk(moved, tmp_path)
     assert all(a is b for a, b in zip(jax.tree.leaves(again), jax.tree.leaves(moved), strict=True))
 
 
@@ -74,6 +75,6 @@ def test_a_full_disk_is_refused_with_the_figures(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(client_memory.os, "posix_fallocate", full, raising=False)
+    monkeypatch.setattr(host_memory.os, "posix_fallocate", full, raising=False)
     with pytest.raises(ValueError, match=r"disk, which needs 8.0 GB in .* GB are free \(No space"):
-        client_memory.zeros_on_disk((10**6, 2000), np.dtype(np.float32), tmp_path)
+        host_memory.zeros_on_disk((10**6, 2000), np.dtype(np.float32), tmp_path)

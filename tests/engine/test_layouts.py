@@ -15,7 +15,7 @@ from table import finish as run_through
 
 from fedjax_bal import data, models, recipes
 from fedjax_bal.engine.device.layout import Layout
-from fedjax_bal.engine.host import build, client_memory, executable
+from fedjax_bal.engine.host import build, executable, memory
 from fedjax_bal.optim.optimizers import optimizer
 from fedjax_bal.optim.schedules import schedule
 from fedjax_bal.options import Evaluation, Execution, LocalTraining, Participation
@@ -174,11 +174,11 @@ def test_a_program_that_can_not_fit_is_refused_with_the_figures(monkeypatch, chu
 
 
 def test_client_memory_goes_to_the_host_where_devices_are_too_small(monkeypatch):
-    monkeypatch.setattr(client_memory, "free_bytes", lambda layout: 1000)
+    monkeypatch.setattr(memory, "free_bytes", lambda layout: 1000)
     assert simulation("scaffold", execution=Execution(client_memory="auto")).keeps_memory_on_host
     with pytest.raises(ValueError, match=r"for 10 clients .* on each device .*set execution.client_memory to host"):
         simulation("scaffold", execution=Execution(client_memory="device"))
-    monkeypatch.setattr(client_memory, "host_bytes", lambda: 2000)
+    monkeypatch.setattr(memory, "host_bytes", lambda: 2000)
     with pytest.raises(ValueError, match=r"needs .* GB for 10 clients .*set execution.client_memory to disk, use"):
         simulation("scaffold", execution=Execution(client_memory="auto"))
     assert simulation("scaffold", execution=Execution(client_memory="disk")).memory_place == "disk"

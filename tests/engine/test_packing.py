@@ -8,9 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedjax_bal.engine.device.layout import Layout
-from fedjax_bal.engine.host.assignment import assign
-from fedjax_bal.engine.host.packing import TOLERATED_WASTE, choose_width, in_lanes, lanes_computed
-from fedjax_bal.engine.host.strategy import lay_out
+from fedjax_bal.engine.host.assignment import assign, in_lanes
+from fedjax_bal.engine.host.strategy import TOLERATED_WASTE, choose_width, lanes_computed, lay_out
 
 STEPS = st.lists(st.integers(0, 60), min_size=1, max_size=40)
 LAYOUTS = [

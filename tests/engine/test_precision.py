@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_bal.engine.device.precision import at_precision, matmul_precision
+from fedjax_bal.engine.device.setting import at_precision, matmul_precision
 from fedjax_bal.models import build
 from fedjax_bal.options import Execution
 

@@ -16,7 +16,7 @@ from parts import faking, float64
 from parts.faking import LATENT, SIZES, double, forward, generated
 from parts.float64 import OPTIONS, SEED
 
-from fedjax_bal.engine.device.keys import purpose_key, training_key
+from fedjax_bal.engine.device import purpose_key, training_key
 from fedjax_bal.options import Execution
 from fedjax_bal.parts import Fakes, SharedGenerator, cbfl_fakes
 from fedjax_bal.recipes import Recipe, cbfl, combine, crop_flip, fedavg, flcir, rebafl, scaffold

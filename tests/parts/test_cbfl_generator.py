@@ -13,8 +13,8 @@ import toys
 from parts import faking, float64
 from parts.faking import LATENT, SIZES, double, generated, slopes
 
-from fedjax_bal.engine.device.keys import purpose_key, training_key
-from fedjax_bal.engine.host import compiler_options, front_door, generated_images
+from fedjax_bal.engine.device import purpose_key, training_key
+from fedjax_bal.engine.host import executable, front_door, generated_images
 from fedjax_bal.parts import LocalGenerator, SharedGenerator, cbfl_generator, parts_with
 from fedjax_bal.parts.cbfl_generator import WarmUp
 from fedjax_bal.recipes import Recipe, cbfl
@@ -154,7 +154,7 @@ def taken():
 
 @pytest.fixture
 def counted(monkeypatch):
-    monkeypatch.setattr(compiler_options, "LIBRARY_OPERATIONS", QUICKLY)
+    monkeypatch.setattr(executable, "LIBRARY_OPERATIONS", QUICKLY)
     faking.replace_generators(monkeypatch, lambda *sizes: faking.simplest(*sizes, noted))
 
 

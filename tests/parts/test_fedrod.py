@@ -12,7 +12,7 @@ from parts.test_personal import federation
 from reference import draws, softmax
 
 from fedjax_bal import models
-from fedjax_bal.engine.device.personal import PERSONAL
+from fedjax_bal.engine.device import PERSONAL
 from fedjax_bal.recipes import balanced_softmax, combine, creff, ditto, fedloge, fednh, fedper, fedrod, moon, rebafl
 
 SEED, C, F = float64.SEED, toys.CLASSES, toys.FEATURES

@@ -13,7 +13,7 @@ import reference
 import toys
 from parts import float64
 
-from fedjax_bal.engine.device.keys import purpose_key
+from fedjax_bal.engine.device import purpose_key
 from fedjax_bal.optim.optimizers import optimizer
 from fedjax_bal.options import Participation
 from fedjax_bal.parts import EqualWeights, RefinedHead

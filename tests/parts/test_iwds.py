@@ -9,8 +9,8 @@ import pytest
 import toys
 from parts import float64
 
+from fedjax_bal.engine.device import purpose_key, training_key
 from fedjax_bal.engine.device.drawing import weighted
-from fedjax_bal.engine.device.keys import purpose_key, training_key
 from fedjax_bal.options import LocalTraining
 from fedjax_bal.recipes import Recipe
 from fedjax_bal.recipes.sampling import iwds

@@ -12,7 +12,7 @@ import toys
 from parts import faking, float64
 
 from fedjax_bal import models, recipes
-from fedjax_bal.engine.device.personal import PERSONAL
+from fedjax_bal.engine.device import PERSONAL
 from fedjax_bal.engine.host import build
 from fedjax_bal.engine.host.fine_tuning import FineTuner
 from fedjax_bal.options import Execution, LocalTraining, Participation

@@ -10,7 +10,7 @@ from parts.test_fedrod import as_numpy, flat_images
 from parts.test_heads import network
 from reference import softmax
 
-from fedjax_bal.engine.device.keys import purpose_key
+from fedjax_bal.engine.device import purpose_key
 from fedjax_bal.parts.ccvr import class_gaussians, class_moments, draw_gaussians
 from fedjax_bal.parts.creff import class_gradients, gradient_distance, matched_features
 from fedjax_bal.parts.retraining import retrained

@@ -12,7 +12,7 @@ import numpy as np
 import toys
 from properties.draws import Draw, records, run
 
-from fedjax_bal.engine.device.personal import PERSONAL
+from fedjax_bal.engine.device import PERSONAL
 from fedjax_bal.engine.host.simulation import Simulation
 from fedjax_bal.engine.host.stack import Member, Stack, stacking_key
 from fedjax_bal.runs import checkpoint

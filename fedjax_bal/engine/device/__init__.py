@@ -4,19 +4,17 @@ from fedjax_bal.engine.device.accumulator import ChainWeights
 from fedjax_bal.engine.device.chain import ChainClients, RoundInputs, client_context, zero_result
 from fedjax_bal.engine.device.client_axis import over_chains
 from fedjax_bal.engine.device.client_metrics import LocalTest
-from fedjax_bal.engine.device.closing import closing_reports
 from fedjax_bal.engine.device.debug import is_uncompiled
-from fedjax_bal.engine.device.drawing import shuffled
-from fedjax_bal.engine.device.evaluation import TestSet, chunked, padded
-from fedjax_bal.engine.device.held_out import VALIDATION
-from fedjax_bal.engine.device.keys import purpose_key, training_key
-from fedjax_bal.engine.device.layout import Layout
+from fedjax_bal.engine.device.drawing import purpose_key, shuffled, training_key
+from fedjax_bal.engine.device.evaluation import VALIDATION, TestSet, chunked, padded
+from fedjax_bal.engine.device.layout import Assignment, Layout
+from fedjax_bal.engine.device.leaves import PERSONAL, seen
 from fedjax_bal.engine.device.local_training import mean_cross_entropy, outcome_of, prepare, start_training
-from fedjax_bal.engine.device.personal import PERSONAL, seen
-from fedjax_bal.engine.device.precision import at_precision, matmul_precision
 from fedjax_bal.engine.device.program import (
+    closing_reports,
     closing_traffic_of,
     dispatch,
+    dispatch_stacked,
     evaluate_model,
     evaluated_model,
     exhibits,
@@ -25,8 +23,6 @@ from fedjax_bal.engine.device.program import (
     traffic_of,
 )
 from fedjax_bal.engine.device.round import broadcast, cohort_of, run_round, seen_by, server_context
-from fedjax_bal.engine.device.run_axis import side_by_side
-from fedjax_bal.engine.device.schedule import Assignment, DispatchPlan
-from fedjax_bal.engine.device.setting import Setting
-from fedjax_bal.engine.device.stacked_program import dispatch_together
-from fedjax_bal.engine.device.state import Info, State
+from fedjax_bal.engine.device.run_axis import stack_federations
+from fedjax_bal.engine.device.setting import Setting, at_precision, matmul_precision
+from fedjax_bal.engine.device.state import DispatchPlan, Info, State

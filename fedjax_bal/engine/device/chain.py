@@ -8,13 +8,23 @@ from jax import lax
 
 from fedjax_bal.engine.device.client_metrics import LocalTest, measure, zero_metrics
 from fedjax_bal.engine.device.debug import located, stop_at_nan
-from fedjax_bal.engine.device.faults import fault_code, first_faults, inexact_leaves, surely_finite
-from fedjax_bal.engine.device.groups import keep, local_optimizer, moving_leaves
-from fedjax_bal.engine.device.keys import training_key
+from fedjax_bal.engine.device.drawing import training_key
+from fedjax_bal.engine.device.leaves import (
+    PERSONAL,
+    keep,
+    local_optimizer,
+    moving_leaves,
+    personal_leaves,
+    personal_memory,
+    personal_model,
+    restored,
+    seen,
+    with_leaves,
+)
 from fedjax_bal.engine.device.local_training import LocalState, outcome_of, prepare, start_training, train_locally
-from fedjax_bal.engine.device.personal import PERSONAL, own_leaves, own_memory, own_model, restored, seen, with_leaves
 from fedjax_bal.engine.device.setting import Setting
-from fedjax_bal.engine.device.update_diversity import squared_norm
+from fedjax_bal.engine.device.trees import inexact_leaves, squared_norm, surely_finite, take, zeros_of
+from fedjax_bal.metrics import HUGE, NOT_FINITE, OUTDATED
 from fedjax_bal.parts import Deliver, Memory, Probe, Report
 from fedjax_bal.types import Array, Context, Federation, Key, Outcome, PyTree, Variables
 
@@ -30,9 +40,9 @@ class ChainClients(NamedTuple):
 
 def take_chains(chains: ChainClients, numbers: Array) -> ChainClients:
     """The chains with these numbers; an empty place holds a client that doesn't deliver."""
-    own = jax.tree.map(lambda leaf: leaf.at[numbers].get(mode="clip"), chains)
+    taken = take(chains, numbers)
     inside = (numbers < len(chains.id)).reshape(-1, 1) if numbers.ndim else numbers < len(chains.id)
-    return own._replace(delivered=own.delivered & inside)
+    return taken._replace(delivered=taken.delivered & inside)
 
 
 class ClientRecord(NamedTuple):
@@ -107,25 +117,23 @@ def train_chain(setting: Setting, shared: RoundInputs, chain: ChainClients, long
     chains that are trained along with this one.
     """
 
+    def one_client(
+        carry: ChainCarry, turn: Array, client: ChainClients, longest: Array
+    ) -> tuple[ChainCarry, tuple[PyTree, ClientRecord]]:
+        ctx = client_context(setting, shared, carry.variables, client)
+        with located("by client {}, of {} rows", client.id, ctx.size):
+            key = training_key(shared.key, shared.number, client.id, turn)
+            outcome, last = train_locally(setting, key, ctx, longest, carry.optimizer)
+            variables, results = stop_at_nan(setting, finish_client, setting, shared, client, outcome, last.loss_sum)
+        return ChainCarry(variables, last.optimizer if setting.carried else None), results
+
     def one_pass(
         carry: tuple[ChainCarry, PyTree, Array], turn: Array
     ) -> tuple[tuple[ChainCarry, PyTree, Array], PyTree]:
         passed, memory, delivered = carry
-
-        def one_client(
-            passed: ChainCarry, at: tuple[ChainClients, Array]
-        ) -> tuple[ChainCarry, tuple[PyTree, ClientRecord]]:
-            client, longest = at
-            ctx = client_context(setting, shared, passed.variables, client)
-            with located("by client {}, of {} rows", client.id, ctx.size):
-                key = training_key(shared.key, shared.number, client.id, turn)
-                outcome, last = train_locally(setting, key, ctx, longest, passed.optimizer)
-                done = stop_at_nan(setting, finish_client, setting, shared, client, outcome, last.loss_sum)
-            variables, record = done
-            return ChainCarry(variables, last.optimizer if setting.carried else None), record
-
         clients = chain._replace(memory=memory, delivered=delivered)
-        passed, (reports, records) = lax.scan(one_client, passed, (clients, longest))
+        next_client = lambda passed, at: one_client(passed, turn, *at)
+        passed, (reports, records) = lax.scan(next_client, passed, (clients, longest))
         if setting.excludes:  # a client that broke sits out the passes that follow
             delivered &= records.broken == 0
         return (passed, records.memory, delivered), (reports, records._replace(memory=None))
@@ -133,14 +141,14 @@ def train_chain(setting: Setting, shared: RoundInputs, chain: ChainClients, long
     params = shared.variables.params
     transform = local_optimizer(setting, shared.number, 0, params)
     first = ChainCarry(shared.variables, transform.init(params) if setting.carried else None)
-    begin = first, chain.memory, chain.delivered
+    begin = (first, chain.memory, chain.delivered)
     ((end, _), memory, _), results = lax.scan(one_pass, begin, jnp.arange(setting.passes))
     reports, records = jax.tree.map(lambda leaf: leaf[-1], results)
     reports = jax.tree.map(lambda leaf: leaf.sum(0), reports)
     codes = results[1].broken
     if not setting.excludes:
         return _result(shared, end, reports, records._replace(memory=memory, broken=first_faults(codes)))
-    # Those after a broken client got what it had received, so that each one's fault is its own.
+    # Clients after a broken one got what it had received, so all codes are their own clients' faults.
     broken = codes.max(0)
     memory = jax.vmap(_where)(broken == 0, memory, chain.memory)
     return _result(shared, end, reports, records._replace(memory=memory, broken=broken))
@@ -148,14 +156,14 @@ def train_chain(setting: Setting, shared: RoundInputs, chain: ChainClients, long
 
 def sizes_of(federation: Federation, clients: Array, delivered: Array) -> Array:
     """Number of rows of each client, in the shape of `clients`; 0 for a client that doesn't deliver."""
-    first, last = (federation.offsets.at[clients + shift].get(mode="clip") for shift in (0, 1))
+    first, last = (take(federation.offsets, clients + shift) for shift in (0, 1))
     return jnp.where(delivered, last - first, 0)
 
 
 def client_context(setting: Setting, shared: RoundInputs, variables: Variables, client: ChainClients) -> Context:
     """The context of a client's local training, without `prepared`."""
     federation = shared.federation
-    counts = federation.class_counts.at[client.id].get(mode="clip")
+    counts = take(federation.class_counts, client.id)
     size = sizes_of(federation, client.id, client.delivered)
     return Context(
         round=shared.number,
@@ -184,12 +192,14 @@ def finish_client(
     A client that doesn't deliver, or whose update is broken and left out, returns the variables it received, keeps its
     memory and reports zeros. The leaves that stay with a client are returned as they are in the global model.
     """
-    memory = own_memory(setting, outcome.end)
+    memory = personal_memory(setting, outcome.end)
     outcome, outdated = _delivered(setting, outcome)
     for part in setting.parts_with(Memory):
         memory[part.slot] = part.remember(client.memory[part.slot], *seen(setting, part, outcome))
     reports = {part.slot: part.report(*seen(setting, part, outcome)) for part in setting.parts_with(Report)}
     probes = {part.slot: part.probe(*seen(setting, part, outcome)) for part in setting.parts_with(Probe)}
+
+    # Whether the update can be used.
     params = outcome.end.params
     others = (outcome.end.stats, memory, reports, probes)
     squares = squared_norm(params)
@@ -199,19 +209,35 @@ def finish_client(
         moving = moving_leaves(setting, params)
         # The square overflows long before the norm does; then it is infinite, and the update huge.
         huge = jnp.sqrt(squares if moving is None else squared_norm(keep(moving, params))) > shared.largest_norm
-    broken = jnp.where(client.delivered, fault_code(finite, outdated, huge), 0)
-    # Chosen rather than multiplied by 0: nan times 0 is nan.
-    on = client.delivered & (broken == 0) if setting.excludes else client.delivered
+    fault = jnp.select([~finite, outdated, huge], [NOT_FINITE, OUTDATED, HUGE], 0).astype(jnp.int32)
+    broken = jnp.where(client.delivered, fault, 0)
+
+    # What counts is chosen rather than multiplied by 0 or 1: nan times 0 is nan.
+    counts = client.delivered & (broken == 0) if setting.excludes else client.delivered
     record = ClientRecord(
-        memory={slot: _where(on, new, client.memory[slot]) for slot, new in memory.items()},
-        loss_sum=jnp.where(on, loss_sum, 0.0),
-        steps=jnp.where(on, outcome.steps, 0),
+        memory={slot: _where(counts, new, client.memory[slot]) for slot, new in memory.items()},
+        loss_sum=jnp.where(counts, loss_sum, 0.0),
+        steps=jnp.where(counts, outcome.steps, 0),
         broken=broken,
-        probes=_where(on, probes, None),
-        metrics=measure(setting, shared.local_test, outcome._replace(end=own_model(setting, outcome.end)), on),
+        probes=_where(counts, probes, None),
+        metrics=measure(setting, shared.local_test, outcome._replace(end=personal_model(setting, outcome.end)), counts),
     )
-    returned = with_leaves(_where(on, outcome.end, outcome.start), own_leaves(setting, shared.variables))
-    return returned, (_where(on, reports, None), record)
+    returned = with_leaves(_where(counts, outcome.end, outcome.start), personal_leaves(setting, shared.variables))
+    return returned, (_where(counts, reports, None), record)
+
+
+def first_faults(codes: Array) -> Array:
+    """The fault that started in a chain: the codes of its clients, `Int32[L]`, with all but the first one set to 0.
+
+    Clients after a faulty one only pass on what they received. Codes come in the order of training, `Int32[passes, L]`.
+
+    Example:
+        >>> first_faults(jnp.array([[0, 2, 1], [1, 1, 1]])).tolist()
+        [0, 2, 0]
+    """
+    flat = codes.reshape(-1)
+    only = jnp.where(jnp.cumsum(flat > 0) == 1, flat, 0)
+    return only.reshape(codes.shape).max(0)
 
 
 def finish_trained_client(
@@ -224,14 +250,15 @@ def finish_trained_client(
 
 
 def zero_result(setting: Setting, shared: RoundInputs, client: ChainClients) -> ChainResult:
-    """A chain's result in zeros, with the record of one client; its shapes are found without tracing any training."""
+    """A chain's result in zeros, with the record of one client."""
 
     def untrained(shared: RoundInputs, client: ChainClients) -> ChainResult:
         end, (reports, record) = _finish_at(setting, shared, client)
         return _result(shared, end, reports, record)
 
-    shapes = jax.eval_shape(untrained, shared._replace(local_test=None), client)
-    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    # The shapes of results follow from a client that took no step: tracing training and the test once more would take
+    # longer than all the rest.
+    zeros = zeros_of(jax.eval_shape(untrained, shared._replace(local_test=None), client))
     metrics = zero_metrics(setting, shared.federation, shared.local_test)
     return zeros._replace(records=zeros.records._replace(metrics=metrics))
 

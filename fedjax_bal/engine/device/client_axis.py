@@ -12,9 +12,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.sharding import PartitionSpec
 
-from fedjax_bal.engine.device.accumulator import Accumulator, ChainWeights, weights_left
+from fedjax_bal.engine.device.accumulator import Accumulator, ChainWeights, UpdateDiversity, weights_left
 from fedjax_bal.engine.device.chain import (
     ChainClients,
     ChainResult,
@@ -26,14 +25,13 @@ from fedjax_bal.engine.device.chain import (
     zero_result,
 )
 from fedjax_bal.engine.device.lanes import train_in_lanes
-from fedjax_bal.engine.device.layout import CLIENTS
-from fedjax_bal.engine.device.run_axis import Runs, SingleRun
-from fedjax_bal.engine.device.schedule import Assignment, over_buckets
+from fedjax_bal.engine.device.layout import CLIENTS, Assignment, over_buckets
+from fedjax_bal.engine.device.run_axis import Runs
 from fedjax_bal.engine.device.setting import Setting
-from fedjax_bal.engine.device.update_diversity import UpdateDiversity
+from fedjax_bal.engine.device.trees import put, take, zeros_of
 from fedjax_bal.types import Array, PyTree
 
-ALONE = SingleRun()
+ONE_RUN = Runs()
 
 
 class CohortResult(NamedTuple):
@@ -56,29 +54,26 @@ def over_chains(
     chains: ChainClients,
     weights: ChainWeights,
     assignment: Assignment,
-    runs: Runs = ALONE,
+    runs: Runs = ONE_RUN,
 ) -> CohortResult:
     """Trains all chains of a round, of one run or of several; the result is the same on every device.
 
     Layouts agree to rounding. Leaves of `chains` are `[G, L, ...]`, of `weights` `[G]`, of `assignment`
     `[devices, ...]`; the chains of several runs follow each other, one run's after another's.
     """
-    layout = setting.layout
-    if layout.devices == 1:
-        return _own_chains(setting, shared, chains, weights, assignment, runs)
+    if setting.layout.devices == 1:
+        return _on_this_device(setting, shared, chains, weights, assignment, runs)
 
     def on_each(
         setting: Setting, shared: RoundInputs, chains: ChainClients, weights: ChainWeights, assignment: Assignment
     ) -> CohortResult:
-        return _all_devices(_own_chains(setting, shared, chains, weights, assignment, runs), runs)
+        return _over_devices(_on_this_device(setting, shared, chains, weights, assignment, runs), runs)
 
-    whole, cut = PartitionSpec(), PartitionSpec(CLIENTS)
-    specs = (whole, whole, whole, whole, cut)
-    spread = jax.shard_map(on_each, mesh=layout.mesh, in_specs=specs, out_specs=whole, check_vma=False)
+    spread = setting.layout.spread(on_each, False, False, False, False, True)
     return spread(setting, shared, chains, weights, assignment)
 
 
-def _own_chains(
+def _on_this_device(
     setting: Setting,
     shared: RoundInputs,
     chains: ChainClients,
@@ -86,66 +81,71 @@ def _own_chains(
     assignment: Assignment,
     runs: Runs,
 ) -> CohortResult:
+    """Trains the chains that this device was assigned, and adds up their results.
+
+    Without lanes a device holds the parameter changes of one bucket only, however large the cohort is. Lanes finish in
+    any order, so those of all chains are kept until they are added up in the order of the buckets.
+    """
     assignment = jax.tree.map(lambda leaf: leaf[0], assignment)
-    train = _train(setting, shared, chains, assignment, runs)
+    train = _training(setting, shared, chains, assignment, runs)
 
     def add_bucket(numbers: Array, total: CohortResult) -> CohortResult:
-        own = take_chains(chains, numbers)
-        sizes = runs.sizes(shared.federation, numbers, own)
-        results = _each(setting.layout.width, partial(train, sizes.max(0)), numbers, own)
-        theirs = _weights_of(weights, numbers, own.delivered.any(1))
+        bucket = take_chains(chains, numbers)
+        sizes = runs.sizes(shared.federation, numbers, bucket)
+        results = _maybe_vmap(setting.layout.width, partial(train, sizes.max(0)), numbers, bucket)
+        delivered = bucket.delivered.any(1)
+        counted = ChainWeights(
+            *(jnp.where(delivered, take(leaf, numbers), jnp.zeros_like(leaf[0])) for leaf in weights)
+        )
         if setting.excludes:
-            theirs = weights_left(theirs, sizes, results.records.broken)
-        summed = runs.add(total.sums, numbers, theirs, results)
-        put = lambda all_, new: all_.at[numbers].set(new, mode="drop")
-        deltas = None if total.deltas is None else jax.tree.map(put, total.deltas, results.delta)
-        return CohortResult(summed, jax.tree.map(put, total.records, results.records), deltas)
+            counted = weights_left(counted, sizes, results.records.broken)
+        sums = runs.add(total.sums, numbers, counted, results)
+        deltas = None if total.deltas is None else put(total.deltas, numbers, results.delta)
+        return CohortResult(sums, put(total.records, numbers, results.records), deltas)
 
     return over_buckets(setting.layout, assignment, add_bucket, zero_cohort_result(setting, shared, chains, runs))
 
 
-def _weights_of(weights: ChainWeights, numbers: Array, delivered: Array) -> ChainWeights:
-    """The weights of some chains, 0 for empty places."""
-    own = lambda leaf: jnp.where(delivered, leaf.at[numbers].get(mode="clip"), jnp.zeros_like(leaf[0]))
-    return jax.tree.map(own, weights)
-
-
-def _train(
+def _training(
     setting: Setting, shared: RoundInputs, chains: ChainClients, assignment: Assignment, runs: Runs
 ) -> Callable[..., ChainResult]:
     """Returns `train(longest, number, chain)`, which trains a chain; if lanes have trained it, completes it."""
     if not setting.layout.lanes:
-        return lambda longest, number, own: train_chain(*runs.view(setting, shared, number), own, longest)
+        return lambda longest, number, chain: train_chain(*runs.view(setting, shared, number), chain, longest)
     trained = train_in_lanes(setting, shared, chains, assignment, runs)
 
-    def finish(longest: Array, number: Array, own: ChainClients) -> ChainResult:
-        end = jax.tree.map(lambda leaf: leaf.at[number].get(mode="clip"), trained)
-        return finish_trained_client(*runs.view(setting, shared, number), own, end)
+    def finish(longest: Array, number: Array, chain: ChainClients) -> ChainResult:
+        end = take(trained, number)
+        return finish_trained_client(*runs.view(setting, shared, number), chain, end)
 
     return finish
 
 
-def _each(width: int, function: Callable[..., PyTree], *stacked: PyTree) -> PyTree:
+def _maybe_vmap(width: int, function: Callable[..., PyTree], *stacked: PyTree) -> PyTree:
     if width > 1:
         return jax.vmap(function)(*stacked)
     # A single client is not stacked: many operations are slower when they are batched, if only by one.
-    alone = function(*jax.tree.map(lambda leaf: leaf[0], stacked))
-    return jax.tree.map(lambda leaf: leaf[None], alone)
+    single = function(*jax.tree.map(lambda leaf: leaf[0], stacked))
+    return jax.tree.map(lambda leaf: leaf[None], single)
 
 
-def zero_cohort_result(setting: Setting, shared: RoundInputs, chains: ChainClients, runs: Runs = ALONE) -> CohortResult:
-    """A cohort's result in zeros, in the shapes that `over_chains` returns, found without tracing any training."""
+def zero_cohort_result(
+    setting: Setting, shared: RoundInputs, chains: ChainClients, runs: Runs = ONE_RUN
+) -> CohortResult:
+    """A cohort's result in zeros, in the shapes that `over_chains` returns."""
     first = runs.view(setting, shared, jnp.zeros((), jnp.int32))
-    one = zero_result(*first, jax.tree.map(lambda leaf: leaf[0, 0], chains))
-    stacked = lambda shape, tree: jax.tree.map(lambda leaf: jnp.zeros((*shape, *leaf.shape), leaf.dtype), tree)
-    records = stacked(chains.id.shape, one.records)
-    needed = any(part.needs_deltas for part in setting.parts) or setting.clip_factor is not None
-    deltas = stacked(chains.id.shape[:1], one.delta) if needed else None
-    spread = UpdateDiversity(jnp.zeros(()), one.delta, jnp.zeros(())) if setting.evaluation.update_diversity else None
-    return CohortResult(runs.accumulators(Accumulator(one.delta, one.stats, one.reports, spread)), records, deltas)
+    chain = zero_result(*first, jax.tree.map(lambda leaf: leaf[0, 0], chains))
+    records = zeros_of(chain.records, *chains.id.shape)
+    needs_deltas = any(part.needs_deltas for part in setting.parts) or setting.clip_factor is not None
+    deltas = zeros_of(chain.delta, len(chains.id)) if needs_deltas else None
+    spread = UpdateDiversity(jnp.zeros(()), chain.delta, jnp.zeros(())) if setting.evaluation.update_diversity else None
+    sums = runs.accumulators(Accumulator(chain.delta, chain.stats, chain.reports, spread))
+    return CohortResult(sums, records, deltas)
 
 
-def _all_devices(total: CohortResult, runs: Runs) -> CohortResult:
+def _over_devices(total: CohortResult, runs: Runs) -> CohortResult:
+    """The results of all devices, on each device."""
+
     def gathered(leaf: Array) -> Array:
         # Every chain was trained on one device and left zeros on the others, so the sum is that device's value.
         numbers = leaf.astype(jnp.int32) if leaf.dtype == jnp.bool_ else leaf

@@ -6,8 +6,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from fedjax_bal.data import over_rows
-from fedjax_bal.engine.device.evaluation import TestSet, hits
-from fedjax_bal.engine.device.held_out import own_hits
+from fedjax_bal.engine.device.evaluation import TestSet, hits, own_hits
 from fedjax_bal.engine.device.setting import Setting
 from fedjax_bal.metrics import METRICS, Measured
 from fedjax_bal.types import Array, Batch, Cohort, Federation, Outcome

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 import jax
 
-from fedjax_bal.engine.device.faults import all_finite
 from fedjax_bal.engine.device.setting import Setting
+from fedjax_bal.engine.device.trees import all_finite
 
 T = TypeVar("T")
 

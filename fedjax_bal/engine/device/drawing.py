@@ -1,9 +1,11 @@
-"""The order in which a client's samples are drawn.
+"""Random keys by identity, and the order in which a client's samples are drawn.
 
-Both functions return positions among the client's own rows, made from one random word per position, so that more
-padding changes nothing.
+A key is derived from its use (round, client, pass, purpose), never from a position in a batch of clients: the draws
+are the same in any order and on any device in which the clients are executed. Orders are positions among a client's
+rows, made from one random word per position, so that more padding changes nothing.
 """
 
+import zlib
 from functools import partial
 
 import jax
@@ -13,6 +15,17 @@ from jax import lax
 from fedjax_bal.types import Array, Key
 
 SHORT = 128  # sorting fewer words isn't worth another branch
+
+
+def purpose_key(key: Key, purpose: str) -> Key:
+    """The key for one purpose: any text, each with a key of its own."""
+    return jax.random.fold_in(key, zlib.crc32(purpose.encode()))
+
+
+def training_key(key: Key, round: Array, client: Array, turn: Array) -> Key:
+    """The key of one client's local training in one round and one pass (`turn`)."""
+    visit = purpose_key(key, "visit")  # a name that seeds every draw of a run: another one would change all results
+    return jax.random.fold_in(jax.random.fold_in(jax.random.fold_in(visit, round), client), turn)
 
 
 def shuffled(key: Key, size: Array, length: int, longest: Array | None = None) -> Array:
@@ -29,6 +42,7 @@ def shuffled(key: Key, size: Array, length: int, longest: Array | None = None) -
     def branch(short: int) -> Array:
         return jnp.pad(_sorted_words(key, size, short), (0, length - short))
 
+    # Sorted words beyond a client's size are padding, so a shorter sort gives the same order.
     enough = (jnp.array(lengths) >= longest).sum() - 1
     return lax.switch(enough, [partial(branch, short) for short in lengths])
 

@@ -1,5 +1,6 @@
-"""Evaluation of the global model on the test set."""
+"""Evaluation: on the test set, and on rows that are held out of training (validation rows, clients' test rows)."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -7,19 +8,33 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import lax
-from jax.sharding import PartitionSpec
 
 from fedjax_bal.data import checked_examples, normalised
 from fedjax_bal.engine.device.layout import CLIENTS, Layout
-from fedjax_bal.types import Array, EvaluationResult, Model, Variables
+from fedjax_bal.engine.device.leaves import personal_model, with_leaves
+from fedjax_bal.engine.device.setting import Setting
+from fedjax_bal.engine.device.trees import put, take
+from fedjax_bal.types import (
+    Array,
+    ClientTests,
+    EvaluationResult,
+    Federation,
+    Model,
+    Outcome,
+    Outputs,
+    PyTree,
+    Variables,
+)
 
 CHUNK = 500  # test images a forward pass; larger ones gain nothing on a CPU and cost memory
+VALIDATION = "validation"
+"""The name of the auxiliary set on which the global model is evaluated."""
 
 
 class TestSet(NamedTuple):
     """The test images in chunks, padded; leaves `[chunks, CHUNK, ...]`."""
 
-    __test__ = False  # not a test case, whatever its name looks like to pytest
+    __test__ = False  # not a test case, though pytest would take its name for one
 
     images: Any
     labels: Any
@@ -80,10 +95,8 @@ def evaluate(
     def on_each(test: TestSet, variables: Variables, mean: Array, std: Array) -> tuple[Array, Array, Array]:
         return lax.psum(_totals(model, variables, test, mean, std), CLIENTS)
 
-    whole, cut = PartitionSpec(), PartitionSpec(CLIENTS)
-    specs = (cut, whole, whole, whole)
-    shared = jax.shard_map(on_each, mesh=layout.mesh, in_specs=specs, out_specs=whole, check_vma=False)
-    confusion, loss, count = shared(padded(test, layout.devices), variables, mean, std)
+    spread = layout.spread(on_each, True, False, False, False)
+    confusion, loss, count = spread(padded(test, layout.devices), variables, mean, std)
     return EvaluationResult(confusion, loss / count)
 
 
@@ -91,7 +104,7 @@ def _totals(model: Model, variables: Variables, test: TestSet, mean: Array, std:
     """Confusion matrix, summed loss and number of images."""
     classes = model.num_classes
 
-    def one(carry: tuple[Array, Array], chunk: TestSet) -> tuple[tuple[Array, Array], None]:
+    def add_chunk(carry: tuple[Array, Array], chunk: TestSet) -> tuple[tuple[Array, Array], None]:
         confusion, loss = carry
         outputs, _ = model.apply(variables, normalised(chunk.images, mean, std), train=False)
         losses = optax.softmax_cross_entropy_with_integer_labels(outputs.logits, chunk.labels)
@@ -100,5 +113,123 @@ def _totals(model: Model, variables: Variables, test: TestSet, mean: Array, std:
         return (confusion, loss + jnp.where(chunk.real, losses, 0.0).sum()), None
 
     init = (jnp.zeros((classes, classes), jnp.int32), jnp.zeros(()))
-    (confusion, loss), _ = lax.scan(one, init, test)
+    (confusion, loss), _ = lax.scan(add_chunk, init, test)
     return confusion, loss, test.real.sum()
+
+
+def evaluate_held_out(
+    model: Model, variables: Variables, federation: Federation, layout: Layout | None = None
+) -> tuple[EvaluationResult | None, Array | None]:
+    """Evaluates the global model on the validation rows and the clients' test rows; None if there are no such rows."""
+    validation = clients = None
+    if VALIDATION in federation.auxiliary:
+        validation = evaluate_rows(model, variables, federation, federation.auxiliary[VALIDATION], layout)
+    if federation.tests is not None:
+        clients = hits_by_client(model, variables, federation, federation.tests, layout)
+    return validation, clients
+
+
+def evaluate_rows(
+    model: Model, variables: Variables, federation: Federation, rows: Array, layout: Layout | None = None
+) -> EvaluationResult:
+    """Confusion matrix and loss of a model on some rows of a federation, `Int32[A]`, at least one."""
+    classes = model.num_classes
+
+    def add(sums: PyTree, places: Array, real: Array, variables: Variables, rows: Array, store: Federation) -> PyTree:
+        confusion, loss = sums
+        outputs, labels = _outputs(model, variables, store, take(rows, places))
+        losses = optax.softmax_cross_entropy_with_integer_labels(outputs.logits, labels)
+        confusion = confusion.at[labels, outputs.logits.argmax(-1)].add(real.astype(jnp.int32))
+        return confusion, loss + jnp.where(real, losses, 0.0).sum()
+
+    zeros = (jnp.zeros((classes, classes), jnp.int32), jnp.zeros(()))
+    confusion, loss = fold_in_chunks(add, zeros, len(rows), layout, variables, rows, federation)
+    return EvaluationResult(confusion, loss / len(rows))
+
+
+def hits_by_client(
+    model: Model, variables: Variables, federation: Federation, tests: ClientTests, layout: Layout | None = None
+) -> Array:
+    """Number of test rows of each client that one model classifies correctly, `Int32[N]`; 0 without test rows."""
+
+    def add(
+        hits: Array, places: Array, real: Array, variables: Variables, tests: ClientTests, store: Federation
+    ) -> Array:
+        outputs, labels = _outputs(model, variables, store, take(tests.rows, places))
+        owners = jnp.searchsorted(tests.offsets, places, side="right") - 1
+        correct = real & (outputs.logits.argmax(-1) == labels)
+        return hits.at[owners].add(correct.astype(jnp.int32), mode="drop")
+
+    none = jnp.zeros(federation.num_clients, jnp.int32)
+    return fold_in_chunks(add, none, len(tests.rows), layout, variables, tests, federation)
+
+
+def own_hits(outcome: Outcome) -> Array:
+    """Number of its own test rows that a client's trained model classifies correctly, `Int32[]`."""
+    ctx = outcome.ctx
+    return _hits_of_client(ctx.model, outcome.end, ctx.federation, ctx.client, ctx.batch_size)
+
+
+def hits_of_personal_models(
+    setting: Setting, variables: Variables, kept: dict[str, Array], federation: Federation
+) -> Array:
+    """Number of its own test rows that each client's model classifies correctly, `Int32[N]`.
+
+    It is the global model with the leaves that stay with the client, of `kept`, by path, `[N, ...]`.
+    """
+
+    def add(hits: Array, clients: Array, real: Array, setting: Setting, *given: Any) -> Array:
+        variables, kept, store = given
+
+        def of_client(hits: Array, client: Array) -> tuple[Array, None]:
+            model = personal_model(setting, with_leaves(variables, take(kept, client)))
+            correct = _hits_of_client(setting.model, model, store, client, setting.batch_size)
+            return put(hits, client, correct), None
+
+        return lax.scan(of_client, hits, jnp.where(real, clients, federation.num_clients))[0]
+
+    none = jnp.zeros(federation.num_clients, jnp.int32)
+    return fold_in_chunks(add, none, len(none), setting.layout, setting, variables, kept, federation)
+
+
+def _hits_of_client(model: Model, variables: Variables, federation: Federation, client: Array, size: int) -> Array:
+    """Number of a client's test rows that a model classifies correctly, `Int32[]`, `size` rows at a time."""
+    none = jnp.zeros((), jnp.int32)
+    if federation.tests is None:
+        return none
+    rows, offsets = federation.tests
+    first, end = (take(offsets, client + shift) for shift in (0, 1))
+
+    def add(index: Array, hits: Array) -> Array:
+        places = first + index * size + jnp.arange(size)
+        outputs, labels = _outputs(model, variables, federation, take(rows, places))
+        return hits + ((places < end) & (outputs.logits.argmax(-1) == labels)).sum(dtype=hits.dtype)
+
+    return lax.fori_loop(0, -(-(end - first) // size), add, none)
+
+
+def _outputs(model: Model, variables: Variables, federation: Federation, rows: Array) -> tuple[Outputs, Array]:
+    """A model's outputs for some rows, and their labels."""
+    images = take(federation.images, rows)
+    outputs, _ = model.apply(variables, normalised(images, federation.mean, federation.std), train=False)
+    return outputs, take(federation.labels, rows)
+
+
+def fold_in_chunks(add: Callable[..., PyTree], zeros: PyTree, count: int, layout: Layout | None, *given: Any) -> PyTree:
+    """Folds `add(sums, places, real, *given)` over the places 0 to count - 1, a chunk at a time, on all devices."""
+    size = min(CHUNK, count)
+    chunks = -(-count // size)
+
+    def total(numbers: Array, *given: Any) -> PyTree:
+        def add_chunk(sums: PyTree, number: Array) -> tuple[PyTree, None]:
+            places = number * size + jnp.arange(size)
+            return add(sums, places, places < count, *given), None
+
+        return lax.scan(add_chunk, zeros, numbers)[0]
+
+    if layout is None or layout.devices == 1:
+        return total(jnp.arange(chunks), *given)
+    # Chunks beyond the last one hold no real place, and even out the devices' shares.
+    numbers = jnp.arange(chunks + -chunks % layout.devices)
+    on_each = lambda numbers, *given: lax.psum(total(numbers, *given), CLIENTS)
+    return layout.spread(on_each, True, *[False] * len(given))(numbers, *given)

@@ -1,4 +1,15 @@
-"""Lanes: several clients train at a time, and each lane takes its next client as soon as it is done with one."""
+"""Lanes: several clients train at a time, and each lane takes its next client as soon as it is done with one.
+
+Three lanes and the clients A to G; a letter is a local step, and a column is a turn, in which all lanes take a step:
+
+    lane 0   A A A A A A A A F F F
+    lane 1   B B B B B B E E E G G
+    lane 2   C C C C C D D D D . .
+    stretch  1 1 1 1 1 2 3 3 4 5 5
+
+Buckets of three would take 8 + 4 + 2 turns, as each waits for its longest client. A stretch is the turns until some
+client is done; a dot is a step that is computed and never written.
+"""
 
 from typing import NamedTuple
 
@@ -7,11 +18,12 @@ import jax.numpy as jnp
 from jax import lax
 
 from fedjax_bal.engine.device.chain import ChainClients, RoundInputs, client_context, single_pass_key, take_chains
+from fedjax_bal.engine.device.layout import Assignment, over_buckets
 from fedjax_bal.engine.device.local_training import LocalState, prepare, row_order, start_training, train_step
 from fedjax_bal.engine.device.run_axis import Runs
-from fedjax_bal.engine.device.schedule import Assignment, over_buckets
 from fedjax_bal.engine.device.setting import Setting
-from fedjax_bal.parts import Personal, Steps, parts_with
+from fedjax_bal.engine.device.trees import put, take, zeros_of
+from fedjax_bal.parts import Personal, Steps
 from fedjax_bal.types import Array, Context, PyTree
 
 
@@ -37,92 +49,88 @@ def train_in_lanes(
     Returns the states after training without those of optimizers, leaves `[G, ...]`: the states before it for a chain
     that this device doesn't train, or that takes no step.
     """
-    order, prepared = _enter(setting, shared, chains, assignment, runs)
-    count, queues, stops = len(chains.id), assignment.queues, assignment.starts[1:]
+    order, prepared = _prepare_all(setting, shared, chains, assignment, runs)
+    count = len(chains.id)
+    queue_ends = assignment.starts[1:]
 
-    def client_of(number: Array) -> tuple[Setting, RoundInputs, ChainClients, Context]:
+    # Functions of one client, given its chain's number; `vmap` makes them work on all lanes.
+
+    def context_of(number: Array) -> tuple[Setting, RoundInputs, ChainClients, Context]:
         client = jax.tree.map(lambda leaf: leaf[0], take_chains(chains, number))
-        own, common = runs.view(setting, shared, number)
-        ctx = client_context(own, common, common.variables, client)
-        found = jax.tree.map(lambda leaf: leaf.at[number].get(mode="clip"), prepared)
-        return own, common, client, ctx._replace(prepared=found)
+        its_setting, inputs = runs.view(setting, shared, number)
+        ctx = client_context(its_setting, inputs, inputs.variables, client)
+        return its_setting, inputs, client, ctx._replace(prepared=take(prepared, number))
 
-    def step_lane(number: Array, index: Array, training: LocalState) -> tuple[LocalState, Array]:
-        own, common, client, ctx = client_of(number)
-        trained = train_step(own, single_pass_key(common, client), ctx, index, order, number, training)
+    def start(number: Array) -> LocalState:
+        its_setting, _, _, ctx = context_of(number)
+        return start_training(its_setting, ctx)
+
+    def step(number: Array, index: Array, training: LocalState) -> tuple[LocalState, Array]:
+        its_setting, inputs, client, ctx = context_of(number)
+        key = single_pass_key(inputs, client)
+        trained = train_step(its_setting, key, ctx, index, order, number, training)
         return trained, index + 1 == ctx.steps
 
     def chains_at(places: Array) -> Array:
-        return jnp.where(places < stops, queues.at[places].get(mode="clip"), count)
+        # An empty queue gives chain G. Its lane goes on computing, as all lanes take each step together, but `put`
+        # drops its result.
+        return jnp.where(places < queue_ends, take(assignment.queues, places), count)
 
-    # In every turn all lanes take one local step together. A lane whose client is done moves on to the next place of
-    # its queue, with fresh variables and optimizer, so no lane waits for the slowest client of a bucket; a lane whose
-    # queue is empty computes steps that are never written. The host knows how many steps each client takes, so the
-    # number of turns is given. Writing results and restarting lanes touch all parameters, so an inner loop takes turns
-    # until some client is done: a branch in every turn would copy all lanes and results even where it changes nothing.
+    # What clients of a run start from differs only if they keep leaves, or carry something through their steps.
+    starts = jax.vmap(start) if setting.parts_with(Personal, Steps) else runs.starts(start)
+
+    # The host knows how many steps each client takes, so the number of turns is given. Writing results and restarting
+    # lanes touch all parameters, and a branch in every turn would copy all lanes and results even where it changes
+    # nothing. So an inner loop takes turns until some client is done, and only then the outer loop writes and restarts.
     def stretch(carry: tuple[Array, Lanes, LocalState]) -> tuple[Array, Lanes, LocalState]:
-        turns, lanes, ends = carry
+        turns, lanes, results = carry
         numbers = chains_at(lanes.place)
 
         def turn(carry: tuple[Array, LocalState, Array, Array]) -> tuple[Array, LocalState, Array, Array]:
             turns, training, steps, _ = carry
-            training, done = jax.vmap(step_lane)(numbers, steps, training)
+            training, done = jax.vmap(step)(numbers, steps, training)
             return turns + 1, training, steps + 1, done
 
-        none_done = lambda carry: (carry[0] < assignment.turns) & ~carry[3].any()
-        first = (turns, lanes.training, lanes.step, jnp.zeros(numbers.shape, bool))
-        turns, training, steps, done = lax.while_loop(none_done, turn, first)
-        lanes = Lanes(training, lanes.place + done, jnp.where(done, 0, steps))
-        return turns, _restart(start(chains_at(lanes.place)), done, lanes), _write(ends, numbers, done, lanes)
+        def none_is_done(carry: tuple[Array, LocalState, Array, Array]) -> Array:
+            turns, _, _, done = carry
+            return (turns < assignment.turns) & ~done.any()
 
-    def start_lane(number: Array) -> LocalState:
-        own, _, _, ctx = client_of(number)
-        return start_training(own, ctx)
+        begin = (turns, lanes.training, lanes.step, jnp.zeros(numbers.shape, bool))
+        turns, training, steps, done = lax.while_loop(none_is_done, turn, begin)
+        places = lanes.place + done
+        steps = jnp.where(done, 0, steps)
+        fresh = starts(chains_at(places))
+        restarted = jax.tree.map(
+            lambda new, old: jnp.where(done.reshape(-1, *[1] * (old.ndim - 1)), new, old), fresh, training
+        )
+        finished = jnp.where(done, numbers, count)
+        results = put(results, finished, training._replace(optimizer=None))
+        return turns, Lanes(restarted, places, steps), results
 
-    # What clients start from differs between those of a run only if they keep leaves, or carry something through steps.
-    apart = parts_with(setting.parts, Personal, Steps)
-    start, places = jax.vmap(start_lane) if apart else runs.starts(start_lane), assignment.starts[:-1]
-    lanes = Lanes(start(chains_at(places)), places, jnp.zeros_like(places))
-    untrained = start(jnp.arange(count))._replace(optimizer=None)
+    places = assignment.starts[:-1]
+    lanes = Lanes(starts(chains_at(places)), places, jnp.zeros_like(places))
+    untrained = starts(jnp.arange(count))._replace(optimizer=None)
     first = (jnp.zeros((), jnp.int32), lanes, untrained)
     return lax.while_loop(lambda carry: carry[0] < assignment.turns, stretch, first)[2]
 
 
-def _enter(
+def _prepare_all(
     setting: Setting, shared: RoundInputs, chains: ChainClients, assignment: Assignment, runs: Runs
 ) -> tuple[Array, PyTree]:
     """Row orders and prepared values of all of a device's chains; leaves `[G, ...]`."""
 
-    def one(number: Array, client: ChainClients, longest: Array) -> tuple[Array, PyTree]:
-        own, common = runs.view(setting, shared, number)
-        client = jax.tree.map(lambda leaf: leaf[0], client)
-        ctx = client_context(own, common, common.variables, client)
-        key = single_pass_key(common, client)
-        return row_order(own, key, ctx, longest), prepare(own, key, ctx).prepared
+    def prepare_one(number: Array, chain: ChainClients, longest: Array) -> tuple[Array, PyTree]:
+        its_setting, inputs = runs.view(setting, shared, number)
+        client = jax.tree.map(lambda leaf: leaf[0], chain)
+        ctx = client_context(its_setting, inputs, inputs.variables, client)
+        key = single_pass_key(inputs, client)
+        return row_order(its_setting, key, ctx, longest), prepare(its_setting, key, ctx).prepared
 
-    def bucket(numbers: Array, entered: PyTree) -> PyTree:
-        own = take_chains(chains, numbers)
-        longest = runs.sizes(shared.federation, numbers, own).max()
-        made = jax.vmap(one, (0, 0, None))(numbers, own, longest)
-        return jax.tree.map(lambda all_, new: all_.at[numbers].set(new, mode="drop"), entered, made)
+    def prepare_bucket(numbers: Array, prepared: PyTree) -> PyTree:
+        bucket = take_chains(chains, numbers)
+        longest = runs.sizes(shared.federation, numbers, bucket).max()
+        return put(prepared, numbers, jax.vmap(prepare_one, (0, 0, None))(numbers, bucket, longest))
 
     zero = jnp.zeros((), jnp.int32)
-    shapes = jax.eval_shape(one, zero, jax.tree.map(lambda leaf: leaf[0], chains), zero)
-    zeros = jax.tree.map(lambda leaf: jnp.zeros((len(chains.id), *leaf.shape), leaf.dtype), shapes)
-    return over_buckets(setting.layout, assignment, bucket, zeros)
-
-
-def _restart(fresh: LocalState, done: Array, lanes: Lanes) -> Lanes:
-    """Gives the received variables and a fresh optimizer to the lanes whose client is done."""
-
-    def one(new: Array, old: Array) -> Array:
-        return jnp.where(done.reshape(-1, *[1] * (old.ndim - 1)), new, old)
-
-    return lanes._replace(training=jax.tree.map(one, fresh, lanes.training))
-
-
-def _write(ends: LocalState, numbers: Array, done: Array, lanes: Lanes) -> LocalState:
-    """The results of all chains, with those of the lanes whose client is done."""
-    places = jnp.where(done, numbers, len(ends.loss_sum))
-    trained = lanes.training._replace(optimizer=None)
-    return jax.tree.map(lambda all_, new: all_.at[places].set(new, mode="drop"), ends, trained)
+    shapes = jax.eval_shape(prepare_one, zero, jax.tree.map(lambda leaf: leaf[0], chains), zero)
+    return over_buckets(setting.layout, assignment, prepare_bucket, zeros_of(shapes, len(chains.id)))

@@ -1,11 +1,16 @@
-"""The layout of a round's clients on the devices."""
+"""The layout of a round's clients on the devices, and the loop of a device over its chains."""
 
 import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
+import jax
 import numpy as np
+from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fedjax_bal.target import target_devices
+from fedjax_bal.types import Array, PyTree
 
 CLIENTS = "clients"
 
@@ -41,3 +46,45 @@ class Layout:
     def divided(self) -> NamedSharding:
         """The sharding of arrays that are cut along their first axis."""
         return NamedSharding(self.mesh, PartitionSpec(CLIENTS))
+
+    def spread(self, function: Callable[..., PyTree], *cut: bool) -> Callable[..., PyTree]:
+        """Runs a function on every device: an argument that is `cut` arrives in pieces, the others arrive in full.
+
+        The function must return the same on every device, as a sum over `CLIENTS` is.
+        """
+        whole, piece = PartitionSpec(), PartitionSpec(CLIENTS)
+        specs = tuple(piece if is_cut else whole for is_cut in cut)
+        # JAX's check that the results are equal wants every loop's first carry marked as one that will differ between
+        # devices. Ours are zeros that become a device's own sums, in loops of users' parts too, so the check stays off.
+        return jax.shard_map(function, mesh=self.mesh, in_specs=specs, out_specs=whole, check_vma=False)
+
+
+class Assignment(NamedTuple):
+    """The chains that each device trains; leaves `[devices, ...]`, without that axis on the device itself.
+
+    Attributes:
+        chains: chain numbers, `Int32[W]`, W at least G; G marks an empty place.
+        count: number of chains, `Int32[]`.
+        queues: the same chains, lane after lane, `Int32[W]`; used only if the layout has lanes.
+        starts: start of each lane's queue, and the end of the last one, `Int32[width + 1]`.
+        turns: steps until the last lane is done, `Int32[]`.
+    """
+
+    chains: Any
+    count: Any
+    queues: Any
+    starts: Any
+    turns: Any
+
+
+def over_buckets(
+    layout: Layout, assignment: Assignment, body: Callable[[Array, PyTree], PyTree], init: PyTree
+) -> PyTree:
+    """Folds `body(numbers, carry) -> carry` over a device's chains; `numbers`, `Int32[width]`, is G in empty places."""
+    width = layout.width
+
+    def one_bucket(index: Array, carry: PyTree) -> PyTree:
+        return body(lax.dynamic_slice(assignment.chains, (index * width,), (width,)), carry)
+
+    # The number of buckets is known on the device only: a round with few clients takes as few turns as it needs.
+    return lax.fori_loop(0, -(-assignment.count // width), one_bucket, init)

@@ -11,18 +11,19 @@ from jax import lax
 
 from fedjax_bal.data import gather, repeat
 from fedjax_bal.engine.device.debug import located, stop_at_nan
-from fedjax_bal.engine.device.drawing import shuffled, weighted
-from fedjax_bal.engine.device.groups import (
+from fedjax_bal.engine.device.drawing import purpose_key, shuffled, weighted
+from fedjax_bal.engine.device.leaves import (
     clip_by_entry,
     keep,
     local_optimizer,
+    restored,
+    seen,
     select,
     shifted_leaves,
     trained_leaves,
 )
-from fedjax_bal.engine.device.keys import purpose_key
-from fedjax_bal.engine.device.personal import restored, seen
 from fedjax_bal.engine.device.setting import Setting
+from fedjax_bal.engine.device.trees import take
 from fedjax_bal.parts import (
     Batches,
     Criterion,
@@ -104,20 +105,27 @@ def row_order(setting: Setting, key: Key, ctx: Context, longest: Array) -> Array
     follow one another, as a small client needs many epochs and a large one only part of one.
     """
 
-    def one(epoch: Array) -> Array:
-        return _order(setting, purpose_key(jax.random.fold_in(key, epoch), "draw"), ctx, longest)
+    def order_of(epoch: Array) -> Array:
+        epoch_key = purpose_key(jax.random.fold_in(key, epoch), "draw")
+        if setting.local.drawing == "epochs":
+            return shuffled(epoch_key, ctx.size, setting.row_length, longest)
+        flat = jnp.zeros(ctx.class_counts.shape)
+        parts = setting.parts_with(Draw)
+        weights = sum((part.log_weights(ctx.class_counts, *seen(setting, part, ctx)) for part in parts), flat)
+        return weighted(epoch_key, ctx.class_counts, weights, setting.row_length)
 
     if setting.local.steps is None:
-        return jax.vmap(one)(jnp.arange(setting.epochs)).reshape(-1)
+        return jax.vmap(order_of)(jnp.arange(setting.epochs)).reshape(-1)
     used = jnp.maximum(setting.steps_per_epoch(ctx.size), 1) * setting.batch_size
     epochs = -(-ctx.steps * setting.batch_size // used)
 
-    def put(epoch: Array, places: Array) -> Array:
-        return lax.dynamic_update_slice(places, one(epoch).astype(jnp.int32), (epoch * used,))
+    def append(epoch: Array, order: Array) -> Array:
+        # What an epoch has beyond its whole batches is overwritten by the next one.
+        return lax.dynamic_update_slice(order, order_of(epoch).astype(jnp.int32), (epoch * used,))
 
     # The last epoch may reach beyond the last step.
     length = setting.local.steps * setting.batch_size + setting.row_length
-    return lax.fori_loop(0, epochs, put, jnp.zeros(length, jnp.int32))
+    return lax.fori_loop(0, epochs, append, jnp.zeros(length, jnp.int32))
 
 
 def start_training(setting: Setting, ctx: Context, optimizer: PyTree = None) -> LocalState:
@@ -146,11 +154,14 @@ def train_step(
     epoch, within = jnp.divmod(index, jnp.maximum(setting.steps_per_epoch(ctx.size), 1))
     start = epoch * setting.row_length + within * setting.batch_size
     start = start if setting.local.steps is None else index * setting.batch_size
-    places = lax.dynamic_slice(order, (row, start), (1, setting.batch_size))[0]
+    positions = lax.dynamic_slice(order, (row, start), (1, setting.batch_size))[0]
     real = within * setting.batch_size + jnp.arange(setting.batch_size) < ctx.size
-    first = ctx.federation.offsets.at[ctx.client].get(mode="clip")
-    batch = gather(ctx.federation, first + places, real)
-    carry = _begin(setting, ctx, index, carry)
+    batch = gather(ctx.federation, take(ctx.federation.offsets, ctx.client) + positions, real)
+    for part in setting.parts_with(Start):
+        # Chosen rather than branched on: in lanes, clients are at different steps.
+        begin = restored(setting, part, part.start(*seen(setting, part, carry.variables, ctx)), carry.variables)
+        chosen = jax.tree.map(lambda new, old: jnp.where(index == 0, new, old), begin, carry.variables)
+        carry = carry._replace(variables=chosen)
     ctx = ctx._replace(learning_rate=setting.learning_rate(ctx.round, index), steps_state=carry.steps_state)
 
     def step_key(purpose: str) -> Key:
@@ -165,27 +176,9 @@ def train_step(
     # The round is not batched, as all clients share it, so that this stays a branch: parts cost nothing before their
     # first round. On a batched round, vmap would compute every branch.
     starts = setting.beginnings
-    place = sum(((ctx.round >= start).astype(jnp.int32) for start in starts[1:]), jnp.zeros((), jnp.int32))
+    branch = sum(((ctx.round >= start).astype(jnp.int32) for start in starts[1:]), jnp.zeros((), jnp.int32))
     with located("on the batch of rows {} with labels {}, not padded: {}", batch.rows, batch.labels, batch.real):
-        return lax.switch(place, [partial(step, setting.since(start)) for start in starts], carry)
-
-
-def _begin(setting: Setting, ctx: Context, index: Array, carry: LocalState) -> LocalState:
-    """Applies the Start parts to the model before the first local step."""
-    for part in setting.parts_with(Start):
-        begin = restored(setting, part, part.start(*seen(setting, part, carry.variables, ctx)), carry.variables)
-        chosen = jax.tree.map(lambda new, old: jnp.where(index == 0, new, old), begin, carry.variables)
-        carry = carry._replace(variables=chosen)
-    return carry
-
-
-def _order(setting: Setting, key: Key, ctx: Context, longest: Array) -> Array:
-    if setting.local.drawing == "epochs":
-        return shuffled(key, ctx.size, setting.row_length, longest)
-    flat = jnp.zeros(ctx.class_counts.shape)
-    parts = setting.parts_with(Draw)
-    weights = sum((part.log_weights(ctx.class_counts, *seen(setting, part, ctx)) for part in parts), flat)
-    return weighted(key, ctx.class_counts, weights, setting.row_length)
+        return lax.switch(branch, [partial(step, setting.since(start)) for start in starts], carry)
 
 
 def _learn(
@@ -198,16 +191,21 @@ def _learn(
 
     def objective(params: PyTree) -> tuple[Array, tuple[Array, PyTree, Mapping[str, PyTree]]]:
         outputs, after = ctx.model.apply(Variables(params, stats), batch.images, train=True, key=key, real=batch.seen)
-        logits, carried = outputs.logits, dict(carry.steps_state)
+        logits = outputs.logits
+        carried = dict(carry.steps_state)
         for part in begun.parts_with(Logits):
             logits = part.logits(logits, batch, *seen(setting, part, ctx))
-        added, separate = [], []
+        added = []
+        separate = []
         for part in begun.parts_with(Loss):
             terms = separate if isinstance(part, Separate) else added
             terms.append(part.loss(outputs, batch, *seen(setting, part, params, ctx)))
         for part in begun.parts_with(Steps):
             carried[part.slot] = part.next_steps(carried[part.slot], outputs, batch, *seen(setting, part, ctx))
-        loss = sum(added, _mean_loss(setting, begun, logits, batch, ctx))
+        criteria = [
+            part.losses(logits, batch.labels, *seen(setting, part, ctx)) for part in begun.parts_with(Criterion)
+        ]
+        loss = sum(added, _mean_over_real(criteria[0], batch) if criteria else mean_cross_entropy(logits, batch))
         # The loss that is reported, and by which clients are weighed and chosen, is the model's.
         return sum(separate, loss), (loss, after.stats, carried)
 
@@ -232,10 +230,3 @@ def _learn(
         updates = restored(setting, part, part.updates(*seen(setting, part, updates, params, ctx)), updates)
     updates = keep(trained, updates)
     return LocalState(Variables(optax.apply_updates(params, updates), stats), optimizer, carry.loss_sum + loss, steps)
-
-
-def _mean_loss(setting: Setting, begun: Setting, logits: Array, batch: Batch, ctx: Context) -> Array:
-    """The mean of the Criterion's losses over the real rows, or of the cross-entropy without such a part."""
-    parts = begun.parts_with(Criterion)
-    losses = [part.losses(logits, batch.labels, *seen(setting, part, ctx)) for part in parts]
-    return _mean_over_real(losses[0], batch) if losses else mean_cross_entropy(logits, batch)

@@ -1,25 +1,62 @@
-"""Several rounds as one compiled program."""
+"""Several rounds as one compiled program, for one run or for several; evaluation of the model; traffic."""
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fedjax_bal.engine.device.chain import ChainClients, ChainResult, RoundInputs, zero_result
+from fedjax_bal.engine.device.chain import ChainClients, ChainResult, RoundInputs, client_context, zero_result
+from fedjax_bal.engine.device.client_axis import over_chains
 from fedjax_bal.engine.device.client_metrics import LocalTest
-from fedjax_bal.engine.device.closing import close, closing_reports
-from fedjax_bal.engine.device.evaluation import TestSet, evaluate, some_images
-from fedjax_bal.engine.device.held_out import VALIDATION, evaluate_held_out, hits_of_own_models
-from fedjax_bal.engine.device.keys import purpose_key
-from fedjax_bal.engine.device.personal import PERSONAL, frozen_leaves, own_leaves, own_memory, seen
-from fedjax_bal.engine.device.round import broadcast, refine, run_round, seen_by, server_context, zero_info
-from fedjax_bal.engine.device.schedule import DispatchPlan
+from fedjax_bal.engine.device.drawing import purpose_key
+from fedjax_bal.engine.device.evaluation import (
+    VALIDATION,
+    TestSet,
+    evaluate,
+    evaluate_held_out,
+    fold_in_chunks,
+    hits_of_personal_models,
+    some_images,
+)
+from fedjax_bal.engine.device.leaves import (
+    PERSONAL,
+    frozen_leaves,
+    personal_leaves,
+    personal_memory,
+    restored,
+    seen,
+)
+from fedjax_bal.engine.device.local_training import LocalState, outcome_of
+from fedjax_bal.engine.device.round import (
+    broadcast,
+    close_round,
+    kept_seats,
+    open_round,
+    refine,
+    run_round,
+    seen_by,
+    server_context,
+    zero_info,
+)
+from fedjax_bal.engine.device.run_axis import Runs, federation_of, run_slice
 from fedjax_bal.engine.device.setting import Setting
-from fedjax_bal.engine.device.state import Info, State
+from fedjax_bal.engine.device.state import DispatchPlan, Info, State
+from fedjax_bal.engine.device.trees import put, take, zeros_of
 from fedjax_bal.metrics import Traffic
 from fedjax_bal.parts import Closing, Memory, Probe, Refine, Server
-from fedjax_bal.types import Array, EvaluationResult, Exhibit, Federation, Key, Plan, Variables, size_in_bytes
+from fedjax_bal.types import (
+    Array,
+    EvaluationResult,
+    Exhibit,
+    Federation,
+    Key,
+    Plan,
+    PyTree,
+    Variables,
+    size_in_bytes,
+)
 
 
 def init_state(setting: Setting, key: Key, federation: Federation, seats: int | None = None) -> State:
@@ -38,7 +75,7 @@ def state_of(
     clients = federation.num_clients
     spread = lambda leaf: jnp.broadcast_to(leaf, (clients if seats is None else seats, *leaf.shape))
     memory = {part.slot: part.init_memory(*seen(setting, part, variables)) for part in setting.parts_with(Memory)}
-    memory = jax.tree.map(spread, memory | own_memory(setting, variables))
+    memory = jax.tree.map(spread, memory | personal_memory(setting, variables))
     state = State(variables, setting.server.transform(0).init(variables.params), memory, {})
     server = server_context(setting, jnp.zeros((), jnp.int32), state, federation)
     slots = {
@@ -62,39 +99,115 @@ def dispatch(
     def advance(state: State, row: DispatchPlan) -> tuple[State, Info]:
         return run_round(setting, key, state, row, federation, LocalTest(images, row.evaluate))
 
-    def appraise(state: State, number: Array) -> EvaluationResult:
+    def evaluate_run(state: State, number: Array) -> EvaluationResult:
         return evaluate_model(setting, key, state, number, federation, test)
 
     plan = jax.tree.map(lambda leaf: leaf[0], schedule.plan)
     nothing = zero_reports(setting, state, plan, federation, images)
-    return rounds(setting, schedule, state, nothing, advance, appraise)
+    return scan_rounds(schedule, state, nothing, advance, evaluate_run)
 
 
-def rounds(
-    setting: Setting,
+def dispatch_stacked(
+    setting: Setting, keys: Key, state: State, schedule: DispatchPlan, federation: Federation, test: TestSet
+) -> tuple[State, Info, EvaluationResult]:
+    """Runs the scheduled rounds of several runs, which differ in numbers, never in shapes.
+
+    The chains of all runs are trained by the one owner of the client axis; each server's work before and after is done
+    run by run. Settings, keys and states have leaves `[S, ...]`, and so have the returned states; reports and
+    evaluations have leaves `[T, S, ...]`. The runs share the schedule of T rounds but for the clients: `plan` and
+    `seats` have leaves `[T, S, G, L]`, and `assignment` is that of all S * G chains, one run's after another's. The
+    federation is their common one, or the stacked one from `stack_federations`.
+    """
+    over_runs = _over_runs(setting, len(keys))
+    images = local_test_images(setting, test)
+
+    def advance(state: State, row: DispatchPlan) -> tuple[State, Info]:
+        return _run_stacked_round(setting, keys, state, row, federation, LocalTest(images, row.evaluate))
+
+    def evaluate_all(state: State, number: Array) -> EvaluationResult:
+        # Of the clients' memory, evaluation reads the leaves of the model that stay with them, and nothing else.
+        kept = state._replace(memory={slot: memory for slot, memory in state.memory.items() if slot == PERSONAL})
+
+        def evaluate_run(run: Array) -> EvaluationResult:
+            its_setting, key, its_state = run_slice((setting, keys, kept), run)
+            return evaluate_model(its_setting, key, its_state, number, federation_of(federation, run), test)
+
+        return over_runs(evaluate_run)
+
+    first = jnp.zeros((), jnp.int32)
+    first_setting, first_state = run_slice((setting, state), first)
+    plan = jax.tree.map(lambda leaf: leaf[0, 0], schedule.plan)
+    nothing = zero_reports(first_setting, first_state, plan, federation_of(federation, first), images)
+    return scan_rounds(schedule, state, zeros_of(nothing, len(keys)), advance, evaluate_all)
+
+
+def _run_stacked_round(
+    setting: Setting, keys: Key, state: State, row: DispatchPlan, federation: Federation, local_test: LocalTest
+) -> tuple[State, Info]:
+    runs = Runs(*row.plan.clients.shape[:2])
+    over_runs = _over_runs(setting, runs.count)
+    numbers = jnp.arange(runs.count)[:, None, None]
+    memory = state.memory
+    state = state._replace(memory={})
+
+    def open_run(run: Array) -> PyTree:
+        its_setting, key, before, plan = run_slice((setting, keys, state, row.plan), run)
+        return open_round(its_setting, key, row.number, before, plan, federation_of(federation, run))
+
+    begun = over_runs(open_run)
+    seated = take(memory, (numbers, row.seats))
+    chains = _in_a_row(ChainClients(row.plan.clients, row.plan.delivered, seated, row.plan.limits))
+    shared = RoundInputs(keys, row.number, state.variables, begun.sent, federation, local_test, begun.largest_norm)
+    result = over_chains(setting, shared, chains, _in_a_row(begun.chain_weights), row.assignment, runs)
+    per_run = lambda leaf: leaf.reshape(runs.count, runs.chains, *leaf.shape[1:])
+    records, deltas = jax.tree.map(per_run, (result.records, result.deltas))
+    result = result._replace(records=records, deltas=deltas)
+
+    def close_run(run: Array) -> tuple[State, Info]:
+        its_setting, key, before, start, its_result = run_slice((setting, keys, state, begun, result), run)
+        return close_round(its_setting, key, row.number, before, federation_of(federation, run), start, its_result)
+
+    state, info = over_runs(close_run)
+    return state._replace(memory=put(memory, (numbers, kept_seats(row)), records.memory)), info
+
+
+def _over_runs(setting: Setting, count: int) -> Callable[[Callable[[Array], PyTree]], PyTree]:
+    """Returns a function that maps over the runs: one after another under the strategy "map", else vectorised."""
+    numbers = jnp.arange(count)
+    if setting.layout.strategy == "map":
+        return lambda function: lax.map(function, numbers)
+    return lambda function: jax.vmap(function)(numbers)
+
+
+def _in_a_row(tree: PyTree) -> PyTree:
+    """The chains of all runs, one run's after another's, from leaves `[S, G, ...]`."""
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), tree)
+
+
+def scan_rounds(
     schedule: DispatchPlan,
     state: State,
     nothing: tuple[Info, EvaluationResult],
     advance: Callable[[State, DispatchPlan], tuple[State, Info]],
-    appraise: Callable[[State, Array], EvaluationResult],
+    evaluate: Callable[[State, Array], EvaluationResult],
 ) -> tuple[State, Info, EvaluationResult]:
     """Loops over the rounds of a dispatch.
 
-    `advance` runs one round, given its row of the schedule; `appraise` evaluates the state after it; `nothing` is
+    `advance` runs one round, given its row of the schedule; `evaluate` evaluates the state after it; `nothing` is
     reported for rounds that aren't run or evaluated.
     """
     schedule = jax.tree.map(jnp.asarray, schedule)
 
-    def one(place: Array, carry: tuple[State, Info, EvaluationResult]) -> tuple[State, Info, EvaluationResult]:
-        state, *shown = carry
-        row = jax.tree.map(lambda leaf: leaf[place], schedule)
+    def one_round(index: Array, carry: tuple[State, Info, EvaluationResult]) -> tuple[State, Info, EvaluationResult]:
+        state, *reports = carry
+        row = jax.tree.map(lambda leaf: leaf[index], schedule)
         state, info = advance(state, row)
-        evaluation = lax.cond(row.evaluate, appraise, lambda *_: nothing[1], state, row.number)
-        return state, *jax.tree.map(lambda all_, new: all_.at[place].set(new), shown, [info, evaluation])
+        evaluation = lax.cond(row.evaluate, evaluate, lambda *_: nothing[1], state, row.number)
+        return state, *jax.tree.map(lambda all_, new: all_.at[index].set(new), reports, [info, evaluation])
 
     # Rounds that are not live come last and are left out: a branch around a round would copy the state.
-    shown = jax.tree.map(lambda leaf: jnp.zeros((len(schedule.number), *leaf.shape), leaf.dtype), nothing)
-    return lax.fori_loop(0, schedule.live.sum(), one, (state, *shown))
+    reports = zeros_of(nothing, len(schedule.number))
+    return lax.fori_loop(0, schedule.live.sum(), one_round, (state, *reports))
 
 
 def local_test_images(setting: Setting, test: TestSet) -> TestSet | None:
@@ -111,7 +224,7 @@ def evaluate_model(
     tested = evaluate(setting.model, shown, test, federation.mean, federation.std, setting.layout)
     validation, client_hits = evaluate_held_out(setting.model, shown, federation, setting.layout)
     if PERSONAL in state.memory and federation.tests is not None:
-        client_hits = hits_of_own_models(setting, shown, state.memory[PERSONAL], federation)
+        client_hits = hits_of_personal_models(setting, shown, state.memory[PERSONAL], federation)
     return tested._replace(validation=validation, client_hits=client_hits)
 
 
@@ -128,8 +241,46 @@ def zero_reports(
 
 def evaluated_model(setting: Setting, key: Key, state: State, number: Array, federation: Federation) -> Variables:
     """The global model as the test set sees it after a round (from 0)."""
-    server, own = server_context(setting, number, state, federation), jax.random.fold_in(key, number)
-    return close(setting, own, refine(setting, own, state.variables, server, evaluation_only=True), server)
+    server = server_context(setting, number, state, federation)
+    round_key = jax.random.fold_in(key, number)
+    variables = refine(setting, round_key, state.variables, server, evaluation_only=True)
+    parts = setting.parts_with(Closing)
+    reports = _closing_reports_of_all(setting, round_key, number, variables, federation) if parts else {}
+    for part in parts:
+        part_key = purpose_key(round_key, f"close/{part.slot}")
+        context = seen_by(setting, part, server._replace(variables=variables))
+        closed = part.close(part_key, context.variables, reports[part.slot], context)
+        variables = restored(setting, part, closed, variables)
+    return variables
+
+
+def closing_reports(
+    setting: Setting, key: Key, number: Array, variables: Variables, federation: Federation, client: Array
+) -> dict[str, PyTree]:
+    """One client's report to each Closing part, by slot: on the global model, without training."""
+    shared = RoundInputs(key, number, variables, {}, federation)
+    ctx = client_context(setting, shared, variables, ChainClients(client, jnp.ones((), bool), {}))
+    untrained = LocalState(variables, None, jnp.zeros(()), {})
+    outcome = outcome_of(setting, ctx._replace(steps=jnp.zeros_like(ctx.steps)), untrained)
+    return {part.slot: part.closing_report(*seen(setting, part, outcome)) for part in setting.parts_with(Closing)}
+
+
+def _closing_reports_of_all(
+    setting: Setting, key: Key, number: Array, variables: Variables, federation: Federation
+) -> dict[str, PyTree]:
+    """The sum of all clients' reports, by slot; each device takes its share of the clients."""
+
+    def add(sums: PyTree, clients: Array, real: Array, setting: Setting, *given: Any) -> PyTree:
+        def add_client(sums: PyTree, at: tuple[Array, Array]) -> tuple[PyTree, None]:
+            client, counts = at
+            reports = closing_reports(setting, *given, client=client)
+            return jax.tree.map(lambda total, new: total + jnp.where(counts, new, 0), sums, reports), None
+
+        return lax.scan(add_client, sums, (clients, real))[0]
+
+    given = (setting, key, number, variables, federation)
+    zeros = zeros_of(jax.eval_shape(closing_reports, *given, jnp.zeros((), jnp.int32)))
+    return fold_in_chunks(add, zeros, federation.num_clients, setting.layout, *given)
 
 
 def exhibits(setting: Setting, key: Key, state: State, number: Array, federation: Federation) -> dict[str, Exhibit]:
@@ -143,12 +294,21 @@ def traffic_of(setting: Setting, federation: Federation, state: State, *, losses
 
     `losses` says whether the selector learns from the clients' training losses.
     """
-    own, frozen = own_leaves(setting, state.variables), frozen_leaves(setting, state.variables)
-    returned = size_in_bytes(state.variables) - size_in_bytes(own | frozen)
+    personal = personal_leaves(setting, state.variables)
+    frozen = frozen_leaves(setting, state.variables)
+    returned = size_in_bytes(state.variables) - size_in_bytes(personal | frozen)
     zero = jnp.zeros((), jnp.int32)
     sent = jax.eval_shape(lambda s: broadcast(setting, jax.random.key(0), zero, s, federation)[1], state)
     sent = {part.slot: sent[part.slot] for part in setting.parts_with(Server) if part.travels}
-    result = _client_result(setting, state, federation)
+
+    def client_result(state: State, federation: Federation) -> ChainResult:
+        key = jax.random.key(0)
+        sent = broadcast(setting, key, zero, state, federation)[1]
+        shared = RoundInputs(key, zero, state.variables, sent, federation)
+        memory = jax.tree.map(lambda leaf: leaf[0], state.memory)
+        return zero_result(setting, shared, ChainClients(zero, jnp.ones((), bool), memory))
+
+    result = jax.eval_shape(client_result, state, federation)
     probes = {part.slot: result.records.probes[part.slot] for part in setting.parts_with(Probe) if part.travels}
     loss = result.records.loss_sum if losses or any(part.needs_losses for part in setting.parts) else ()
     upload = returned + size_in_bytes((result.reports, probes, loss))
@@ -166,19 +326,7 @@ def closing_traffic_of(setting: Setting, federation: Federation, state: State) -
 
 def _model_download(setting: Setting, variables: Variables) -> int:
     # A frozen leaf begins the same everywhere: it is sent only if the server may have changed it.
-    own, frozen = own_leaves(setting, variables), frozen_leaves(setting, variables)
+    personal = personal_leaves(setting, variables)
+    frozen = frozen_leaves(setting, variables)
     changed = any(not part.evaluation_only for part in setting.parts_with(Refine))
-    return size_in_bytes(variables) - size_in_bytes(own if changed else own | frozen)
-
-
-def _client_result(setting: Setting, state: State, federation: Federation) -> ChainResult:
-    """The shapes of a single client's result."""
-
-    def zeros(state: State, federation: Federation) -> ChainResult:
-        key, zero = jax.random.key(0), jnp.zeros((), jnp.int32)
-        sent = broadcast(setting, key, zero, state, federation)[1]
-        shared = RoundInputs(key, zero, state.variables, sent, federation)
-        memory = jax.tree.map(lambda leaf: leaf[0], state.memory)
-        return zero_result(setting, shared, ChainClients(zero, jnp.ones((), bool), memory))
-
-    return jax.eval_shape(zeros, state, federation)
+    return size_in_bytes(variables) - size_in_bytes(personal if changed else personal | frozen)

@@ -12,14 +12,20 @@ from fedjax_bal.engine.device.chain import ChainClients, RoundInputs, sizes_of
 from fedjax_bal.engine.device.client_axis import CohortResult, over_chains, zero_cohort_result
 from fedjax_bal.engine.device.client_metrics import LocalTest, summarise_cohort
 from fedjax_bal.engine.device.debug import located, stop_at_nan
-from fedjax_bal.engine.device.faults import all_finite
-from fedjax_bal.engine.device.groups import keep, moving_leaves, select
-from fedjax_bal.engine.device.keys import purpose_key
-from fedjax_bal.engine.device.personal import own_leaves, restored, seen, with_leaves
-from fedjax_bal.engine.device.schedule import DispatchPlan
+from fedjax_bal.engine.device.drawing import purpose_key
+from fedjax_bal.engine.device.leaves import keep, moving_leaves, personal_leaves, restored, seen, select, with_leaves
 from fedjax_bal.engine.device.setting import Setting
-from fedjax_bal.engine.device.state import Info, State
-from fedjax_bal.engine.device.update_diversity import clip_to_norm, norm, squared_norm, weighted_sum
+from fedjax_bal.engine.device.state import DispatchPlan, Info, State
+from fedjax_bal.engine.device.trees import (
+    all_finite,
+    clip_to_norm,
+    norm,
+    put,
+    squared_norm,
+    take,
+    weighted_sum,
+    zeros_of,
+)
 from fedjax_bal.metrics import LONG
 from fedjax_bal.parts import Part, Reduce, Refine, Server, Step, Weigh
 from fedjax_bal.types import Aggregate, Array, Cohort, Federation, Key, Plan, PyTree, ServerContext, Variables
@@ -38,15 +44,21 @@ def run_round(
     `key` is the run's, `row` the round's row of the schedule; `local_test` is None if clients' own models are never
     measured.
     """
-    number, plan, seats = row.number, row.plan, row.seats
+    number = row.number
+    plan = row.plan
     with located("in round {}", number + 1):
         begun = open_round(setting, key, number, state, plan, federation)
-        memory = jax.tree.map(lambda leaf: leaf.at[seats].get(mode="clip"), state.memory)
-        chains = ChainClients(plan.clients, plan.delivered, memory, plan.limits)
+        chains = ChainClients(plan.clients, plan.delivered, take(state.memory, row.seats), plan.limits)
         shared = RoundInputs(key, number, state.variables, begun.sent, federation, local_test, begun.largest_norm)
         result = over_chains(setting, shared, chains, begun.chain_weights, row.assignment)
         state, info = close_round(setting, key, number, state, federation, begun, result)
-    return state._replace(memory=update_memory(state.memory, plan, seats, result.records.memory)), info
+    return state._replace(memory=put(state.memory, kept_seats(row), result.records.memory)), info
+
+
+def kept_seats(row: DispatchPlan) -> Array:
+    """The places in the memory of the clients that deliver; others' are beyond the last one."""
+    # Beyond any memory, whether it has a seat for every client or for the clients of a dispatch only.
+    return jnp.where(row.plan.delivered, row.seats, jnp.iinfo(jnp.int32).max)
 
 
 class RoundStart(NamedTuple):
@@ -81,7 +93,10 @@ def open_round(
     if setting.huge_factor is not None:
         length = jnp.sqrt(squared_norm(keep(moving_leaves(setting, params), params)))
         largest = setting.huge_factor * jnp.maximum(length, 1.0)
-    return RoundStart(slots, sent, plan, cohort, _chain_weights(setting, server), largest)
+    parts = setting.parts_with(Weigh)
+    stats = _weights(setting, [part for part in parts if part.weighs_statistics], server)
+    weights = ChainWeights(_weights(setting, parts, server), stats, cohort.delivered)
+    return RoundStart(slots, sent, plan, cohort, weights, largest)
 
 
 def close_round(
@@ -106,22 +121,23 @@ def close_round(
     # count as updates, so that the model that they spoil is noticed.
     arrived = begun.cohort.delivered.any() & ~(begun.chain_weights.delta.sum() <= 0)
     if_arrived = partial(jax.tree.map, lambda new, old: jnp.where(arrived, new, old))
-    own, weights = jax.random.fold_in(key, number), begun.chain_weights.delta
+    round_key = jax.random.fold_in(key, number)
+    weights = begun.chain_weights.delta
     losses = _mean(result.records.loss_sum, result.records.steps)
     aggregate = Aggregate(result.sums.delta, result.sums.reports, weights, begun.cohort, losses, result.deltas)
     server = server_context(setting, number, state, federation)
     server = server._replace(state=begun.slots, aggregate=aggregate, cohort=begun.cohort)
     for part in setting.parts_with(Reduce):
-        context = seen_by(setting, part, server)._replace(key=purpose_key(own, f"reduce/{part.slot}"))
+        context = seen_by(setting, part, server)._replace(key=purpose_key(round_key, f"reduce/{part.slot}"))
         reduced = stop_at_nan(setting, part.reduce, context.aggregate.deltas, weights, context)
         delta = restored(setting, part, reduced, aggregate.delta)
         server = server._replace(aggregate=aggregate._replace(delta=delta))
-    stepped = stop_at_nan(setting, _server_step, setting, own, state, server, result.sums.stats)
+    stepped = stop_at_nan(setting, _server_step, setting, round_key, state, server, result.sums.stats)
     variables, optimizer = if_arrived(stepped, (state.variables, state.optimizer))
     server = server._replace(variables=variables)
     slots = {}
     for part in setting.parts_with(Server):
-        slots[part.slot] = part.update(purpose_key(own, f"update/{part.slot}"), seen_by(setting, part, server))
+        slots[part.slot] = part.update(purpose_key(round_key, f"update/{part.slot}"), seen_by(setting, part, server))
         # Where it changes nothing, a choice after a sum lets XLA round the sum differently in programs of one run and
         # of several, so that a resumed sweep would end with other bits.
         if not part.adds_reports:
@@ -181,11 +197,12 @@ def broadcast(
     setting: Setting, key: Key, number: Array, state: State, federation: Federation
 ) -> tuple[dict[str, PyTree], dict[str, PyTree]]:
     """The server parts' new states and their broadcasts at the start of a round, both by slot."""
-    slots, sent = dict(state.server), {}
+    slots = dict(state.server)
+    sent = {}
     server = server_context(setting, number, state, federation)
     for part in setting.parts_with(Server):
-        own = purpose_key(jax.random.fold_in(key, number), f"broadcast/{part.slot}")
-        slots[part.slot], sent[part.slot] = part.broadcast(own, seen_by(setting, part, server))
+        part_key = purpose_key(jax.random.fold_in(key, number), f"broadcast/{part.slot}")
+        slots[part.slot], sent[part.slot] = part.broadcast(part_key, seen_by(setting, part, server))
     return slots, sent
 
 
@@ -196,18 +213,19 @@ def refine(
 
     `key` is the round's.
     """
-    purpose, server = "present" if evaluation_only else "refine", server._replace(variables=variables)
+    purpose = "present" if evaluation_only else "refine"
+    server = server._replace(variables=variables)
     for part in setting.parts_with(Refine):
         if part.evaluation_only == evaluation_only:
-            own, given = purpose_key(key, f"{purpose}/{part.slot}"), seen(setting, part, variables)[0]
-            refined = part.refine(own, given, seen_by(setting, part, server))
+            part_key = purpose_key(key, f"{purpose}/{part.slot}")
+            refined = part.refine(part_key, seen(setting, part, variables)[0], seen_by(setting, part, server))
             variables = restored(setting, part, refined, variables)
     return variables
 
 
 def cohort_of(setting: Setting, number: Array, plan: Plan, federation: Federation) -> Cohort:
     """The cohort of a plan, as the server knows it before training."""
-    counts = federation.class_counts.at[plan.clients].get(mode="clip") * plan.delivered[..., None]
+    counts = take(federation.class_counts, plan.clients) * plan.delivered[..., None]
     sizes = counts.sum(-1)
     steps = setting.local_steps(sizes, plan.limits)
     return Cohort(
@@ -226,19 +244,14 @@ def cohort_of(setting: Setting, number: Array, plan: Plan, federation: Federatio
     )
 
 
-def _chain_weights(setting: Setting, server: ServerContext) -> ChainWeights:
-    """The weights of the chains, known before any chain is trained."""
-    parts = setting.parts_with(Weigh)
-    statistics = _weights(setting, [part for part in parts if part.weighs_statistics], server)
-    return ChainWeights(_weights(setting, parts, server), statistics, server.cohort.delivered)
-
-
 def _weights(setting: Setting, parts: list[Weigh], server: ServerContext) -> Array:
+    # A chain counts by its rows, and one without a client that delivers not at all.
     weights = server.cohort.sizes * server.cohort.delivered
     if setting.drawn_by_size and not any(part.ignores_sizes for part in parts):  # or they would be taken out twice
         weights = server.cohort.delivered.astype(weights.dtype)
     for part in parts:
-        weights, wanted = part.weigh(weights, server.cohort, seen_by(setting, part, server)), weights.shape
+        wanted = weights.shape
+        weights = part.weigh(weights, server.cohort, seen_by(setting, part, server))
         if weights.shape != wanted:  # others would be broadcast, and train something else
             raise ValueError(
                 f"{part.slot}.weigh: received the shape {weights.shape}, must be {wanted}, one for each chain"
@@ -258,37 +271,34 @@ def _server_step(
     step = setting.server.clipped(jax.tree.map(jnp.negative, delta))
     # Leaves that are frozen or stay with clients are zeros here, so that the optimizer's decay, and norms of it, don't
     # count them.
-    moving, own = moving_leaves(setting, params), own_leaves(setting, state.variables)
-    averaged = keep(moving, with_leaves(state.variables, jax.tree.map(jnp.zeros_like, own)).params)
+    moving = moving_leaves(setting, params)
+    personal = personal_leaves(setting, state.variables)
+    averaged = keep(moving, with_leaves(state.variables, jax.tree.map(jnp.zeros_like, personal)).params)
     updates, optimizer = transform.update(step, state.optimizer, averaged)
     new = Variables(select(moving, optax.apply_updates(params, updates), params), stats)
     new = refine(setting, key, new, server, evaluation_only=False)
     # A server part or optimizer may have added to leaves that stay with the clients.
-    return with_leaves(new, own), optimizer
-
-
-def update_memory(memory: PyTree, plan: Plan, seats: Array, new: PyTree) -> PyTree:
-    """The memory, with the rows of clients that delivered replaced."""
-    kept = jnp.where(plan.delivered, seats, jnp.iinfo(jnp.int32).max)
-    return jax.tree.map(lambda all_, own: all_.at[kept].set(own, mode="drop"), memory, new)
+    return with_leaves(new, personal), optimizer
 
 
 def zero_info(setting: Setting, state: State, plan: Plan, federation: Federation, local_test: LocalTest) -> Info:
-    """Zeros in the shapes of a round's report, found without tracing any training."""
+    """Zeros in the shapes of a round's report."""
 
     def untrained() -> Info:
         key, number = jax.random.key(0), jnp.zeros((), jnp.int32)
         begun = open_round(setting, key, number, state, plan, federation)
-        memory = jax.tree.map(lambda leaf: leaf.at[plan.clients].get(mode="clip"), state.memory)
-        chains = ChainClients(plan.clients, plan.delivered, memory, plan.limits)
+        chains = ChainClients(plan.clients, plan.delivered, take(state.memory, plan.clients), plan.limits)
         shared = RoundInputs(key, number, state.variables, begun.sent, federation, local_test, begun.largest_norm)
         return _info(setting, begun.cohort, zero_cohort_result(setting, shared, chains), state.variables)
 
-    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(untrained))
+    # Neither training nor the parts' reports are traced again, which would double the time to trace a program.
+    return zeros_of(jax.eval_shape(untrained))
 
 
 def _info(setting: Setting, cohort: Cohort, result: CohortResult, variables: Variables) -> Info:
-    steps, losses, spread = result.records.steps, result.records.loss_sum, result.sums.spread
+    steps = result.records.steps
+    losses = result.records.loss_sum
+    spread = result.sums.spread
     diversity = {} if spread is None else {"update_diversity": spread.diversity}
     return Info(
         metrics={"train_loss": _mean(losses.sum(), steps.sum())}

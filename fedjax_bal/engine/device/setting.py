@@ -1,4 +1,4 @@
-"""The setting of a run: its parts, numbers and shapes, once everything has been chosen."""
+"""The setting of a run: its parts, numbers and shapes, once everything is chosen, and its precision."""
 
 import dataclasses
 import functools
@@ -10,14 +10,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_bal.engine.device.layout import Layout
-from fedjax_bal.engine.device.precision import matmul_precision
 from fedjax_bal.optim import Optimizer, as_optimizer
 from fedjax_bal.options import Evaluation, LocalTraining
 from fedjax_bal.parts import Part, parts_with
-from fedjax_bal.types import Model
+from fedjax_bal.types import Array, Model, Outputs, PyTree, Variables
+from fedjax_bal.validate import one_of
 
 R = TypeVar("R")
 _STATIC = {"static": True}
+_PRODUCTS = {"float32": "highest", "tensorfloat32": "tensorfloat32", "bfloat16": "bfloat16"}
 
 # A pytree, so that the optimizer's numbers are leaves; registered here, for `options` does without jax.
 _FIELDS = [field.name for field in dataclasses.fields(LocalTraining)]
@@ -134,12 +135,13 @@ class Setting:
 
     def local_steps(self, size: Any, limit: Any = None) -> Any:
         """Local steps that a client of this size takes in a pass, at most `limit`; works on host and device."""
-        epoch, wanted = self.steps_per_epoch(size), self.local.steps
+        epoch = self.steps_per_epoch(size)
+        wanted = self.local.steps
         steps = self.epochs * epoch if wanted is None else wanted * _at_most(epoch, 1)
         return steps if limit is None else _at_most(steps, limit)
 
     def samples(self, size: Any, steps: Any) -> Any:
-        """Rows used in so many local steps, each as often as it is used; on the host."""
+        """Number of rows processed in `steps` local steps, counting repeats (host only)."""
         epoch = self.steps_per_epoch(size)
         seen = _at_most(size, epoch * self.batch_size)
         epochs, rest = np.divmod(steps, np.maximum(epoch, 1))
@@ -156,7 +158,8 @@ def _at_most(value: Any, most: Any) -> Any:
     return value - (value > most) * (value - most)
 
 
-@functools.cache  # for the same function jax finds the same traces
+# jax finds a trace by the function object: a new closure of the same code would be traced and compiled again.
+@functools.cache
 def _in_precision(function: Callable) -> Callable:
     @functools.wraps(function)
     def precise(setting: Setting, *arguments: Any, **named: Any) -> Any:
@@ -165,3 +168,40 @@ def _in_precision(function: Callable) -> Callable:
             return function(setting, *arguments, **named)
 
     return precise
+
+
+def matmul_precision(precision: str) -> str:
+    """JAX's name of a precision of `Execution`, for `jax.default_matmul_precision`.
+
+    "float32" asks for full float32, which is not every accelerator's default.
+    """
+    return _PRODUCTS[one_of("precision", precision, _PRODUCTS)]
+
+
+def at_precision(model: Model, precision: str) -> Model:
+    """The same model, with the same parameters, computing in another precision of `Execution`.
+
+    With "bfloat16", images and a copy of the parameters are rounded to bfloat16 and every layer computes in it; logits,
+    features and all statistics are returned in float32, and so are gradients, because the parameters stay float32
+    (Micikevicius et al., "Mixed Precision Training", ICLR 2018, section 3.1). With "float32" and "tensorfloat32" the
+    model is unchanged: these two differ in `matmul_precision` alone, which the engine sets while it traces a round.
+    """
+    one_of("precision", precision, _PRODUCTS)
+    return _in_bfloat16(model) if precision == "bfloat16" else model
+
+
+@functools.lru_cache(maxsize=64)  # equal models are the same one, so that runs with them are the same program
+def _in_bfloat16(model: Model) -> Model:
+    def apply(variables: Variables, images: Array, **mode: Any) -> tuple[Outputs, Variables]:
+        rounded = variables._replace(params=_cast(variables.params, jnp.bfloat16))
+        outputs, after = model.apply(rounded, images.astype(jnp.bfloat16), **mode)
+        return _cast(outputs, jnp.float32), after._replace(params=variables.params)
+
+    def head(params: PyTree, features: Array) -> Array:
+        return model.head(_cast(params, jnp.bfloat16), features.astype(jnp.bfloat16)).astype(jnp.float32)
+
+    return model._replace(apply=apply, head=head)
+
+
+def _cast(tree: PyTree, dtype: jnp.dtype) -> PyTree:
+    return jax.tree.map(lambda leaf: leaf.astype(dtype), tree)

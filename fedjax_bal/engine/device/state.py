@@ -1,9 +1,10 @@
-"""The state that rounds carry, and the information that they report."""
+"""What the host hands to a dispatch, the state that its rounds carry, and the information that they report."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from fedjax_bal.types import Array, PyTree, Variables
+from fedjax_bal.engine.device.layout import Assignment
+from fedjax_bal.types import Array, Plan, PyTree, Variables
 
 
 class State(NamedTuple):
@@ -44,3 +45,23 @@ class Info(NamedTuple):
     model_finite: Array
     losses: Array
     probes: Mapping[str, PyTree]
+
+
+class DispatchPlan(NamedTuple):
+    """The rounds of a dispatch, leaves `[T, ...]`, or one round.
+
+    Attributes:
+        number: the round, from 0.
+        live: False for places after the last round, which change nothing.
+        evaluate: whether the round ends with an evaluation.
+        plan: the clients that train, and those that deliver.
+        seats: place of each client's part in the memory, `Int32[T, G, L]`.
+        assignment: the chains that each device trains.
+    """
+
+    number: Any
+    live: Any
+    evaluate: Any
+    plan: Plan
+    seats: Any
+    assignment: Assignment

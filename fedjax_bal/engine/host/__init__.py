@@ -1,15 +1,20 @@
 """The host side of the engine: planning, placement, compilation, memory, faults, and the simulation."""
 
 from fedjax_bal.engine.host.assignment import assign
-from fedjax_bal.engine.host.client_memory import all_rows, rows_to_save
-from fedjax_bal.engine.host.compiler_options import compile_for_backend
-from fedjax_bal.engine.host.exhibits import generated_images, shared_prototypes, shares_prototypes
+from fedjax_bal.engine.host.executable import compile_for_backend
 from fedjax_bal.engine.host.faults import describe_faults
 from fedjax_bal.engine.host.fine_tuning import FineTuner
 from fedjax_bal.engine.host.front_door import Result, build, runs_users_code, simulate
-from fedjax_bal.engine.host.memory import free_bytes
+from fedjax_bal.engine.host.memory import all_rows, free_bytes, rows_to_save
 from fedjax_bal.engine.host.placement import divide, fetch, replicate
 from fedjax_bal.engine.host.round_function import RoundFunction, RoundState, make_round
-from fedjax_bal.engine.host.simulation import DispatchResult, Simulation, Snapshot
-from fedjax_bal.engine.host.stack import Member, Stack, StackOfOne, open_stack, program_of, stacking_key
+from fedjax_bal.engine.host.simulation import (
+    DispatchResult,
+    Simulation,
+    Snapshot,
+    generated_images,
+    shared_prototypes,
+    shares_prototypes,
+)
+from fedjax_bal.engine.host.stack import Member, Stack, open_stack, program_of, stacking_key
 from fedjax_bal.engine.host.strategy import device_count

@@ -1,11 +1,16 @@
-"""Assigns a round's chains to devices, balanced by their local steps."""
+"""Assigns a round's chains to devices and lanes, so that as few as possible wait.
 
+A lane does its chains back to back; all lanes of a device take a step together, until the last lane is done. The steps
+that idle lanes compute meanwhile are waste.
+"""
+
+import heapq
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from fedjax_bal.engine.device import Assignment, Layout
-from fedjax_bal.engine.host.packing import in_lanes, longest_first
 
 
 class StepCounts(NamedTuple):
@@ -28,55 +33,82 @@ def assign(layout: Layout, steps: np.ndarray, delivered: np.ndarray) -> tuple[As
 
     Example:
         >>> import numpy as np
-        >>> own, work = assign(Layout("map", devices=2), np.array([[3], [5], [2], [0]]), np.array([1, 1, 1, 0], bool))
-        >>> own.chains.tolist(), own.count.tolist(), work
+        >>> given, work = assign(Layout("map", devices=2), np.array([[3], [5], [2], [0]]), np.array([1, 1, 1, 0], bool))
+        >>> given.chains.tolist(), given.count.tolist(), work
         ([[1, 4, 4, 4], [0, 2, 4, 4]], [1, 2], StepCounts(useful=10, computed=10))
     """
+    width = layout.width
+    total = steps.sum(1)
     active = np.flatnonzero(delivered)
-    by_device, lanes = (_by_lanes if layout.lanes or layout.width == 1 else _by_buckets)(layout, active, steps.sum(1))
-    turns = [max(int(steps[own].sum()) for own in device) for device in lanes]
+    if layout.lanes or width == 1:
+        # All lanes of all devices are packed at once: a device's turns are the length of its longest lane, and a round
+        # ends with its last device, so that only the balance of lanes matters. The longest chains go first into lanes
+        # 0, 1, 2, ...; giving these to the devices in turn keeps one device from getting all of the longest.
+        packed = in_lanes(total[active], layout.devices * width)
+        lanes = [[active[items] for items in packed[device :: layout.devices]] for device in range(layout.devices)]
+        joined = [np.concatenate(device) for device in lanes]
+        by_device = [chains[longest_first(total[chains])] for chains in joined]
+        turns = [max(int(total[lane].sum()) for lane in device) for device in lanes]
+        computed = width * sum(turns)
+    else:
+        # A bucket waits for its longest chain: chains of about equal length share a bucket, and whole buckets are
+        # packed by their longest. Only the last bucket may not be full. It is the shortest and so the last of its
+        # device, where its empty places fall behind all chains.
+        order = active[longest_first(total[active])]
+        buckets = [order[start : start + width] for start in range(0, len(order), width)]
+        packed = in_lanes([int(total[bucket[0]]) for bucket in buckets], layout.devices)
+        by_device = [np.concatenate([order[:0], *(buckets[number] for number in numbers)]) for numbers in packed]
+        lanes = [[chains, *[chains[:0]] * (width - 1)] for chains in by_device]  # nothing reads them
+        turns = [int(total[chains].sum()) for chains in by_device]
+        computed = width * sum(int(steps[bucket].max(0).sum()) for bucket in buckets)
+
+    # Each device's chains in as many places as all chains of a round need, as shapes never change.
+    places = -(-len(steps) // width) * width
+
+    def padded(lists: list[np.ndarray]) -> np.ndarray:
+        return np.stack([np.append(chains, np.full(places - len(chains), len(steps))) for chains in lists])
+
     assignment = Assignment(
-        chains=_padded(layout, len(steps), by_device),
-        count=np.array([len(own) for own in by_device], np.int32),
-        queues=_padded(layout, len(steps), [np.concatenate(device) for device in lanes]),
+        chains=padded(by_device).astype(np.int32),
+        count=np.array([len(chains) for chains in by_device], np.int32),
+        queues=padded([np.concatenate(device) for device in lanes]).astype(np.int32),
         starts=np.stack([np.cumsum([0, *map(len, device)]) for device in lanes]).astype(np.int32),
         turns=np.array(turns, np.int32),
     )
-    return assignment, StepCounts(int(steps[active].sum()), _computed(layout, by_device, turns, steps))
+    return assignment, StepCounts(int(steps[active].sum()), computed)
 
 
-def _padded(layout: Layout, chains: int, lists: list[np.ndarray]) -> np.ndarray:
-    """Each device's chains in as many places as all chains need, whatever the cohort: shapes never change."""
-    places = -(-chains // layout.width) * layout.width
-    return np.stack([np.append(own, np.full(places - len(own), chains)) for own in lists]).astype(np.int32)
+def in_lanes(steps: Sequence[int] | np.ndarray, lanes: int) -> list[np.ndarray]:
+    """Packs G items into K lanes, the longest first, each into the lane with the least work so far.
+
+    Returns each lane's items, in descending order of their `steps`, `Int[G]`. The longest lane is at most 4/3 - 1/(3K)
+    times as long as in the best possible packing (Graham: Bounds on multiprocessing timing anomalies, 1969, theorem 2).
+
+    Example:
+        >>> [items.tolist() for items in in_lanes([3, 5, 2, 2], 2)]
+        [[1, 3], [0, 2]]
+    """
+    steps = np.asarray(steps, np.int64)
+    owner, _ = into_lightest(steps, lanes)
+    order = longest_first(steps)
+    by_lane = order[np.argsort(owner[order], kind="stable")]
+    return np.split(by_lane, np.cumsum(np.bincount(owner, minlength=lanes))[:-1])
 
 
-def _by_lanes(layout: Layout, active: np.ndarray, steps: np.ndarray) -> tuple[list[np.ndarray], list[list[np.ndarray]]]:
-    # All lanes of all devices are packed at once: a device's turns are the length of its longest lane, and a round ends
-    # with its last device, so that only the balance of lanes matters. The longest chains go first into lanes 0, 1, 2,
-    # ...; giving these to the devices in turn keeps one device from getting all of the longest.
-    packed = in_lanes(steps[active], layout.devices * layout.width)
-    lanes = [[active[own] for own in packed[device :: layout.devices]] for device in range(layout.devices)]
-    joined = [np.concatenate(device) for device in lanes]
-    return [own[longest_first(steps[own])] for own in joined], lanes
+def longest_first(steps: np.ndarray) -> np.ndarray:
+    """The items in descending order of their steps, `Int[G]`; equal ones keep their order."""
+    return np.argsort(-np.asarray(steps, np.int64), kind="stable")
 
 
-def _by_buckets(
-    layout: Layout, active: np.ndarray, steps: np.ndarray
-) -> tuple[list[np.ndarray], list[list[np.ndarray]]]:
-    # Without lanes a bucket waits for its longest chain: chains of about equal length share a bucket, and whole buckets
-    # are packed by their longest. Only the last bucket may not be full. It is the shortest and so the last of its
-    # device, where its empty places fall behind all chains.
-    order = active[longest_first(steps[active])]
-    buckets = [order[start : start + layout.width] for start in range(0, len(order), layout.width)]
-    packed = in_lanes([int(steps[own[0]]) for own in buckets], layout.devices)
-    joined = [np.concatenate([order[:0], *(buckets[i] for i in own)]) for own in packed]
-    return joined, [[own, *[own[:0]] * (layout.width - 1)] for own in joined]
-
-
-def _computed(layout: Layout, by_device: list[np.ndarray], turns: list[int], steps: np.ndarray) -> int:
-    if layout.lanes or layout.width == 1:
-        return layout.width * sum(turns)
-    width = layout.width
-    buckets = [own[start : start + width] for own in by_device for start in range(0, len(own), width)]
-    return width * sum(int(steps[own].max(0).sum()) for own in buckets)
+def into_lightest(steps: np.ndarray, lanes: int) -> tuple[np.ndarray, np.ndarray]:
+    """The lane of each item, and the load of each lane."""
+    owner = np.zeros(len(steps), np.int64)
+    free = [(0, lane) for lane in range(lanes)]
+    for item in longest_first(steps).tolist():
+        load, lane = free[0]
+        owner[item] = lane
+        heapq.heapreplace(free, (load + int(steps[item]), lane))
+    loads = np.zeros(lanes, np.int64)
+    for load, lane in free:
+        loads[lane] = load
+    return owner, loads

@@ -1,5 +1,6 @@
 """Checks that the pieces of a simulation fit together, and chooses between the recipe's and the user's values."""
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,8 +10,9 @@ import numpy as np
 from fedjax_bal.data import are_tokens, check_one_type
 from fedjax_bal.engine.device import TestSet
 from fedjax_bal.engine.host.placement import fetch
+from fedjax_bal.models import Normalisation
 from fedjax_bal.optim import AnyOptimizer, Optimizer, as_optimizer, optimizer
-from fedjax_bal.options import Drawing, Participation
+from fedjax_bal.options import LocalTraining, Participation
 from fedjax_bal.parts import Draw, Probe, parts_with
 from fedjax_bal.recipes import Recipe
 from fedjax_bal.selection import LOSS, Choice, Presence, Selector, Speed, Trace
@@ -83,14 +85,15 @@ def arranged(given: Any, wanted: Variables, model: Model) -> Variables:
     """The given variables in the structure of `wanted`; refuses other names or shapes."""
     # What flax.linen's init returns has the network's own names.
     if isinstance(given, Mapping) and set(given) in ({"params"}, {"params", "batch_stats"}):
-        params = {"head" if name == model.classifier else name: own for name, own in given["params"].items()}
+        params = {"head" if name == model.classifier else name: leaf for name, leaf in given["params"].items()}
         given = Variables(params, given.get("batch_stats", {}))
-    ours, theirs = _by_name(wanted), _by_name(given)
+    ours = _by_name(wanted)
+    theirs = _by_name(given)
     odd = sorted(ours.keys() ^ theirs.keys())
     different = [name for name in ours if name not in odd and np.shape(theirs[name]) != ours[name].shape]
     if odd or different:
         name = (odd or different)[0]
-        received, needed = (f"{list(np.shape(own[name]))}" if name in own else "nothing" for own in (theirs, ours))
+        received, needed = (f"{list(np.shape(tree[name]))}" if name in tree else "nothing" for tree in (theirs, ours))
         raise ValueError(
             f"variables: received {received} for {name}, where the method's model has {needed}: give weights of the "
             "same network, trained by a method that adds the same to it"
@@ -121,7 +124,8 @@ def fitting_optimizer(name: str, given: AnyOptimizer, model: Model) -> Optimizer
     """Returns an optimizer; refuses an optax transformation that doesn't work on the model's parameters."""
     made = as_optimizer(name, given)
     if made is not given:
-        transform, params = made.transform(0), jax.eval_shape(model.init, jax.random.key(0)).params
+        transform = made.transform(0)
+        params = jax.eval_shape(model.init, jax.random.key(0)).params
         try:
             jax.eval_shape(lambda params: transform.update(params, transform.init(params), params), params)
         except (TypeError, ValueError) as error:
@@ -134,8 +138,10 @@ def fitting_optimizer(name: str, given: AnyOptimizer, model: Model) -> Optimizer
 
 def choose_server_optimizer(recipe: Recipe, wanted: AnyOptimizer | None, model: Model) -> Optimizer:
     """The recipe's or the user's server optimizer, or plain averaging; refuses one with a schedule by local steps."""
-    given = recipe.server_optimizer, wanted
-    ours, theirs = (None if own is None else fitting_optimizer("server_optimizer", own, model) for own in given)
+    ours, theirs = (
+        None if given is None else fitting_optimizer("server_optimizer", given, model)
+        for given in (recipe.server_optimizer, wanted)
+    )
     server = the_only_one("server_optimizer", ours, theirs) or optimizer("sgd", 1.0)
     if server.step_schedule is not None:
         raise ValueError("server_optimizer: received a step_schedule, which is for local steps; give it a schedule")
@@ -145,10 +151,23 @@ def choose_server_optimizer(recipe: Recipe, wanted: AnyOptimizer | None, model: 
 def choose_selector(recipe: Recipe, participation: Participation, federation: Federation) -> Selector:
     """The selector that the recipe or the user asks for; refuses one that doesn't fit the federation or the parts."""
     total = federation.num_clients
+    selector = participation.selector
+    size = participation.clients_per_round
     if not np.diff(federation.offsets).any():
         raise ValueError("federation: received no client with any row; partition at least one row")
-    selector, size = participation.selector, participation.clients_per_round
-    made = _made(recipe, selector, total if size is None else size, federation)
+    if not isinstance(selector, Selector | Choice | None):
+        raise ValueError(
+            f"selector: received {selector!r}, must be a selection.Selector or a choice of one by name, as "
+            "selection.Choice('round_robin')"
+        )
+    if recipe.selector is not None and selector not in (None, recipe.selector):
+        received = repr(selector.name) if isinstance(selector, Choice) else "one"
+        raise ValueError(
+            f"selector: received {received} beside the recipe {recipe.name}, which chooses clients itself "
+            f"({recipe.selector.name}): leave one of them out"
+        )
+    chosen = selector or recipe.selector or Choice()
+    made = chosen if isinstance(chosen, Selector) else chosen.build(total if size is None else size, federation)
     if isinstance(selector, Selector) and size is not None:
         raise ValueError("clients_per_round: received it beside a selector, which has its own; give one of them")
     if made.most > total:
@@ -163,22 +182,6 @@ def choose_selector(recipe: Recipe, participation: Participation, federation: Fe
             "finds out: combine it with a recipe that does (flcir has the composition), or choose another selector"
         )
     return made
-
-
-def _made(recipe: Recipe, selector: Selector | Choice | None, size: int, federation: Federation) -> Selector:
-    if not isinstance(selector, Selector | Choice | None):
-        raise ValueError(
-            f"selector: received {selector!r}, must be a selection.Selector or a choice of one by name, as "
-            "selection.Choice('round_robin')"
-        )
-    if recipe.selector is not None and selector not in (None, recipe.selector):
-        received = repr(selector.name) if isinstance(selector, Choice) else "one"
-        raise ValueError(
-            f"selector: received {received} beside the recipe {recipe.name}, which chooses clients itself "
-            f"({recipe.selector.name}): leave one of them out"
-        )
-    chosen = selector or recipe.selector or Choice()
-    return chosen if isinstance(chosen, Selector) else chosen.build(size, federation)
 
 
 def choose_rounds_per_dispatch(rounds_per_dispatch: str | int, selector: Selector) -> int:
@@ -200,10 +203,16 @@ def the_only_one(name: str, ours: Any, theirs: Any) -> Any:
     return ours if ours is not None else theirs
 
 
-def choose_drawing(recipe: Recipe, drawing: Drawing | None) -> Drawing:
-    """The way clients draw their rows, as the recipe needs it or the user chooses it."""
+def choose_local_training(
+    recipe: Recipe, local: LocalTraining, largest: int, normalisation: Normalisation
+) -> LocalTraining:
+    """Local training with all choices made, and with no larger batches than the largest client can fill."""
     weighs = bool(parts_with(recipe.parts, Draw))
-    chosen = the_only_one("drawing", recipe.drawing, drawing) or ("replacement" if weighs else "epochs")
-    if weighs and chosen == "epochs":
+    drawing = the_only_one("drawing", recipe.drawing, local.drawing) or ("replacement" if weighs else "epochs")
+    if weighs and drawing == "epochs":
         raise ValueError("drawing: received 'epochs', but the recipe weighs samples, which needs 'replacement'")
-    return chosen
+    batch_size = local.batch_size if local.drop_last else min(local.batch_size, largest)
+    lone_rows = local.lone_rows
+    if lone_rows == "auto":
+        lone_rows = "drop" if normalisation.statistics else "keep"
+    return dataclasses.replace(local, batch_size=batch_size, drawing=drawing, lone_rows=lone_rows)

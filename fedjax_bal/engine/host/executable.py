@@ -1,32 +1,66 @@
-"""Compiles the program of a dispatch, and places its state."""
+"""The program of a dispatch: compiled for the devices, or run without compiling for debugging; and its first state."""
 
+import collections
+import copy
 import dataclasses
+import functools
+import inspect
 import threading
 from collections.abc import Callable, Hashable
 from typing import Any
 from weakref import WeakValueDictionary
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax.errors import JaxRuntimeError
 from jax.sharding import NamedSharding
 
 from fedjax_bal.engine.device import (
     DispatchPlan,
+    Info,
     Layout,
     Setting,
     State,
+    TestSet,
     dispatch,
-    dispatch_together,
+    dispatch_stacked,
     init_state,
     is_uncompiled,
     purpose_key,
     state_of,
 )
-from fedjax_bal.engine.host.client_memory import divides, repeat_for_clients
-from fedjax_bal.engine.host.compiler_options import compile_for_backend
-from fedjax_bal.engine.host.memory import fit_to_memory, free_bytes, program_bytes
+from fedjax_bal.engine.host.memory import divides, fit_to_memory, free_bytes, program_bytes, repeat_for_clients
 from fedjax_bal.engine.host.placement import put
-from fedjax_bal.types import Federation, Key, PyTree, Variables
+from fedjax_bal.parts import Part, roles
+from fedjax_bal.target import target_platform
+from fedjax_bal.types import EvaluationResult, Federation, Key, PyTree, Variables
+from fedjax_bal.xla_flags import LIBRARY_OPERATIONS
+
+GRAPHS = {
+    "xla_gpu_enable_command_buffer": ",".join(
+        ("FUSION", "CUBLAS", "CUBLASLT", "CUSTOM_CALL", "CUDNN", "DYNAMIC_SLICE_FUSION", "CONDITIONAL", "WHILE")
+    )
+}
+"""Operations that XLA:GPU joins to CUDA graphs: its own choice, and loops.
+
+All loops of a dispatch have lengths that only the device knows; outside of graphs each turn waits for the host.
+"""
+
+_CALLS_SHOWN = 3
+
+
+def compile_for_backend(lowered: Any) -> Any:
+    """Compiles a lowered program for the target; on CPUs so that it gives the same bits at every call."""
+    # See jax issues 39741 (sums that differ between calls) and 39257 (sums that crash).
+    options = {"cpu": LIBRARY_OPERATIONS, "gpu": GRAPHS}.get(target_platform(), {})
+    try:
+        return lowered.compile(compiler_options=options)
+    except (JaxRuntimeError, ValueError) as error:
+        if not any(name in str(error) for name in options):
+            raise
+        # A version of XLA that doesn't know the options.
+        return lowered.compile()
 
 
 class Program:
@@ -65,7 +99,8 @@ def compile_to_fit(setting: Setting, build: Callable[[Setting], Any], *, fixed: 
     fits, and the program; raises ValueError if not even a single client at a time fits.
     """
     while True:
-        layout, compiled = setting.layout, build(setting)
+        layout = setting.layout
+        compiled = build(setting)
         width = fit_to_memory(layout, program_bytes(compiled), free_bytes(layout), fixed=fixed)
         if width is None:
             return setting, compiled
@@ -100,19 +135,21 @@ def lower_dispatch(
         )
     whole = setting.layout.replicated
     if keys is None:
-        program, key = dispatch, jax.eval_shape(jax.random.key, 0)
+        program = dispatch
+        keys = jax.eval_shape(jax.random.key, 0)
         places = shardings(state, data[0].num_clients, setting.layout)
     else:
-        program, key, places = dispatch_together, keys, jax.tree.map(lambda leaf: whole, state)
+        program = dispatch_stacked
+        places = jax.tree.map(lambda leaf: whole, state)
     shapes = jax.tree.map(lambda leaf, at: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=at), state, places)
     # The data may lie on other devices than those that the program is compiled for.
-    place = lambda leaf: NamedSharding(setting.layout.mesh, leaf.sharding.spec)
-    data = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place(leaf)), data)
+    target = lambda leaf: NamedSharding(setting.layout.mesh, leaf.sharding.spec)
+    data = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=target(leaf)), data)
     # The state alone is donated: it is as large as the model, or N times as large with a memory per client, and the
     # program writes the new one into the same buffers. Federation and test set serve every dispatch and are never
     # donated.
     jitted = jax.jit(setting.traced(program), donate_argnames="state", out_shardings=(places, whole, whole))
-    return jitted.lower(setting, key, shapes, schedule, *data)
+    return jitted.lower(setting, keys, shapes, schedule, *data)
 
 
 def shardings(state: State, num_clients: int, layout: Layout) -> State:
@@ -135,7 +172,8 @@ def initial_state(
 
     `variables`, NumPy arrays that nothing else refers to, replace the drawn model.
     """
-    key, seats = jax.random.key(seed), None if zeros is None else 1
+    key = jax.random.key(seed)
+    seats = None if zeros is None else 1  # a new client's memory is the same for all clients
     shapes = jax.eval_shape(lambda key, federation: init_state(setting, key, federation, seats), key, federation)
     places = shardings(shapes, federation.num_clients, setting.layout)
     if variables is None:
@@ -150,5 +188,39 @@ def initial_state(
 
 def place_state(state: State, num_clients: int, layout: Layout) -> State:
     """Puts the leaves of a state that are on the host on the devices, with the program's sharding."""
-    own = lambda leaf, at: put(leaf, at) if isinstance(leaf, np.ndarray) else leaf
-    return jax.tree.map(own, state, shardings(state, num_clients, layout))
+    move = lambda leaf, at: put(leaf, at) if isinstance(leaf, np.ndarray) else leaf
+    return jax.tree.map(move, state, shardings(state, num_clients, layout))
+
+
+def debug_dispatch(
+    setting: Setting, key: Key, state: State, schedule: DispatchPlan, federation: Federation, test: TestSet
+) -> tuple[State, Info, EvaluationResult]:
+    """As `dispatch`, one operation at a time; an exception's notes name round, client, local step and batch.
+
+    They also show what parts returned last, as a wrong shape shows only where the engine uses it.
+    """
+    calls = collections.deque(maxlen=_CALLS_SHOWN)
+
+    def call(method: Any, name: str, *args: Any) -> Any:
+        result = method(*args)
+        code = method.__code__
+        shapes = jax.tree.map(jax.typeof, result)
+        calls.append(f"  {name} ({code.co_filename}:{code.co_firstlineno}) -> {shapes}")
+        return result
+
+    def recorded(part: Part) -> Part:
+        # A copy whose methods of roles record each call: where they are defined, and what they returned.
+        twin = copy.copy(part)
+        bases = [base for base in type(part).__mro__ if base.__module__ == roles.__name__]
+        for name in {name for base in bases for name, member in vars(base).items() if inspect.isfunction(member)}:
+            object.__setattr__(twin, name, functools.partial(call, getattr(part, name), f"{part.slot}.{name}"))
+        return twin
+
+    uncompiled = dataclasses.replace(setting, parts=tuple(map(recorded, setting.parts)))
+    schedule = jax.tree.map(jnp.asarray, schedule)
+    try:
+        with jax.disable_jit():
+            return setting.traced(dispatch)(uncompiled, key, state, schedule, federation, test)
+    except Exception as error:
+        error.add_note("\n".join(["the last calls of parts that returned:", *calls]))
+        raise

@@ -12,16 +12,9 @@ from fedjax_bal.types import Plan
 _MOST_NAMED = 5
 
 
-def find_faults(first: int, plans: Sequence[Plan], broken: Any) -> tuple[Fault, ...]:
-    """The faults of some rounds, of which the first is round `first`, from 0.
-
-    `broken`, `Int[T, G, L]`, are the codes that their program found.
-    """
-    return tuple(
-        Fault(first + offset + 1, int(plan.clients[place]), int(broken[offset][place]))
-        for offset, plan in enumerate(plans)
-        for place in zip(*np.nonzero(broken[offset]), strict=True)
-    )
+def find_faults(number: int, plan: Plan, codes: Any) -> list[Fault]:
+    """The faults of round `number`, from 1, of which the program found the codes `Int[G, L]`."""
+    return [Fault(number, int(plan.clients[at]), int(codes[at])) for at in zip(*np.nonzero(codes), strict=True)]
 
 
 def describe_faults(faults: Iterable[Fault]) -> str:
@@ -36,7 +29,7 @@ def describe_faults(faults: Iterable[Fault]) -> str:
         "left out": [fault for fault in faults if fault.why != LONG],
         "scaled down": [fault for fault in faults if fault.why == LONG],
     }
-    return "; ".join(f"{done}: {_named(own)}" for done, own in kinds.items() if own)
+    return "; ".join(f"{kind}: {_named(found)}" for kind, found in kinds.items() if found)
 
 
 def _named(faults: Sequence[Fault]) -> str:

@@ -18,8 +18,7 @@ from fedjax_bal.engine.device import (
     purpose_key,
 )
 from fedjax_bal.engine.host.assignment import assign
-from fedjax_bal.engine.host.compiler_options import compile_for_backend
-from fedjax_bal.engine.host.executable import compile_to_fit
+from fedjax_bal.engine.host.executable import compile_for_backend, compile_to_fit
 from fedjax_bal.engine.host.placement import replicate
 from fedjax_bal.engine.host.simulation import Simulation, Snapshot
 from fedjax_bal.engine.host.strategy import check_steps
@@ -88,9 +87,11 @@ class FineTuner:
 
     def run(self, seed: int, snapshot: Snapshot) -> FineTuned:
         """Fine-tunes a run's model; layouts agree to rounding. Compiles the program the first time."""
-        stored, number, key = self.simulation.stored, np.int32(snapshot.round), jax.random.key(seed)
+        stored = self.simulation.stored
+        number = np.int32(snapshot.round)
+        key = purpose_key(jax.random.key(seed), "personalise")
         model = self.simulation.tested_model(seed, snapshot)
-        given = (purpose_key(key, "personalise"), number, replicate(model, self._setting.layout))
+        given = (key, number, replicate(model, self._setting.layout))
         if self._program is None:
             self._setting, self._program = self._compile(*given)
         results = [self._program(self._setting, *given, cohort, stored) for cohort in self._cohorts(self._setting)]
@@ -108,16 +109,17 @@ class FineTuner:
 
     def _cohorts(self, setting: Setting) -> list[FineTuningCohort]:
         """The clients, as many at a time as a round has; empty places are marked with N."""
-        federation, selector = self.simulation.federation, self.simulation.selector
+        federation = self.simulation.federation
+        selector = self.simulation.selector
         count = min(selector.chains * selector.chain_length, len(self._clients))
         places = np.full(-(-len(self._clients) // count) * count, federation.num_clients, np.int32)
         places[: len(self._clients)] = self._clients
         sizes = np.append(np.diff(federation.offsets), 0)
         cohorts = []
-        for own in places.reshape(-1, count, 1):
-            real = own < federation.num_clients
-            steps = setting.local_steps(sizes[own]) * real
-            cohorts.append(FineTuningCohort(own, real, assign(setting.layout, steps, real[:, 0])[0]))
+        for clients in places.reshape(-1, count, 1):
+            real = clients < federation.num_clients
+            steps = setting.local_steps(sizes[clients]) * real
+            cohorts.append(FineTuningCohort(clients, real, assign(setting.layout, steps, real[:, 0])[0]))
         return cohorts
 
 

@@ -14,7 +14,7 @@ from fedjax_bal.engine.host.compatibility import (
     check_options,
     check_parameters,
     check_shapes,
-    choose_drawing,
+    choose_local_training,
     choose_selector,
     choose_server_optimizer,
     fitting_optimizer,
@@ -23,7 +23,7 @@ from fedjax_bal.engine.host.simulation import Simulation
 from fedjax_bal.engine.host.strategy import device_count, resolve_strategy, with_layout
 from fedjax_bal.jax_setup import is_users, package_settings, start_jax
 from fedjax_bal.metrics import EarlyStopping, shot_groups
-from fedjax_bal.models import Normalisation, check_is_model, is_users_model, normalisation_of, renewed
+from fedjax_bal.models import check_is_model, is_users_model, normalisation_of, renewed
 from fedjax_bal.optim import AnyOptimizer, calls_users_code
 from fedjax_bal.options import Evaluation, Execution, LocalTraining, Participation
 from fedjax_bal.parts import BATCH_STATISTICS, RunFacts, RunSetting, check_needs
@@ -79,6 +79,7 @@ def build(
     `renew` is for calls by users: their own code is traced for each, as it may read other values than before. The runs
     of a command, whose values don't change in between, share programs.
     """
+    # The arguments' types, before anything reads them.
     start_jax()
     rounds = whole_number("rounds", rounds)
     check_is_model(model)
@@ -97,12 +98,14 @@ def build(
             )
         test = chunked(*test)
     recipe = combine(recipe)  # a recipe that was put together by hand is refused for the same reasons
-    optimizers = local.optimizer, server_optimizer, recipe.server_optimizer
+    optimizers = (local.optimizer, server_optimizer, recipe.server_optimizer)
     renew = renew and (
         runs_users_code(model, recipe) or any(given is not None and calls_users_code(given) for given in optimizers)
     )
     model = renewed(model) if renew else model
     check_parameters(model)
+
+    # The parts change the model first, as their needs, and the optimizers, are checked on the network that is trained.
     groups = shot_groups(np.asarray(federation.class_counts).sum(0), evaluation.shots)
     for part in recipe.parts:
         model = part.bind(model)
@@ -123,6 +126,8 @@ def build(
     check_needs(facts)
     for part in recipe.parts:
         part.check(RunSetting(recipe.parts, model, federation, trained, facts.carried, rounds))
+
+    # The parts may add rows to the federation, so its sizes and shapes are looked at only afterwards.
     if enlarge is not None:
         federation = enlarge(federation, recipe)
     else:
@@ -134,9 +139,12 @@ def build(
             f"federation: received an auxiliary set {VALIDATION!r} without rows: give it at least one, or leave it out"
         )
     check_clients(participation, federation.num_clients)
+
+    # Nothing but choices from here on. The model is cast last: the checks above are of its float32 parameters.
     model = at_precision(model, execution.precision)
     selector = choose_selector(recipe, participation, federation)
-    sizes, test_images = np.diff(federation.offsets), int(np.sum(test.real))
+    sizes = np.diff(federation.offsets)
+    test_images = int(np.sum(test.real))
     if evaluation.local_test_images > test_images:
         raise ValueError(
             f"local_test_images: received {evaluation.local_test_images}, must be at most {test_images}, the number of "
@@ -144,7 +152,7 @@ def build(
         )
     setting = Setting(
         parts=recipe.parts,
-        local=_fitted(local, recipe, int(sizes.max()), normalisation),
+        local=choose_local_training(recipe, local, int(sizes.max()), normalisation),
         server=choose_server_optimizer(recipe, server_optimizer, model),
         model=model,
         drawn_by_size=selector.drawn_by_size,
@@ -274,7 +282,9 @@ def simulate(
     if rule.patience is not None and VALIDATION not in simulation.federation.auxiliary:
         raise ValueError("early_stopping: received a federation without an auxiliary set 'validation': carve one")
     keep_compiled_programs_by_default()
-    snapshot, history, confusion = simulation.init(seed, variables), [], np.zeros((0, 0), np.int32)
+    snapshot = simulation.init(seed, variables)
+    history = []
+    confusion = np.zeros((0, 0), np.int32)
     while snapshot.round < simulation.rounds and not rule.over(history):
         done = simulation.advance(seed, snapshot)
         snapshot = done.snapshot
@@ -285,12 +295,3 @@ def simulate(
                 on_round(record)
     state = snapshot.state
     return Result(state.variables, history, confusion, state.memory, state.server)
-
-
-def _fitted(local: LocalTraining, recipe: Recipe, largest: int, normalisation: Normalisation) -> LocalTraining:
-    """Local training with all choices made, and with no larger batches than the largest client can fill."""
-    batch_size = local.batch_size if local.drop_last else min(local.batch_size, largest)
-    drawing, lone_rows = choose_drawing(recipe, local.drawing), local.lone_rows
-    if lone_rows == "auto":
-        lone_rows = "drop" if normalisation.statistics else "keep"
-    return dataclasses.replace(local, batch_size=batch_size, drawing=drawing, lone_rows=lone_rows)

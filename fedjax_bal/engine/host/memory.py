@@ -1,12 +1,20 @@
-"""Free and needed memory, before anything is allocated."""
+"""Memory: how much is free, and where the state of each client is kept: on the devices, on the host, or in a file."""
 
-from typing import Any
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
 from fedjax_bal.data import available_bytes
-from fedjax_bal.engine.device import Layout
+from fedjax_bal.engine.device import PERSONAL, Layout, State
+from fedjax_bal.engine.host.placement import fetch
 from fedjax_bal.engine.processes import processes
+from fedjax_bal.types import PyTree, size_in_bytes
 
 
 def free_bytes(layout: Layout) -> int | None:
@@ -20,7 +28,7 @@ def free_bytes(layout: Layout) -> int | None:
 
 
 def host_bytes() -> int | None:
-    """Available memory of the host, of several processes' hosts the least; None if unknown."""
+    """Available memory of the host in bytes (the least of all processes' hosts), or None if unknown."""
     return processes().least(available_bytes())
 
 
@@ -55,3 +63,178 @@ def fit_to_memory(layout: Layout, needed: int, free: int | None, *, fixed: bool)
         )
     # What doesn't grow with the width is counted as if it did, which errs on the side of fitting.
     return max(1, min(layout.width - 1, int(layout.width * free / needed * 0.9)))
+
+
+class MemoryTable(NamedTuple):
+    """The rows of the memory that a dispatch needs.
+
+    Attributes:
+        clients: the clients in the table, ascending, `Int64[n]`.
+        seats: each planned client's row of the table, `Int32[T, G, L]`; empty places point beyond it.
+    """
+
+    clients: np.ndarray
+    seats: np.ndarray
+
+
+def choose_memory_place(place: str, state: State, num_clients: int, layout: Layout, tested: bool = False) -> str:
+    """Decides whether the clients' memory is kept on "device", "host" or "disk"; "auto" is the first where it fits.
+
+    `tested` says whether clients have test rows, which all their own models are evaluated on, on the devices.
+    """
+    if tested and PERSONAL in state.memory:
+        if place in ("host", "disk"):
+            raise ValueError(
+                f"execution.client_memory: received {place}, but leaves of the model stay with the clients, and every "
+                "client's model is evaluated on its test rows on the devices: set it to device or auto, or leave out "
+                "the clients' test rows"
+            )
+        place = "device"
+    memory = size_in_bytes(state.memory)
+    rest = size_in_bytes(state._replace(memory={}))
+    share = memory // layout.devices if divides(num_clients, layout) else memory
+    device = free_bytes(layout)
+    host = host_bytes()
+
+    # "auto" skips the disk: a file is chosen knowingly, as every round waits for it.
+    wanted = [place] if memory else ["device"]
+    if wanted == ["auto"]:
+        wanted = ["device", "host"]
+    fits = {
+        "device": device is None or share + rest <= device,
+        "host": (device is None or rest <= device) and (host is None or memory <= host),
+        "disk": device is None or rest <= device,
+    }
+    for candidate in wanted:
+        if fits[candidate]:
+            return candidate
+
+    sizes = (("on each device", device), ("on the host", host))
+    available = " and ".join(f"{size / 1e9:.1f} GB {name}" for name, size in sizes if size)
+    larger = {"device": "host", "auto": "disk", "host": "disk"}.get(place) if memory else None
+    remedy = f"set execution.client_memory to {larger}, " if larger else ""
+    raise ValueError(
+        f"the state needs {(memory + rest) / 1e9:.1f} GB for {num_clients:,} clients ({memory / 1e9:.1f} GB is what "
+        f"they remember), but there are {available}: {remedy}use fewer clients, a smaller model, or a method "
+        "that keeps nothing for each client"
+    )
+
+
+def divides(num_clients: int, layout: Layout) -> bool:
+    """True if the clients' memory can be cut into equal pieces, one for each device."""
+    return layout.devices > 1 and num_clients % layout.devices == 0
+
+
+def table_of(clients: np.ndarray, num_clients: int) -> MemoryTable:
+    """The memory table for the clients of a dispatch, `Int[T, G, L]`, in which `num_clients` marks empty places.
+
+    Example:
+        >>> table_of(np.array([[[7], [2], [9]]]), 9).seats.tolist()
+        [[[1], [0], [3]]]
+    """
+    listed = np.unique(clients[clients < num_clients])
+    seats = np.where(clients < num_clients, np.searchsorted(listed, clients), clients.size)
+    return MemoryTable(listed, seats.astype(np.int32))
+
+
+def gather(memory: PyTree, table: MemoryTable) -> PyTree:
+    """The table's rows of the memory, padded to the number of seats."""
+    size = table.seats.size
+
+    def rows_of(leaf: np.ndarray) -> np.ndarray:
+        # Straight into the padded array: the memory of many clients is too large to copy twice.
+        rows = np.zeros((size, *leaf.shape[1:]), leaf.dtype)
+        np.take(leaf, table.clients, axis=0, out=rows[: len(table.clients)])
+        return rows
+
+    return jax.tree.map(rows_of, memory)
+
+
+def scatter(memory: PyTree, table: MemoryTable, rows: PyTree) -> PyTree:
+    """Writes the table's rows back into the memory, in place."""
+
+    def write(leaf: np.ndarray, new: np.ndarray) -> np.ndarray:
+        leaf[table.clients] = new[: len(table.clients)]
+        return leaf
+
+    return jax.tree.map(write, memory, fetch(rows))
+
+
+def repeat_for_clients(row: PyTree, num_clients: int, zeros: Callable[..., np.ndarray] = np.zeros) -> PyTree:
+    """One client's memory, leaves `[1, ...]`, repeated for N clients as NumPy arrays `[N, ...]`.
+
+    `zeros(shape, dtype)` makes the arrays. Zeros take up no memory until they are written to.
+    """
+
+    def repeat(leaf: jax.Array) -> np.ndarray:
+        first = np.asarray(leaf)[0]
+        rows = zeros((num_clients, *first.shape), first.dtype)
+        if first.any():
+            rows[:] = first
+        return rows
+
+    return jax.tree.map(repeat, row)
+
+
+def zeros_on_disk(shape: tuple[int, ...], dtype: np.dtype, folder: Path | None) -> np.ndarray:
+    """Zeros in a file of `folder`, by default the system's for temporary files, that lives as long as the array.
+
+    Raises:
+        ValueError: there is no room for them.
+    """
+    needed = max(1, int(np.prod(shape)) * np.dtype(dtype).itemsize)
+    with tempfile.TemporaryFile(dir=folder) as file:
+        try:
+            # Reserved at once: a write to a mapped page that no block is left for would end the process.
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), 0, needed)
+            else:  # macOS
+                file.truncate(needed)
+        except OSError as error:
+            where = folder or tempfile.gettempdir()
+            raise ValueError(
+                f"execution.client_memory: received disk, which needs {needed / 1e9:.1f} GB in {where}, where "
+                f"{shutil.disk_usage(where).free / 1e9:.1f} GB are free ({error.strerror}): use fewer clients, or "
+                "another folder"
+            ) from error
+        return np.memmap(file, dtype, "r+", shape=shape)
+
+
+def move_to_disk(memory: PyTree, folder: Path | None) -> PyTree:
+    """The clients' memory in files of `folder`; what is in a file already stays as it is."""
+
+    def move(leaf: np.ndarray) -> np.ndarray:
+        if isinstance(leaf, np.memmap):
+            return leaf
+        moved = zeros_on_disk(leaf.shape, leaf.dtype, folder)
+        written = leaf.reshape(len(leaf), -1).any(1)  # rows of zeros would only take up blocks of the file
+        moved[written] = leaf[written]
+        return moved
+
+    return jax.tree.map(move, memory)
+
+
+def rows_to_save(memory: PyTree, asked: np.ndarray) -> PyTree:
+    """The rows of clients that were asked to train, `asked[N]` times, ascending, and then one of a client that wasn't.
+
+    The memory of a client that never trained is that of all others like it. All rows, if that isn't fewer.
+    """
+    trained = np.flatnonzero(asked)
+    rest = np.flatnonzero(asked == 0)[:1]
+    if len(trained) + len(rest) >= len(asked):
+        return memory
+    return jax.tree.map(lambda leaf: np.asarray(leaf)[np.append(trained, rest)], memory)
+
+
+def all_rows(saved: PyTree, asked: np.ndarray, shapes: PyTree) -> PyTree:
+    """Undoes `rows_to_save`; leaves of other shapes than it returns stay as they are."""
+    trained = np.flatnonzero(asked)
+
+    def restore(leaf: np.ndarray, shape: jax.ShapeDtypeStruct) -> np.ndarray:
+        if leaf.dtype != shape.dtype or leaf.shape != (len(trained) + 1, *shape.shape[1:]) or leaf.shape == shape.shape:
+            return leaf
+        rows = repeat_for_clients(leaf[-1:], len(asked))
+        rows[trained] = leaf[:-1]
+        return rows
+
+    return jax.tree.map(restore, saved, shapes)

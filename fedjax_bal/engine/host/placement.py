@@ -44,6 +44,7 @@ def _own_share(leaf: Any, place: Sharding) -> Any:
 
 
 def _everywhere(leaf: Any) -> Any:
+    # What this process holds in full needs no message to the others.
     if not isinstance(leaf, jax.Array) or leaf.is_fully_addressable or leaf.is_fully_replicated:
         return leaf
     return multihost_utils.process_allgather(leaf, tiled=True)

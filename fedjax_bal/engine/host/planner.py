@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from fedjax_bal.engine.device import DispatchPlan, Setting
+from fedjax_bal.engine.device import DispatchPlan, Layout, Setting
 from fedjax_bal.engine.host.assignment import StepCounts, assign
-from fedjax_bal.engine.host.client_memory import MemoryTable, table_of
+from fedjax_bal.engine.host.memory import MemoryTable, table_of
 from fedjax_bal.options import Participation
-from fedjax_bal.selection import Selector, Speed, make_plan
+from fedjax_bal.selection import Selector, make_plan
 from fedjax_bal.types import Plan
 
 
@@ -40,7 +40,7 @@ class Planner:
     """Plans rounds.
 
     Attributes:
-        setting: the setting.
+        setting: the setting; its layout may be another one than that of a dispatch, which fits into memory.
         sizes: rows of each client, `Int[N]`.
         training: the clients that take any step at all, `Bool[N]`.
         selector: selects the cohort.
@@ -59,42 +59,46 @@ class Planner:
     rounds_per_dispatch: int
     tables: bool
 
-    def dispatch(self, seed: int, first: int, selector: Any) -> Dispatch:
-        """Plans the dispatch that starts at round `first` (from 0).
+    def dispatch(self, layout: Layout, seed: int, first: int, selector: Any) -> Dispatch:
+        """Plans the dispatch that starts at round `first` (from 0), for a layout.
 
         Places after its last round repeat it and are not live.
         """
         count = self.rounds_per_dispatch
+        speed = self.participation.speed
         plans = []
-        laid_out = []
+        assigned = []
+        seconds = []
         # A run that is made longer may go on inside a dispatch; the next one starts where it would have without a stop.
         end = min(first - first % count + count, self.rounds)
         for number in range(first, end):
             plan, selector = self.round(seed, number, selector)
             plans.append(plan)
-            laid_out.append(self._assign(plan))
+            assigned.append(assign(layout, self.steps(plan), plan.delivered.any(1)))
+            if speed is not None:
+                steps = self._local_steps(plan._replace(limits=None))
+                seconds.append(speed.seconds(seed, number, plan, steps, self.setting.passes, len(self.sizes)))
         numbers = np.arange(first, first + count, dtype=np.int32)
         live = numbers < end
         due = live & (((numbers + 1) % self.setting.evaluation.every == 0) | (numbers == self.rounds - 1))
-        assignments, works = zip(*laid_out, strict=True)
 
         def stack(items: Sequence[Any]) -> Any:
             rest = [items[-1]] * (count - len(items))
             return jax.tree.map(lambda *leaves: np.stack(leaves), *items, *rest)
 
+        assignments, works = zip(*assigned, strict=True)
         stacked = stack(plans)
-        work = StepCounts(*map(sum, zip(*works, strict=True)))
+        # With the memory on the host, the program gets the rows of this dispatch's clients only.
         table = table_of(stacked.clients, len(self.sizes)) if self.tables else None
         seats = table.seats if table else stacked.clients
         schedule = DispatchPlan(numbers, live, due, stacked, seats, stack(assignments))
-        speed = self.participation.speed
-        seconds = [] if speed is None else self._seconds(speed, seed, first, plans)
+        work = StepCounts(*map(sum, zip(*works, strict=True)))
         return Dispatch(schedule, selector, plans, table, work, seconds)
 
     def round(self, seed: int, number: int, selector: Any) -> tuple[Plan, Any]:
         """The plan of a round (from 0), and the selector's new state."""
-        speed, availability = self.participation.speed, self.participation.availability
-        available = availability.mask(seed, "availability", number, self.training)
+        speed = self.participation.speed
+        available = self.participation.availability.mask(seed, "availability", number, self.training)
         clients, selector = self.selector.select(selector, seed, number, available)
         cohort = np.zeros(len(self.sizes) + 1, bool)  # the last one is of empty places
         cohort[np.minimum(clients, len(self.sizes))] = True
@@ -111,15 +115,6 @@ class Planner:
         inside = np.minimum(plan.clients, len(self.sizes) - 1)
         return self.setting.local_steps(self.sizes[inside], plan.limits)
 
-    def _seconds(self, speed: Speed, seed: int, first: int, plans: list[Plan]) -> list[float]:
-        passes, clients = self.setting.passes, len(self.sizes)
-        steps = [self._local_steps(plan._replace(limits=None)) for plan in plans]
-        numbered = enumerate(zip(plans, steps, strict=True), first)
-        return [speed.seconds(seed, number, plan, own, passes, clients) for number, (plan, own) in numbered]
-
     def steps(self, plan: Plan) -> np.ndarray:
         """Steps of each client of a plan in a round, 0 for a client that doesn't deliver; `Int[G, L]`."""
         return np.asarray(self.setting.passes * self._local_steps(plan) * plan.delivered)
-
-    def _assign(self, plan: Plan) -> tuple[Any, StepCounts]:
-        return assign(self.setting.layout, self.steps(plan), plan.delivered.any(1))

@@ -1,4 +1,4 @@
-"""A round as a pure function, for loops of the user's own."""
+"""A round as a pure function, for the user to call in loops."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -38,7 +38,7 @@ Hyperparameters = Mapping[str, Any]
 
 
 class RoundState(NamedTuple):
-    """Everything that one round hands to the next.
+    """The state that one round hands to the next.
 
     Attributes:
         round: rounds done, `Int32[]`.
@@ -116,7 +116,9 @@ class RoundFunction:
         placed = _with_empty_places(in_32_bits(Plan(*plan)), self.federation.num_clients)
         trains = _local_steps(setting, placed, self.federation) > 0  # others would return what they received
         plan = placed._replace(delivered=placed.delivered & trains)
-        setting = dataclasses.replace(setting, layout=_layout(setting.layout, len(plan.clients)))
+        # One client at a time, or all chains of the plan together.
+        layout = Layout("map", 1) if setting.layout.strategy == "map" else Layout("vmap", 1, len(plan.clients))
+        setting = dataclasses.replace(setting, layout=layout)
         assignment = _assign(setting, plan, self.federation)
         row = DispatchPlan(state.round, True, False, plan, plan.clients, assignment)
         local_test = LocalTest(None, jnp.zeros((), bool))
@@ -137,7 +139,8 @@ class RoundFunction:
             )
         whole_number("rounds", rounds)
         seed = whole_number("seed", seed, low=0)
-        state, plans = selector.init(seed, self.federation.num_clients), []
+        state = selector.init(seed, self.federation.num_clients)
+        plans = []
         for number in range(rounds):
             plan, state = self._simulation.plan(seed, number, state)
             plans.append(plan)
@@ -195,7 +198,6 @@ def make_round(
     """
     check_is_federation(federation)
     test = federation.images[:1], federation.labels[:1]  # a simulation has a test set, which no round looks at
-    one = dataclasses.replace(execution, devices=1)
     simulation = build(
         recipe,
         model,
@@ -204,7 +206,7 @@ def make_round(
         rounds=_NO_END,
         local=local,
         participation=participation,
-        execution=one,
+        execution=dataclasses.replace(execution, devices=1),
         server_optimizer=server_optimizer,
         renew=True,
     )
@@ -236,7 +238,8 @@ def _with_hyperparameters(setting: Setting, given: Hyperparameters) -> Setting:
 
 def _with_empty_places(plan: Plan, num_clients: int) -> Plan:
     """The plan as jax's arrays, with N for every empty place, where nothing is delivered."""
-    clients, delivered = (jnp.asarray(own) for own in plan[:2])
+    clients = jnp.asarray(plan.clients)
+    delivered = jnp.asarray(plan.delivered)
     integers = jnp.issubdtype(clients.dtype, jnp.integer)
     if clients.ndim != 2 or clients.shape != delivered.shape or not integers or delivered.dtype != bool:
         raise ValueError(
@@ -245,20 +248,15 @@ def _with_empty_places(plan: Plan, num_clients: int) -> Plan:
             "chains of L clients: clients[:, None] for chains of one"
         )
     if not isinstance(clients, Tracer):
-        known = np.asarray(clients)
-        if ((known < -1) | (known > num_clients)).any():
+        numbers = np.asarray(clients)
+        if ((numbers < -1) | (numbers > num_clients)).any():
             raise ValueError(
-                f"plan: received clients from {known.min()} to {known.max()}, must be from 0 to {num_clients - 1}, or "
-                f"{num_clients} or -1 for an empty place"
+                f"plan: received clients from {numbers.min()} to {numbers.max()}, must be from 0 to "
+                f"{num_clients - 1}, or {num_clients} or -1 for an empty place"
             )
     inside = (clients >= 0) & (clients < num_clients)
     others = jax.tree.map(jnp.asarray, tuple(plan[2:]))
     return Plan(jnp.where(inside, clients, num_clients), delivered & inside, *others)
-
-
-def _layout(layout: Layout, chains: int) -> Layout:
-    """One client at a time, or all chains of the plan together."""
-    return Layout("map", 1) if layout.strategy == "map" else Layout("vmap", 1, chains)
 
 
 def _local_steps(setting: Setting, plan: Plan, federation: Federation) -> Array:

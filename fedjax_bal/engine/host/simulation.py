@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,32 +18,39 @@ from fedjax_bal.engine.device import (
     TestSet,
     closing_traffic_of,
     evaluated_model,
+    exhibits,
     init_state,
     padded,
     traffic_of,
 )
 from fedjax_bal.engine.host.assignment import StepCounts
-from fedjax_bal.engine.host.client_memory import choose_memory_place, gather, move_to_disk, scatter, zeros_on_disk
 from fedjax_bal.engine.host.compatibility import choose_rounds_per_dispatch, fit_variables
-from fedjax_bal.engine.host.debug import debug_dispatch
 from fedjax_bal.engine.host.executable import (
     Program,
     compile_dispatch,
     compile_to_fit,
+    debug_dispatch,
     initial_state,
     lower_dispatch,
     place_state,
 )
 from fedjax_bal.engine.host.faults import fault_message, find_faults
-from fedjax_bal.engine.host.memory import program_bytes
-from fedjax_bal.engine.host.placement import divide, replicate
+from fedjax_bal.engine.host.memory import (
+    choose_memory_place,
+    gather,
+    move_to_disk,
+    program_bytes,
+    scatter,
+    zeros_on_disk,
+)
+from fedjax_bal.engine.host.placement import divide, fetch, replicate
 from fedjax_bal.engine.host.planner import Dispatch, Planner
 from fedjax_bal.errors import DivergenceError
 from fedjax_bal.metrics import LONG, Counts, Fault, FaultCounts, RoundResult, Traffic, count_round, record_round
 from fedjax_bal.options import Execution, Participation
-from fedjax_bal.parts import RoundsSoFar
+from fedjax_bal.parts import RoundsSoFar, Server
 from fedjax_bal.selection import LOSS, Selector, always
-from fedjax_bal.types import EvaluationResult, Federation, Plan, PyTree, Variables, size_in_bytes
+from fedjax_bal.types import EvaluationResult, Exhibit, Federation, Plan, PyTree, Variables, size_in_bytes
 
 
 class Snapshot(NamedTuple):
@@ -64,7 +71,7 @@ class DispatchResult(NamedTuple):
         confusion: the confusion matrix of the last evaluated round; None if none was evaluated.
         chosen: the selected clients, round after round, `Int32[K]`.
         client_updates: local trainings of clients that delivered.
-        samples: samples that they trained on, each as often as it was used.
+        samples: samples that they trained on, counting repeats.
         work: local steps of clients that delivered, left out or not, and all steps computed; the difference is the
             cost of padding.
         train_losses: mean training loss of every round, nan if no client delivered.
@@ -100,6 +107,7 @@ class Simulation:
         rounds_per_dispatch: rounds in one program.
         on_device: federation and test set, on the devices.
         memory_place: where the clients' memory is kept, "device", "host" or "disk".
+        planner: plans its rounds.
         scratch: the folder for memory on disk; by default the system's for temporary files.
     """
 
@@ -116,22 +124,33 @@ class Simulation:
     scratch: Path | None = None
 
     def __post_init__(self) -> None:
-        # Whatever the number of rounds, so that a run that is made longer goes on with the same program.
+        # It doesn't depend on the number of rounds, so that a run that is made longer goes on with the same program.
         self.rounds_per_dispatch = choose_rounds_per_dispatch(self.execution.rounds_per_dispatch, self.selector)
-        self._sizes = np.diff(self.federation.offsets)
-        # A client that takes no local step returns what it received, whatever its number of rows: it is never selected.
-        self._training = np.asarray(self.setting.steps_per_epoch(self._sizes)) > 0
-        if not self._training.any():
+        sizes = np.diff(self.federation.offsets)
+        # A client that takes no local step returns what it received, so it is never selected.
+        training = np.asarray(self.setting.steps_per_epoch(sizes)) > 0
+        if not training.any():
             local = self.setting.local
             raise ValueError(
                 f"batch_size: received {local.batch_size} with drop_last={local.drop_last}, with which "
-                f"no client takes a single step (the largest has {self._sizes.max()} rows): use smaller batches"
+                f"no client takes a single step (the largest has {sizes.max()} rows): use smaller batches"
             )
         layout = self.setting.layout
         self.on_device = (replicate(self.federation, layout), divide(padded(self.test, layout.devices), layout))
         shapes = jax.eval_shape(self.setting.traced(init_state), self.setting, jax.random.key(0), self.on_device[0])
-        tested, wanted = self.federation.tests is not None, self.execution.client_memory
+        tested = self.federation.tests is not None
+        wanted = self.execution.client_memory
         self.memory_place = choose_memory_place(wanted, shapes, self.federation.num_clients, layout, tested)
+        self.planner = Planner(
+            self.setting,
+            sizes,
+            training,
+            self.selector,
+            self.participation,
+            self.rounds,
+            self.rounds_per_dispatch,
+            tables=self.keeps_memory_on_host,
+        )
         self._shapes: State = shapes
         self._compiled: Any = None
         self._ahead: tuple[Any, Dispatch] | None = None
@@ -146,6 +165,21 @@ class Simulation:
         """The federation, on the devices."""
         return self.on_device[0]
 
+    @property
+    def device_bytes(self) -> int:
+        """Bytes that data, state and, once it is compiled, the program take on each device."""
+        program = 0 if self._compiled in (None, debug_dispatch) else program_bytes(self._compiled)
+        return size_in_bytes(self.on_device) + size_in_bytes(self._shapes) + program
+
+    @property
+    def steps_of_clients(self) -> np.ndarray:
+        """Steps of each client's local training, `Int[N]`."""
+        return np.asarray(self.setting.local_steps(self.planner.sizes))
+
+    @property
+    def _no_counts(self) -> Counts:
+        return Counts(broken=FaultCounts() if self.execution.excludes else None)
+
     def init(self, seed: int, variables: Variables | None = None) -> Snapshot:
         """The snapshot before round 0; the seed, not negative, decides all random draws but the partition.
 
@@ -153,18 +187,24 @@ class Simulation:
         """
         given = None if variables is None else fit_variables(variables, self._shapes.variables, self.setting.model)
         zeros = {"device": None, "host": np.zeros, "disk": functools.partial(zeros_on_disk, folder=self.scratch)}
-        place = zeros[self.memory_place]
-        state = initial_state(self.setting, seed, self.on_device[0], zeros=place, variables=given)
+        memory = zeros[self.memory_place]
+        state = initial_state(self.setting, seed, self.on_device[0], zeros=memory, variables=given)
         return Snapshot(0, state, self.selector.init(seed, self.federation.num_clients), self._no_counts)
+
+    def state_shapes(self) -> Snapshot:
+        """The shapes of a run's snapshot, against which a checkpoint is checked."""
+        selector = self.selector.init(0, self.federation.num_clients)
+        return Snapshot(np.int64(0), self._shapes, selector, self._no_counts)
 
     def compile(self) -> float:
         """Compiles the program, once; returns the seconds that it took now. Raises ValueError if it doesn't fit."""
         if self._compiled is not None:
             return 0.0
         if self.execution.debugs:
-            self._compiled = self.program(self.setting)
+            self._compiled = debug_dispatch
             return 0.0
-        began, fixed = time.perf_counter(), self.execution.chunk != "auto"
+        began = time.perf_counter()
+        fixed = self.execution.chunk != "auto"
         self.setting, self._compiled = compile_to_fit(self.setting, self.program, fixed=fixed)
         self.compile_s = time.perf_counter() - began
         return self.compile_s
@@ -180,11 +220,29 @@ class Simulation:
         return compile_dispatch(setting, *self._arguments(setting))
 
     def _arguments(self, setting: Setting) -> tuple[State, DispatchPlan, PyTree]:
-        state, schedule = self._shapes, self.any_dispatch(setting).schedule
+        state = self._shapes
+        schedule = self.any_dispatch(setting).schedule
         if self.keeps_memory_on_host:
             seated = lambda leaf: jax.ShapeDtypeStruct((schedule.seats.size, *leaf.shape[1:]), leaf.dtype)
             state = state._replace(memory=jax.tree.map(seated, state.memory))
         return state, schedule, self.on_device
+
+    def any_dispatch(self, setting: Setting) -> Dispatch:
+        """A dispatch with this setting, of the shapes that all have."""
+        selector = self.selector.init(0, self.federation.num_clients)
+        return self.planner.dispatch(setting.layout, 0, 0, selector)
+
+    def plan(self, seed: int, number: int, selector: Any) -> tuple[Plan, Any]:
+        """The plan of a round (from 0), and the selector's new state."""
+        return self.planner.round(seed, number, selector)
+
+    def planned(self, seed: int, first: int, selector: Any) -> Dispatch:
+        """The dispatch that starts at round `first` (from 0): the one planned ahead, if any, or a new one."""
+        ahead = self._ahead
+        self._ahead = None
+        if ahead is not None and ahead[0] == (seed, first, self.setting.layout):
+            return ahead[1]
+        return self.planner.dispatch(self.setting.layout, seed, first, selector)
 
     def advance(self, seed: int, snapshot: Snapshot) -> DispatchResult:
         """Runs the next rounds of a run, as many as one dispatch holds.
@@ -193,23 +251,30 @@ class Simulation:
         such clients are left out, or if the model isn't finite.
         """
         self.compile()
+        state = snapshot.state
         if self.memory_place == "disk":  # a resumed run's was read into memory
-            moved = move_to_disk(snapshot.state.memory, self.scratch)
-            snapshot = snapshot._replace(state=snapshot.state._replace(memory=moved))
+            state = state._replace(memory=move_to_disk(state.memory, self.scratch))
+        memory = state.memory
         planned = self.planned(seed, snapshot.round, snapshot.selector)
-        state, info, evaluation = self._run(seed, snapshot.state, planned)
+        # Clients without a seat in this dispatch keep their rows on the host, where the new rows go back below.
+        if planned.table is not None:
+            state = state._replace(memory=gather(memory, planned.table))
+        state = place_state(state, self.federation.num_clients, self.setting.layout)
+        key = jax.random.key(seed)
+        state, info, evaluation = self._compiled(self.setting, key, state, planned.schedule, *self.on_device)
         done = snapshot.round + len(planned.plans)
         if done < self.rounds and not self.selector.closed_loop:
             # jax has only queued the program, and `device_get` below waits for it: until then the host plans the next
             # dispatch for free. A closed-loop selector can't, as its next choice depends on this dispatch's reports.
-            self._ahead = (self._about(seed, done), self._planner().dispatch(seed, done, planned.selector))
+            layout = self.setting.layout
+            self._ahead = ((seed, done, layout), self.planner.dispatch(layout, seed, done, planned.selector))
         info, evaluation = jax.device_get((info, evaluation))
-        result = self.conclude(snapshot, planned, info, evaluation)
+        result = self.process_results(snapshot, planned, info, evaluation)
         if planned.table is not None:
-            state = state._replace(memory=scatter(snapshot.state.memory, planned.table, state.memory))
+            state = state._replace(memory=scatter(memory, planned.table, state.memory))
         return result._replace(snapshot=result.snapshot._replace(state=state))
 
-    def conclude(
+    def process_results(
         self, snapshot: Snapshot, planned: Dispatch, info: Info, evaluation: EvaluationResult
     ) -> DispatchResult:
         """Reads a dispatch's reports, leaves `[T, ...]`, on the host, and lets the selector learn from them.
@@ -217,59 +282,65 @@ class Simulation:
         Raises DivergenceError if a client's update is broken, unless such clients are left out, or if the model isn't
         finite.
         """
-        self._check_sound(snapshot.round, planned, info)
-        faults = ()
-        selector = planned.selector
-        if self.execution.excludes:
-            faults = find_faults(snapshot.round, planned.plans, info.broken)
+        clients = self.federation.num_clients
+        passes = self.setting.passes
+        every = self.setting.evaluation.every
+        exact = self.setting.evaluation.traffic == "exact"
+        plans = []
+        faults = []
+        records = []
+        samples = 0
+        counts = snapshot.counts
+        confusion = None
+        for offset, plan in enumerate(planned.plans):
+            number = snapshot.round + offset + 1
+            codes = info.broken[offset]
+            if codes.any() and not self.execution.excludes:
+                here = self.setting.optimizer.describe_rate(number - 1)
+                raise DivergenceError(f"round {number}: {fault_message(self.execution, plan, codes, here)}")
+            if not info.model_finite[offset]:
+                raise DivergenceError(
+                    f"round {number}: the global model is not finite after the server's step, though all "
+                    "updates were; the usual cause is a server learning rate that is too "
+                    f"high{self.setting.server.describe_rate(number - 1)}: lower it, or check what parts of your own "
+                    "return"
+                )
+            broken = find_faults(number, plan, codes)
+            faults += broken
             # From here on a client that was left out is one that did not deliver.
-            left = [
-                plan._replace(delivered=plan.delivered & ((codes == 0) | (codes == LONG)))
-                for plan, codes in zip(planned.plans, info.broken, strict=False)
-            ]
-            planned = planned._replace(plans=left)
-        plans = planned.plans
-        if self.selector.closed_loop:
-            selector = self.selector.update(selector, plans[0], _probes(info))
-        records, counts, confusion = self._read(snapshot, planned, faults, info, evaluation)
-        updates = sum(int(plan.delivered.sum()) for plan in plans) * self.setting.passes
-        after = snapshot._replace(round=snapshot.round + len(plans), selector=selector, counts=counts)
-        losses = [float(loss) for loss in info.metrics["train_loss"][: len(plans)]]
-        asked = np.concatenate([plan.clients[plan.clients < self.federation.num_clients] for plan in plans])
+            plan = plan._replace(delivered=plan.delivered & ((codes == 0) | (codes == LONG)))
+            plans.append(plan)
+            sizes = self.planner.sizes[plan.clients[plan.delivered]]
+            limits = None if plan.limits is None else plan.limits[plan.delivered]
+            samples += passes * int(self.setting.samples(sizes, self.setting.local_steps(sizes, limits)).sum())
+            seconds = planned.seconds[offset] if planned.seconds else 0.0
+            counts = count_round(counts, plan, clients, passes, self._traffic, exact, seconds).noted(broken)
+            if planned.schedule.evaluate[offset]:
+                evaluated, measured = _of_round(offset, (evaluation, dict(info.metrics)))
+                closed = counts.closed(clients, self._closing_traffic)
+                counted = closed.record(self.participation.speed is not None)
+                result = RoundResult(
+                    self.federation, plan, evaluated, measured | counted | self._of_parts(number), self.groups
+                )
+                records.append({"round": number, **record_round(result)})
+                confusion = np.asarray(evaluated.confusion)
+                if number % every == 0:
+                    # Not after an evaluation for the last round's sake: a run that is made longer doesn't have it.
+                    counts = self._no_counts
+        selector = planned.selector
+        if self.selector.closed_loop:  # a dispatch of one round
+            selector = self.selector.update(selector, plans[0], _of_round(0, {LOSS: info.losses, **info.probes}))
         return DispatchResult(
-            after, records, confusion, asked, updates, self._samples(plans), planned.work, losses, faults
+            snapshot=snapshot._replace(round=snapshot.round + len(plans), selector=selector, counts=counts),
+            records=records,
+            confusion=confusion,
+            chosen=np.concatenate([plan.clients[plan.clients < clients] for plan in plans]),
+            client_updates=sum(int(plan.delivered.sum()) for plan in plans) * passes,
+            samples=samples,
+            work=planned.work,
+            train_losses=[float(loss) for loss in info.metrics["train_loss"][: len(plans)]],
+            faults=tuple(faults),
         )
-
-    @property
-    def device_bytes(self) -> int:
-        """Bytes that data, state and, once it is compiled, the program take on each device."""
-        program = 0 if self._compiled in (None, debug_dispatch) else program_bytes(self._compiled)
-        return size_in_bytes(self.on_device) + size_in_bytes(self._shapes) + program
-
-    def tested_model(self, seed: int, snapshot: Snapshot) -> Variables:
-        """The global model as the test set sees it after a snapshot's last round."""
-        state = replicate(snapshot.state._replace(optimizer=(), memory={}), self.setting.layout)
-        number = np.int32(snapshot.round - 1)
-        return jax.jit(self.setting.traced(evaluated_model))(
-            self.setting, jax.random.key(seed), state, number, self.stored
-        )
-
-    def state_shapes(self) -> Snapshot:
-        """The shapes of a run's snapshot, against which a checkpoint is checked."""
-        selector = self.selector.init(0, self.federation.num_clients)
-        return Snapshot(np.int64(0), self._shapes, selector, self._no_counts)
-
-    def schedule(self, seed: int, first: int, selector: Any) -> tuple[DispatchPlan, Any, list[Plan]]:
-        """The next dispatch's rounds, the selector's new state, and the plans of the rounds that are live."""
-        return self._planner().dispatch(seed, first, selector)[:3]
-
-    def plan(self, seed: int, number: int, selector: Any) -> tuple[Plan, Any]:
-        """The plan of a round (from 0), and the selector's new state."""
-        return self._planner().round(seed, number, selector)
-
-    @property
-    def _no_counts(self) -> Counts:
-        return Counts(broken=FaultCounts() if self.execution.excludes else None)
 
     @functools.cached_property
     def _traffic(self) -> Traffic:
@@ -279,111 +350,60 @@ class Simulation:
     def _closing_traffic(self) -> Traffic:
         return closing_traffic_of(self.setting, self.federation, self._shapes)
 
-    def _planner(self) -> Planner:
-        return Planner(
-            self.setting,
-            self._sizes,
-            self._training,
-            self.selector,
-            self.participation,
-            self.rounds,
-            self.rounds_per_dispatch,
-            self.keeps_memory_on_host,
-        )
-
-    def any_dispatch(self, setting: Setting) -> Dispatch:
-        """A dispatch with this setting, of the shapes that all have."""
-        selector = self.selector.init(0, self.federation.num_clients)
-        return dataclasses.replace(self._planner(), setting=setting).dispatch(0, 0, selector)
-
-    @property
-    def steps_of_clients(self) -> np.ndarray:
-        """Steps of each client's local training, `Int[N]`."""
-        return np.asarray(self.setting.local_steps(self._sizes))
-
-    def steps_of(self, plan: Plan) -> np.ndarray:
-        """Steps of each client of a plan in a round, `Int[G, L]`, 0 for a client that doesn't deliver."""
-        return self._planner().steps(plan)
-
-    def planned(self, seed: int, first: int, selector: Any) -> Dispatch:
-        """The dispatch that starts at round `first` (from 0): the one planned ahead, if any, or a new one."""
-        ahead, self._ahead = self._ahead, None
-        if ahead is not None and ahead[0] == self._about(seed, first):
-            return ahead[1]
-        return self._planner().dispatch(seed, first, selector)
-
-    def _about(self, seed: int, first: int) -> tuple[Any, ...]:
-        return seed, first, self.rounds, self.rounds_per_dispatch, self.setting.layout
-
-    def _run(self, seed: int, state: State, planned: Dispatch) -> tuple[State, Info, EvaluationResult]:
-        if planned.table is not None:
-            state = state._replace(memory=gather(state.memory, planned.table))
-        state = place_state(state, self.federation.num_clients, self.setting.layout)
-        return self._compiled(self.setting, jax.random.key(seed), state, planned.schedule, *self.on_device)
-
-    def _check_sound(self, first: int, planned: Dispatch, info: Info) -> None:
-        for offset, plan in enumerate(planned.plans):
-            codes = info.broken[offset]
-            number = first + offset + 1
-            if codes.any() and not self.execution.excludes:
-                here = self.setting.optimizer.describe_rate(first + offset)
-                raise DivergenceError(f"round {number}: {fault_message(self.execution, plan, codes, here)}")
-            if not info.model_finite[offset]:
-                raise DivergenceError(
-                    f"round {number}: the global model is not finite after the server's step, though all "
-                    "updates were; the usual cause is a server learning rate that is too "
-                    f"high{self.setting.server.describe_rate(first + offset)}: lower it, or check what parts of your "
-                    "own return"
-                )
-
-    def _read(
-        self,
-        snapshot: Snapshot,
-        planned: Dispatch,
-        faults: Sequence[Fault],
-        info: Info,
-        evaluation: EvaluationResult,
-    ) -> tuple[list[dict[str, Any]], Counts, np.ndarray | None]:
-        records, counts, confusion = [], snapshot.counts, None
-        exact = self.setting.evaluation.traffic == "exact"
-        costs = self.federation.num_clients, self.setting.passes, self._traffic, exact
-        for offset, plan in enumerate(planned.plans):
-            counts = count_round(counts, plan, *costs, planned.seconds[offset] if planned.seconds else 0.0)
-            number = snapshot.round + offset + 1
-            counts = counts.noted([fault for fault in faults if fault.round == number])
-            if planned.schedule.evaluate[offset]:
-                own, measured = _of_round(offset, (evaluation, dict(info.metrics)))
-                counted = counts.closed(self.federation.num_clients, self._closing_traffic)
-                reported = measured | counted.record(self.participation.speed is not None) | self._of_parts(number)
-                result = RoundResult(self.federation, plan, own, reported, self.groups)
-                records.append({"round": number, **record_round(result)})
-                confusion = np.asarray(own.confusion)
-                if number % self.setting.evaluation.every == 0:
-                    # Not after an evaluation for the last round's sake: a run that is made longer doesn't have it.
-                    counts = self._no_counts
-        return records, counts, confusion
-
     def _of_parts(self, rounds: int) -> dict[str, float]:
         """The metrics that parts measure on the host (`Part.round_metrics`) after a number of rounds, by name."""
-        clients, even = int(self._training.sum()), self.selector.even and self.participation.availability == always()
-        most, length = min(self.selector.most, clients), self.selector.chain_length
-        past = RoundsSoFar(rounds, clients, most, even, self.selector.closed_loop, length)
+        clients = int(self.planner.training.sum())
+        even = self.selector.even and self.participation.availability == always()
+        most = min(self.selector.most, clients)
+        past = RoundsSoFar(rounds, clients, most, even, self.selector.closed_loop, self.selector.chain_length)
         return {name: value for part in self.setting.parts for name, value in part.round_metrics(past).items()}
 
-    def _samples(self, plans: list[Plan]) -> int:
-        samples = 0
-        for plan in plans:
-            sizes = self._sizes[plan.clients[plan.delivered]]
-            limits = None if plan.limits is None else plan.limits[plan.delivered]
-            samples += int(self.setting.samples(sizes, self.setting.local_steps(sizes, limits)).sum())
-        return samples * self.setting.passes
+    def tested_model(self, seed: int, snapshot: Snapshot) -> Variables:
+        """The global model as the test set sees it after a snapshot's last round."""
+        state = replicate(snapshot.state._replace(optimizer=(), memory={}), self.setting.layout)
+        number = np.int32(snapshot.round - 1)
+        tested = jax.jit(self.setting.traced(evaluated_model))
+        return tested(self.setting, jax.random.key(seed), state, number, self.stored)
 
 
-def _probes(info: Info) -> dict[str, Any]:
-    """The values that a selector may learn from, by slot, `[G, L, ...]`, of the only round of a dispatch."""
-    return _of_round(0, {LOSS: info.losses, **info.probes})
-
-
-def _of_round(place: int, tree: PyTree) -> PyTree:
+def _of_round(number: int, tree: PyTree) -> PyTree:
     """One round's part of leaves `[T, ...]`."""
-    return jax.tree.map(lambda leaf: leaf[place], tree)
+    return jax.tree.map(lambda leaf: leaf[number], tree)
+
+
+def generated_images(simulation: Simulation, snapshot: Snapshot) -> np.ndarray | None:
+    """Images from a part's generator, pixels `UInt8[c, S, H, W, K]`: S of each of the first c classes.
+
+    None if no part has a generator, or none is trained yet.
+    """
+    images = [exhibit.images for exhibit in _exhibits(simulation, snapshot) if exhibit.images is not None]
+    if not images:
+        return None
+    federation = simulation.federation
+    pixels = (fetch(images[0]) * np.asarray(federation.std) + np.asarray(federation.mean)) * 255
+    return np.clip(np.rint(pixels), 0, 255).astype(np.uint8)
+
+
+def shared_prototypes(simulation: Simulation, snapshot: Snapshot) -> tuple[Any, Any] | None:
+    """The feature vectors of the classes that clients and server share, `Float[C, F]`, and which exist, `Bool[C]`.
+
+    None if the method shares parameters only.
+    """
+    shared = [show.prototypes for show in _exhibits(simulation, snapshot) if show.prototypes is not None]
+    return shared[0] if shared else None
+
+
+def shares_prototypes(simulation: Simulation) -> bool:
+    """True if the method shares a feature vector of each class."""
+    state = simulation.state_shapes().state
+    shown = jax.eval_shape(exhibits, simulation.setting, jax.random.key(0), state, np.int32(0), simulation.stored)
+    return any(exhibit.prototypes is not None for exhibit in shown.values())
+
+
+def _exhibits(simulation: Simulation, snapshot: Snapshot) -> list[Exhibit]:
+    """The exhibits of the server parts that have begun."""
+    begun = [part.slot for part in simulation.setting.parts_with(Server) if snapshot.round > part.first_round]
+    state = snapshot.state._replace(optimizer=(), memory={})
+    given = simulation.setting, jax.random.key(0), state, np.int32(snapshot.round - 1), simulation.stored
+    shown = jax.jit(simulation.setting.traced(exhibits))(*given) if begun else {}
+    return [shown[slot] for slot in begun]

@@ -4,6 +4,7 @@ Each run keeps its own state on the host.
 """
 
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -12,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_bal.engine.device import DispatchPlan, Layout, Setting, State, side_by_side
+from fedjax_bal.engine.device import DispatchPlan, Layout, Setting, State, stack_federations
 from fedjax_bal.engine.host.assignment import StepCounts, assign
 from fedjax_bal.engine.host.executable import Program, compile_dispatch, compile_to_fit
 from fedjax_bal.engine.host.memory import program_bytes
@@ -31,76 +32,116 @@ class Member(NamedTuple):
     seed: int
 
 
-def stacking_key(simulation: Simulation) -> Any:
+class StackingKey(NamedTuple):
+    """All that two runs must have in common for one program to train both.
+
+    They share a program if it would be traced alike for each of them: the same parts and static options, the same
+    shapes, the same images, and the same rounds in a dispatch. Numbers stay out, as they are arguments: those of parts
+    and optimizers, seeds, partitions, who is available. So does the size of the largest client, for which
+    `_common_setting` makes room, and the layout's width, which the stack chooses for all its chains.
+    """
+
+    setting: Any  # its structure, with static options
+    shapes: tuple[tuple[int, ...], ...]  # of its numbers
+    batch_size: int
+    images: int
+    warp: int
+    test: int
+    has_client_tests: bool
+    num_clients: int
+    num_classes: int
+    auxiliary: tuple[tuple[str, int], ...]
+    chains: int
+    chain_length: int
+    passes: int
+    closed_loop: bool
+    rounds: int
+    rounds_per_dispatch: int
+    has_speeds: bool
+    has_limits: bool  # plans limit the steps of each client
+    chunk: int | str
+    keeps_memory_on_host: bool
+    debugged: int | None  # such a run trains by itself
+
+
+def stacking_key(simulation: Simulation) -> StackingKey:
     """A hashable value; runs with equal ones can be put into a `Stack`."""
-    # Runs share a program if it would be traced alike for each of them: the same parts and static options, the same
-    # shapes, the same images, and the same rounds in a dispatch. Numbers stay out, as they are arguments: those of
-    # parts and optimizers, seeds, partitions, who is available. So does the size of the largest client, for which
-    # `_common_setting` makes room, and the layout's width, which the stack chooses for all its chains.
-    setting, federation, selector = simulation.setting, simulation.federation, simulation.selector
+    setting = simulation.setting
+    federation = simulation.federation
+    selector = simulation.selector
     layout = dataclasses.replace(setting.layout, width=1, lanes=False)
-    flat = dataclasses.replace(setting.with_room(0, 1), layout=layout)
-    leaves, structure = jax.tree.flatten(flat)
-    auxiliary = tuple((name, len(rows)) for name, rows in sorted(federation.auxiliary.items()))
-    return (
-        structure,
-        tuple(np.shape(leaf) for leaf in leaves),
-        simulation.batch_size,
-        (id(federation.images), id(federation.warp), id(simulation.test), federation.tests is None),
-        (federation.num_clients, federation.num_classes, auxiliary),
-        (selector.chains, selector.chain_length, selector.passes, selector.closed_loop),
-        (simulation.rounds, simulation.rounds_per_dispatch),
-        (simulation.participation.speed is None, _limits(simulation)),
-        (simulation.execution.chunk, simulation.keeps_memory_on_host),
-        id(simulation) if simulation.execution.debugs else None,  # one run after another
+    leaves, structure = jax.tree.flatten(dataclasses.replace(setting.with_room(0, 1), layout=layout))
+    return StackingKey(
+        setting=structure,
+        shapes=tuple(np.shape(leaf) for leaf in leaves),
+        batch_size=simulation.batch_size,
+        # By identity: comparing the numbers of two data sets would take longer than a round.
+        images=id(federation.images),
+        warp=id(federation.warp),
+        test=id(simulation.test),
+        has_client_tests=federation.tests is not None,
+        num_clients=federation.num_clients,
+        num_classes=federation.num_classes,
+        auxiliary=tuple((name, len(rows)) for name, rows in sorted(federation.auxiliary.items())),
+        chains=selector.chains,
+        chain_length=selector.chain_length,
+        passes=selector.passes,
+        closed_loop=selector.closed_loop,
+        rounds=simulation.rounds,
+        rounds_per_dispatch=simulation.rounds_per_dispatch,
+        has_speeds=simulation.participation.speed is not None,
+        has_limits=simulation.any_dispatch(setting).schedule.plan.limits is not None,
+        chunk=simulation.execution.chunk,
+        keeps_memory_on_host=simulation.keeps_memory_on_host,
+        debugged=id(simulation) if simulation.execution.debugs else None,
     )
 
 
-def _limits(simulation: Simulation) -> bool:
-    """True if a run's plans limit the steps of each client."""
-    return simulation.any_dispatch(simulation.setting).schedule.plan.limits is not None
-
-
 class Stack:
-    """Runs that are trained together.
+    """Runs that are trained together. A single one is trained by its own program, without the axis of runs.
 
     Args:
         members: runs with the same stacking key, all at the same round.
         snapshots: their snapshots, not to be used afterwards.
 
     Raises:
-        ValueError: the clients' memory is kept on the host or on disk, from where it is gathered for one run at a time.
+        ValueError: the clients' memory of several runs is kept on the host or on disk, from where it is gathered for
+            one run at a time.
 
     Attributes:
         members: the runs.
-        snapshots: their snapshots now, without the devices' states.
+        snapshots: their snapshots now, without the devices' states unless it is a single run's.
         failures: the errors of runs that diverged; None for other runs.
         resting: True for a run that has diverged or was stopped, whose model stays as it is.
-        compile_s: seconds that compiling took, 0 before.
     """
 
     def __init__(self, members: Sequence[Member], snapshots: Sequence[Snapshot]) -> None:
-        if any(member.simulation.keeps_memory_on_host for member in members):
-            places = sorted({member.simulation.memory_place for member in members})
+        self.members = tuple(members)
+        self.snapshots = list(snapshots)
+        self.failures: list[DivergenceError | None] = [None] * len(members)
+        self.resting = [False] * len(members)
+        self._simulations = [member.simulation for member in members]
+        # Batching by one slows many operations down, so a single run has no use for the stacked program.
+        self._single = self._simulations[0] if len(members) == 1 else None
+        if self._single is not None:
+            return
+        if any(simulation.keeps_memory_on_host for simulation in self._simulations):
+            places = sorted({simulation.memory_place for simulation in self._simulations})
             raise ValueError(
                 f"Stack: received runs whose clients' memory is kept on {' and '.join(places)}, must be on device for "
                 "runs that train together: set execution.client_memory to device, or train them one after another"
             )
-        self.members = tuple(members)
-        self.failures: list[DivergenceError | None] = [None] * len(members)
-        self.resting = [False] * len(members)
-        self.compile_s = 0.0
-        self._simulations = [member.simulation for member in members]
-        self.setting = _common_setting(self._simulations)
-        self._data = _common_data(self._simulations, self.setting.layout)
+        self._setting = _common_setting(self._simulations)
+        self._data = _common_data(self._simulations, self._setting.layout)
         self._keys = _keys_of([member.seed for member in members])
         self._state: State = _stacked([snapshot.state for snapshot in snapshots])
         self.snapshots = [snapshot._replace(state=None) for snapshot in snapshots]
         self._compiled: Any = None
 
-    def rest(self, place: int) -> None:
-        """Stops a run: no client trains for it any more, so that its model stays as it is."""
-        self.resting[place] = True
+    @property
+    def setting(self) -> Setting:
+        """The runs' common setting."""
+        return self._setting if self._single is None else self._single.setting
 
     @property
     def round(self) -> int:
@@ -110,107 +151,76 @@ class Stack:
     @property
     def device_bytes(self) -> int:
         """Bytes that data, states and, once it is compiled, the program take on each device."""
+        if self._single is not None:
+            return self._single.device_bytes
         program = program_bytes(self._compiled) if self._compiled is not None else 0
         return size_in_bytes((self._data, self._state)) + program
 
-    def snapshot(self, place: int) -> Snapshot:
+    def rest(self, number: int) -> None:
+        """Stops a run: no client trains for it any more, so that its model stays as it is."""
+        self.resting[number] = True
+
+    def snapshot(self, number: int) -> Snapshot:
         """A run's snapshot, with its state."""
-        return self.snapshots[place]._replace(state=jax.tree.map(lambda leaf: leaf[place], self._state))
+        if self._single is not None:
+            return self.snapshots[number]
+        return self.snapshots[number]._replace(state=jax.tree.map(lambda leaf: leaf[number], self._state))
 
     def compile(self) -> float:
         """Compiles the program, once; returns the seconds that it took now. Raises ValueError if it doesn't fit."""
+        if self._single is not None:
+            return self._single.compile()
         if self._compiled is not None:
             return 0.0
-        began, fixed = time.perf_counter(), self._simulations[0].execution.chunk != "auto"
+        began = time.perf_counter()
+        fixed = self._simulations[0].execution.chunk != "auto"
         build = lambda setting: _stacked_program(self._simulations, setting, self._data)
-        self.setting, self._compiled = compile_to_fit(self.setting, build, fixed=fixed)
-        self.compile_s = time.perf_counter() - began
-        return self.compile_s
+        self._setting, self._compiled = compile_to_fit(self._setting, build, fixed=fixed)
+        return time.perf_counter() - began
 
     def advance(self) -> list[DispatchResult | None]:
         """Runs the next rounds of all runs, as many as one dispatch holds; None for runs that diverge now, or rest."""
         self.compile()
-        before = jax.device_put(self._state, self.setting.layout.replicated)
-        planned = [self._planned(place) for place in range(len(self.members))]
-        schedule, works = _schedule(self._simulations, planned, self.setting)
-        self._state, *shown = self._compiled(self.setting, self._keys, before, schedule, *self._data)
-        info, evaluation = jax.device_get(tuple(shown))
-        return [
-            self._conclude(place, own._replace(work=work), *_of_run(place, (info, evaluation)))
-            for place, (own, work) in enumerate(zip(planned, works, strict=True))
-        ]
+        if self._single is not None:
+            advance = self._single.advance
+            return [self._finish(0, lambda: advance(self.members[0].seed, self.snapshots[0]))]
+        # States of runs that were resumed come from the host; those of the last dispatch are where they should be.
+        before = jax.device_put(self._state, self._setting.layout.replicated)
+        planned = [self._planned(number) for number in range(len(self.members))]
+        schedule, works = _schedule(self._simulations, planned, self._setting)
+        self._state, *reports = self._compiled(self._setting, self._keys, before, schedule, *self._data)
+        reports = jax.device_get(tuple(reports))
+        results = []
+        for number, simulation in enumerate(self._simulations):
+            dispatch = planned[number]._replace(work=works[number])
+            info, evaluation = jax.tree.map(lambda leaf, run=number: leaf[:, run], reports)
+            process = functools.partial(simulation.process_results, self.snapshots[number], dispatch, info, evaluation)
+            results.append(None if self.resting[number] else self._finish(number, process))
+        return results
 
-    def _conclude(self, place: int, planned: Dispatch, info: Any, evaluation: Any) -> DispatchResult | None:
-        if self.resting[place]:
-            return None
+    def _finish(self, number: int, process: Callable[[], DispatchResult]) -> DispatchResult | None:
+        """The result of a run's dispatch, whose snapshot the stack keeps; None if the run has diverged in it."""
         try:
-            result = self.members[place].simulation.conclude(self.snapshots[place], planned, info, evaluation)
+            result = process()
         except DivergenceError as error:
-            self.failures[place] = error
-            self.rest(place)
+            self.failures[number] = error
+            self.rest(number)
             return None
-        self.snapshots[place] = result.snapshot
+        self.snapshots[number] = result.snapshot
         return result
 
-    def _planned(self, place: int) -> Dispatch:
-        simulation, seed = self.members[place]
-        planned = simulation.planned(seed, self.round, self.snapshots[place].selector)
-        if not self.resting[place]:
+    def _planned(self, number: int) -> Dispatch:
+        simulation, seed = self.members[number]
+        planned = simulation.planned(seed, self.round, self.snapshots[number].selector)
+        if not self.resting[number]:
             return planned
+        # Shapes never change: a run that rests keeps its chains, of which none delivers.
         plans = [plan._replace(delivered=np.zeros_like(plan.delivered)) for plan in planned.plans]
         stacked = planned.schedule.plan._replace(delivered=np.zeros_like(planned.schedule.plan.delivered))
         return planned._replace(plans=plans, schedule=planned.schedule._replace(plan=stacked))
 
 
-class StackOfOne:
-    """A single run with the methods of a `Stack`, on its own program, as batching by one slows many operations down."""
-
-    def __init__(self, member: Member, snapshot: Snapshot) -> None:
-        (self.simulation, self.seed), self._snapshot = member, snapshot
-        self.failures: list[DivergenceError | None] = [None]
-        self.resting = [False]
-
-    @property
-    def setting(self) -> Setting:
-        """The run's."""
-        return self.simulation.setting
-
-    def rest(self, place: int) -> None:
-        """Stops the run."""
-        self.resting[place] = True
-
-    @property
-    def round(self) -> int:
-        """Rounds done."""
-        return int(self._snapshot.round)
-
-    @property
-    def device_bytes(self) -> int:
-        """Bytes that data, state and the program take on each device."""
-        return self.simulation.device_bytes
-
-    def compile(self) -> float:
-        """Compiles the program, once; returns the seconds that it took now."""
-        return self.simulation.compile()
-
-    def snapshot(self, place: int) -> Snapshot:
-        """The run's snapshot, with its state."""
-        del place
-        return self._snapshot
-
-    def advance(self) -> list[DispatchResult | None]:
-        """Runs the next rounds, as many as one dispatch holds; None if the run has diverged."""
-        try:
-            result = self.simulation.advance(self.seed, self._snapshot)
-        except DivergenceError as error:
-            self.failures[0] = error
-            self.rest(0)
-            return [None]
-        self._snapshot = result.snapshot
-        return [result]
-
-
-def open_stack(members: Sequence[Member], snapshots: Sequence[Snapshot | None]) -> Stack | StackOfOne:
+def open_stack(members: Sequence[Member], snapshots: Sequence[Snapshot | None]) -> Stack:
     """Starts or resumes runs with equal stacking keys, all at the same round.
 
     A run that hasn't started has no snapshot; the others' are not to be used afterwards.
@@ -219,7 +229,7 @@ def open_stack(members: Sequence[Member], snapshots: Sequence[Snapshot | None]) 
         member.simulation.init(member.seed) if snapshot is None else snapshot
         for member, snapshot in zip(members, snapshots, strict=True)
     ]
-    return StackOfOne(members[0], starts[0]) if len(members) == 1 else Stack(members, starts)
+    return Stack(members, starts)
 
 
 def program_of(simulations: Sequence[Simulation]) -> Program | Callable:
@@ -231,11 +241,12 @@ def program_of(simulations: Sequence[Simulation]) -> Program | Callable:
 
 
 def _stacked_program(simulations: Sequence[Simulation], setting: Setting, data: PyTree) -> Program:
-    first, count = simulations[0], len(simulations)
+    first = simulations[0]
+    count = len(simulations)
     stacked = lambda leaf: jax.ShapeDtypeStruct((count, *leaf.shape), leaf.dtype)
     shapes = jax.tree.map(stacked, first.state_shapes().state)
     planned = [simulation.any_dispatch(simulation.setting) for simulation in simulations]
-    schedule = _schedule(simulations, planned, setting)[0]
+    schedule, _ = _schedule(simulations, planned, setting)
     return compile_dispatch(setting, shapes, schedule, data, keys=_keys_of([0] * count))
 
 
@@ -244,29 +255,25 @@ def _schedule(
 ) -> tuple[DispatchPlan, list[StepCounts]]:
     """The schedule of all runs, and each run's share of its work."""
     first = planned[0].schedule
-    plan = jax.tree.map(lambda *leaves: np.stack(leaves, 1), *(own.schedule.plan for own in planned))
-    seats = np.stack([own.schedule.seats for own in planned], 1)
-    steps = [_steps(number, simulations, planned) for number in range(len(first.number))]
-    arriving = plan.delivered.any(-1).reshape(len(steps), -1)
-    assigned = [assign(setting.layout, own, on) for own, on in zip(steps, arriving, strict=True)]
-    assignments, works = zip(*assigned, strict=True)
-    schedule = first._replace(
-        plan=plan, seats=seats, assignment=jax.tree.map(lambda *leaves: np.stack(leaves), *assignments)
-    )
-    computed = sum(work.computed for work, live in zip(works, first.live, strict=True) if live)
-    return schedule, _shares(computed, simulations, planned)
-
-
-def _shares(computed: int, simulations: Sequence[Simulation], planned: Sequence[Dispatch]) -> list[StepCounts]:
-    pairs = zip(simulations, planned, strict=True)
-    useful = [sum(int(simulation.steps_of(plan).sum()) for plan in own.plans) for simulation, own in pairs]
-    return [StepCounts(own, round(computed * own / max(sum(useful), 1))) for own in useful]
-
-
-def _steps(number: int, simulations: Sequence[Simulation], planned: Sequence[Dispatch]) -> np.ndarray:
-    """Steps of each client of all runs in a round, `Int[S * G, L]`."""
-    plans = [jax.tree.map(lambda leaf: leaf[number], own.schedule.plan) for own in planned]
-    return np.concatenate([simulation.steps_of(plan) for simulation, plan in zip(simulations, plans, strict=True)])
+    plan = jax.tree.map(lambda *leaves: np.stack(leaves, 1), *(dispatch.schedule.plan for dispatch in planned))
+    seats = np.stack([dispatch.schedule.seats for dispatch in planned], 1)
+    assignments = []
+    computed = 0
+    for number, live in enumerate(first.live):
+        # The chains of all runs, one run's after another's, are assigned together: lanes take them as they come.
+        rows = [jax.tree.map(lambda leaf, at=number: leaf[at], dispatch.schedule.plan) for dispatch in planned]
+        steps = [simulation.planner.steps(row) for simulation, row in zip(simulations, rows, strict=True)]
+        arriving = np.concatenate([row.delivered.any(1) for row in rows])
+        assignment, work = assign(setting.layout, np.concatenate(steps), arriving)
+        assignments.append(assignment)
+        computed += work.computed if live else 0
+    stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *assignments)
+    useful = [
+        sum(int(simulation.planner.steps(plan).sum()) for plan in dispatch.plans)
+        for simulation, dispatch in zip(simulations, planned, strict=True)
+    ]
+    works = [StepCounts(steps, round(computed * steps / max(sum(useful), 1))) for steps in useful]
+    return first._replace(plan=plan, seats=seats, assignment=stacked), works
 
 
 def _keys_of(seeds: Sequence[int]) -> Any:
@@ -276,35 +283,31 @@ def _keys_of(seeds: Sequence[int]) -> Any:
 def _common_data(simulations: Sequence[Simulation], layout: Layout) -> PyTree:
     """Federation and test set of all runs, on the devices."""
     first = simulations[0]
-    shared = side_by_side([simulation.federation for simulation in simulations])
-    place = first.on_device[0] if shared is first.federation else replicate(shared, layout)
-    return place, first.on_device[1]
+    shared = stack_federations([simulation.federation for simulation in simulations])
+    federation = first.on_device[0] if shared is first.federation else replicate(shared, layout)
+    return federation, first.on_device[1]
 
 
 def _common_setting(simulations: Sequence[Simulation]) -> Setting:
     """All settings in one, leaves `[S]`, with room for the largest client of any run."""
+    first = simulations[0]
     settings = [simulation.setting for simulation in simulations]
     largest = max(setting.max_size for setting in settings)
     batch = max(setting.batch_size for setting in settings)
-    layout = _layout(simulations)
-    return _stacked([dataclasses.replace(own.with_room(largest, batch), layout=layout) for own in settings])
-
-
-def _layout(simulations: Sequence[Simulation]) -> Layout:
-    first = simulations[0]
-    layout, selector = first.setting.layout, first.selector
+    layout = first.setting.layout
+    selector = first.selector
     steps = np.concatenate([simulation.steps_of_clients for simulation in simulations])
-    chunk = None if first.execution.chunk == "auto" else layout.width
-    groups = len(simulations) * selector.chains
-    return lay_out(
-        layout.strategy, layout.devices, steps[steps > 0], groups, selector.chain_length, selector.passes, chunk
+    layout = lay_out(
+        layout.strategy,
+        layout.devices,
+        steps[steps > 0],
+        len(simulations) * selector.chains,
+        selector.chain_length,
+        selector.passes,
+        chunk=None if first.execution.chunk == "auto" else layout.width,
     )
+    return _stacked([dataclasses.replace(setting.with_room(largest, batch), layout=layout) for setting in settings])
 
 
 def _stacked(trees: Sequence[Any]) -> Any:
     return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *trees)
-
-
-def _of_run(place: int, tree: PyTree) -> PyTree:
-    """One run's part of leaves `[T, S, ...]`."""
-    return jax.tree.map(lambda leaf: leaf[:, place], tree)

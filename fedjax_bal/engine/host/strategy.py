@@ -1,4 +1,4 @@
-"""Chooses the layout of a round's clients on this machine."""
+"""Chooses the layout of a round's clients on this machine: strategy, devices, and clients at a time."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -7,11 +7,13 @@ import jax
 import numpy as np
 
 from fedjax_bal.engine.device import Layout, Setting
-from fedjax_bal.engine.host.packing import choose_width
+from fedjax_bal.engine.host.assignment import into_lightest, longest_first
 from fedjax_bal.jax_setup import start_jax, warn_of_idle_cores
 from fedjax_bal.selection import Selector
 from fedjax_bal.target import target_platform
 from fedjax_bal.validate import whole_number
+
+TOLERATED_WASTE = 0.1
 
 
 def resolve_strategy(strategy: str) -> str:
@@ -41,6 +43,26 @@ def device_count(devices: str | int) -> int:
     return int(devices)
 
 
+def with_layout(setting: Setting, sizes: np.ndarray, selector: Selector, chunk: int | None) -> Setting:
+    """A setting with the layout that suits its strategy and number of devices; `sizes`, `Int[N]`, has clients' rows."""
+    check_steps(setting, sizes, selector.chains * selector.chain_length * selector.passes)
+    steps = np.asarray(setting.local_steps(sizes))
+    steps = steps[steps > 0] if steps.any() else np.ones(1, int)
+    shape = (selector.chains, selector.chain_length, selector.passes)
+    layout = lay_out(setting.layout.strategy, setting.layout.devices, steps, *shape, chunk)
+    return dataclasses.replace(setting, layout=layout)
+
+
+def check_steps(setting: Setting, sizes: np.ndarray, trainings: int) -> None:
+    """Refuses a round of `trainings` local trainings that may have more local steps than 32 bits can count."""
+    most = int(setting.local_steps(int(np.max(sizes)))) * trainings
+    if most > np.iinfo(np.int32).max:
+        raise ValueError(
+            f"training: {most:,} local steps in a round, at most {np.iinfo(np.int32).max:,} can be counted: take fewer "
+            "local epochs or steps"
+        )
+
+
 def lay_out(
     strategy: str,
     devices: int,
@@ -61,32 +83,47 @@ def lay_out(
     share = -(-chains // devices)
     if chunk is not None:
         return Layout(strategy, devices, min(chunk, share), lanes)
-    width = choose_width(_typical_cohorts(steps, chains, chain_length), share, devices, buckets=not lanes)
-    return Layout(strategy, devices, width, lanes)
-
-
-def check_steps(setting: Setting, sizes: np.ndarray, trainings: int) -> None:
-    """Refuses a round of so many local trainings that may have more local steps than 32 bits can count."""
-    most = int(setting.local_steps(int(np.max(sizes)))) * trainings
-    if most > np.iinfo(np.int32).max:
-        raise ValueError(
-            f"training: {most:,} local steps in a round, at most {np.iinfo(np.int32).max:,} can be counted: take fewer "
-            "local epochs or steps"
-        )
-
-
-def with_layout(setting: Setting, sizes: np.ndarray, selector: Selector, chunk: int | None) -> Setting:
-    """A setting with the layout that suits its strategy and number of devices; `sizes`, `Int[N]`, has clients' rows."""
-    check_steps(setting, sizes, selector.chains * selector.chain_length * selector.passes)
-    steps = np.asarray(setting.local_steps(sizes))
-    steps = steps[steps > 0] if steps.any() else np.ones(1, int)
-    layout, shape = setting.layout, (selector.chains, selector.chain_length, selector.passes)
-    return dataclasses.replace(setting, layout=lay_out(layout.strategy, layout.devices, steps, *shape, chunk))
-
-
-def _typical_cohorts(steps: np.ndarray, chains: int, chain_length: int, count: int = 64) -> Sequence[np.ndarray]:
-    """Steps of the chains of some random cohorts, each `Int[G]`."""
-    # Any law would do: the width is a shape, chosen once; how a cohort is packed into it is decided every round.
+    # Any law of drawing clients would do: the width is a shape, chosen once; how a cohort is packed into it is decided
+    # in every round.
     rng = np.random.default_rng(0)
-    draw = lambda: steps[rng.integers(0, len(steps), chains * chain_length)]
-    return [draw().reshape(chains, chain_length).sum(1) for _ in range(count)]
+    drawn = [steps[rng.integers(0, len(steps), chains * chain_length)] for _ in range(64)]
+    cohorts = [cohort.reshape(chains, chain_length).sum(1) for cohort in drawn]
+    return Layout(strategy, devices, choose_width(cohorts, share, devices, buckets=not lanes), lanes)
+
+
+def choose_width(cohorts: Sequence[np.ndarray], most: int, devices: int = 1, *, buckets: bool = False) -> int:
+    """The number of clients to train at a time on each device, from 1 to `most`.
+
+    It is the largest that wastes less than a tenth of the steps over all `cohorts`, each `Int[G]`: more at a time keep
+    a wide machine busier, but leave longer idle tails. With `buckets`, clients start together; without, each lane takes
+    its next client as soon as it is done with one.
+
+    Example:
+        >>> choose_width([np.array([9, 3, 3, 3])], most=4)
+        2
+    """
+    useful = sum(int(steps.sum()) for steps in cohorts)
+
+    def wasteful(computed: int) -> bool:
+        return computed > 0 and 1 - useful / computed >= TOLERATED_WASTE
+
+    width = most
+    while width > 1:
+        lanes = width * devices
+        # A bound that is quick to compute, and that no packing can beat.
+        least = sum(lanes * max(-(-int(steps.sum()) // lanes), int(steps.max(initial=0))) for steps in cohorts)
+        if (buckets or not wasteful(least)) and not wasteful(
+            sum(lanes_computed(steps, width, devices, buckets=buckets) for steps in cohorts)
+        ):
+            return width
+        width = min(width - 1, int(width * 0.95))  # all small numbers, and some of the large ones
+    return 1
+
+
+def lanes_computed(steps: np.ndarray, width: int, devices: int, *, buckets: bool) -> int:
+    """Steps computed for a cohort, useful or not, if devices don't wait for each other."""
+    steps = np.asarray(steps, np.int64)
+    if buckets:
+        return int(steps[longest_first(steps)[::width]].sum()) * width
+    _, loads = into_lightest(steps, width * devices)
+    return int(loads.reshape(width, devices).max(0).sum()) * width

@@ -1,0 +1,278 @@
+"""The leaves of a model that are treated differently: frozen, clipped separately, or kept by the clients.
+
+Parts say which leaves; what a part sees of the leaves of other parts is decided here, too.
+"""
+
+import functools
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fedjax_bal.engine.device.setting import Setting
+from fedjax_bal.parts import Freeze, Part, Personal, Separate
+from fedjax_bal.types import Aggregate, Array, Context, Outcome, PyTree, ServerContext, Variables
+
+PERSONAL = "personal"
+"""The entry of the clients' memory for the leaves that stay with them."""
+
+_MODEL = ""
+
+
+def personal_leaves(setting: Setting, variables: Variables) -> dict[str, Array]:
+    """The leaves of a model that stay with the clients, by path; none without Personal parts."""
+    return _chosen(
+        variables,
+        *(
+            Variables(
+                leaf_mask(part.slot, "personal", part.personal(variables.params), variables.params),
+                jax.tree.map(lambda _, keeps=part.keeps_statistics: keeps, variables.stats),
+            )
+            for part in setting.parts_with(Personal)
+        ),
+    )
+
+
+def frozen_leaves(setting: Setting, variables: Variables) -> dict[str, Array]:
+    """The leaves of a model that no client ever trains, by path; none without Freeze parts."""
+    return _chosen(
+        variables,
+        *(
+            Variables(
+                leaf_mask(part.slot, "frozen", part.frozen(variables.params), variables.params),
+                jax.tree.map(lambda _: False, variables.stats),
+            )
+            for part in setting.parts_with(Freeze)
+            if part.always
+        ),
+    )
+
+
+def _chosen(variables: Variables, *masks: Variables) -> dict[str, Array]:
+    """The leaves that any of the masks chooses, by path."""
+    choices = [jax.tree.leaves(mask) for mask in masks]
+    named = jax.tree_util.tree_leaves_with_path(variables)
+    return {
+        jax.tree_util.keystr(path): leaf
+        for number, (path, leaf) in enumerate(named)
+        if any(choice[number] for choice in choices)
+    }
+
+
+def leaf_mask(slot: str, method: str, answer: PyTree, params: PyTree) -> PyTree:
+    """True or False for each leaf, from what a part's method answered for leaves or whole branches."""
+    odd = [leaf for leaf in jax.tree.leaves(answer) if not isinstance(leaf, bool)]
+    if odd:
+        raise ValueError(
+            f"{slot}.{method}: received {odd[0]!r}, must be True or False for each leaf or branch of the "
+            "parameters: decide by its name, in Python"
+        )
+    return jax.tree.broadcast(answer, params)
+
+
+def personal_memory(setting: Setting, variables: Variables) -> dict[str, dict[str, Array]]:
+    """A client's entry of the memory for the leaves that stay with it; empty without Personal parts."""
+    return {PERSONAL: personal_leaves(setting, variables)} if setting.parts_with(Personal) else {}
+
+
+def with_leaves(variables: Variables, leaves: dict[str, Array]) -> Variables:
+    """The model with these leaves, by path, in place of those that it has."""
+    replaced = lambda path, leaf: leaves.get(jax.tree_util.keystr(path), leaf)
+    return jax.tree_util.tree_map_with_path(replaced, variables) if leaves else variables
+
+
+def personal_model(setting: Setting, variables: Variables) -> Variables:
+    """The model that a client uses itself."""
+    for part in setting.parts_with(Personal):
+        variables = part.own_model(variables)
+    return variables
+
+
+def seen(setting: Setting, part: Part, *values: Any) -> tuple[Any, ...]:
+    """Parameters, variables, contexts and outcomes without the entries that other Separate parts keep with clients."""
+    hidden = _hidden_from(setting, part)
+    return tuple(_without(hidden, value) for value in values) if hidden else values
+
+
+def restored(setting: Setting, part: Part, new: PyTree, old: PyTree) -> PyTree:
+    """Parameters or variables that a part returned, with the entries of `old` that it didn't see."""
+    if not _hidden_from(setting, part):
+        return new
+    if isinstance(new, Variables):
+        return new._replace(params={**old.params, **new.params})
+    return {**old, **new}
+
+
+def _hidden_from(setting: Setting, part: Part) -> set[str]:
+    others = (other for other in setting.parts_with(Separate) if other.slot != part.slot)
+    return {name for other in others for name in other.own}
+
+
+def _without(names: set[str], value: Any) -> Any:
+    match value:
+        case Variables():
+            fields = ("params",)
+        case Context():
+            fields = ("start", "trained")
+        case Outcome():
+            fields = ("start", "end", "ctx")
+        case Aggregate():
+            fields = ("delta", "deltas")
+        case ServerContext():
+            fields = ("variables", "aggregate")
+        case dict():
+            return {name: branch for name, branch in value.items() if name not in names}
+        case _:
+            return value
+    return value._replace(**{field: _without(names, getattr(value, field)) for field in fields})
+
+
+class Group(NamedTuple):
+    """The group of a leaf of the parameters; leaves of one group have a common optimizer state.
+
+    Attributes:
+        entry: the entry of `params` that has a loss to itself, see `parts.Separate`; empty for the model's leaves.
+        frozen: the slots of the Freeze parts that chose the leaf.
+    """
+
+    entry: str
+    frozen: frozenset[str] = frozenset()
+
+    @property
+    def label(self) -> str:
+        """The name of the optimizer state."""
+        return "/".join([self.entry, *sorted(self.frozen)])
+
+
+def trained_leaves(setting: Setting, begun: Setting, ctx: Context, params: PyTree) -> PyTree:
+    """For each leaf whether this local step trains it, as a bool or `Bool[]`; None if no part freezes any.
+
+    `begun` is the setting with only those parts that have begun.
+    """
+    if not setting.parts_with(Freeze):
+        return None
+    always = {part.slot for part in begun.parts_with(Freeze) if part.always}
+    answers = {
+        part.slot: part.trained(*seen(setting, part, ctx)) for part in begun.parts_with(Freeze) if not part.always
+    }
+
+    def is_trained(group: Group) -> Array | bool:
+        if group.entry != _MODEL:
+            return True
+        if always & group.frozen:
+            return False  # known here, so that the gradient isn't computed
+        said = [frozen if slot in group.frozen else others for slot, (frozen, others) in answers.items()]
+        return functools.reduce(jnp.logical_and, said) if said else True
+
+    return _like(params, map(is_trained, _groups(setting, params)))
+
+
+def shifted_leaves(setting: Setting, trained: PyTree, params: PyTree) -> PyTree:
+    """For each leaf whether a Shift part moves it: leaves of the model that are trained; None if these are all."""
+    if not setting.parts_with(Separate):
+        return trained
+    of_model = [group.entry == _MODEL for group in _groups(setting, params)]
+    if trained is None:
+        return _like(params, of_model)
+    return _like(params, (ours and on for ours, on in zip(of_model, jax.tree.leaves(trained), strict=True)))
+
+
+def moving_leaves(setting: Setting, params: PyTree) -> PyTree:
+    """For each leaf whether it is ever trained, and by all clients together; None if that holds for all."""
+    if not setting.parts_with(Separate, Freeze):
+        return None
+    personal = {name for part in setting.parts_with(Separate) for name in part.own}
+    always = {part.slot for part in setting.parts_with(Freeze) if part.always}
+    groups = _groups(setting, params)
+    return _like(params, (group.entry not in personal and not always & group.frozen for group in groups))
+
+
+def select(chosen: PyTree, new: PyTree, old: PyTree) -> PyTree:
+    """The chosen leaves of `new` and the others of `old`; all of `new` if `chosen` is None."""
+    return new if chosen is None else jax.tree.map(_where, chosen, new, old)
+
+
+def keep(chosen: PyTree, tree: PyTree) -> PyTree:
+    """The chosen leaves, and zeros for the others; all if `chosen` is None."""
+    return tree if chosen is None else select(chosen, tree, jax.tree.map(jnp.zeros_like, tree))
+
+
+def _where(on: Array | bool, new: Array, old: Array) -> Array:
+    # A bool is decided here, so that what is frozen in all steps costs nothing.
+    if isinstance(on, bool):
+        return new if on else old
+    return jnp.where(on, new, old)
+
+
+def clip_by_entry(setting: Setting, grads: PyTree) -> PyTree:
+    """Clips the gradient of the model and that of each separate entry, each by its own norm."""
+    groups = _groups(setting, grads)
+    leaves, structure = jax.tree.flatten(grads)
+    for entry in sorted({group.entry for group in groups}):
+        numbers = [number for number, group in enumerate(groups) if group.entry == entry]
+        clipped = setting.optimizer.clipped([leaves[number] for number in numbers])
+        for number, leaf in zip(numbers, clipped, strict=True):
+            leaves[number] = leaf
+    return structure.unflatten(leaves)
+
+
+def local_optimizer(
+    setting: Setting, round: Array, step: Any, params: PyTree, trained: PyTree = None
+) -> optax.GradientTransformation:
+    """The optimizer of a local step, which keeps a state for each group of leaves; the same states fit all steps.
+
+    Leaves that `trained` leaves out get no update and keep their state; None if there are none.
+    """
+    transform = setting.optimizer.transform(round, step)
+    # Plain models keep a plain state: a partition would change the states that checkpoints hold.
+    if not setting.parts_with(Separate, Freeze):
+        return transform
+    labels = [group.label for group in _groups(setting, params)]
+    grouped = optax.partition(dict.fromkeys(labels, transform), _like(params, labels))
+    if trained is None:
+        return grouped
+    on = dict(zip(labels, jax.tree.leaves(trained), strict=True))
+
+    def update(updates: PyTree, state: PyTree, params: PyTree | None = None) -> tuple[PyTree, PyTree]:
+        after: Any
+        updates, after = grouped.update(updates, state, params)
+        states = {
+            label: jax.tree.map(functools.partial(_where, on[label]), new, state.inner_states[label])
+            for label, new in after.inner_states.items()
+        }
+        return keep(trained, updates), state._replace(inner_states=states)
+
+    return optax.GradientTransformation(grouped.init, update)
+
+
+def _groups(setting: Setting, params: PyTree) -> list[Group]:
+    """The group of each leaf, in the order of `jax.tree.leaves`."""
+    entries = {name for part in setting.parts_with(Separate) for name in (*part.own, *part.shared)}
+    absent = entries - set(params) if entries else entries
+    if absent:
+        raise ValueError(
+            f"Separate: received the entries {sorted(absent)}, must be among those of the parameters, "
+            f"{sorted(params)}: add them in bind"
+        )
+    model = {name: branch for name, branch in params.items() if name not in entries} if entries else params
+    masks = {
+        part.slot: leaf_mask(part.slot, "frozen", part.frozen(model), model) for part in setting.parts_with(Freeze)
+    }
+
+    def group_of(_: Array, *frozen: bool) -> Group:
+        return Group(_MODEL, frozenset(slot for slot, chosen in zip(masks, frozen, strict=True) if chosen))
+
+    groups = jax.tree.map(group_of, model, *masks.values())
+    if entries:
+        groups = {
+            name: jax.tree.map(lambda _, name=name: Group(name), branch) if name in entries else groups[name]
+            for name, branch in params.items()
+        }
+    # Groups are tuples, which jax would flatten.
+    return jax.tree.leaves(groups, is_leaf=lambda node: isinstance(node, Group))
+
+
+def _like(params: PyTree, leaves: Iterable[Any]) -> PyTree:
+    return jax.tree.structure(params).unflatten(leaves)
