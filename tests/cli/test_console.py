@@ -10,8 +10,7 @@ from rich.text import Text
 from typer.testing import CliRunner
 
 from fedjax_bal.cli.app import app
-from fedjax_bal.cli.console import Output, harmless, names_table, say
-from fedjax_bal.cli.running import print_table
+from fedjax_bal.cli.console import Output, harmless, names_table, print_table
 from fedjax_bal.experiments import Progress
 from fedjax_bal.report import Table
 
@@ -27,7 +26,7 @@ def shown(show, **options):
 
 
 WAYS = {
-    "say": lambda text: lambda console: say(console, text),
+    "say": lambda text: lambda console: console.say(text),
     "print": lambda text: lambda console: console.print(text),
     "text": lambda text: lambda console: console.print(Text(text)),
     "names": lambda text: lambda console: console.print(names_table([(text, [text, text])])),

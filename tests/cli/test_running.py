@@ -9,9 +9,9 @@ import typer
 import yaml
 
 from fedjax_bal.cli import running
-from fedjax_bal.cli.console import Output, names_table
-from fedjax_bal.cli.listing import _written_out
-from fedjax_bal.cli.running import print_table, show_results, with_short_names
+from fedjax_bal.cli.console import Output, names_table, print_table, with_short_names
+from fedjax_bal.cli.listing import written_out
+from fedjax_bal.cli.running import show_results
 from fedjax_bal.report import Table
 from fedjax_bal.runs import SweepFolder
 
@@ -46,7 +46,7 @@ def test_a_table_takes_the_form_for_which_there_is_room(width, expected):
 
 def test_defaults_of_any_type_are_listed():
     defaults = {"mu": np.float32(0.5), "act": max, "name": "x", "most": None, "needed": ...}
-    assert _written_out(defaults, ...) == "mu=0.5, act=max, name=x, most=null, needed"
+    assert written_out(defaults) == "mu=0.5, act=max, name=x, most=null, needed"
 
 
 def test_a_name_without_a_text_is_listed():
@@ -102,6 +102,6 @@ def test_a_sweep_ends_with_its_conditions_the_paper_and_the_result(folder):
     text = " ".join(own.file.getvalue().split())
     assert "alpha 0.1 method last 5 vs a [95%] worst final MB seeds" in text
     assert "b 70.0 ± 1.4 +10.0 [+10.0, +10.0] 25.0 ± 0.0 10.0 ± 0.0" in text
-    assert "Method alpha 0.1 alpha 0.5 " in text and "b 70.0 ± 1.4 (72.0) 70.0 ± 1.4 (90.0)*" in text
+    assert "b alpha 0.5 70.0 ± 1.4 [57.3, 82.7] 2 90.0 \N{MINUS SIGN}20.0*" in text
     assert "alpha 0.1: b 70.0 ± 1.4% (+10.0 [+10.0, +10.0] points from a); alpha 0.5: a 80.0 ± 1.4%." in text
     assert "1 of 2 accuracies are within 2 points of the published ones" in text
