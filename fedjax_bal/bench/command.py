@@ -195,7 +195,8 @@ def cells(record: dict[str, Any]) -> list[str]:
         ...        "peak_memory_bytes": 512_000_000})
         ['W1', '20.1', '2%', '1006', '85.0', '73%', '0%', '2.3 s', '512 MB']
     """
-    name, (lowest, highest) = record["workload"], record["spread"]
+    name = record["workload"]
+    lowest, highest = record["spread"]
     return [
         name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…",
         figure(record["client_updates_per_s"]),

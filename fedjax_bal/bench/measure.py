@@ -101,7 +101,8 @@ def measure(
         matmul = max(peak(case.precision), peak(case.precision))
     updates = [advance.client_updates / took for took, advance in timed]
     samples = statistics.median(advance.samples / took for took, advance in timed)
-    simulation, layout = run.simulation, run.simulation.setting.layout
+    simulation = run.simulation
+    layout = simulation.setting.layout
     operations = model_flops(simulation.setting.model)
     return {
         "workload": case.name,
@@ -148,7 +149,8 @@ def _warm_up(case: Case, note: Callable[[str], None]) -> tuple[_MeasuredRun, flo
 
 def _skip_evaluation(simulation: Simulation, rounds: int) -> Simulation:
     """Replaces the test set by a single image, evaluated once per dispatch of `rounds` rounds."""
-    federation, setting = simulation.federation, simulation.setting
+    federation = simulation.federation
+    setting = simulation.setting
     rounds = 1 if simulation.selector.closed_loop else rounds
     return dataclasses.replace(
         simulation,

@@ -26,7 +26,9 @@ from fedjax_bal.report.wording import printable
 # Small on purpose: a figure is scaled to its column, and stays legible on a telephone.
 WIDTH = 4.6
 _WIDTH = ContextVar("width of figures in inches", default=WIDTH)
-INK, SOFT, GREY = "#222222", "#666666", "#8a8a8a"
+INK = "#222222"
+SOFT = "#666666"
+GREY = "#8a8a8a"
 # Okabe and Ito's colours, which colour-blind readers can distinguish, with the ink of the text for black. Each line has
 # a marker too, so that a print in black and white distinguishes them.
 COLOURS = (INK, "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")

@@ -15,7 +15,8 @@ from fedjax_bal.report.wording import flat
 from fedjax_bal.runs import LARGEST, SweepFolder
 from fedjax_bal.validate import is_number
 
-LEAD, VALIDATION = "last5_accuracy", "validation_accuracy"
+LEAD = "last5_accuracy"
+VALIDATION = "validation_accuracy"
 _LARGEST_DRAWN = 1e18  # on an axis of a figure
 COSTS = ("client_updates_per_s", "device_bytes")
 # Sections that describe the federation and the task. Methods are compared at each of their values; none is "best".
@@ -201,8 +202,8 @@ def read_results(folder: Path) -> Results:
     parts = {key: key.removesuffix(".name").split(".") for named in shown.values() for key in named}
     ends = {key: [part[-length:] for length in range(1, len(part) + 1)] for key, part in parts.items()}
     names = {
-        key: ".".join(next((end for end in own if sum(end in others for others in ends.values()) == 1), own[-1]))
-        for key, own in ends.items()
+        key: ".".join(next((end for end in mine if sum(end in theirs for theirs in ends.values()) == 1), mine[-1]))
+        for key, mine in ends.items()
     }
     axes = tuple(SweptAxis(keys, named, tuple(names[key] for key in named)) for keys, named in shown.items())
 

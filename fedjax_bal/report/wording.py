@@ -169,7 +169,8 @@ def table(
         columns.append(("KL", "KL", [NOTHING if kl is None else f"{kl:.3f}" for kl in kls]))
     if target_accuracy is not None:
         goal = f"{100 * target_accuracy:g}%"
-        rounds, traffic = [], []
+        rounds = []
+        traffic = []
         for summary in summaries:
             if summary.rounds_to_target is None:
                 rounds.append("not reached")
