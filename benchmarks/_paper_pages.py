@@ -29,9 +29,7 @@ from _claims import (
 from fedjax_bal.config import builtin_configs, read_layers
 from fedjax_bal.experiments import load_sweep
 from fedjax_bal.metrics import Spread, curve, spread
-from fedjax_bal.report.gallery import with_series
-from fedjax_bal.report.plots import curves, panels_of, percent
-from fedjax_bal.report.svg import to_svg
+from fedjax_bal.report.plots import curves, panels_of, percent, to_svg, with_series
 
 GUIDE = Path(__file__).parents[1] / "fedjax_bal" / "guide"
 MOST_SHOWN = 4

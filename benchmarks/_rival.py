@@ -1,7 +1,7 @@
 """Shared by the rivals' scripts: the command line, the workload, the stopwatch and the report.
 
 A rival runs in a virtual environment of its own, so this needs numpy only. A workload is the file that
-`python -m fedjax_bal.bench.export` writes: images, who holds which rows, who trains in which round, and the model and
+`python benchmarks/export.py` writes: images, who holds which rows, who trains in which round, and the model and
 local optimizer by name.
 """
 
@@ -71,7 +71,7 @@ def load(path: str | Path, clients_per_round: int | None = None) -> Workload:
 def parser(description: str | None) -> argparse.ArgumentParser:
     """The command line that all rivals understand; a rival may add to it."""
     made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("--workload", type=Path, required=True, help="what `python -m fedjax_bal.bench.export` wrote")
+    made.add_argument("--workload", type=Path, required=True, help="what `python benchmarks/export.py` wrote")
     made.add_argument("--seconds", type=float, default=8.0, help="train whole rounds until so long has passed")
     made.add_argument("--processes", type=int, default=1, help="worker processes")
     made.add_argument("--clients-per-round", type=int, help="cut each round to its first so many clients")

@@ -42,9 +42,9 @@ import run_all
 import scaling
 
 from fedjax_bal import data
-from fedjax_bal.bench import cases, federations, measure
-from fedjax_bal.bench.machine import forget_peak, matmul_peak, memory_peak, resident_peak
-from fedjax_bal.bench.workloads import WORKLOADS, spans
+from fedjax_bal.bench.command import BenchOptions, cases
+from fedjax_bal.bench.measure import forget_peak, matmul_peak, measure, memory_peak, resident_peak
+from fedjax_bal.bench.workloads import WORKLOADS, federate, simulation_of, spans
 from fedjax_bal.engine.device import chunked
 from fedjax_bal.experiments import device_name, versions
 from fedjax_bal.files import write_atomically
@@ -325,17 +325,17 @@ def measure_golden(case: str) -> Record:
 
 
 def measure_speed(turn: str, **options: Any) -> Record:
-    [case] = cases.cases(cases.BenchOptions(workloads=[options.pop("workload")], synthetic=True, **options))
-    return measure.measure(case, matmul_peak, options["seconds"], turn=_rival.Turn(Path(turn)))
+    [case] = cases(BenchOptions(workloads=[options.pop("workload")], synthetic=True, **options))
+    return measure(case, matmul_peak, options["seconds"], turn=_rival.Turn(Path(turn)))
 
 
 def measure_long(data_dir: str | None, rounds: int, clients_per_round: int | None) -> Record:
     """W1 for so many rounds; after each quarter its accuracy, and the peaks of memory since the start."""
-    federation = federations.federate(WORKLOADS["W1"], data_dir)
+    federation = federate(WORKLOADS["W1"], data_dir)
     dataset = data.load("cifar10", data_dir) if data_dir else None
     test = (dataset.test_images, dataset.test_labels) if dataset else (federation.images[:100], federation.labels[:100])
     execution = Execution(rounds_per_dispatch=max(1, rounds // 60))
-    simulation = federations.simulation_of(WORKLOADS["W1"], federation, clients_per_round, execution)
+    simulation = simulation_of(WORKLOADS["W1"], federation, clients_per_round, execution)
     evaluation = dataclasses.replace(simulation.setting.evaluation, every=rounds // 4)
     setting = dataclasses.replace(simulation.setting, evaluation=evaluation)
     simulation = dataclasses.replace(simulation, setting=setting, test=chunked(*test), rounds=rounds)
@@ -354,9 +354,9 @@ def measure_long(data_dir: str | None, rounds: int, clients_per_round: int | Non
 def measure_clients(method: str, clients: int, clients_per_round: int | None) -> Record:
     workload = WORKLOADS["W1"]
     workload = workload._replace(deal=lambda rng, labels: spans(rng.permutation(len(labels)), np.full(clients, 50)))
-    federation = federations.federate(workload)
+    federation = federate(workload)
     forget_peak()
-    simulation = federations.simulation_of(workload, federation, clients_per_round, method=method)
+    simulation = simulation_of(workload, federation, clients_per_round, method=method)
     cost = scaling.cost_of(simulation)
     rate = (clients_per_round or workload.clients_per_round) / cost["round_s"]
     return cost | {"client_updates_per_s": rate, "memory_peak": memory_peak().size}

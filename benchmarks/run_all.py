@@ -187,7 +187,7 @@ def compete(asked: argparse.Namespace, workload: str, folder: Path) -> Iterator[
 
 def export(asked: argparse.Namespace, workload: str, file: Path) -> list[str]:
     """The command line that writes a workload for rivals."""
-    words = [sys.executable, "-m", "fedjax_bal.bench.export", workload, str(file), *cohort(asked, workload)]
+    words = [sys.executable, str(HERE / "export.py"), workload, str(file), *cohort(asked, workload)]
     return [*words, "--data-dir", asked.data_dir] if asked.data_dir else words
 
 

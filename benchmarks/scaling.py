@@ -183,7 +183,8 @@ def packed(steps: np.ndarray, width: int, buckets: bool) -> int:
 
 def cohort_steps(name: str, seed: int) -> list[np.ndarray]:
     """The steps of each client of each round of a workload, in runs with this seed."""
-    from fedjax_bal.bench.federations import cohorts as chosen
+    from export import cohorts as chosen
+
     from fedjax_bal.bench.workloads import WORKLOADS, material
 
     workload = WORKLOADS[name]
@@ -220,7 +221,7 @@ def print_table(headings: Iterable[Any], rows: Iterable[Iterable[Any]]) -> None:
 
 def measure_clients(method: str, clients: int, client_memory: str) -> Record:
     """Cost of holding so many clients, training a cohort of them with a method, and saving the run."""
-    from fedjax_bal.bench.machine import forget_peak
+    from fedjax_bal.bench.measure import forget_peak
 
     federation, federate_s = federated(clients)
     forget_peak()
@@ -229,7 +230,7 @@ def measure_clients(method: str, clients: int, client_memory: str) -> Record:
 
 def cost_of(simulation: Any) -> Record:
     """Cost of a round, of planning one, and of saving the run; and memory."""
-    from fedjax_bal.bench.machine import resident_peak
+    from fedjax_bal.bench.measure import resident_peak
     from fedjax_bal.selection import bernoulli
 
     snapshot, found = seconds_a_round(simulation)
@@ -243,7 +244,7 @@ def cost_of(simulation: Any) -> Record:
 
 def saved(simulation: Any, snapshot: Any) -> Record:
     """Size of a run's checkpoint, seconds that writing it takes, and the peak of memory meanwhile."""
-    from fedjax_bal.bench.machine import forget_peak, resident_peak
+    from fedjax_bal.bench.measure import forget_peak, resident_peak
     from fedjax_bal.engine.host import fetch
     from fedjax_bal.experiments.saved_runs import SavedRun, pack
     from fedjax_bal.runs import checkpoint
@@ -293,8 +294,7 @@ def measure_devices(workload: str, devices: int) -> Record:
     from fedjax_bal.jax_setup import split_cpu
 
     split_cpu(devices)
-    from fedjax_bal.bench.cases import BenchOptions
-    from fedjax_bal.bench.command import bench
+    from fedjax_bal.bench.command import BenchOptions, bench
 
     (record,) = bench(BenchOptions(workloads=[workload], seconds=5.0, devices=devices))
     kept = ("client_updates_per_s", "samples_per_s", "matmul_peak_flops_per_s", "matmul_peak_share", "compile_s")
@@ -328,7 +328,7 @@ def simulation_on(
 ) -> Any:
     """A simulation that never evaluates."""
     from fedjax_bal import models, recipes
-    from fedjax_bal.bench.federations import HORIZON
+    from fedjax_bal.bench.workloads import HORIZON
     from fedjax_bal.engine.host.front_door import build
     from fedjax_bal.options import Evaluation, Execution, LocalTraining, Participation
 

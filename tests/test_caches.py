@@ -135,7 +135,7 @@ def test_a_backend_that_matplotlib_lacks_costs_no_page(backend, used):
     code = """
 from fedjax_bal.caches import drawing
 with drawing():
-    from fedjax_bal.report import svg
+    from fedjax_bal.report import plots
 import matplotlib
 print(matplotlib.rcParams["backend"])
 """

@@ -116,8 +116,8 @@ def test_configurations_and_commands_are_valid(page, tmp_path, monkeypatch):
             continue
         parsed = parse(words)
         if words[0] in ("run", "sweep") and "FILE" not in words:
-            path, overrides = split_arguments(parsed["arguments"] or [])
-            load_sweep(*path, overrides) if words[0] == "sweep" else load_config(*(path or [None]), overrides)
+            file, overrides = split_arguments(parsed["arguments"])
+            load_sweep(file, overrides) if words[0] == "sweep" else load_config(file, overrides)
 
 
 def parse(words):

@@ -1,12 +1,14 @@
 """The command `fedjax-bal bench`: measures case by case, then shows a table of 80 columns and JSON."""
 
+import dataclasses
+import functools
 import json
 import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from rich import box
@@ -14,16 +16,97 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fedjax_bal.bench import machine
-from fedjax_bal.bench.cases import BenchOptions, cases
-from fedjax_bal.bench.measure import Case, measure
+from fedjax_bal.bench.measure import Case, matmul_peak, measure
+from fedjax_bal.bench.workloads import WORKLOADS, Workload, federate, simulation_of
+from fedjax_bal.config import load_config
+from fedjax_bal.engine.host import Simulation
 from fedjax_bal.errors import DivergenceError
-from fedjax_bal.experiments import device_name, versions
+from fedjax_bal.experiments import device_name, set_up, versions
 from fedjax_bal.files import check_replaceable, write_atomically
+from fedjax_bal.validate import finite_number, one_of, whole_number
 
+_CHANGEABLE = ("execution.", "model.convolution=")
 _HEADINGS = ("", "updates/s", "spread", "samples/s", "GFLOP/s", "peak", "waste", "compile", "memory")
 _LONGEST_NAME = 16
 _UNITS = ("B", "kB", "MB", "GB", "TB")
+
+
+class BenchOptions(NamedTuple):
+    """The options of `fedjax-bal bench`.
+
+    Attributes:
+        config: a configuration file; None for workloads.
+        overrides: `key=value` changes.
+        workloads: names; none for all of them. Not with a configuration.
+        seconds: time to measure each case.
+        clients_per_round: another size of the cohort; None for the case's own.
+        synthetic: random pixels, even with a folder of data.
+        data_dir: the folder with the data sets' files.
+        devices: number of devices that share the work, or "auto" for all; None for the configuration's.
+    """
+
+    config: str | None = None
+    overrides: Sequence[str] = ()
+    workloads: Sequence[str] = ()
+    seconds: float = 5.0
+    clients_per_round: int | None = None
+    synthetic: bool = False
+    data_dir: str | None = None
+    devices: str | int | None = None
+
+
+def cases(wanted: BenchOptions) -> list[Case]:
+    """The cases of the options: workloads, or each method of a configuration.
+
+    Workloads make their data only when they are measured.
+
+    Raises:
+        ValueError: options that are wrong, or don't go together.
+
+    Example:
+        >>> [case.name for case in cases(BenchOptions(workloads=["W3", "W1"]))]
+        ['W3', 'W1']
+    """
+    finite_number("--seconds", wanted.seconds)
+    cohort = wanted.clients_per_round
+    if cohort is not None:
+        whole_number("--clients-per-round", cohort)
+    for name in wanted.workloads:
+        one_of("--workload", name, WORKLOADS)
+    if wanted.synthetic and wanted.data_dir is not None:
+        raise ValueError(f"--synthetic: received together with --data-dir {wanted.data_dir}; leave one of them out")
+
+    if wanted.config is not None:
+        for option, given in (("--workload", bool(wanted.workloads)), ("--synthetic", wanted.synthetic)):
+            if given:
+                raise ValueError(
+                    f"{option}: received together with the configuration {wanted.config}, which says what to train on; "
+                    "leave one of them out"
+                )
+        changes = () if cohort is None else (f"selection.clients_per_round={cohort}",)
+        comparison = set_up(load_config(wanted.config, (*wanted.overrides, *changes)), wanted.data_dir, wanted.devices)
+        return [
+            Case(method.name, lambda made=simulation: made, method.execution.options.precision)
+            for method, simulation in zip(comparison.methods, comparison.simulations, strict=True)
+        ]
+
+    for change in wanted.overrides:
+        if not change.startswith(_CHANGEABLE):
+            raise ValueError(
+                f"command line: received {change!r}, but of a workload only execution.* and model.convolution can be "
+                "changed; pass a configuration to change anything else"
+            )
+    config = load_config(None, wanted.overrides)  # only its execution and its convolution are used
+    execution = dataclasses.replace(config.execution.options, rounds_per_dispatch=1)
+    if wanted.devices is not None:
+        execution = dataclasses.replace(execution, devices=wanted.devices)
+
+    def make(workload: Workload) -> Simulation:
+        federation = federate(workload, wanted.data_dir)
+        return simulation_of(workload, federation, cohort, execution, config.model.convolution)
+
+    chosen = [WORKLOADS[name] for name in dict.fromkeys(wanted.workloads or WORKLOADS)]
+    return [Case(workload.name, functools.partial(make, workload), execution.precision) for workload in chosen]
 
 
 def bench(wanted: BenchOptions, note: Callable[[str], None] = lambda text: None) -> Iterator[dict[str, Any]]:
@@ -33,28 +116,25 @@ def bench(wanted: BenchOptions, note: Callable[[str], None] = lambda text: None)
     measured too. Raises `ValueError`, which names the case, for wrong options, missing data or divergence.
     """
     chosen = cases(wanted)
+    real = wanted.config is not None or wanted.data_dir is not None
+    about = {"device": device_name(), "versions": versions(), "data": "real images" if real else "random pixels"}
     best: dict[str, float] = {}
 
     def peak(precision: str) -> float:
-        best[precision] = max(best.get(precision, 0.0), machine.matmul_peak(precision))
+        best[precision] = max(best.get(precision, 0.0), matmul_peak(precision))
         return best[precision]
 
     kept = jax.config.values["jax_enable_compilation_cache"]
     jax.config.update("jax_enable_compilation_cache", False)
     try:
         for case in chosen:
-            yield _measure(case, peak, wanted, note)
+            try:
+                record = measure(case, peak, wanted.seconds, note)
+            except DivergenceError as error:
+                raise ValueError(f"{case.name}: diverged in {error}") from error
+            yield record | about
     finally:
         jax.config.update("jax_enable_compilation_cache", kept)
-
-
-def _measure(
-    case: Case, peak: Callable[[str], float], wanted: BenchOptions, note: Callable[[str], None]
-) -> dict[str, Any]:
-    try:
-        return measure(case, peak, wanted.seconds, note) | _environment(wanted)
-    except DivergenceError as error:
-        raise ValueError(f"{case.name}: diverged in {error}") from error
 
 
 def bench_command(wanted: BenchOptions, console: Console, file: str | None) -> None:
@@ -62,7 +142,10 @@ def bench_command(wanted: BenchOptions, console: Console, file: str | None) -> N
 
     JSON, a list of records, goes to the file, or to standard output for "-".
     """
-    _check_writable(file)
+    if file is not None and file != "-":  # before measuring, which takes minutes
+        if Path(file).is_dir() or not os.access(Path(file).parent, os.W_OK):
+            raise ValueError(f"--json: received {file}, where no file can be written; choose one in an existing folder")
+        check_replaceable(Path(file))
     records: list[dict[str, Any]] = []
     log = Console(stderr=True)
     try:
@@ -70,35 +153,13 @@ def bench_command(wanted: BenchOptions, console: Console, file: str | None) -> N
             records.append(record)
     finally:
         if records:
-            _report(records, console, file)
-
-
-def _report(records: Sequence[dict[str, Any]], console: Console, file: str | None) -> None:
-    console.print(table(records))
-    console.print(Text(caption(records)))
-    text = json.dumps(records, indent=1) + "\n"
-    if file == "-":
-        sys.stdout.write(text)
-    elif file is not None:
-        write_atomically(Path(file), text.encode())
-
-
-def _check_writable(file: str | None) -> None:
-    # Before measuring, which takes minutes.
-    if file is None or file == "-":
-        return
-    if Path(file).is_dir() or not os.access(Path(file).parent, os.W_OK):
-        raise ValueError(f"--json: received {file}, where no file can be written; choose one in a folder that is there")
-    check_replaceable(Path(file))
-
-
-def _environment(wanted: BenchOptions) -> dict[str, Any]:
-    real = wanted.config is not None or wanted.data_dir is not None
-    return {
-        "device": device_name(),
-        "versions": versions(),
-        "data": "real images" if real else "random pixels",
-    }
+            console.print(table(records))
+            console.print(Text(caption(records)))
+            text = json.dumps(records, indent=1) + "\n"
+            if file == "-":
+                sys.stdout.write(text)
+            elif file is not None:
+                write_atomically(Path(file), text.encode())
 
 
 def caption(records: Sequence[dict[str, Any]]) -> str:
@@ -110,7 +171,7 @@ def caption(records: Sequence[dict[str, Any]]) -> str:
     return (
         f"{first['device']}, {first['devices']} XLA device{'s' if first['devices'] > 1 else ''}, "
         f"{named}, fedjax_bal {first['versions']['fedjax_bal']}\n"
-        f"strategy {strategies}; {first['data']}; medians over dispatches, spread highest less lowest\n"
+        f"strategy {strategies}; {first['data']}; medians over dispatches, spread is highest minus lowest\n"
         f"memory {first['memory_kind']}; peak {peak:.0f} GFLOP/s, of large {first['precision']} matrix products"
     )
 
@@ -134,7 +195,8 @@ def cells(record: dict[str, Any]) -> list[str]:
         ...        "peak_memory_bytes": 512_000_000})
         ['W1', '20.1', '2%', '1006', '85.0', '73%', '0%', '2.3 s', '512 MB']
     """
-    name, (lowest, highest) = record["workload"], record["spread"]
+    name = record["workload"]
+    lowest, highest = record["spread"]
     return [
         name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…",
         figure(record["client_updates_per_s"]),

@@ -37,7 +37,8 @@ def model_flops(model: Model) -> Flops:
         >>> model_flops(models.build("mlp", 10, (28, 28, 1)))  # 784 x 64 and 64 x 10 multiply-adds
         Flops(forward=101632, training=204544)
     """
-    model, key = differentiable(model), jax.random.key(0)
+    model = differentiable(model)
+    key = jax.random.key(0)
     variables = jax.eval_shape(model.init, key)
     images = jax.ShapeDtypeStruct((1, *model.input_shape), model.input_dtype)
     program = jax.make_jaxpr(lambda v, x: model.apply(v, x, train=True, key=key)[0].logits)(variables, images)

@@ -1,22 +1,39 @@
-"""One measurement: compile, warm up, then measure dispatches of about a second."""
+"""One measurement: compile, warm up, then measure dispatches of about a second; the machine's peak speed and memory."""
 
 import dataclasses
+import math
+import resource
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedjax_bal.bench import machine
-from fedjax_bal.bench.federations import HORIZON
+import jax
+import jax.numpy as jnp
+
 from fedjax_bal.bench.flops import model_flops
+from fedjax_bal.bench.workloads import HORIZON
 from fedjax_bal.engine.device import chunked
 from fedjax_bal.engine.host import DispatchResult, Simulation, Snapshot
 from fedjax_bal.models import num_params
+from fedjax_bal.target import target_platform
 
 _DISPATCH_S = 1.0
 _FEWEST = 3
 _SEED = 0
+_STATUS = Path("/proc/self/status")
+_CLEAR = Path("/proc/self/clear_refs")
+_SIDE = {"cpu": 2048}
+_SIDE_OF_ACCELERATORS = 8192
+PRECISIONS = {
+    "float32": (jnp.float32, jax.lax.Precision.HIGHEST),
+    "tensorfloat32": (jnp.float32, jax.lax.Precision.DEFAULT),
+    "bfloat16": (jnp.bfloat16, jax.lax.Precision.DEFAULT),
+}
+"""Types and precisions of matrix products, by name."""
 
 
 class Case(NamedTuple):
@@ -25,7 +42,7 @@ class Case(NamedTuple):
     Attributes:
         name: the name shown.
         make: builds the simulation.
-        precision: a name of `machine.PRECISIONS`, for the peak that the case is compared with.
+        precision: a name of `PRECISIONS`, for the peak that the case is compared with.
     """
 
     name: str
@@ -74,9 +91,9 @@ def measure(
         counted, `rounds_per_dispatch`; `clients_per_round`; `train_loss`, pairs of a round and its loss; `params`.
     """
     note(f"{case.name}: loading")
-    machine.forget_peak()
+    forget_peak()
     run, compile_s = _warm_up(case, note)
-    memory = machine.memory_peak()
+    memory = memory_peak()
     with turn or nullcontext():
         timed = _time_dispatches(run, seconds)
         # After the peak of memory, which an accelerator counts since the process began. Twice, in case other programs
@@ -84,7 +101,8 @@ def measure(
         matmul = max(peak(case.precision), peak(case.precision))
     updates = [advance.client_updates / took for took, advance in timed]
     samples = statistics.median(advance.samples / took for took, advance in timed)
-    simulation, layout = run.simulation, run.simulation.setting.layout
+    simulation = run.simulation
+    layout = simulation.setting.layout
     operations = model_flops(simulation.setting.model)
     return {
         "workload": case.name,
@@ -131,7 +149,8 @@ def _warm_up(case: Case, note: Callable[[str], None]) -> tuple[_MeasuredRun, flo
 
 def _skip_evaluation(simulation: Simulation, rounds: int) -> Simulation:
     """Replaces the test set by a single image, evaluated once per dispatch of `rounds` rounds."""
-    federation, setting = simulation.federation, simulation.setting
+    federation = simulation.federation
+    setting = simulation.setting
     rounds = 1 if simulation.selector.closed_loop else rounds
     return dataclasses.replace(
         simulation,
@@ -155,3 +174,64 @@ def _time_dispatches(run: _MeasuredRun, seconds: float) -> list[tuple[float, Dis
 def _waste(advances: list[DispatchResult]) -> float:
     useful, computed = (sum(counts) for counts in zip(*(advance.work for advance in advances), strict=True))
     return 1 - useful / computed if computed else 0.0
+
+
+class Peak(NamedTuple):
+    """A peak of memory.
+
+    Attributes:
+        size: in bytes.
+        kind: "device" (the allocators of all devices, since the process began) or "resident" (of the process).
+    """
+
+    size: int
+    kind: str
+
+
+def matmul_peak(precision: str = "float32", repeats: int = 5) -> float:
+    """Operations per second of large square matrix products on all devices at once, the best of several tries.
+
+    A multiply-add is two operations; `precision` is a name of `PRECISIONS`.
+    """
+    side = _SIDE.get(target_platform(), _SIDE_OF_ACCELERATORS)
+    kind, exactness = PRECISIONS[precision]
+    operands = [jax.device_put(jnp.full((side, side), 1 / side, kind), device) for device in jax.devices()]
+    product = jax.jit(lambda a: jnp.dot(a, a, precision=exactness))
+    shortest = math.inf
+    for _ in range(repeats + 1):  # the first one compiles
+        jax.block_until_ready(operands)
+        began = time.perf_counter()
+        jax.block_until_ready([product(operand) for operand in operands])
+        shortest = min(shortest, time.perf_counter() - began)
+    return len(operands) * 2 * side**3 / shortest
+
+
+def forget_peak() -> None:
+    """Resets the process's peak of resident memory, if the system can."""
+    try:
+        _CLEAR.write_text("5")
+    except OSError:
+        return
+
+
+def memory_peak() -> Peak:
+    """Peak memory of all devices, or of the process if they don't report it."""
+    stats = [device.memory_stats() or {} for device in jax.devices()]
+    if all("peak_bytes_in_use" in each for each in stats):
+        return Peak(sum(each["peak_bytes_in_use"] for each in stats), "device")
+    return Peak(resident_peak(), "resident")
+
+
+def resident_peak() -> int:
+    """Peak resident memory of the process in bytes, since `forget_peak` if the system can reset it.
+
+    Example:
+        >>> resident_peak() > 1_000_000
+        True
+    """
+    try:
+        lines = _STATUS.read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
+    except (OSError, StopIteration):
+        largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return largest if sys.platform == "darwin" else largest * 1024

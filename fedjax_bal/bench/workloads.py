@@ -1,7 +1,7 @@
-"""The workloads that are measured, as data: images, clients, model and local training.
+"""The workloads that are measured: images, clients, model and local training, and their simulations.
 
 Only shapes, counts and sizes matter here, not accuracy. `Workload` holds all that other programs need;
-`fedjax_bal.bench.export` writes it to a file for them.
+`benchmarks/export.py` writes it to a file for them.
 """
 
 from collections.abc import Callable
@@ -11,10 +11,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_bal.data import load
+from fedjax_bal import data, models, recipes
+from fedjax_bal.engine.host import Simulation, build
+from fedjax_bal.optim import optimizer
+from fedjax_bal.options import Evaluation, Execution, LocalTraining, Participation
+from fedjax_bal.types import Federation, Model
 
-TURNED_CLASSES, TURNED_PER_CLASS = 47, 2400
-"""The classes and images per class of EMNIST's balanced split."""
+HORIZON = 2**30
+"""More rounds than any measurement takes, so that no round is the last."""
+# The classes and images per class of EMNIST's balanced split.
+TURNED_CLASSES = 47
+TURNED_PER_CLASS = 2400
 _TURNS = 3
 
 
@@ -40,7 +47,7 @@ def pixels(source: Source, data_dir: str | None, rng: np.random.Generator) -> tu
 
 def _read(name: str) -> Callable[[str], tuple[np.ndarray, np.ndarray]]:
     def read(data_dir: str) -> tuple[np.ndarray, np.ndarray]:
-        dataset = load(name, data_dir)
+        dataset = data.load(name, data_dir)
         return dataset.train_images, dataset.train_labels
 
     return read
@@ -187,3 +194,45 @@ _LIST = (
 
 WORKLOADS = MappingProxyType({workload.name: workload for workload in _LIST})
 """Workloads by name."""
+
+
+def federate(workload: Workload, data_dir: str | None = None, seed: int = 0) -> Federation:
+    """Builds the workload's federation, on the host; arguments as in `material`."""
+    images, labels, rows_per_client = material(workload, data_dir, seed)
+    source = workload.source
+    return data.federate(images, labels, rows_per_client, source.num_classes, mean=source.mean, std=source.std)
+
+
+def model_of(workload: Workload, convolution: str = "auto") -> Model:
+    """Builds the workload's model."""
+    source = workload.source
+    return models.build(
+        workload.model, source.num_classes, source.input_shape, convolution=convolution, **workload.options
+    )
+
+
+def simulation_of(
+    workload: Workload,
+    federation: Federation,
+    clients_per_round: int | None = None,
+    execution: Execution = Execution(rounds_per_dispatch=1),
+    convolution: str = "auto",
+    method: str = "fedavg",
+) -> Simulation:
+    """Builds a recipe, by default federated averaging, on a workload, evaluated on a single image."""
+    cohort = workload.clients_per_round if clients_per_round is None else clients_per_round
+    return build(
+        recipes.RECIPES[method](),
+        model_of(workload, convolution),
+        federation,
+        (federation.images[:1], federation.labels[:1]),
+        rounds=HORIZON,
+        local=LocalTraining(
+            epochs=workload.local_epochs,
+            batch_size=workload.batch_size,
+            optimizer=optimizer(**workload.optimizer),
+        ),
+        participation=Participation(clients_per_round=cohort),
+        evaluation=Evaluation(every=HORIZON),
+        execution=execution,
+    )

@@ -1,12 +1,16 @@
 """The command line: `fedjax-bal run`, `sweep`, `bench`, `report`, `verify`, `export`, `list`, `guide`, ..."""
 
 import os
+from collections import Counter
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from fedjax_bal._version import __version__
+from fedjax_bal.caches import drawing
 from fedjax_bal.cli.arguments import (
     Coordinator,
     DataDir,
@@ -29,9 +33,12 @@ from fedjax_bal.cli.arguments import (
 from fedjax_bal.cli.console import INTERRUPTED, Output, Showing, fail, messages, printing
 from fedjax_bal.cli.data import describe, list_datasets, prepare
 from fedjax_bal.cli.distributed import SWEEP_ALONE, joined_processes, place_of, shared_facts
-from fedjax_bal.cli.folders import export, verify, write_pages
 from fedjax_bal.cli.listing import explain, guide, list_names, schema
-from fedjax_bal.cli.running import describe_run, next_folder, run_command, sweep_command
+from fedjax_bal.cli.running import build_page, describe_run, next_folder, run_command, sweep_command
+
+_MOST_SHOWN = 20
+_DAMAGED = 1
+_UNFINISHED = 3
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -61,23 +68,25 @@ def run(
         list[str] | None,
         typer.Argument(
             metavar="[CONFIG] [KEY=VALUE ...]",
-            help="A YAML file or a built-in configuration (none: the quickstart; see fedjax-bal list configs), then "
+            help="A YAML file or a built-in configuration (see fedjax-bal list configs; default: the quickstart), then "
             "changes such as rounds=30, lr=0.1, methods=\\[fedavg,rebafl] or seeds=3.",
         ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="The run folder; by default runs/NAME, or the next free one of runs/NAME-2, ...")
+        Path | None, typer.Option(help="Run folder; by default runs/NAME, or the next free one of runs/NAME-2, ...")
     ] = None,
     data_dir: DataDir = None,
     devices: Devices = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Start over in a folder of the same configuration.")] = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Start over in a folder that holds the same configuration.")
+    ] = False,
     dry_run: DryRun = False,
     plain: Plain = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
     track: Annotated[
         list[str] | None,
-        typer.Option(metavar="tensorboard|wandb", help="Show the metrics there too; give it once for each."),
+        typer.Option(metavar="tensorboard|wandb", help="Also log metrics there; may be given several times."),
     ] = None,
     distributed: Distributed = False,
     coordinator: Coordinator = None,
@@ -85,7 +94,7 @@ def run(
     processes: Processes = None,
     plugin: Plugins = None,
 ) -> None:
-    """Run a comparison; the same command again, or with more rounds or seeds, goes on where it stopped."""
+    """Run a comparison. Run it again, or with more rounds or seeds, to resume or extend it."""
     with messages():
         from fedjax_bal.config import load_over_base
         from fedjax_bal.contrib.trackers import open_trackers
@@ -93,14 +102,16 @@ def run(
         from fedjax_bal.runs import FolderInUseError, RunFolder
 
         show = Showing(plain, quiet, verbose)
-        paths, overrides = split_arguments(arguments or [])
-        config, left_out = load_over_base(paths[0] if paths else None, overrides)
+        file, overrides = split_arguments(arguments)
+        config, left_out = load_over_base(file, overrides)
         wanted = devices_of(devices)
         place = place_of(distributed, coordinator, process_id, processes, os.environ)
         if place is not None:
             if dry_run:
-                raise ValueError("--dry-run: received it beside --distributed; leave that out: one process can say it")
-            # Before the processes join, which one of them is the first is not known, nor what the run folder says.
+                raise ValueError(
+                    "--dry-run: received together with --distributed; leave that out: one process is enough"
+                )
+            # Before the processes join, none knows which of them is the first, nor what the run folder says.
             split_cpu_for([config], wanted or most_devices([config]))
         in_use: dict[Path, str] = {}
         conflict = lambda path: in_use.get(path, "") or RunFolder(path).conflict(config)
@@ -128,7 +139,7 @@ def run(
 
 @app.command()
 def demo(quiet: Quiet = False, verbose: Verbose = False) -> None:
-    """Run the quickstart in small: one seed, ten rounds, about 20 seconds."""
+    """Run a small version of the quickstart: one seed, ten rounds, about 20 seconds."""
     run(["quickstart", "name=demo", "rounds=10", "seeds=1"], quiet=quiet, verbose=verbose)
 
 
@@ -138,32 +149,32 @@ def sweep(
         list[str] | None,
         typer.Argument(
             metavar="FILE [KEY=VALUE ...]",
-            help="A sweep, that is a configuration with a list of axes, a file or a built-in one, then changes for all "
+            help="A sweep (a configuration with a list of axes), as a file or a built-in one, then changes for all "
             "its runs.",
         ),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="The sweep's folder; by default runs/NAME, or the next free one of runs/NAME-2, ..."),
+        typer.Option(help="Folder of the sweep; by default runs/NAME, or the next free one of runs/NAME-2, ..."),
     ] = None,
     data_dir: DataDir = None,
     devices: Devices = None,
     together: Annotated[
-        int | None, typer.Option(min=1, help="Runs in one program at most; by default as many as fit into memory.")
+        int | None, typer.Option(min=1, help="Most runs in one program; by default as many as fit into memory.")
     ] = None,
     engine: Annotated[
-        str, typer.Option(metavar="local|ray", help="What trains: this process, or a cluster through Ray.")
+        str, typer.Option(metavar="local|ray", help="Where to train: in this process, or on a cluster through Ray.")
     ] = "local",
     address: Annotated[
         str | None,
         typer.Option(
             metavar="HOST:PORT|auto",
-            help="The Ray cluster's head, or auto for that of this machine; by default one is started here.",
+            help="Address of the Ray cluster, or auto for this machine's; by default, start one here.",
         ),
     ] = None,
     part: Annotated[
         str | None,
-        typer.Option(metavar="I/N", help="Train every N-th point from the I-th on only, as a task of a job array."),
+        typer.Option(metavar="I/N", help="Train only every N-th point from the I-th on, as a task of a job array."),
     ] = None,
     dry_run: DryRun = False,
     distributed: Annotated[bool, typer.Option("--distributed", hidden=True)] = False,
@@ -172,25 +183,26 @@ def sweep(
     verbose: Verbose = False,
     plugin: Plugins = None,
 ) -> None:
-    """Run a grid of configurations; the same again, or with more values, rounds or seeds, goes on where it stopped."""
+    """Run a grid of configurations. Run it again, or with more values, rounds or seeds, to resume or extend it."""
     with messages():
         from fedjax_bal.experiments import load_sweep
         from fedjax_bal.runs import SweepFolder
 
         if distributed:
             raise ValueError(SWEEP_ALONE)
-        paths, overrides = split_arguments(arguments or [])
-        if not paths:
+        file, overrides = split_arguments(arguments)
+        if file is None:
             raise ValueError("command line: no sweep; give a file, or a built-in one such as sweeps/clients")
         check_engine(engine, address)
         show = Showing(plain, quiet, verbose)
-        plan = load_sweep(paths[0], overrides)
+        plan = load_sweep(file, overrides)
         show.left_out(plan.left_out)
         conflict = lambda path: SweepFolder(path).conflict(plan.text, plan.configs)
-        folder, where = out or next_folder(plan.name, "sweep", conflict), {"engine": engine, "address": address}
+        folder = out or next_folder(plan.name, "sweep", conflict)
         wanted = devices_of(devices)
         split_cpu_for([point.config for point in plan.points], wanted or SweepFolder(folder).read_devices())
         files = SweepFolder(folder, part_of(part))
+        where = {"engine": engine, "address": address}
         sweep_command(plan, files, data_dir, wanted, together, dry_run=dry_run, show=show, **where)
 
 
@@ -200,23 +212,25 @@ def bench(
         list[str] | None,
         typer.Argument(
             metavar="[CONFIG] [KEY=VALUE ...]",
-            help="A YAML file (none: the workloads), then changes such as execution.strategy=vmap.",
+            help="A YAML file (default: the workloads), then changes such as execution.strategy=vmap.",
         ),
     ] = None,
     workload: Annotated[
         list[str] | None, typer.Option(help="W1 to W5 or W4b, or several as W1,W3; by default all.")
     ] = None,
-    seconds: Annotated[float, typer.Option(help="How long to measure each case, compilation apart.")] = 5.0,
-    clients_per_round: Annotated[int | None, typer.Option(help="Another cohort size.")] = None,
-    synthetic: Annotated[bool, typer.Option("--synthetic", help="Random pixels; so without --data-dir.")] = False,
+    seconds: Annotated[float, typer.Option(help="Seconds to measure each case, without compilation.")] = 5.0,
+    clients_per_round: Annotated[int | None, typer.Option(help="Other cohort size.")] = None,
+    synthetic: Annotated[
+        bool, typer.Option("--synthetic", help="Use random pixels, the default without --data-dir.")
+    ] = False,
     data_dir: DataDir = None,
-    devices: Annotated[
-        str | None, typer.Option(metavar="N|all", help="Devices to share the work; on a CPU one for each core.")
+    devices: Devices = None,
+    json: Annotated[
+        str | None, typer.Option(metavar="FILE|-", help="Also write JSON to a file, or to standard output (-).")
     ] = None,
-    json: Annotated[str | None, typer.Option(metavar="FILE|-", help="Write JSON too; - is standard output.")] = None,
     plugin: Plugins = None,
 ) -> None:
-    """Measure speed: client updates a second, share of the machine's peak, padding waste, memory."""
+    """Measure speed: client updates per second, share of the machine's peak, padding waste, memory."""
     with messages():
         from fedjax_bal.bench import BenchOptions, bench_command
         from fedjax_bal.jax_setup import settle_process, split_cpu
@@ -224,15 +238,14 @@ def bench(
         count = devices_of(devices)
         settle_process()
         split_cpu(count or "auto")
-        paths, overrides = split_arguments(arguments or [])
-        place = data_dir and str(data_dir)
-        config = paths[0] if paths else None
+        file, overrides = split_arguments(arguments)
         names = [name for text in workload or () for name in text.split(",")]
-        wanted = BenchOptions(config, overrides, names, seconds, clients_per_round, synthetic, place, count)
+        place = data_dir and str(data_dir)
+        wanted = BenchOptions(file, overrides, names, seconds, clients_per_round, synthetic, place, count)
         try:
             bench_command(wanted, Output(stderr=json == "-"), json)
         except KeyboardInterrupt:
-            fail("stopped; what was measured before is shown above", INTERRUPTED)
+            fail("stopped; the results so far are shown above", INTERRUPTED)
 
 
 @app.command()
@@ -241,32 +254,126 @@ def report(
     out: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE.html", help="Only compare, and put the page here; by default into the first folder."
+            metavar="FILE.html", help="Only write a comparison, to this file; by default to the first folder."
         ),
     ] = None,
     figures: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Write the figures here, too, as PDF and PNG for a paper.")
+        Path | None, typer.Option(metavar="DIR", help="Also write the figures here, as PDF and PNG for a paper.")
     ] = None,
     width: Annotated[float, typer.Option(min=1.5, max=20.0, help="Width of these figures in inches.")] = 3.25,
     plugin: Plugins = None,
 ) -> None:
-    """Write the pages of folders again; of several runs also one page that compares them."""
+    """Regenerate reports; for several runs, also a page that compares them."""
     with messages():
-        write_pages(folders, out, figures, width)
+        from fedjax_bal.runs import FolderError, RunFolder, SweepFolder
+
+        console = Output()
+        if figures is not None:
+            with drawing():
+                from fedjax_bal.report import write_figures
+
+                files = write_figures(folders, figures, width)
+                console.say(f"figures: {figures} ({len(files)} as PDF and PNG, {width:g} inches wide)")
+        if out is None:
+            for folder in folders:
+                console.say(f"report: {build_page(folder)}")
+                missing = SweepFolder(folder).missing_plugins() or RunFolder(folder).missing_plugins()
+                if missing:
+                    names = ", ".join(missing)
+                    console.say(
+                        f"{folder}: any metrics of these plug-ins are left out: {names}; give them with --plugin"
+                    )
+            if len(folders) == 1 or any(SweepFolder(folder).exists() for folder in folders):
+                return
+        with drawing():
+            from fedjax_bal.report import build_comparison
+
+            try:
+                console.say(f"comparison: {build_comparison(folders, out or RunFolder(folders[0]).comparison)}")
+            except FolderError as error:
+                if out is not None:
+                    raise
+                console.say(f"not compared: {error}")
 
 
-app.command("verify")(printing(verify))
-app.command("export")(printing(export))
+@app.command()
+@printing
+def verify(
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="DIR...", help="Folders of runs or sweeps, or exported models.")
+    ],
+    plugin: Plugins = None,
+) -> Iterator[str]:
+    """Check that every file is as it was written, and say what to do about damaged or missing ones.
+
+    Exit code 0: all files are whole. 1: some are damaged or missing.
+    3: none is, but there is no SHA256SUMS to compare with, as a session is running or was killed.
+    """
+    from fedjax_bal.runs import verify as check
+
+    damaged = 0
+    unfinished = False
+    for folder in folders:
+        damages = []
+        remarks = Counter[str]()
+        whole = Counter[str]()
+        for finding in check(folder):
+            unfinished |= bool(finding.unfinished)
+            if finding.damage:
+                damages.append(f"damaged: {finding.place}: {finding.damage}")
+            elif finding.remark:
+                remarks[f"{finding.kind}: {finding.remark}"] += 1
+            else:
+                whole[finding.kind] += 1
+        damaged += len(damages)
+        yield from islice(damages, _MOST_SHOWN)
+        if len(damages) > _MOST_SHOWN:
+            yield f"{len(damages) - _MOST_SHOWN} more are damaged"
+        counted = lambda texts: [f"{count} x {text}" if count > 1 else text for text, count in texts.items()]
+        yield from (f"{folder}: {text}" for text in counted(remarks))
+        yield f"{folder}: whole: {', '.join(counted(whole)) or 'nothing'}"
+    if damaged:
+        fail(f"{damaged} damaged, see above", _DAMAGED)
+    if unfinished:
+        fail("not finished, see above", _UNFINISHED)
+
+
+@app.command()
+@printing
+def export(
+    folder: Annotated[Path, typer.Argument(help="A run folder, or that of a sweep's point.")],
+    method: Annotated[str | None, typer.Option(help="The method; by default the first.")] = None,
+    seed: Annotated[int | None, typer.Option(help="The seed; by default the first.")] = None,
+    kind: Annotated[
+        str | None,
+        typer.Option(
+            "--format", metavar="npz|safetensors|orbax", help="The format; by default that of --out's ending, or npz."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The file, or Orbax's folder; by default in the run folder's exports.")
+    ] = None,
+    data_dir: DataDir = None,
+    plugin: Plugins = None,
+) -> Iterator[str]:
+    """Write a trained model for programs without this package, with everything that prediction needs."""
+    from fedjax_bal.experiments import load_run
+
+    notes: list[str] = []
+    file = load_run(folder, data_dir, notes.append).export(method, seed, kind, out)
+    yield from (*notes, f"model: {file}")
+
+
 app.command("guide")(printing(guide))
 app.command("list")(printing(list_names))
 
-
-config = typer.Typer(no_args_is_help=True, help="The keys of configurations: explain them, or write their JSON Schema.")
-for _name, _command in (("explain", explain), ("schema", schema)):
-    config.command(_name)(printing(_command))
+config = typer.Typer(no_args_is_help=True, help="Keys of configurations: explain them, or print their JSON Schema.")
+config.command()(printing(explain))
+config.command()(printing(schema))
 app.add_typer(config, name="config")
 
 data = typer.Typer(no_args_is_help=True, help="Data sets: list, prepare and describe them.")
-for _name, _command in (("list", list_datasets), ("prepare", prepare), ("describe", describe)):
-    data.command(_name)(printing(_command))
+data.command("list")(printing(list_datasets))
+data.command()(printing(prepare))
+data.command()(printing(describe))
 app.add_typer(data, name="data")

@@ -1,4 +1,4 @@
-"""Arguments that commands share: files, changes, and the number of devices."""
+"""Arguments that commands share: options, files, changes, and the number of devices."""
 
 import os
 from collections.abc import Sequence
@@ -27,26 +27,25 @@ Plugins = Annotated[
     typer.Option(
         "--plugin",
         metavar="FILE|MODULE",
-        help="Python that registers methods, models, data sets or metrics of your own; give it once for each.",
+        help="Python that registers your own methods, models, data sets or metrics; may be given several times.",
         callback=_load,
         is_eager=True,
     ),
 ]
-
-DataDir = Annotated[Path | None, typer.Option(help="Where the data sets' own files are.")]
+DataDir = Annotated[Path | None, typer.Option(help="Folder with the data sets' files.")]
 Devices = Annotated[
     str | None,
     typer.Option(
         metavar="N|all",
-        help="Devices to share the work; by default as many as before, or else all, on a CPU one for each core.",
+        help="Number of devices that share the work; by default as before, else all (on a CPU one per core).",
     ),
 ]
-Plain = Annotated[bool, typer.Option("--plain", help="Lines in place of the live display.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only the closing lines and errors.")]
+Plain = Annotated[bool, typer.Option("--plain", help="Print lines instead of a live display.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the result and errors.")]
 Verbose = Annotated[
-    bool, typer.Option("--verbose", "-v", help="Also what there is to do, compiled programs, placement and memory.")
+    bool, typer.Option("--verbose", "-v", help="Also print the plan, compiled programs, placement and memory.")
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what there is to do.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and exit.")]
 Distributed = Annotated[
     bool,
     typer.Option("--distributed", help="Be one of several processes that share the work; start each with its own id."),
@@ -58,29 +57,24 @@ Coordinator = Annotated[
 ProcessId = Annotated[
     int | None, typer.Option(metavar="I", help="This process's number, from 0; or FEDJAX_BAL_PROCESS_ID.")
 ]
-Processes = Annotated[
-    int | None, typer.Option(metavar="N", help="How many processes there are; or FEDJAX_BAL_PROCESSES.")
-]
-ENGINES = ("local", "ray")
-"""Backends that can train a sweep: this process, or a cluster."""
+Processes = Annotated[int | None, typer.Option(metavar="N", help="Number of processes; or FEDJAX_BAL_PROCESSES.")]
 
 
-def split_arguments(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """The file, if any, and the changes to it."""
-    paths = [argument for argument in arguments if not is_change(argument)]
+def split_arguments(arguments: Sequence[str] | None) -> tuple[str | None, list[str]]:
+    """The file, None without one, and the changes to it."""
+    paths = [argument for argument in arguments or () if not is_change(argument)]
     if len(paths) > 1:
         raise ValueError(
             f"command line: received {len(paths)} files ({', '.join(paths)}); give one configuration, "
             "and changes to it as key=value"
         )
-    # YAML is UTF-8, whatever encoding the locale gave the arguments.
-    return paths, [
-        os.fsencode(argument).decode(errors="surrogateescape") for argument in arguments if is_change(argument)
-    ]
+    # YAML is UTF-8, regardless of the encoding that the locale gave the arguments.
+    changes = [os.fsencode(text).decode(errors="surrogateescape") for text in arguments or () if is_change(text)]
+    return (paths[0] if paths else None), changes
 
 
 def is_change(argument: str) -> bool:
-    """Tells a change, key=value, from a file, whose path may have such a sign too: those of a sweep's points do."""
+    """Distinguishes a change, key=value, from a file, whose path may have such a sign too, as a sweep's points do."""
     return "=" in argument and not os.path.isfile(argument)
 
 
@@ -95,7 +89,7 @@ def devices_of(wanted: str | None) -> str | int | None:
 
 def check_engine(name: str, address: str | None) -> None:
     """Refuses an unknown engine, and an address without a cluster."""
-    if one_of("--engine", name, ENGINES) == "local" and address is not None:
+    if one_of("--engine", name, ("local", "ray")) == "local" and address is not None:
         raise ValueError(f"--address: received {address!r}, which is for --engine ray: add that, or leave it out")
 
 
@@ -114,8 +108,8 @@ def split_cpu_for(configs: Sequence[Any], devices: str | int | None) -> None:
     from fedjax_bal.jax_setup import settle_process, split_cpu
 
     settle_process()
-    asked, least = _asked(configs), most_devices(configs)
-    split_cpu(devices or ("auto" if "auto" in asked else least), 1 if devices else least)
+    least = most_devices(configs)
+    split_cpu(devices or ("auto" if "auto" in _asked(configs) else least), 1 if devices else least)
 
 
 def most_devices(configs: Sequence[Any]) -> int:

@@ -1,4 +1,4 @@
-"""Output, messages and Ctrl-C of a command."""
+"""What a command prints: lines, tables and messages, without control characters of names from elsewhere; and Ctrl-C."""
 
 import contextlib
 import dataclasses
@@ -8,10 +8,10 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, NoReturn
 
 import typer
+from rich import box
 from rich.console import Console, ConsoleOptions
 from rich.segment import Segment
 from rich.table import Table
@@ -21,6 +21,7 @@ from fedjax_bal.cli.start import BAD_INPUT, INTERRUPTED
 from fedjax_bal.registry import plugin_errors
 
 _CONTROL = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_WIDE = 110
 
 
 class Output(Console):
@@ -28,11 +29,15 @@ class Output(Console):
 
     They are printed as they are: what looks like rich's markup or an emoji's name is text, and control characters,
     which could move the cursor, rename the window or hide what is printed, become a sign. Its reader may close the
-    pipe: the command goes on in silence.
+    pipe: the command continues without output.
     """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, highlight=False, **options)
+
+    def say(self, text: str) -> None:
+        """Prints a line without wrapping it."""
+        self.print(harmless(text), soft_wrap=True)  # rich would drop some control characters without a sign
 
     def render(self, renderable: Any, options: ConsoleOptions | None = None) -> Iterator[Segment]:
         """Renders texts without control characters; rich's own codes are no text."""
@@ -51,7 +56,7 @@ class Showing:
     Attributes:
         plain: lines in place of a live display.
         quiet: the closing lines and errors alone.
-        verbose: also what there is to do, programs, placement and memory.
+        verbose: also the plan, programs, placement and memory.
     """
 
     plain: bool = False
@@ -59,27 +64,19 @@ class Showing:
     verbose: bool = False
 
     def __post_init__(self) -> None:
-        """Refuses both at a time."""
+        """Refuses contradicting options."""
         if self.quiet and self.verbose:
-            raise ValueError("--quiet: received it beside --verbose; give one of them")
+            raise ValueError("--quiet: received together with --verbose; give one of them")
 
-    @contextlib.contextmanager
-    def progress(self, *, shown: bool = True) -> Iterator[Console]:
+    def progress(self, *, shown: bool = True) -> Output:
         """The console for progress; one that shows nothing if it is quiet, or isn't `shown`."""
-        if shown and not self.quiet:
-            yield Output()
-            return
-        with open(os.devnull, "w", encoding="utf-8") as nowhere:
-            yield Output(file=nowhere)
+        # A live display on a terminal would swallow what is written to standard error.
+        return Output() if shown and not self.quiet else Output(quiet=True, force_terminal=False)
 
     def left_out(self, keys: Sequence[str]) -> None:
         """Says which keys of a base don't count, unless only the result is shown."""
-        if keys and not self.quiet:
-            say(Output(), f"not taken from the base, whose data or partition is another: {', '.join(keys)}")
-
-    def detail(self, note: Callable[[str], None]) -> Callable[[str], None] | None:
-        """The function for details, `note`; None if they aren't shown."""
-        return note if self.verbose else None
+        if keys:
+            self.progress().say(f"ignored from the base, which has other data or another partition: {', '.join(keys)}")
 
 
 def harmless(text: str) -> str:
@@ -90,11 +87,6 @@ def harmless(text: str) -> str:
         'cat?[2J'
     """
     return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
-
-
-def say(console: Console, text: str) -> None:
-    """Prints a line as it is."""
-    console.print(harmless(text), markup=False, emoji=False, highlight=False, soft_wrap=True)
 
 
 def names_table(entries: Iterable[tuple[str, Sequence[str]]]) -> Table:
@@ -109,6 +101,54 @@ def names_table(entries: Iterable[tuple[str, Sequence[str]]]) -> Table:
     return table
 
 
+def print_table(text: Any, console: Output, caption: str, title: str = "") -> None:
+    """Prints a `fedjax_bal.report.Table`, with cells of several lines if need be; as lines where that has no room."""
+    rows = [tuple(map(harmless, cells)) for cells in text.rows]  # before widths are measured
+    # Wide, or with the text after a number below it and headings broken at commas.
+    narrow = [_two_lines(name).replace(", ", ",\n") for name in text.headings]
+    for heads, body in ((text.headings, rows), (narrow, [tuple(map(_two_lines, cells)) for cells in rows])):
+        columns = zip(heads, *body, strict=True)
+        if (
+            sum(2 + max(len(line) for cell in column for line in cell.split("\n")) for column in columns)
+            > console.width
+        ):
+            continue
+        grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True)
+        grid.title = Text(title) if title else None
+        grid.title_justify = "left"
+        grid.title_style = "bold"
+        grid.caption = Text(caption)
+        grid.caption_justify = "left"
+        for index, name in enumerate(heads):
+            grid.add_column(Text(name), justify="right" if index else "left", no_wrap=True)
+        for cells in body:
+            grid.add_row(*map(Text, cells))
+        console.print(grid)
+        return
+    lines = [title] if title else []
+    for first, *cells in rows:
+        lines += [first, *(f"  {heading}: {cell}" for heading, cell in zip(text.headings[1:], cells, strict=True))]
+    for line in [*lines, caption]:
+        console.say(line)
+
+
+def _two_lines(cell: str) -> str:
+    for mark in ("±", "[", "("):
+        cell = cell.replace(f" {mark}", f"\n{mark}")
+    return cell.replace(" seeds)", ")").replace("vs ", "vs\n").replace("not reached", "not\nreached")
+
+
+def with_short_names(rows: Sequence[Any], console: Console) -> list[Any]:
+    """Rows whose methods' names are shortened to what a table has room for, unless no short form is unique."""
+    longest = 24 if console.width >= _WIDE else 16
+    half = longest // 2
+    names = [row.method for row in rows]
+    forms = (lambda name: f"{name[: longest - 1]}…", lambda name: f"{name[: half - 1]}…{name[-half:]}", str)
+    ways = ([name if len(name) <= longest else form(name) for name in names] for form in forms)
+    shortened = next(way for way in ways if len(set(way)) == len(set(names)))
+    return [row._replace(method=name) for row, name in zip(rows, shortened, strict=True)]
+
+
 def printing(command: Callable[..., Iterator[Any]]) -> Callable[..., None]:
     """A command that prints the lines and tables that another yields, and turns errors into messages."""
 
@@ -117,7 +157,7 @@ def printing(command: Callable[..., Iterator[Any]]) -> Callable[..., None]:
         console = Output()
         with messages():
             for item in command(*args, **kwargs):
-                say(console, item) if isinstance(item, str) else console.print(item)
+                console.say(item) if isinstance(item, str) else console.print(item)
 
     return printed
 
@@ -138,7 +178,7 @@ def messages() -> Iterator[None]:
             raise
         fail("not enough memory for this configuration: use fewer clients or a smaller model", BAD_INPUT)
     except KeyboardInterrupt:
-        fail("stopped at once; the same command again goes on from the last checkpoint", INTERRUPTED)
+        fail("stopped; run the command again to resume from the last checkpoint", INTERRUPTED)
 
 
 def fail(message: str, code: int) -> NoReturn:
@@ -152,11 +192,6 @@ def complain(message: str) -> None:
     typer.echo(f"fedjax-bal: {harmless(message)}", err=True)
 
 
-def stopped_message(folder: Path) -> str:
-    """The text after a stop at a safe point."""
-    return f"\nStopped; all is saved in {folder}. The same command again goes on from there."
-
-
 @contextlib.contextmanager
 def interruptible() -> Iterator[Callable[[], bool]]:
     """Yields a function that tells whether Ctrl-C was pressed once; pressed twice it stops at once."""
@@ -167,7 +202,7 @@ def interruptible() -> Iterator[Callable[[], bool]]:
         if asked:
             raise KeyboardInterrupt
         asked = True
-        print("\nfinishing these rounds, then saving; Ctrl-C again stops at once", file=sys.stderr)
+        print("\nfinishing these rounds, then saving; press Ctrl-C again to stop at once", file=sys.stderr)
 
     before = signal.signal(signal.SIGINT, ask)
     try:

@@ -2,7 +2,7 @@
 
 import difflib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,22 +15,25 @@ from fedjax_bal.cli.arguments import DataDir, Plugins, is_change
 from fedjax_bal.cli.console import names_table
 from fedjax_bal.files import check_replaceable
 
-_MOST_CLASSES = 20
 _MEBIBYTE = 2**20
+_MOST_CLASSES = 20
+_SHOWN_OF_MANY = 5  # of more classes the largest and the smallest
+_MOST_DRAWN = 200  # clients of a picture
+_PICTURES = (".png", ".svg")
 
 
 def list_datasets(data_dir: DataDir = None, plugin: Plugins = None) -> Iterator[Table]:
-    """List the data sets, and which of them a folder holds."""
+    """List the data sets, and show which of them a folder holds."""
     from fedjax_bal.data import DATASETS, folder_of, prepared_status
 
     folder = None if data_dir is None else folder_of("the data sets", data_dir)
     entries = []
     for name, reader in DATASETS.items():
-        clients = "; says whose each image is" if reader.clients else ""
-        size = sum(reader.counts) * int(np.prod(reader.image_shape)) if reader.counts else 0
-        memory = f" ({size / _MEBIBYTE:,.1f} MiB in memory)" if reader.counts else ""
+        text = reader.description + ("; assigns images to clients" if reader.clients else "")
+        if reader.counts:
+            text += f" ({sum(reader.counts) * int(np.prod(reader.image_shape)) / _MEBIBYTE:,.1f} MiB in memory)"
         home = [f"from {reader.home}"] if reader.home else []
-        entries.append((name, [f"{reader.description}{clients}{memory}", prepared_status(name, folder), *home]))
+        entries.append((name, [text, prepared_status(name, folder), *home]))
     yield names_table(entries)
 
 
@@ -43,23 +46,52 @@ def prepare(
     plugin: Plugins = None,
     check: Annotated[bool, typer.Option("--check", help="Read and report, but write nothing.")] = False,
 ) -> Iterator[str]:
-    """Check a data set's files, and write it to a file that is read at once."""
-    from fedjax_bal.data import find_reader, inventory, load
+    """Check a data set's files, and convert them to a file that loads quickly."""
+    from fedjax_bal.data import find_reader, inventory, inventory_digest, load
 
     if find_reader(name).origin == "own":
         parameters = _own_files(name, options or [])
         dataset = load(name, data_dir, **parameters)
+        prepared = None
         yield f"{name}: {parameters['path']}"
-        yield from _contents(dataset)
-        return
-    if options:
+    elif options:
         raise ValueError(f"{name} takes no options, received {', '.join(options)}")
-    made = inventory.prepare(name, data_dir, write=not check)
-    yield f"{name}: {made.kind} in {inventory.common_folder(made.places)}"
-    yield from _contents(made.dataset)
-    if made.file is not None:
-        size = made.file.stat().st_size / _MEBIBYTE
-        yield f"prepared: {made.file} ({size:,.1f} MiB), read from now on in place of the files above"
+    else:
+        made = inventory.prepare(name, data_dir, write=not check)
+        dataset = made.dataset
+        prepared = made.file
+        yield f"{name}: {made.kind} in {inventory.common_folder(made.places)}"
+
+    counts = []
+    for half in ("train", "test"):
+        images = getattr(dataset, f"{half}_images")
+        counts.append(np.bincount(getattr(dataset, f"{half}_labels"), minlength=len(dataset.class_names)))
+        present = counts[-1][counts[-1] > 0]
+        classes = f"{len(counts[-1])} classes"
+        if len(present) < len(counts[-1]):
+            classes = f"{len(present)} of {classes}"
+        shape = "x".join(map(str, images.shape[1:]))
+        size = images.nbytes / _MEBIBYTE
+        yield f"  {half}: {len(images):,} images {shape}, {size:,.1f} MiB; {classes}, of {_range(present)}"
+    if dataset.train_clients is not None:
+        sizes = np.bincount(dataset.train_clients)
+        sizes = sizes[sizes > 0]
+        yield f"  writers or users: {len(sizes):,}, of {_range(sizes)} training images"
+    yield f"  SHA-256 of images and labels: {inventory_digest(dataset)}"
+    if len(dataset.class_names) <= _MOST_CLASSES:
+        names = [" ".join(name.split()) for name in dataset.class_names]
+        width = max(map(len, names))
+        for name, train, test in zip(names, *counts, strict=True):
+            yield f"    {name:<{width}}  {train:>7,} + {test:,}"
+    if prepared is not None:
+        size = prepared.stat().st_size / _MEBIBYTE
+        yield f"prepared: {prepared} ({size:,.1f} MiB), read from now on in place of the files above"
+
+
+def _range(counts: np.ndarray) -> str:
+    low = counts.min()
+    high = counts.max()
+    return f"{low:,} each" if low == high else f"{low:,} to {high:,}"
 
 
 def _own_files(name: str, options: list[str]) -> dict[str, Any]:
@@ -79,44 +111,6 @@ def _own_files(name: str, options: list[str]) -> dict[str, Any]:
     return section.parameters
 
 
-def _contents(dataset: Any) -> Iterator[str]:
-    """The number of images, their size and classes, and their clients."""
-    from fedjax_bal.data import inventory_digest
-
-    counts = []
-    for half in ("train", "test"):
-        images, labels = getattr(dataset, f"{half}_images"), getattr(dataset, f"{half}_labels")
-        counts.append(np.bincount(labels, minlength=len(dataset.class_names)))
-        shape, size = "x".join(map(str, images.shape[1:])), images.nbytes / _MEBIBYTE
-        yield f"  {half}: {len(images):,} images {shape}, {size:,.1f} MiB; {_classes(counts[-1])}"
-    if dataset.train_clients is not None:
-        sizes = np.bincount(dataset.train_clients)
-        sizes = sizes[sizes > 0]
-        yield f"  writers or users: {len(sizes):,}, of {_range(sizes)} training images"
-    yield f"  SHA-256 of images and labels: {inventory_digest(dataset)}"
-    if len(dataset.class_names) <= _MOST_CLASSES:
-        names = [" ".join(name.split()) for name in dataset.class_names]
-        width = max(map(len, names))
-        for name, train, test in zip(names, *counts, strict=True):
-            yield f"    {name:<{width}}  {train:>7,} + {test:,}"
-
-
-def _classes(counts: np.ndarray) -> str:
-    present = counts[counts > 0]
-    few = f"{len(present)} of {len(counts)} classes" if len(present) < len(counts) else f"{len(counts)} classes"
-    return f"{few}, of {_range(present)}"
-
-
-def _range(counts: np.ndarray) -> str:
-    low, high = counts.min(), counts.max()
-    return f"{low:,} each" if low == high else f"{low:,} to {high:,}"
-
-
-_MOST_NAMED, _SHOWN_OF_MANY = 20, 5
-_MOST_DRAWN = 200  # clients of a picture
-_PICTURES = (".png", ".svg")
-
-
 def describe(
     arguments: Annotated[
         list[str],
@@ -128,14 +122,14 @@ def describe(
     ],
     partition: Annotated[
         str | None,
-        typer.Option(metavar="SCHEME", help="Another scheme; for a data set the one to draw, for 10 clients, seed 0."),
+        typer.Option(metavar="SCHEME", help="Another partition scheme; of a data set for 10 clients, with seed 0."),
     ] = None,
     data_dir: DataDir = None,
-    out: Annotated[Path | None, typer.Option(metavar="FILE.png|svg", help="Draw a picture too.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE.png|svg", help="Also draw the partition.")] = None,
     plugin: Plugins = None,
 ) -> Iterator[str]:
-    """Describe a data set and a partition: classes, sizes, imbalance, and who holds what."""
-    from fedjax_bal.config import Config
+    """Describe a data set and a partition: classes, sizes, imbalance, and the clients' shares."""
+    from fedjax_bal.config import Config, builtin_configs, load_config
     from fedjax_bal.data import DATASETS, load
     from fedjax_bal.data import describe as in_numbers
     from fedjax_bal.experiments import split_rows
@@ -147,13 +141,13 @@ def describe(
             f"data describe: received {len(named)} names ({', '.join(named) or 'none'}); give one configuration or "
             "data set, and changes to it as key=value"
         )
+    (source,) = named
     # Keys without a dot are the partition's, unless a section has that name.
-    changes = [
-        text if "." in (key := text.partition("=")[0]) or key in Config.model_fields else f"partition.{text}"
-        for text in arguments
-        if is_change(text)
-    ]
-    alone = named[0] in DATASETS and partition is None
+    changes = []
+    for text in filter(is_change, arguments):
+        key = text.partition("=")[0]
+        changes.append(text if "." in key or key in Config.model_fields else f"partition.{text}")
+    alone = source in DATASETS and partition is None
     others = [change for change in changes if not change.startswith("dataset.")]
     if alone and others:
         raise ValueError(f"data describe: received {others[0]!r}, but no partition; give one with --partition SCHEME")
@@ -165,17 +159,33 @@ def describe(
         if not out.parent.is_dir():
             raise ValueError(f"--out: there is no folder {str(out.parent)!r}; make it first")
         check_replaceable(out)
-    config = _config(named[0], partition, changes)
+
+    if source in DATASETS:
+        # All else is the quickstart's, but for the server's rows; a cohort of one fits any number of clients.
+        scheme = f"partition={{scheme: {json.dumps(partition or 'iid')}, clients: 10, seed: 0}}"
+        fixed = [f"dataset.name={source}", "selection.clients_per_round=1", "auxiliary.per_class=0", "partition=null"]
+        config = load_config(None, [*fixed, scheme, *changes], needs=False)
+    elif not Path(source).exists() and not source.endswith((".yaml", ".yml")) and source not in builtin_configs():
+        near = difflib.get_close_matches(source, [*DATASETS, *builtin_configs()], 1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ValueError(
+            f"data describe: there is no file {source!r}, and no data set or built-in configuration of that name{hint}"
+        )
+    else:
+        schemes = [] if partition is None else [f"partition.scheme={json.dumps(partition)}"]
+        config = load_config(source, [*schemes, *changes], needs=False)
+
     dataset = load(config.dataset.name, data_dir, **config.dataset.parameters)
     classes = len(dataset.class_names)
+    title = config.dataset.name
     counts = {
         "training": np.bincount(dataset.train_labels, minlength=classes),
         "test": np.bincount(dataset.test_labels, minlength=classes),
     }
-    title, description = config.dataset.name, None
+    description = None
     if not alone:
         pool, rows, _ = split_rows(dataset, config)
-        parts = [np.searchsorted(pool.rest, own) for own in rows]  # `rest` is in ascending order
+        parts = [np.searchsorted(pool.rest, of_client) for of_client in rows]  # `rest` is in ascending order
         description = in_numbers(pool.labels[pool.rest], parts, classes)
         title += f": {_in_words(config.partition)}"
         counts["clients"] = description.class_counts.sum(axis=0)
@@ -184,22 +194,22 @@ def describe(
     yield f"{len(dataset.train_labels):,} training and {len(dataset.test_labels):,} test samples"
     yield ""
     yield f"{'class':<18}" + "".join(f"{name:>10}" for name in counts)
-    places = list(range(classes))
-    if classes > _MOST_NAMED:
-        ranked = (-list(counts.values())[-1 if description else 0]).argsort(kind="stable").tolist()
-        places = ranked[:_SHOWN_OF_MANY] + ranked[-_SHOWN_OF_MANY:]
-    for rank, place in enumerate(places):
-        if classes > _MOST_NAMED and rank == _SHOWN_OF_MANY:
-            yield f"... {classes - len(places):,} classes in between"
-        name = " ".join(dataset.class_names[place].split())
-        yield f"{name:<18.17}" + "".join(f"{column[place]:>10,}" for column in counts.values())
+    lines = []
+    for place, name in enumerate(dataset.class_names):
+        cells = "".join(f"{column[place]:>10,}" for column in counts.values())
+        lines.append(f"{' '.join(name.split()):<18.17}{cells}")
+    if classes > _MOST_CLASSES:
+        ranked = (-counts["clients" if description else "training"]).argsort(kind="stable")
+        lines = [lines[place] for place in ranked]
+        between = f"... {classes - 2 * _SHOWN_OF_MANY:,} classes in between"
+        lines = [*lines[:_SHOWN_OF_MANY], between, *lines[-_SHOWN_OF_MANY:]]
+    yield from lines
     if description is not None:
-        yield ""
-        yield from _clients(description)
+        yield from ("", *_clients(description))
     different = [
-        own.name
-        for own in map(config.for_method, range(len(config.methods)))
-        if any(getattr(own, key) != getattr(config, key) for key in ("dataset", "partition", "auxiliary"))
+        method.name
+        for method in map(config.for_method, range(len(config.methods)))
+        if any(getattr(method, key) != getattr(config, key) for key in ("dataset", "partition", "auxiliary"))
     ]
     if different:
         yield f"methods with other data: {', '.join(different)}"
@@ -213,47 +223,27 @@ def describe(
         yield f"picture: {out}"
 
 
-def _config(what: str, scheme: str | None, changes: Sequence[str]) -> Any:
-    from fedjax_bal.config import builtin_configs, load_config
-    from fedjax_bal.data import DATASETS
-
-    if what in DATASETS:
-        # All else is the quickstart's, but for the server's rows; a cohort of one fits any number of clients.
-        wanted = f"partition={{scheme: {json.dumps('iid' if scheme is None else scheme)}, clients: 10, seed: 0}}"
-        others = [f"dataset.name={what}", "selection.clients_per_round=1", "auxiliary.per_class=0", "partition=null"]
-        return load_config(None, [*others, wanted, *changes], needs=False)
-    if not Path(what).exists() and not what.endswith((".yaml", ".yml")) and what not in builtin_configs():
-        near = difflib.get_close_matches(what, [*DATASETS, *builtin_configs()], 1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(
-            f"data describe: there is no file {what!r}, and no data set or built-in configuration of that name{hint}"
-        )
-    schemes = [f"partition.scheme={json.dumps(scheme)}"] * (scheme is not None)
-    return load_config(what, [*schemes, *changes], needs=False)
-
-
 def _in_words(wanted: Any) -> str:
     """A partition in one line: the values that differ from the defaults."""
-    fields = type(wanted).model_fields
-    written = lambda value: f"{value:g}" if isinstance(value, float) else str(value)
-    changes = [
-        f"{key}={written(getattr(wanted, key))}"
-        for key in fields
-        if key not in ("scheme", "clients", "seed") and getattr(wanted, key) != fields[key].default
-    ]
+    changes = []
+    for key, field in type(wanted).model_fields.items():
+        value = getattr(wanted, key)
+        if key not in ("scheme", "clients", "seed") and value != field.default:
+            changes.append(f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}")
     clients = f"{wanted.clients:,} client{'s' * (wanted.clients > 1)}" if wanted.known_clients else "all clients"
     return ", ".join([f"{wanted.scheme}, {clients}", *changes, f"seed={wanted.seed}"])
 
 
 def _clients(description: Any) -> Iterator[str]:
     """The sizes, classes and imbalance of the clients of a partition."""
-    sizes, held = description.sizes, (description.class_counts > 0).sum(axis=1)
-    low, quarter, median, more, high = np.percentile(sizes, [0, 25, 50, 75, 100])
+    sizes = description.sizes
+    classes = (description.class_counts > 0).sum(axis=1)
+    low, quarter, median, three_quarters, high = np.percentile(sizes, [0, 25, 50, 75, 100])
     yield (
         f"samples of a client: {low:,.0f} to {high:,.0f}, median {median:,.0f}, quartiles {quarter:,.0f} and "
-        f"{more:,.0f}, mean {sizes.mean():,.1f}"
+        f"{three_quarters:,.0f}, mean {sizes.mean():,.1f}"
     )
-    yield f"classes of a client: {held.min()} to {held.max()}, mean {held.mean():.1f}"
+    yield f"classes of a client: {classes.min()} to {classes.max()}, mean {classes.mean():.1f}"
     if description.unused:
         yield f"samples that no client has: {description.unused:,}"
     if description.repeated:
@@ -262,4 +252,4 @@ def _clients(description: Any) -> Iterator[str]:
     yield f"KL from even classes, in nats (0 is even): {description.kl_of_all:.3f} for all clients together;"
     yield f"    of a client {kls.min():.3f} to {kls.max():.3f}, mean {kls.mean():.3f}"
     yield f"MID {description.mid:.3f}: imbalance of all classes, from 0 (even) to 1 (a single class)"
-    yield f"WCS {description.wcs:.3f}: how alike clients' classes are to those of all, 1 (the same) and less"
+    yield f"WCS {description.wcs:.3f}: similarity of clients' class distributions to the overall one, at most 1 (equal)"

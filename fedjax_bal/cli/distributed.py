@@ -18,22 +18,22 @@ _HOW = (
     "give --coordinator HOST:PORT --process-id I --processes N on each, I from 0 to N - 1, or set "
     f"{COORDINATOR}, {PROCESS_ID} and {PROCESSES}; under SLURM, Open MPI and Kubernetes jax knows them"
 )
-_NOTHING_LOST = (
-    "what was saved before is kept: start all processes again with the same command, and it goes on from there"
-)
+_NOTHING_LOST = "what was saved before is kept: start all processes with the same command again to resume"
 SWEEP_ALONE = (
     "--distributed: received for a sweep, whose runs need no common devices: to spread them over machines, give "
     "--part I/N to each process, or --engine ray"
 )
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
-# A killed process is noticed within a second, as its connections break; one that has hung, or whose machine is gone,
-# after two thirds of the heartbeat's seconds to all of them. At the end the others wait for process 0, which still
-# writes pages: jax ends all of them if that takes longer than the last number.
-_JOIN_S, _HEARTBEAT_S, _SHUTDOWN_S = 120, 30, 3600
+# A killed process is noticed within a second, as its connections break; one that hangs, or whose machine is gone, after
+# two thirds to all of the heartbeat. At the end the others wait for process 0, which still writes pages: jax ends them
+# all if that takes longer than the shutdown's time.
+_JOIN_S = 120
+_HEARTBEAT_S = 30
+_SHUTDOWN_S = 3600
 
 
 class ProcessPlace(NamedTuple):
-    """What the user says of a process of several; None is left to jax, which knows SLURM, Open MPI and Kubernetes.
+    """A process among several, as the user gives it; None is left to jax, which knows SLURM, Open MPI and Kubernetes.
 
     Attributes:
         address: HOST:PORT, where process 0 waits for the others.
@@ -53,7 +53,7 @@ def place_of(
     processes: int | None,
     environment: Mapping[str, str],
 ) -> ProcessPlace | None:
-    """This process's place among several: from the flags, else from the environment; None for a run of one process.
+    """Reads this process's number from the flags, else from the environment; None for a run of one process.
 
     Raises:
         ValueError: flags without `--distributed`, or an invalid value.
@@ -62,7 +62,7 @@ def place_of(
     if not distributed:
         stray = [name for name, value in given.items() if value is not None]
         if stray:
-            raise ValueError(f"{stray[0]}: received without --distributed, which it belongs to: give both")
+            raise ValueError(f"{stray[0]}: received without --distributed; give both")
         return None
     named = [
         (variable, environment.get(variable)) if value is None else (flag, value)
@@ -82,7 +82,7 @@ def place_of(
 
 
 def shared_facts(config: Any) -> dict[str, str]:
-    """All that results depend on and that may differ between processes, but for the data, which `Runner` compares."""
+    """Everything that results depend on and that may differ between processes; `Runner` compares the data."""
     from fedjax_bal.config import config_leaves
     from fedjax_bal.experiments import numeric_settings, versions
 
@@ -97,7 +97,7 @@ def joined_processes(
     """Joins this process to the others of a run, and leaves them at the end; without a `place` nothing happens.
 
     The CPU has to be split before, and jax must not have started. `facts` are values, by name, that must be the same in
-    all processes; `devices` are those that each is to have, as on the command line.
+    all processes; `devices` is the value of `--devices`, for each.
 
     Raises:
         ValueError: the processes don't come together.
@@ -115,10 +115,9 @@ def joined_processes(
         options["coordinator_bind_address"] = place.address
     if place.address is not None and place.index == 0:
         _check_port(place.address)
-    known = "" if place.index is None else f" {place.index} of {place.count or 'several'}"
-    complain(
-        f"process{known}: waiting for the others, for at most {_JOIN_S} s, at {place.address or 'the address of jax'}"
-    )
+    number = "" if place.index is None else f" {place.index} of {place.count or 'several'}"
+    where = place.address or "the address that jax found"
+    complain(f"process{number}: waiting at most {_JOIN_S} s for the others at {where}")
     try:
         jax.distributed.initialize(
             place.address,
@@ -140,7 +139,8 @@ def joined_processes(
         raise
     except BaseException as error:
         # Exits at once, without jax's wait for the others, which may be gone, and which notice that this one is.
-        text, code = str(error), 1
+        text = str(error)
+        code = 1
         if "Gloo" in text or (isinstance(error, JaxRuntimeError) and "RESOURCE_EXHAUSTED" not in text):
             complain(f"another process has ended, or can't be reached ({text.splitlines()[0][:200]}); {_NOTHING_LOST}")
         else:
@@ -188,12 +188,13 @@ def _check_agreement(place: ProcessPlace, facts: Mapping[str, str], devices: str
     if len(set(numbers.values())) > 1:
         each = ", ".join(f"{number} on process {index}" for index, number in sorted(numbers.items()))
         raise ValueError(f"--distributed: all processes must have as many devices, but there are {each}")
-    own, kind = jax.local_device_count(), jax.local_devices()[0].device_kind
-    group.agree({**facts, "devices": f"{own} {kind}", "--processes": str(place.count or group.count)})
-    if isinstance(devices, int) and devices != own:
+    count = jax.local_device_count()
+    kind = jax.local_devices()[0].device_kind
+    group.agree({**facts, "devices": f"{count} {kind}", "--processes": str(place.count or group.count)})
+    if isinstance(devices, int) and devices != count:
         raise ValueError(
-            f"--devices: received {devices}, but each process has {own}: with --distributed all of them take part, so "
-            "leave --devices out, and show each process only those that are meant for it"
+            f"--devices: received {devices}, but each process has {count}: with --distributed all of them take part, "
+            "so leave --devices out, and make only those devices visible to each process that it should use"
         )
     if not group.first:
-        complain(f"process {group.index} of {group.count} is at work for process 0, which shows and writes everything")
+        complain(f"process {group.index} of {group.count} works for process 0, which shows and writes everything")

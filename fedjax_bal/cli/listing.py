@@ -15,21 +15,27 @@ from rich.table import Table
 from fedjax_bal.cli.arguments import Plugins
 from fedjax_bal.cli.console import names_table
 
+PAGES = Path(__file__).parents[1] / "guide"
+KINDS = (
+    *("recipes", "models", "selectors", "partitions", "datasets", "metrics", "optimizers", "schedules"),
+    *("availability", "delivery", "speeds", "configs"),
+)
+
 
 def explain(
     keys: Annotated[list[str], typer.Argument(metavar="KEY...", help="A key, such as training.rounds, rounds or lr.")],
     plugin: Plugins = None,
 ) -> Iterator[Table]:
-    """Say what a key of a configuration means, what it can be, and its default."""
+    """Explain a key of a configuration: its meaning, allowed values and default."""
     from fedjax_bal.config import explained
 
     for key in keys:
         entries = []
-        for found in explained(key):
-            meaning = [found.meaning[:1].upper() + found.meaning[1:]] if found.meaning else []
-            choices = [f"with {', '.join(found.choices)}"] if found.choices else []
-            default = f"; default {found.default}" if found.default else ""
-            entries.append((found.path, [*meaning, *choices, found.allowed + default]))
+        for entry in explained(key):
+            meaning = [entry.meaning[:1].upper() + entry.meaning[1:]] if entry.meaning else []
+            choices = [f"with {', '.join(entry.choices)}"] if entry.choices else []
+            default = f"; default {entry.default}" if entry.default else ""
+            entries.append((entry.path, [*meaning, *choices, entry.allowed + default]))
         yield names_table(entries)
 
 
@@ -40,37 +46,27 @@ def schema(plugin: Plugins = None) -> Iterator[str]:
     yield json.dumps(json_schema(), indent=1)
 
 
-PAGES = Path(__file__).parents[1] / "guide"
-
-
 def guide(
-    page: Annotated[str | None, typer.Argument(metavar="[PAGE]", help="One of the pages; none to see them.")] = None,
+    page: Annotated[str | None, typer.Argument(metavar="[PAGE]", help="Name of a page; without it, list them.")] = None,
 ) -> Iterator[Table | Markdown]:
     """Show a page of the guide in the terminal."""
-    pages = {file.stem: file for file in sorted(PAGES.glob("*.md"))}
+    pages = {file.stem: file.read_text(encoding="utf-8") for file in sorted(PAGES.glob("*.md"))}
     if page is None:
-        titles = {name: file.read_text(encoding="utf-8").partition("\n")[0] for name, file in pages.items()}
-        yield names_table((name, [title.removeprefix("# ")]) for name, title in titles.items())
+        yield names_table((name, [text.partition("\n")[0].removeprefix("# ")]) for name, text in pages.items())
         return
     from fedjax_bal.config import nearest_choices
 
     if page not in pages:
         raise ValueError(f"guide: received {page!r}; {nearest_choices(page, pages)}")
-    yield Markdown(pages[page].read_text(encoding="utf-8"))
-
-
-KINDS = (
-    *("recipes", "models", "selectors", "partitions", "datasets", "metrics", "optimizers", "schedules"),
-    *("availability", "delivery", "speeds", "configs"),
-)
+    yield Markdown(pages[page])
 
 
 def list_names(
-    what: Annotated[str | None, typer.Argument(metavar="[KIND]", help="One of the kinds; none to see them.")] = None,
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One of them, to see all about it.")] = None,
+    what: Annotated[str | None, typer.Argument(metavar="[KIND]", help="A kind; without it, list the kinds.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="A name of this kind, to describe it.")] = None,
     plugin: Plugins = None,
 ) -> Iterator[str | Table]:
-    """List what a configuration can name."""
+    """List the names that a configuration can use."""
     if what and name:
         yield described_whole(what, name)
         return
@@ -95,30 +91,37 @@ def listing(what: str) -> dict[str, str]:
         from Xu et al., arXiv 2023
     """
     # Each kind imports only what it needs.
-    from fedjax_bal.config import nearest_choices
+    from fedjax_bal.config import nearest_choices, parameters
 
     match what:
         case "recipes":
-            from fedjax_bal.recipes import RECIPES
+            from fedjax_bal.parts import names_of_needs
+            from fedjax_bal.recipes import RECIPES, short_citation
 
-            return {name: _recipe(name, function) for name, function in RECIPES.items()}
+            texts = {}
+            for name, function in RECIPES.items():
+                recipe = _at_defaults(function)
+                needs = "" if recipe is None else ", ".join(names_of_needs(recipe.parts))
+                more = [("needs", needs), ("from", short_citation(name))]
+                texts[name] = _text(_first_line(function), ("takes", _takes(function)), *_variants(function), *more)
+            return texts
         case "models":
             from fedjax_bal.models import MODELS, options
 
             defaults = {name: {key: option.default for key, option in options(name).items()} for name in MODELS}
-            takes = {name: _after("takes", _written_out(values, ...)) for name, values in defaults.items()}
-            return {name: _text(entry.description, takes[name]) for name, entry in MODELS.items()}
+            return {
+                name: _text(entry.description, ("takes", written_out(defaults[name]))) for name, entry in MODELS.items()
+            }
         case "selectors":
             from fedjax_bal.selection import FROM_FEDERATION, SELECTORS
 
-            return _all_described(SELECTORS, skip=("clients_per_round", *FROM_FEDERATION))
+            return _functions(SELECTORS, skip=("clients_per_round", *FROM_FEDERATION))
         case "partitions":
             from fedjax_bal.data import partition
 
-            skip = ("rng", "labels", "num_clients", *partition.FROM_DATASET)
-            also = {name: ", ".join(partition.aliases_of(name)) for name in partition.SCHEMES}
-            texts = _all_described(partition.SCHEMES, skip=skip)
-            return {name: _text(text, _after("also called", also[name])) for name, text in texts.items()}
+            texts = _functions(partition.SCHEMES, skip=("rng", "labels", "num_clients", *partition.FROM_DATASET))
+            also = {name: ", ".join(partition.aliases_of(name)) for name in texts}
+            return {name: _text(text, ("also called", also[name])) for name, text in texts.items()}
         case "datasets":
             from fedjax_bal.data import DATASETS
 
@@ -126,31 +129,33 @@ def listing(what: str) -> dict[str, str]:
         case "metrics":
             from fedjax_bal.metrics import METRICS
 
-            return {name: _metric(metric) for name, metric in METRICS.items()}
+            texts = {}
+            for name, metric in METRICS.items():
+                words = ["each evaluated round"] * (metric.of_round is not None)
+                words += ["a whole run"] * (metric.of_run is not None)
+                unit = f", in {metric.unit.symbol}" if metric.unit.symbol else ""
+                texts[name] = f"{metric.meaning}\nof {' and of '.join(words)}{unit}"
+            return texts
         case "optimizers":
             import optax
 
-            from fedjax_bal.config import parameters
             from fedjax_bal.optim import optimizer_names, option_names
 
-            fields = {name: parameters(getattr(optax, name)) for name in optimizer_names()}
-            return {
-                name: _optax(name, {key: own[key] for key in option_names(name) if key in own})
-                for name, own in fields.items()
-            }
+            texts = {}
+            for name in optimizer_names():
+                known = parameters(getattr(optax, name))
+                texts[name] = _optax(name, {key: known[key] for key in option_names(name) if key in known})
+            return texts
         case "schedules":
-            from fedjax_bal.config import parameters
             from fedjax_bal.optim import schedule_factory, schedule_names
 
             functions = {name: schedule_factory(name) for name in schedule_names()}
-            return {
-                name: _described(function) if function.__doc__ else _optax(name, parameters(function))
-                for name, function in functions.items()
-            }
+            described = _functions({name: function for name, function in functions.items() if function.__doc__})
+            return {name: described.get(name) or _optax(name, parameters(made)) for name, made in functions.items()}
         case "availability" | "delivery" | "speeds":
             from fedjax_bal.selection import AVAILABILITY, DELIVERY, SPEEDS
 
-            return _all_described({"availability": AVAILABILITY, "delivery": DELIVERY, "speeds": SPEEDS}[what])
+            return _functions({"availability": AVAILABILITY, "delivery": DELIVERY, "speeds": SPEEDS}[what])
         case "configs":
             first = {name: header.partition("\n\n")[0].replace("\n", " ") for name, header in _headers().items()}
             return {name: text.partition(". ")[0].removesuffix(".") + "." for name, text in first.items()}
@@ -173,13 +178,13 @@ def grouped(what: str | None) -> Iterator[tuple[str, dict[str, str]]]:
 
     families: dict[str, dict[str, str]] = {}
     for name, text in texts.items():
-        heading = (inspect.getdoc(inspect.getmodule(RECIPES[name])) or "Of your own").partition("\n")[0]
+        heading = (inspect.getdoc(inspect.getmodule(RECIPES[name])) or "Your own").partition("\n")[0]
         families.setdefault(heading.rstrip("."), {})[name] = text
     yield from families.items()
 
 
 def described_whole(kind: str, name: str) -> str:
-    """All that is known of a name: what `listing` says, its docstring or header, and of a recipe its parts and papers.
+    """All about a name: its docstring or header, and of a recipe its parts and papers; else what `listing` says.
 
     Raises:
         ValueError: there is no such kind or name.
@@ -218,7 +223,7 @@ def _whole_recipe(function: Callable[..., Any]) -> Iterator[str]:
     from fedjax_bal.recipes import citation
 
     yield inspect.getdoc(function) or ""
-    yield "\n".join([f"Defaults: {_defaults(function) or 'it has no options'}", *_readings(function)])
+    yield _text(f"Defaults: {_takes(function) or 'it has no options'}", *_variants(function))
     recipe = _at_defaults(function)
     if recipe is None:
         return
@@ -226,41 +231,25 @@ def _whole_recipe(function: Callable[..., Any]) -> Iterator[str]:
     parts = []
     for part in recipe.parts:
         roles = [kind.__name__ for kind in type(part).__mro__ if kind.__module__ == "fedjax_bal.parts.roles"]
-        # What its docstring says before the first of its sections, equations included.
+        # The docstring before the first of its sections, equations included.
         says = re.split(r"\n\n[A-Z]\w+:\n", inspect.getdoc(type(part)) or "")[0]
         parts.append(f"  {type(part).__name__} ({', '.join(roles)})\n{indent(says, '    ')}")
     yield "\n\n".join(["Parts at these defaults, with their roles:", *(parts or ["  none"])])
     try:
         yield citation(recipe)
     except ValueError:
-        yield f"No citation of {recipe.name} is known; `register(..., citation=BIBTEX)` gives one to your own."
-
-
-def _recipe(name: str, function: Callable[..., Any]) -> str:
-    from fedjax_bal.parts import names_of_needs
-    from fedjax_bal.recipes import short_citation
-
-    recipe = _at_defaults(function)
-    needs = "" if recipe is None else ", ".join(names_of_needs(recipe.parts))
-    more = _after("needs", needs), _after("from", short_citation(name))
-    return _text(_described(function), *_readings(function), *more)
-
-
-def _metric(metric: Any) -> str:
-    words = ["each evaluated round"] * (metric.of_round is not None) + ["a whole run"] * (metric.of_run is not None)
-    return _text(metric.meaning, f"of {' and of '.join(words)}{_after(', in', metric.unit.symbol)}")
+        yield f"No citation of {recipe.name} is known; `register(..., citation=BIBTEX)` adds one to your own recipe."
 
 
 def _at_defaults(recipe: Callable[..., Any]) -> Any:
     """The recipe at its defaults; None if one of its parameters has none."""
     parameters = inspect.signature(recipe).parameters.values()
-    return None if any(own.default is own.empty for own in parameters) else recipe()
+    return None if any(parameter.default is parameter.empty for parameter in parameters) else recipe()
 
 
-def _readings(recipe: Callable[..., Any]) -> list[str]:
-    """The readings that `variant` chooses from, a line each."""
+def _variants(recipe: Callable[..., Any]) -> list[tuple[str, str]]:
     variants = getattr(recipe, "variants", {}).items()
-    return [f"variant={name}: {_written_out(values, ...) or 'the defaults'}" for name, values in variants]
+    return [(f"variant={name}:", written_out(values) or "the defaults") for name, values in variants]
 
 
 def _headers() -> dict[str, str]:
@@ -271,44 +260,36 @@ def _headers() -> dict[str, str]:
     return {name: head[2:].replace("\n# ", "\n").replace("\n#", "\n") for name, head in heads.items()}
 
 
-def _all_described(functions: Mapping[str, Callable[..., Any]], skip: Collection[str] = ()) -> dict[str, str]:
-    return {name: _described(function, skip) for name, function in functions.items()}
+def _functions(functions: Mapping[str, Callable[..., Any]], skip: Collection[str] = ()) -> dict[str, str]:
+    return {name: _text(_first_line(made), ("takes", _takes(made, skip))) for name, made in functions.items()}
 
 
-def _described(function: Callable[..., Any], skip: Collection[str] = ()) -> str:
-    """The first line of a function's docstring, and its parameters with their defaults."""
-    first = (function.__doc__ or "").strip().partition("\n")[0]
-    return _text(first, _after("takes", _defaults(function, skip)))
+def _first_line(function: Callable[..., Any]) -> str:
+    return (function.__doc__ or "").strip().partition("\n")[0]
 
 
-def _defaults(function: Callable[..., Any], skip: Collection[str] = ()) -> str:
+def _takes(function: Callable[..., Any], skip: Collection[str] = ()) -> str:
     """The parameters of a function with their defaults."""
-    parameters = inspect.signature(function).parameters.items()
-    defaults = {name: parameter.default for name, parameter in parameters if name not in skip}
-    return _written_out(defaults, inspect.Parameter.empty)
+    known = inspect.signature(function).parameters.values()
+    return written_out({p.name: ... if p.default is p.empty else p.default for p in known if p.name not in skip})
 
 
 def _optax(name: str, fields: Mapping[str, tuple[Any, Any]]) -> str:
-    """The text on a function of optax, whose own texts are long."""
-    defaults = {key: default for key, (_, default) in fields.items()}
-    return _text(f"optax.{name}", _after("takes", _written_out(defaults, ...)))
+    """The text on a function of optax, whose docstrings are long."""
+    return _text(f"optax.{name}", ("takes", written_out({key: default for key, (_, default) in fields.items()})))
 
 
-def _written_out(values: Mapping[str, Any], none: Any) -> str:
-    """Parameters as a configuration writes them; `none` stands for the default of one that has to be given."""
-    return ", ".join(name if value is none else f"{name}={_written(value)}" for name, value in values.items())
+def written_out(values: Mapping[str, Any]) -> str:
+    """Parameters as a configuration writes them; ... stands for the default of one that has to be given."""
+    texts = []
+    for name, value in values.items():
+        try:
+            text = value if isinstance(value, str | type(...)) else json.dumps(value)
+        except TypeError:  # a function, or a number of NumPy, of a plug-in
+            text = getattr(value, "__name__", value)
+        texts.append(name if text is ... else f"{name}={text}")
+    return ", ".join(texts)
 
 
-def _written(value: Any) -> str:
-    try:
-        return value if isinstance(value, str) else json.dumps(value)
-    except TypeError:  # a function, or a number of NumPy, of a plug-in
-        return str(getattr(value, "__name__", value))
-
-
-def _after(word: str, text: str) -> str:
-    return text and f"{word} {text}"
-
-
-def _text(*lines: str) -> str:
-    return "\n".join(filter(None, lines))
+def _text(first: str, *labelled: tuple[str, str]) -> str:
+    return "\n".join(filter(None, [first, *(f"{label} {text}" for label, text in labelled if text)]))

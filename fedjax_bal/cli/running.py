@@ -1,94 +1,49 @@
-"""The commands `fedjax-bal run` and `fedjax-bal sweep`: their progress, tables and pages."""
+"""What the commands `fedjax-bal run` and `fedjax-bal sweep` do: they train, and show tables and pages."""
 
 import contextlib
-import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import typer
-from rich import box
-from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from fedjax_bal.caches import count_compiled_programs, keep_compiled_programs, keep_compiled_programs_by_default
+from fedjax_bal.caches import (
+    count_compiled_programs,
+    drawing,
+    keep_compiled_programs,
+    keep_compiled_programs_by_default,
+)
 from fedjax_bal.cli.arguments import most_devices
-from fedjax_bal.cli.console import INTERRUPTED, Output, Showing, fail, harmless, interruptible, say, stopped_message
-from fedjax_bal.cli.folders import build_page
+from fedjax_bal.cli.console import INTERRUPTED, Output, Showing, fail, interruptible, print_table, with_short_names
 
 ACCURACY = "test accuracy in %, ± standard deviation over seeds"
-_WIDE = 110
-
-
-def print_table(text: Any, console: Console, caption: str, title: str = "") -> None:
-    """Prints a `fedjax_bal.report.Table`, with cells of several lines if need be; as lines where that has no room."""
-    text = text._replace(rows=[tuple(map(harmless, cells)) for cells in text.rows])  # before widths are measured
-    shown = next((own for own in (text, _folded(text)) if _width(own) <= console.width), None)
-    if shown is None:
-        say(console, title) if title else None
-        _print_lines(text, console)
-        say(console, caption) if caption else None
-        return
-    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True)
-    grid.title, grid.title_justify, grid.title_style = Text(title) if title else None, "left", "bold"
-    grid.caption, grid.caption_justify = Text(caption), "left"
-    for index, name in enumerate(shown.headings):
-        grid.add_column(Text(name), justify="right" if index else "left", no_wrap=True)
-    for cells in shown.rows:
-        grid.add_row(*map(Text, cells))
-    console.print(grid)
-
-
-def _width(text: Any) -> int:
-    """The width of a table with its padding."""
-    columns = zip(text.headings, *text.rows, strict=True)
-    return sum(2 + max(len(line) for cell in column for line in cell.split("\n")) for column in columns)
-
-
-def _folded(text: Any) -> Any:
-    """A table with the text after a number below it, and headings broken at commas."""
-    heads = tuple(_two_lines(name).replace(", ", ",\n") for name in text.headings)
-    return text._replace(headings=heads, rows=[tuple(map(_two_lines, cells)) for cells in text.rows])
-
-
-def with_short_names(rows: Sequence[Any], console: Console) -> list[Any]:
-    """Rows whose methods' names are shortened to what a table has room for, unless no short form tells them apart."""
-    longest, names = 24 if console.width >= _WIDE else 16, [row.method for row in rows]
-    half = longest // 2
-    forms = (lambda name: f"{name[: longest - 1]}…", lambda name: f"{name[: half - 1]}…{name[-half:]}", str)
-    ways = ([name if len(name) <= longest else form(name) for name in names] for form in forms)
-    found = next(way for way in ways if len(set(way)) == len(set(names)))
-    return [row._replace(method=name) for row, name in zip(rows, found, strict=True)]
-
-
-def _print_lines(text: Any, console: Console) -> None:
-    for method, *cells in text.rows:
-        say(console, method)
-        for heading, cell in zip(text.headings[1:], cells, strict=True):
-            say(console, f"  {heading}: {cell}")
-
-
-def _two_lines(cell: str) -> str:
-    """Puts the text after a number below it."""
-    for mark in ("±", "[", "("):
-        cell = cell.replace(f" {mark}", f"\n{mark}")
-    return cell.replace(" seeds)", ")").replace("vs ", "vs\n").replace("not reached", "not\nreached")
+_MOST_ROWS = 40
+_MOST_FAILURES = 20
 
 
 def next_folder(name: str, what: str, conflict: Callable[[Path], str], *, shown: bool = True) -> Path:
     """The folder for a configuration or a sweep, as `what` says; says so, if `shown`, where it isn't that of its name.
 
-    `conflict` asks a folder for what keeps this one from going on there.
+    `conflict` says what keeps this one from resuming in a folder.
     """
     from fedjax_bal.runs import choose_folder
 
     named = Path("runs") / name
     folder, differing = choose_folder(named, conflict)
     if differing and shown:
-        say(Output(), f"{named} holds another {what}; this one goes to {folder}. They differ in\n  {differing}")
+        Output().say(f"{named} holds another {what}; this one goes to {folder}. They differ in\n  {differing}")
     return folder
+
+
+def build_page(path: Path) -> Path:
+    """Writes the page of a run's folder, or of a sweep's; returns its file."""
+    with drawing():
+        from fedjax_bal.report import build, build_sweep
+        from fedjax_bal.runs import SweepFolder
+
+        return build_sweep(path, Output().say) if SweepFolder(path).exists() else build(path)
 
 
 def describe_run(config: Any, path: Path, data_dir: Path | None, devices: str | int | None, *, fresh: bool) -> None:
@@ -99,7 +54,7 @@ def describe_run(config: Any, path: Path, data_dir: Path | None, devices: str | 
     console = Output()
     keep_compiled_programs_by_default()
     for line in dry_run(config, RunFolder(path), data_dir, devices, fresh=fresh):
-        say(console, line)
+        console.say(line)
 
 
 def run_command(
@@ -112,7 +67,7 @@ def run_command(
     fresh: bool,
     show: Showing,
 ) -> None:
-    """Starts or resumes a comparison, and shows its results; `fresh` starts over, whatever the folder holds.
+    """Starts or resumes a comparison, and shows its results; `fresh` starts over, regardless of the folder's content.
 
     Raises:
         typer.Exit: the user stopped it, or a run diverged.
@@ -124,11 +79,13 @@ def run_command(
 
     first = processes().first
     folder = RunFolder(path, None if first else RemoteFiles(path))
-    with folder.claimed(config), show.progress(shown=first) as console:
-        display, compiled = Progress(console, plain=show.plain), count_compiled_programs()
+    console = show.progress(shown=first)
+    with folder.claimed(config):
+        display = Progress(console, plain=show.plain)
+        compiled = count_compiled_programs()
         keep_compiled_programs(display.note)
         options: Any = {"data_dir": data_dir, "devices": devices, "fresh": fresh}
-        options["detail"] = show.detail(display.note)
+        options["detail"] = display.note if show.verbose else None
         try:
             with (
                 contextlib.closing(Mirror(trackers, tracked_runs(config), display.note)) as mirror,
@@ -136,27 +93,31 @@ def run_command(
             ):
                 runner = Runner(config, folder, display, **options, should_stop=asked, mirror=mirror)
                 for line in runner.inputs.data_lines():
-                    say(console, line)
+                    console.say(line)
                 summary = runner.run()
         except Stopped:
             display.stop()
             if first:
-                say(Output(), stopped_message(path))
+                _say_stopped(path)
             raise typer.Exit(INTERRUPTED) from None
         finally:
             display.stop()
         if show.verbose:
-            say(console, compiled())
+            console.say(compiled())
         if first:
             _show(path, summary, console)
         failures = [
             f"{run['method']}, seed {run['seed']}: {run['failure']}" for run in summary["runs"] if run["failure"]
         ]
         if failures:
-            fail("diverged, the rest is done:\n  " + "\n  ".join(failures), 1)
+            fail("some runs diverged, all others are done:\n  " + "\n  ".join(failures), 1)
 
 
-def _show(path: Path, summary: dict[str, Any], console: Console) -> None:
+def _say_stopped(folder: Path) -> None:
+    Output().say(f"\nStopped; all is saved in {folder}. Run the command again to resume.")
+
+
+def _show(path: Path, summary: dict[str, Any], console: Output) -> None:
     from fedjax_bal.experiments import cost_of
     from fedjax_bal.report import KL_IN_WORDS, compare, shows_divergence, table, verdict
 
@@ -168,11 +129,8 @@ def _show(path: Path, summary: dict[str, Any], console: Console) -> None:
         console.print(Text(KL_IN_WORDS))
     closing = Output()
     closing.print(Text(verdict(summaries)))
-    say(console, cost_of(summary["cost"]).in_words(summary["wall_s"]))
-    say(closing, f"report: {page}")
-
-
-_MOST_ROWS, _MOST_FAILURES = 40, 20
+    console.say(cost_of(summary["cost"]).in_words(summary["wall_s"]))
+    closing.say(f"report: {page}")
 
 
 def sweep_command(
@@ -203,50 +161,21 @@ def sweep_command(
         contextlib.nullcontext() if dry_run else folder.claimed(),
         _backend(engine, address, devices, place) as backend,
         interruptible() as asked,
-        Showing().progress() if dry_run else show.progress() as console,
     ):
-        note = functools.partial(say, console)
-        keep_compiled_programs(note)
+        console = Output() if dry_run else show.progress()
+        keep_compiled_programs(console.say)
         from fedjax_bal.experiments import run_sweep
 
         options: Any = {"data_dir": place, "devices": devices, "should_stop": asked, "most": together}
-        options |= {"plain": show.plain, "detail": show.detail(note)}
+        options |= {"plain": show.plain, "detail": console.say if show.verbose else None}
         rows, stopped = run_sweep(plan, folder, console, dry_run=dry_run, backend=backend, **options)
         if show.verbose:
-            say(console, compiled())
+            console.say(compiled())
     if stopped:
-        say(Output(), stopped_message(folder.path))
+        _say_stopped(folder.path)
         raise typer.Exit(INTERRUPTED)
     if not dry_run:
         _conclude_sweep(folder, rows, Output())
-
-
-def show_results(path: Path, console: Console) -> None:
-    """Prints the comparison at each condition if there are a few, what a paper reports, and the result in words."""
-    from fedjax_bal.report import (
-        answer,
-        beside_of_sweep,
-        comparable,
-        paper_caption,
-        paper_verdict,
-        read_results,
-        side_by_side,
-        table,
-    )
-
-    results = read_results(path)
-    beside, found = beside_of_sweep(results), comparable(results)
-    shown = found if len(found) * len(results.methods) <= _MOST_ROWS else found[: len(found) == 1]
-    for name, groups in shown:
-        group = with_short_names(groups[0], console)
-        rows = group if len(groups) == 1 else list(chain(*groups))
-        caption = ACCURACY * (name == shown[-1][0])
-        print_table(table(rows, results.target, short=True), console, caption, name)
-    if beside.entries:
-        print_table(side_by_side(beside), console, paper_caption(beside))
-    console.print(Text(answer(results)))
-    if beside.entries:
-        console.print(Text(paper_verdict(beside)))
 
 
 def _devices_per_batch(plan: Any, devices: str | int | None) -> int:
@@ -272,18 +201,17 @@ def _backend(name: str, address: str | None, devices: Any, data_dir: str | None)
         yield RayBackend(ray, devices, data_dir)
 
 
-def _conclude_sweep(folder: Any, rows: list[dict[str, Any]], console: Console) -> None:
+def _conclude_sweep(folder: Any, rows: list[dict[str, Any]], console: Output) -> None:
     if folder.part is None:
         page = build_page(folder.path)
         show_results(folder.path, console)
-        say(console, f"table: {folder.results}")
-        say(console, f"page: {page}")
+        console.say(f"table: {folder.results}")
+        console.say(f"page: {page}")
     else:
         number, parts = folder.part
-        say(
-            console,
-            f"part {number} of {parts} is done, in {folder.path}; once all are, the same command without --part writes "
-            "the table and the page",
+        console.say(
+            f"part {number} of {parts} is done, in {folder.path}; after the last part, run the command without --part "
+            "to write the table and the page"
         )
     lines = [
         f"{row['point']}, {row['method']}, seed {row['seed']}: {row['status']}: {row['failure']}"
@@ -292,4 +220,24 @@ def _conclude_sweep(folder: Any, rows: list[dict[str, Any]], console: Console) -
     ]
     if lines:
         more = [f"and {len(lines) - _MOST_FAILURES} more, see the table"] * (len(lines) > _MOST_FAILURES)
-        fail("some runs have no result, the rest is done:\n  " + "\n  ".join([*lines[:_MOST_FAILURES], *more]), 1)
+        fail("some runs have no result, all others are done:\n  " + "\n  ".join([*lines[:_MOST_FAILURES], *more]), 1)
+
+
+def show_results(path: Path, console: Output) -> None:
+    """Prints the comparison at each condition if there are a few, what a paper reports, and the result in words."""
+    from fedjax_bal.report import answer, beside_of_sweep, comparable, paper_tables, paper_verdict, read_results, table
+
+    results = read_results(path)
+    beside = beside_of_sweep(results)
+    found = comparable(results)
+    shown = found if len(found) * len(results.methods) <= _MOST_ROWS else found[: len(found) == 1]
+    for name, groups in shown:
+        group = with_short_names(groups[0], console)
+        rows = group if len(groups) == 1 else list(chain(*groups))
+        caption = ACCURACY * (name == shown[-1][0])
+        print_table(table(rows, results.target, short=True), console, caption, name)
+    for published in paper_tables(beside):
+        print_table(published.table, console, published.note, published.title)
+    console.print(Text(answer(results)))
+    if beside.entries:
+        console.print(Text(paper_verdict(beside)))

@@ -1,11 +1,13 @@
-"""The figures of a run, or of several that are compared, with their titles and captions."""
+"""The figures of a run, of several that are compared, and of a sweep, with their titles and captions."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from fedjax_bal.metrics import (
     Curve,
@@ -20,7 +22,10 @@ from fedjax_bal.metrics import (
 from fedjax_bal.report.plots import (
     MOST_NAMED,
     SAMPLES,
+    SOFT,
+    Drawn,
     Panel,
+    Panels,
     Series,
     curves,
     heat,
@@ -28,15 +33,32 @@ from fedjax_bal.report.plots import (
     name_places,
     panels_of,
     percent,
+    to_svg,
+    with_series,
 )
-from fedjax_bal.report.svg import SOFT, Drawn, Picture, to_pictures
-from fedjax_bal.report.wording import LONGEST_NAME, MINUS, printable
+from fedjax_bal.report.sweep_results import (
+    COSTS,
+    LEAD,
+    Results,
+    Situation,
+    along,
+    best,
+    cells,
+    name_situation,
+    readable,
+    situations,
+)
+from fedjax_bal.report.wording import LONGEST_NAME, MINUS, averaged_heading, averaged_in_words, printable
 from fedjax_bal.runs import RunRecord
 
-CLIMB = "The y-axis starts at the accuracy reached after the first 10% of rounds."
-BANDS = "Bands are one standard deviation either side of the mean over seeds."
+_CLIMB = "The y-axis starts at the accuracy reached after the first 10% of rounds."
+_BANDS = "Bands are one standard deviation either side of the mean over seeds."
 _MOST_PARTITIONS = 20
 _MOST_CONFUSED = 200  # classes of a confusion matrix that a page can show
+_MOST_CONDITIONS = 6  # of a sweep
+_MOST_PANELS = 8  # of a figure
+_MOST_GRIDS = 8
+_WIDE_RATIO = 8  # a numeric axis that spans more than this factor is drawn on a logarithmic scale
 _BESIDE_FAKES = {"real": "real", "generated": "generated", "nearest": "nearest real"}
 _ATTACKS = {"upcnn": "UpCNN", "vae": "VAE", "grnn": "GRNN"}
 _ATTACKED = {
@@ -46,6 +68,20 @@ _ATTACKED = {
     **{f"single/{attack}": title for attack, title in _ATTACKS.items()},
     "gradient/grnn": "gradient",
 }
+
+
+class Picture(NamedTuple):
+    """A finished figure: the name of its file without ending, title, caption on how to read it, and SVG file."""
+
+    name: str
+    title: str
+    caption: str
+    document: str
+
+
+def to_pictures(drawn: Iterable[Drawn]) -> list[Picture]:
+    """Writes figures as SVG documents, one after the other as they are made."""
+    return [Picture(name, title, caption, to_svg(figure, title)) for name, title, caption, figure in drawn]
 
 
 def draw(run: RunRecord, origins: Mapping[str, tuple[str, str]] | None = None) -> list[Picture]:
@@ -61,33 +97,26 @@ def run_figures(run: RunRecord, origins: Mapping[str, tuple[str, str]] | None = 
         yield from _over_rounds(run, methods, panels)
         yield from _at_the_end(run, methods, panels)
     yield from _partitions(run)
-    for kind, figures in (("generated", _fakes), ("prototype/upcnn", _attacks)):
-        shown = [method for method in methods if kind in run.pictures.get(method, {})]
-        for place, method in enumerate(shown):
-            yield figures(run, method, place + 1)
+    for kind, figure_of in (("generated", _fakes), ("prototype/upcnn", _attacks)):
+        learned = [method for method in methods if kind in run.pictures.get(method, {})]
+        for number, method in enumerate(learned, 1):
+            yield figure_of(run, method, number)
     classes = run.summary["class_names"]
-    for place, method in enumerate(methods if len(classes) <= _MOST_CONFUSED else ()):
+    for number, method in enumerate(methods if len(classes) <= _MOST_CONFUSED else (), 1):
         matrix = pooled_confusion(run.summary["runs"], method)
         if matrix is not None and matrix.size:
             caption = (
                 "A row shows how the test examples of one true class were classified, in percent of that class, over "
-                "all seeds; the diagonal is right, and a dark column is a class predicted too often."
+                "all seeds; the diagonal is correct, and a dark column is a class predicted too often."
             )
             figure = heat(
                 100 * matrix, classes, classes, "share of the true class, %",
                 title=method, vertical="true class", horizontal="predicted class",
             )  # fmt: skip
-            title = f"Confusion of {printable(method, LONGEST_NAME)}"
-            yield f"confusion-{place + 1}", title, caption, figure
+            yield f"confusion-{number}", f"Confusion of {printable(method, LONGEST_NAME)}", caption, figure
 
 
-def with_series(panels: Sequence[Panel], series: Mapping[str, Series]) -> list[tuple[Panel, Mapping[str, Series]]]:
-    """The panels that have any of the series, each with these."""
-    return [(panel, series) for panel in panels if any(name in series for name in panel.lines)]
-
-
-def panels_in_words(panels: Sequence[Panel]) -> str:
-    """The sentence of a caption on what several panels show; empty where there is nothing to say."""
+def _panels_in_words(panels: Sequence[Panel]) -> str:
     first = next(iter(panels[0].lines))
     if len(panels) > 1 and panels[0].title == panels[1].title and all(first in panel.lines for panel in panels):
         return " Each panel shows some of the methods, and the first one in grey."
@@ -96,54 +125,51 @@ def panels_in_words(panels: Sequence[Panel]) -> str:
 
 def _over_rounds(run: RunRecord, methods: Sequence[str], panels: Sequence[Panel]) -> Iterator[Drawn]:
     """Accuracy by round and by traffic, and that of the clients' models by round."""
-    found = {method: curve(run.lines, method, "test_accuracy") for method in methods}
-    known = {method: own for method, own in found.items() if len(own.rounds)}
-    if not known:
+    every = {method: curve(run.lines, method, "test_accuracy") for method in methods}
+    accuracies = {method: line for method, line in every.items() if len(line.rounds)}
+    if not accuracies:
         return
-    bands = BANDS if any(own.low is not None for own in known.values()) else "One seed, so there is no band."
-    words = f"{CLIMB} {bands}{panels_in_words(panels)}"
+    bands = _BANDS if any(line.low is not None for line in accuracies.values()) else "One seed, so there is no band."
+    notes = f"{_CLIMB} {bands}{_panels_in_words(panels)}"
     target = run.summary.get("target_accuracy")
     target = None if target is None else 100 * target
-    series = {method: percent(own) for method, own in known.items()}
-    text = f"Test accuracy after that many rounds, mean over seeds; higher and further left is better. {words}"
+    series = {method: percent(line) for method, line in accuracies.items()}
+    text = f"Test accuracy by round, mean over seeds; higher and further left is better. {notes}"
     figure = curves(with_series(panels, series), "round", "test accuracy, %", target=target, late=True)
     yield "accuracy", "Accuracy by round", text, figure
 
     lines = cumulate_traffic(run.lines)
-    sent = {method: _against(own, curve(lines, method, "traffic_bytes")) for method, own in known.items()}
-    series = {method: own for method, own in sent.items() if own is not None}
-    if any(own.x[-1] for own in series.values()):  # `local` sends nothing
+    series = {}
+    for method, accuracy in accuracies.items():
+        traffic = curve(lines, method, "traffic_bytes")
+        rounds, ours, theirs = np.intersect1d(accuracy.rounds, traffic.rounds, return_indices=True)
+        if len(rounds):
+            low, high = (None if edge is None else edge[ours] for edge in (accuracy.low, accuracy.high))
+            series[method] = percent(Curve(rounds, accuracy.mean[ours], low, high), traffic.mean[theirs] / 1e6)
+    if any(line.x[-1] for line in series.values()):  # `local` sends nothing
         text = (
-            "Test accuracy against all that server and clients have sent each other until then (1 MB = 10⁶ bytes), "
-            f"both means over seeds; higher and further left is better. {words}"
+            "Test accuracy against all traffic between server and clients so far (1 MB = 10⁶ bytes), both means over "
+            f"seeds; higher and further left is better. {notes}"
         )
         across = "traffic up and down, MB"
         figure = curves(with_series(panels, series), across, "test accuracy, %", late=True)
         yield "traffic", "Accuracy by traffic", text, figure
 
-    local = {method: curve(run.lines, method, "local_test_accuracy") for method in known}
-    local = {method: own for method, own in local.items() if len(own.rounds)}
+    every = {method: curve(run.lines, method, "local_test_accuracy") for method in accuracies}
+    local = {method: line for method, line in every.items() if len(line.rounds)}
     if local:
         ends = "; ".join(
-            f"{printable(method, LONGEST_NAME)} {100 * own.mean[-1]:.1f} / {100 * known[method].mean[-1]:.1f}"
-            for method, own in local.items()
+            f"{printable(method, LONGEST_NAME)} {100 * line.mean[-1]:.1f} / {100 * accuracies[method].mean[-1]:.1f}"
+            for method, line in local.items()
         )
         text = (
-            "Each client's own model after its local training and before averaging, on test images of all classes: the "
-            "mean over the clients of the round, and over seeds. How far it lies below the global model is what "
-            f"averaging has to make good. At the end, local / global in %: {ends}. {words}"
+            "Accuracy of the clients' models after local training and before averaging, on test images of all classes: "
+            "mean over the clients of the round, and over seeds. The distance to the global model is what averaging "
+            f"has to recover. At the end, local / global in %: {ends}. {notes}"
         )
-        series = {method: percent(own) for method, own in local.items()}
+        series = {method: percent(line) for method, line in local.items()}
         figure = curves(with_series(panels, series), "round", "mean local test accuracy, %", late=True)
         yield "local", "Local models on the test set", text, figure
-
-
-def _against(accuracy: Curve, traffic: Curve) -> Series | None:
-    """The accuracy against the traffic in MB, at the rounds that both have."""
-    rounds, ours, theirs = np.intersect1d(accuracy.rounds, traffic.rounds, return_indices=True)
-    low, high = (None if edge is None else edge[ours] for edge in (accuracy.low, accuracy.high))
-    kept = Curve(rounds, accuracy.mean[ours], low, high)
-    return percent(kept, traffic.mean[theirs] / 1e6) if len(rounds) else None
 
 
 def _at_the_end(run: RunRecord, methods: Sequence[str], panels: Sequence[Panel]) -> Iterator[Drawn]:
@@ -161,33 +187,33 @@ def _at_the_end(run: RunRecord, methods: Sequence[str], panels: Sequence[Panel])
         sizes = f"All classes have {samples[0]:,.0f} training images."
     else:
         sizes = (
-            f"Classes stand from most training images ({samples.max():,.0f}) to fewest ({samples.min():,.0f}), which "
-            "all clients together hold."
+            f"Classes are ordered from most training images ({samples.max():,.0f}) to fewest ({samples.min():,.0f}), "
+            "summed over all clients."
         )
 
-    found = {method: values[0] for method in methods if (values := class_accuracies(lines, method)) is not None}
-    if found:
-        counted = (
+    known = {method: values[0] for method in methods if (values := class_accuracies(lines, method)) is not None}
+    if known:
+        heads = (
             names if samples is None else [f"{name}, {samples[at]:,.0f}" for name, at in zip(names, order, strict=True)]
         )
         text = (
-            "Test accuracy of each class in % at the last evaluation, mean over seeds; if all classes do equally well, "
-            f"the row has one colour. {sizes}"
+            "Test accuracy of each class in % at the last evaluation, mean over seeds; a method that does equally well "
+            f"on all classes has a row of one colour. {sizes}"
         )
-        values = 100 * np.array(list(found.values()))[:, order]
+        values = 100 * np.array(list(known.values()))[:, order]
         across = "class and its training images" if samples is not None else "class"
-        figure = heat(values, list(found), counted, "test accuracy, %", horizontal=across)
+        figure = heat(values, list(known), heads, "test accuracy, %", horizontal=across)
         yield "classes", "Accuracy by class", text, figure
 
     shares = {method: pair for method in methods if (pair := predicted_shares(run.summary["runs"], method)) is not None}
     if shares:
-        trained = (
-            " and the bars those of the training images: a line that follows the bars has learnt how frequent classes "
-            "are in training, one that follows the dashes is balanced."
+        bars = (
+            ", bars those of the training images: a line along the bars repeats the class frequencies of training, a "
+            "line along the dashes is balanced."
         )
         text = (
-            "The share of the test images that each method puts into each class at the end, over all seeds. The dashes "
-            f"are the true shares{'.' if samples is None else trained} {sizes}"
+            "The share of the test images that each method assigns to each class at the end, over all seeds. Dashes "
+            f"are the true shares{'.' if samples is None else bars} {sizes}"
         )
         at = np.arange(len(classes))
         true = next(iter(shares.values()))[1][order]
@@ -195,9 +221,8 @@ def _at_the_end(run: RunRecord, methods: Sequence[str], panels: Sequence[Panel])
         def finish(axes: Axes) -> None:
             if samples is not None:
                 axes.bar(at, 100 * samples[order] / samples.sum(), 0.8, color="#bcbcbc", zorder=1)
-            axes.step(
-                at, 100 * true, where="mid", color=SOFT, linestyle=(0, (2, 1)), linewidth=2, zorder=2, label="true"
-            )
+            dashes = (0, (2, 1))
+            axes.step(at, 100 * true, where="mid", color=SOFT, linestyle=dashes, linewidth=2, zorder=2, label="true")
             axes.set(xlim=(-0.6, len(at) - 0.4), ylim=(0, None))
             name_places(axes.xaxis, names)
 
@@ -209,26 +234,26 @@ def _at_the_end(run: RunRecord, methods: Sequence[str], panels: Sequence[Panel])
     ranked = {method: values for method in methods if (values := ranked_clients(lines, method)) is not None}
     if ranked:
         text = (
-            "The model that each client uses, on its own test images at the last evaluation: the global one, or its "
-            "own with a method that gives it one. Clients in rising order, mean over seeds: the left end shows those "
-            "that the method serves worst, and a flat line serves all alike. A client with few test images can only "
-            "have a few values, so that lines have steps."
+            "Accuracy of the model that each client uses on its own test images at the last evaluation: the global "
+            "model, or a personal one where a method trains one. Clients are sorted by accuracy, mean over seeds: the "
+            "left end shows those that the method serves worst, and a flat line serves all equally well. A client with "
+            "few test images can only have a few values, hence the steps."
         )
-        series = {name: Series(np.linspace(0, 100, len(own)), 100 * own) for name, own in ranked.items()}
+        series = {name: Series(np.linspace(0, 100, len(values)), 100 * values) for name, values in ranked.items()}
         figure = curves(with_series(panels, series), "clients from worst to best, %", "client accuracy, %")
         yield "clients", "Accuracy by client", text, figure
 
 
 def class_samples(partitions: Sequence[Mapping[str, Any]]) -> np.ndarray | None:
-    """Training images of each class that all clients together hold, `Float[C]`, copies left out.
+    """Training images of each class that all clients together hold, `Float[C]`, without copies.
 
     None where they differ between methods, or are not known.
     """
-    found = set()
+    counts = set()
     for part in partitions:
         whole = part.get("class_counts") and len(part["shown"]) == part["clients"]
-        found.add(tuple(part.get("samples") or (np.sum(part["class_counts"], axis=0).tolist() if whole else ())))
-    only = found.pop() if len(found) == 1 else ()
+        counts.add(tuple(part.get("samples") or (np.sum(part["class_counts"], axis=0).tolist() if whole else ())))
+    only = counts.pop() if len(counts) == 1 else ()
     return np.array(only, dtype=float) if any(only) else None
 
 
@@ -236,19 +261,19 @@ def _partitions(run: RunRecord) -> Iterator[Drawn]:
     parts = [part for part in run.summary["partitions"] if np.size(part.get("class_counts") or [])]
     rest = len(parts) - _MOST_PARTITIONS
     left_out = f" The page shows the first {_MOST_PARTITIONS}, {rest:,} more are left out." * (rest > 0)
-    seeds = " This is the partition of the first seed; each has its own." * bool(run.config.get("partition_seeds"))
-    for place, part in enumerate(parts[:_MOST_PARTITIONS]):
+    seeds = " This is the partition of the first seed; each seed has its own." * bool(run.config.get("partition_seeds"))
+    for number, part in enumerate(parts[:_MOST_PARTITIONS], 1):
         shown = len(part["shown"])
         which = "All clients" if shown == part["clients"] else f"{shown} of {part['clients']} clients"
         methods = ", ".join(printable(str(method), LONGEST_NAME) for method in part["methods"])
         text = (
-            f"{which}: a column is a client, its colours how many samples of each class it holds, blank none; columns "
-            f"that differ are label skew.{seeds}{left_out}"
+            f"{which}: a column is a client, its colours are its samples of each class, blank for none; columns that "
+            f"differ are label skew.{seeds}{left_out}"
         )
         title = "Partition" if len(run.summary["partitions"]) == 1 else f"Partition of {methods}"
-        clients = [f"{number:,}" for number in part["shown"]]
+        clients = [f"{client:,}" for client in part["shown"]]
         figure = partition(np.array(part["class_counts"], float), clients, run.summary["class_names"])
-        yield f"partition-{place + 1}", title, text, figure
+        yield f"partition-{number}", title, text, figure
 
 
 def partition(counts: np.ndarray, clients: Sequence[str], classes: Sequence[str], title: str = "") -> Figure:
@@ -262,40 +287,162 @@ def partition(counts: np.ndarray, clients: Sequence[str], classes: Sequence[str]
 
 
 def _fakes(run: RunRecord, method: str, number: int) -> Drawn:
-    shown = run.pictures[method]
     text = (
         "A row is a class: images of clients, and what the generator makes for this class at the end of the first "
-        "seed's run. Fakes need not please the eye: they are what the model remembers."
+        "seed's run. Fakes need not look good: they are what the model remembers."
     )
-    found = _leaks(run, method).get("nearest")
-    if found:
-        made = found["generated"]
-        tested = found["test"]
+    nearest = _leaks(run, method).get("nearest")
+    if nearest:
+        generated = nearest["generated"]
+        test = nearest["test"]
         text += (
             " On the right, for each fake, the client's image that is nearest: "
-            f"{made['mean']:.1f} away on average, the nearest of all {made['least']:.1f}, root mean squares over "
-            f"pixels of 0 to 255; test images, which no client has, are {tested['mean']:.1f} away from their nearest "
-            f"ones, the nearest {tested['least']:.1f}. A fake that lies much nearer than these would be a copy."
+            f"{generated['mean']:.1f} away on average, the nearest of all {generated['least']:.1f}, root mean squares "
+            f"over pixels of 0 to 255; test images, which no client has, are {test['mean']:.1f} away from their "
+            f"nearest ones, the nearest {test['least']:.1f}. A fake much nearer than these would be a copy."
         )
-    kinds = [(title, shown[name]) for name, title in _BESIDE_FAKES.items() if name in shown]
-    figure = images(kinds, run.summary["class_names"])
-    return f"pictures-{number}", f"Real images and fakes of {printable(method, LONGEST_NAME)}", text, figure
+    return f"pictures-{number}", *_learned(run, method, "Real images and fakes of", _BESIDE_FAKES, text)
 
 
 def _attacks(run: RunRecord, method: str, number: int) -> Drawn:
-    shown = run.pictures[method]
     found = _leaks(run, method).get("inversion") or {}
     ends = "; ".join(f"{name} {value['truth']:.2f}, {value['others']:.2f}" for name, value in found.items())
     text = (
-        "A row is a class. From the left: the mean of the clients' images, what three attacks make of the shared "
-        "prototype, a single test image, what they make of its features, and of its gradient (the first four). "
-        f"Correlation of the pixels with the truth, and with other classes' truth: {ends.replace(' -', f' {MINUS}')}. "
-        "An attack gives something away where the first is clearly above the second."
+        "A row is a class. From the left: the mean of the clients' images, what three attacks reconstruct from the "
+        "shared prototype, a single test image, what they reconstruct from its features, and from its gradient (the "
+        "first four). Correlation of the pixels with the truth, and with other classes' truth: "
+        f"{ends.replace(' -', f' {MINUS}')}. An attack reveals something where the first is clearly above the second."
     )
-    kinds = [(title, shown[name]) for name, title in _ATTACKED.items() if name in shown]
-    figure = images(kinds, run.summary["class_names"])
-    return f"attacks-{number}", f"Attacks on prototypes of {printable(method, LONGEST_NAME)}", text, figure
+    return f"attacks-{number}", *_learned(run, method, "Attacks on prototypes of", _ATTACKED, text)
 
 
 def _leaks(run: RunRecord, method: str) -> dict[str, Any]:
     return next((entry["leaks"] for entry in run.summary["runs"] if entry["method"] == method and entry["leaks"]), {})
+
+
+def _learned(run: RunRecord, method: str, title: str, titles: Mapping[str, str], text: str) -> tuple[str, str, Figure]:
+    pixels = run.pictures[method]
+    kinds = [(heading, pixels[name]) for name, heading in titles.items() if name in pixels]
+    return f"{title} {printable(method, LONGEST_NAME)}", text, images(kinds, run.summary["class_names"])
+
+
+def sweep_figures(results: Results, lines: Sequence[Mapping[str, Any]]) -> Iterator[Drawn]:
+    """Curves by round, the figures along each axis, and, of two axes and a few methods, a grid for each method.
+
+    `lines` are those of `sweep_curves`.
+    """
+    mean = f"Mean of the {averaged_in_words(results.averaged)} of a run, over seeds."
+    yield from _by_round(results, lines)
+    for axis in range(len(results.axes)):
+        yield from _along_axis(results, axis, mean)
+    if len(results.axes) != 2 or len(results.methods) > _MOST_GRIDS:
+        return
+    rows, columns = results.values
+    for number, method in enumerate(results.methods):
+        shares = np.full((len(rows), len(columns)), np.nan)
+        for cell in cells(results, method, LEAD):
+            if cell.mean is not None:
+                shares[rows.index(cell.setting[0]), columns.index(cell.setting[1])] = 100 * cell.mean
+        if not np.isnan(shares).all():
+            vertical, horizontal = (axis.name for axis in results.axes)
+            figure = heat(
+                shares, list(map(readable, rows)), list(map(readable, columns)),
+                f"{averaged_heading(results.averaged)}, %", vertical=vertical, horizontal=horizontal, digits=1,
+                scale=(float(np.nanmin(shares)), float(np.nanmax(shares))),
+            )  # fmt: skip
+            yield f"grid-{number}", f"Accuracy of {printable(method, 40)}", f"{mean} Blank where no run ended.", figure
+
+
+def _by_round(results: Results, lines: Sequence[Mapping[str, Any]]) -> Iterator[Drawn]:
+    """The curves of each method at its best setting: panels for each condition, in one figure if they are few."""
+    by_setting: dict[tuple, list[dict[str, Any]]] = {}
+    for line in lines:
+        seed = f"{line['seed']} ({line['point']})"
+        by_setting.setdefault(results.setting(line), []).append({**line, "seed": seed})
+    kept, some = _some(situations(results))
+    by_condition: list[Panels] = []
+    for situation in kept:
+        series = {}
+        for method in results.methods:
+            top = best(results, method, situation)
+            line = curve(by_setting.get(top.setting, []), method, "test_accuracy") if top else None
+            if line is not None and len(line.rounds):
+                series[method] = percent(line)
+        panels = with_series(panels_of(results.methods, name_situation(results, situation)), series)
+        if panels:
+            by_condition.append(panels)
+    together = sum(map(len, by_condition)) <= _MOST_PANELS
+    if together and by_condition:
+        by_condition = [list(chain(*by_condition))]
+    for number, panels in enumerate(by_condition):
+        tuned = ", each method at its best setting" if results.tuned else ""
+        bands = f" {_BANDS}" * any(line.low is not None for _, series in panels for line in series.values())
+        words = _panels_in_words([panel for panel, _ in panels])
+        text = f"Test accuracy by round, mean over seeds{tuned}. {_CLIMB}{some}{bands}{words}"
+        target = None if results.target is None else 100 * results.target
+        figure = curves(panels, "round", "test accuracy, %", target=target, late=True)
+        name, title = ("accuracy", "") if together else (f"accuracy-{number}", f", {panels[0][0].title}")
+        yield name, f"Accuracy by round{title}", text, figure
+
+
+def _some(every: Sequence[Situation]) -> tuple[list[Situation], str]:
+    """As many conditions as there are figures or panels for, and a sentence on the others."""
+    kept = [every[place] for place in evenly_spaced(len(every), _MOST_CONDITIONS)]
+    return kept, f" Shown are {len(kept)} of {len(every)} conditions." * (len(kept) < len(every))
+
+
+def _along_axis(results: Results, axis: int, mean: str) -> Iterator[Drawn]:
+    name = results.axes[axis].name
+    numeric = results.is_numeric(axis)
+    tuned = any(place != axis for place in results.tuned)
+    elsewhere = " All other settings are the method's best ones at that value." * tuned
+    reached = "Only runs that reached the target are shown."
+    wanted = (
+        ("mean-accuracy", LEAD, "Accuracy", f"{averaged_heading(results.averaged)}, %", 100.0, mean),
+        ("worst-class", "worst_class_accuracy", "Worst class", "worst class, %", 100.0,
+         "Accuracy in the class where it is lowest."),
+        ("throughput", "client_updates_per_s", "Throughput", "client updates per second", 1.0,
+         "Throughput of all runs trained together, including evaluation, excluding compilation."),
+        ("memory", "device_bytes", "Memory", "memory on each device, MB", 1e-6,
+         "Data, states and the program of all runs that were trained together."),
+        ("rounds-to-target", "rounds_to_target", "Rounds to the target", "rounds", 1.0, reached),
+        ("traffic-to-target", "traffic_to_target_bytes", "Traffic to the target", "MB up and down", 1e-6, reached),
+    )  # fmt: skip
+    kept, some = _some(situations(results, apart_from=axis))
+    for file, column, title, vertical, factor, text in wanted:
+        by_condition = []
+        for situation in kept:
+            lines = {method: along(results, axis, method, column, situation) for method in results.methods}
+            by_condition.append((situation, {method: line for method, line in lines.items() if len(line) > 1}))
+        every = [line for _, lines in by_condition for line in lines.values()]
+        # Of runs that were trained together, all have the same cost.
+        if not every or (column in COSTS and all(len({cell.mean for cell in line}) == 1 for line in every)):
+            continue
+        finished = {cell.setting[axis] for line in every for cell in line}
+        values = [value for value in results.values[axis] if value in finished]
+        panels = []
+        for situation, lines in by_condition:
+            series = {}
+            for method, line in lines.items():
+                x = [cell.setting[axis] if numeric else values.index(cell.setting[axis]) for cell in line]
+                y = factor * np.array([cell.mean for cell in line], float)
+                spread = factor * np.array([cell.deviation or 0.0 for cell in line])
+                series[method] = Series(np.array(x), y, y - spread, y + spread)
+            panels += with_series(panels_of(results.methods, name_situation(results, situation)), series)
+
+        def finish(axes: Axes, values: Sequence[Any] = values, factor: float = factor) -> None:
+            if not numeric:
+                name_places(axes.xaxis, [readable(value) for value in values])
+            else:
+                if values[0] > 0 and values[-1] / values[0] > _WIDE_RATIO:
+                    axes.set_xscale("log")
+                    axes.xaxis.set_minor_locator(NullLocator())
+                ticks = [values[place] for place in evenly_spaced(len(values), 7)]
+                axes.xaxis.set_major_locator(FixedLocator(ticks))
+                axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            if factor != 100.0:
+                axes.set_ylim(bottom=0)
+
+        bands = f" {_BANDS}" * any(cell.deviation is not None for line in every for cell in line)
+        words = f"{text}{bands}{elsewhere}{some}{_panels_in_words([panel for panel, _ in panels])}"
+        yield f"{file}-{axis}", f"{title} by {name}", words, curves(panels, name, vertical, finish=finish)

@@ -10,15 +10,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fedjax_bal.report.tables import Details, encoded, table_files
 
 if TYPE_CHECKING:
-    from fedjax_bal.report.svg import Picture
+    from fedjax_bal.report.gallery import Picture
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-MOST_OPEN = 6  # tables of conditions; more are folded
-_FIRST = ("accuracy", "traffic", "mean-accuracy", "worst-class")
-_REPEATED = (
-    "Run this in an empty folder that holds the configuration below. With the same versions on the same kind of device "
-    "every seed gives the same numbers."
-)
+_MOST_OPEN = 6  # tables of conditions; more are folded
+_CURVES = ("accuracy", "traffic", "mean-accuracy", "worst-class")
 
 
 class Page(NamedTuple):
@@ -58,7 +54,7 @@ class Page(NamedTuple):
 
     def documents(self) -> dict[str, str]:
         """Its pictures, SVG documents by name."""
-        return {own.name: own.document for own in self.pictures}
+        return {picture.name: picture.document for picture in self.pictures}
 
     def tables(self) -> dict[str, bytes]:
         """All of its tables as CSV and LaTeX, by the ending of their file."""
@@ -66,29 +62,26 @@ class Page(NamedTuple):
 
     def html(self) -> bytes:
         """The whole page as one file, which opens without a network."""
-        paragraphs = lambda texts, kind: "".join(f"<p class={kind}>{escape(text)}</p>" for text in texts if text)
-        warnings = "".join(f"<p>{escape(text)}</p>" for text in self.warnings if text)
-        curves = [own for own in self.pictures if own.name.rstrip("-0123456789") in _FIRST]
-        others = [own for own in self.pictures if own not in curves]
-        shown = [_table(own, "h3" if len(self.comparisons) > 1 else "") for own in self.comparisons]
-        titles = [own.title for own in self.comparisons]
-        more = [folded(*pair) for pair in zip(titles[MOST_OPEN:], shown[MOST_OPEN:], strict=True)]
-        answers = (own.replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}") for own in self.answers)
+        warnings = _paragraphs(self.warnings)
+        answers = [answer.replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}") for answer in self.answers]
+        curves = [picture for picture in self.pictures if picture.name.rstrip("-0123456789") in _CURVES]
+        comparisons = [_table(each, "h3" if len(self.comparisons) > 1 else "") for each in self.comparisons]
+        for place in range(_MOST_OPEN, len(comparisons)):
+            comparisons[place] = folded(self.comparisons[place].title, comparisons[place])
         body = [
             f"<p class=kicker>{escape(self.kicker)}</p>",
             f"<h1>{escape(self.heading)}</h1>",
             f'<div class=unfinished role="status">{warnings}</div>' if warnings else "",
-            paragraphs(answers, "verdict"),
-            f"<p>{escape(self.paper)}</p>" if self.paper else "",
-            *(_table(own, "h2") for own in self.published),
+            _paragraphs(answers, "verdict"),
+            _paragraphs([self.paper]),
+            *(_table(each, "h2") for each in self.published),
             _figures("Curves", curves),
             "<h2>Comparison</h2>",
-            *shown[:MOST_OPEN],
-            *more,
-            paragraphs(self.remarks, "note"),
-            *(_table(own, "h3") for own in self.details),
-            _figures("Figures", others),
-            *(_table(own, "h3") for own in self.settings),
+            *comparisons,
+            _paragraphs(self.remarks, "note"),
+            *(_table(each, "h3") for each in self.details),
+            _figures("Figures", [picture for picture in self.pictures if picture not in curves]),
+            *(_table(each, "h3") for each in self.settings),
             *(f"<h2>{escape(title)}</h2>{content}" for title, content in self.sections),
         ]
         style = files("fedjax_bal.report").joinpath("page.css").read_text(encoding="utf-8")
@@ -103,27 +96,35 @@ class Page(NamedTuple):
         )
 
 
-def command(words: Sequence[str], config: Mapping[str, Any], given: Any) -> str:
-    """A command that repeats a configuration, in a paragraph with what it needs, to be pasted into a shell.
+def reproduction(words: Sequence[str], config: Mapping[str, Any], given: Any, file: str, text: str) -> tuple[str, str]:
+    """The section on how to reproduce: a command to be pasted into a shell, and the configuration that it needs.
 
     Args:
-        words: its first words.
+        words: the command's first words.
         config: whose `plugins` it needs, by name.
         given: the `command` of a summary: the files of plug-ins, and the folder of data; None where not known.
+        file: the name of the configuration's file.
+        text: its content.
 
     Folders may come from elsewhere: every word is quoted, and words that a terminal could not show are left out.
     """
     given = given if isinstance(given, Mapping) else {}
     plugins = config.get("plugins")
-    known = given.get("plugins")
+    plugins = [f"{name}.py" for name in plugins] if isinstance(plugins, Mapping) else []
+    if isinstance(given.get("plugins"), list) and given["plugins"]:
+        plugins = [str(name) for name in given["plugins"]]
+    options = [word for name in plugins if name.isprintable() for word in ("--plugin", name)]
     data = given.get("data_dir")
-    named = [f"{name}.py" for name in plugins] if isinstance(plugins, Mapping) else []
-    wanted = [str(name) for name in (known if isinstance(known, list) and known else named)]
-    options = [word for name in wanted if name.isprintable() for word in ("--plugin", name)]
     if isinstance(data, str) and data.isprintable():
         options += ["--data-dir", data]
-    needs = " The command needs its plug-ins, files of Python code: read them before you run it." if wanted else ""
-    return f"<p>{escape(_REPEATED + needs)}</p><pre>{escape(shlex.join([*words, *options]))}</pre>"
+    advice = (
+        "Run this in an empty folder that holds the configuration below. With the same versions on the same kind of "
+        "device every seed gives the same numbers."
+    )
+    if plugins:
+        advice += " The command needs its plug-ins, files of Python code: read them before you run it."
+    command = f"<p>{escape(advice)}</p><pre>{escape(shlex.join([*words, *options]))}</pre>"
+    return "How to reproduce", f"{command}{folded(file, f'<pre>{escape(text)}</pre>')}"
 
 
 def definitions(pairs: Iterable[tuple[str, str]]) -> str:
@@ -134,7 +135,7 @@ def definitions(pairs: Iterable[tuple[str, str]]) -> str:
 
 def note(text: str) -> str:
     """A remark in small letters; empty for an empty text."""
-    return f"<p class=note>{escape(text)}</p>" if text else ""
+    return _paragraphs([text], "note")
 
 
 def folded(title: str, content: str) -> str:
@@ -142,33 +143,39 @@ def folded(title: str, content: str) -> str:
     return f"<details><summary>{escape(title)}</summary>{content}</details>"
 
 
-def _table(own: Details, heading: str) -> str:
-    """A table above its note, the marked rows set off; below its title if it is to have a heading."""
-    head = "".join(f'<th scope="col">{escape(text)}</th>' for text in own.table.headings)
+def _paragraphs(texts: Iterable[str], kind: str = "") -> str:
+    return "".join(f"<p{f' class={kind}' * bool(kind)}>{escape(text)}</p>" for text in texts if text)
+
+
+def _table(shown: Details, heading: str) -> str:
+    """A table above its note, in which marked rows stand out; below its title if it is to have a heading."""
+    head = "".join(f'<th scope="col">{escape(text)}</th>' for text in shown.table.headings)
     rows = []
-    for place, (first, *cells) in enumerate(own.table.rows):
-        mark = " class=best" if own.marked and own.marked[place] else ""
-        data = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
+    for place, (first, *cells) in enumerate(shown.table.rows):
+        mark = " class=best" if shown.marked and shown.marked[place] else ""
         # A long name breaks after `_` or `+` rather than within a word.
         name = escape(first).replace("_", "_<wbr>").replace("+", "+<wbr>")
+        data = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
         rows.append(f'<tr{mark}><th scope="row">{name}</th>{data}</tr>')
-    table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+    title = escape(shown.title)
     return (
-        f"<{heading}>{escape(own.title)}</{heading}>" if heading else ""
-    ) + f'<div class=scroll role="region" aria-label="{escape(own.title)}" tabindex="0">{table}</div>{note(own.note)}'
+        (f"<{heading}>{title}</{heading}>" if heading else "")
+        + f'<div class=scroll role="region" aria-label="{title}" tabindex="0">'
+        + f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>{note(shown.note)}"
+    )
 
 
 def _figures(title: str, pictures: Sequence["Picture"]) -> str:
     """A section of figures with their captions; empty without any figure.
 
-    Each is an image of its own: its identifiers can't meet those of another figure, and nothing in it can act.
+    Each is a separate image: its identifiers can't collide with another figure's, and no script in it can run.
     """
     if not pictures:
         return ""
     shown = [
-        f'<figure><img alt="{escape(own.title)}" src="data:image/svg+xml;base64,'
-        f'{base64.b64encode(encoded(own.document)).decode()}">'
-        f"<figcaption><b>{escape(own.title)}.</b> {escape(own.caption)}</figcaption></figure>"
-        for own in pictures
+        f'<figure><img alt="{escape(picture.title)}" src="data:image/svg+xml;base64,'
+        f'{base64.b64encode(encoded(picture.document)).decode()}">'
+        f"<figcaption><b>{escape(picture.title)}.</b> {escape(picture.caption)}</figcaption></figure>"
+        for picture in pictures
     ]
     return "\n".join([f"<h2>{escape(title)}</h2>", "<div class=figures>", *shown, "</div>"])

@@ -1,23 +1,35 @@
-"""The report of a run: one HTML file that says what it found, opens without a network and prints well."""
+"""The page of a run and that of several runs: HTML files that open without a network and print well."""
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from html import escape
+import re
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedjax_bal.config import Sections, without_defaults
-from fedjax_bal.report.markup import Page, command, definitions, folded, note
+import numpy as np
+
+from fedjax_bal.config import Sections, leaves, without_defaults
+from fedjax_bal.files import check_replaceable, write_atomically
+from fedjax_bal.report.markup import Page, definitions, folded, note, reproduction
 from fedjax_bal.report.published import Beside, beside_of_run, changes_from_paper, paper_tables, published_by_metric
+from fedjax_bal.report.sweep_results import read_results, sweep_curves
 from fedjax_bal.report.tables import comparison, details, failed, remarks, statistics, summarise_group
-from fedjax_bal.report.wording import LONGEST_NAME, flat, plural, printable, table_notes, verdict
-from fedjax_bal.runs import LARGEST, FolderError, RunFolder, RunRecord
+from fedjax_bal.report.wording import LONGEST_NAME, flat, join_some, plural, printable, table_notes, verdict
+from fedjax_bal.runs import LARGEST, FolderError, RunFolder, RunRecord, SweepFolder
 
 if TYPE_CHECKING:
-    from fedjax_bal.report.svg import Picture
+    from fedjax_bal.report.gallery import Picture
+    from fedjax_bal.report.plots import Drawn
 
-_MOST_LINES, _LONGEST_LINE = 20, 1000
+# Matplotlib is imported late, with the gallery: it takes longer to load than most commands take to run.
+
+_MOST_RUNS = 20
+_MOST_LINES = 20
+_LONGEST_LINE = 1000
 _MOST_MISSING = 8
+_MOST_DIFFERENCES = 60
+_OF_DATA = ("dataset", "partition", "partition_seeds", "auxiliary", "evaluation.validation", "evaluation.client_test")
+_DOTS_PER_INCH = 300
 
 
 def build(folder: str | os.PathLike[str]) -> Path:
@@ -29,20 +41,92 @@ def build(folder: str | os.PathLike[str]) -> Path:
     Raises:
         FolderError: a file is missing or damaged, or the folder can't be written to.
     """
-    # Imported late: matplotlib takes longer to load than most commands take to run.
     from fedjax_bal.report import gallery
 
-    own = RunFolder(Path(folder))
-    run = own.read()
+    files = RunFolder(Path(folder))
+    run = files.read()
     beside = beside_of_run(run.config, summarise_group(run.summary["runs"]), finished=is_finished(run))
     page = page_of_run(run, gallery.draw(run), beside)
     try:
-        return own.write_report(page.html(), page.documents(), page.tables())
+        return files.write_report(page.html(), page.documents(), page.tables())
     except OSError as error:
         raise FolderError(
             f"{folder}: the report can't be written there ({error.strerror}); "
-            "make the folder writable, with a folder `plots` or no such name in it"
+            "make the folder writable, and let `plots` be a folder in it"
         ) from error
+
+
+def build_comparison(folders: Sequence[Path], file: Path) -> Path:
+    """Writes one page about 2 to 20 different run folders with the same classes; returns the page.
+
+    Its tables lie beside it, for `comparison.html` in `comparison-tables.csv` and `.tex`.
+
+    Raises:
+        FolderError: a folder can't be read, the folders don't go together, or the file can't be written.
+    """
+    from fedjax_bal.report import gallery
+
+    joined = join(folders)
+    page = page_of_runs(joined, gallery.draw(joined, origins(joined)))
+    try:
+        check_replaceable(file)  # before its tables are written
+        for ending, content in page.tables().items():
+            write_atomically(file.with_name(f"{file.stem}-tables.{ending}"), content)
+        write_atomically(file, page.html())
+    except OSError as error:
+        raise FolderError(f"{file}: can't be written ({error.strerror}); choose another file with --out") from error
+    return file
+
+
+def write_figures(folders: Sequence[Path], directory: Path, width: float) -> list[Path]:
+    """Writes each figure of a run, of a sweep, or of 2 to 20 runs that are compared, as PDF and PNG.
+
+    Args:
+        folders: the folder of the run or sweep, or those of the runs.
+        directory: where the files are put; it is made if need be, and files of the same names are replaced.
+        width: of the figures, in inches. Figures are laid out for this width, with text of at least 7 points.
+
+    Returns:
+        The PDF files, in the order of the page.
+
+    Raises:
+        FolderError: a folder can't be read, the folders don't go together, or the files can't be written.
+    """
+    from fedjax_bal.report.gallery import run_figures, sweep_figures
+    from fedjax_bal.report.plots import as_wide_as, to_pdf, to_png
+
+    def figures() -> Iterator["Drawn"]:
+        if len(folders) > 1:
+            joined = join(folders)
+            return run_figures(joined, origins(joined))
+        sweep = SweepFolder(folders[0])
+        if not sweep.exists():
+            return run_figures(RunFolder(folders[0]).read())
+        results = read_results(folders[0])
+        return sweep_figures(results, sweep_curves(results, sweep))
+
+    files = []
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with as_wide_as(width):
+            for name, _, _, figure in figures():
+                files.append(directory / f"{name}.pdf")
+                write_atomically(files[-1], to_pdf(figure))
+                write_atomically(directory / f"{name}.png", to_png(figure, _DOTS_PER_INCH))
+    except OSError as error:
+        raise FolderError(f"{directory}: the figures can't be written there ({error.strerror})") from error
+    return files
+
+
+def write_partition_picture(
+    file: Path, counts: np.ndarray, clients: Sequence[str], classes: Sequence[str], title: str
+) -> None:
+    """Draws the clients' samples of each class, `Int[M, C]`, below a title, into a `.png` or `.svg` file."""
+    from fedjax_bal.report.gallery import partition
+    from fedjax_bal.report.plots import to_png, to_svg
+
+    figure = partition(counts, clients, classes, title)
+    write_atomically(file, to_png(figure) if file.suffix.lower() == ".png" else to_svg(figure, title).encode())
 
 
 def page_of_run(run: RunRecord, pictures: Sequence["Picture"], beside: Beside) -> Page:
@@ -53,84 +137,224 @@ def page_of_run(run: RunRecord, pictures: Sequence["Picture"], beside: Beside) -
     name = str(summary.get("name") or config.get("name") or "run")
     summaries = summarise_group(runs)
     finished = is_finished(run)
-    dataset = _section(config, "dataset").get("name", "data set not recorded")
-    methods, seeds = ({entry[key] for entry in runs} for key in ("method", "seed"))
-    unfinished = "" if finished else (
-        "This run is not finished, and what follows is provisional: the runs compared may stand at different rounds."
-    )  # fmt: skip
-    missing = missing_runs(config, runs)
-    if missing and not finished:
-        more = f"; and {len(missing) - _MOST_MISSING} more" if len(missing) > _MOST_MISSING else ""
-        unfinished += f" Still missing: {'; '.join(missing[:_MOST_MISSING])}{more}."
-    notes = " ".join(table_notes(summaries, partitions=draws_partitions(config)))
+    unfinished = ""
+    if not finished:
+        unfinished = (
+            "This run is not finished, so the results below are provisional: its runs may be at different rounds."
+        )
+        missing = missing_runs(config, runs)
+        if missing:
+            unfinished += f" Still missing: {join_some(missing, _MOST_MISSING)}."
+    kicker = [
+        "Federated learning report",
+        str(_section(config, "dataset").get("name", "data set not recorded")),
+        plural(len({entry["method"] for entry in runs}), "method"),
+        plural(len({entry["seed"] for entry in runs}), "seed"),
+    ]
+    tables = []
+    if summaries:
+        notes = " ".join(table_notes(summaries, partitions=draws_partitions(config)))
+        tables.append(comparison([summaries], summary.get("target_accuracy"), notes))
+
+    differing = {}
+    for key, value in config.items():
+        kind = Sections.child(key)
+        value = without_defaults(kind, value) if kind else value
+        if value not in ({}, None):
+            differing[key] = value
     changes = changes_from_paper(config)
-    from_paper = "Differences from the paper's configuration: " + "; ".join(changes) + "." if changes else ""
-    setting = (
-        "".join(map(note, data_lines(summary)))
-        + note(from_paper)
-        + note("Settings that differ from their defaults, and the methods.")
-        + definitions(_setting(_differing(config)))
-        + folded("All settings", definitions(_setting(config)))
-    )
-    repeat = command(["fedjax-bal", "run", "config.yaml"], config, summary.get("command"))
+    setting = [
+        *map(note, data_lines(summary)),
+        note("Differences from the paper's configuration: " + "; ".join(changes) + ".") if changes else "",
+        note("Settings that differ from their defaults, and the methods."),
+        definitions(_setting(differing)),
+        folded("All settings", definitions(_setting(config))),
+    ]
+    versions = summary.get("versions")
+    machine = [
+        ("device", str(summary.get("device") or "not recorded")),
+        ("versions", flat(versions) if versions else "not recorded"),
+        ("client updates per second", _number(summary.get("client_updates_per_s"), "", "excluding compilation")),
+        ("samples per second", _number(summary.get("samples_per_s"), "", "excluding compilation")),
+        ("compilation", _number(summary.get("compile_s"), " s", "once, not in the rates above")),
+        ("whole run", _number(summary.get("wall_s"), " s", "wall clock")),
+    ]
+    command = ["fedjax-bal", "run", "config.yaml"]
     return Page(
         tab=f"{name}: federated learning report",
-        kicker=" · ".join(
-            ["Federated learning report", str(dataset), plural(len(methods), "method"), plural(len(seeds), "seed")]
-        ),
+        kicker=" · ".join(kicker),
         heading=name,
         warnings=[unfinished, failed(runs)],
         answers=[("" if finished else "So far: ") + verdict(summaries)],
         published=paper_tables(beside),
-        comparisons=[comparison([summaries], summary.get("target_accuracy"), notes)] if summaries else [],
+        comparisons=tables,
         statistics=list(statistics(runs, published_by_metric(beside))),
         remarks=remarks(summary) if summaries else ["No run has been evaluated yet."],
         details=details(runs),
         pictures=pictures,
         sections=[
-            ("Setting", setting),
-            ("Machine and speed", definitions(_machine(summary))),
-            ("How to reproduce", f"{repeat}{folded('config.yaml', f'<pre>{escape(run.config_text)}</pre>')}"),
+            ("Setting", "".join(setting)),
+            ("Machine and speed", definitions(machine)),
+            reproduction(command, config, summary.get("command"), "config.yaml", run.config_text),
         ],
     )
 
 
+def page_of_runs(joined: RunRecord, pictures: Sequence["Picture"]) -> Page:
+    """The page of several runs that were joined."""
+    configs = joined.config
+    runs = joined.summary["runs"]
+    # What distinguishes the folders' settings.
+    leaves_of = {name: leaves(config) for name, config in configs.items()}
+    differing = []
+    for key in dict.fromkeys(key for known in leaves_of.values() for key in known if key != "name"):
+        if len({repr(known.get(key)) for known in leaves_of.values()}) > 1:
+            differing.append(
+                (key, "; ".join(f"{name}: {known.get(key, 'absent')}" for name, known in leaves_of.items()))
+            )
+    # Methods on the same data are compared with each other.
+    data = _data_of_methods(configs)
+    shared: dict[Hashable, list[Mapping[str, Any]]] = {}
+    for run in runs:
+        shared.setdefault(data.get(run["method"]), []).append(run)
+    groups = [summarise_group(group) for group in shared.values()]
+    every = [summary for group in groups for summary in group]
+    # Reasons why the runs are hard to compare.
+    warnings = [] if joined.summary["finished"] else ["Some of these runs are not finished."]
+    if len({entry["rounds"] for entry in runs if not entry.get("failure")}) > 1:
+        warnings.append("The runs have different numbers of rounds: their final accuracies are not of equal effort.")
+    warnings.append(failed(runs))
+    answers = [verdict(every)]
+    if len(groups) > 1:
+        keys = [key for key, _ in differing if _is_of_data(re.sub(r"^methods\.\d+\.", "", key))]
+        named = f" ({', '.join(keys[:4])}{', ...' * (len(keys) > 4)})" if keys else ""
+        paired = any(len(group) > 1 for group in groups)
+        left = "are given only between runs on the same data" if paired else "are left out"
+        warnings.append(
+            f"The runs are not on the same data{named}: a difference between them is not due to the methods alone, so "
+            f"paired differences {left}."
+        )
+        among = "Among the {} methods on the data of {}: "
+        answers = [
+            (among.format(len(group), group[0].method) if len(group) > 1 else "") + verdict(group) for group in groups
+        ]
+    notes = " ".join(table_notes(every, partitions=all(map(draws_partitions, configs.values()))))
+    return Page(
+        tab="comparison of runs",
+        kicker=f"{len(configs)} run folders",
+        heading="Comparison of runs",
+        warnings=warnings,
+        answers=answers,
+        comparisons=[comparison(groups, joined.summary["target_accuracy"], notes)],
+        statistics=[row for group in shared.values() for row in statistics(group)],
+        details=details(runs),
+        pictures=pictures,
+        sections=[("Where the settings differ", definitions(differing[:_MOST_DIFFERENCES]) or "<p>Nowhere.</p>")],
+    )
+
+
+def join(folders: Sequence[Path]) -> RunRecord:
+    """The runs of several folders as if they were one comparison's, their methods named `method (folder)`.
+
+    The configuration has those of all folders by name.
+
+    Raises:
+        FolderError: the folders don't go together.
+    """
+    resolved = [folder.resolve() for folder in folders]
+    if not 2 <= len(set(resolved)) == len(resolved) <= _MOST_RUNS:
+        raise FolderError(
+            f"report: received {plural(len(folders), 'folder')}; a comparison takes 2 to {_MOST_RUNS} different ones"
+        )
+    for folder in folders:
+        if SweepFolder(folder).exists():
+            raise FolderError(f"{folder}: is a sweep's folder, whose page compares its runs; give only folders of runs")
+    records = [RunFolder(folder).read() for folder in folders]
+    classes = records[0].summary["class_names"]
+    for folder, run in zip(folders, records, strict=True):
+        if run.summary["class_names"] != classes:
+            raise FolderError(f"{folder}: has other classes than {folders[0]}; compare runs on one data set")
+    # The shortest ends of the paths that are distinct.
+    longest = max(len(folder.parts) for folder in resolved)
+    ends = (["/".join(folder.parts[-depth:]) for folder in resolved] for depth in range(1, longest + 1))
+    names = next(names for names in ends if len(set(names)) == len(names))
+    runs = []
+    lines = []
+    partitions = []
+    for name, run in zip(names, records, strict=True):
+        runs += [{**entry, "method": f"{entry['method']} ({name})"} for entry in run.summary["runs"]]
+        lines += [{**line, "method": f"{line['method']} ({name})"} for line in run.lines]
+        for part in run.summary["partitions"]:
+            partitions.append({**part, "methods": [f"{method} ({name})" for method in part["methods"]]})
+    targets = {run.summary.get("target_accuracy") for run in records}
+    summary = {
+        "runs": runs,
+        "class_names": classes,
+        "partitions": partitions,
+        "finished": all(map(is_finished, records)),
+        "target_accuracy": targets.pop() if len(targets) == 1 else None,
+    }
+    return RunRecord({name: run.config for name, run in zip(names, records, strict=True)}, "", lines, summary)
+
+
+def origins(joined: RunRecord) -> dict[str, tuple[str, str]]:
+    """The method and the folder behind each name of several runs that were joined."""
+    pairs = {}
+    for name in (run["method"] for run in joined.summary["runs"]):
+        folder = next(folder for folder in joined.config if name.endswith(f" ({folder})"))
+        pairs[name] = (name.removesuffix(f" ({folder})"), folder)
+    return pairs
+
+
+def _data_of_methods(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, Hashable]:
+    """The settings that decide who holds which images, by the method's name in the comparison."""
+    data = {}
+    for name, config in configs.items():
+        base = leaves({key: value for key, value in config.items() if key != "methods"})
+        for entry in entries(config, "methods"):
+            whole = base | (leaves(entry) if isinstance(entry, dict) else {})  # a method may override any section
+            of_data = sorted((key, repr(leaf)) for key, leaf in whole.items() if _is_of_data(key))
+            data[f"{display_name(entry)} ({name})"] = tuple(of_data)
+    return data
+
+
+def _is_of_data(key: str) -> bool:
+    return any(f"{key}.".startswith(f"{section}.") for section in _OF_DATA)
+
+
 def missing_runs(config: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Names each run of the configuration that is missing in `runs` of a `summary.json`, or has yet to go on."""
-    rounds = {(run["method"], run["seed"]): run["rounds"] for run in runs}
-    over = {(run["method"], run["seed"]) for run in runs if run.get("stopped_early") is not None or run.get("failure")}
+    """Names the runs of the configuration that `runs` of a `summary.json` lacks, or that have rounds left to train."""
+    known = {(run["method"], run["seed"]): run for run in runs}
     base = _section(config, "training").get("rounds")
     phrases = []
     for entry in entries(config, "methods"):
         name = display_name(entry)
         expected = _section(entry, "training").get("rounds", base)
         for seed in (seed for seed in entries(config, "seeds") if isinstance(seed, int)):
-            done = rounds.get((name, seed), 0)
-            if (name, seed) not in rounds:
+            run = known.get((name, seed))
+            if run is None:
                 phrases.append(f"{name}, seed {seed}")
-            elif (name, seed) not in over and done is not None and isinstance(expected, int) and done < expected:
-                phrases.append(f"{name}, seed {seed} ({done} of {expected} rounds)")
+            elif run.get("stopped_early") is None and not run.get("failure"):
+                done = run["rounds"]
+                if done is not None and isinstance(expected, int) and done < expected:
+                    phrases.append(f"{name}, seed {seed} ({done} of {expected} rounds)")
     return phrases
 
 
 def is_finished(run: RunRecord) -> bool:
-    """Tells whether no run has yet to go on; one that failed doesn't."""
+    """Tells whether no run has rounds left to train; one that failed has none."""
     runs = run.summary["runs"]
     return not missing_runs(run.config, runs) and (run.summary["finished"] or bool(failed(runs)))
-
-
-def _differing(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that differ from the defaults."""
-    plain = lambda key, value: without_defaults(kind, value) if (kind := Sections.child(key)) else value
-    own = {key: plain(key, value) for key, value in config.items()}
-    return {key: value for key, value in own.items() if value not in ({}, None)}
 
 
 def data_lines(summary: Mapping[str, Any]) -> list[str]:
     """Sentences on how many of the data set's rows and clients the methods use."""
     parts = [part for part in summary["partitions"] if part.get("data")]
-    named = lambda part: f" of {', '.join(map(str, part['methods']))}" if len(parts) > 1 else ""
-    return [printable(f"Data{named(part)}: {part['data']}.", _LONGEST_LINE) for part in parts[:_MOST_LINES]]
+    lines = []
+    for part in parts[:_MOST_LINES]:
+        methods = f" of {', '.join(map(str, part['methods']))}" if len(parts) > 1 else ""
+        lines.append(printable(f"Data{methods}: {part['data']}.", _LONGEST_LINE))
+    return lines
 
 
 def _setting(config: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
@@ -141,16 +365,6 @@ def _setting(config: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
         if isinstance(entry, dict):
             rest = {key: value for key, value in entry.items() if key != "name"}
             yield f"method {printable(display_name(entry), LONGEST_NAME)}", flat(rest)
-
-
-def _machine(summary: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
-    versions = summary.get("versions")
-    yield "device", str(summary.get("device") or "not recorded")
-    yield "versions", flat(versions) if versions else "not recorded"
-    yield "client updates per second", _number(summary.get("client_updates_per_s"), "", "excluding compilation")
-    yield "samples per second", _number(summary.get("samples_per_s"), "", "excluding compilation")
-    yield "compilation", _number(summary.get("compile_s"), " s", "once, not in the rates above")
-    yield "whole run", _number(summary.get("wall_s"), " s", "wall clock")
 
 
 def _number(value: Any, unit: str, remark: str) -> str:
@@ -166,12 +380,12 @@ def _section(config: Any, key: str) -> Mapping[str, Any]:
 
 def entries(config: Mapping[str, Any], key: str) -> list[Any]:
     """The entries of a list in a configuration, which may be damaged."""
-    found = config.get(key)
-    return [entry for entry in found if isinstance(entry, dict | str | int)] if isinstance(found, list) else []
+    listed = config.get(key)
+    return [entry for entry in listed if isinstance(entry, dict | str | int)] if isinstance(listed, list) else []
 
 
 def draws_partitions(config: Mapping[str, Any]) -> bool:
-    """Tells whether each seed of a resolved configuration has a partition of its own."""
+    """Tells whether each seed of a resolved configuration has its own partition."""
     return bool(entries(config, "partition_seeds"))
 
 

@@ -1,9 +1,17 @@
-"""The three kinds of figures of all pages: panels of curves, heat maps, and rows of images."""
+"""The kinds of figures of all pages (panels of curves, heat maps, rows of images), and their SVG, PDF and PNG files.
 
+Matplotlib is only imported together with this module, which light callers therefore import late.
+"""
+
+import contextlib
+import io
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from typing import Any, NamedTuple
 
+import matplotlib
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
@@ -13,14 +21,18 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from fedjax_bal.metrics import Curve, evenly_spaced
-from fedjax_bal.report.svg import INK, SOFT, blank, style, text_scale, width
 from fedjax_bal.report.wording import printable
 
+# Small on purpose: a figure is scaled to its column, and stays legible on a telephone.
+WIDTH = 4.6
+_WIDTH = ContextVar("width of figures in inches", default=WIDTH)
+INK = "#222222"
+SOFT = "#666666"
+GREY = "#8a8a8a"
 # Okabe and Ito's colours, which colour-blind readers can distinguish, with the ink of the text for black. Each line has
-# a marker too, so that a print in black and white tells them apart.
+# a marker too, so that a print in black and white distinguishes them.
 COLOURS = (INK, "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-GREY = "#8a8a8a"
 # From a blue that even one sample sets off from the white of none.
 SAMPLES = ListedColormap(colormaps["Blues"](np.linspace(0.2, 1, 256)))
 MOST_NAMED = 20  # rows or columns of a heat map; of more, some have a name
@@ -28,6 +40,93 @@ MOST_POINTS = 1000  # of a line: a page is narrower than that
 _MOST_NUMBERED = 10  # columns of a heat map whose numbers are written
 _LONGEST_NAME = 22
 _ROUND = [1, 2, 5, 10]
+
+STYLE = {
+    "font.family": ["sans-serif"],
+    "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial", "Helvetica"],
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": SOFT,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "axes.linewidth": 0.8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#e3e3e3",
+    "grid.linewidth": 0.8,
+    "lines.linewidth": 1.6,
+    "lines.markersize": 5.0,
+    "legend.frameon": False,
+    # Names come from configurations: a `$` in one is a dollar sign, not mathematics.
+    "text.parse_math": False,
+    # Text stays text, which keeps the files small, and editable where a paper needs other words.
+    "svg.fonttype": "none",
+    "pdf.fonttype": 42,
+    "svg.hashsalt": "fedjax_bal",
+}
+_SIZES = {"font.size": 9.5, "axes.labelsize": 9.5, "axes.titlesize": 10.0} | dict.fromkeys(
+    ("xtick.labelsize", "ytick.labelsize", "legend.fontsize"), 9.0
+)
+
+Drawn = tuple[str, str, str, Figure]
+"""Name, title and caption of a figure, and the figure."""
+
+
+@contextlib.contextmanager
+def style() -> Iterator[None]:
+    """A context, or decorator, for making and writing figures: this style on top of matplotlib's defaults.
+
+    The user's own matplotlib settings are neither used nor changed. Text shrinks with the width, to 7 points.
+    """
+    look: dict[Any, Any] = {k: v for k, v in matplotlib.rcParamsDefault.items() if not k.startswith("backend")}
+    look |= STYLE | {key: _text_scale() * size for key, size in _SIZES.items()}
+    with matplotlib.rc_context(look):
+        yield
+
+
+def _text_scale() -> float:
+    return min(1.0, max(_WIDTH.get() / WIDTH, 7.0 / 9.0))
+
+
+@contextlib.contextmanager
+def as_wide_as(inches: float) -> Iterator[None]:
+    """A context in which figures are made for a column of another width."""
+    before = _WIDTH.set(inches)
+    try:
+        yield
+    finally:
+        _WIDTH.reset(before)
+
+
+def _blank(height: float) -> Figure:
+    # Not through pyplot, which would keep every figure.
+    return Figure(figsize=(_WIDTH.get(), height), layout="constrained")
+
+
+def to_svg(figure: Figure, title: str) -> str:
+    """Writes a figure as an SVG document with a title, and without a date."""
+    return _save(figure, format="svg", metadata={"Title": printable(title), "Date": None, "Creator": None}).decode()
+
+
+def to_png(figure: Figure, dots_per_inch: int = 200) -> bytes:
+    """Writes a figure as a PNG file; the same bytes for the same figure."""
+    return _save(figure, format="png", dpi=dots_per_inch, metadata={"Software": None})
+
+
+def to_pdf(figure: Figure) -> bytes:
+    """Writes a figure as a PDF file; the same bytes for the same figure."""
+    return _save(figure, format="pdf", metadata={"CreationDate": None})
+
+
+def _save(figure: Figure, **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    with style(), warnings.catch_warnings():
+        # The reader's browser draws the text, in any script, even if the font used here for measuring lacks it.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        figure.savefig(buffer, **options)
+    return buffer.getvalue()
 
 
 class Line(NamedTuple):
@@ -54,6 +153,10 @@ class Series(NamedTuple):
     high: np.ndarray | None = None
 
 
+Panels = Sequence[tuple[Panel, Mapping[str, Series]]]
+"""Panels, each with the series of its lines."""
+
+
 def panels_of(
     names: Sequence[str], title: str = "", origins: Mapping[str, tuple[str, str]] | None = None
 ) -> list[Panel]:
@@ -63,23 +166,32 @@ def panels_of(
     a panel each, whose lines are the runs. Of other methods that are too many for one panel, the first is in each, in
     grey.
     """
-    whole = {name: (origins or {}).get(name, (name, "")) for name in names}
-    methods, runs = (list(dict.fromkeys(own)) for own in zip(*whole.values(), strict=True))
+    pairs = {name: (origins or {}).get(name, (name, "")) for name in names}
+    methods = list(dict.fromkeys(method for method, _ in pairs.values()))
+    runs = list(dict.fromkeys(run for _, run in pairs.values()))
+    looks = list(zip(COLOURS, MARKERS, strict=True))
     if len(methods) < len(names) and len(runs) <= len(COLOURS):
+        of_runs = {run: Line(run, *look) for run, look in zip(runs, looks, strict=False)}
         return [
-            Panel(method, {name: _line(run, runs.index(run)) for name, (own, run) in whole.items() if own == method})
+            Panel(method, {name: of_runs[run] for name, (of, run) in pairs.items() if of == method})
             for method in methods
         ]
-    if len(names) <= len(COLOURS):
-        return [Panel(title, {name: _line(name, place) for place, name in enumerate(names)})]
-    first, *others = names
-    repeated = {first: Line(first, GREY, "None")}
-    parts = np.array_split(np.array(others, object), -(-len(others) // len(COLOURS)))
-    return [Panel(title, repeated | {name: _line(name, place) for place, name in enumerate(part)}) for part in parts]
+    parts = [names]
+    repeated = {}
+    if len(names) > len(COLOURS):
+        first, *others = names
+        repeated[first] = Line(first, GREY, "None")
+        count = -(-len(others) // len(COLOURS))
+        parts = [part.tolist() for part in np.array_split(np.array(others, object), count)]
+    return [
+        Panel(title, repeated | {name: Line(name, *look) for name, look in zip(part, looks, strict=False)})
+        for part in parts
+    ]
 
 
-def _line(label: str, place: int) -> Line:
-    return Line(label, COLOURS[place], MARKERS[place])
+def with_series(panels: Sequence[Panel], series: Mapping[str, Series]) -> list[tuple[Panel, Mapping[str, Series]]]:
+    """The panels that have any of the series, each with these."""
+    return [(panel, series) for panel in panels if any(name in series for name in panel.lines)]
 
 
 def percent(curve: Curve, x: np.ndarray | None = None) -> Series:
@@ -90,7 +202,7 @@ def percent(curve: Curve, x: np.ndarray | None = None) -> Series:
 
 @style()
 def curves(
-    shown: Sequence[tuple[Panel, Mapping[str, Series]]],
+    shown: Panels,
     horizontal: str,
     vertical: str,
     *,
@@ -98,17 +210,17 @@ def curves(
     late: bool = False,
     finish: Callable[[Axes], object] = lambda axes: None,
 ) -> Figure:
-    """Curves by panel, all with the same axes, each panel with the series of its lines that there are.
+    """Curves by panel, all with the same axes.
 
     `target` is a height that is drawn as a line. With `late` the y-axis starts at what is reached after the first tenth
-    of the x-axis: the first climb would leave no room for what sets methods apart at the end. `finish` is called with
-    each panel's axes, for ticks and limits of their own.
+    of the x-axis: the first climb would leave no room for what distinguishes methods at the end. `finish` is called
+    with each panel's axes, to set their ticks and limits.
     """
     # Panels with the same few lines share one legend below; others have theirs on the right.
     shared = len(shown) > 1 and len({line for panel, _ in shown for line in panel.lines.values()}) <= len(COLOURS)
     across = 2 if shared else 1
     down = -(-len(shown) // across)
-    figure = blank(2.9 if len(shown) == 1 else (2.0 * down + 0.4) * text_scale())
+    figure = _blank(2.9 if len(shown) == 1 else (2.0 * down + 0.4) * _text_scale())
     grid = list(figure.subplots(down, across, sharex=True, sharey=True, squeeze=False).flat)
     for axes in grid[len(shown) :]:
         axes.remove()
@@ -117,8 +229,16 @@ def curves(
         axes.set_title(printable(panel.title, 44 // across), fontsize="medium", loc="left")
         axes.xaxis.set_major_locator(MaxNLocator(6 // across, steps=_ROUND, integer=True))
         for name, line in panel.lines.items():
-            if name in series:
-                _draw(axes, series[name], line)
+            if name not in series:
+                continue
+            x, y, low, high = series[name]
+            kept = evenly_spaced(len(x), MOST_POINTS)
+            axes.plot(
+                x[kept], y[kept], label=line.label, color=line.colour, marker=line.marker, zorder=3,
+                markevery=max(1, len(kept) // 8), markeredgecolor="white", markeredgewidth=0.5,
+            )  # fmt: skip
+            if low is not None and high is not None:
+                axes.fill_between(x[kept], low[kept], high[kept], color=line.colour, alpha=0.12, linewidth=0)
         if target is not None:
             axes.axhline(target, color=SOFT, linewidth=1, zorder=1, label=f"target {target:g}%")
         if place % across == 0:
@@ -129,33 +249,24 @@ def curves(
     for axes in drawn:
         finish(axes)
     if late:
-        every = [own for _, series in shown for own in series.values()]
-        last = max(own.x[-1] for own in every)
-        least = min([100 if target is None else target, *(own.y[own.x >= last / 10].min(initial=100) for own in every)])
+        every = [points for _, series in shown for points in series.values()]
+        last = max(points.x[-1] for points in every)
+        reached = [points.y[points.x >= last / 10].min(initial=100) for points in every]
+        least = min([100 if target is None else target, *reached])
         drawn[0].set(xlim=(0, last), ylim=(max(least - 2, drawn[0].get_ylim()[0]), None))
 
-    for axes in drawn if not shared else ():
-        # In the order in which the lines end, from above.
-        handles = sorted(axes.get_legend_handles_labels()[0], key=lambda own: -float(own.get_ydata()[-1]))
-        names = [printable(str(own.get_label()), _LONGEST_NAME) for own in handles]
-        axes.legend(handles, names, loc="upper left", bbox_to_anchor=(1, 1), borderaxespad=0, handlelength=1.6)
     if shared:
-        found = {str(own.get_label()): own for axes in drawn for own in axes.get_legend_handles_labels()[0]}
+        found = {str(line.get_label()): line for axes in drawn for line in axes.get_legend_handles_labels()[0]}
         names = [printable(name, _LONGEST_NAME) for name in found]
-        columns = int(72 * width() / ((max(map(len, names)) + 5) * 5.6 * text_scale()))
+        columns = int(72 * _WIDTH.get() / ((max(map(len, names)) + 5) * 5.6 * _text_scale()))
         figure.legend(list(found.values()), names, loc="outside lower center", ncols=max(1, columns))
+        return figure
+    for axes in drawn:
+        # In the order in which the lines end, from above.
+        handles = sorted(axes.get_legend_handles_labels()[0], key=lambda line: -float(line.get_ydata()[-1]))
+        names = [printable(str(line.get_label()), _LONGEST_NAME) for line in handles]
+        axes.legend(handles, names, loc="upper left", bbox_to_anchor=(1, 1), borderaxespad=0, handlelength=1.6)
     return figure
-
-
-def _draw(axes: Axes, series: Series, line: Line) -> None:
-    kept = evenly_spaced(len(series.x), MOST_POINTS)
-    axes.plot(
-        series.x[kept], series.y[kept], label=line.label, color=line.colour, marker=line.marker, zorder=3,
-        markevery=max(1, len(kept) // 8), markeredgecolor="white", markeredgewidth=0.5,
-    )  # fmt: skip
-    if series.low is not None and series.high is not None:
-        edges = series.low[kept], series.high[kept]
-        axes.fill_between(series.x[kept], *edges, color=line.colour, alpha=0.12, linewidth=0)
 
 
 @style()
@@ -176,7 +287,7 @@ def heat(
 
     `label` is what the bar shows, `scale` the values at its ends.
     """
-    figure = blank(float(np.clip(0.25 * len(rows) + 1.1, 1.6, 4.4)))
+    figure = _blank(float(np.clip(0.25 * len(rows) + 1.1, 1.6, 4.4)))
     axes = figure.add_subplot()
     norm = Normalize(scale[0], max(scale[1], scale[0] + 1e-6))
     image = axes.imshow(np.ma.masked_invalid(values), cmap=colours, norm=norm, interpolation="none", aspect="auto")
@@ -218,11 +329,11 @@ def images(kinds: Sequence[tuple[str, np.ndarray]], classes: Sequence[str]) -> F
     rows = min(len(kinds[0][1]), len(classes), MOST_NAMED)
     widths = [pixels.shape[1] for _, pixels in kinds]
     narrow = max(widths) == 1
-    figure = blank((1.0 if narrow else 0.5) + rows * min(0.27, 3.6 / (sum(widths) + len(widths))))
-    side_by_side = figure.subplots(1, len(kinds), width_ratios=widths, squeeze=False)[0]
-    for place, (axes, (title, pixels)) in enumerate(zip(side_by_side, kinds, strict=True)):
-        _, shown, height, wide, channels = pixels.shape
-        table = pixels[:rows].transpose(0, 2, 1, 3, 4).reshape(rows * height, shown * wide, channels)
+    figure = _blank((1.0 if narrow else 0.5) + rows * min(0.27, 3.6 / (sum(widths) + len(widths))))
+    grid = figure.subplots(1, len(kinds), width_ratios=widths, squeeze=False)[0]
+    for place, (axes, (title, pixels)) in enumerate(zip(grid, kinds, strict=True)):
+        _, shown, height, width, channels = pixels.shape
+        table = pixels[:rows].transpose(0, 2, 1, 3, 4).reshape(rows * height, shown * width, channels)
         axes.imshow(table[..., 0] if channels == 1 else table, interpolation="nearest", cmap="gray", vmin=0, vmax=255)
         axes.set_title(title, rotation=90 if narrow else 0)
         names = [printable(name, _LONGEST_NAME) for name in classes[:rows]]

@@ -15,7 +15,8 @@ from fedjax_bal.report.wording import flat
 from fedjax_bal.runs import LARGEST, SweepFolder
 from fedjax_bal.validate import is_number
 
-LEAD, VALIDATION = "last5_accuracy", "validation_accuracy"
+LEAD = "last5_accuracy"
+VALIDATION = "validation_accuracy"
 _LARGEST_DRAWN = 1e18  # on an axis of a figure
 COSTS = ("client_updates_per_s", "device_bytes")
 # Sections that describe the federation and the task. Methods are compared at each of their values; none is "best".
@@ -109,23 +110,28 @@ class Results:
 
     @cached_property
     def runs(self) -> dict[tuple[str, Setting], list[Run]]:
-        """The runs of each method at each setting, in the order of the table."""
-        found: dict[tuple[str, Setting], dict[SeededDraw, Run]] = {}
+        """The runs of each method at each setting, in the order of the table; of a repeated run the last row counts."""
+        names = (*(metric.name for metric in METRICS.values() if metric.of_run), *COSTS)
+        by_setting: dict[tuple[str, Setting], dict[SeededDraw, Run]] = {}
         for row, draw in zip(self.rows, self.draws, strict=True):
-            found.setdefault((row["method"], self.setting(row)), {})[draw] = _run(row, draw)
-        return {place: list(runs.values()) for place, runs in found.items()}
+            done = row["status"] == "done"
+            numbers = {name: row[name] if done and _are_numbers([row.get(name)]) else None for name in names}
+            runs = by_setting.setdefault((row["method"], self.setting(row)), {})
+            runs[draw] = {**row, **numbers, "seed": draw}
+        return {key: list(runs.values()) for key, runs in by_setting.items()}
 
     @cached_property
     def values(self) -> list[list[Any]]:
         """The values of each axis, numbers in rising order, others as the sweep has them."""
         every = [list(dict.fromkeys(axis.value(row) for row in self.rows)) for axis in self.axes]
-        return [sorted(found) if _are_numbers(found, _LARGEST_DRAWN) else found for found in every]
+        return [sorted(values) if _are_numbers(values, _LARGEST_DRAWN) else values for values in every]
 
     @cached_property
     def judge(self) -> str:
-        """The column by which settings are picked.
+        """The column by which settings are selected.
 
-        Accuracy on validation images where all finished runs have it; else that on the test images, which flatters.
+        Accuracy on validation images where all finished runs have it; else that on the test images, which is
+        optimistic.
         """
         done = [run for runs in self.runs.values() for run in runs if run["status"] == "done"]
         return VALIDATION if done and all(run[VALIDATION] is not None for run in done) else LEAD
@@ -148,8 +154,8 @@ class Results:
     @property
     def target(self) -> float | None:
         """The accuracy that counts as reached; None where there is none, or several."""
-        asked = self.sheet.get("evaluation")
-        value = asked.get("target_accuracy") if isinstance(asked, dict) else None
+        evaluation = self.sheet.get("evaluation")
+        value = evaluation.get("target_accuracy") if isinstance(evaluation, dict) else None
         swept = any(key.startswith("evaluation.target") for axis in self.axes for key in axis.keys)
         return value if isinstance(value, float) and 0 < value < 1 and not swept else None
 
@@ -159,7 +165,7 @@ class Results:
         axes = self.sheet["sweep"]
         lists = [next(iter(axis.values())) for axis in axes] + [self.sheet.get("methods"), self.sheet.get("seeds")]
         swept = any(key in ("methods", "seeds") for axis in axes for key in axis)
-        return None if swept or not all(isinstance(own, list) for own in lists) else math.prod(map(len, lists))
+        return None if swept or not all(isinstance(entries, list) for entries in lists) else math.prod(map(len, lists))
 
     def setting(self, row: Mapping[str, Any]) -> Setting:
         """The value of each axis in a row."""
@@ -169,74 +175,67 @@ class Results:
         """Tells whether an axis has several values, all of them numbers."""
         return len(self.values[place]) > 1 and _are_numbers(self.values[place], _LARGEST_DRAWN)
 
+    def is_at_end(self, place: int, value: Any) -> bool:
+        """Tells whether a value is the lowest or highest of a numeric axis, so that a better one may lie beyond."""
+        return self.is_numeric(place) and value in (self.values[place][0], self.values[place][-1])
+
 
 def read_results(folder: Path) -> Results:
     """Reads a sweep's folder; raises `FolderError` where a file is missing or damaged."""
-    own = SweepFolder(folder)
-    sheet, text = own.read_sheet()
+    sweep = SweepFolder(folder)
+    sheet, text = sweep.read_sheet()
     every = [tuple(map(str, axis)) for axis in sheet["sweep"]]
-    rows = own.read_results([key for axis in every for key in axis])
-    of_seeds = [axis for axis in every if {key.rpartition(".")[2] for key in axis} <= _SEEDS]
-    shown = {keys: _telling(keys, rows) for keys in every if keys not in of_seeds}
-    names = _names([key for own in shown.values() for key in own])
-    axes = tuple(SweptAxis(keys, own, tuple(names[key] for key in own)) for keys, own in shown.items())
-    chance = [key for axis in of_seeds for key in axis]
-    draws = (SeededDraw(_partition_seed(sheet, row), (*(row[key] for key in chance), row.get("seed"))) for row in rows)
-    given = next((point.read_summary().get("command") for point in own.points()), None)
-    return Results(str(sheet.get("name") or folder.name), axes, rows, text, sheet, tuple(draws), given)
+    rows = sweep.read_results([key for axis in every for key in axis])
+
+    # The first keys of an axis that distinguish its values name them.
+    shown = {}
+    of_seeds = []
+    for keys in every:
+        if {key.rpartition(".")[2] for key in keys} <= _SEEDS:
+            of_seeds += keys
+            continue
+        named = tuple(key for key in keys if key.partition(".")[0] != "paper") or keys
+        distinct = [len({tuple(row[key] for key in named[:count]) for row in rows}) for count in range(len(named) + 1)]
+        count = next(count for count in range(1, len(named) + 1) if distinct[count] == distinct[-1])
+        shown[keys] = named[:count]
+    # Each goes by the shortest end that no other one has, without a last `name`.
+    parts = {key: key.removesuffix(".name").split(".") for named in shown.values() for key in named}
+    ends = {key: [part[-length:] for length in range(1, len(part) + 1)] for key, part in parts.items()}
+    names = {
+        key: ".".join(next((end for end in mine if sum(end in theirs for theirs in ends.values()) == 1), mine[-1]))
+        for key, mine in ends.items()
+    }
+    axes = tuple(SweptAxis(keys, named, tuple(names[key] for key in named)) for keys, named in shown.items())
+
+    draws = []
+    for row in rows:
+        # `partition_seeds` stand in the order of `seeds`.
+        lists = [parsed({**sheet, **row}.get(key)) for key in ("seeds", "partition_seeds")]
+        seeds, partitions = (value if isinstance(value, list) else [] for value in lists)
+        by_seed: dict[Any, Any] = dict(zip([seed for seed in seeds if isinstance(seed, int)], partitions, strict=False))
+        partition = by_seed.get(row.get("seed"), row.get("partition.seed"))
+        partition = partition if isinstance(partition, int) else None
+        draws.append(SeededDraw(partition, (*(row[key] for key in of_seeds), row.get("seed"))))
+    command = next((point.read_summary().get("command") for point in sweep.points()), None)
+    return Results(str(sheet.get("name") or folder.name), axes, rows, text, sheet, tuple(draws), command)
+
+
+def parsed(value: Any) -> Any:
+    """A value of the table; a list or mapping, which it has as text, is read."""
+    try:
+        return parse_yaml(value, "value") if isinstance(value, str) and value[:1] in ("[", "{") else value
+    except ConfigError:
+        return value
 
 
 @lru_cache(1000, typed=True)
 def readable(value: Any) -> str:
-    """A value of a key; a list or mapping, which a table has as text, in words."""
-    try:
-        return flat(parse_yaml(value, "value") if isinstance(value, str) and value[:1] in ("[", "{") else value)
-    except ConfigError:
-        return str(value)
+    """A value of a key in words."""
+    return flat(parsed(value))
 
 
-def _run(row: Mapping[str, Any], draw: SeededDraw) -> Run:
-    done = row["status"] == "done"
-    fits = lambda value: done and _are_numbers([value])
-    names = (*(metric.name for metric in METRICS.values() if metric.of_run), *COSTS)
-    return {**row, **{key: row[key] if fits(row.get(key)) else None for key in names}, "seed": draw}
-
-
-def _telling(keys: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    own = tuple(key for key in keys if key.partition(".")[0] != "paper") or tuple(keys)
-    values = lambda count: len({tuple(row[key] for key in own[:count]) for row in rows})
-    return next(own[:count] for count in range(1, len(own) + 1) if values(count) == values(len(own)))
-
-
-def _partition_seed(sheet: Mapping[str, Any], row: Mapping[str, Any]) -> int | None:
-    """The seed of a row's partition: that of `partition_seeds` in the place of its own seed, or `partition.seed`."""
-    own = dict(zip(*(_seeds({**sheet, **row}.get(key)) for key in ("seeds", "partition_seeds")), strict=False))
-    found = own.get(row.get("seed"), row.get("partition.seed"))
-    return found if isinstance(found, int) else None
-
-
-def _seeds(value: Any) -> list[int]:
-    """A list of seeds, which a table has as text."""
-    try:
-        found = parse_yaml(value, "seeds") if isinstance(value, str) else value
-    except ConfigError:
-        return []
-    return [seed for seed in found if isinstance(seed, int)] if isinstance(found, list) else []
-
-
-def _names(keys: Sequence[str]) -> dict[str, str]:
-    """The shortest end of each key that no other one has, without a last `name`."""
-    whole = {key: key.removesuffix(".name").split(".") for key in keys}
-
-    def shortest(own: list[str]) -> str:
-        ends = (own[-length:] for length in range(1, len(own) + 1))
-        return ".".join(next((end for end in ends if sum(o[-len(end) :] == end for o in whole.values()) == 1), own))
-
-    return {key: shortest(own) for key, own in whole.items()}
-
-
-def _are_numbers(found: Sequence[Any], largest: float = LARGEST) -> bool:
-    return all(is_number(value) and abs(value) <= largest for value in found)
+def _are_numbers(values: Sequence[Any], largest: float = LARGEST) -> bool:
+    return all(is_number(value) and abs(value) <= largest for value in values)
 
 
 class Cell(NamedTuple):
@@ -257,23 +256,23 @@ class Cell(NamedTuple):
     asked: int = 0
 
 
-def cells(results: Results, method: str, figure: str) -> list[Cell]:
-    """A method's mean of a figure, such as `last5_accuracy`, at each setting, in the order of the table."""
-    return [_cell(setting, runs, figure) for (own, setting), runs in results.runs.items() if own == method]
-
-
-def _cell(setting: Setting, runs: Sequence[Run], figure: str) -> Cell:
-    known = {run["seed"]: run[figure] for run in runs if run[figure] is not None}
-    mean, deviation, _ = spread_of_draws(known)
-    return Cell(setting, mean, deviation, len(known), len(runs))
+def cells(results: Results, method: str, figure: str, situation: Situation = _ANY) -> list[Cell]:
+    """A method's mean of a figure, such as `last5_accuracy`, at each setting under a condition, in order."""
+    found = []
+    for (of, setting), runs in results.runs.items():
+        if of == method and all(setting[place] == value for place, value in situation.items()):
+            known = {run["seed"]: run[figure] for run in runs if run[figure] is not None}
+            mean, deviation, _ = spread_of_draws(known)
+            found.append(Cell(setting, mean, deviation, len(known), len(runs)))
+    return found
 
 
 def situations(results: Results, apart_from: int | None = None) -> list[Situation]:
     """The conditions that the sweep has, in order, the values of one axis left out if asked; one empty without any."""
     places = [place for place in results.conditions if place != apart_from]
-    found = dict.fromkeys(tuple(setting[place] for place in places) for _, setting in results.runs)
-    rank = lambda own: [results.values[place].index(value) for place, value in zip(places, own, strict=True)]
-    return [dict(zip(places, own, strict=True)) for own in sorted(found, key=rank)]
+    every = dict.fromkeys(tuple(setting[place] for place in places) for _, setting in results.runs)
+    rank = lambda values: [results.values[place].index(value) for place, value in zip(places, values, strict=True)]
+    return [dict(zip(places, values, strict=True)) for values in sorted(every, key=rank)]
 
 
 def name_situation(results: Results, situation: Situation) -> str:
@@ -286,36 +285,25 @@ def name_tuned(results: Results, setting: Setting) -> str:
     return name_situation(results, {place: setting[place] for place in results.tuned})
 
 
-def in_situation(found: Sequence[Cell], situation: Situation) -> list[Cell]:
-    """The cells that have its values."""
-    return [cell for cell in found if all(cell.setting[place] == value for place, value in situation.items())]
-
-
 def best(results: Results, method: str, situation: Situation = _ANY) -> Cell | None:
     """A method's accuracy where it does best by `Results.judge`, of the settings with most of their runs finished."""
-    top = _best_of(in_situation(cells(results, method, results.judge), situation))
+    top = _best_of(cells(results, method, results.judge, situation))
     return top and {cell.setting: cell for cell in cells(results, method, LEAD)}[top.setting]
 
 
-def _best_of(found: Sequence[Cell]) -> Cell | None:
+def _best_of(candidates: Sequence[Cell]) -> Cell | None:
     # A setting at which some runs diverged must not win by those that are left.
-    known = [cell for cell in found if cell.mean is not None]
+    known = [cell for cell in candidates if cell.mean is not None]
     return max(known, key=lambda cell: (cell.count / max(cell.asked, 1), cell.mean or 0.0), default=None)
 
 
-def chosen_runs(results: Results, situation: Situation) -> list[Run]:
-    """The runs of each method at its best setting; at its first one if none is finished."""
+def summarise_situation(results: Results, situation: Situation) -> list[MethodSummary]:
+    """The methods, each at its best setting (the first without a finished run), over seeds and against the first."""
     chosen = []
     for method in results.methods:
-        found = in_situation(cells(results, method, LEAD), situation)
-        top = best(results, method, situation) or next(iter(found), None)
+        top = best(results, method, situation) or next(iter(cells(results, method, LEAD, situation)), None)
         chosen += results.runs[method, top.setting] if top else []
-    return chosen
-
-
-def summarise_situation(results: Results, situation: Situation) -> list[MethodSummary]:
-    """The methods, each at its best setting, over seeds and against the first one."""
-    return summarise_group(chosen_runs(results, situation))
+    return summarise_group(chosen)
 
 
 def comparable(results: Results) -> list[tuple[str, list[list[MethodSummary]]]]:
@@ -323,35 +311,18 @@ def comparable(results: Results) -> list[tuple[str, list[list[MethodSummary]]]]:
 
     That is one table for each condition; of a single method one for all, as there is nothing to compare at each.
     """
-    found = [(name_situation(results, own), summarise_situation(results, own)) for own in situations(results)]
-    if len(results.methods) > 1 or len(found) == 1:
-        return [(name, [group]) for name, group in found]
-    return [("", [[own._replace(method=f"{own.method}, {name}")] for name, group in found for own in group])]
+    every = [(name_situation(results, here), summarise_situation(results, here)) for here in situations(results)]
+    if len(results.methods) > 1 or len(every) == 1:
+        return [(name, [group]) for name, group in every]
+    return [("", [[row._replace(method=f"{row.method}, {name}")] for name, group in every for row in group])]
 
 
 def along(results: Results, axis: int, method: str, figure: str, situation: Situation = _ANY) -> list[Cell]:
     """A figure at each value of an axis with a finished run, the other axes at the method's best setting for it."""
-    accuracies = in_situation(cells(results, method, results.judge), situation)
     figures = {cell.setting: cell for cell in cells(results, method, figure)}
+    accuracies = cells(results, method, results.judge, situation)
     tops = [_best_of([cell for cell in accuracies if cell.setting[axis] == value]) for value in results.values[axis]]
-    found = [figures[top.setting] for top in tops if top is not None]
-    return [cell for cell in found if cell.mean is not None]
-
-
-def neighbours(results: Results, method: str, situation: Situation = _ANY) -> list[tuple[Cell | None, Cell | None]]:
-    """For each tuned axis the cells one value before and one after the method's best one; None at an end."""
-    top = best(results, method, situation)
-    if top is None:
-        return []
-    by_setting = {cell.setting: cell for cell in cells(results, method, LEAD)}
-    pairs = []
-    for axis in results.tuned:
-        values = results.values[axis]
-        place = values.index(top.setting[axis])
-        at = lambda other, axis=axis: by_setting.get((*top.setting[:axis], other, *top.setting[axis + 1 :]))
-        before = at(values[place - 1]) if place else None
-        pairs.append((before, at(values[place + 1]) if place + 1 < len(values) else None))
-    return pairs
+    return [cell for top in tops if top is not None and (cell := figures[top.setting]).mean is not None]
 
 
 def sweep_curves(
@@ -360,10 +331,10 @@ def sweep_curves(
     """A row for each evaluated round of each run: the swept keys, point, method, seed, round, and its numbers.
 
     A table of this long form is what pandas, R and spreadsheets group and plot as it is; `point`, `method` and `seed`
-    join it with `results.csv`. Metrics that no run has are left out, so are lists, and damaged
-    lines, which `note` is told.
+    join it with `results.csv`. Lists are left out, and metrics that no run has. `note` receives a message for damaged
+    lines, which are skipped.
     """
-    # Whatever the table names, only folders among the sweep's own points are read.
+    # Only folders among the sweep's own points are read, regardless of what the table names.
     points = {point.path.name: point for point in folder.points()}
     swept = {row["point"]: dict(takewhile(lambda item: item[0] != "point", row.items())) for row in results.rows}
     lines = [
@@ -374,8 +345,8 @@ def sweep_curves(
     ]
     every = (*(metric.name for metric in METRICS.values() if metric.of_round), "wall_s")
     names = [name for name in every if any(is_number(line.get(name)) for _, line in lines)]
-    number = lambda value: value if is_number(value) else None
-    return [
-        {**of_point, **{key: line[key] for key in _OF_RUN}, **{name: number(line.get(name)) for name in names}}
-        for of_point, line in lines
-    ]
+    rows = []
+    for of_point, line in lines:
+        numbers = {name: line[name] if is_number(line.get(name)) else None for name in names}
+        rows.append({**of_point, **{key: line[key] for key in _OF_RUN}, **numbers})
+    return rows

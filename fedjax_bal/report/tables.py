@@ -1,6 +1,7 @@
 """The report's tables: texts for the page and LaTeX, and CSV with the numbers behind them."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +18,7 @@ from fedjax_bal.metrics import (
     spread,
     spread_of_draws,
 )
-from fedjax_bal.report.wording import LONGEST_NAME, MINUS, Table, leader, megabytes, printable, table
+from fedjax_bal.report.wording import LONGEST_NAME, MINUS, Table, join_some, leader, megabytes, printable, table
 from fedjax_bal.runs import as_csv
 
 _LATEX = str.maketrans(
@@ -26,13 +27,13 @@ _LATEX = str.maketrans(
     | {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "[": "{[}", "]": "{]}"}
     | {"±": "$\\pm$", MINUS: "$-$", "\N{EN DASH}": "--", "“": "``", "”": "''", "<": "$<$", ">": "$>$"}
 )
-NONE_PUBLISHED: Mapping[tuple[str, str], float] = {}
+_NONE_PUBLISHED: Mapping[tuple[str, str], float] = MappingProxyType({})
 _MOST_NAMED = 12  # runs of which failures, or broken clients, are named
 _LONGEST_TEXT = 400
 
 
 class Details(NamedTuple):
-    """A table of the report: its heading, its rows, what its numbers are, and for each row whether it is set off."""
+    """A table of the report: its heading, its rows, a note on its numbers, and for each row whether it stands out."""
 
     title: str
     table: Table
@@ -41,66 +42,73 @@ class Details(NamedTuple):
 
 
 def summarise_group(runs: Sequence[Mapping[str, Any]]) -> list[MethodSummary]:
-    """The methods of runs that share their data, set against the first one, under names that fit a table."""
-    return [own._replace(method=printable(own.method, LONGEST_NAME)) for own in compare(runs)]
+    """The methods of runs that share their data, compared with the first one, under names that fit a table."""
+    return [summary._replace(method=printable(summary.method, LONGEST_NAME)) for summary in compare(runs)]
 
 
 def comparison(
     groups: Sequence[Sequence[MethodSummary]], target: float | None, note: str, condition: str = ""
 ) -> Details:
-    """The comparison of methods, with the best one of each group set off.
+    """The comparison of methods, in which the best one of each group stands out.
 
-    Each group of `compare`'s summaries shares its data, and is set against its own first method; where all are alone,
-    the column of differences is left out. `target` is the share that counts as reached, `condition` what sets the table
-    apart from others of the page.
+    Each group of `compare`'s summaries shares its data, and is compared with its first method; if each group is a
+    single method, the column of differences is left out. `target` is the share that counts as reached, `condition` what
+    distinguishes the table from others of the page.
     """
-    baseline = None if len(groups) == 1 else "the first method on the same data"
-    leaders = [None if len(group) == 1 < len(groups) else leader(group) for group in groups]
-    marked = [own is best for group, best in zip(groups, leaders, strict=True) for own in group]
+    marked = []
+    for group in groups:
+        best = None if len(group) == 1 < len(groups) else leader(group)
+        marked += [summary is best for summary in group]
     title = f"Comparison of methods{': ' * bool(condition)}{printable(condition, LONGEST_NAME)}"
+    baseline = None if len(groups) == 1 else "the first method on the same data"
     whole = table([summary for group in groups for summary in group], target, baseline=baseline)
     return Details(title, whole, note, marked)
 
 
 def details(runs: Sequence[Mapping[str, Any]]) -> list[Details]:
     """The further tables for which `runs` of a `summary.json` have numbers; columns without any are left out."""
-    found = []
+    tables = []
     for shown in REPORT_TABLES:
-        of_table = [(own, own.column) for own in METRICS.values() if own.column and own.column.table is shown]
-        known = [pair for pair in of_table if any(run.get(pair[0].name) is not None for run in runs)]
+        of_table = [(metric, metric.column) for metric in METRICS.values()]
+        columns = [
+            (metric, column)
+            for metric, column in of_table
+            if column and column.table is shown and any(run.get(metric.name) is not None for run in runs)
+        ]
         # A single optional column, such as one group of classes, says nothing by itself.
-        several = sum(column.optional for _, column in known) > 1
-        columns = [(metric, column) for metric, column in known if several or not column.optional]
+        if sum(column.optional for _, column in columns) == 1:
+            columns = [(metric, column) for metric, column in columns if not column.optional]
         if not columns:
             continue
         rows = []
         for method in dict.fromkeys(run["method"] for run in runs):
-            own = [run for run in runs if run["method"] == method]
-            cells = (metric.unit.show(spread([run.get(metric.name) for run in own])) for metric, _ in columns)
+            values = [[run.get(metric.name) for run in runs if run["method"] == method] for metric, _ in columns]
+            cells = [metric.unit.show(spread(known)) for (metric, _), known in zip(columns, values, strict=True)]
             rows.append((printable(method, LONGEST_NAME), *cells))
         heads = (", ".join(filter(None, (column.heading, metric.unit.symbol))) for metric, column in columns)
         notes = dict.fromkeys([shown.note, *(column.note for _, column in columns)])
-        found.append(Details(shown.title, Table(("Method", *heads), rows), " ".join(filter(None, notes))))
-    return found
+        tables.append(Details(shown.title, Table(("Method", *heads), rows), " ".join(filter(None, notes))))
+    return tables
 
 
 def failed(runs: Sequence[Mapping[str, Any]]) -> str:
     """Names the runs that failed, with the reasons; empty where none did."""
     named = [f"{_named(run)} ({printable(run['failure'], _LONGEST_TEXT)})" for run in runs if run.get("failure")]
-    return f"Runs that failed, and so have no final accuracy: {_first_of(named)}." if named else ""
+    return f"Runs that failed, and so have no final accuracy: {join_some(named, _MOST_NAMED)}." if named else ""
 
 
 def remarks(summary: Mapping[str, Any]) -> list[str]:
     """Sentences on early stops, broken clients, and how even the classes are that methods train on."""
     runs = summary["runs"]
-    found = []
+    sentences = []
     early = [
         f"{_named(run)} after round {run['stopped_early']}" for run in runs if run.get("stopped_early") is not None
     ]
     if early:
-        found.append(
-            f"Stopped early, because the metric on validation images no longer got better: {_first_of(early)}. Final "
-            "accuracies are those of these rounds; that of the best round by validation is further below."
+        sentences.append(
+            "Stopped early, because the metric on validation images no longer got better: "
+            f"{join_some(early, _MOST_NAMED)}. Final accuracies are those of these rounds; those of the best round by "
+            "validation are further below."
         )
     broken = [
         f"{_named(run)}: {run['excluded'] or 0:g} left out, "
@@ -109,33 +117,33 @@ def remarks(summary: Mapping[str, Any]) -> list[str]:
         if run.get("broken_clients")
     ]
     if broken:
-        found.append(f"Broken clients. {_first_of(broken)}.")
+        sentences.append(f"Broken clients. {join_some(broken, _MOST_NAMED)}.")
     for part in summary["partitions"]:
         copies = part.get("augmentation")
         if copies and sum(copies["before"]):
-            kls = " to ".join(f"{divergences(np.array([copies[key]])).item():.2f}" for key in ("before", "after"))
-            more = f"{100 * copies['extra_rows'] / sum(copies['before']):.1f}%"
-            found.append(
+            before, after = (divergences(np.array([copies[key]])).item() for key in ("before", "after"))
+            sentences.append(
                 f"Augmentation of {_methods(part)}: {copies['extra_rows']:,} copies, which would take "
-                f"{megabytes(copies['extra_bytes'])} MB to store, {more} more than the originals; the divergence of "
-                f"all clients' classes from equal shares goes from {kls} nats."
+                f"{megabytes(copies['extra_bytes'])} MB to store, "
+                f"{100 * copies['extra_rows'] / sum(copies['before']):.1f}% more than the originals; the divergence of "
+                f"all clients' classes from equal shares goes from {before:.2f} to {after:.2f} nats."
             )
     for part in summary.get("batches", []):
-        found.append(
+        sentences.append(
             f"Mini-batches of {_methods(part)}, which the method fills up: the mean divergence of a client's "
             f"classes from equal shares goes from {part['kl_before']:.2f} to {part['kl_after']:.2f} nats."
         )
     for method in dict.fromkeys(run["method"] for run in runs):
         known = [run["composition"] for run in runs if run["method"] == method and run.get("composition")]
-        ranks = spread([each.get("rank_correlation") for each in known])
+        ranks = spread([composition.get("rank_correlation") for composition in known])
         if ranks.mean is not None:
             deviation = "" if ranks.std is None else f" ± {ranks.std:.2f}"
-            found.append(
+            sentences.append(
                 f"Class composition of clients as {printable(method, LONGEST_NAME)} estimates it: its rank correlation "
                 f"with the true one is {ranks.mean:.2f}{deviation}, mean over clients and seeds (1 is the right order "
                 "of the classes, 0 is chance).".replace(" -", f" {MINUS}")
             )
-    return found
+    return sentences
 
 
 def _named(run: Mapping[str, Any]) -> str:
@@ -146,13 +154,8 @@ def _methods(part: Mapping[str, Any]) -> str:
     return ", ".join(printable(str(method), LONGEST_NAME) for method in part["methods"])
 
 
-def _first_of(named: Sequence[str]) -> str:
-    rest = f"; and {len(named) - _MOST_NAMED} more runs" if len(named) > _MOST_NAMED else ""
-    return "; ".join(named[:_MOST_NAMED]) + rest
-
-
 def statistics(
-    runs: Sequence[Mapping[str, Any]], published: Mapping[tuple[str, str], float] = NONE_PUBLISHED
+    runs: Sequence[Mapping[str, Any]], published: Mapping[tuple[str, str], float] = _NONE_PUBLISHED
 ) -> Iterator[dict[str, Any]]:
     """The numbers of runs that share their data: a row for each method and each metric that any run has.
 
@@ -162,44 +165,46 @@ def statistics(
     """
     methods = list(dict.fromkeys(run["method"] for run in runs))
     for name in (metric.name for metric in METRICS.values() if metric.of_run and metric.unit is not TEXT):
-        known = [run for run in runs if run.get(name) is not None]
-        by_seed = {own: {run["seed"]: run[name] for run in known if run["method"] == own} for own in methods}
-        for method in methods if known else ():
+        by_seed: dict[str, dict[Any, float]] = {method: {} for method in methods}
+        for run in runs:
+            if run.get(name) is not None:
+                by_seed[run["method"]][run["seed"]] = run[name]
+        for method in methods if any(by_seed.values()) else ():
             mean = spread_of_draws(by_seed[method])
-            row: dict[str, Any] = {"method": method, "metric": name, "n": mean.seeds, "mean": mean.mean}
-            row |= {"deviation": mean.std} | dict(zip(("low", "high"), mean_interval(mean), strict=True))
+            low, high = mean_interval(mean)
             keys = ("difference", "difference_low", "difference_high", "pairs")
-            apart = (None,) * 4 if method == methods[0] else paired_difference(by_seed[method], by_seed[methods[0]])
+            first = method == methods[0]
+            difference = (None,) * 4 if first else paired_difference(by_seed[method], by_seed[methods[0]])
             theirs = published.get((method, name))
-            far = None if theirs is None or mean.mean is None else mean.mean - theirs
-            yield row | dict(zip(keys, apart, strict=True)) | {"published": theirs, "from_published": far}
+            yield {
+                "method": method, "metric": name,
+                "n": mean.seeds, "mean": mean.mean, "deviation": mean.std, "low": low, "high": high,
+                **dict(zip(keys, difference, strict=True)),
+                "published": theirs,
+                "from_published": None if theirs is None or mean.mean is None else mean.mean - theirs,
+            }  # fmt: skip
 
 
 def table_files(shown: Sequence[Details], rows: Sequence[Mapping[str, Any]]) -> dict[str, bytes]:
     """Tables in LaTeX, and `rows` in CSV, by the ending of their file."""
-    texts = {"csv": as_csv(rows), "tex": "% Needs \\usepackage{booktabs}.\n" + "\n".join(map(_latex, shown))}
-    return {ending: encoded(text) for ending, text in texts.items()}
-
-
-def encoded(text: str) -> bytes:
-    """A text as UTF-8; halves of characters, which JSON and names of folders can hold, are replaced by a sign."""
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
-
-
-def _latex(own: Details) -> str:
-    rows = []
-    for cells in (own.table.headings, *own.table.rows):
-        row = " & ".join(cell.translate(_LATEX) for cell in cells) + " \\\\"
-        rows.append(f"{{}}{row}" if row.startswith("*") else row)  # the line break before it would take the star
-    head, *body = rows
-    caption = f"{own.title}. {own.note}".rstrip().translate(_LATEX)
-    return "\n".join(
-        [
-            f"\\begin{{table}}\n\\caption{{{caption}}}\n\\begin{{tabular}}{{l{'r' * (len(own.table.headings) - 1)}}}",
-            "\\toprule",
+    latex = ["% Needs \\usepackage{booktabs}."]
+    for each in shown:
+        lines = [
+            " & ".join(cell.translate(_LATEX) for cell in cells) for cells in (each.table.headings, *each.table.rows)
+        ]
+        # The line break before a row would take a star.
+        head, *body = [f"{'{}' * line.startswith('*')}{line} \\\\" for line in lines]
+        latex += [
+            f"\\begin{{table}}\n\\caption{{{f'{each.title}. {each.note}'.rstrip().translate(_LATEX)}}}",
+            f"\\begin{{tabular}}{{l{'r' * (len(each.table.headings) - 1)}}}\n\\toprule",
             head,
             "\\midrule",
             *body,
             "\\bottomrule\n\\end{tabular}\n\\end{table}\n",
         ]
-    )
+    return {"csv": encoded(as_csv(rows)), "tex": encoded("\n".join(latex))}
+
+
+def encoded(text: str) -> bytes:
+    """A text as UTF-8; halves of characters, which JSON and names of folders can hold, are replaced by a sign."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()

@@ -7,7 +7,7 @@ import pytest
 import small_run
 from typer.testing import CliRunner
 
-from fedjax_bal.bench import command, machine, measure
+from fedjax_bal.bench import command, measure
 from fedjax_bal.cli.app import app
 
 BAD = {
@@ -46,7 +46,7 @@ def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
     monkeypatch.setattr(measure, "_DISPATCH_S", 1e-9)
-    monkeypatch.setattr(machine, "_SIDE", {"cpu": 256})
+    monkeypatch.setattr(measure, "_SIDE", {"cpu": 256})
     (tmp_path / "small.yaml").write_text(small_run.TEXT)
     return tmp_path
 
@@ -107,4 +107,4 @@ def test_what_was_measured_is_shown_when_the_work_is_stopped(monkeypatch):
     assert result.exit_code == 130
     assert "updates/s" in result.output
     assert "fedavg" in result.output
-    assert "stopped; what was measured before is shown above" in result.output
+    assert "stopped; the results so far are shown above" in result.output

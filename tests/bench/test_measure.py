@@ -4,7 +4,7 @@ import pytest
 import toys
 
 from fedjax_bal import models, recipes
-from fedjax_bal.bench import machine, measure
+from fedjax_bal.bench import measure
 from fedjax_bal.bench.flops import model_flops
 from fedjax_bal.engine.host import build
 from fedjax_bal.options import Execution, LocalTraining, Participation
@@ -50,10 +50,10 @@ def test_training_goes_on_through_all_dispatches(record):
 
 
 def test_the_matmul_peak_and_the_memory_are_plausible(monkeypatch):
-    monkeypatch.setattr(machine, "_SIDE", {"cpu": 64})
-    assert 1e6 < machine.matmul_peak(repeats=1) < 1e18
-    machine.forget_peak()
-    before = machine.resident_peak()
+    monkeypatch.setattr(measure, "_SIDE", {"cpu": 64})
+    assert 1e6 < measure.matmul_peak(repeats=1) < 1e18
+    measure.forget_peak()
+    before = measure.resident_peak()
     held = bytearray(64_000_000)
     held[::1000] = b"x" * len(held[::1000])
-    assert machine.resident_peak() >= before + 40_000_000
+    assert measure.resident_peak() >= before + 40_000_000

@@ -5,9 +5,8 @@ import pytest
 
 from fedjax_bal import models
 from fedjax_bal.bench import workloads
-from fedjax_bal.bench.federations import cohorts, model_of, simulation_of
-from fedjax_bal.bench.workloads import WORKLOADS, material
-from fedjax_bal.data import DATASETS, federate
+from fedjax_bal.bench.workloads import WORKLOADS, material, model_of
+from fedjax_bal.data import DATASETS
 
 CLIENTS = {"W1": 1000, "W2": 50, "W3": 1000, "W4": 500, "W4b": 5000, "W5": 100}
 COHORT = {"W1": 50, "W2": 10, "W3": 100, "W4": 25, "W4b": 250, "W5": 10}
@@ -108,12 +107,3 @@ def test_random_pixels_are_the_same_every_time():
 def test_models_can_be_built_and_have_the_stated_size(name):
     model = model_of(WORKLOADS[name])
     assert models.num_params(model) == PARAMS.get(name, models.num_params(model))
-
-
-def test_cohorts_are_those_that_a_simulation_chooses():
-    workload = WORKLOADS["W3"]._replace(clients_per_round=3)
-    labels = np.arange(12) % 10
-    federation = federate(np.zeros((12, 28, 28, 1), np.uint8), labels, np.split(np.arange(12), 6), 10)
-    simulation = simulation_of(workload, federation)
-    chosen = [simulation.plan(5, number, ())[0].clients[:, 0] for number in range(4)]
-    assert (cohorts(workload, 6, 4, seed=5) == np.stack(chosen)).all()

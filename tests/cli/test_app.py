@@ -160,7 +160,7 @@ def test_a_dry_run_leaves_no_folder(here):
     refused = invoke("run", "small.yaml", "--dry-run", "--out", "small.yaml")
     assert refused.exit_code == 2 and "can't be written (not a directory)" in refused.output
     refused = invoke("run", "small.yaml", "--quiet", "--verbose")
-    assert refused.exit_code == 2 and "--quiet: received it beside --verbose" in refused.output
+    assert refused.exit_code == 2 and "--quiet: received together with --verbose" in refused.output
 
 
 def test_a_part_of_a_sweep_leaves_table_and_page_to_the_whole(here):
@@ -340,7 +340,7 @@ def test_ctrl_c_says_how_to_go_on_which_comes_to_the_same_lines(tmp_path):
     process.send_signal(signal.SIGINT)
     code, output = finish(process)
     assert code == 130, output
-    assert "The same command again goes on" in output
+    assert "Run the command again to resume" in output
     assert finish(start(disturbed))[0] == 0
     results = [small_run.metrics(folder / "runs" / "small") for folder in folders]
     assert len(results[0]) == 4 * 30

@@ -1,7 +1,8 @@
-"""What a terminal gets to see of names that come from elsewhere."""
+"""What a terminal shows: tables in any width, and names that come from elsewhere."""
 
 import io
 import json
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -10,8 +11,7 @@ from rich.text import Text
 from typer.testing import CliRunner
 
 from fedjax_bal.cli.app import app
-from fedjax_bal.cli.console import Output, harmless, names_table, say
-from fedjax_bal.cli.running import print_table
+from fedjax_bal.cli.console import Output, harmless, names_table, print_table, with_short_names
 from fedjax_bal.experiments import Progress
 from fedjax_bal.report import Table
 
@@ -27,7 +27,7 @@ def shown(show, **options):
 
 
 WAYS = {
-    "say": lambda text: lambda console: say(console, text),
+    "say": lambda text: lambda console: console.say(text),
     "print": lambda text: lambda console: console.print(text),
     "text": lambda text: lambda console: console.print(Text(text)),
     "names": lambda text: lambda console: console.print(names_table([(text, [text, text])])),
@@ -119,3 +119,48 @@ def test_a_verbose_sweep_prints_names_as_they_are(tmp_path, monkeypatch):
     result = CliRunner().invoke(app, ["sweep", "sweep.yaml", "--verbose"])
     assert result.exit_code == 0, result.output
     assert "a[/x]" in result.output and "[bold]" in result.output
+
+
+TABLE = Table(
+    ("method", "last 5", "vs a [95%]"), [("a", "70.0 ± 1.0", "-"), ("b" * 60, "75.0 ± 2.0", "+5.0 [+1.0, +9.0]")]
+)
+
+
+class Row(NamedTuple):
+    method: str
+
+
+def console(width):
+    return Output(file=io.StringIO(), width=width)
+
+
+@pytest.mark.parametrize(
+    ("width", "expected"),
+    [
+        (120, ["75.0 ± 2.0  +5.0 [+1.0, +9.0]"]),
+        (90, ["  75.0          +5.0", " ± 2.0  [+1.0, +9.0]"]),
+        (70, ["  last 5: 75.0 ± 2.0", "  vs a [95%]: +5.0 [+1.0, +9.0]"]),
+    ],
+)
+def test_a_table_takes_the_form_for_which_there_is_room(width, expected):
+    own = console(width)
+    print_table(TABLE, own, "in %", "alpha [0.5]")
+    lines = [line.rstrip() for line in own.file.getvalue().splitlines()]
+    assert lines[0] == "alpha [0.5]" and max(map(len, lines)) <= width
+    assert all(any(line.endswith(text) for line in lines) for text in expected)
+
+
+def test_a_name_without_a_text_is_listed():
+    own = console(80)
+    own.print(names_table([("mine", []), ("fedavg", ["The mean."])]))
+    assert [line.split() for line in own.file.getvalue().splitlines()] == [["mine"], ["fedavg", "The", "mean."]]
+
+
+def test_names_are_shortened_to_the_room_there_is():
+    def shortened(width, *names):
+        return [row.method for row in with_short_names([Row(name) for name in names], console(width))]
+
+    assert [len(shortened(width, "m" * 40)[0]) for width in (120, 90)] == [24, 16]
+    alike = ("balanced_softmax+astraea", "balanced_softmax+cbfl")
+    assert shortened(90, *alike) == ["balance…+astraea", "balance…max+cbfl"]
+    assert shortened(90, "a" * 20 + "b" + "a" * 20, "a" * 41) == ["a" * 20 + "b" + "a" * 20, "a" * 41]

@@ -124,7 +124,7 @@ def test_two_processes_come_to_the_same_as_one_and_lose_nothing(here):
         codes, said = pair.ends()
     assert codes == [0, 0], said
     assert "report: two/report.html" in said[0]
-    assert "process 1 of 2 is at work for process 0" in said[1]
+    assert "process 1 of 2 works for process 0" in said[1]
     assert "report" not in said[1]
     assert_alike(here / "two", here / "one")
 

@@ -1,8 +1,9 @@
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from fedjax_bal.cli.app import app
-from fedjax_bal.cli.listing import PAGES
+from fedjax_bal.cli.listing import PAGES, written_out
 
 
 @pytest.mark.parametrize("page", [file.stem for file in PAGES.glob("*.md")])
@@ -15,3 +16,8 @@ def test_a_page_of_the_guide_is_listed_and_shown(page):
 def test_an_unknown_page_is_a_message():
     refused = CliRunner().invoke(app, ["guide", "sped"])
     assert refused.exit_code == 2 and "did you mean 'speed'?" in refused.output
+
+
+def test_defaults_of_any_type_are_listed():
+    defaults = {"mu": np.float32(0.5), "act": max, "name": "x", "most": None, "needed": ...}
+    assert written_out(defaults) == "mu=0.5, act=max, name=x, most=null, needed"

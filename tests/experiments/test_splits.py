@@ -130,7 +130,7 @@ def test_methods_that_need_rows_of_the_server_are_named(here):
 def test_keys_of_the_quickstart_that_do_not_count_are_named_unless_it_is_quiet(here):
     command = ["run", NPZ, "partition=natural", "methods=[fedavg]", "model=mlp", "--dry-run"]
     left_out = "clients=20, partition.imbalance_factor=50, auxiliary.per_class=10, evaluation.target_accuracy=0.6"
-    line = f"not taken from the base, whose data or partition is another: partition.{left_out}\n"
+    line = f"ignored from the base, which has other data or another partition: partition.{left_out}\n"
     assert CliRunner().invoke(app, command).output.startswith(line)
     assert "not taken" not in CliRunner().invoke(app, [*command, "--quiet"]).output
 

@@ -24,7 +24,7 @@ from fedjax_bal.config.yaml_text import dump_yaml, parse_yaml
 from fedjax_bal.contrib.trackers.wandb import WeightsAndBiases
 from fedjax_bal.data import DataError, load
 from fedjax_bal.report import build
-from fedjax_bal.report.comparison import build_comparison
+from fedjax_bal.report.page import build_comparison
 from fedjax_bal.report.sweep_page import build_sweep
 from fedjax_bal.runs import FolderError, RunFolder, SweepFolder
 from fedjax_bal.runs.checkpoint import CheckpointError

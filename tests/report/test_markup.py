@@ -7,14 +7,18 @@ import subprocess
 
 import pytest
 
-from fedjax_bal.report.markup import command
+from fedjax_bal.report.markup import reproduction
 
 WORDS = ["fedjax-bal", "run", "config.yaml"]
 
 
+def shown(config, given):
+    return reproduction(WORDS, config, given, "config.yaml", "name: x")[1]
+
+
 def pasted(config, given):
     """The arguments that a shell passes on when the command is pasted into it."""
-    (text,) = re.findall(r"<pre>(.*)</pre>", command(WORDS, config, given), re.DOTALL)
+    (text,) = re.findall(r"<pre>(.*)</pre><details>", shown(config, given), re.DOTALL)
     shell = f"printf '%s\\0' {html.unescape(text)}"
     return subprocess.run(["sh", "-c", shell], capture_output=True, check=True).stdout.decode().split("\0")[:-1]
 
@@ -45,4 +49,4 @@ def test_files_of_plugins_are_given_where_they_are_known():
     ]  # fmt: skip
     assert pasted({"plugins": {"mine": "0"}}, None) == [*WORDS, "--plugin", "mine.py"]
     assert pasted({}, None) == pasted({"plugins": "damaged"}, "damaged") == WORDS
-    assert shlex.join(WORDS) in command(WORDS, {}, {"data_dir": 3})
+    assert shlex.join(WORDS) in shown({}, {"data_dir": 3})

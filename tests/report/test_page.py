@@ -1,5 +1,10 @@
+"""The page of a run and that of several runs, and their figures as files for papers."""
+
+import html
+import io
 import json
 import re
+import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -7,9 +12,14 @@ from xml.etree import ElementTree
 
 import pytest
 import quick
+import yaml
+from PIL import Image
+from typer.testing import CliRunner
 
-from fedjax_bal.report import build, compare, table
-from fedjax_bal.report.page import missing_runs
+from fedjax_bal.cli.app import app
+from fedjax_bal.report import build, build_comparison, compare, gallery, table, write_figures
+from fedjax_bal.report.page import join, missing_runs
+from fedjax_bal.report.wording import NOTHING
 from fedjax_bal.runs import FolderError
 
 VOID = {"meta", "br", "hr", "img", "link", "input", "wbr"}
@@ -241,3 +251,203 @@ def test_a_run_of_fewer_evaluations_than_five_does_not_claim_five(make_run, tmp_
     tables = (folder / "tables.tex").read_text()
     assert "Mean of last 2" in tables and "five" not in tables and "last 5" not in tables
     assert "evaluations,3,2.0," in (folder / "tables.csv").read_text()
+
+
+@pytest.fixture
+def folders(make_run, tmp_path):
+    """Two runs of the same methods, the second with another learning rate and other accuracies."""
+    first = make_run(tmp_path / "one" / "run")
+    second = shutil.copytree(first, tmp_path / "two" / "run")
+    config = (second / "config.yaml").read_text()
+    assert "learning_rate: 0.05" in config
+    (second / "config.yaml").write_text(config.replace("learning_rate: 0.05", "learning_rate: 0.2"))
+    return [first, second]
+
+
+def test_methods_are_named_by_their_folders(folders):
+    both = join(folders)
+    own = [run["method"] for run in json.loads((folders[0] / "summary.json").read_text())["runs"]]
+    assert [run["method"] for run in both.summary["runs"]] == [f"{m} ({d}/run)" for d in ("one", "two") for m in own]
+    assert {line["method"] for line in both.lines} == {run["method"] for run in both.summary["runs"]}
+
+
+@pytest.mark.slow
+def test_the_page_compares_and_says_where_settings_differ(folders, tmp_path):
+    page = build_comparison(folders, tmp_path / "out.html").read_text()
+    assert "one/run: 0.05; two/run: 0.2" in page
+    assert "training.optimizer.learning_rate" in page and "training.rounds" not in page
+    assert "Accuracy by round" in page
+    rows = (tmp_path / "out-tables.csv").read_text().splitlines()
+    methods = [run["method"] for run in join(folders).summary["runs"]]
+    assert {row.partition(",")[0] for row in rows[1:]} == set(methods) and rows[0].startswith("method,metric,n,mean")
+    assert all(name in (tmp_path / "out-tables.tex").read_text().replace("\\_", "_") for name in methods)
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Leaves out the figures, which take seconds to draw."""
+    monkeypatch.setattr(gallery, "draw", lambda run, origins=None: [])
+
+
+def change(folder, **sections):
+    """Changes some keys of sections in a run folder's configuration."""
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    for key, values in sections.items():
+        config[key] = {**config.get(key, {}), **values}
+    (folder / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
+
+
+def shown(page):
+    """Headline and table of a page: the sentences, the heading of the differences, and each method's difference."""
+    sentences = [html.unescape(text) for text in re.findall("<p class=verdict>(.*?)</p>", page)]
+    heading = re.search('<th scope="col">(Difference from .*?)</th>', page)
+    rows = re.findall('<th scope="row">(.*?)</th><td>.*?</td><td>(.*?)</td>', page)
+    return sentences, heading and heading[1], {name.replace("<wbr>", ""): cell for name, cell in rows}
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_methods_of_runs_on_other_data_are_not_paired(folders, tmp_path):
+    page = build_comparison(folders, tmp_path / "out.html").read_text()
+    alike = shown(page)
+    assert "not on the same data" not in page
+    assert alike[1] == "Difference from fedavg (one/run), points [95% interval]" and len(alike[0]) == 1
+    change(folders[1], partition={"clients": 21})
+    page = build_comparison(folders, tmp_path / "out.html").read_text()
+    assert (
+        "The runs are not on the same data (partition.clients): a difference between them is not due to the methods "
+        "alone, so paired differences are given only between runs on the same data." in page
+    )
+    sentences, heading, cells = shown(page)
+    assert heading == "Difference from the first method on the same data, points [95% interval]"
+    assert cells == {**alike[2], "fedavg (two/run)": NOTHING, "rebafl (two/run)": cells["rebafl (one/run)"]}
+    assert cells["fedavg (one/run)"] == NOTHING and cells["rebafl (one/run)"].startswith("+")
+    assert [re.findall(r"\((?:one|two)/run\)", text) for text in sentences] == [3 * ["(one/run)"], 3 * ["(two/run)"]]
+    assert sentences[1].startswith(
+        "Among the 2 methods on the data of fedavg (two/run): rebafl (two/run) has the highest"
+    )
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_single_methods_on_other_data_have_no_differences_at_all(make_run, tmp_path):
+    folders = [make_run(tmp_path / name, methods=("fedavg",)) for name in ("a", "b")]
+    change(folders[1], evaluation={"validation": {"per_class": 5}})
+    page = build_comparison(folders, tmp_path / "out.html").read_text()
+    assert "(evaluation.validation.per_class): a difference" in page and "paired differences are left out." in page
+    sentences, heading, _ = shown(page)
+    assert heading is None and "percentage points" not in page and "tr class=best" not in page
+    assert all(
+        text.startswith(f"fedavg ({name}) reaches an accuracy of") for name, text in zip("ab", sentences, strict=True)
+    )
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_folders_that_share_data_are_paired_beside_one_that_does_not(make_run, tmp_path):
+    folders = [make_run(tmp_path / name, methods=("fedavg",)) for name in "abc"]
+    change(folders[1], dataset={"name": "mnist"})
+    change(folders[2], training={"batch_size": 10})
+    _, _, cells = shown(build_comparison(folders, tmp_path / "out.html").read_text())
+    assert cells == {"fedavg (a)": NOTHING, "fedavg (c)": "+0.0 [+0.0, +0.0]", "fedavg (b)": NOTHING}
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_run_that_failed_is_told_with_its_reason_and_is_not_waited_for(folders, tmp_path):
+    summary = json.loads((folders[0] / "summary.json").read_text())
+    lost = dict.fromkeys(("final_accuracy", "last5_accuracy"))
+    summary["runs"][-1] |= {"rounds": 3, "failure": "round 4: client 2 is <not> finite", **lost}
+    (folders[0] / "summary.json").write_text(json.dumps({**summary, "finished": False}))
+    both = build_comparison(folders, tmp_path / "out.html")
+    for page, name in ((build(folders[0]), "rebafl"), (both, "rebafl (one/run)")):
+        text = page.read_text()
+        assert f"final accuracy: {name}, seed 2 (round 4: client 2 is &lt;not&gt; finite)." in text
+        assert "not finished" not in text and "different numbers of rounds" not in text
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_method_that_overrides_the_partition_is_on_other_data(folders, tmp_path):
+    config = yaml.safe_load((folders[1] / "config.yaml").read_text())
+    config["methods"][1]["partition"] = {"seed": 5}
+    (folders[1] / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
+    page = build_comparison(folders, tmp_path / "out.html").read_text()
+    assert "(methods.1.partition.seed): a difference" in page
+    _, _, cells = shown(page)
+    assert cells["rebafl (two/run)"] == NOTHING and cells["fedavg (two/run)"] == "+0.0 [+0.0, +0.0]"
+
+
+BAD = [
+    (lambda own: own[:1], "received 1 folder; a comparison takes 2 to 20 different ones"),
+    (lambda own: [own[0], own[0]], "2 to 20 different ones"),
+    (lambda own: [own[0], own[0].parent], "holds no run or sweep"),
+]
+
+
+@pytest.mark.parametrize(("pick", "message"), BAD, ids=[message for _, message in BAD])
+def test_what_can_not_be_compared_is_told(folders, tmp_path, pick, message):
+    with pytest.raises(FolderError, match=message):
+        build_comparison(pick(folders), tmp_path / "out.html")
+
+
+def test_a_sweep_is_not_compared_with_runs(folders, tmp_path):
+    (tmp_path / "grid").mkdir()
+    (tmp_path / "grid" / "sweep.yaml").write_text("sweep: []")
+    with pytest.raises(
+        FolderError, match="grid: is a sweep's folder, whose page compares its runs; give only folders of"
+    ):
+        build_comparison([*folders, tmp_path / "grid"], tmp_path / "out.html")
+
+
+def test_runs_on_other_classes_are_refused(make_run, folders, tmp_path):
+    other = make_run(tmp_path / "other", classes=7)
+    with pytest.raises(FolderError, match="has other classes than"):
+        join([folders[0], other])
+
+
+SWEEP = "name: mine\nsweep: [{lr: [0.1, 0.2]}]\n"
+TABLE = "lr,point,method,seed,status,last5_accuracy,failure\n0.1,p,fedavg,0,done,0.5,\n0.2,p,fedavg,0,done,0.6,\n"
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    folder = tmp_path / "sweep"
+    folder.mkdir()
+    (folder / "sweep.yaml").write_text(SWEEP)
+    (folder / "results.csv").write_text(TABLE)
+    return folder
+
+
+def widths(folder):
+    """The widths of the files in inches, by name."""
+    box = re.compile(rb"/MediaBox \[ ?0 0 ([\d.]+) ")
+    pages = {file.name: float(box.search(file.read_bytes())[1]) / 72 for file in folder.glob("*.pdf")}
+    return pages | {file.name: Image.open(io.BytesIO(file.read_bytes())).width / 300 for file in folder.glob("*.png")}
+
+
+def test_figures_of_a_sweep_are_as_wide_as_asked(sweep, tmp_path):
+    assert [file.name for file in write_figures([sweep], tmp_path / "new" / "out", 3.25)] == ["mean-accuracy-0.pdf"]
+    found = widths(tmp_path / "new" / "out")
+    assert sorted(found) == ["mean-accuracy-0.pdf", "mean-accuracy-0.png"]
+    assert list(found.values()) == pytest.approx([3.25] * 2, abs=0.01)
+
+
+@pytest.mark.slow
+def test_figures_of_a_run_and_of_a_comparison(make_run, tmp_path):
+    folders = [make_run(tmp_path / name, methods=("fedavg",), seeds=(0,), rounds=2) for name in "ab"]
+    names = [file.stem for file in write_figures(folders[:1], tmp_path / "one", 5.5)]
+    assert names == ["accuracy", "traffic", "classes", "predictions", "partition-1", "confusion-1"]
+    assert list(widths(tmp_path / "one").values()) == pytest.approx([5.5] * 12, abs=0.01)
+    before = {file.name: file.read_bytes() for file in (tmp_path / "one").iterdir()}
+    write_figures(folders[:1], tmp_path / "one", 5.5)
+    assert before == {file.name: file.read_bytes() for file in (tmp_path / "one").iterdir()}
+    assert "confusion-2" in [file.stem for file in write_figures(folders, tmp_path / "two", 3.25)]
+
+
+def test_a_place_that_cannot_be_written_is_an_error_in_words(sweep, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FolderError, match="the figures can't be written there"):
+        write_figures([sweep], tmp_path / "file", 3.25)
+
+
+def test_the_command_says_where_figures_are(sweep, tmp_path):
+    found = CliRunner().invoke(app, ["report", str(sweep), "--figures", str(tmp_path / "out"), "--width", "3.5"])
+    assert found.exit_code == 0, found.output
+    assert "(1 as PDF and PNG, 3.5 inches wide)" in " ".join(found.output.split())
+    assert (sweep / "sweep.html").exists()

@@ -1,11 +1,29 @@
-"""Panels of curves, heat maps and images: what is drawn where."""
+"""Panels of curves, heat maps and images: what is drawn where, and what their files hold."""
 
+from xml.etree import ElementTree
+
+import matplotlib
 import numpy as np
 import pytest
 
 from fedjax_bal.metrics.seeds import Curve
 from fedjax_bal.report import plots
-from fedjax_bal.report.plots import COLOURS, GREY, Series, curves, heat, images, panels_of, percent
+from fedjax_bal.report.plots import (
+    COLOURS,
+    GREY,
+    WIDTH,
+    Series,
+    as_wide_as,
+    curves,
+    heat,
+    images,
+    panels_of,
+    percent,
+    style,
+    to_pdf,
+    to_png,
+    to_svg,
+)
 
 CURVE = Curve(np.array([1, 2, 4]), np.array([0.2, 0.5, 0.6]), np.array([0.1, 0.4, 0.5]), np.array([0.3, 0.6, 1.2]))
 
@@ -120,3 +138,37 @@ def test_images_stand_in_rows_by_class(channels):
     assert [label.get_text() for label in first.get_yticklabels()] == ["cat", "dog"]
     assert (first.get_title(), second.get_title()) == ("real", "generated")
     assert np.asarray(second.images[0].get_array()).shape[:2] == (8, 4)
+
+
+def test_figures_are_made_for_a_column_of_another_width():
+    with as_wide_as(3.25):
+        figure = drawn(["a"])
+    assert figure.get_size_inches()[0] == 3.25
+    assert 7 <= figure.axes[0].get_xticklabels()[0].get_fontsize() < 8
+    assert drawn(["a"]).get_size_inches()[0] == WIDTH
+
+
+@pytest.mark.parametrize("write", [to_pdf, to_png, lambda figure: to_svg(figure, "t")], ids=["pdf", "png", "svg"])
+def test_the_same_figure_gives_the_same_bytes(write):
+    first, second = (write(heat(np.eye(3), "abc", "xyz", "share")) for _ in range(2))
+    assert first == second and len(first) > 1000
+
+
+@pytest.mark.parametrize(
+    "name", ["$\\frac{1}{", "<script>x</script>", "_hidden", "a --> b", "名前 😀", "a\x00b", "&amp;"]
+)
+def test_any_name_becomes_plain_text(name):
+    root = ElementTree.fromstring(to_svg(drawn([name]), name))
+    texts = [element.text for element in root.iter() if element.text and element.text.strip()]
+    assert texts.count(name.replace("\x00", "\ufffd")) >= 2  # the title, and the legend
+    assert not [element for element in root.iter() if element.tag.endswith("script")]
+
+
+def test_matplotlibs_own_settings_neither_matter_nor_change():
+    expected = to_svg(drawn(["a"]), "t")
+    with matplotlib.rc_context({"axes.facecolor": "black", "font.size": 30, "svg.fonttype": "path"}):
+        assert to_svg(drawn(["a"]), "t") == expected
+        assert matplotlib.rcParams["font.size"] == 30
+    with style():
+        small = [size for key, size in matplotlib.rcParams.items() if key.endswith(("labelsize", "legend.fontsize"))]
+        assert all(isinstance(size, str) or size >= 9 for size in small)

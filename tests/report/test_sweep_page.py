@@ -6,10 +6,10 @@ import re
 
 import pytest
 
+from fedjax_bal.report.gallery import sweep_figures
 from fedjax_bal.report.published import beside_of_sweep
-from fedjax_bal.report.sweep_page import answer, page_of_sweep
-from fedjax_bal.report.sweep_plots import sweep_figures
-from fedjax_bal.report.sweep_results import along, best, cells, neighbours, read_results, situations
+from fedjax_bal.report.sweep_page import answer, best_settings, page_of_sweep
+from fedjax_bal.report.sweep_results import along, best, cells, read_results, situations
 
 SHEET = "name: mine\nsweep: [{lr: [1.0, 0.01, 0.1]}, {law: [a, b]}, {partition.seed: [0, 1]}]\n"
 
@@ -71,19 +71,23 @@ def test_settings_are_picked_on_validation_images_where_all_runs_have_them(tmp_p
         "fedavg reaches an accuracy of 60.0% over its last five evaluations (one seed: no interval). "
         "Best settings: fedavg lr 0.2. Settings were selected by accuracy on the validation images."
     )
-    (lower, higher) = neighbours(found, "fedavg")[0]
-    assert (lower.mean, higher.mean) == (0.9, 0.7)
     lacking = heads + "".join(whole).replace(",0.9,0.3,", ",0.9,,")
     (tmp_path / "results.csv").write_text(lacking)
     assert "90.0% over" in answer(read_results(tmp_path)) and "on the test set" in answer(read_results(tmp_path))
 
 
+def test_a_best_value_at_the_end_of_its_axis_is_marked(tmp_path):
+    for top, mark in ((0.1, " *"), (0.2, ""), (0.3, " *")):
+        rows = "".join(f"{rate},p,fedavg,0,done,{0.9 - abs(rate - top)},\n" for rate in (0.1, 0.2, 0.3))
+        (tmp_path / "sweep.yaml").write_text("sweep: [{lr: [0.1, 0.2, 0.3]}]\n")
+        (tmp_path / "results.csv").write_text(f"lr,point,method,seed,status,last5_accuracy,failure\n{rows}")
+        (best,) = best_settings(read_results(tmp_path))
+        assert best.table.rows == [("fedavg", f"lr {top}{mark}", "90.0")] and bool(best.note) == bool(mark)
+
+
 def test_numbers_stand_in_rising_order(results):
     line = along(results, 0, "fedavg", "last5_accuracy")
     assert [cell.setting for cell in line] == [(0.01, "a"), (0.1, "a"), (1.0, "b")]
-    (lower, higher), (before, after) = neighbours(results, "fedavg")
-    assert (lower.setting, higher.setting) == ((0.01, "a"), (1.0, "a"))
-    assert (before, after.setting) == (None, (0.1, "b"))
 
 
 def test_values_that_are_lists_or_mappings_are_texts(tmp_path):
@@ -253,7 +257,7 @@ def test_runs_on_one_partition_are_averaged_first(tmp_path):
 
 def test_partitions_by_seed_are_independent_or_crossed(tmp_path):
     rows, latex = tables(tmp_path, "partition_seeds", [[5, 6], [7, 8]])
-    assert rows[0]["n"] == "4" and "Each seed has a partition of its own" in latex
+    assert rows[0]["n"] == "4" and "Each seed has its own partition" in latex
     rows, latex = tables(tmp_path, "partition_seeds", [[5, 6], [6, 5]])
     assert rows[0]["n"] == "2" and "seeds on one partition are averaged first" in latex
     assert float(rows[0]["deviation"]) == pytest.approx(0.04 / 2**0.5)  # of (0.50 + 0.72) / 2 and (0.60 + 0.70) / 2

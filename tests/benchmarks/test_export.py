@@ -2,13 +2,17 @@
 
 import json
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from fedjax_bal.bench import export
-from fedjax_bal.bench.federations import federate
-from fedjax_bal.bench.workloads import WORKLOADS
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+import export
+
+from fedjax_bal import data
+from fedjax_bal.bench.workloads import WORKLOADS, federate, simulation_of
 
 
 def run(monkeypatch, *arguments):
@@ -56,3 +60,12 @@ def test_bad_input_gives_one_message(tmp_path, monkeypatch, capsys, arguments, f
     assert all(fragment in message for fragment in fragments)
     assert message.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+def test_cohorts_are_those_that_a_simulation_chooses():
+    workload = WORKLOADS["W3"]._replace(clients_per_round=3)
+    labels = np.arange(12) % 10
+    federation = data.federate(np.zeros((12, 28, 28, 1), np.uint8), labels, np.split(np.arange(12), 6), 10)
+    simulation = simulation_of(workload, federation)
+    chosen = [simulation.plan(5, number, ())[0].clients[:, 0] for number in range(4)]
+    assert (export.cohorts(workload, 6, 4, seed=5) == np.stack(chosen)).all()

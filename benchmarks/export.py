@@ -1,6 +1,6 @@
 """Writes a workload to a file that any other program can read, so that all do the same work.
 
-    python -m fedjax_bal.bench.export W1 w1.npz [--data-dir DIR] [--rounds 50]
+    python benchmarks/export.py W1 w1.npz [--data-dir DIR] [--rounds 50]
 
 The file holds `images` UInt8[D, H, W, K], `labels` Int32[D], `rows` Int32[R] and `offsets` Int64[N + 1] (client i owns
 `rows[offsets[i]:offsets[i + 1]]`), `cohorts` Int32[T, M] (who trains in each round), `mean` and `std` Float32[K] of the
@@ -14,9 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
-from fedjax_bal.bench.federations import cohorts, federate
-from fedjax_bal.bench.workloads import WORKLOADS, Workload
+from fedjax_bal.bench.workloads import WORKLOADS, Workload, federate
 from fedjax_bal.files import replacing
+from fedjax_bal.selection import uniform
 from fedjax_bal.validate import one_of, whole_number
 
 
@@ -39,7 +39,7 @@ def export(workload: Workload, file: Path, data_dir: str | None = None, rounds: 
 
 
 def spec(workload: Workload) -> dict[str, object]:
-    """The workload's settings besides its arrays, ready for JSON."""
+    """The workload's settings other than its arrays, ready for JSON."""
     return {
         "name": workload.name,
         "model": workload.model,
@@ -51,15 +51,23 @@ def spec(workload: Workload) -> dict[str, object]:
     }
 
 
+def cohorts(workload: Workload, clients: int, rounds: int, seed: int = 0) -> np.ndarray:
+    """Clients of each round, ascending, `Int32[rounds, clients_per_round]`, as a simulation with this seed has them."""
+    selector = uniform(workload.clients_per_round)
+    state, all_clients = selector.init(seed, clients), np.ones(clients, bool)
+    chosen = [np.sort(selector.select(state, seed, number, all_clients)[0][:, 0]) for number in range(rounds)]
+    return np.stack(chosen).astype(np.int32)
+
+
 def main() -> int:
     """Runs the command and returns its exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", help=", ".join(WORKLOADS))
-    parser.add_argument("file", type=Path, help="the npz file to write")
+    parser.add_argument("file", type=Path, help="npz file to write")
     parser.add_argument("--data-dir", help="the folder with the data sets' files; without it pixels are random")
     parser.add_argument("--rounds", type=int, default=50, help="rounds to draw cohorts for (default 50)")
-    parser.add_argument("--seed", type=int, default=0, help="of clients and cohorts (default 0)")
-    parser.add_argument("--clients-per-round", type=int, help="another size of the cohorts")
+    parser.add_argument("--seed", type=int, default=0, help="seed of clients and cohorts (default 0)")
+    parser.add_argument("--clients-per-round", type=int, help="other cohort size")
     asked = parser.parse_args()
     try:
         workload = WORKLOADS[one_of("workload", asked.name, WORKLOADS)]
@@ -68,7 +76,7 @@ def main() -> int:
             workload = workload._replace(clients_per_round=size)
         export(workload, asked.file, asked.data_dir, asked.rounds, asked.seed)
     except (ValueError, OSError) as error:
-        print(f"fedjax_bal.bench.export: {error}", file=sys.stderr)
+        print(f"export.py: {error}", file=sys.stderr)
         return 2
     return 0
 
