@@ -16,7 +16,7 @@ MOST_MAPS = 45_000
 _TESTS = itertools.count(1)
 SLOW_EXAMPLES = tuple(
     f"fedjax_bal/{place}"
-    for place in ("guide/", "models/forms/", "models/pooling", "contrib/privacy/", "testing/", "experiments/loaded_run")
+    for place in ("guide/", "models/forms/", "models/pooling", "contrib/privacy/", "testing/", "lab/loaded_run")
 )
 """Whose docstrings' examples take long."""
 

@@ -26,8 +26,8 @@ FLOORS = (
     ),
     *("optim", "models", "data", "selection", "parts", "recipes", "metrics", "options", "engine.processes"),
     *("engine.device", "engine.reference", "engine.host"),
-    *("config", "plugins", "runs", "contrib.privacy", "contrib.trackers"),
-    *("experiments", "report", "testing", "bench", "cli", "__main__"),
+    *("config", "plugins", "contrib.privacy", "contrib.trackers"),
+    *("lab", "report", "testing", "bench", "cli", "__main__"),
 )
 
 

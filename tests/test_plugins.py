@@ -22,9 +22,9 @@ from fedjax_bal.cli.app import app
 from fedjax_bal.cli.distributed import shared_facts
 from fedjax_bal.config import load_config
 from fedjax_bal.data import DataError, load
-from fedjax_bal.experiments import RayBackend, load_run
-from fedjax_bal.experiments.ray_worker import Worker, installed_versions
-from fedjax_bal.experiments.training import BatchRefused, BatchTraining, SweepBatch
+from fedjax_bal.lab import RayBackend, load_run
+from fedjax_bal.lab.ray_worker import Worker, installed_versions
+from fedjax_bal.lab.training import BatchRefused, BatchTraining, SweepBatch
 from fedjax_bal.plugins import load_plugins
 from fedjax_bal.recipes import RECIPES
 from fedjax_bal.registry import PluginError, described

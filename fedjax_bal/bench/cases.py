@@ -9,7 +9,7 @@ from fedjax_bal.bench.measure import Case
 from fedjax_bal.bench.workloads import WORKLOADS, Workload
 from fedjax_bal.config import Config, load_config
 from fedjax_bal.engine.host import Simulation
-from fedjax_bal.experiments import set_up
+from fedjax_bal.lab import set_up
 from fedjax_bal.validate import finite_number, one_of, whole_number
 
 _CHANGEABLE = ("execution.", "model.convolution=")

@@ -18,8 +18,8 @@ from fedjax_bal.bench import machine
 from fedjax_bal.bench.cases import BenchOptions, cases
 from fedjax_bal.bench.measure import Case, measure
 from fedjax_bal.errors import DivergenceError
-from fedjax_bal.experiments import device_name, versions
 from fedjax_bal.files import check_replaceable, write_atomically
+from fedjax_bal.lab import device_name, versions
 
 _HEADINGS = ("", "updates/s", "spread", "samples/s", "GFLOP/s", "peak", "waste", "compile", "memory")
 _LONGEST_NAME = 16

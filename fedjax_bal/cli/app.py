@@ -90,7 +90,7 @@ def run(
         from fedjax_bal.config import load_over_base
         from fedjax_bal.contrib.trackers import open_trackers
         from fedjax_bal.engine.processes import processes as processes_of_run
-        from fedjax_bal.runs import FolderInUseError, RunFolder
+        from fedjax_bal.lab import FolderInUseError, RunFolder
 
         show = Showing(plain, quiet, verbose)
         paths, overrides = split_arguments(arguments or [])
@@ -174,8 +174,7 @@ def sweep(
 ) -> None:
     """Run a grid of configurations; the same again, or with more values, rounds or seeds, goes on where it stopped."""
     with messages():
-        from fedjax_bal.experiments import load_sweep
-        from fedjax_bal.runs import SweepFolder
+        from fedjax_bal.lab import SweepFolder, load_sweep
 
         if distributed:
             raise ValueError(SWEEP_ALONE)

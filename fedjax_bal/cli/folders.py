@@ -16,8 +16,8 @@ from fedjax_bal.cli.console import Output, fail, say
 def build_page(path: Path) -> Path:
     """Writes the page of a run's folder, or of a sweep's; returns its file."""
     with drawing():
+        from fedjax_bal.lab import SweepFolder
         from fedjax_bal.report import build, build_sweep
-        from fedjax_bal.runs import SweepFolder
 
         if SweepFolder(path).exists():
             return build_sweep(path, lambda text: say(Output(), text))
@@ -30,7 +30,7 @@ def write_pages(folders: list[Path], out: Path | None, figures: Path | None, wid
     With `out` only the latter, into that file; without it, folders that can't be compared get a line instead of an
     error. `figures` is a folder for the figures at a width in inches, of several runs those of the comparison.
     """
-    from fedjax_bal.runs import FolderError, RunFolder, SweepFolder
+    from fedjax_bal.lab import FolderError, RunFolder, SweepFolder
 
     console = Output()
     if figures is not None:
@@ -77,7 +77,7 @@ def verify(
     Exit code 0: all is whole. 1: something is damaged or missing. 3: nothing is, but a session is going on or was
     killed, so that there is no SHA256SUMS to compare with.
     """
-    from fedjax_bal.runs import verify as check
+    from fedjax_bal.lab import verify as check
 
     damaged, unfinished = 0, 0
     for folder in folders:
@@ -122,7 +122,7 @@ def export(
     plugin: Plugins = None,
 ) -> Iterator[str]:
     """Write a trained model for programs without this package, with all that is needed to predict."""
-    from fedjax_bal.experiments import load_run
+    from fedjax_bal.lab import load_run
 
     notes: list[str] = []
     file = load_run(folder, data_dir, notes.append).export(method, seed, kind, out)

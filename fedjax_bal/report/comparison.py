@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from fedjax_bal.config import leaves
 from fedjax_bal.files import check_replaceable, write_atomically
+from fedjax_bal.lab import FolderError, RunFolder, RunRecord, SweepFolder
 from fedjax_bal.report.markup import Page, definitions
 from fedjax_bal.report.page import display_name, draws_partitions, entries, is_finished
 from fedjax_bal.report.tables import comparison, details, failed, statistics, summarise_group
 from fedjax_bal.report.wording import plural, table_notes, verdict
-from fedjax_bal.runs import FolderError, RunFolder, RunRecord, SweepFolder
 
 if TYPE_CHECKING:
     from fedjax_bal.report.svg import Picture

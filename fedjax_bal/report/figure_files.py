@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedjax_bal.files import write_atomically
+from fedjax_bal.lab import FolderError, RunFolder, SweepFolder
 from fedjax_bal.report.comparison import join, origins
 from fedjax_bal.report.sweep_results import read_results, sweep_curves
-from fedjax_bal.runs import FolderError, RunFolder, SweepFolder
 
 if TYPE_CHECKING:
     from fedjax_bal.report.svg import Drawn

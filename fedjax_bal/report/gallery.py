@@ -7,6 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from fedjax_bal.lab import RunRecord
 from fedjax_bal.metrics import (
     Curve,
     class_accuracies,
@@ -31,7 +32,6 @@ from fedjax_bal.report.plots import (
 )
 from fedjax_bal.report.svg import SOFT, Drawn, Picture, to_pictures
 from fedjax_bal.report.wording import LONGEST_NAME, MINUS, printable
-from fedjax_bal.runs import RunRecord
 
 CLIMB = "The y-axis starts at the accuracy reached after the first 10% of rounds."
 BANDS = "Bands are one standard deviation either side of the mean over seeds."

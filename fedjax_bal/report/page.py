@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedjax_bal.config import Sections, without_defaults
+from fedjax_bal.lab import LARGEST, FolderError, RunFolder, RunRecord
 from fedjax_bal.report.markup import Page, command, definitions, folded, note
 from fedjax_bal.report.published import Beside, beside_of_run, changes_from_paper, paper_tables, published_by_metric
 from fedjax_bal.report.tables import comparison, details, failed, remarks, statistics, summarise_group
 from fedjax_bal.report.wording import LONGEST_NAME, flat, plural, printable, table_notes, verdict
-from fedjax_bal.runs import LARGEST, FolderError, RunFolder, RunRecord
 
 if TYPE_CHECKING:
     from fedjax_bal.report.svg import Picture

@@ -5,6 +5,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedjax_bal.lab import FolderError, SweepFolder, as_csv
 from fedjax_bal.metrics import SHARE, Spread
 from fedjax_bal.report.markup import Page, command, folded
 from fedjax_bal.report.published import Beside, beside_of_sweep, paper_tables, paper_verdict, published_by_metric
@@ -38,7 +39,6 @@ from fedjax_bal.report.wording import (
     table_notes,
     verdict,
 )
-from fedjax_bal.runs import FolderError, SweepFolder, as_csv
 
 if TYPE_CHECKING:
     from fedjax_bal.report.svg import Picture

@@ -12,8 +12,8 @@ from fedjax_bal.cli import running
 from fedjax_bal.cli.console import Output, names_table
 from fedjax_bal.cli.listing import _written_out
 from fedjax_bal.cli.running import print_table, show_results, with_short_names
+from fedjax_bal.lab import SweepFolder
 from fedjax_bal.report import Table
-from fedjax_bal.runs import SweepFolder
 
 TABLE = Table(
     ("method", "last 5", "vs a [95%]"), [("a", "70.0 ± 1.0", "-"), ("b" * 60, "75.0 ± 2.0", "+5.0 [+1.0, +9.0]")]

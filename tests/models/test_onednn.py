@@ -14,11 +14,11 @@ from models import onednn
 from typer.testing import CliRunner
 
 from fedjax_bal.cli.app import app
+from fedjax_bal.lab import checkpoint
 from fedjax_bal.models import build
 from fedjax_bal.models.convolution import of_name
 from fedjax_bal.models.onednn import __main__ as command
 from fedjax_bal.models.onednn import library
-from fedjax_bal.runs import checkpoint
 
 # batch, side, channels in and out, kernel, stride, padding
 LAYERS = {

@@ -9,10 +9,10 @@ import pytest
 import yaml
 
 from fedjax_bal.config import ConfigError, load_config
+from fedjax_bal.lab import FolderError
 from fedjax_bal.report import build, gallery
 from fedjax_bal.report.comparison import build_comparison, join
 from fedjax_bal.report.wording import NOTHING
-from fedjax_bal.runs import FolderError
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from fedjax_bal.cli.app import app
+from fedjax_bal.lab import FolderError
 from fedjax_bal.report import write_figures
-from fedjax_bal.runs import FolderError
 
 SWEEP = "name: mine\nsweep: [{lr: [0.1, 0.2]}]\n"
 TABLE = "lr,point,method,seed,status,last5_accuracy,failure\n0.1,p,fedavg,0,done,0.5,\n0.2,p,fedavg,0,done,0.6,\n"

@@ -8,9 +8,9 @@ from xml.etree import ElementTree
 import pytest
 import quick
 
+from fedjax_bal.lab import FolderError
 from fedjax_bal.report import build, compare, table
 from fedjax_bal.report.page import missing_runs
-from fedjax_bal.runs import FolderError
 
 VOID = {"meta", "br", "hr", "img", "link", "input", "wbr"}
 

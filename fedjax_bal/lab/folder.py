@@ -1,0 +1,460 @@
+"""A run's folder: its owner, and its files, written by sessions and read by sessions and reports."""
+
+import contextlib
+import fnmatch
+import io
+import itertools
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from pydantic import ValidationError
+
+from fedjax_bal.config import (
+    AUTO,
+    AUTO_FORMS,
+    Config,
+    ConfigError,
+    continues,
+    differences,
+    load_config,
+    received_value,
+    resolved_yaml,
+    run_digest,
+    with_convolution,
+)
+from fedjax_bal.files import parse_json
+from fedjax_bal.lab.output_files import PUT_BACK, START_OVER, SUMS, FolderError, OutputFiles, unreadable
+from fedjax_bal.lab.record import (
+    LARGEST_CONFUSION,
+    LARGEST_METRICS,
+    ResumableLine,
+    RunRecord,
+    check_readable,
+    misfit,
+    missing_plugins,
+    read_config,
+    read_confusion,
+    read_metrics,
+    read_pictures,
+    read_summary,
+)
+from fedjax_bal.options import MOST_DEVICES
+
+_CONFIG, _METRICS, _SUMMARY = "config.yaml", "metrics.jsonl", "summary.json"
+_CONFUSION, _NPY_HEADER = "confusion.npz", 128  # bytes of NumPy's header of an array
+_REPORT = "report.html"
+_COMPARISON = "comparison.html"
+_EXECUTION, _FORMAT = "execution.json", 1
+_RUN = "method-{}-seed-{}"
+SHEET, POINTS = "sweep.yaml", "points"
+"""The file that makes a folder a sweep's, and the folder in it with those of its points."""
+
+_EXPORTS = "exports"
+_CHECKPOINTS, _PICTURES, _LEAKS = f"checkpoints/{_RUN}", f"pictures/{_RUN}.npz", f"pictures/{_RUN}.json"
+_PERSONALISED = f"personalised/{_RUN}.json"
+# What results can be had from again, and what only this folder holds. Not pages and tables, which `report` writes
+# again, nor exports, which have sums of their own, nor trackers' files, which are theirs.
+_CHECKPOINT_FILES = f"{_CHECKPOINTS.format('*', '*')}/round-*.npz"
+COVERED = (
+    *(_CONFIG, _METRICS, _SUMMARY, _CONFUSION, _EXECUTION, _CHECKPOINT_FILES),
+    *(name.format("*", "*") for name in (_PICTURES, _LEAKS, _PERSONALISED)),
+)
+# Not config.yaml, which says whose folder it is: a kill must not leave a folder without an owner.
+_WRITTEN = (
+    *(SUMS, _METRICS, _SUMMARY, _CONFUSION, _REPORT, _COMPARISON, _EXECUTION, "plots/*.svg"),
+    *(f"{name}.{ending}" for name in ("tables", "comparison-tables") for ending in ("csv", "tex")),
+    *(_CHECKPOINT_FILES, f"{_CHECKPOINTS.format('*', '*')}/.round-*.part"),
+    *(name.format("*", "*") for name in (_PICTURES, _LEAKS, _PERSONALISED)),
+    "tensorboard/*/seed*/events.out.tfevents.*.fedjax-bal.*",
+    "wandb/*run-*-fedjax-bal-*/**/*",
+)
+
+
+class Execution(NamedTuple):
+    """How a folder's runs were begun, and how they go on.
+
+    Attributes:
+        devices: the number of devices that share the work.
+        settings: what random numbers and rounding depend on, by name.
+        instructions: the CPU's vector instructions, on which rounding depends; empty for other devices.
+    """
+
+    devices: int
+    settings: Mapping[str, str]
+    instructions: str = ""
+
+
+class RunFolder:
+    """The files of a comparison; methods are given by their places in the configuration.
+
+    Attributes:
+        path: the folder.
+        files: its files.
+    """
+
+    def __init__(self, path: Path, files: OutputFiles | None = None) -> None:
+        self.path = path
+        self.files = files or OutputFiles(path, COVERED)
+
+    def exists(self) -> bool:
+        """Whether the folder is a run's."""
+        return (self.path / _CONFIG).is_file()
+
+    @contextlib.contextmanager
+    def claimed(self, config: Config) -> Iterator[None]:
+        """Makes the folder, checks that it is free or that the configuration continues it, and locks it.
+
+        A point of a sweep can't be claimed while its sweep trains, which locks the points together.
+
+        Raises:
+            FolderError: it can't be written, is in use, or holds something else.
+        """
+        outer = Path(os.path.realpath(self.path)).parent
+        owner = f"{run_digest(config)} {config.seeds[0]}"
+        with contextlib.ExitStack() as held:
+            if outer.name == POINTS and (outer.parent / SHEET).is_file():
+                held.enter_context(OutputFiles(outer.parent).locked(lambda: None, shared=True))
+            held.enter_context(self.files.locked(lambda: self.check_owner(config), owner))
+            yield
+
+    def check(self, config: Config) -> None:
+        """Makes the folder and checks that it is free or that the configuration continues it, without the lock."""
+        self.files.prepare(lambda: self.check_owner(config))
+
+    def begin(self, config: Config, *, fresh: bool) -> None:
+        """Writes config.yaml, which makes the folder this configuration's, after everything else has been checked.
+
+        `fresh` removes what an earlier run of the same configuration left.
+        """
+        text = resolved_yaml(config)
+        check_readable(self.path / _CONFIG, text)
+        with self.files.writing():
+            if fresh:
+                self.files.remove(*_WRITTEN)
+            self.files.write(_CONFIG, text.encode())
+            self.files.make_folder("checkpoints")
+
+    def check_session(self) -> None:
+        """Compares the files that a session goes on from with `SHA256SUMS`, if the session before has ended.
+
+        Of checkpoints only that they are there: each has a manifest, by which it is checked when it is read.
+
+        Raises:
+            FolderError: one of them is damaged or missing, and nothing is touched.
+        """
+        for name, digest in (self.files.sums() or {}).items():
+            saved = fnmatch.fnmatchcase(name, _CHECKPOINT_FILES) and (self.path / name).exists()
+            if not saved and (wrong := self.files.misfit(name, digest)):
+                raise FolderError(f"{self.path / name}: {wrong}; nothing is touched: {PUT_BACK}, or {START_OVER}")
+
+    def read_execution(self) -> Execution | None:
+        """How the folder's runs were begun; None for runs without a checkpoint.
+
+        Raises:
+            FolderError: it is missing beside checkpoints, damaged, of another format, or can't be read.
+        """
+        file, damages = self.path / _EXECUTION, []
+        found = self.files.read_json(_EXECUTION, damages.append)
+        if found is None and not damages and not self.files.has(_CHECKPOINT_FILES):
+            return None
+        values = found if isinstance(found, dict) else {}
+        form, devices, settings = (values.get(key) for key in ("format", "devices", "settings"))
+        if isinstance(form, int) and form != _FORMAT:
+            raise FolderError(f"{file}: is of format {form}, this version reads {_FORMAT}; use the one that wrote it")
+        if type(devices) is not int or not 1 <= devices <= MOST_DEVICES or not isinstance(settings, dict):
+            raise FolderError(
+                f"{file}: is missing or damaged, so that it isn't known how the run was begun; put back a copy of it, "
+                f"or {START_OVER}"
+            )
+        instructions = str(values.get("instructions", ""))
+        return Execution(devices, {str(name): str(value) for name, value in settings.items()}, instructions)
+
+    def read_devices(self) -> int | None:
+        """The number of devices that the folder's runs were begun with; None for runs without a checkpoint."""
+        known = self.read_execution()
+        return known and known.devices
+
+    def write_execution(self, execution: Execution) -> None:
+        """Writes how the folder's runs go on."""
+        self.files.write_json(_EXECUTION, {"format": _FORMAT, **execution._asdict()})
+
+    def seal(self) -> None:
+        """Writes `SHA256SUMS`: the session has ended, and what it has left is whole."""
+        self.files.seal()
+
+    def checkpoints(self, method: int, seed: int) -> Path:
+        """The folder of one run's checkpoints."""
+        return self.path / _CHECKPOINTS.format(method, seed)
+
+    def save(self, method: int, seed: int, round: int, tree: Any) -> None:
+        """Writes a checkpoint of one run, `round` rounds done."""
+        self.files.save_checkpoint(_CHECKPOINTS.format(method, seed), round, tree)
+
+    def read_metrics(self, note: Callable[[str], object] = lambda text: None) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl, without a last one that is cut off, and damaged ones, which `note` is told.
+
+        Raises:
+            FolderError: it isn't what the last session wrote, or can't be read.
+        """
+        self.files.check_sums(_METRICS)
+        try:
+            content = self.files.read(_METRICS, LARGEST_METRICS)
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise unreadable(self.path / _METRICS, error) from error
+        lines, damaged = [], []
+        for number, text in enumerate(content.split(b"\n")[:-1], 1):  # one that is cut off has no end
+            try:
+                values = parse_json(text)
+                ResumableLine.model_validate(values)
+                lines.append(values)
+            except ValidationError as error:
+                expected, received = misfit(error)
+                damaged.append(f"line {number}: damaged ({expected}; received {received_value(received)})")
+            except ValueError as error:
+                damaged.append(f"line {number}: damaged ({error})")
+        if damaged:
+            others = f", and so are {len(damaged) - 1} more" if len(damaged) > 1 else ""
+            note(f"warning: {self.path / _METRICS}, {damaged[0]}; it is left out{others}")
+        return lines
+
+    def write_metrics(self, lines: Sequence[dict[str, Any]]) -> None:
+        """Replaces metrics.jsonl."""
+        self.files.write(_METRICS, b"".join(map(_line, lines)))
+
+    def append_metrics(self, lines: Sequence[dict[str, Any]]) -> None:
+        """Adds lines to metrics.jsonl, on disk before it returns."""
+        self.files.append(_METRICS, map(_line, lines))
+
+    def read_summary(self, note: Callable[[str], object] = lambda text: None) -> dict[str, Any]:
+        """The summary of an earlier session; empty if it is missing, or damaged, which `note` is told."""
+        return self._mapping(_SUMMARY, note) or {}
+
+    def write_summary(self, summary: dict[str, Any]) -> None:
+        """Replaces summary.json."""
+        self.files.write_json(_SUMMARY, summary)
+
+    def write_confusion(self, matrices: Mapping[tuple[int, int], np.ndarray]) -> None:
+        """Replaces the runs' confusion matrices, of each one true classes, predicted classes, counts: `Int64[3, K]`."""
+        content, kept, size = io.BytesIO(), {}, 0
+        for run, matrix in matrices.items():
+            places = np.nonzero(matrix)
+            cells = np.array([*places, matrix[places]], np.int64)
+            size += cells.nbytes + _NPY_HEADER
+            if size <= LARGEST_CONFUSION:  # no more are read
+                kept[_RUN.format(*run)] = cells
+        np.savez_compressed(content, **kept)  # type: ignore[arg-type]
+        self.files.write(_CONFUSION, content.getvalue())
+
+    def write_pictures(self, method: int, seed: int, pictures: Mapping[str, np.ndarray]) -> None:
+        """Replaces a run's pictures, arrays of pixels by name."""
+        content = io.BytesIO()
+        np.savez_compressed(content, **pictures)  # type: ignore[arg-type]
+        self.files.write(_PICTURES.format(method, seed), content.getvalue())
+
+    def clear_pictures(self, method: int, seed: int) -> None:
+        """Removes a run's pictures."""
+        self.files.remove(_PICTURES.format(method, seed))
+
+    def clear_conclusion(self, method: int, seed: int) -> None:
+        """Removes the results that follow a run's end."""
+        self.files.remove(*(name.format(method, seed) for name in (_LEAKS, _PERSONALISED)))
+
+    def read_leaks(self, method: int, seed: int) -> dict[str, Any] | None:
+        """A run's privacy leaks; None if they haven't been looked for, or the file is damaged."""
+        return self._mapping(_LEAKS.format(method, seed))
+
+    def write_leaks(self, method: int, seed: int, figures: Mapping[str, Any]) -> None:
+        """Writes a run's privacy leaks."""
+        self.files.write_json(_LEAKS.format(method, seed), figures)
+
+    def read_personalised(self, method: int, seed: int) -> dict[str, Any] | None:
+        """Results of clients' fine-tuned models; None if they haven't been made, or the file is damaged."""
+        return self._mapping(_PERSONALISED.format(method, seed))
+
+    def write_personalised(self, method: int, seed: int, figures: Mapping[str, Any]) -> None:
+        """Writes the results of clients' fine-tuned models."""
+        self.files.write_json(_PERSONALISED.format(method, seed), figures)
+
+    def read_configuration(self) -> Config:
+        """The configuration that the folder belongs to.
+
+        Raises:
+            ValueError: it is missing or damaged, or isn't what the last session wrote.
+        """
+        if not self.exists():
+            raise ConfigError(f"{self.path / _CONFIG}: there is no such file; give the folder that a run wrote")
+        self.files.check_sums(_CONFIG)
+        return load_config(self.path / _CONFIG)
+
+    def missing_plugins(self) -> list[str]:
+        """The plug-ins that the runs used and that aren't loaded."""
+        return missing_plugins(self.path / _CONFIG)
+
+    def export_file(self, name: str) -> Path:
+        """The place of an exported model in the folder, which `fresh` leaves alone."""
+        self.files.make_folder(_EXPORTS)
+        return self.path / _EXPORTS / name
+
+    def write_report(self, page: bytes, figures: Mapping[str, str], tables: Mapping[str, bytes]) -> Path:
+        """Replaces the report, its figures, SVG documents by name, and its tables by ending; returns the page."""
+        file = self.files.write_page(_REPORT, page, figures)
+        for ending, content in tables.items():
+            self.files.write(f"tables.{ending}", content)
+        return file
+
+    @property
+    def comparison(self) -> Path:
+        """The default file for a comparison with other runs."""
+        return self.path / _COMPARISON
+
+    def read(self) -> RunRecord:
+        """Reads and checks all that a report shows.
+
+        A last line of the metrics that was cut off is left out, and of two lines for the same run and round the later
+        one counts; NaN and infinite numbers are read as None.
+
+        Raises:
+            FolderError: a file is missing, can't be read, or does not hold what it should.
+        """
+        if not self.path.is_dir():
+            raise FolderError(f"{self.path}: no such folder; give the folder that a run wrote")
+        if not any((self.path / name).exists() for name in (_CONFIG, _SUMMARY, _METRICS)):
+            within = next(iter(sorted(self.path.glob(f"*/{_CONFIG}"))), Path("runs", "quickstart", _CONFIG)).parent
+            raise FolderError(f"{self.path}: holds no run or sweep; give the folder that one wrote, such as {within}")
+        self.files.check_sums(_CONFIG, _SUMMARY, _METRICS)
+        config, text = read_config(self.path / _CONFIG)
+        summary = read_summary(self.path / _SUMMARY)
+        classes = len(summary["class_names"])
+        lines = read_metrics(self.path / _METRICS, classes)
+        first: dict[str, int] = {}
+        for run in summary["runs"]:
+            first.setdefault(run["method"], run["seed"])
+        # By the configuration, as the summary leaves out methods that never began.
+        methods = config.get("methods")
+        entries = methods if isinstance(methods, list) else []
+        names = [entry.get("name") if isinstance(entry, dict) else None for entry in entries]
+        places = {name: place for place, name in enumerate(names) if isinstance(name, str)}
+        matrices = read_confusion(self.path / _CONFUSION, classes) if summary["runs"] else {}
+        for run in summary["runs"]:
+            run["confusion_matrix"] = matrices.get(_RUN.format(places.get(run["method"]), run["seed"]))
+        files = {
+            name: self.path / _PICTURES.format(places[name], seed) for name, seed in first.items() if name in places
+        }
+        files = {name: file for name, file in files.items() if file.is_file()}
+        self.files.check_sums(*(file.relative_to(self.path).as_posix() for file in files.values()))
+        pictures = {name: read_pictures(file, classes) for name, file in files.items()}
+        return RunRecord(config, text, lines, summary, pictures)
+
+    def _mapping(self, name: str, note: Callable[[str], object] = lambda text: None) -> dict[str, Any] | None:
+        found = self.files.read_json(name, note)
+        return found if isinstance(found, dict) else None
+
+    def conflict(self, config: Config) -> str:
+        """The keys in which the folder's configuration differs from one that doesn't continue it; empty if it does.
+
+        Raises:
+            FolderError: it holds something else than a run, or can't be read.
+        """
+        if self.begun_form(config):
+            return ""
+        if missing := self.missing_plugins():
+            return f"plugins: made with {', '.join(missing)}, not loaded here; give it with --plugin to go on there"
+        here = self._read_owner()
+        if here is None:
+            return ""
+        form = here.model.convolution
+        differing = differences(here, with_convolution(config, form) if form in AUTO_FORMS else config)
+        return "\n  ".join(differing[:8] + (["..."] if len(differing) > 8 else []))
+
+    def check_owner(self, config: Config) -> None:
+        """Checks that the folder is free, or that the configuration continues it, and writes nothing."""
+        differing = self.conflict(config)
+        if differing:
+            raise FolderError(
+                f"{self.path}: belongs to another configuration, nothing in it is touched; choose another folder with "
+                f"--out, or ask for the same configuration. They differ in\n  {differing}"
+            )
+
+    def begun_form(self, config: Config) -> str | None:
+        """The form of convolution in place of "auto" with which a configuration continues the folder's; None if none.
+
+        So a run goes on with the form that it began with, on a machine where "auto" would be another, too.
+
+        Raises:
+            FolderError: it holds something else than a run, or can't be read.
+        """
+        asked = {form: with_convolution(config, form) for form in (*AUTO_FORMS, AUTO)}
+        try:  # most are of this very configuration, and parsing takes long in a large sweep
+            known = self.files.read(_CONFIG)
+            found = next((form for form, own in asked.items() if resolved_yaml(own).encode() == known), None)
+        except OSError:
+            found = None
+        if found or self.missing_plugins():
+            return found
+        here = self._read_owner()
+        return here and next((form for form, own in asked.items() if continues(own, here)), None)
+
+    def _read_owner(self) -> Config | None:
+        names, file = self.files.names(), self.path / _CONFIG
+        if all(name.endswith(".part") for name in names):
+            return None
+        if _CONFIG not in names:
+            raise FolderError(
+                f"{self.path}: is not empty and not a run folder (it holds {names[0]}); choose another with --out"
+            )
+        try:
+            here = load_config(file, recorded=True)
+        except ConfigError as error:
+            raise FolderError(
+                f"{self.path}: its config.yaml can't be read, so nothing in it is touched; choose another with --out "
+                f"({error})"
+            ) from error
+        if file.read_bytes().decode() != resolved_yaml(here):
+            raise FolderError(
+                f"{self.path}: its config.yaml was not written by a run, so nothing in the folder is touched; "
+                "choose another with --out"
+            )
+        return here
+
+
+def choose_folder(path: Path, conflict: Callable[[Path], str]) -> tuple[Path, str]:
+    """Finds the folder for a session's runs: the first of NAME, NAME-2, NAME-3, ... without a conflict.
+
+    Returns:
+        The folder, and the conflict with NAME if it isn't that one. Whatever else is wrong with a folder, so that
+        `conflict` raises an error, is left to the one who claims it.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as runs:
+        ...     mine = RunFolder(Path(runs, "mine"))
+        ...     mine.path.mkdir()
+        ...     mine.begin(load_config(None, ["training.rounds=10"]), fresh=False)
+        ...     for rounds in (20, 5):
+        ...         asked = load_config(None, [f"training.rounds={rounds}"])
+        ...         place, differing = choose_folder(mine.path, lambda path: RunFolder(path).conflict(asked))
+        ...         print(f"{place.name}: {differing or 'goes on'}")
+        mine: goes on
+        mine-2: training.rounds: 10 here, 5 asked for
+    """
+    first = known_conflict(path, conflict)
+    others = (path.with_name(f"{path.name}-{number}") for number in itertools.count(2))
+    return next(place for place in others if not known_conflict(place, conflict)) if first else path, first
+
+
+def known_conflict(place: Path, conflict: Callable[[Path], str]) -> str:
+    """The conflict with a folder; empty for one that can't be asked, as it is missing, damaged or something else."""
+    try:
+        return conflict(place)
+    except (FolderError, OSError):
+        return ""
+
+
+def _line(values: Mapping[str, Any]) -> bytes:
+    return (json.dumps(values) + "\n").encode()
