@@ -18,7 +18,8 @@ from fedjax_bal.config import Config, run_digest
 from fedjax_bal.files import open_file, replacing
 
 GENERATIONS = 2
-OWNER, FINGERPRINT = ".owner", ".fingerprint"
+OWNER = ".owner"
+FINGERPRINT = ".fingerprint"
 """The names of the arrays that say whose a checkpoint is, and on which data; their shapes never change."""
 
 _NAME = re.compile(r"round-\d{1,19}\.npz")
@@ -165,7 +166,8 @@ def _write(stream: IO[bytes], tree: Any) -> None:
 
 def _npy(leaf: Any) -> tuple[bytes, Any]:
     """The header of an npy file, and the array's own memory, which may be most of the machine's: it isn't copied."""
-    array, header = np.asarray(leaf, order="C"), io.BytesIO()
+    array = np.asarray(leaf, order="C")
+    header = io.BytesIO()
     np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(array))
     return header.getvalue(), array.reshape(-1).view(np.uint8).data
 

@@ -31,7 +31,7 @@ class Progress:
 
     A unit that ends gets a line. Meanwhile a terminal shows a bar for all of them and one for each in training; other
     output gets a line about every two seconds. The time left is at the pace of this session's rounds, without
-    compilation. `prefix` stands before each note.
+    compilation.
     """
 
     def __init__(
@@ -39,15 +39,16 @@ class Progress:
         console: Console,
         *,
         plain: bool = False,
-        prefix: str = "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.console, self._prefix, self._clock = console, prefix, clock
+        self.console = console
+        self._clock = clock
         self._units: dict[Hashable, _Unit] = {}
         self._noun = ""
         self._began = self._printed = clock()
         self._event: float | None = None  # when rounds were last reported; None while a program is compiled
-        self._paced_rounds, self._paced_s = 0, 0.0
+        self._paced_rounds = 0
+        self._paced_s = 0.0
         self._bars: Bars | None = None
         self._whole = TaskID(0)
         if not plain and console.is_terminal and not console.is_dumb_terminal and console.file.isatty():
@@ -59,7 +60,8 @@ class Progress:
     def start(self, units: Mapping[Hashable, tuple[str, int]], noun: str = "runs", headline: str = "") -> None:
         """Training starts; each unit has a title and a number of rounds."""
         self._units = {key: _Unit(*unit) for key, unit in units.items()}
-        self._noun, self._began = noun, self._clock()
+        self._noun = noun
+        self._began = self._clock()
         if headline:
             self._print(headline)
         if self._bars is not None:
@@ -72,19 +74,19 @@ class Progress:
         self._show(self._units[key], "compiling")
 
     def advance(self, key: Hashable, done: int, clients_per_s: float, accuracy: float | None = None) -> None:
-        """A unit has done a number of rounds, with this test accuracy in [0, 1]; an unknown unit isn't shown.
+        """A unit has done a number of rounds, with this test accuracy in [0, 1].
 
         `clients_per_s` is 0 if nothing was trained since the last call: for a run that was found on disk, finished or
         not, and for one that is about to train.
         """
-        if key not in self._units:
-            return
-        unit, now = self._units[key], self._clock()
+        unit = self._units[key]
+        now = self._clock()
         if clients_per_s > 0 and self._event is not None:
             self._paced_rounds += max(done - unit.done, 0)
             self._paced_s += now - self._event
         self._event = now
-        finishes, changed = unit.done < unit.rounds <= done, done != unit.done or clients_per_s > 0
+        finishes = unit.done < unit.rounds <= done
+        changed = done != unit.done or clients_per_s > 0
         unit.done = done
         if changed:
             status = f"finished after {done} rounds" if done >= unit.rounds else f"round {done}/{unit.rounds}"
@@ -94,14 +96,13 @@ class Progress:
 
     def ended(self, key: Hashable) -> None:
         """A unit ends early, without its remaining rounds."""
-        if key in self._units:
-            unit = self._units[key]
-            unit.ended = True
-            self._show(unit, f"stopped early after round {unit.done}", last=True)
+        unit = self._units[key]
+        unit.ended = True
+        self._show(unit, f"stopped early after round {unit.done}", last=True)
 
     def note(self, text: str) -> None:
         """A warning or a remark."""
-        self._print(self._prefix + text)
+        self._print(text)
 
     def stop(self) -> None:
         """Training ends, finished or not; says once how many units are finished."""

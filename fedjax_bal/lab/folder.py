@@ -44,17 +44,25 @@ from fedjax_bal.lab.record import (
 )
 from fedjax_bal.options import MOST_DEVICES
 
-_CONFIG, _METRICS, _SUMMARY = "config.yaml", "metrics.jsonl", "summary.json"
-_CONFUSION, _NPY_HEADER = "confusion.npz", 128  # bytes of NumPy's header of an array
+_CONFIG = "config.yaml"
+_METRICS = "metrics.jsonl"
+_SUMMARY = "summary.json"
+# bytes of NumPy's header of an array
+_CONFUSION = "confusion.npz"
+_NPY_HEADER = 128
 _REPORT = "report.html"
 _COMPARISON = "comparison.html"
-_EXECUTION, _FORMAT = "execution.json", 1
+_EXECUTION = "execution.json"
+_FORMAT = 1
 _RUN = "method-{}-seed-{}"
-SHEET, POINTS = "sweep.yaml", "points"
+SHEET = "sweep.yaml"
+POINTS = "points"
 """The file that makes a folder a sweep's, and the folder in it with those of its points."""
 
 _EXPORTS = "exports"
-_CHECKPOINTS, _PICTURES, _LEAKS = f"checkpoints/{_RUN}", f"pictures/{_RUN}.npz", f"pictures/{_RUN}.json"
+_CHECKPOINTS = f"checkpoints/{_RUN}"
+_PICTURES = f"pictures/{_RUN}.npz"
+_LEAKS = f"pictures/{_RUN}.json"
 _PERSONALISED = f"personalised/{_RUN}.json"
 # What results can be had from again, and what only this folder holds. Not pages and tables, which `report` writes
 # again, nor exports, which have sums of their own, nor trackers' files, which are theirs.
@@ -157,7 +165,8 @@ class RunFolder:
         Raises:
             FolderError: it is missing beside checkpoints, damaged, of another format, or can't be read.
         """
-        file, damages = self.path / _EXECUTION, []
+        file = self.path / _EXECUTION
+        damages = []
         found = self.files.read_json(_EXECUTION, damages.append)
         if found is None and not damages and not self.files.has(_CHECKPOINT_FILES):
             return None
@@ -207,7 +216,8 @@ class RunFolder:
             return []
         except OSError as error:
             raise unreadable(self.path / _METRICS, error) from error
-        lines, damaged = [], []
+        lines = []
+        damaged = []
         for number, text in enumerate(content.split(b"\n")[:-1], 1):  # one that is cut off has no end
             try:
                 values = parse_json(text)
@@ -241,7 +251,9 @@ class RunFolder:
 
     def write_confusion(self, matrices: Mapping[tuple[int, int], np.ndarray]) -> None:
         """Replaces the runs' confusion matrices, of each one true classes, predicted classes, counts: `Int64[3, K]`."""
-        content, kept, size = io.BytesIO(), {}, 0
+        content = io.BytesIO()
+        kept = {}
+        size = 0
         for run, matrix in matrices.items():
             places = np.nonzero(matrix)
             cells = np.array([*places, matrix[places]], np.int64)
@@ -401,7 +413,8 @@ class RunFolder:
         return here and next((form for form, own in asked.items() if continues(own, here)), None)
 
     def _read_owner(self) -> Config | None:
-        names, file = self.files.names(), self.path / _CONFIG
+        names = self.files.names()
+        file = self.path / _CONFIG
         if all(name.endswith(".part") for name in names):
             return None
         if _CONFIG not in names:

@@ -109,7 +109,9 @@ class LoadedRun:
     """
 
     def __init__(self, folder: RunFolder, data_dir: str | os.PathLike[str] | None, note: Callable[[str], None]) -> None:
-        self._folder, self._data_dir, self._note = folder, data_dir, note
+        self._folder = folder
+        self._data_dir = data_dir
+        self._note = note
         self.config: Config = folder.read_configuration()
         self.methods = tuple(method.name for method in self.config.methods)
         self.seeds = tuple(self.config.seeds)
@@ -155,8 +157,10 @@ class LoadedRun:
         Raises:
             ValueError: images of another shape or type, or what `variables` raises.
         """
-        images, trained = np.asarray(images), self.trained(method, seed)
-        model, federation = trained.simulation.setting.model, trained.simulation.federation
+        images = np.asarray(images)
+        trained = self.trained(method, seed)
+        model = trained.simulation.setting.model
+        federation = trained.simulation.federation
         stored = federation.images
         alike = images.dtype.kind == stored.dtype.kind and are_tokens(images) == are_tokens(stored)
         fits = images.shape[1:] == tuple(model.input_shape) and len(images)
@@ -216,7 +220,8 @@ class LoadedRun:
         return set_up_to_read(self.config, self._data_dir, devices=1)
 
     def _about(self, trained: TrainedModel) -> dict[str, Any]:
-        model, federation = trained.simulation.setting.model, trained.simulation.federation
+        model = trained.simulation.setting.model
+        federation = trained.simulation.federation
         own = {"method": self.methods[trained.method], "seed": trained.seed, "round": trained.round}
         lines = (line for line in self._folder.read_metrics() if own.items() <= line.items())
         return {

@@ -15,7 +15,8 @@ from fedjax_bal.files import open_file, parse_json, write_atomically
 from fedjax_bal.lab.output_files import FolderError
 
 Tensors = Mapping[str, np.ndarray]
-_ABOUT, _SUMS = "about", "sha256"
+_ABOUT = "about"
+_SUMS = "sha256"
 _LONGEST_HEADER = 2**27  # bytes, as in the safetensors library
 
 
@@ -57,7 +58,8 @@ def _safetensors(file: Path, tensors: Tensors, about: str) -> None:
     header: dict[str, Any] = {"__metadata__": {"about": about}}
     end = 0
     for name, array in tensors.items():
-        begin, end = end, end + array.nbytes
+        begin = end
+        end = end + array.nbytes
         dtype = f"{array.dtype.kind.upper()}{8 * array.itemsize}"  # F32, I32, U8
         header[name] = {"dtype": dtype, "shape": list(array.shape), "data_offsets": [begin, end]}
     text = json.dumps(header).encode()
@@ -68,11 +70,13 @@ def _safetensors(file: Path, tensors: Tensors, about: str) -> None:
 
 def _read_safetensors(file: Path) -> tuple[Tensors, Any]:
     with open_file(file) as stream:
-        length, start = os.fstat(stream.fileno()).st_size, stream.read(8)
+        length = os.fstat(stream.fileno()).st_size
+        start = stream.read(8)
         begin = 8 + int.from_bytes(start, "little")
         if begin > min(length, _LONGEST_HEADER):
             raise ValueError(f"its header would have {begin} bytes")
-        header, tensors = parse_json(stream.read(begin - 8)), {}
+        header = parse_json(stream.read(begin - 8))
+        tensors = {}
         about = parse_json(header.pop("__metadata__")[_ABOUT])
         end = max((own["data_offsets"][1] for own in header.values()), default=0)
         if begin + end != length:

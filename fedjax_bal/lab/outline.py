@@ -15,12 +15,13 @@ from fedjax_bal.engine.device import mean_cross_entropy
 from fedjax_bal.engine.host import Simulation
 from fedjax_bal.lab.display import duration
 from fedjax_bal.lab.folder import RunFolder
+from fedjax_bal.lab.loop import SweepBatch, SweepRun, batch_runs
 from fedjax_bal.lab.plan import Point, Sweep, short_keys
 from fedjax_bal.lab.setup import SharedInputs, set_up
 from fedjax_bal.lab.summary import known_runs
 from fedjax_bal.lab.summary import number as undamaged
 from fedjax_bal.lab.sweep_folder import SweepFolder
-from fedjax_bal.lab.training import BuiltBatch, SweepBatch, SweepRun, batch_runs
+from fedjax_bal.lab.training import BuiltBatch
 from fedjax_bal.parts import Shift
 from fedjax_bal.types import Batch, Variables, size_in_bytes
 
@@ -50,7 +51,8 @@ def sweep_outline(
         programs.setdefault(batch.program, []).append(batch)
 
     sizes = [len(point.config.methods) * len(point.config.seeds) for point in sweep.points]
-    runs, left_out = sum(sizes), sum(sizes[number] for number in broken)
+    runs = sum(sizes)
+    left_out = sum(sizes[number] for number in broken)
     before = runs - left_out - len(tasks)
     remarks = [f"{before} done or given up before"] * (before > 0) + [f"{left_out} can't be set up"] * (left_out > 0)
     done = f" ({', '.join(remarks)})" if remarks else ""
@@ -94,7 +96,8 @@ def sweep_outline(
 
 def program_line(title: str, built: BuiltBatch) -> str:
     """Describes a compiled program: its time, its placement and its memory."""
-    layout, seconds = built.layout, f"{built.compile_s:.1f} s"
+    layout = built.layout
+    seconds = f"{built.compile_s:.1f} s"
     return (
         f"{title}: program ready after {seconds}; {layout.strategy}, {layout.width} client(s) at a time on each of "
         f"{layout.devices} device(s); {built.device_bytes / 1e6:,.0f} MB on each"
@@ -103,7 +106,8 @@ def program_line(title: str, built: BuiltBatch) -> str:
 
 def batch_title(sweep: Sweep, batch: SweepBatch) -> str:
     """The title of a batch: its methods, and the number of its runs."""
-    methods, (first, *others) = _methods(sweep, batch.tasks), batch.tasks
+    methods = _methods(sweep, batch.tasks)
+    (first, *others) = batch.tasks
     return f"{methods} x {len(batch.tasks)}" if others else f"{methods}, {sweep.points[first.point].label}"
 
 
@@ -153,8 +157,11 @@ def find_left(
 
 
 def _seconds(task: SweepRun, paces: dict[Any, float]) -> float:
-    simulation, setting = task.simulation, task.simulation.setting
-    model, selector, rounds = setting.model, simulation.selector, simulation.rounds - task.round
+    simulation = task.simulation
+    setting = task.simulation.setting
+    model = setting.model
+    selector = simulation.selector
+    rounds = simulation.rounds - task.round
     key = (model.name, model.options, model.input_shape, setting.batch_size, setting.precision)
     if key not in paces:
         paces[key] = _time_a_step(simulation)
@@ -167,7 +174,8 @@ def _seconds(task: SweepRun, paces: dict[Any, float]) -> float:
 
 def _time_a_step(simulation: Simulation) -> float:
     """Seconds of one forward and backward pass over a mini-batch, the median of a few."""
-    model, size = simulation.setting.model, simulation.setting.batch_size
+    model = simulation.setting.model
+    size = simulation.setting.batch_size
     images = jnp.zeros((size, *model.input_shape), model.input_dtype)
     labels = jnp.zeros(size, jnp.int32)
     batch = Batch(images, labels, labels, jnp.ones(size, bool))

@@ -63,7 +63,8 @@ class OutputFiles:
     """
 
     def __init__(self, path: Path, covered: Sequence[str] = ()) -> None:
-        self.path, self.covered = path, covered
+        self.path = path
+        self.covered = covered
 
     def names(self) -> list[str]:
         """The names of the folder's entries, without its lock; none for a folder that doesn't exist."""
@@ -145,7 +146,8 @@ class OutputFiles:
         Raises:
             FolderError: it is damaged, or can't be read.
         """
-        file, sums = self.path / SUMS, {}
+        file = self.path / SUMS
+        sums = {}
         try:
             for number, line in enumerate(read_bytes(file, LARGEST_FILE).decode().splitlines(), 1):
                 fields = _LINE.fullmatch(line)

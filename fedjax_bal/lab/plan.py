@@ -121,14 +121,16 @@ def _range(value: Mapping[str, Any], where: str) -> list[Any]:
         number = value.get(key)
         if number is None or not is_number(number) or not math.isfinite(number):
             raise ConfigError(f"{where}: {key}: received {received_value(number)}, must be a finite number")
-    steps, scale = value.get("steps"), value.get("scale", "linear")
+    steps = value.get("steps")
+    scale = value.get("scale", "linear")
     if type(steps) is not int or not 2 <= steps <= _MOST_VALUES:
         raise ConfigError(
             f"{where}: steps: received {received_value(steps)}, must be an integer from 2 to {_MOST_VALUES}"
         )
     if scale not in _SCALES:
         raise ConfigError(f"{where}: scale: received {received_value(scale)}; {nearest_choices(scale, _SCALES)}")
-    low, high = value["from"], value["to"]
+    low = value["from"]
+    high = value["to"]
     if scale == "log" and min(low, high) <= 0:
         raise ConfigError(f"{where}: received from {low} to {high} with scale log, must be above 0")
     if low == high:
@@ -181,12 +183,14 @@ def load_sweep(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> S
     Raises:
         ConfigError: anything is wrong, in any of its points; one problem a line.
     """
-    source, layers = os.fspath(path), read_layers(path)
+    source = os.fspath(path)
+    layers = read_layers(path)
     if "sweep" not in layers.merged:
         wanted = "a list of axes such as [{training.rounds: [10, 20]}]"
         single = f"for a single configuration use `fedjax-bal run {shlex.quote(source)}`"
         raise ConfigError(f"{source}: lacks the key `sweep`, {wanted}: add it; {single}")
-    axes, stated = read_axes(layers.merged["sweep"], source), "sweep" in layers.stated
+    axes = read_axes(layers.merged["sweep"], source)
+    stated = "sweep" in layers.stated
     layers = Layers(*({key: layer[key] for key in layer if key != "sweep"} for layer in layers))
 
     # Axes get the whole paths of their keys, by which a report knows conditions: partition.alpha for alpha.
@@ -213,7 +217,8 @@ def load_sweep(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> S
                 chosen.append(apply_changes(chosen[0], along, source))
     stale = list(dict.fromkeys(path for data in chosen for path in layers.stale(data)))
     sheet = layers.without(stale).merged
-    labels, folder = short_keys(axes), os.path.dirname(source)
+    labels = short_keys(axes)
+    folder = os.path.dirname(source)
     first = [(path_of(key), value) for key, value in next(iter(combinations(axes))).items()]
     data = with_paper_setting(sheet, apply_changes(sheet, changes, "command line"), first)
 

@@ -1,4 +1,4 @@
-"""Sweeps on a cluster through Ray: its connection, and the backend that trains each batch in a worker process."""
+"""Sweeps on a cluster through Ray: its connection, the backend, and the workers, which train and write nothing."""
 
 import contextlib
 import dataclasses
@@ -6,32 +6,48 @@ import importlib
 import logging
 import os
 import pickle
+import platform
 import socket
 import sys
+import threading
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
-from fedjax_bal.config import resolved_yaml
-from fedjax_bal.lab.ray_worker import Worker, WorkerJob, installed_versions
+from fedjax_bal.caches import keep_compiled_programs
+from fedjax_bal.config import build_config, parse_yaml, resolved_yaml
+from fedjax_bal.engine.host import Snapshot
+from fedjax_bal.jax_setup import settle_process, split_cpu
+from fedjax_bal.lab.environment import numeric_settings, versions
+from fedjax_bal.lab.loop import SweepBatch
+from fedjax_bal.lab.setup import SharedInputs, set_up
 from fedjax_bal.lab.training import (
     BatchRefused,
-    BatchTraining,
     BuiltBatch,
     Event,
+    RunStart,
     Started,
     StepResult,
     Stopped,
     WorkerLost,
+    train_batch,
 )
-from fedjax_bal.plugins import loaded_plugins
+from fedjax_bal.plugins import load_plugins, loaded_plugins
+from fedjax_bal.registry import PluginError, described, plugin_errors
+from fedjax_bal.target import target_platform
 
 _CONNECT_S = 5.0
 _STORE_BYTES = 512 * 2**20  # states pass through it, one batch's at a time; the rest goes to disk
+_SAME = ("fedjax_bal", "jax", "jaxlib", "numpy")
+_PATIENCE_S = 0.5  # between two checks whether the user wants to stop
+_SILENCE_S = 300.0  # without an answer, after which a worker is named; again after twice as long, and so on
+_STOP_S = 60.0  # that a worker may take for its rounds once the user wants to stop
+_LONGER = 2  # times the longest wait for an answer so far are allowed, too
 
 
 @contextlib.contextmanager
@@ -81,8 +97,9 @@ def _start(ray: Any, name: str, **options: Any) -> None:
             warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
             ray.init(**options, **quiet)
     except ConnectionError as error:
+        first = str(error).strip().partition("\n")[0].rstrip(".")
         raise ValueError(
-            f"{name}: no Ray cluster is there that lets this machine in ({_first_line(error)}); start one with ray "
+            f"{name}: no Ray cluster is there that lets this machine in ({first}); start one with ray "
             "start --head, set RAY_AUTH_MODE and RAY_AUTH_TOKEN where it asks for a token, or leave the address out "
             "for one of this machine's own"
         ) from error
@@ -114,16 +131,6 @@ def _check_reachable(name: str, address: str) -> None:
         ) from error
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0].rstrip(".")
-
-
-_PATIENCE_S = 0.5  # between two checks whether the user wants to stop
-_SILENCE_S = 300.0  # without an answer, after which a worker is named; again after twice as long, and so on
-_STOP_S = 60.0  # that a worker may take for its rounds once the user wants to stop
-_LONGER = 2  # times the longest wait for an answer so far are allowed, too
-
-
 class Resources(NamedTuple):
     """Resources of a machine that each worker needs."""
 
@@ -140,7 +147,7 @@ class Resources(NamedTuple):
 class RemoteBatch:
     """A batch in a worker."""
 
-    training: BatchTraining
+    batch: SweepBatch
     worker: Any  # Ray's handle
     stream: Any  # Ray's generator of references to the events
     heard: float  # when the last event arrived, or else the batch was sent
@@ -171,7 +178,10 @@ class RayBackend:
         data_dir: str | None,
         warn: Callable[[str], None] = lambda text: print(text, file=sys.stderr),
     ) -> None:
-        self.ray, self.devices, self.data_dir, self.warn = ray, devices, data_dir, warn
+        self.ray = ray
+        self.devices = devices
+        self.data_dir = data_dir
+        self.warn = warn
         machines = self._machines()
         with_gpus = any(machine.get("GPU", 0) >= 1 for machine in machines)
         self.needs = Resources(1, devices) if with_gpus else Resources(devices, 0)
@@ -199,11 +209,12 @@ class RayBackend:
         )
 
     def train(
-        self, waiting: deque[BatchTraining], should_stop: Callable[[], bool]
-    ) -> Generator[tuple[BatchTraining, Event], None, None]:
+        self, waiting: deque[SweepBatch], should_stop: Callable[[], bool]
+    ) -> Generator[tuple[SweepBatch, Event], None, None]:
         """Trains as many batches at a time as there are places, and one more waits in Ray's own queue."""
         asked_at: float | None = None  # when the user wanted to stop
-        longest_s, unfinished = 0.0, False
+        longest_s = 0.0
+        unfinished = False
         try:
             while waiting or self.at_work:
                 while waiting and asked_at is None and len(self.at_work) <= self.places:
@@ -211,7 +222,9 @@ class RayBackend:
                     self.at_work[remote.stream] = remote
                 ready = self.ray.wait(list(self.at_work), timeout=_PATIENCE_S)[0] if self.at_work else []
                 for stream in ready:
-                    remote, event, now = self.at_work[stream], self._next(stream), time.monotonic()
+                    remote = self.at_work[stream]
+                    event = self._next(stream)
+                    now = time.monotonic()
                     if isinstance(event, Started):
                         remote.process = event
                     else:  # the time until there is room for a worker says nothing of others
@@ -222,7 +235,7 @@ class RayBackend:
                     if event is None or isinstance(event, Exception):
                         self._end(remote)
                     if event is not None:
-                        yield remote.training, event
+                        yield remote.batch, event
 
                 if asked_at is None and should_stop():
                     asked_at = time.monotonic()
@@ -258,17 +271,17 @@ class RayBackend:
         if unfinished:
             raise Stopped
 
-    def _send(self, training: BatchTraining) -> RemoteBatch:
+    def _send(self, batch: SweepBatch) -> RemoteBatch:
         """Asks for a worker, and sends it a batch."""
         jobs = [
             WorkerJob(
-                resolved_yaml(runner.config),
-                *run,
-                runner.comparison.fingerprint(run),
+                resolved_yaml(start.comparison.config),
+                *start.run,
+                start.comparison.fingerprint(start.run),
                 jax.device_get(start.snapshot),
                 list(start.lines),
             )
-            for (runner, run), start in zip(training.runs, training.starts(), strict=True)
+            for start in batch.starts()
         ]
         # Two calls at a time: `stop` must be heard while `train` works.
         options = {"num_cpus": self.needs.cpus, "num_gpus": self.needs.gpus, "max_restarts": 0, "max_concurrency": 2}
@@ -276,7 +289,7 @@ class RayBackend:
         worker = worker.remote(self.devices, self.needs.gpus > 0, os.getcwd(), loaded_plugins())
         train = worker.train.options(num_returns="streaming")
         stream = train.remote(installed_versions(), pickle.dumps(jobs), self.data_dir)
-        return RemoteBatch(training, worker, stream, time.monotonic())
+        return RemoteBatch(batch, worker, stream, time.monotonic())
 
     def _next(self, stream: Any) -> Event | None:
         """The next event of a stream that has one; None at its end."""
@@ -315,3 +328,111 @@ def _lost(error: Exception) -> Exception:
 
 def _line(text: object) -> str:
     return " ".join(str(text).split())[:300]
+
+
+class WorkerJob(NamedTuple):
+    """A run that a worker is to train."""
+
+    config: str  # as YAML: a configuration's classes are made when the package is imported, and can't be sent
+    method: int
+    seed: int
+    fingerprint: np.ndarray  # of the data that it is to be trained on
+    snapshot: Snapshot | None  # on the host; None for a run that hasn't started
+    lines: list[Mapping[str, Any]]  # metrics of the rounds that were evaluated before
+
+
+class Worker:
+    """Trains a batch of runs on some devices: GPUs, or parts of the CPU."""
+
+    def __init__(self, devices: int, gpus: bool, place: str, plugins: Sequence[str] = ()) -> None:
+        self.devices = devices
+        self.gpus = gpus
+        self.plugins = plugins
+        self.asked = threading.Event()
+        with contextlib.suppress(OSError):
+            os.chdir(place)  # where the sweep was started, for relative paths
+        _start_jax(devices, gpus)
+
+    def stop(self) -> None:
+        """Asks for the end of training after this dispatch; called while `train` works."""
+        self.asked.set()
+
+    def train(self, needed: Mapping[str, str], jobs: bytes, data_dir: str | None) -> Iterator[Event]:
+        """Trains a batch, and yields its events, with arrays on the host.
+
+        `jobs` is a pickled list of `WorkerJob`s: it may refer to plug-ins, and to another NumPy than that of this
+        machine, and is opened once the plug-ins are loaded and the versions are those `needed`.
+
+        Raises:
+            BatchRefused: the batch can't be trained here.
+            ValueError: it doesn't fit onto the devices.
+            MemoryError: there isn't enough memory.
+        """
+        node = socket.gethostname()
+        yield Started(node, os.getpid())
+        try:
+            events = train_batch(self._load(needed, jobs, data_dir), self.asked.is_set)
+        except (ValueError, OSError, RuntimeError) as error:
+            raise BatchRefused(f"on {node}: {described(error)}") from error
+        del jobs
+        try:
+            for event in events:
+                if isinstance(event, Exception):
+                    raise event
+                if isinstance(event, StepResult):
+                    event = event._replace(snapshots=jax.device_get(event.snapshots))
+                yield event
+        except (PluginError, OSError, RuntimeError) as error:
+            if "RESOURCE_EXHAUSTED" in str(error):
+                raise MemoryError(str(error)) from error
+            raise BatchRefused(described(error)) from error
+
+    def _load(self, needed: Mapping[str, str], jobs: bytes, data_dir: str | None) -> list[RunStart]:
+        """Reads the data and builds the runs of a batch; raises ValueError for what is another here."""
+        with plugin_errors():
+            load_plugins(self.plugins)
+            here = installed_versions()
+            other = [
+                f"{name} {here.get(name, 'missing')} in place of {version}"
+                for name, version in needed.items()
+                if here.get(name) != version
+            ]
+            if other:
+                raise ValueError(
+                    f"{', '.join(other)}; install the same versions on all machines, and set the same JAX_* variables "
+                    "where workers start"
+                )
+            if self.gpus and target_platform() == "cpu":
+                raise ValueError(
+                    "the machine has a GPU, but jax can't use it: install jax for its GPUs there, as in jax[cuda13]"
+                )
+            if jax.device_count() < self.devices:
+                raise ValueError(f"jax sees {jax.device_count()} of the {self.devices} devices that were asked for")
+            opened: list[WorkerJob] = pickle.loads(jobs)
+            inputs = SharedInputs(data_dir, self.devices)
+            texts = dict.fromkeys(job.config for job in opened)
+            made = {text: set_up(build_config(parse_yaml(text, "job"), [], "job"), inputs=inputs) for text in texts}
+            starts = []
+            for job in opened:
+                known = made[job.config]
+                run = (job.method, job.seed)
+                if (known.fingerprint(run) != job.fingerprint).any():
+                    raise ValueError(
+                        "images, labels, partition or traces are others there than here: put the same files into the "
+                        "same folder on all machines"
+                    )
+                starts.append(RunStart(known, run, job.snapshot, job.lines))
+            return starts
+
+
+def installed_versions() -> dict[str, str]:
+    """The versions and jax's settings that a worker's results, and messages to it, depend on."""
+    return {"Python": platform.python_version(), **{name: versions()[name] for name in _SAME}, **numeric_settings()}
+
+
+def _start_jax(devices: int, gpus: bool) -> None:
+    settle_process()
+    if not gpus:
+        jax.config.update("jax_platforms", "cpu")
+        split_cpu(devices)
+    keep_compiled_programs(lambda text: None)

@@ -1,6 +1,5 @@
 """The state of a run: in this process, and in a checkpoint."""
 
-import dataclasses
 import io
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -26,43 +25,10 @@ class SavedRun(NamedTuple):
     chosen: Any  # number of times that each client was asked to train, Int32[N]
 
 
-@dataclasses.dataclass
-class RunState:
-    """A run's results so far, as the run folder's metrics and summary show them."""
-
-    method: str
-    seed: int
-    lines: list[dict[str, Any]] = dataclasses.field(default_factory=list)  # of metrics.jsonl
-    confusion: Any = ()
-    selector: Any = None  # its state; None before the first dispatch
-    failure: str | None = None
-    concluded: bool = False
-    unwritten_s: float = 0.0  # seconds of training since the last line
-
-    @property
-    def key(self) -> tuple[str, int]:
-        """The name of the method, and the seed."""
-        return self.method, self.seed
-
-    @property
-    def title(self) -> str:
-        """The run in words."""
-        return f"{self.method}, seed {self.seed}"
-
-    @property
-    def begun(self) -> bool:
-        """Whether there is anything to summarise."""
-        return bool(self.lines) or self.failure is not None
-
-    def follow(self, saved: SavedRun | None) -> None:
-        """Takes over the results of a saved run; None for one that hasn't started."""
-        self.confusion = saved.confusion if saved else ()
-        self.selector = saved.snapshot.selector if saved else None
-
-
 def saved_template(comparison: Comparison, run: tuple[int, int]) -> SavedRun:
     """The shapes that a run's checkpoint must have, with its fingerprint and owner, and zeros for counts."""
-    simulation, fingerprint = comparison.simulation(run), comparison.fingerprint(run)
+    simulation = comparison.simulation(run)
+    fingerprint = comparison.fingerprint(run)
     classes = simulation.setting.model.num_classes
     matrix = np.zeros((classes, classes), np.int32)
     owner = checkpoint.owner(comparison.config, *run)

@@ -58,7 +58,9 @@ class SharedInputs:
     """
 
     def __init__(self, data_dir: str | os.PathLike | None, devices: str | int | None, begun: int | None = None) -> None:
-        self.data_dir, self.devices, self.begun = data_dir, devices, begun
+        self.data_dir = data_dir
+        self.devices = devices
+        self.begun = begun
         self.made: dict[str, Any] = {}
         self.larger: dict[tuple[Any, ...], Federation] = {}
         self.used: dict[str, dict[str, None]] = {}
@@ -73,7 +75,8 @@ class SharedInputs:
     def layout(self, config: MethodConfig) -> Layout:
         """The devices that share the work."""
         wanted = self.devices or config.execution.options.devices
-        count, begun = device_count(wanted), None if self.devices or wanted != "auto" else self.begun
+        count = device_count(wanted)
+        begun = None if self.devices or wanted != "auto" else self.begun
         return Layout(devices=count if begun is None else min(count, begun))
 
     def dataset(self, config: MethodConfig) -> Dataset:
@@ -83,7 +86,8 @@ class SharedInputs:
 
     def test_set(self, config: MethodConfig) -> TestSet:
         """The test set, on the devices."""
-        dataset, layout = self.dataset(config), self.layout(config)
+        dataset = self.dataset(config)
+        layout = self.layout(config)
         place = lambda: divide(padded(chunked(dataset.test_images, dataset.test_labels), layout.devices), layout)
         return self.once(f"test on {layout.devices}", place, config.dataset)
 
@@ -138,7 +142,8 @@ class SharedInputs:
         return self.once("model", lambda: self._build_model(config), config.model, config.dataset)
 
     def _federate(self, config: MethodConfig) -> Federation:
-        dataset, layout = self.dataset(config), self.layout(config)
+        dataset = self.dataset(config)
+        layout = self.layout(config)
         pool, rows, tests = split_rows(dataset, config)
         whole = dataset._replace(train_images=pool.images, train_labels=pool.labels)
         federation = data.federate(whole, rows, auxiliary=pool.auxiliary, tests=tests)
@@ -149,7 +154,8 @@ class SharedInputs:
         return federation._replace(images=images, labels=labels)
 
     def _digest(self, config: MethodConfig) -> np.ndarray:
-        dataset, federation = self.dataset(config), self.federation(config)
+        dataset = self.dataset(config)
+        federation = self.federation(config)
         digest = hashlib.sha256()
         digest.update(json.dumps(dataset.class_names).encode())  # in another order, classes would swap their accuracies
         owners = () if dataset.train_clients is None else (dataset.train_clients,)
@@ -161,7 +167,8 @@ class SharedInputs:
         return np.frombuffer(digest.digest(), np.uint8)
 
     def _build_model(self, config: MethodConfig) -> Model:
-        dataset, wanted = self.dataset(config), config.model
+        dataset = self.dataset(config)
+        wanted = config.model
         options = {"convolution": wanted.convolution, **wanted.parameters}
         with explained("model"):
             return models.build(wanted.name, len(dataset.class_names), dataset.train_images.shape[1:], **options)
@@ -226,8 +233,10 @@ def _on_partition_of(seed: int, config: Config, inputs: SharedInputs) -> Compari
 def _simulation(inputs: SharedInputs, index: int, config: MethodConfig) -> Simulation:
     # A default selector and plain averaging are left to the recipe, which may have its own.
     selector = Choice(config.selection.name, tuple(sorted(config.selection.parameters.items())))
-    server, cohort = config.training.server_optimizer.built, config.selection.clients_per_round
-    federation, model = inputs.federation(config), inputs.model(config)
+    server = config.training.server_optimizer.built
+    cohort = config.selection.clients_per_round
+    federation = inputs.federation(config)
+    model = inputs.model(config)
     if config.partition.known_clients is None:
         cohort = min(cohort, federation.num_clients)
     with explained(f"selection (of {config.name})"):

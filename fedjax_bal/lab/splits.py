@@ -24,8 +24,10 @@ def rows_used(config: Sections, dataset: Dataset, federation: Federation, needin
         federation: the partition, without augmented copies.
         needing: the methods that need the server's rows.
     """
-    rows, clients = len(np.unique(federation.rows)), federation.num_clients
-    everything, empty = len(dataset.train_labels), int((np.diff(federation.offsets) == 0).sum())
+    rows = len(np.unique(federation.rows))
+    clients = federation.num_clients
+    everything = len(dataset.train_labels)
+    empty = int((np.diff(federation.offsets) == 0).sum())
     users = 0 if dataset.train_clients is None else len(np.unique(dataset.train_clients))
     by_owner = data.partition.takes_owners(config.partition.scheme)
     whole = rows == everything and (not by_owner or clients == users)
@@ -44,7 +46,8 @@ def rows_used(config: Sections, dataset: Dataset, federation: Federation, needin
         given = federation.rows if federation.tests is None else np.union1d(federation.rows, federation.tests.rows)
         if len(np.setdiff1d(kept, given)):  # the scheme leaves rows out, for its parameters that aren't at defaults
             wanted = config.partition
-            fields, values = type(wanted).model_fields, {"clients": wanted.clients, **wanted.parameters}
+            fields = type(wanted).model_fields
+            values = {"clients": wanted.clients, **wanted.parameters}
             reasons += [] if by_owner else [f"scheme={wanted.scheme}"]
             reasons += [f"{key}={received_value(own)}" for key, own in values.items() if own != fields[key].default]
         text = f"{config.dataset.name}, trained on {' and '.join(parts)} ({', '.join(reasons)})"
@@ -141,7 +144,8 @@ def split_rows(
 
 def _take_auxiliary(dataset: Dataset, wanted: AuxiliarySection, seed: int) -> TrainingRows:
     """Sets the server's own images apart before the others are partitioned."""
-    images, labels = dataset.train_images, dataset.train_labels
+    images = dataset.train_images
+    labels = dataset.train_labels
     everything = np.arange(len(labels))
     if not wanted.per_class:
         return TrainingRows(images, labels, everything, {})
@@ -156,15 +160,19 @@ def _take_auxiliary(dataset: Dataset, wanted: AuxiliarySection, seed: int) -> Tr
 
 def _take_validation(pool: TrainingRows, config: Sections) -> TrainingRows:
     """Moves validation rows out of those that clients may get."""
-    wanted, rest = config.evaluation.validation, pool.rest
+    wanted = config.evaluation.validation
+    rest = pool.rest
     if not wanted.wanted:
         return pool
-    rng, own = _generator(config.partition.seed, "validation"), pool.labels[rest]
+    rng = _generator(config.partition.seed, "validation")
+    own = pool.labels[rest]
     if wanted.fraction is not None:
-        key, value = "fraction", wanted.fraction
+        key = "fraction"
+        value = wanted.fraction
         taken, left = data.carve_share(rng, own, wanted.fraction)
     else:
-        key, value = "per_class", wanted.per_class
+        key = "per_class"
+        value = wanted.per_class
         taken, left = data.carve(rng, own, value)  # type: ignore[arg-type]
     if not len(left):
         raise ValueError(f"{key}: received {value}, which leaves none of {len(rest)} images to train on: take fewer")
@@ -175,7 +183,8 @@ def _take_client_tests(
     pool: TrainingRows, rows: Sequence[np.ndarray], dataset: Dataset, config: Sections
 ) -> tuple[TrainingRows, Sequence[np.ndarray], Sequence[np.ndarray]]:
     """Holds test rows out of each client's own, or deals it some of the test set, which then joins the images."""
-    wanted, rng = config.evaluation.client_test, _generator(config.partition.seed, "client test")
+    wanted = config.evaluation.client_test
+    rng = _generator(config.partition.seed, "client test")
     if wanted.fraction is not None:
         training, tests = data.hold_out(rng, rows, wanted.fraction)
         if not any(map(len, tests)):

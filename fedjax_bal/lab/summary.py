@@ -12,7 +12,6 @@ from fedjax_bal.config import Config, MethodConfig
 from fedjax_bal.data import extra_bytes
 from fedjax_bal.engine.host import DispatchResult, Simulation
 from fedjax_bal.lab.display import duration
-from fedjax_bal.lab.saved_runs import RunState
 from fedjax_bal.lab.setup import Comparison
 from fedjax_bal.metrics import RunHistory, divergences, rank_correlations, summarise_run
 from fedjax_bal.parts import Batches
@@ -35,7 +34,8 @@ class Cost(NamedTuple):
     def after(self, seconds: float, results: Iterable[DispatchResult]) -> "Cost":
         """The cost after one more dispatch."""
         found = list(results)
-        updates, samples = sum(own.client_updates for own in found), sum(own.samples for own in found)
+        updates = sum(own.client_updates for own in found)
+        samples = sum(own.samples for own in found)
         return Cost(self.compile_s, self.train_s + seconds, self.client_updates + updates, self.samples + samples)
 
     def rates(self) -> dict[str, float | None]:
@@ -50,7 +50,8 @@ class Cost(NamedTuple):
             >>> Cost(compile_s=21.0, train_s=60.0, client_updates=6000).in_words(wall_s=84.0)
             '6,000 client updates in 1:24, 100.0/s while training; compiling took 25% of the time'
         """
-        pace, share = self.client_updates / max(self.train_s, 1e-9), self.compile_s / max(wall_s, 1e-9)
+        pace = self.client_updates / max(self.train_s, 1e-9)
+        share = self.compile_s / max(wall_s, 1e-9)
         return (
             f"{self.client_updates:,} client updates in {duration(wall_s)}, {pace:,.1f}/s while training; "
             f"compiling took {min(share, 1):.0%} of the time"
@@ -81,37 +82,34 @@ def known_runs(summary: Mapping[str, Any]) -> dict[tuple[str, int], Mapping[str,
 
 
 def summarise_state(
-    state: RunState,
+    lines: Sequence[Mapping[str, Any]],
+    selector: Any,
+    failure: str | None,
     config: MethodConfig,
     simulation: Simulation,
     personalised: Mapping[str, Any] | None,
     leaks: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """A run's entry in the summary.
+    """A run's figures in the summary.
 
-    `personalised` and `leaks` are what its folder has on fine-tuned models and on leaks.
+    `selector` is its state, None before the first dispatch; `personalised` and `leaks` are what the run's folder has on
+    fine-tuned models and on leaks.
     """
-    look, known = simulation.selector.compositions, {}
-    if look is not None and state.selector is not None:
-        known["composition"] = _compared(look(state.selector), np.asarray(simulation.federation.class_counts))
     history = RunHistory(
-        lines=state.lines,
+        lines=lines,
         rounds=config.training.rounds,
         target=config.evaluation.target_accuracy,
         stopping=config.training.early_stopping.rule,
         fine_tuned=personalised or {},
-        failure=state.failure,
+        failure=failure,
         clients_per_chain=simulation.selector.chain_length,
         copies=int(np.count_nonzero(simulation.federation.copy)),
     )
-    return {
-        "method": state.method,
-        "seed": state.seed,
-        **summarise_run(history),
-        **known,
-        "leaks": leaks and _finite_leaks(leaks),
-        "failure": state.failure,
-    }
+    figures = summarise_run(history)
+    estimates = simulation.selector.compositions
+    if estimates is not None and selector is not None:
+        figures["composition"] = _compared(estimates(selector), np.asarray(simulation.federation.class_counts))
+    return {**figures, "leaks": leaks and _finite_leaks(leaks), "failure": failure}
 
 
 def _finite_leaks(leaks: Mapping[str, Any]) -> dict[str, Any]:
@@ -167,7 +165,8 @@ def _augmentation(federation: Federation) -> dict[str, Any]:
     """Samples of each class before and after augmentation, and what it added; empty without copies."""
     if not np.any(federation.copy):
         return {}
-    classes, originals = federation.num_classes, federation.rows[federation.copy == 0]
+    classes = federation.num_classes
+    originals = federation.rows[federation.copy == 0]
     before = np.bincount(np.asarray(federation.labels)[originals], minlength=classes)
     after = np.asarray(federation.class_counts).sum(0, dtype=np.int64)
     sizes = {"extra_rows": int(after.sum() - before.sum()), "extra_bytes": extra_bytes(federation)}

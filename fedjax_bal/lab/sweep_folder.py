@@ -16,7 +16,10 @@ from fedjax_bal.lab.folder import POINTS, SHEET, RunFolder, known_conflict
 from fedjax_bal.lab.output_files import PUT_BACK, SUMS, FolderError, OutputFiles, unreadable
 from fedjax_bal.lab.record import check_readable, missing_plugins
 
-_RESULTS, _CURVES, _COSTS, _PAGE = "results.csv", "curves.csv", "costs.json", "sweep.html"
+_RESULTS = "results.csv"
+_CURVES = "curves.csv"
+_COSTS = "costs.json"
+_PAGE = "sweep.html"
 _PART_COSTS = "costs-{}-of-{}.json"
 _COVERED = (SHEET, _RESULTS, _COSTS)
 _LARGEST_TABLE = 100_000_000  # bytes
@@ -34,7 +37,8 @@ class SweepFolder:
     """
 
     def __init__(self, path: Path, part: tuple[int, int] | None = None) -> None:
-        self.path, self.part = path, part
+        self.path = path
+        self.part = part
         self.files = OutputFiles(path, _COVERED)
 
     @property
@@ -81,7 +85,8 @@ class SweepFolder:
         """
         try:
             known = self.files.read(SHEET).decode()
-            here, asked = _axes(known), _axes(text)
+            here = _axes(known)
+            asked = _axes(text)
         except FileNotFoundError:
             return ""
         except (OSError, ValueError) as error:

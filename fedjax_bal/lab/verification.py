@@ -47,7 +47,8 @@ def verify(path: Path) -> Iterator[Finding]:
     Raises:
         FolderError: it is none of these, or a file can't be read, which says nothing about its content.
     """
-    run, sweep = RunFolder(path), SweepFolder(path)
+    run = RunFolder(path)
+    sweep = SweepFolder(path)
     # SHA256SUMS says what there was if the file that makes it a run's or a sweep's folder is missing.
     sealed = run.files.is_sealed()
     if sweep.exists() or (sealed and (path / POINTS).is_dir()):
@@ -67,11 +68,13 @@ def verify(path: Path) -> Iterator[Finding]:
 
 def _folder(folder: RunFolder | SweepFolder, inner: Iterable[str] = ()) -> Iterator[Finding]:
     """Checks a folder's own files, and if it has sums also files of folders in it."""
-    sums, covered = folder.files.sums(), folder.files.covered_names()
+    sums = folder.files.sums()
+    covered = folder.files.covered_names()
     if sums is None:
         yield Finding(SUMS, str(folder.path / SUMS), remark=_KILLED, unfinished=True)
     for name in covered if sums is None else sorted({*sums, *covered, *inner}):
-        saved, (outer, _, last) = "checkpoints/" in name, name.rpartition("/")
+        saved = "checkpoints/" in name
+        (outer, _, last) = name.rpartition("/")
         wrong = _damage(folder, name) if sums is None else folder.files.misfit(name, sums.get(name))
         remedy = _BEFORE if saved else PUT_BACK if sums is not None else f"put back a copy of it, or {START_OVER}"
         damage = f"{wrong}; {remedy}" if wrong else ""
@@ -80,7 +83,8 @@ def _folder(folder: RunFolder | SweepFolder, inner: Iterable[str] = ()) -> Itera
 
 def _damage(folder: RunFolder | SweepFolder, name: str) -> str:
     """Describes the damage of a file without a sum in `SHA256SUMS`; empty if it is whole, or has been removed since."""
-    file, damaged = folder.path / name, []
+    file = folder.path / name
+    damaged = []
     try:
         if name.startswith("checkpoints/"):
             checkpoint.check(file)
@@ -107,7 +111,8 @@ def _exports(path: Path) -> Iterator[Finding]:
 
 def _model(file: Path) -> Finding:
     """Checks an exported model, which has sums of its own."""
-    kind, again = ("orbax" if file.is_dir() else file.suffix[1:]), "export it again"
+    kind = "orbax" if file.is_dir() else file.suffix[1:]
+    again = "export it again"
     if kind not in MODEL_FORMATS:
         return Finding("export", str(file), remark="not checked: no model that `fedjax-bal export` writes")
     try:

@@ -101,16 +101,6 @@ def test_compilation_is_told_after_a_silence_and_a_finished_run_once():
     ]
 
 
-def test_what_is_not_shown_only_makes_notes():
-    file = io.StringIO()
-    display = Progress(Console(file=file, width=20), plain=True, prefix="p=0.5: ")
-    display.advance("a", 3, 1.0)
-    display.ended("a")
-    display.note("a long remark that has more characters than the screen has columns")
-    display.stop()
-    assert file.getvalue() == "p=0.5: a long remark that has more characters than the screen has columns\n"
-
-
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 12), st.floats(0, 9)), max_size=30))
 def test_the_share_and_the_time_left_stay_sensible(events):
     clock = Clock()

@@ -8,7 +8,7 @@ import pytest
 import small_run
 
 from fedjax_bal.lab import FolderError, RunFolder, Stopped, checkpoint, dry_run
-from fedjax_bal.lab.runner import Runner
+from fedjax_bal.lab.recorder import Recorder
 from fedjax_bal.lab.saved_runs import saved_template
 from fedjax_bal.report import build as build_report
 
@@ -63,7 +63,7 @@ def test_a_divergence_leaves_the_last_good_checkpoint(tmp_path):
     folder = RunFolder(tmp_path / "run")
     files = checkpoint.generations(folder.checkpoints(0, 0))
     assert [file.name for file in files] == ["round-00000002.npz"]
-    wanted = saved_template(Runner(config, folder, display).comparison, (0, 0))
+    wanted = saved_template(Recorder(config, folder, display.note).comparison, (0, 0))
     saved = checkpoint.load(files[0], wanted)
     assert int(saved.snapshot.round) == 2
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(saved.snapshot.state))

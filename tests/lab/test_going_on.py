@@ -13,7 +13,7 @@ import yaml
 from fedjax_bal.lab import Execution, FolderError, RunFolder, Stopped
 from fedjax_bal.lab.environment import numeric_settings
 from fedjax_bal.lab.loaded_run import load_run
-from fedjax_bal.lab.runner import Runner
+from fedjax_bal.lab.recorder import Recorder
 from fedjax_bal.lab.saved_runs import saved_template
 from fedjax_bal.models import automatic
 
@@ -75,14 +75,16 @@ def test_a_run_goes_on_after_rounds_in_which_all_clients_were_absent(tmp_path):
     config, run, folder = short(tmp_path, 7), (0, 0), RunFolder(tmp_path / "run")
     told = {"round": 2, "test_accuracy": 0.1, "bytes_up": 9, "bytes_down": 9, "wall_s": 1.0}
     with folder.claimed(config):
-        runner = Runner(config, folder, small_run.Quiet())
+        recorder = Recorder(config, folder, print)
         folder.write_execution(Execution(2, numeric_settings()))
-        saved = saved_template(runner.comparison, run)
+        saved = saved_template(recorder.comparison, run)
         state = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), saved.snapshot.state)
-        runner.save(run, saved._replace(snapshot=saved.snapshot._replace(round=3, state=state)))
+        recorder.states[run].saved = saved
+        recorder.save(run, saved.snapshot._replace(round=3, state=state))
         folder.write_metrics([{"method": "fedavg", "seed": 0, **told}])
-        runner = Runner(config, folder, small_run.Quiet())
-        assert runner.resume()[run].snapshot.round == 3
+        recorder = Recorder(config, folder, print)
+        recorder.resume()
+        assert recorder.states[run].round == 3
 
 
 @pytest.mark.slow
@@ -101,12 +103,12 @@ def test_a_run_goes_on_with_the_devices_that_it_began_with(tmp_path):
 
 def begin(path, config, **options):
     """The notes of a session that begins a folder, or goes on in it, and trains nothing."""
-    display, folder = small_run.Quiet(), RunFolder(path)
+    notes, folder = [], RunFolder(path)
     with folder.claimed(config):
-        runner = Runner(config, folder, display, **options)
-        runner.resume()
-        Runner(config, RunFolder(path), display, inputs=runner.inputs)
-    return display.notes
+        recorder = Recorder(config, folder, notes.append, **options)
+        recorder.resume()
+        Recorder(config, RunFolder(path), notes.append, inputs=recorder.inputs)
+    return notes
 
 
 def test_a_run_goes_on_with_the_form_of_convolution_that_it_began_with_or_stops(tmp_path, monkeypatch):

@@ -6,8 +6,8 @@ import numpy as np
 
 from fedjax_bal.lab import outline
 from fedjax_bal.lab.display import duration
+from fedjax_bal.lab.loop import _for_all
 from fedjax_bal.lab.plan import Axis, short_keys
-from fedjax_bal.lab.training import _for_all
 
 
 def test_keys_are_as_short_as_they_are_unique():

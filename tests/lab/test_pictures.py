@@ -9,13 +9,13 @@ import jax
 import numpy as np
 import pytest
 import small_run
+from fedjax_bal.lab.leaks import _correlations
 
 from fedjax_bal import report
 from fedjax_bal.config import load_config
 from fedjax_bal.contrib.privacy import Regression
 from fedjax_bal.lab import RunFolder
-from fedjax_bal.lab.leaks import _correlations
-from fedjax_bal.lab.runner import Runner
+from fedjax_bal.lab.recorder import Recorder
 from fedjax_bal.lab.setup import set_up
 from fedjax_bal.lab.summary import summarise_partitions
 
@@ -169,7 +169,6 @@ def test_methods_that_train_on_the_same_rows_share_a_partition(tmp_path):
     changes = (METHODS, "model.name=tiny_bn", "training.batch_size=13", "training.rounds=1", "seeds=[0]")
     config, folder = small_run.config(tmp_path, *changes), RunFolder(tmp_path / "run")
     with folder.claimed(config):
-        runner = Runner(config, folder, small_run.Quiet())
-        (entry,) = summarise_partitions(runner.comparison)
+        (entry,) = summarise_partitions(Recorder(config, folder, print).comparison)
     assert entry["methods"] == ["rebafl", "fakes"]
     assert {sum(counts) for counts in entry["class_counts"]} == {40}

@@ -1,5 +1,6 @@
 """Sweeps on a cluster: workers that get lost, refuse or run out of memory; in this process, without Ray itself."""
 
+import pickle
 import re
 import time
 from collections import deque
@@ -10,7 +11,6 @@ from fake_ray import ActorDiedError, FakeRay
 from small_sweep import FEDAVG, carry, outcome, read_table, sweep, watch
 
 from fedjax_bal.lab import ray_cluster as engine
-from fedjax_bal.lab import ray_worker as worker
 from fedjax_bal.lab import training
 from fedjax_bal.lab.ray_cluster import RayBackend, Resources
 from fedjax_bal.lab.training import Started, Stopped
@@ -20,7 +20,7 @@ RATES = "sweep: [{training.optimizer.learning_rate: [0.05, 0.1, 0.2]}]"
 
 @pytest.fixture(autouse=True)
 def _jax_has_started(monkeypatch):
-    monkeypatch.setattr(worker, "_start_jax", lambda devices, gpus: None)
+    monkeypatch.setattr(engine, "_start_jax", lambda devices, gpus: None)
 
 
 @pytest.fixture(scope="module")
@@ -121,37 +121,45 @@ def test_what_does_not_fit_there_is_halved_and_then_left_out(tmp_path, monkeypat
     assert {(row["status"], row["failure"]) for row in rows} == {("failed", "needs 7.0 GB")}
 
 
+def _with_sent(monkeypatch, change):
+    """Changes what a worker's `train` is called with: versions, jobs and the data's folder."""
+    train = engine.Worker.train
+    monkeypatch.setattr(engine.Worker, "train", lambda self, *sent: train(self, *change(*sent)))
+
+
 def _other_jax(monkeypatch):
-    monkeypatch.setattr(worker, "installed_versions", lambda: {**engine.installed_versions(), "jax": "0.9.9"})
+    _with_sent(monkeypatch, lambda versions, *rest: ({**versions, "jax": "0.9.9"}, *rest))
 
 
 def _other_random_numbers(monkeypatch):
-    monkeypatch.setattr(
-        worker, "installed_versions", lambda: {**engine.installed_versions(), "jax_random_seed_offset": "5"}
-    )
+    _with_sent(monkeypatch, lambda versions, *rest: ({**versions, "jax_random_seed_offset": "5"}, *rest))
 
 
 def _other_data(monkeypatch):
-    monkeypatch.setattr(engine, "WorkerJob", lambda *own: worker.WorkerJob(*own)._replace(fingerprint=own[3] ^ 1))
+    def change(versions, jobs, data_dir):
+        spoilt = [job._replace(fingerprint=job.fingerprint ^ 1) for job in pickle.loads(jobs)]
+        return versions, pickle.dumps(spoilt), data_dir
+
+    _with_sent(monkeypatch, change)
 
 
 def _no_data(monkeypatch):
     def missing(*_, **__):
         raise ValueError("dataset: there is no folder data")
 
-    monkeypatch.setattr(worker, "set_up", missing)
+    monkeypatch.setattr(engine, "set_up", missing)
 
 
 def _broken(monkeypatch):
     def broken(*_):
         raise KeyError("a mistake of ours")
 
-    monkeypatch.setattr(worker, "train_batch", broken)
+    monkeypatch.setattr(engine, "train_batch", broken)
 
 
 REFUSED = [
-    (_other_jax, "on .*: jax 0.9.9 in place of .*; install the same versions on all machines"),
-    (_other_random_numbers, "on .*: jax_random_seed_offset 5 in place of 0; .* set the same JAX_\\* variables"),
+    (_other_jax, "on .*: jax .* in place of 0.9.9; install the same versions on all machines"),
+    (_other_random_numbers, "on .*: jax_random_seed_offset 0 in place of 5; .* set the same JAX_\\* variables"),
     (_other_data, "on .*: images, labels, partition or traces are others there than here"),
     (_no_data, "on .*: dataset: there is no folder data"),
     (_broken, "the worker failed: KeyError: 'a mistake of ours'"),

@@ -12,10 +12,12 @@ from small_sweep import FEDAVG, carry, outcome, read_table, watch
 from small_sweep import sweep as sweep_of
 
 from fedjax_bal.engine.host import executable, stack
-from fedjax_bal.lab import FolderError, SweepFolder, setup, training, verify
-from fedjax_bal.lab.saved_runs import RunState
-from fedjax_bal.lab.sweep import COSTS, ResultsTable
-from fedjax_bal.lab.training import BatchTraining, StepResult
+from fedjax_bal.lab import FolderError, SweepFolder, loop, setup, training, verify
+from fedjax_bal.lab import sweep as sweep_module
+from fedjax_bal.lab.loop import SweepBatch, SweepRun
+from fedjax_bal.lab.recorder import RunState
+from fedjax_bal.lab.sweep import COSTS, SweepSession
+from fedjax_bal.lab.training import StepResult
 from fedjax_bal.report.sweep_page import build_sweep
 
 AXES = "sweep: [{training.optimizer.learning_rate: [0.05, 0.2, 1.0e+30]}, {partition.samples_per_client: [40, 40000]}]"
@@ -105,7 +107,7 @@ def test_a_thread_compiles_the_next_program_and_all_runs_end_in_the_same_bits(tm
     assert {label: own[2] for label, own in ahead.items()} == {label: own[2] for label, own in alone.items()}
 
 
-def test_writing_the_table_takes_a_small_share_of_the_time(tmp_path):
+def test_writing_the_table_takes_a_small_share_of_the_time(monkeypatch):
     now, sizes = 0.0, []
 
     def write(table):
@@ -115,18 +117,19 @@ def test_writing_the_table_takes_a_small_share_of_the_time(tmp_path):
 
     config = SimpleNamespace(methods=[SimpleNamespace(name="fedavg")], seeds=[0])
     points = [SimpleNamespace(label=str(number), values={}, config=config) for number in range(400)]
-    runner = SimpleNamespace(states={(0, 0): RunState("fedavg", 0)})
-    work = SimpleNamespace(broken={}, runners=dict.fromkeys(range(400), runner), lost={}, costs=[])
     folder = SimpleNamespace(part=None, write_results=write, read_costs=dict, write_costs=lambda costs: None)
-    table = ResultsTable(SimpleNamespace(points=points), folder, work, lambda: now)
+    monkeypatch.setattr(sweep_module, "time", SimpleNamespace(monotonic=lambda: now))
+    session = SweepSession(SimpleNamespace(points=points), folder, None, most=None, backend=None, detail=None)
+    recorder = SimpleNamespace(states={(0, 0): RunState("fedavg", 0)})
+    session.recorders = dict.fromkeys(range(400), recorder)
     for number in range(300):
-        work.broken[number] = "no"
+        session.broken[number] = "no"
         now += 0.1
-        table.update()
+        session.update()
     assert sizes[0] == 1 and 3 <= len(sizes) <= 5  # half a second each, of 32 seconds
     for _ in range(2):
         now += 100
-        table.update()
+        session.update()
     assert sizes[-1] == 300 and sizes.count(300) == 1
 
 
@@ -316,14 +319,10 @@ def test_what_does_not_fit_is_halved_and_then_left_out(tmp_path, monkeypatch):
     assert {(row["status"], row["failure"]) for row in rows} == {("failed", "needs 7.0 GB")}
 
 
-def test_the_time_of_a_dispatch_is_shared_by_the_runs_that_were_trained(monkeypatch):
-    took, states = [], {(0, seed): RunState("fedavg", seed) for seed in range(4)}
-    monkeypatch.setattr(training, "unstarted", lambda comparison, run: "saved")
-    runner = SimpleNamespace(
-        comparison=None, states=states, take=lambda *given: took.append(given[-1]), fail=lambda *given: None
-    )
-    batch = SimpleNamespace(tasks=[SimpleNamespace(point=0, run=run) for run in states])
-    trained = BatchTraining(batch, {0: runner}, [None] * 4)
+def test_the_time_of_a_dispatch_is_shared_by_the_runs_that_were_trained():
+    took = []
+    recorder = SimpleNamespace(record=lambda run, result, seconds: took.append(seconds), fail=lambda *given: None)
+    batch = SweepBatch(0, tuple(SweepRun(0, (0, seed), None, 0, recorder) for seed in range(4)))
     for results, failures in (({0: "result", 2: "result"}, {1: "diverged", 3: "diverged"}), ({0: "result"}, {2: "no"})):
-        trained.take(StepResult(results, failures, 5, 8.0, {}, [], stopped=False))
+        loop._record(batch, StepResult(results, failures, 5, 8.0, {}, [], stopped=False), [])
     assert took == [4.0, 4.0, 8.0]

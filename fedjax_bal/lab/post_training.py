@@ -19,9 +19,8 @@ from fedjax_bal.engine.host import (
     shared_prototypes,
 )
 from fedjax_bal.engine.processes import processes
-from fedjax_bal.lab.display import Progress
-from fedjax_bal.lab.folder import RunFolder
-from fedjax_bal.lab.setup import Comparison
+from fedjax_bal.lab.loop import Callback
+from fedjax_bal.lab.recorder import Recorder
 from fedjax_bal.metrics import across_clients, order_statistics
 from fedjax_bal.types import Federation, Model, Variables
 
@@ -109,9 +108,11 @@ def _attack_inputs(simulation: Simulation, variables: Variables) -> _AttackInput
 def _run_attacks(inputs: _AttackInputs, prototypes: jax.Array, steps: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Reconstructed images of the prototypes, and of the features of single images, by attack."""
     of_singles = privacy.features_of(inputs.model, inputs.variables, inputs.singles)
-    targets, count = jnp.concatenate([prototypes, of_singles]), len(prototypes)
+    targets = jnp.concatenate([prototypes, of_singles])
+    count = len(prototypes)
     made = {}
-    key, limits = jax.random.key(0), (_black(inputs.federation), _white(inputs.federation))
+    key = jax.random.key(0)
+    limits = (_black(inputs.federation), _white(inputs.federation))
     for kind in ("upcnn", "vae"):
         fitted = privacy.fit_decoder(key, inputs.model, inputs.variables, inputs.auxiliary, kind=kind, iterations=steps)
         made[kind] = privacy.decode(fitted, targets)
@@ -125,7 +126,8 @@ def _invert_gradients(inputs: _AttackInputs, steps: int) -> dict[str, np.ndarray
     model = models.differentiable(inputs.model)
     few = inputs.singles[:_GRADIENTS]
     gradients = privacy.single_gradients(model, inputs.variables, few, jnp.arange(len(few)))
-    key, limits = jax.random.key(0), (_black(inputs.federation), _white(inputs.federation))
+    key = jax.random.key(0)
+    limits = (_black(inputs.federation), _white(inputs.federation))
     found = privacy.regress(key, model, inputs.variables, gradients, of="gradient", iterations=steps, limits=limits)
     images = np.broadcast_to(np.asarray(_black(inputs.federation), np.float32), inputs.singles.shape).copy()
     images[: len(few)] = found.images
@@ -202,7 +204,8 @@ def _pixels(images: np.ndarray) -> np.ndarray:
 def some_of_each_class(federation: Federation, classes: int, count: int) -> np.ndarray:
     """The first of the clients' images of each class, `UInt8[classes, count, H, W, K]`; black if there are too few."""
     rows = np.unique(np.asarray(federation.rows))
-    labels, images = np.asarray(federation.labels)[rows], federation.images
+    labels = np.asarray(federation.labels)[rows]
+    images = federation.images
     found = np.zeros((classes, count, *np.shape(images)[1:]), np.uint8)
     scale = 1.0 if images.dtype == np.uint8 else 255.0
     for label in range(classes):
@@ -211,33 +214,38 @@ def some_of_each_class(federation: Federation, classes: int, count: int) -> np.n
     return found
 
 
-class Conclusion:
-    """Writes into the run folder, once per run, what the configuration wants to know of final models."""
+class PostTraining(Callback):
+    """Writes into run folders, once per run, what their configurations want to know of final models."""
 
-    def __init__(self, comparison: Comparison, folder: RunFolder, display: Progress) -> None:
-        self.comparison, self.folder, self.display = comparison, folder, display
+    def __init__(self) -> None:
         self.tuners: dict[int, FineTuner] = {}  # by the identity of their simulations
 
-    def conclude(self, run: tuple[int, int], snapshot: Snapshot) -> None:
-        """Does what is left to do for a run: a method's number and a seed."""
-        method, known = self.comparison.methods[run[0]], lambda found: processes().any(found is not None)
-        title, evaluation = f"{method.name}, seed {run[1]}", method.evaluation
-        simulation = self.comparison.simulation(run)
-        attacked = evaluation.privacy and run[1] == self.comparison.config.seeds[0]
-        if attacked and not known(self.folder.read_leaks(*run)):
-            self.display.note(f"{title}: looking for what it gives away")
-            pictures = self.keep_pictures(run, snapshot)
-            found = [attack_prototypes(simulation, snapshot, evaluation.attack_steps)]
+    def saving(self, recorder: Recorder, run: tuple[int, int], snapshot: Snapshot) -> None:
+        """Keeps the images that the model makes at its checkpoint."""
+        self._keep_pictures(recorder, run, snapshot)
+
+    def ended(self, recorder: Recorder, run: tuple[int, int], snapshot: Snapshot) -> None:
+        """Does what is left to do for a run."""
+        known = lambda figures: processes().any(figures is not None)
+        folder = recorder.folder
+        title = recorder.states[run].title
+        evaluation = recorder.comparison.methods[run[0]].evaluation
+        simulation = recorder.comparison.simulation(run)
+        attacked = evaluation.privacy and run[1] == recorder.config.seeds[0]
+        if attacked and not known(folder.read_leaks(*run)):
+            recorder.note(f"{title}: looking for what it gives away")
+            pictures = self._keep_pictures(recorder, run, snapshot)
+            leaks = [attack_prototypes(simulation, snapshot, evaluation.attack_steps)]
             if pictures:
-                found.append(nearest_images(simulation, pictures["generated"]))
-            for leaks in found:
-                pictures |= leaks.pictures
+                leaks.append(nearest_images(simulation, pictures["generated"]))
+            for attack in leaks:
+                pictures |= attack.pictures
             if pictures:
-                self.folder.write_pictures(*run, pictures)
-            self.folder.write_leaks(*run, {name: value for leaks in found for name, value in leaks.figures.items()})
+                folder.write_pictures(*run, pictures)
+            folder.write_leaks(*run, {name: value for attack in leaks for name, value in attack.figures.items()})
         epochs = evaluation.personalised
-        if epochs is not None and not known(self.folder.read_personalised(*run)):
-            self.display.note(f"{title}: fine-tuning the final model on each client")
+        if epochs is not None and not known(folder.read_personalised(*run)):
+            recorder.note(f"{title}: fine-tuning the final model on each client")
             tuner = self.tuners.setdefault(id(simulation), FineTuner(simulation, epochs))
             accuracies, diverged = tuner.run(run[1], snapshot)
             figures = {
@@ -247,14 +255,14 @@ class Conclusion:
                 **across_clients("personalised_accuracy", accuracies),
                 "accuracies": order_statistics(accuracies),
             }
-            self.folder.write_personalised(*run, figures)
+            folder.write_personalised(*run, figures)
 
-    def keep_pictures(self, run: tuple[int, int], snapshot: Snapshot) -> dict[str, Any]:
+    def _keep_pictures(self, recorder: Recorder, run: tuple[int, int], snapshot: Snapshot) -> dict[str, Any]:
         """Writes the images that a method has learnt to make, with real ones beside them; returns both."""
-        simulation = self.comparison.simulation(run)
+        simulation = recorder.comparison.simulation(run)
         generated = generated_images(simulation, snapshot)
         if generated is None:
             return {}
         pictures = {"real": some_of_each_class(simulation.federation, *generated.shape[:2]), "generated": generated}
-        self.folder.write_pictures(*run, pictures)
+        recorder.folder.write_pictures(*run, pictures)
         return pictures
