@@ -246,7 +246,7 @@ def saved(simulation: Any, snapshot: Any) -> Record:
     from fedjax_bal.bench.machine import forget_peak, resident_peak
     from fedjax_bal.engine.host import fetch
     from fedjax_bal.lab import checkpoint
-    from fedjax_bal.lab.saved_runs import SavedRun, pack
+    from fedjax_bal.lab.recorder import SavedRun, pack
 
     plans = [simulation.plan(0, number, snapshot.selector)[0] for number in range(snapshot.round)]
     asked = np.bincount(

@@ -179,7 +179,7 @@ def _members(file: Path | IO[bytes]) -> Iterator[tuple[str, np.ndarray]]:
         with opened as stream, zipfile.ZipFile(stream) as archive:
             length = stream.seek(0, io.SEEK_END)
             # No checkpoint is packed, so that no member can be longer than the file.
-            if any(own.compress_type or own.file_size > length for own in archive.infolist()):
+            if any(member.compress_type or member.file_size > length for member in archive.infolist()):
                 raise ValueError("it is packed, which no checkpoint is")
             manifest = json.loads(archive.read(_MANIFEST))
             if manifest["format"] != _FORMAT:

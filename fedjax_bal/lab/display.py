@@ -115,11 +115,11 @@ class Progress:
         self._units = {}
 
     def _show(self, unit: _Unit, status: str, *, last: bool = False) -> None:
-        left = sum(own.left for own in self._units.values())
-        rounds = sum(own.rounds for own in self._units.values())
+        left = sum(each.left for each in self._units.values())
+        rounds = sum(each.rounds for each in self._units.values())
         pace = self._paced_s / self._paced_rounds if self._paced_rounds else None
         seconds = 0.0 if not left else None if pace is None else pace * left
-        finished = sum(not own.left for own in self._units.values())
+        finished = sum(not each.left for each in self._units.values())
         whole = f"{finished}/{len(self._units)} {self._noun}, {1 - left / max(rounds, 1):.0%}, {duration(seconds)} left"
         if self._bars is not None:
             self._bars.update(self._whole, completed=rounds - left, status=whole)

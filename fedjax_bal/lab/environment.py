@@ -28,7 +28,7 @@ def command_options(config: Config, data_dir: str | os.PathLike[str] | None) -> 
     """The options, as absolute paths, with which `fedjax-bal run` repeats a configuration from any folder."""
     plugin = lambda target: Path(target.removesuffix("/__init__.py")).stem if "/" in target else target.split(".")[0]
     methods = [config.for_method(index) for index in range(len(config.methods))]
-    paths = [str(own.dataset.parameters["path"]) for own in methods if "path" in own.dataset.parameters]
+    paths = [str(method.dataset.parameters["path"]) for method in methods if "path" in method.dataset.parameters]
     if data_dir is None and not all(map(os.path.isabs, paths)):
         data_dir = os.curdir  # a relative path counts from the folder of the data, or else from the current one
     return {
@@ -104,5 +104,5 @@ def with_earlier(now: str, earlier: object) -> str:
         >>> with_earlier("0.10.2", None), with_earlier("0.12.0", "0.10.2"), with_earlier("0.10.2", "0.10.2; 0.12.0")
         ('0.10.2', '0.10.2; 0.12.0', '0.10.2; 0.12.0')
     """
-    known = earlier.split("; ") if isinstance(earlier, str) and earlier else []
-    return "; ".join(dict.fromkeys([*known, now]))
+    names = earlier.split("; ") if isinstance(earlier, str) and earlier else []
+    return "; ".join(dict.fromkeys([*names, now]))

@@ -18,12 +18,11 @@ from fedjax_bal.engine.device import chunked
 from fedjax_bal.engine.host import Simulation, fetch
 from fedjax_bal.jax_setup import package_settings
 from fedjax_bal.lab.environment import versions
-from fedjax_bal.lab.folder import RunFolder
+from fedjax_bal.lab.folder import RunFolder, SweepFolder
 from fedjax_bal.lab.model_files import MODEL_FORMATS, write_model
 from fedjax_bal.lab.output_files import FolderError
-from fedjax_bal.lab.saved_runs import load_newest
+from fedjax_bal.lab.recorder import load_newest
 from fedjax_bal.lab.setup import Comparison, set_up_to_read
-from fedjax_bal.lab.sweep_folder import SweepFolder
 from fedjax_bal.types import Array, Model, Variables
 from fedjax_bal.validate import is_number, one_of
 
@@ -222,11 +221,11 @@ class LoadedRun:
     def _about(self, trained: TrainedModel) -> dict[str, Any]:
         model = trained.simulation.setting.model
         federation = trained.simulation.federation
-        own = {"method": self.methods[trained.method], "seed": trained.seed, "round": trained.round}
-        lines = (line for line in self._folder.read_metrics() if own.items() <= line.items())
+        identity = {"method": self.methods[trained.method], "seed": trained.seed, "round": trained.round}
+        lines = (line for line in self._folder.read_metrics() if identity.items() <= line.items())
         return {
             "run": self.config.name,
-            **own,
+            **identity,
             "test_accuracy": next((line["test_accuracy"] for line in lines), None),
             "dataset": self._comparison.methods[trained.method].dataset.name,
             "precision": trained.simulation.setting.precision,

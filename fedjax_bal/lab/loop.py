@@ -5,8 +5,6 @@ What else happens to results is the callbacks' matter: the loop knows nothing of
 
 import contextlib
 import dataclasses
-import os
-import socket
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -211,7 +209,8 @@ def train(
     with compiled_ahead(tuple(task.simulation for task in batch.tasks) for batch in waiting):
         while waiting:
             batch = waiting.popleft()
-            take(batch, Started(socket.gethostname(), os.getpid()))
+            for callback in callbacks:
+                callback.started(batch)
             stopped = False
             for event in train_batch(batch.starts(), should_stop):
                 take(batch, event)

@@ -29,7 +29,7 @@ def write_model(kind: str, file: Path, tensors: Tensors, about: Mapping[str, Any
 def model_sums(tensors: Tensors, about: Mapping[str, Any]) -> dict[str, str]:
     """The SHA-256 of each array's type, shape and little-endian bytes, and of the description as JSON, without sums."""
     text = json.dumps({key: value for key, value in about.items() if key != _SUMS})
-    return {_ABOUT: hashlib.sha256(text.encode()).hexdigest(), **{name: _sum(own) for name, own in tensors.items()}}
+    return {_ABOUT: hashlib.sha256(text.encode()).hexdigest(), **{name: _sum(array) for name, array in tensors.items()}}
 
 
 def _sum(array: np.ndarray) -> str:
@@ -78,18 +78,18 @@ def _read_safetensors(file: Path) -> tuple[Tensors, Any]:
         header = parse_json(stream.read(begin - 8))
         tensors = {}
         about = parse_json(header.pop("__metadata__")[_ABOUT])
-        end = max((own["data_offsets"][1] for own in header.values()), default=0)
+        end = max((entry["data_offsets"][1] for entry in header.values()), default=0)
         if begin + end != length:
             raise ValueError(f"{length} bytes, of which the header knows {begin + end}")
-        for name, own in header.items():
-            first, last = own["data_offsets"]
-            dtype = np.dtype(f"<{own['dtype'][0].lower()}{int(own['dtype'][1:]) // 8}")
-            if last - first != dtype.itemsize * math.prod(own["shape"]):
+        for name, entry in header.items():
+            first, last = entry["data_offsets"]
+            dtype = np.dtype(f"<{entry['dtype'][0].lower()}{int(entry['dtype'][1:]) // 8}")
+            if last - first != dtype.itemsize * math.prod(entry["shape"]):
                 raise ValueError(f"{name} has {last - first} bytes")
             # Mapped, so that a model of any size takes no memory until its arrays are used.
-            empty = np.zeros(own["shape"], dtype)
+            empty = np.zeros(entry["shape"], dtype)
             mapped = last > first
-            tensors[name] = np.memmap(stream, dtype, "r", begin + first, tuple(own["shape"])) if mapped else empty
+            tensors[name] = np.memmap(stream, dtype, "r", begin + first, tuple(entry["shape"])) if mapped else empty
     return tensors, about
 
 

@@ -14,13 +14,12 @@ from fedjax_bal.config import Config, to_plain
 from fedjax_bal.engine.device import mean_cross_entropy
 from fedjax_bal.engine.host import Simulation
 from fedjax_bal.lab.display import duration
-from fedjax_bal.lab.folder import RunFolder
+from fedjax_bal.lab.folder import RunFolder, SweepFolder
 from fedjax_bal.lab.loop import SweepBatch, SweepRun, batch_runs
 from fedjax_bal.lab.plan import Point, Sweep, short_keys
 from fedjax_bal.lab.setup import SharedInputs, set_up
 from fedjax_bal.lab.summary import known_runs
 from fedjax_bal.lab.summary import number as undamaged
-from fedjax_bal.lab.sweep_folder import SweepFolder
 from fedjax_bal.lab.training import BuiltBatch
 from fedjax_bal.parts import Shift
 from fedjax_bal.types import Batch, Variables, size_in_bytes
@@ -143,12 +142,12 @@ def find_left(
     Runs that have diverged are among them only if they are `retried`, as `run` does and a sweep doesn't.
     """
     comparison = set_up(config, inputs=inputs)
-    known = known_runs(folder.read_summary()) if folder else {}
+    earlier = known_runs(folder.read_summary()) if folder else {}
     tasks = []
     for index, method in enumerate(config.methods):
         for seed in config.seeds:
             simulation = comparison.simulation((index, seed))
-            run = known.get((method.name, seed), {})
+            run = earlier.get((method.name, seed), {})
             done = min(int(undamaged(run.get("rounds"))), simulation.rounds)
             over = run.get("stopped_early") is not None or (run.get("failure") and not retried)
             if done < simulation.rounds and not over:

@@ -250,8 +250,8 @@ class OutputFiles:
         try:
             # A snapshot made with `cp -al` shares the file, and must not grow with this one.
             if file.exists() and not file.is_symlink() and file.stat().st_nlink > 1:
-                with open_file(file) as shared, replacing(file) as own:
-                    shutil.copyfileobj(shared, own)
+                with open_file(file) as shared, replacing(file) as copy:
+                    shutil.copyfileobj(shared, copy)
             with open_to_append(file) as stream:
                 stream.writelines(lines)
                 stream.flush()

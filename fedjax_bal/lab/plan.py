@@ -92,7 +92,7 @@ def _axis(entry: Any, where: str) -> Axis:
             raise ConfigError(
                 f"{where}: received the key {received_value(key)}, must be a dotted path such as training.rounds"
             )
-    lengths = {key: len(own) for key, own in values.items()}
+    lengths = {key: len(listed) for key, listed in values.items()}
     if len(set(lengths.values())) > 1:
         counts = ", ".join(f"{key} has {length}" for key, length in lengths.items())
         raise ConfigError(f"{where}: {counts} values; keys of one axis change together and need equally many")

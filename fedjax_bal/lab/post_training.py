@@ -134,22 +134,22 @@ def _invert_gradients(inputs: _AttackInputs, steps: int) -> dict[str, np.ndarray
     return {"gradient/grnn": images}
 
 
-def _figures(found: Mapping[str, np.ndarray], classes: np.ndarray) -> dict[str, Any]:
+def _figures(images_by_attack: Mapping[str, np.ndarray], classes: np.ndarray) -> dict[str, Any]:
     """By attack, correlations with the true images and with those of other classes."""
     correlations = {}
-    for name, images in found.items():
+    for name, images in images_by_attack.items():
         kind = name.partition("/")[0]
         if kind == name:
             continue
-        truth = found["mean" if kind == "prototype" else "single"]
+        truth = images_by_attack["mean" if kind == "prototype" else "single"]
         rows = {"prototype": classes, "gradient": np.arange(min(_GRADIENTS, len(truth)))}.get(kind, range(len(truth)))
         correlations[name] = _correlations(images[np.asarray(rows)], truth, np.asarray(rows))
     return correlations
 
 
-def _correlations(images: np.ndarray, truth: np.ndarray, own: np.ndarray) -> dict[str, float]:
+def _correlations(images: np.ndarray, truth: np.ndarray, rows: np.ndarray) -> dict[str, float]:
     table = np.stack([privacy.recovered(images, np.broadcast_to(one, images.shape)).correlation for one in truth], 1)
-    right = table[np.arange(len(own)), own]
+    right = table[np.arange(len(rows)), rows]
     others = (table.sum(1) - right) / max(len(truth) - 1, 1)
     return {"truth": float(right.mean()), "others": float(others.mean())}
 
@@ -209,8 +209,8 @@ def some_of_each_class(federation: Federation, classes: int, count: int) -> np.n
     found = np.zeros((classes, count, *np.shape(images)[1:]), np.uint8)
     scale = 1.0 if images.dtype == np.uint8 else 255.0
     for label in range(classes):
-        own = rows[labels == label][:count]
-        found[label, : len(own)] = np.clip(np.rint(np.asarray(images[own]) * scale), 0, 255)
+        shown = rows[labels == label][:count]
+        found[label, : len(shown)] = np.clip(np.rint(np.asarray(images[shown]) * scale), 0, 255)
     return found
 
 
@@ -226,13 +226,13 @@ class PostTraining(Callback):
 
     def ended(self, recorder: Recorder, run: tuple[int, int], snapshot: Snapshot) -> None:
         """Does what is left to do for a run."""
-        known = lambda figures: processes().any(figures is not None)
+        is_done = lambda figures: processes().any(figures is not None)
         folder = recorder.folder
         title = recorder.states[run].title
         evaluation = recorder.comparison.methods[run[0]].evaluation
         simulation = recorder.comparison.simulation(run)
         attacked = evaluation.privacy and run[1] == recorder.config.seeds[0]
-        if attacked and not known(folder.read_leaks(*run)):
+        if attacked and not is_done(folder.read_leaks(*run)):
             recorder.note(f"{title}: looking for what it gives away")
             pictures = self._keep_pictures(recorder, run, snapshot)
             leaks = [attack_prototypes(simulation, snapshot, evaluation.attack_steps)]
@@ -244,7 +244,7 @@ class PostTraining(Callback):
                 folder.write_pictures(*run, pictures)
             folder.write_leaks(*run, {name: value for attack in leaks for name, value in attack.figures.items()})
         epochs = evaluation.personalised
-        if epochs is not None and not known(folder.read_personalised(*run)):
+        if epochs is not None and not is_done(folder.read_personalised(*run)):
             recorder.note(f"{title}: fine-tuning the final model on each client")
             tuner = self.tuners.setdefault(id(simulation), FineTuner(simulation, epochs))
             accuracies, diverged = tuner.run(run[1], snapshot)

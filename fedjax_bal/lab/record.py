@@ -324,7 +324,7 @@ def read_confusion(path: Path, classes: int) -> dict[str, Any]:
                     f"{name!r}: {cells.dtype}{list(cells.shape)}, must be int64[3, K], true and predicted classes "
                     f"below {classes}, and counts"
                 )
-    return {name: coo_array((own[2], (own[0], own[1])), (classes, classes)) for name, own in arrays.items()}
+    return {name: coo_array((cells[2], (cells[0], cells[1])), (classes, classes)) for name, cells in arrays.items()}
 
 
 def _refuse_extremes(value: Any) -> None:

@@ -1,16 +1,17 @@
 """The runs of a comparison in their folder: loaded, recorded step by step, saved, and summarised."""
 
 import dataclasses
+import io
 import json
 import os
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedjax_bal.config import AUTO, Config, with_convolution
-from fedjax_bal.engine.host import DispatchResult, Snapshot, describe_faults, fetch
+from fedjax_bal.engine.host import DispatchResult, Snapshot, all_rows, describe_faults, fetch, rows_to_save
 from fedjax_bal.engine.processes import processes
 from fedjax_bal.lab import checkpoint
 from fedjax_bal.lab.environment import (
@@ -22,8 +23,7 @@ from fedjax_bal.lab.environment import (
     with_earlier,
 )
 from fedjax_bal.lab.folder import Execution, RunFolder
-from fedjax_bal.lab.output_files import START_OVER, FolderError
-from fedjax_bal.lab.saved_runs import SavedRun, load_newest, pack, unstarted
+from fedjax_bal.lab.output_files import START_OVER, FolderError, unreadable
 from fedjax_bal.lab.setup import Comparison, SharedInputs, set_up, set_up_to_read
 from fedjax_bal.lab.summary import (
     cost_of,
@@ -34,8 +34,111 @@ from fedjax_bal.lab.summary import (
     summarise_state,
 )
 from fedjax_bal.lab.training import BuiltBatch, RunStart, is_over
+from fedjax_bal.metrics import Counts
 from fedjax_bal.models import automatic, convolves
 from fedjax_bal.target import target_platform
+
+
+class SavedRun(NamedTuple):
+    """The content of a checkpoint; its field names are those of the arrays in the file."""
+
+    snapshot: Snapshot
+    confusion: Any  # matrix of the last evaluation
+    fingerprint: Any  # of the data that the run was begun with
+    owner: Any  # digest of what identifies the run
+    chosen: Any  # number of times that each client was asked to train, Int32[N]
+
+
+def saved_template(comparison: Comparison, run: tuple[int, int]) -> SavedRun:
+    """The shapes that a run's checkpoint must have, with its fingerprint and owner, and zeros for counts."""
+    simulation = comparison.simulation(run)
+    fingerprint = comparison.fingerprint(run)
+    classes = simulation.setting.model.num_classes
+    matrix = np.zeros((classes, classes), np.int32)
+    owner = checkpoint.owner(comparison.config, *run)
+    chosen = np.zeros(simulation.federation.num_clients, np.int32)
+    return SavedRun(simulation.state_shapes(), matrix, fingerprint, owner, chosen)
+
+
+def unstarted(comparison: Comparison, run: tuple[int, int]) -> SavedRun:
+    """The saved run before its first round, without a state."""
+    nothing: Any = None
+    return saved_template(comparison, run)._replace(snapshot=Snapshot(0, nothing, nothing, Counts()))
+
+
+def load_newest(
+    folder: RunFolder, comparison: Comparison, run: tuple[int, int], note: Callable[[str], None]
+) -> SavedRun | None:
+    """Loads a run's newest undamaged checkpoint, None if it has none; calls `note` about a damaged one.
+
+    Raises:
+        FolderError: all checkpoints are damaged, or one can't be read, is another run's, or was begun with other data
+            or saved from another state. Nothing is changed.
+    """
+    wanted = saved_template(comparison, run)
+    encode = lambda saved: b"" if saved is None else checkpoint.encode(saved)
+    decode = lambda content: checkpoint.load(io.BytesIO(content), wanted) if content else None
+    saved = processes().from_first(lambda: _newest(folder, run, wanted, note), encode, decode)
+    return saved and saved._replace(snapshot=saved.snapshot._replace(round=int(saved.snapshot.round)))
+
+
+def pack(saved: SavedRun) -> SavedRun:
+    """The run as its checkpoint holds it: without the memory of clients that never trained, which may be most of it."""
+    memory = rows_to_save(saved.snapshot.state.memory, saved.chosen)
+    return _with_memory(saved, memory)
+
+
+def unpack(saved: SavedRun, template: SavedRun) -> SavedRun:
+    """Undoes `pack`; what doesn't fit the template stays as it is."""
+    if saved.chosen.shape != template.chosen.shape or saved.chosen.dtype != template.chosen.dtype:
+        return saved
+    shapes = template.snapshot.state.memory
+    return _with_memory(saved, all_rows(saved.snapshot.state.memory, saved.chosen, shapes))
+
+
+def _with_memory(saved: SavedRun, memory: Any) -> SavedRun:
+    state = saved.snapshot.state._replace(memory=memory)
+    return saved._replace(snapshot=saved.snapshot._replace(state=state))
+
+
+def _newest(folder: RunFolder, run: tuple[int, int], wanted: SavedRun, note: Callable[[str], None]) -> SavedRun | None:
+    damages: list[str] = []
+    try:
+        files = checkpoint.generations(folder.checkpoints(*run))
+    except OSError as error:
+        raise unreadable(folder.checkpoints(*run), error) from error
+    for file in files:
+        try:
+            arrays = checkpoint.read(file)
+        except checkpoint.CheckpointError as error:
+            damages.append(f"warning: {error}; going on from the checkpoint before it")
+            continue
+        except checkpoint.StateError as error:
+            raise FolderError(f"{error}; go on with the version that wrote it, or {START_OVER}") from error
+        except OSError as error:
+            raise unreadable(file, error) from error
+        # Whose it is, and on which data it was begun, come before its state: other data may have other shapes.
+        if not np.array_equal(arrays.get(checkpoint.OWNER, ()), wanted.owner):
+            raise FolderError(f"{file}: belongs to another run; move it away, or {START_OVER}")
+        if not np.array_equal(arrays.get(checkpoint.FINGERPRINT, ()), wanted.fingerprint):
+            raise FolderError(
+                f"{folder.path}: was begun with other images, labels, class names, owners of images, partition or "
+                "traces than those that are read now, and nothing in it is touched; pass the same --data-dir as then "
+                f"and leave the files that the configuration names as they were, or {START_OVER}"
+            )
+        try:
+            saved = checkpoint.fit(arrays, wanted, unpack)
+        except checkpoint.StateError as error:
+            raise FolderError(
+                f"{file}: is whole, but holds another state than this version's ({error}), and nothing is touched; go "
+                f"on with the versions that wrote it (summary.json names them), or {START_OVER}"
+            ) from error
+        for text in damages:
+            note(text)
+        return saved
+    if files:
+        raise FolderError(f"{files[0].parent}: every checkpoint is damaged; put back a copy of one, or {START_OVER}")
+    return None
 
 
 @dataclasses.dataclass
@@ -103,14 +206,16 @@ class Recorder:
         self.unable = ""  # why this machine can't go on with the runs
         self.config = config = self._with_chosen_convolution(config, fresh=fresh)
         self.comparison: Comparison = (set_up_to_read if self.unable else set_up)(config, inputs=self.inputs)
-        prints = zip(config.methods, self.comparison.fingerprints, strict=True)
         # In words, for the message about a process with other data.
-        data = {f"images, labels and partition of {own.name}": digest.tobytes().hex()[:12] for own, digest in prints}
+        data = {
+            f"images, labels and partition of {method.name}": digest.tobytes().hex()[:12]
+            for method, digest in zip(config.methods, self.comparison.fingerprints, strict=True)
+        }
         processes().agree(data)
         if fresh:
             folder.begin(config, fresh=True)
         methods = list(enumerate(config.methods))
-        self.states = {(index, seed): RunState(own.name, seed) for seed in config.seeds for index, own in methods}
+        self.states = {(index, seed): RunState(method.name, seed) for seed in config.seeds for index, method in methods}
         for run in self.states:
             self.comparison.simulation(run).scratch = folder.path if folder.path.is_dir() else None
         self.before = folder.read_summary(note)
@@ -294,9 +399,9 @@ class Recorder:
 
     def recall_failures(self) -> None:
         """Reads the failures of earlier sessions from the summary, so that diverged runs aren't tried again."""
-        known = known_runs(self.before)
+        earlier = known_runs(self.before)
         for state in self.states.values():
-            failure = known.get(state.key, {}).get("failure")
+            failure = earlier.get(state.key, {}).get("failure")
             state.failure = failure if isinstance(failure, str) else None
 
     def summarise(self, run: tuple[int, int]) -> dict[str, Any]:
@@ -329,7 +434,7 @@ class Recorder:
         self.folder.write_confusion({run: np.asarray(saved.confusion) for run, saved in trained.items() if saved})
         summary = self._summary()
         self.folder.write_summary(summary)
-        self.folder.seal()
+        self.folder.files.seal()  # the session has ended, and what it has left is whole
         return summary
 
     def _write_metrics(self) -> None:

@@ -112,8 +112,8 @@ class SharedInputs:
         if not any(clock):
             return images
         digest = hashlib.sha256(images.tobytes())
-        for name, own in zip(_CLOCK, clock, strict=True):
-            digest.update(name.encode() + (own or b""))
+        for name, file_digest in zip(_CLOCK, clock, strict=True):
+            digest.update(name.encode() + (file_digest or b""))
         return np.frombuffer(digest.digest(), np.uint8)
 
     def presence(self, config: MethodConfig, name: str) -> Any:

@@ -165,15 +165,15 @@ def _take_validation(pool: TrainingRows, config: Sections) -> TrainingRows:
     if not wanted.wanted:
         return pool
     rng = _generator(config.partition.seed, "validation")
-    own = pool.labels[rest]
+    labels = pool.labels[rest]
     if wanted.fraction is not None:
         key = "fraction"
         value = wanted.fraction
-        taken, left = data.carve_share(rng, own, wanted.fraction)
+        taken, left = data.carve_share(rng, labels, wanted.fraction)
     else:
         key = "per_class"
         value = wanted.per_class
-        taken, left = data.carve(rng, own, value)  # type: ignore[arg-type]
+        taken, left = data.carve(rng, labels, value)  # type: ignore[arg-type]
     if not len(left):
         raise ValueError(f"{key}: received {value}, which leaves none of {len(rest)} images to train on: take fewer")
     return pool._replace(rest=rest[left], auxiliary=pool.auxiliary | {VALIDATION: rest[taken]})
@@ -200,15 +200,15 @@ def _take_client_tests(
 
 def _first_of_each_class(labels: np.ndarray, classes: int, per_class: int) -> np.ndarray:
     """Row numbers, class after class; `[classes * per_class]`."""
-    own = [np.flatnonzero(labels == label)[:per_class] for label in range(classes)]
-    sizes = [len(rows) for rows in own]
+    numbers = [np.flatnonzero(labels == label)[:per_class] for label in range(classes)]
+    sizes = [len(rows) for rows in numbers]
     if min(sizes) < per_class:
         scarce = sizes.index(min(sizes))
         raise ValueError(
             f"per_class: received {per_class}, but the test set has only {sizes[scarce]} images of class {scarce}; "
             "take at most as many"
         )
-    return np.concatenate(own)
+    return np.concatenate(numbers)
 
 
 def _generator(seed: int, purpose: str) -> np.random.Generator:

@@ -34,8 +34,8 @@ class Cost(NamedTuple):
     def after(self, seconds: float, results: Iterable[DispatchResult]) -> "Cost":
         """The cost after one more dispatch."""
         found = list(results)
-        updates = sum(own.client_updates for own in found)
-        samples = sum(own.samples for own in found)
+        updates = sum(result.client_updates for result in found)
+        samples = sum(result.samples for result in found)
         return Cost(self.compile_s, self.train_s + seconds, self.client_updates + updates, self.samples + samples)
 
     def rates(self) -> dict[str, float | None]:
@@ -114,8 +114,8 @@ def summarise_state(
 
 def _finite_leaks(leaks: Mapping[str, Any]) -> dict[str, Any]:
     """The results of attacks of which all numbers are finite: a model that has gone astray can have others."""
-    finite = lambda own: all(number is not None and np.isfinite(number) for number in own.values())
-    inversion = {name: own for name, own in (leaks.get("inversion") or {}).items() if finite(own)}
+    finite = lambda figures: all(number is not None and np.isfinite(number) for number in figures.values())
+    inversion = {name: figures for name, figures in (leaks.get("inversion") or {}).items() if finite(figures)}
     nearest = leaks.get("nearest")
     whole = nearest is not None and all(map(finite, nearest.values()))
     others = {key: value for key, value in leaks.items() if key != "nearest" or whole}
@@ -179,12 +179,12 @@ def _batches(simulation: Simulation, methods: int) -> dict[str, Any]:
     shown = _spread(len(counts), _SHOWN, counts.shape[1] * methods)
     shown = shown[counts[shown].sum(1) > 0]
     before = counts[shown] / counts[shown].sum(1, keepdims=True)
-    own = np.minimum(counts[shown].sum(1), simulation.setting.batch_size)
+    sizes = np.minimum(counts[shown].sum(1), simulation.setting.batch_size)
     parts = simulation.setting.parts_with(Batches)
     added = sum((np.asarray(jax.vmap(part.added)(jnp.asarray(counts[shown]))) for part in parts), 0.0)
     if not np.any(added):
         return {}
-    after = before * own[:, None] + added
+    after = before * sizes[:, None] + added
     divergence = lambda counts: round(float(divergences(counts).mean()), 5)
     return {"kl_before": divergence(before), "kl_after": divergence(after)}
 
@@ -192,11 +192,11 @@ def _batches(simulation: Simulation, methods: int) -> dict[str, Any]:
 def _compared(estimates: np.ndarray, class_counts: np.ndarray) -> dict[str, Any]:
     """Compares estimated and true shares of the classes: Spearman's correlation within a client, on average."""
     sound = (np.isfinite(estimates) & (estimates >= 0)).all(1)
-    known = sound & (estimates.sum(1) > 0) & (class_counts.sum(1) > 0)
-    ranks = rank_correlations(estimates[known], class_counts[known])
+    comparable = sound & (estimates.sum(1) > 0) & (class_counts.sum(1) > 0)
+    ranks = rank_correlations(estimates[comparable], class_counts[comparable])
     ranks = ranks[np.isfinite(ranks)]
     mean = round(float(ranks.mean()), 4) if len(ranks) else None
-    return {"clients": int(known.sum()), "rank_correlation": mean}
+    return {"clients": int(comparable.sum()), "rank_correlation": mean}
 
 
 def _spread(count: int, most: int, cells: int) -> np.ndarray:

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from fedjax_bal.config import check_methods
 from fedjax_bal.lab.display import Progress
-from fedjax_bal.lab.folder import RunFolder
+from fedjax_bal.lab.folder import RunFolder, SweepFolder
 from fedjax_bal.lab.loop import Backend, Callback, SweepBatch, SweepRun, batch_runs, runs_left, train
 from fedjax_bal.lab.outline import batch_title, find_left, place_of_results, program_line, sweep_outline
 from fedjax_bal.lab.plan import Point, Sweep
@@ -19,7 +19,6 @@ from fedjax_bal.lab.post_training import PostTraining
 from fedjax_bal.lab.recorder import Recorder
 from fedjax_bal.lab.setup import SharedInputs
 from fedjax_bal.lab.summary import Cost, total
-from fedjax_bal.lab.sweep_folder import SweepFolder
 from fedjax_bal.lab.training import BatchRefused, BuiltBatch, StepResult, Stopped, WorkerLost
 from fedjax_bal.metrics import METRICS
 from fedjax_bal.registry import PluginError

@@ -10,10 +10,9 @@ from typing import NamedTuple
 from fedjax_bal.config import LARGEST_YAML, parse_yaml
 from fedjax_bal.files import parse_json, read_bytes
 from fedjax_bal.lab import checkpoint
-from fedjax_bal.lab.folder import POINTS, RunFolder
+from fedjax_bal.lab.folder import POINTS, RunFolder, SweepFolder
 from fedjax_bal.lab.model_files import MODEL_FORMATS, model_sums
 from fedjax_bal.lab.output_files import LARGEST_FILE, PUT_BACK, START_OVER, SUMS, FolderError, unreadable
-from fedjax_bal.lab.sweep_folder import SweepFolder
 
 _ORBAX = "_CHECKPOINT_METADATA"  # by which Orbax knows its folders
 _BEFORE = "the same command again goes on from the one before it, if that is whole"
@@ -53,7 +52,7 @@ def verify(path: Path) -> Iterator[Finding]:
     sealed = run.files.is_sealed()
     if sweep.exists() or (sealed and (path / POINTS).is_dir()):
         points = sweep.points()
-        inner = (f"{POINTS}/{own.path.name}/{name}" for own in points for name in own.files.covered_names())
+        inner = (f"{POINTS}/{point.path.name}/{name}" for point in points for name in point.files.covered_names())
         yield from _folder(sweep, inner)
         for point in points:
             yield from _exports(point.path) if sealed else verify(point.path)

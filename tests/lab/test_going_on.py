@@ -13,8 +13,7 @@ import yaml
 from fedjax_bal.lab import Execution, FolderError, RunFolder, Stopped
 from fedjax_bal.lab.environment import numeric_settings
 from fedjax_bal.lab.loaded_run import load_run
-from fedjax_bal.lab.recorder import Recorder
-from fedjax_bal.lab.saved_runs import saved_template
+from fedjax_bal.lab.recorder import Recorder, saved_template
 from fedjax_bal.models import automatic
 
 METHODS = ("fedavg", "control variates")
