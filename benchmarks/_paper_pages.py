@@ -27,7 +27,7 @@ from _claims import (
 )
 
 from fedjax_bal.config import builtin_configs, read_layers
-from fedjax_bal.experiments import load_sweep
+from fedjax_bal.lab import load_sweep
 from fedjax_bal.metrics import Spread, curve, spread
 from fedjax_bal.report.plots import curves, panels_of, percent, to_svg, with_series
 

@@ -46,8 +46,8 @@ from fedjax_bal.bench.command import BenchOptions, cases
 from fedjax_bal.bench.measure import forget_peak, matmul_peak, measure, memory_peak, resident_peak
 from fedjax_bal.bench.workloads import WORKLOADS, federate, simulation_of, spans
 from fedjax_bal.engine.device import chunked
-from fedjax_bal.experiments import device_name, versions
 from fedjax_bal.files import write_atomically
+from fedjax_bal.lab import device_name, versions
 from fedjax_bal.options import Execution
 
 ROOT = Path(__file__).parents[1]

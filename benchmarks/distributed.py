@@ -32,7 +32,7 @@ from fedjax_bal.data import federate
 from fedjax_bal.engine.host.front_door import build
 from fedjax_bal.engine.host.placement import fetch
 from fedjax_bal.engine.host.simulation import Simulation
-from fedjax_bal.experiments.environment import device_name, versions
+from fedjax_bal.lab.environment import device_name, versions
 from fedjax_bal.optim.optimizers import optimizer
 from fedjax_bal.options import Execution, LocalTraining, Participation
 from fedjax_bal.selection import bernoulli

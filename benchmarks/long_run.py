@@ -28,7 +28,7 @@ import _common
 import numpy as np
 import yaml
 
-from fedjax_bal.experiments.environment import device_name, versions
+from fedjax_bal.lab.environment import device_name, versions
 
 CONFIG = """
 name: long

@@ -246,8 +246,8 @@ def saved(simulation: Any, snapshot: Any) -> Record:
     """Size of a run's checkpoint, seconds that writing it takes, and the peak of memory meanwhile."""
     from fedjax_bal.bench.measure import forget_peak, resident_peak
     from fedjax_bal.engine.host import fetch
-    from fedjax_bal.experiments.saved_runs import SavedRun, pack
-    from fedjax_bal.runs import checkpoint
+    from fedjax_bal.lab import checkpoint
+    from fedjax_bal.lab.recorder import SavedRun, pack
 
     plans = [simulation.plan(0, number, snapshot.selector)[0] for number in range(snapshot.round)]
     asked = np.bincount(

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import _common
 
-from fedjax_bal.experiments.environment import device_name, versions
+from fedjax_bal.lab.environment import device_name, versions
 
 CONFIG = Path(__file__).parents[1] / "configs" / "sweeps" / "learning_rate.yaml"
 BASE = CONFIG.parents[1] / "absent_clients.yaml"

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from fedjax_bal import balance, data, models, parts, recipes, selection
     from fedjax_bal.data import over_rows
     from fedjax_bal.engine.host import Result, make_round, simulate
-    from fedjax_bal.experiments import load_run
+    from fedjax_bal.lab import load_run
     from fedjax_bal.metrics import EarlyStopping
     from fedjax_bal.optim import optimizer
     from fedjax_bal.options import Evaluation, Execution, LocalTraining, Participation
@@ -34,7 +34,7 @@ _NAMES = {
     "check_recipe": "testing",
     "citation": "recipes",
     "make_round": "engine.host",
-    "load_run": "experiments",
+    "load_run": "lab",
     "optimizer": "optim",
     "over_rows": "data",
     "register": "plugins",

@@ -14,9 +14,7 @@ from jaxtyping import install_import_hook
 
 MOST_MAPS = 45_000
 _TESTS = itertools.count(1)
-SLOW_EXAMPLES = tuple(
-    f"fedjax_bal/{place}" for place in ("guide/", "contrib/privacy/", "testing/", "experiments/loaded_run")
-)
+SLOW_EXAMPLES = tuple(f"fedjax_bal/{place}" for place in ("guide/", "contrib/privacy/", "testing/", "lab/loaded_run"))
 """Whose docstrings' examples take long."""
 
 # Most of the suite's time is compiling, much of which is making machine code fast that runs for milliseconds. Each

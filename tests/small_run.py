@@ -6,8 +6,8 @@ from pathlib import Path
 
 from fedjax_bal.config import Config, load_config
 from fedjax_bal.contrib.trackers import Mirror, tracked_runs
-from fedjax_bal.experiments.runner import Runner
-from fedjax_bal.runs import RunFolder
+from fedjax_bal.lab import RunFolder
+from fedjax_bal.lab.runner import Runner
 
 TEXT = """
 name: small

@@ -10,9 +10,8 @@ import numpy as np
 import small_run
 from rich.console import Console
 
-from fedjax_bal.experiments import run_sweep
-from fedjax_bal.experiments.plan import Sweep, load_sweep
-from fedjax_bal.runs import SweepFolder
+from fedjax_bal.lab import SweepFolder, run_sweep
+from fedjax_bal.lab.plan import Sweep, load_sweep
 
 BASE = small_run.TEXT.replace("rounds: 7", "rounds: 4").replace("seeds: [0, 1]", "seeds: [0]")
 FEDAVG = "methods=[{recipe: fedavg}]"

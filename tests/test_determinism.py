@@ -9,7 +9,7 @@ import small_run
 from typer.testing import CliRunner
 
 from fedjax_bal.cli.app import app
-from fedjax_bal.runs import checkpoint
+from fedjax_bal.lab import checkpoint
 
 RUN = ("run", "small.yaml", "seeds=[0]", "methods=[{recipe: [scaffold, rebafl]}]", "--devices", "2", "--plain", "--out")
 

@@ -13,8 +13,8 @@ import fedjax_bal
 from fedjax_bal.cli.app import app
 from fedjax_bal.cli.arguments import split_arguments
 from fedjax_bal.config import builtin_configs, load_config
-from fedjax_bal.experiments import load_sweep
-from fedjax_bal.experiments.sweep import COSTS
+from fedjax_bal.lab import load_sweep
+from fedjax_bal.lab.sweep import COSTS
 from fedjax_bal.metrics import METRICS
 
 GUIDE = Path(fedjax_bal.__file__).parent / "guide"

@@ -7,7 +7,7 @@ from statistics import fmean
 import pytest
 
 from fedjax_bal.config import builtin_configs
-from fedjax_bal.experiments import load_sweep
+from fedjax_bal.lab import load_sweep
 
 ROOT = Path(__file__).parents[1]
 

@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from fedjax_bal.config import Config, builtin_configs, load_config, read_layers
-from fedjax_bal.experiments import load_sweep
+from fedjax_bal.lab import load_sweep
 
 _RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 _LONG_TAIL = "protocols/long_tail"

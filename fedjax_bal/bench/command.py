@@ -21,8 +21,8 @@ from fedjax_bal.bench.workloads import WORKLOADS, Workload, federate, simulation
 from fedjax_bal.config import load_config
 from fedjax_bal.engine.host import Simulation
 from fedjax_bal.errors import DivergenceError
-from fedjax_bal.experiments import device_name, set_up, versions
 from fedjax_bal.files import check_replaceable, write_atomically
+from fedjax_bal.lab import device_name, set_up, versions
 from fedjax_bal.validate import finite_number, one_of, whole_number
 
 _CHANGEABLE = ("execution.", "model.convolution=")

@@ -99,7 +99,7 @@ def run(
         from fedjax_bal.config import load_over_base
         from fedjax_bal.contrib.trackers import open_trackers
         from fedjax_bal.engine.processes import processes as processes_of_run
-        from fedjax_bal.runs import FolderInUseError, RunFolder
+        from fedjax_bal.lab import FolderInUseError, RunFolder
 
         show = Showing(plain, quiet, verbose)
         file, overrides = split_arguments(arguments)
@@ -185,8 +185,7 @@ def sweep(
 ) -> None:
     """Run a grid of configurations. Run it again, or with more values, rounds or seeds, to resume or extend it."""
     with messages():
-        from fedjax_bal.experiments import load_sweep
-        from fedjax_bal.runs import SweepFolder
+        from fedjax_bal.lab import SweepFolder, load_sweep
 
         if distributed:
             raise ValueError(SWEEP_ALONE)
@@ -265,7 +264,7 @@ def report(
 ) -> None:
     """Regenerate reports; for several runs, also a page that compares them."""
     with messages():
-        from fedjax_bal.runs import FolderError, RunFolder, SweepFolder
+        from fedjax_bal.lab import FolderError, RunFolder, SweepFolder
 
         console = Output()
         if figures is not None:
@@ -309,7 +308,7 @@ def verify(
     Exit code 0: all files are whole. 1: some are damaged or missing.
     3: none is, but there is no SHA256SUMS to compare with, as a session is running or was killed.
     """
-    from fedjax_bal.runs import verify as check
+    from fedjax_bal.lab import verify as check
 
     damaged = 0
     unfinished = False
@@ -357,7 +356,7 @@ def export(
     plugin: Plugins = None,
 ) -> Iterator[str]:
     """Write a trained model for programs without this package, with everything that prediction needs."""
-    from fedjax_bal.experiments import load_run
+    from fedjax_bal.lab import load_run
 
     notes: list[str] = []
     file = load_run(folder, data_dir, notes.append).export(method, seed, kind, out)

@@ -132,7 +132,7 @@ def describe(
     from fedjax_bal.config import Config, builtin_configs, load_config
     from fedjax_bal.data import DATASETS, load
     from fedjax_bal.data import describe as in_numbers
-    from fedjax_bal.experiments import split_rows
+    from fedjax_bal.lab import split_rows
     from fedjax_bal.metrics import evenly_spaced
 
     named = [argument for argument in arguments if not is_change(argument)]

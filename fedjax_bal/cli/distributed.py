@@ -84,7 +84,7 @@ def place_of(
 def shared_facts(config: Any) -> dict[str, str]:
     """Everything that results depend on and that may differ between processes; `Runner` compares the data."""
     from fedjax_bal.config import config_leaves
-    from fedjax_bal.experiments import numeric_settings, versions
+    from fedjax_bal.lab import numeric_settings, versions
 
     flags = sorted(flag for flag in os.environ.get("XLA_FLAGS", "").split() if not flag.startswith("--xla_dump"))
     return versions() | numeric_settings() | {"XLA_FLAGS": " ".join(flags)} | config_leaves(config)

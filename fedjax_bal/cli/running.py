@@ -28,7 +28,7 @@ def next_folder(name: str, what: str, conflict: Callable[[Path], str], *, shown:
 
     `conflict` says what keeps this one from resuming in a folder.
     """
-    from fedjax_bal.runs import choose_folder
+    from fedjax_bal.lab import choose_folder
 
     named = Path("runs") / name
     folder, differing = choose_folder(named, conflict)
@@ -40,16 +40,15 @@ def next_folder(name: str, what: str, conflict: Callable[[Path], str], *, shown:
 def build_page(path: Path) -> Path:
     """Writes the page of a run's folder, or of a sweep's; returns its file."""
     with drawing():
+        from fedjax_bal.lab import SweepFolder
         from fedjax_bal.report import build, build_sweep
-        from fedjax_bal.runs import SweepFolder
 
         return build_sweep(path, Output().say) if SweepFolder(path).exists() else build(path)
 
 
 def describe_run(config: Any, path: Path, data_dir: Path | None, devices: str | int | None, *, fresh: bool) -> None:
     """Says what `run_command` would do."""
-    from fedjax_bal.experiments import dry_run
-    from fedjax_bal.runs import RunFolder
+    from fedjax_bal.lab import RunFolder, dry_run
 
     console = Output()
     keep_compiled_programs_by_default()
@@ -74,8 +73,7 @@ def run_command(
     """
     from fedjax_bal.contrib.trackers import Mirror, tracked_runs
     from fedjax_bal.engine.processes import processes
-    from fedjax_bal.experiments import Progress, Runner, Stopped
-    from fedjax_bal.runs import RemoteFiles, RunFolder
+    from fedjax_bal.lab import Progress, RemoteFiles, RunFolder, Runner, Stopped
 
     first = processes().first
     folder = RunFolder(path, None if first else RemoteFiles(path))
@@ -118,7 +116,7 @@ def _say_stopped(folder: Path) -> None:
 
 
 def _show(path: Path, summary: dict[str, Any], console: Output) -> None:
-    from fedjax_bal.experiments import cost_of
+    from fedjax_bal.lab import cost_of
     from fedjax_bal.report import KL_IN_WORDS, compare, shows_divergence, table, verdict
 
     page = build_page(path)
@@ -164,7 +162,7 @@ def sweep_command(
     ):
         console = Output() if dry_run else show.progress()
         keep_compiled_programs(console.say)
-        from fedjax_bal.experiments import run_sweep
+        from fedjax_bal.lab import run_sweep
 
         options: Any = {"data_dir": place, "devices": devices, "should_stop": asked, "most": together}
         options |= {"plain": show.plain, "detail": console.say if show.verbose else None}
@@ -192,11 +190,11 @@ def _backend(name: str, address: str | None, devices: Any, data_dir: str | None)
         return
     import jax
 
-    from fedjax_bal.experiments import connected
+    from fedjax_bal.lab import connected
 
     with connected(address) as ray:
         jax.config.update("jax_platforms", "cpu")  # this machine's GPUs, if any, are the workers'
-        from fedjax_bal.experiments import RayBackend
+        from fedjax_bal.lab import RayBackend
 
         yield RayBackend(ray, devices, data_dir)
 

@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
+from fedjax_bal.lab import RunRecord
 from fedjax_bal.metrics import (
     Curve,
     class_accuracies,
@@ -49,7 +50,6 @@ from fedjax_bal.report.sweep_results import (
     situations,
 )
 from fedjax_bal.report.wording import LONGEST_NAME, MINUS, averaged_heading, averaged_in_words, printable
-from fedjax_bal.runs import RunRecord
 
 _CLIMB = "The y-axis starts at the accuracy reached after the first 10% of rounds."
 _BANDS = "Bands are one standard deviation either side of the mean over seeds."

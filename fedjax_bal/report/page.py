@@ -10,12 +10,12 @@ import numpy as np
 
 from fedjax_bal.config import Sections, leaves, without_defaults
 from fedjax_bal.files import check_replaceable, write_atomically
+from fedjax_bal.lab import LARGEST, FolderError, RunFolder, RunRecord, SweepFolder
 from fedjax_bal.report.markup import Page, definitions, folded, note, reproduction
 from fedjax_bal.report.published import Beside, beside_of_run, changes_from_paper, paper_tables, published_by_metric
 from fedjax_bal.report.sweep_results import read_results, sweep_curves
 from fedjax_bal.report.tables import comparison, details, failed, remarks, statistics, summarise_group
 from fedjax_bal.report.wording import LONGEST_NAME, flat, join_some, plural, printable, table_notes, verdict
-from fedjax_bal.runs import LARGEST, FolderError, RunFolder, RunRecord, SweepFolder
 
 if TYPE_CHECKING:
     from fedjax_bal.report.gallery import Picture

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedjax_bal.lab import FolderError, SweepFolder, as_csv
 from fedjax_bal.metrics import SHARE, Spread
 from fedjax_bal.report.markup import Page, reproduction
 from fedjax_bal.report.published import Beside, beside_of_sweep, paper_tables, paper_verdict, published_by_metric
@@ -35,7 +36,6 @@ from fedjax_bal.report.wording import (
     table_notes,
     verdict,
 )
-from fedjax_bal.runs import FolderError, SweepFolder, as_csv
 
 if TYPE_CHECKING:
     from fedjax_bal.report.gallery import Picture

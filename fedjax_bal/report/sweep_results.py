@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedjax_bal.config import ConfigError, parse_yaml
+from fedjax_bal.lab import LARGEST, SweepFolder
 from fedjax_bal.metrics import METRICS, MethodSummary, SeededDraw, averaged, spread_of_draws
 from fedjax_bal.report.tables import summarise_group
 from fedjax_bal.report.wording import flat
-from fedjax_bal.runs import LARGEST, SweepFolder
 from fedjax_bal.validate import is_number
 
 LEAD = "last5_accuracy"

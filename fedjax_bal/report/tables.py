@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedjax_bal.lab import as_csv
 from fedjax_bal.metrics import (
     METRICS,
     REPORT_TABLES,
@@ -19,7 +20,6 @@ from fedjax_bal.metrics import (
     spread_of_draws,
 )
 from fedjax_bal.report.wording import LONGEST_NAME, MINUS, Table, join_some, leader, megabytes, printable, table
-from fedjax_bal.runs import as_csv
 
 _LATEX = str.maketrans(
     {character: f"\\{character}" for character in "&%$#_{}"}

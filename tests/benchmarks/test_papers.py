@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedjax_bal.config import builtin_configs, load_config, read_layers, resolved_yaml
-from fedjax_bal.experiments import load_sweep
+from fedjax_bal.lab import load_sweep
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 

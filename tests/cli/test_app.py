@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from fedjax_bal.cli.app import app
 from fedjax_bal.cli.listing import KINDS
 from fedjax_bal.config import builtin_configs, load_config
-from fedjax_bal.runs import RunFolder
+from fedjax_bal.lab import RunFolder
 
 BAD = {
     "unknown data set": (["dataset.name=fashin_mnist"], ["dataset.name", "'fashin_mnist'", "did you mean"]),

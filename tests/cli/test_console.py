@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from fedjax_bal.cli.app import app
 from fedjax_bal.cli.console import Output, harmless, names_table, print_table, with_short_names
-from fedjax_bal.experiments import Progress
+from fedjax_bal.lab import Progress
 from fedjax_bal.report import Table
 
 EVIL = ["\x1b]0;pwned\x07", "\x1b[2J", "\x9b31m", "\x08\x08", "\u202egpj", "\u2066x", "a\rb", "\x7f", "\x00", "\u2028"]

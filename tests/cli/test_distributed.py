@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from fedjax_bal.cli.app import app
 from fedjax_bal.cli.distributed import ProcessPlace, _check_port, place_of, shared_facts
 from fedjax_bal.config import load_config
-from fedjax_bal.runs import checkpoint
+from fedjax_bal.lab import checkpoint
 
 METHODS = "methods=[{recipe: scaffold}, {recipe: flcir, execution: {rounds_per_dispatch: 1}}]"
 CHANGES = ("seeds=[0]", METHODS, "auxiliary.per_class=4", "partition.clients=12")  # 12: cut over four devices

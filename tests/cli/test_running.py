@@ -9,7 +9,7 @@ import yaml
 from fedjax_bal.cli import running
 from fedjax_bal.cli.console import Output
 from fedjax_bal.cli.running import show_results
-from fedjax_bal.runs import SweepFolder
+from fedjax_bal.lab import SweepFolder
 
 
 def console(width):

@@ -3,7 +3,7 @@
 import pytest
 
 from fedjax_bal.config import ConfigError, load_config, load_over_base, resolved_yaml, to_plain
-from fedjax_bal.experiments import load_sweep
+from fedjax_bal.lab import load_sweep
 
 OWN = "dataset={name: npz, path: mine.npz}"
 PLAIN = "methods=[fedavg, rebafl]"

@@ -10,7 +10,7 @@ import zipfile
 from pathlib import Path
 from typing import NamedTuple
 
-from fedjax_bal.runs import FolderError, verify
+from fedjax_bal.lab import FolderError, verify
 
 SABOTEUR = Path(__file__).with_name("saboteur.py")
 # A method with a memory of its clients and one whose selector learns; a checkpoint after each round.

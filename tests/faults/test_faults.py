@@ -5,8 +5,8 @@ import pytest
 from faults import damage, failing, killing
 from faults.cases import case, results, session
 
-from fedjax_bal.runs import checkpoint
-from fedjax_bal.runs.checkpoint import CheckpointError
+from fedjax_bal.lab import checkpoint
+from fedjax_bal.lab.checkpoint import CheckpointError
 
 TREE = {"w": np.arange(6, dtype=np.float32), "round": np.int64(3)}
 

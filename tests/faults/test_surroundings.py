@@ -10,7 +10,7 @@ import pytest
 import small_run
 
 from fedjax_bal.cli.arguments import split_arguments
-from fedjax_bal.runs import verify
+from fedjax_bal.lab import verify
 
 ONE = ("methods=[{recipe: fedavg, name: première}]", "seeds=[0]", "training.rounds=4", "--plain")
 # January 1970, and an hour earlier at each look.

@@ -153,7 +153,7 @@ class Saved(NamedTuple):
 
 def checkpoints(folder: Path) -> None:
     """A checkpoint."""
-    from fedjax_bal.runs.checkpoint import save
+    from fedjax_bal.lab.checkpoint import save
 
     save(folder, 5, checkpoint_tree())
 

@@ -23,13 +23,13 @@ from fedjax_bal.config import load_config
 from fedjax_bal.config.yaml_text import dump_yaml, parse_yaml
 from fedjax_bal.contrib.trackers.wandb import WeightsAndBiases
 from fedjax_bal.data import DataError, load
+from fedjax_bal.lab import FolderError, RunFolder, SweepFolder
+from fedjax_bal.lab.checkpoint import CheckpointError
+from fedjax_bal.lab.checkpoint import load as load_checkpoint
+from fedjax_bal.lab.record import read_pictures
 from fedjax_bal.report import build
 from fedjax_bal.report.page import build_comparison
 from fedjax_bal.report.sweep_page import build_sweep
-from fedjax_bal.runs import FolderError, RunFolder, SweepFolder
-from fedjax_bal.runs.checkpoint import CheckpointError
-from fedjax_bal.runs.checkpoint import load as load_checkpoint
-from fedjax_bal.runs.record import read_pictures
 
 SCRIPT = "</title></style></svg><script>alert(1)</script><img src=x onerror=alert(1)>\"'"
 

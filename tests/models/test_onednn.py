@@ -16,6 +16,7 @@ from models import onednn
 from typer.testing import CliRunner
 
 from fedjax_bal.cli.app import app
+from fedjax_bal.lab import checkpoint
 from fedjax_bal.models import build
 from fedjax_bal.models import onednn as library
 from fedjax_bal.models.convolution import of_name
@@ -23,7 +24,6 @@ from fedjax_bal.models.convolution.rules import REDUCTIONS
 from fedjax_bal.models.derivatives import any_derivative
 from fedjax_bal.models.normalization import XLA_REDUCTIONS, BatchNorm
 from fedjax_bal.models.onednn import __main__ as command
-from fedjax_bal.runs import checkpoint
 
 # batch, side, channels in and out, kernel, stride, padding
 LAYERS = {

@@ -14,7 +14,7 @@ from parts.float64 import SEED
 
 from fedjax_bal import models
 from fedjax_bal.data import augment, federate
-from fedjax_bal.experiments import setup
+from fedjax_bal.lab import setup
 from fedjax_bal.models.dcgan import build_dcgan
 from fedjax_bal.options import Participation
 from fedjax_bal.parts import Fakes, SharedDcgans, dcgan

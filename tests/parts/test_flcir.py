@@ -13,10 +13,10 @@ import toys
 from parts import float64
 from parts.float64 import SEED, N, assert_equal, difference, mean, plus, train
 
+from fedjax_bal.lab import checkpoint
 from fedjax_bal.options import Execution, Participation
 from fedjax_bal.parts import CompositionProbe, Probe, Report, Step, part
 from fedjax_bal.recipes import Recipe, fedavg, flcir
-from fedjax_bal.runs import checkpoint
 from fedjax_bal.selection import Choice, bernoulli
 from fedjax_bal.types import Outcome
 

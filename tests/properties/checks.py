@@ -15,7 +15,7 @@ from properties.draws import Draw, records, run
 from fedjax_bal.engine.device import PERSONAL
 from fedjax_bal.engine.host.simulation import Simulation
 from fedjax_bal.engine.host.stack import Member, Stack, stacking_key
-from fedjax_bal.runs import checkpoint
+from fedjax_bal.lab import checkpoint
 from fedjax_bal.types import PyTree
 
 COUNTS = ("round", "clients", "dropped", "bytes_up", "bytes_down")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import yaml
 
-from fedjax_bal.runs import RunFolder
+from fedjax_bal.lab import RunFolder
 
 FASHION = [
     "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",

@@ -6,10 +6,10 @@ from itertools import count
 import numpy as np
 import pytest
 
+from fedjax_bal.lab import RunFolder
 from fedjax_bal.metrics import class_accuracies
 from fedjax_bal.report import gallery
 from fedjax_bal.report.gallery import class_samples, run_figures
-from fedjax_bal.runs import RunFolder
 
 ALWAYS = ["accuracy", "traffic", "classes", "predictions", "partition-1", "confusion-1", "confusion-2"]
 

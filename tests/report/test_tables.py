@@ -6,12 +6,12 @@ import json
 
 import pytest
 
+from fedjax_bal.lab import FolderError, RunFolder, SweepFolder, as_csv
 from fedjax_bal.metrics import METRICS, NOTHING, ranked_clients
 from fedjax_bal.report import build
 from fedjax_bal.report.page import missing_runs
 from fedjax_bal.report.tables import comparison, details, remarks, statistics, summarise_group, table_files
 from fedjax_bal.report.wording import table_notes
-from fedjax_bal.runs import FolderError, RunFolder, SweepFolder, as_csv
 
 
 def runs(**values):

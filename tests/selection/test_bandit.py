@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedjax_bal.runs.checkpoint import load, save
+from fedjax_bal.lab.checkpoint import load, save
 from fedjax_bal.selection import class_balancing_set, cucb, greedy, make_plan, ucb_scores
 from fedjax_bal.selection.bandit import COMPOSITION, BanditState, rewards
 

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from fedjax_bal.runs.checkpoint import load, save
+from fedjax_bal.lab.checkpoint import load, save
 from fedjax_bal.selection import SELECTORS, by_size, make_plan, power_of_choice, round_robin
 from fedjax_bal.selection.selectors import LOSS, weighted_sample
 

@@ -9,7 +9,7 @@ import pytest
 
 from fedjax_bal.config import load_config
 from fedjax_bal.data import DataError, partition
-from fedjax_bal.experiments.splits import split_rows
+from fedjax_bal.lab.splits import split_rows
 from fedjax_bal.types import Dataset
 
 LABELS = np.array([0, 1, 2, 0, 1, 2, 0, 0])

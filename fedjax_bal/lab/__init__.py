@@ -1,0 +1,47 @@
+"""From a configuration to trained simulations: runs, sweeps, and their folders, whose files are named only here."""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from fedjax_bal.lab import checkpoint
+from fedjax_bal.lab.folder import Execution, RunFolder, SweepFolder, as_csv, choose_folder
+from fedjax_bal.lab.model_files import MODEL_FORMATS, write_model
+from fedjax_bal.lab.output_files import START_OVER, FolderError, FolderInUseError, RemoteFiles, unreadable
+from fedjax_bal.lab.plan import load_sweep
+from fedjax_bal.lab.record import LARGEST, RunRecord
+from fedjax_bal.lab.verification import Finding, verify
+
+if TYPE_CHECKING:
+    from fedjax_bal.lab.display import Progress
+    from fedjax_bal.lab.environment import device_name, numeric_settings, versions
+    from fedjax_bal.lab.loaded_run import LoadedRun, load_run
+    from fedjax_bal.lab.outline import dry_run
+    from fedjax_bal.lab.ray_cluster import RayBackend, connected
+    from fedjax_bal.lab.runner import Runner
+    from fedjax_bal.lab.setup import set_up
+    from fedjax_bal.lab.splits import split_rows
+    from fedjax_bal.lab.summary import cost_of
+    from fedjax_bal.lab.sweep import run_sweep
+    from fedjax_bal.lab.training import Stopped
+
+# Imported when they are first used: they need jax, which reports and `verify` do without.
+_LATE = {
+    "display": ("Progress",),
+    "environment": ("device_name", "numeric_settings", "versions"),
+    "loaded_run": ("LoadedRun", "load_run"),
+    "outline": ("dry_run",),
+    "ray_cluster": ("RayBackend", "connected"),
+    "runner": ("Runner",),
+    "setup": ("set_up",),
+    "splits": ("split_rows",),
+    "summary": ("cost_of",),
+    "sweep": ("run_sweep",),
+    "training": ("Stopped",),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _LATE.items():
+        if name in names:
+            return getattr(importlib.import_module(f"fedjax_bal.lab.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

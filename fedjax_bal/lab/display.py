@@ -1,0 +1,146 @@
+"""The progress display of runs and sweeps: bars in a terminal, lines elsewhere."""
+
+import dataclasses
+import time
+from collections.abc import Callable, Hashable, Mapping
+
+from rich.console import Console
+from rich.progress import BarColumn, TaskID, TextColumn
+from rich.progress import Progress as Bars
+from rich.table import Column
+from rich.text import Text
+
+_INTERVAL = 2.0  # seconds between two lines about runs in training
+
+
+@dataclasses.dataclass
+class _Unit:
+    title: str
+    rounds: int
+    done: int = 0
+    ended: bool = False
+    bar: TaskID | None = None
+
+    @property
+    def left(self) -> int:
+        return 0 if self.ended else max(self.rounds - self.done, 0)
+
+
+class Progress:
+    """Shows the progress of units of work: runs, or a sweep's batches of runs.
+
+    A unit that ends gets a line. Meanwhile a terminal shows a bar for all of them and one for each in training; other
+    output gets a line about every two seconds. The time left is at the pace of this session's rounds, without
+    compilation.
+    """
+
+    def __init__(
+        self,
+        console: Console,
+        *,
+        plain: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.console = console
+        self._clock = clock
+        self._units: dict[Hashable, _Unit] = {}
+        self._noun = ""
+        self._began = self._printed = clock()
+        self._event: float | None = None  # when rounds were last reported; None while a program is compiled
+        self._paced_rounds = 0
+        self._paced_s = 0.0
+        self._bars: Bars | None = None
+        self._whole = TaskID(0)
+        if not plain and console.is_terminal and not console.is_dumb_terminal and console.file.isatty():
+            room = Column(no_wrap=True, max_width=console.width // 3)
+            title = TextColumn("{task.description}", markup=False, table_column=room)
+            status = TextColumn("{task.fields[status]}", markup=False)
+            self._bars = Bars(title, BarColumn(10), status, console=console)
+
+    def start(self, units: Mapping[Hashable, tuple[str, int]], noun: str = "runs", headline: str = "") -> None:
+        """Training starts; each unit has a title and a number of rounds."""
+        self._units = {key: _Unit(*unit) for key, unit in units.items()}
+        self._noun = noun
+        self._began = self._clock()
+        if headline:
+            self._print(headline)
+        if self._bars is not None:
+            self._whole = self._bars.add_task("all", total=sum(unit.rounds for unit in self._units.values()), status="")
+            self._bars.start()
+
+    def compiling(self, key: Hashable) -> None:
+        """A unit's program is being compiled, until its next `advance`; that time doesn't count as training."""
+        self._event = None
+        self._show(self._units[key], "compiling")
+
+    def advance(self, key: Hashable, done: int, clients_per_s: float, accuracy: float | None = None) -> None:
+        """A unit has done a number of rounds, with this test accuracy in [0, 1].
+
+        `clients_per_s` is 0 if nothing was trained since the last call: for a run that was found on disk, finished or
+        not, and for one that is about to train.
+        """
+        unit = self._units[key]
+        now = self._clock()
+        if clients_per_s > 0 and self._event is not None:
+            self._paced_rounds += max(done - unit.done, 0)
+            self._paced_s += now - self._event
+        self._event = now
+        finishes = unit.done < unit.rounds <= done
+        changed = done != unit.done or clients_per_s > 0
+        unit.done = done
+        if changed:
+            status = f"finished after {done} rounds" if done >= unit.rounds else f"round {done}/{unit.rounds}"
+            status += f", accuracy {accuracy:.1%}" if accuracy is not None else ""
+            status += f", {clients_per_s:,.0f} clients/s" if clients_per_s > 0 else ""
+            self._show(unit, status, last=finishes)
+
+    def ended(self, key: Hashable) -> None:
+        """A unit ends early, without its remaining rounds."""
+        unit = self._units[key]
+        unit.ended = True
+        self._show(unit, f"stopped early after round {unit.done}", last=True)
+
+    def note(self, text: str) -> None:
+        """A warning or a remark."""
+        self._print(text)
+
+    def stop(self) -> None:
+        """Training ends, finished or not; says once how many units are finished."""
+        if self._bars is not None:
+            self._bars.stop()
+        if self._units:
+            finished = sum(not unit.left for unit in self._units.values())
+            seconds = self._clock() - self._began
+            self._print(f"{finished} of {len(self._units)} {self._noun} finished in {duration(seconds)}")
+        self._units = {}
+
+    def _show(self, unit: _Unit, status: str, *, last: bool = False) -> None:
+        left = sum(each.left for each in self._units.values())
+        rounds = sum(each.rounds for each in self._units.values())
+        pace = self._paced_s / self._paced_rounds if self._paced_rounds else None
+        seconds = 0.0 if not left else None if pace is None else pace * left
+        finished = sum(not each.left for each in self._units.values())
+        whole = f"{finished}/{len(self._units)} {self._noun}, {1 - left / max(rounds, 1):.0%}, {duration(seconds)} left"
+        if self._bars is not None:
+            self._bars.update(self._whole, completed=rounds - left, status=whole)
+            if unit.bar is None:
+                unit.bar = self._bars.add_task(unit.title, total=unit.rounds, status="")
+            self._bars.update(unit.bar, completed=unit.done, status=status)
+            if last:
+                self._bars.remove_task(unit.bar)
+                unit.bar = None
+        if last or (self._bars is None and self._clock() - self._printed >= _INTERVAL):
+            self._print(f"{unit.title}: {status}; {whole}")
+
+    def _print(self, line: str) -> None:
+        self.console.print(Text(line), soft_wrap=True)
+        self._printed = self._clock()
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds as hours (from one hour on), minutes and seconds; "-:--" for None."""
+    if seconds is None:
+        return "-:--"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

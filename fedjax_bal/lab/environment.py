@@ -1,0 +1,108 @@
+"""What the numbers of a run depend on beside its configuration and data, and what repeats it, for its files."""
+
+import contextlib
+import os
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from fedjax_bal._version import __version__
+from fedjax_bal.config import Config
+from fedjax_bal.models import onednn_version
+from fedjax_bal.plugins import loaded_plugins
+
+
+def device_name() -> str:
+    """The device, in words."""
+    device = jax.devices()[0]
+    if device.platform != "cpu":
+        return f"{jax.device_count()} x {device.device_kind}"
+    return f"{_processor()}, {os.cpu_count()} cores"
+
+
+def command_options(config: Config, data_dir: str | os.PathLike[str] | None) -> dict[str, Any]:
+    """The options, as absolute paths, with which `fedjax-bal run` repeats a configuration from any folder."""
+    plugin = lambda target: Path(target.removesuffix("/__init__.py")).stem if "/" in target else target.split(".")[0]
+    methods = [config.for_method(index) for index in range(len(config.methods))]
+    paths = [str(method.dataset.parameters["path"]) for method in methods if "path" in method.dataset.parameters]
+    if data_dir is None and not all(map(os.path.isabs, paths)):
+        data_dir = os.curdir  # a relative path counts from the folder of the data, or else from the current one
+    return {
+        "plugins": [target for target in loaded_plugins() if plugin(target) in config.plugins],
+        "data_dir": None if data_dir is None else os.path.abspath(data_dir),
+    }
+
+
+def _processor() -> str:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def versions() -> dict[str, str]:
+    """The versions of this package and of what its results may depend on; oneDNN's only where it is called."""
+    import flax
+    import jaxlib
+    import optax
+
+    return {
+        "fedjax_bal": __version__,
+        "jax": jax.__version__,
+        "jaxlib": jaxlib.version.__version__,
+        "flax": flax.__version__,
+        "optax": optax.__version__,
+        "numpy": np.__version__,
+        **({"oneDNN": onednn} if (onednn := onednn_version()) else {}),
+    }
+
+
+_SETTINGS = (
+    "jax_default_prng_impl",
+    "jax_threefry_partitionable",
+    "jax_random_seed_offset",
+    "jax_default_matmul_precision",
+    "jax_enable_x64",
+)
+
+
+def numeric_settings() -> dict[str, str]:
+    """The settings of jax that random numbers and rounding depend on, by name.
+
+    The processes of a run must have the same, and a run goes on only with those that it was begun with.
+
+    Example:
+        >>> numeric_settings()["jax_random_seed_offset"]
+        '0'
+    """
+    return {name: str(getattr(jax.config, name)) for name in _SETTINGS}
+
+
+def differing_settings(here: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """The settings that have changed since a run was begun, in words, with how to set them; empty if none have.
+
+    Example:
+        >>> differing_settings({"jax_enable_x64": "False"}, {"jax_enable_x64": "True"})
+        'jax_enable_x64: False then, True now (JAX_ENABLE_X64 sets it)'
+    """
+    return ", ".join(
+        f"{name}: {here.get(name)} then, {now.get(name)} now ({name.upper()} sets it)"
+        for name in sorted({*here, *now})
+        if here.get(name) != now.get(name)
+    )
+
+
+def with_earlier(now: str, earlier: object) -> str:
+    """A device or a version that a run was trained with, behind those of earlier sessions.
+
+    Example:
+        >>> with_earlier("0.10.2", None), with_earlier("0.12.0", "0.10.2"), with_earlier("0.10.2", "0.10.2; 0.12.0")
+        ('0.10.2', '0.10.2; 0.12.0', '0.10.2; 0.12.0')
+    """
+    names = earlier.split("; ") if isinstance(earlier, str) and earlier else []
+    return "; ".join(dict.fromkeys([*names, now]))

@@ -1,0 +1,726 @@
+"""The folders of runs and of sweeps: their owners, and their files, written by sessions and read by reports."""
+
+import contextlib
+import csv
+import fnmatch
+import io
+import itertools
+import json
+import math
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from pydantic import ValidationError
+
+from fedjax_bal.config import (
+    AUTO,
+    AUTO_FORMS,
+    Config,
+    ConfigError,
+    continues,
+    differences,
+    load_config,
+    parse_yaml,
+    read_yaml,
+    received_value,
+    resolved_yaml,
+    run_digest,
+    with_convolution,
+)
+from fedjax_bal.files import parse_json, read_bytes
+from fedjax_bal.lab.output_files import PUT_BACK, START_OVER, SUMS, FolderError, OutputFiles, unreadable
+from fedjax_bal.lab.record import (
+    LARGEST_CONFUSION,
+    LARGEST_METRICS,
+    ResumableLine,
+    RunRecord,
+    check_readable,
+    misfit,
+    missing_plugins,
+    read_config,
+    read_confusion,
+    read_metrics,
+    read_pictures,
+    read_summary,
+)
+from fedjax_bal.options import MOST_DEVICES
+
+_CONFIG = "config.yaml"
+_METRICS = "metrics.jsonl"
+_SUMMARY = "summary.json"
+_CONFUSION = "confusion.npz"
+_NPY_HEADER = 128  # bytes of NumPy's header of an array
+_REPORT = "report.html"
+_COMPARISON = "comparison.html"
+_EXECUTION = "execution.json"
+_FORMAT = 1
+_RUN = "method-{}-seed-{}"
+SHEET = "sweep.yaml"
+POINTS = "points"
+"""The file that makes a folder a sweep's, and the folder in it with those of its points."""
+
+_EXPORTS = "exports"
+_CHECKPOINTS = f"checkpoints/{_RUN}"
+_PICTURES = f"pictures/{_RUN}.npz"
+_LEAKS = f"pictures/{_RUN}.json"
+_PERSONALISED = f"personalised/{_RUN}.json"
+# What results can be had from again, and what only this folder holds. Not pages and tables, which `report` writes
+# again, nor exports, which have sums of their own, nor trackers' files, which are theirs.
+_CHECKPOINT_FILES = f"{_CHECKPOINTS.format('*', '*')}/round-*.npz"
+COVERED = (
+    *(_CONFIG, _METRICS, _SUMMARY, _CONFUSION, _EXECUTION, _CHECKPOINT_FILES),
+    *(name.format("*", "*") for name in (_PICTURES, _LEAKS, _PERSONALISED)),
+)
+# Not config.yaml, which says whose folder it is: a kill must not leave a folder without an owner.
+_WRITTEN = (
+    *(SUMS, _METRICS, _SUMMARY, _CONFUSION, _REPORT, _COMPARISON, _EXECUTION, "plots/*.svg"),
+    *(f"{name}.{ending}" for name in ("tables", "comparison-tables") for ending in ("csv", "tex")),
+    *(_CHECKPOINT_FILES, f"{_CHECKPOINTS.format('*', '*')}/.round-*.part"),
+    *(name.format("*", "*") for name in (_PICTURES, _LEAKS, _PERSONALISED)),
+    "tensorboard/*/seed*/events.out.tfevents.*.fedjax-bal.*",
+    "wandb/*run-*-fedjax-bal-*/**/*",
+)
+
+# Of a sweep.
+_RESULTS = "results.csv"
+_CURVES = "curves.csv"
+_COSTS = "costs.json"
+_PAGE = "sweep.html"
+_PART_COSTS = "costs-{}-of-{}.json"
+_COVERED = (SHEET, _RESULTS, _COSTS)
+_LARGEST_TABLE = 100_000_000  # bytes
+_WORDS = ("point", "method", "status", "failure")  # columns of text
+_OF_RUN = ("point", "method", "seed")
+_FORMULA = re.compile(r"'*[=+@\t\r-]")
+_AGAIN = "run `fedjax-bal sweep` on its file again to rewrite it"
+
+
+class Execution(NamedTuple):
+    """How a folder's runs were begun, and how they go on.
+
+    Attributes:
+        devices: the number of devices that share the work.
+        settings: what random numbers and rounding depend on, by name.
+        instructions: the CPU's vector instructions, on which rounding depends; empty for other devices.
+    """
+
+    devices: int
+    settings: Mapping[str, str]
+    instructions: str = ""
+
+
+class RunFolder:
+    """The files of a comparison; methods are given by their places in the configuration.
+
+    Attributes:
+        path: the folder.
+        files: its files.
+    """
+
+    def __init__(self, path: Path, files: OutputFiles | None = None) -> None:
+        self.path = path
+        self.files = files or OutputFiles(path, COVERED)
+
+    def exists(self) -> bool:
+        """Whether the folder is a run's."""
+        return (self.path / _CONFIG).is_file()
+
+    @contextlib.contextmanager
+    def claimed(self, config: Config) -> Iterator[None]:
+        """Makes the folder, checks that it is free or that the configuration continues it, and locks it.
+
+        A point of a sweep can't be claimed while its sweep trains, which locks the points together.
+
+        Raises:
+            FolderError: it can't be written, is in use, or holds something else.
+        """
+        outer = Path(os.path.realpath(self.path)).parent
+        owner = f"{run_digest(config)} {config.seeds[0]}"
+        with contextlib.ExitStack() as held:
+            if outer.name == POINTS and (outer.parent / SHEET).is_file():
+                held.enter_context(OutputFiles(outer.parent).locked(lambda: None, shared=True))
+            held.enter_context(self.files.locked(lambda: self.check_owner(config), owner))
+            yield
+
+    def check(self, config: Config) -> None:
+        """Makes the folder and checks that it is free or that the configuration continues it, without the lock."""
+        self.files.prepare(lambda: self.check_owner(config))
+
+    def begin(self, config: Config, *, fresh: bool) -> None:
+        """Writes config.yaml, which makes the folder this configuration's, after everything else has been checked.
+
+        `fresh` removes what an earlier run of the same configuration left.
+        """
+        text = resolved_yaml(config)
+        check_readable(self.path / _CONFIG, text)
+        with self.files.writing():
+            if fresh:
+                self.files.remove(*_WRITTEN)
+            self.files.write(_CONFIG, text.encode())
+            self.files.make_folder("checkpoints")
+
+    def check_session(self) -> None:
+        """Compares the files that a session goes on from with `SHA256SUMS`, if the session before has ended.
+
+        Of checkpoints only that they are there: each has a manifest, by which it is checked when it is read.
+
+        Raises:
+            FolderError: one of them is damaged or missing, and nothing is touched.
+        """
+        for name, digest in (self.files.sums() or {}).items():
+            saved = fnmatch.fnmatchcase(name, _CHECKPOINT_FILES) and (self.path / name).exists()
+            if not saved and (wrong := self.files.misfit(name, digest)):
+                raise FolderError(f"{self.path / name}: {wrong}; nothing is touched: {PUT_BACK}, or {START_OVER}")
+
+    def read_execution(self) -> Execution | None:
+        """How the folder's runs were begun; None for runs without a checkpoint.
+
+        Raises:
+            FolderError: it is missing beside checkpoints, damaged, of another format, or can't be read.
+        """
+        file = self.path / _EXECUTION
+        damages = []
+        found = self.files.read_json(_EXECUTION, damages.append)
+        if found is None and not damages and not self.files.has(_CHECKPOINT_FILES):
+            return None
+        values = found if isinstance(found, dict) else {}
+        form, devices, settings = (values.get(key) for key in ("format", "devices", "settings"))
+        if isinstance(form, int) and form != _FORMAT:
+            raise FolderError(f"{file}: is of format {form}, this version reads {_FORMAT}; use the one that wrote it")
+        if type(devices) is not int or not 1 <= devices <= MOST_DEVICES or not isinstance(settings, dict):
+            raise FolderError(
+                f"{file}: is missing or damaged, so that it isn't known how the run was begun; put back a copy of it, "
+                f"or {START_OVER}"
+            )
+        instructions = str(values.get("instructions", ""))
+        return Execution(devices, {str(name): str(value) for name, value in settings.items()}, instructions)
+
+    def read_devices(self) -> int | None:
+        """The number of devices that the folder's runs were begun with; None for runs without a checkpoint."""
+        execution = self.read_execution()
+        return execution and execution.devices
+
+    def write_execution(self, execution: Execution) -> None:
+        """Writes how the folder's runs go on."""
+        self.files.write_json(_EXECUTION, {"format": _FORMAT, **execution._asdict()})
+
+    def checkpoints(self, method: int, seed: int) -> Path:
+        """The folder of one run's checkpoints."""
+        return self.path / _CHECKPOINTS.format(method, seed)
+
+    def save(self, method: int, seed: int, round: int, tree: Any) -> None:
+        """Writes a checkpoint of one run, `round` rounds done."""
+        self.files.save_checkpoint(_CHECKPOINTS.format(method, seed), round, tree)
+
+    def read_metrics(self, note: Callable[[str], object] = lambda text: None) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl, without a last one that is cut off, and damaged ones, which `note` is told.
+
+        Raises:
+            FolderError: it isn't what the last session wrote, or can't be read.
+        """
+        self.files.check_sums(_METRICS)
+        try:
+            content = self.files.read(_METRICS, LARGEST_METRICS)
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise unreadable(self.path / _METRICS, error) from error
+        lines = []
+        damaged = []
+        for number, text in enumerate(content.split(b"\n")[:-1], 1):  # one that is cut off has no end
+            try:
+                values = parse_json(text)
+                ResumableLine.model_validate(values)
+                lines.append(values)
+            except ValidationError as error:
+                expected, received = misfit(error)
+                damaged.append(f"line {number}: damaged ({expected}; received {received_value(received)})")
+            except ValueError as error:
+                damaged.append(f"line {number}: damaged ({error})")
+        if damaged:
+            others = f", and so are {len(damaged) - 1} more" if len(damaged) > 1 else ""
+            note(f"warning: {self.path / _METRICS}, {damaged[0]}; it is left out{others}")
+        return lines
+
+    def write_metrics(self, lines: Sequence[dict[str, Any]]) -> None:
+        """Replaces metrics.jsonl."""
+        self.files.write(_METRICS, b"".join(map(_line, lines)))
+
+    def append_metrics(self, lines: Sequence[dict[str, Any]]) -> None:
+        """Adds lines to metrics.jsonl, on disk before it returns."""
+        self.files.append(_METRICS, map(_line, lines))
+
+    def read_summary(self, note: Callable[[str], object] = lambda text: None) -> dict[str, Any]:
+        """The summary of an earlier session; empty if it is missing, or damaged, which `note` is told."""
+        return self._mapping(_SUMMARY, note) or {}
+
+    def write_summary(self, summary: dict[str, Any]) -> None:
+        """Replaces summary.json."""
+        self.files.write_json(_SUMMARY, summary)
+
+    def write_confusion(self, matrices: Mapping[tuple[int, int], np.ndarray]) -> None:
+        """Replaces the runs' confusion matrices, of each one true classes, predicted classes, counts: `Int64[3, K]`."""
+        content = io.BytesIO()
+        kept = {}
+        size = 0
+        for run, matrix in matrices.items():
+            places = np.nonzero(matrix)
+            cells = np.array([*places, matrix[places]], np.int64)
+            size += cells.nbytes + _NPY_HEADER
+            if size <= LARGEST_CONFUSION:  # no more are read
+                kept[_RUN.format(*run)] = cells
+        np.savez_compressed(content, **kept)  # type: ignore[arg-type]
+        self.files.write(_CONFUSION, content.getvalue())
+
+    def write_pictures(self, method: int, seed: int, pictures: Mapping[str, np.ndarray]) -> None:
+        """Replaces a run's pictures, arrays of pixels by name."""
+        content = io.BytesIO()
+        np.savez_compressed(content, **pictures)  # type: ignore[arg-type]
+        self.files.write(_PICTURES.format(method, seed), content.getvalue())
+
+    def clear_pictures(self, method: int, seed: int) -> None:
+        """Removes a run's pictures."""
+        self.files.remove(_PICTURES.format(method, seed))
+
+    def clear_conclusion(self, method: int, seed: int) -> None:
+        """Removes the results that follow a run's end."""
+        self.files.remove(*(name.format(method, seed) for name in (_LEAKS, _PERSONALISED)))
+
+    def read_leaks(self, method: int, seed: int) -> dict[str, Any] | None:
+        """A run's privacy leaks; None if they haven't been looked for, or the file is damaged."""
+        return self._mapping(_LEAKS.format(method, seed))
+
+    def write_leaks(self, method: int, seed: int, figures: Mapping[str, Any]) -> None:
+        """Writes a run's privacy leaks."""
+        self.files.write_json(_LEAKS.format(method, seed), figures)
+
+    def read_personalised(self, method: int, seed: int) -> dict[str, Any] | None:
+        """Results of clients' fine-tuned models; None if they haven't been made, or the file is damaged."""
+        return self._mapping(_PERSONALISED.format(method, seed))
+
+    def write_personalised(self, method: int, seed: int, figures: Mapping[str, Any]) -> None:
+        """Writes the results of clients' fine-tuned models."""
+        self.files.write_json(_PERSONALISED.format(method, seed), figures)
+
+    def read_configuration(self) -> Config:
+        """The configuration that the folder belongs to.
+
+        Raises:
+            ValueError: it is missing or damaged, or isn't what the last session wrote.
+        """
+        if not self.exists():
+            raise ConfigError(f"{self.path / _CONFIG}: there is no such file; give the folder that a run wrote")
+        self.files.check_sums(_CONFIG)
+        return load_config(self.path / _CONFIG)
+
+    def missing_plugins(self) -> list[str]:
+        """The plug-ins that the runs used and that aren't loaded."""
+        return missing_plugins(self.path / _CONFIG)
+
+    def export_file(self, name: str) -> Path:
+        """The place of an exported model in the folder, which `fresh` leaves alone."""
+        self.files.make_folder(_EXPORTS)
+        return self.path / _EXPORTS / name
+
+    def write_report(self, page: bytes, figures: Mapping[str, str], tables: Mapping[str, bytes]) -> Path:
+        """Replaces the report, its figures, SVG documents by name, and its tables by ending; returns the page."""
+        file = self.files.write_page(_REPORT, page, figures)
+        for ending, content in tables.items():
+            self.files.write(f"tables.{ending}", content)
+        return file
+
+    @property
+    def comparison(self) -> Path:
+        """The default file for a comparison with other runs."""
+        return self.path / _COMPARISON
+
+    def read(self) -> RunRecord:
+        """Reads and checks all that a report shows.
+
+        A last line of the metrics that was cut off is left out, and of two lines for the same run and round the later
+        one counts; NaN and infinite numbers are read as None.
+
+        Raises:
+            FolderError: a file is missing, can't be read, or does not hold what it should.
+        """
+        if not self.path.is_dir():
+            raise FolderError(f"{self.path}: no such folder; give the folder that a run wrote")
+        if not any((self.path / name).exists() for name in (_CONFIG, _SUMMARY, _METRICS)):
+            within = next(iter(sorted(self.path.glob(f"*/{_CONFIG}"))), Path("runs", "quickstart", _CONFIG)).parent
+            raise FolderError(f"{self.path}: holds no run or sweep; give the folder that one wrote, such as {within}")
+        self.files.check_sums(_CONFIG, _SUMMARY, _METRICS)
+        config, text = read_config(self.path / _CONFIG)
+        summary = read_summary(self.path / _SUMMARY)
+        classes = len(summary["class_names"])
+        lines = read_metrics(self.path / _METRICS, classes)
+        first: dict[str, int] = {}
+        for run in summary["runs"]:
+            first.setdefault(run["method"], run["seed"])
+        # By the configuration, as the summary leaves out methods that never began.
+        methods = config.get("methods")
+        entries = methods if isinstance(methods, list) else []
+        names = [entry.get("name") if isinstance(entry, dict) else None for entry in entries]
+        places = {name: place for place, name in enumerate(names) if isinstance(name, str)}
+        matrices = read_confusion(self.path / _CONFUSION, classes) if summary["runs"] else {}
+        for run in summary["runs"]:
+            run["confusion_matrix"] = matrices.get(_RUN.format(places.get(run["method"]), run["seed"]))
+        files = {
+            name: self.path / _PICTURES.format(places[name], seed) for name, seed in first.items() if name in places
+        }
+        files = {name: file for name, file in files.items() if file.is_file()}
+        self.files.check_sums(*(file.relative_to(self.path).as_posix() for file in files.values()))
+        pictures = {name: read_pictures(file, classes) for name, file in files.items()}
+        return RunRecord(config, text, lines, summary, pictures)
+
+    def _mapping(self, name: str, note: Callable[[str], object] = lambda text: None) -> dict[str, Any] | None:
+        found = self.files.read_json(name, note)
+        return found if isinstance(found, dict) else None
+
+    def conflict(self, config: Config) -> str:
+        """The keys in which the folder's configuration differs from one that doesn't continue it; empty if it does.
+
+        Raises:
+            FolderError: it holds something else than a run, or can't be read.
+        """
+        if self.begun_form(config):
+            return ""
+        if missing := self.missing_plugins():
+            return f"plugins: made with {', '.join(missing)}, not loaded here; give it with --plugin to go on there"
+        here = self._read_owner()
+        if here is None:
+            return ""
+        form = here.model.convolution
+        differing = differences(here, with_convolution(config, form) if form in AUTO_FORMS else config)
+        return "\n  ".join(differing[:8] + (["..."] if len(differing) > 8 else []))
+
+    def check_owner(self, config: Config) -> None:
+        """Checks that the folder is free, or that the configuration continues it, and writes nothing."""
+        differing = self.conflict(config)
+        if differing:
+            raise FolderError(
+                f"{self.path}: belongs to another configuration, nothing in it is touched; choose another folder with "
+                f"--out, or ask for the same configuration. They differ in\n  {differing}"
+            )
+
+    def begun_form(self, config: Config) -> str | None:
+        """The form of convolution in place of "auto" with which a configuration continues the folder's; None if none.
+
+        So a run goes on with the form that it began with, on a machine where "auto" would be another, too.
+
+        Raises:
+            FolderError: it holds something else than a run, or can't be read.
+        """
+        asked = {form: with_convolution(config, form) for form in (*AUTO_FORMS, AUTO)}
+        try:  # most are of this very configuration, and parsing takes long in a large sweep
+            written = self.files.read(_CONFIG)
+            found = next((form for form, wanted in asked.items() if resolved_yaml(wanted).encode() == written), None)
+        except OSError:
+            found = None
+        if found or self.missing_plugins():
+            return found
+        here = self._read_owner()
+        return here and next((form for form, wanted in asked.items() if continues(wanted, here)), None)
+
+    def _read_owner(self) -> Config | None:
+        names = self.files.names()
+        file = self.path / _CONFIG
+        if all(name.endswith(".part") for name in names):
+            return None
+        if _CONFIG not in names:
+            raise FolderError(
+                f"{self.path}: is not empty and not a run folder (it holds {names[0]}); choose another with --out"
+            )
+        try:
+            here = load_config(file, recorded=True)
+        except ConfigError as error:
+            raise FolderError(
+                f"{self.path}: its config.yaml can't be read, so nothing in it is touched; choose another with --out "
+                f"({error})"
+            ) from error
+        if file.read_bytes().decode() != resolved_yaml(here):
+            raise FolderError(
+                f"{self.path}: its config.yaml was not written by a run, so nothing in the folder is touched; "
+                "choose another with --out"
+            )
+        return here
+
+
+class SweepFolder:
+    """One sweep's files.
+
+    `part` are the number of a part, from 1, and the number of parts, for a process that trains one of several parts of
+    a sweep: such processes share the folder, and each keeps the costs of its runs in a file of its own.
+    """
+
+    def __init__(self, path: Path, part: tuple[int, int] | None = None) -> None:
+        self.path = path
+        self.part = part
+        self.files = OutputFiles(path, _COVERED)
+
+    @property
+    def results(self) -> Path:
+        """The file with the table."""
+        return self.path / _RESULTS
+
+    def exists(self) -> bool:
+        """Whether the folder is a sweep's."""
+        return (self.path / SHEET).is_file()
+
+    def point(self, label: str) -> RunFolder:
+        """The run folder of a point."""
+        return RunFolder(self.path / POINTS / label)
+
+    def points(self) -> list[RunFolder]:
+        """The run folders of the points that have one, by name."""
+        folder = self.path / POINTS
+        return [RunFolder(point) for point in sorted(folder.iterdir()) if point.is_dir()] if folder.is_dir() else []
+
+    def read_devices(self) -> int | None:
+        """The number of devices that its runs were begun with; None before the first checkpoint."""
+        for point in self.points():
+            with contextlib.suppress(FolderError):  # which is this point's, and said when it is to go on
+                if devices := point.read_devices():
+                    return devices
+        return None
+
+    def claimed(self) -> contextlib.AbstractContextManager[None]:
+        """A context that makes the folder, checks that it is a sweep's or free, and locks it, or shares it for a part.
+
+        Raises:
+            FolderError: it can't be written, is in use, or holds something else.
+        """
+        return self.files.locked(self._check_owner, shared=self.part is not None)
+
+    def conflict(self, text: str, points: Mapping[str, Config]) -> str:
+        """What keeps a sweep, given as sweep.yaml and its points by label, from going on here; empty if nothing does.
+
+        A folder's sweep may get other values on its axes, more rounds, and more seeds.
+
+        Raises:
+            FolderError: sweep.yaml can't be read.
+        """
+        try:
+            written = self.files.read(SHEET).decode()
+            here = _axes(written)
+            asked = _axes(text)
+        except FileNotFoundError:
+            return ""
+        except (OSError, ValueError) as error:
+            raise FolderError(
+                f"{self.path}: its sweep.yaml can't be read ({error}); choose another with --out"
+            ) from error
+        if written == text:
+            return ""
+        if here != asked:
+            return f"sweep: the keys {received_value(here)} here, {received_value(asked)} asked for"
+        begun = {point.path.name for point in self.points() if point.exists()}
+        if begun and begun.isdisjoint(points):
+            return "sweep: other values, so that none of the points asked for is here"
+        asks = (
+            (label, lambda path, config=config: RunFolder(path).conflict(config)) for label, config in points.items()
+        )
+        found = ((label, known_conflict(self.point(label).path, conflict)) for label, conflict in asks)
+        return next((f"{label}: {conflict}" for label, conflict in found if conflict), "")
+
+    def check_owner(self, text: str, points: Mapping[str, Config]) -> None:
+        """Checks that the folder is free, or holds a sweep that this one continues, and writes nothing."""
+        self._check_owner()
+        differing = self.conflict(text, points)
+        if differing:
+            raise FolderError(
+                f"{self.path}: holds another sweep, and nothing in it is touched; choose another folder with --out, or "
+                f"ask for the same sweep, with other values, more rounds or more seeds. They differ in\n  {differing}"
+            )
+
+    def begin(self, text: str, points: Mapping[str, Config]) -> None:
+        """Writes sweep.yaml.
+
+        Raises:
+            FolderError: the folder holds a sweep that this one doesn't continue, a file isn't what the last session
+                wrote, or a point is missing.
+        """
+        self.check_owner(text, points)
+        sums = self.files.sums() or {}
+        self.files.check_sums(*(name for name in _COVERED if name in sums))
+        for label in dict.fromkeys(name.split("/")[1] for name in sums if name.startswith(f"{POINTS}/")):
+            if not self.point(label).exists():
+                place = self.point(label).path
+                raise FolderError(f"{place}: is missing, but listed in the sweep's {SUMS}; {PUT_BACK}")
+        check_readable(self.path / SHEET, text)
+        self.files.write(SHEET, text.encode())
+
+    def seal(self) -> None:
+        """Writes `SHA256SUMS`, with the sums of the points' files, unless nothing has changed since it was written."""
+        sums: dict[str, str] = {}
+        for point in self.points():
+            with contextlib.suppress(FolderError):  # it can't go on, which the sweep has said
+                here = point.files.sums() or {}
+                sums |= {f"{POINTS}/{point.path.name}/{name}": digest for name, digest in here.items()}
+        known = self.files.sums()
+        if known is not None and {name: known[name] for name in known if name.startswith(f"{POINTS}/")} != sums:
+            self.files.remove(SUMS)
+        self.files.seal(sums)
+
+    def read_sheet(self) -> tuple[dict[str, Any], str]:
+        """The sweep, and the text that it was read from; raises `FolderError` if it is missing or damaged."""
+        path = self.path / SHEET
+        self.files.check_sums(SHEET)
+        try:
+            sheet = read_yaml(path, str(path))
+            text = read_bytes(path, _LARGEST_TABLE).decode()
+        except (ConfigError, OSError, UnicodeDecodeError) as error:
+            raise FolderError(f"{error}; {_AGAIN}") from error
+        axes = sheet.get("sweep") if isinstance(sheet, dict) else None
+        if not isinstance(axes, list) or not axes or not all(isinstance(axis, dict) and axis for axis in axes):
+            raise FolderError(f"{path}: has no list of axes under `sweep`; {_AGAIN}")
+        return sheet, text
+
+    def missing_plugins(self) -> list[str]:
+        """The plug-ins that the runs used and that aren't loaded."""
+        return missing_plugins(self.path / SHEET)
+
+    def read_results(self, swept: Sequence[str]) -> list[dict[str, Any]]:
+        """The rows of the table, values as numbers, texts or None.
+
+        Raises:
+            FolderError: `results.csv` is missing or damaged, or has no column for one of the swept keys.
+        """
+        path = self.results
+        self.files.check_sums(_RESULTS)
+        try:
+            rows = list(csv.DictReader(io.StringIO(read_bytes(path, _LARGEST_TABLE).decode()), strict=True))
+            if any(None in row or None in row.values() for row in rows):
+                raise ValueError("has rows of other lengths than the line of headings")
+            lacking = [key for key in (*_WORDS, *swept) if not rows or key not in rows[0]]
+            if lacking:
+                raise ValueError(f"must have rows, below a line of headings; lacks {', '.join(lacking)}")
+        except FileNotFoundError as error:
+            raise FolderError(f"{path}: there is none; {_AGAIN}") from error
+        except OSError as error:
+            raise unreadable(path, error) from error
+        except (ValueError, csv.Error) as error:
+            raise FolderError(f"{path}: not the table of a sweep ({error}); {_AGAIN}") from error
+        for row in rows:
+            for key, text in row.items():
+                written = text[1:] if text[:1] == "'" and _FORMULA.match(text[1:]) else text  # as `as_csv` writes it
+                row[key] = written if key in _WORDS else _value(written)
+        return rows
+
+    def write_results(self, table: Sequence[Mapping[str, Any]]) -> None:
+        """Replaces the table."""
+        self.files.write(_RESULTS, as_csv(table).encode())
+
+    def read_costs(self) -> dict[tuple[str, str, int], dict[str, Any]]:
+        """The costs of each run in earlier sessions, by point, method and seed, without those in damaged files."""
+        own = _COSTS if self.part is None else _PART_COSTS.format(*self.part)
+        parts = [] if self.part else sorted(file.name for file in self.path.glob(_PART_COSTS.format("*", "*")))
+        costs: dict[Any, dict[str, Any]] = {}
+        for name in (own, *parts):
+            with contextlib.suppress(TypeError, KeyError, AttributeError):
+                entries = self.files.read_json(name)["runs"]
+                costs |= {tuple(entry[key] for key in _OF_RUN): _figures(entry) for entry in entries}
+        return costs
+
+    def write_costs(self, costs: Mapping[tuple[str, str, int], Mapping[str, Any]]) -> None:
+        """Writes the costs of each run's batch, of all runs or of a part's."""
+        entries = [{**dict(zip(_OF_RUN, run, strict=True)), **figures} for run, figures in costs.items()]
+        if self.part is None:
+            self.files.write_json(_COSTS, {"runs": entries})
+            self.files.remove(_PART_COSTS.format("*", "*"))  # which are in it now
+        else:
+            self.files.remove(SUMS)  # its points change
+            self.files.write_json(_PART_COSTS.format(*self.part), {"runs": entries})
+
+    def write_page(self, page: bytes, figures: Mapping[str, str], curves: bytes, tables: Mapping[str, bytes]) -> Path:
+        """Replaces the sweep's page, its figures, SVG documents by name, its curves, and its tables by ending."""
+        file = self.files.write_page(_PAGE, page, figures)
+        self.files.write(_CURVES, curves)
+        for ending, content in tables.items():
+            self.files.write(f"tables.{ending}", content)
+        return file
+
+    def _check_owner(self) -> None:
+        names = self.files.names()
+        if names and SHEET not in names and not all(name.endswith(".part") for name in names):
+            raise FolderError(
+                f"{self.path}: is not empty and not a sweep's folder (it holds {names[0]}); choose another with --out"
+            )
+
+
+def as_csv(table: Sequence[Mapping[str, Any]]) -> str:
+    """The table as CSV, with a line of headings; None is empty, and lists are as YAML writes them.
+
+    A text that a spreadsheet would take for a formula gets an apostrophe in front.
+    """
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(table[0]) if table else [], lineterminator="\n")
+    writer.writeheader()
+    for row in table:
+        formulas = [key for key, value in row.items() if isinstance(value, str) and _FORMULA.match(value)]
+        # Numbers such as -0.5 stay.
+        writer.writerow({**row, **{key: f"'{row[key]}" for key in formulas if isinstance(_value(row[key]), str)}})
+    return text.getvalue()
+
+
+def _value(text: str) -> Any:
+    if not text:
+        return None
+    try:
+        number = float(text)
+    except ValueError:
+        return text
+    return (int(text) if text.lstrip("-").isdecimal() else number) if math.isfinite(number) else None
+
+
+def _axes(text: str) -> list[Any]:
+    """The keys of a sweep's axes."""
+    sheet = parse_yaml(text, SHEET)
+    if not isinstance(sheet, dict) or not isinstance(sheet.get("sweep"), list):
+        raise ValueError("it is no sweep")
+    return [list(axis) if isinstance(axis, dict) else axis for axis in sheet["sweep"]]
+
+
+def _figures(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """The costs in an entry, without values of other types."""
+    return {key: value for key, value in entry.items() if key not in _OF_RUN and isinstance(value, int | float)}
+
+
+def choose_folder(path: Path, conflict: Callable[[Path], str]) -> tuple[Path, str]:
+    """Finds the folder for a session's runs: the first of NAME, NAME-2, NAME-3, ... without a conflict.
+
+    Returns:
+        The folder, and the conflict with NAME if it isn't that one. Whatever else is wrong with a folder, so that
+        `conflict` raises an error, is left to the one who claims it.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as runs:
+        ...     mine = RunFolder(Path(runs, "mine"))
+        ...     mine.path.mkdir()
+        ...     mine.begin(load_config(None, ["training.rounds=10"]), fresh=False)
+        ...     for rounds in (20, 5):
+        ...         asked = load_config(None, [f"training.rounds={rounds}"])
+        ...         place, differing = choose_folder(mine.path, lambda path: RunFolder(path).conflict(asked))
+        ...         print(f"{place.name}: {differing or 'goes on'}")
+        mine: goes on
+        mine-2: training.rounds: 10 here, 5 asked for
+    """
+    first = known_conflict(path, conflict)
+    others = (path.with_name(f"{path.name}-{number}") for number in itertools.count(2))
+    return next(place for place in others if not known_conflict(place, conflict)) if first else path, first
+
+
+def known_conflict(place: Path, conflict: Callable[[Path], str]) -> str:
+    """The conflict with a folder; empty for one that can't be asked, as it is missing, damaged or something else."""
+    try:
+        return conflict(place)
+    except (FolderError, OSError):
+        return ""
+
+
+def _line(values: Mapping[str, Any]) -> bytes:
+    return (json.dumps(values) + "\n").encode()

@@ -1,0 +1,193 @@
+"""What a run or a sweep would do, and how long it would take, before it starts."""
+
+import json
+import os
+import statistics
+import time
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_bal.config import Config, to_plain
+from fedjax_bal.engine.device import mean_cross_entropy
+from fedjax_bal.engine.host import Simulation
+from fedjax_bal.lab.display import duration
+from fedjax_bal.lab.folder import RunFolder, SweepFolder
+from fedjax_bal.lab.loop import SweepBatch, SweepRun, batch_runs
+from fedjax_bal.lab.plan import Point, Sweep, short_keys
+from fedjax_bal.lab.setup import SharedInputs, set_up
+from fedjax_bal.lab.summary import known_runs
+from fedjax_bal.lab.summary import number as undamaged
+from fedjax_bal.lab.training import BuiltBatch
+from fedjax_bal.parts import Shift
+from fedjax_bal.types import Batch, Variables, size_in_bytes
+
+_TRIES = 5
+_FORWARD = 1 / 3  # of a training step: one pass of the three that a step is made of
+
+
+def run_outline(config: Config, tasks: Sequence[SweepRun]) -> Iterator[str]:
+    """Describes a run, a sweep of one point, with these rounds left."""
+    sweep = Sweep(config.name, (), (Point("", {}, config),), "")
+    return sweep_outline(sweep, batch_runs(tasks, most=1))
+
+
+def sweep_outline(
+    sweep: Sweep,
+    batches: Sequence[SweepBatch],
+    broken: Collection[int] = (),
+    cluster: str = "",
+) -> Iterator[str]:
+    """Describes a sweep: a line on the whole, then lines on the cluster, overriding methods and programs.
+
+    `batches` are those that are left, `broken` the numbers of the points that can't be set up.
+    """
+    tasks = [task for batch in batches for task in batch.tasks]
+    programs: dict[int, list[SweepBatch]] = {}
+    for batch in batches:
+        programs.setdefault(batch.program, []).append(batch)
+
+    sizes = [len(point.config.methods) * len(point.config.seeds) for point in sweep.points]
+    runs = sum(sizes)
+    left_out = sum(sizes[number] for number in broken)
+    before = runs - left_out - len(tasks)
+    remarks = [f"{before} done or given up before"] * (before > 0) + [f"{left_out} can't be set up"] * (left_out > 0)
+    done = f" ({', '.join(remarks)})" if remarks else ""
+    named = short_keys(sweep.axes)
+    axes = " x ".join(f"{len(axis)} {'+'.join(key for key in axis.keys if key in named)}" for axis in sweep.axes)
+    points = f" from {len(sweep.points)} points ({axes})" if sweep.axes else ""
+    pace = "" if not cluster else ", group after group and at this machine's pace"
+    several = f" for {len(batches)} batches" if sweep.axes and len(batches) > len(programs) else ""
+    # Images, partitions and test sets that simulations share count once.
+    arrays = {id(leaf): leaf for task in tasks for leaf in jax.tree.leaves(task.simulation.on_device)}
+    device_bytes = size_in_bytes(list(arrays.values())) + max((batch.state_bytes for batch in batches), default=0)
+    paces: dict[Any, float] = {}
+    seconds = sum(_seconds(task, paces) for task in tasks)
+    yield (
+        f"{sweep.name}: {runs} run{'s' * (runs > 1)}{done}{points}, {len(programs)} program(s) to compile{several}; "
+        f"about {duration(seconds)} of training{pace}, without the time to compile, which may be longer, and without "
+        f"what methods add to a step; {device_bytes / 1e6:,.0f} MB"
+    )
+    if cluster:
+        yield f"  {cluster}"
+
+    seen: dict[str, list[str]] = {}
+    for point in sweep.points:
+        for index, method in enumerate(point.config.methods):
+            whole = json.dumps([to_plain(point.config.for_method(index)), point.config.seeds], sort_keys=True)
+            seen.setdefault(method.name, []).append(whole)
+    for name, configs in seen.items():
+        if len(set(configs)) < len(configs):
+            yield f"  {name}: sets what is swept itself, so that some of its runs are the same"
+
+    for number, alike in programs.items():
+        trained = [task for batch in alike for task in batch.tasks]
+        together = f" in {len(alike)} batches" if len(alike) > 1 else ""
+        begun = f" from round {trained[0].round} on" if trained[0].round else ""
+        yield (
+            f"  program {number + 1}: {_methods(sweep, trained)}: {len(trained)} run{'s' * (len(trained) > 1)} of "
+            f"{trained[0].simulation.rounds} rounds{begun}{together}, "
+            f"{max(batch.state_bytes for batch in alike) / 1e6:,.1f} MB of state{' at a time' if together else ''}"
+        )
+
+
+def program_line(title: str, built: BuiltBatch) -> str:
+    """Describes a compiled program: its time, its placement and its memory."""
+    layout = built.layout
+    seconds = f"{built.compile_s:.1f} s"
+    return (
+        f"{title}: program ready after {seconds}; {layout.strategy}, {layout.width} client(s) at a time on each of "
+        f"{layout.devices} device(s); {built.device_bytes / 1e6:,.0f} MB on each"
+    )
+
+
+def batch_title(sweep: Sweep, batch: SweepBatch) -> str:
+    """The title of a batch: its methods, and the number of its runs."""
+    methods = _methods(sweep, batch.tasks)
+    (first, *others) = batch.tasks
+    return f"{methods} x {len(batch.tasks)}" if others else f"{methods}, {sweep.points[first.point].label}"
+
+
+def _methods(sweep: Sweep, tasks: Sequence[SweepRun]) -> str:
+    names = list(dict.fromkeys(sweep.points[task.point].config.methods[task.run[0]].name for task in tasks))
+    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+
+
+def dry_run(
+    config: Config, folder: RunFolder, data_dir: str | os.PathLike | None, devices: str | int | None, *, fresh: bool
+) -> Iterator[str]:
+    """Describes a run that would go on in its folder, or with `fresh` start over there."""
+    with folder.files.writing():  # for the messages of a folder that couldn't be written
+        folder.check_owner(config)
+    before = None if fresh else folder
+    inputs = SharedInputs(data_dir, devices, before and before.read_devices())
+    yield from run_outline(config, find_left(0, config, before, inputs, retried=True))
+    yield from (f"  {line}" for line in inputs.data_lines())
+    yield place_of_results(folder, fresh=fresh)
+
+
+def place_of_results(folder: RunFolder | SweepFolder, *, fresh: bool = False) -> str:
+    """Says where results would be written."""
+    does = "would be written to" if not folder.exists() else "would start over in" if fresh else "would go on in"
+    return f"  {does} {folder.path}"
+
+
+def find_left(
+    number: int, config: Config, folder: RunFolder | None, inputs: SharedInputs, *, retried: bool = False
+) -> list[SweepRun]:
+    """The runs of a point of this number that have rounds left, by the summary in its folder, if it has one.
+
+    Runs that have diverged are among them only if they are `retried`, as `run` does and a sweep doesn't.
+    """
+    comparison = set_up(config, inputs=inputs)
+    earlier = known_runs(folder.read_summary()) if folder else {}
+    tasks = []
+    for index, method in enumerate(config.methods):
+        for seed in config.seeds:
+            simulation = comparison.simulation((index, seed))
+            run = earlier.get((method.name, seed), {})
+            done = min(int(undamaged(run.get("rounds"))), simulation.rounds)
+            over = run.get("stopped_early") is not None or (run.get("failure") and not retried)
+            if done < simulation.rounds and not over:
+                tasks.append(SweepRun(number, (index, seed), simulation, done))
+    return tasks
+
+
+def _seconds(task: SweepRun, paces: dict[Any, float]) -> float:
+    simulation = task.simulation
+    setting = task.simulation.setting
+    model = setting.model
+    selector = simulation.selector
+    rounds = simulation.rounds - task.round
+    key = (model.name, model.options, model.input_shape, setting.batch_size, setting.precision)
+    if key not in paces:
+        paces[key] = _time_a_step(simulation)
+    trainings = selector.chains * selector.chain_length * selector.passes * rounds
+    tests = -(-rounds // setting.evaluation.every) * setting.test_images / setting.batch_size
+    gradients = 1 + sum(part.needs_gradient for part in setting.parts_with(Shift))
+    steps = gradients * trainings * simulation.steps_of_clients.mean() + _FORWARD * tests
+    return float(paces[key] * steps / setting.layout.devices)
+
+
+def _time_a_step(simulation: Simulation) -> float:
+    """Seconds of one forward and backward pass over a mini-batch, the median of a few."""
+    model = simulation.setting.model
+    size = simulation.setting.batch_size
+    images = jnp.zeros((size, *model.input_shape), model.input_dtype)
+    labels = jnp.zeros(size, jnp.int32)
+    batch = Batch(images, labels, labels, jnp.ones(size, bool))
+
+    def loss(params: Any, stats: Any, key: jax.Array) -> jax.Array:
+        outputs, _ = model.apply(Variables(params, stats), images, train=True, key=key, real=batch.real)
+        return mean_cross_entropy(outputs.logits, batch)
+
+    variables = model.init(jax.random.key(0))
+    step = jax.jit(jax.grad(loss)).lower(*variables, jax.random.key(0)).compile()
+    times = []
+    for _ in range(_TRIES + 1):
+        began = time.perf_counter()
+        jax.block_until_ready(step(*variables, jax.random.key(0)))
+        times.append(time.perf_counter() - began)
+    return statistics.median(times[1:])

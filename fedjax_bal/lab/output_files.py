@@ -1,0 +1,323 @@
+"""The files of an output folder, on disk or written by another process, and their sums in `SHA256SUMS`."""
+
+import contextlib
+import errno
+import fcntl
+import fnmatch
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from fedjax_bal.files import open_file, open_to_append, own_folder, parse_json, read_bytes, replacing, write_atomically
+from fedjax_bal.lab import checkpoint
+
+SUMS = "SHA256SUMS"
+
+_LINE = re.compile(r"([0-9a-f]{64})  ([^\\\r\n]+)")
+
+
+LARGEST_FILE = 2**28
+"""Bytes; longer files are not read, but for metrics."""
+
+START_OVER = (
+    "start over with --fresh (for a point of a sweep: remove its folder and the sweep's SHA256SUMS), or in another "
+    "folder with --out"
+)
+"""What to do about a run that can't go on; nothing in its folder is changed unless the user asks for it."""
+
+PUT_BACK = f"put back a copy of it, or remove {SUMS} to go on with what is here"
+
+_LOCK = ".lock"
+_NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
+
+
+class FolderError(ValueError):
+    """A folder of runs that can't be used; the message names the file, the line if any, and what to do."""
+
+
+def unreadable(file: Path, error: OSError) -> FolderError:
+    """The error for a file that can't be read now: it may be whole, so that nothing is done about it."""
+    reason = (error.strerror or str(error)).lower()
+    return FolderError(f"{file}: can't be read ({reason}), and nothing is touched; try again once it can be")
+
+
+class FolderInUseError(FolderError):
+    """A folder in which another process is running; `another` if what it runs is known to be something else."""
+
+    def __init__(self, message: str, *, another: bool) -> None:
+        super().__init__(message)
+        self.another = another
+
+
+class OutputFiles:
+    """Reads and writes a folder's files by their names in it; nothing is written outside of it, nor through a link.
+
+    `covered` are patterns of the names of those files whose sums `SHA256SUMS` holds. It is written when a session ends,
+    and removed before the first of them changes: where it is, they are as the last session left them.
+    """
+
+    def __init__(self, path: Path, covered: Sequence[str] = ()) -> None:
+        self.path = path
+        self.covered = covered
+
+    def names(self) -> list[str]:
+        """The names of the folder's entries, without its lock; none for a folder that doesn't exist."""
+        entries = self.path.iterdir() if self.path.exists() else ()
+        return sorted(entry.name for entry in entries if entry.name != _LOCK)
+
+    def prepare(self, check: Callable[[], None]) -> None:
+        """Makes the folder unless it exists, and has it checked before anything is written into it."""
+        with self.writing():
+            self.path.mkdir(parents=True, exist_ok=True)
+            check()
+
+    @contextlib.contextmanager
+    def locked(self, check: Callable[[], None], owner: str = "", *, shared: bool = False) -> Iterator[None]:
+        """Makes the folder, has it checked, and keeps other processes out of it, but for those that share it.
+
+        Those that are kept out can tell whether the `owner` is the same as theirs.
+        """
+        self.prepare(check)
+        with self.writing():
+            lock = open_to_append(self.path / _LOCK)
+        with lock:
+            # The file is never removed: it could be the one that another process has just locked.
+            try:
+                fcntl.flock(lock, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+            except BlockingIOError:
+                another = self.read(_LOCK) not in (b"", owner.encode())
+                told = "another process is running in this folder; wait for it, or choose another with --out"
+                raise FolderInUseError(f"{self.path}: {told}", another=another) from None
+            except OSError as error:
+                if error.errno not in _NO_LOCKS:
+                    raise
+                raise FolderError(
+                    f"{self.path}: its file system has no locks ({str(error.strerror).lower()}), which keep a second "
+                    "process out of the folder; choose a folder on another one with --out, or mount it with locks "
+                    "(Lustre: -o flock)"
+                ) from error
+            if not shared:
+                lock.truncate(0)
+                lock.write(owner.encode())
+                lock.flush()
+            check()  # again: another process may have written here before the lock
+            yield
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        """Turns an `OSError` into a `FolderError` that says what to do."""
+        try:
+            yield
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise FolderError(
+                f"{self.path}: the output folder can't be written ({reason}); choose another with --out"
+            ) from error
+
+    def read(self, name: str, limit: int = LARGEST_FILE) -> bytes:
+        """The content of a file of at most `limit` bytes."""
+        return read_bytes(self.path / name, limit)
+
+    def read_json(self, name: str, note: Callable[[str], object] = lambda text: None) -> Any:
+        """The content of a JSON file; None if it is missing, or damaged, which `note` is told.
+
+        Raises:
+            FolderError: it can't be read.
+        """
+        try:
+            return parse_json(self.read(name))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise unreadable(self.path / name, error) from error
+        except ValueError as error:
+            note(f"warning: {self.path / name}: damaged ({error}); what it held is left out")
+            return None
+
+    def sums(self) -> dict[str, str] | None:
+        """What `SHA256SUMS` lists; None without one: a session is going on, was killed, or there was none.
+
+        Raises:
+            FolderError: it is damaged, or can't be read.
+        """
+        file = self.path / SUMS
+        sums = {}
+        try:
+            for number, line in enumerate(read_bytes(file, LARGEST_FILE).decode().splitlines(), 1):
+                fields = _LINE.fullmatch(line)
+                digest, name = fields.groups() if fields else ("", "")
+                if not name or name.startswith("/") or ".." in name.split("/") or name in sums:
+                    raise ValueError(f"line {number}: expected a SHA-256, two spaces and the name of another file here")
+                sums[name] = digest
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise unreadable(file, error) from error
+        except ValueError as error:
+            raise FolderError(
+                f"{file}: {error}; put back a copy of it, or remove it to use the folder without"
+            ) from error
+        return sums
+
+    def has(self, pattern: str) -> bool:
+        """Whether there is a file whose name matches."""
+        return any(self.path.glob(pattern))
+
+    def covered_names(self) -> list[str]:
+        """The names of the files that are there and that `SHA256SUMS` is to cover."""
+        found = (file for pattern in self.covered for file in self.path.glob(pattern))
+        return sorted(file.relative_to(self.path).as_posix() for file in found if not file.name.startswith("."))
+
+    def misfit(self, name: str, digest: str | None) -> str:
+        """What is wrong with a file that had this sum, None for a file that wasn't there; empty if nothing is.
+
+        Raises:
+            FolderError: it can't be read.
+        """
+        try:
+            if digest is None:
+                return f"is not listed in {SUMS}, so that no session has written it"
+            if _sum(self.path / name) != digest:
+                return f"is not what was written: its sum is another than in {SUMS}"
+        except FileNotFoundError:
+            return f"is missing, but listed in {SUMS}"
+        except OSError as error:
+            raise unreadable(self.path / name, error) from error
+        return ""
+
+    def check_sums(self, *names: str) -> None:
+        """Compares files with `SHA256SUMS`, if there is one.
+
+        Raises:
+            FolderError: a file isn't what was written, is missing, or can't be read.
+        """
+        sums = self.sums()
+        for name in names:
+            wrong = self.misfit(name, sums.get(name)) if sums is not None else ""
+            if wrong and self.sums() == sums:  # or else a session has begun, or ended, meanwhile
+                raise FolderError(f"{self.path / name}: {wrong}; {PUT_BACK}")
+
+    def seal(self, others: Mapping[str, str] = MappingProxyType({})) -> None:
+        """Writes `SHA256SUMS`, with the sums of `others` in it, unless it is there."""
+        if not (self.path / SUMS).exists():
+            sums = {**{name: _sum(self.path / name) for name in self.covered_names()}, **others}
+            text = "".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items()))  # as `sha256sum -c` reads it
+            write_atomically(self.path / SUMS, text.encode())
+
+    def is_sealed(self) -> bool:
+        """Whether there is a `SHA256SUMS`, so that nothing has changed since the end of a session."""
+        return (self.path / SUMS).exists()
+
+    def _changes(self, name: str) -> None:
+        """Removes `SHA256SUMS` before a file that it covers changes."""
+        if any(fnmatch.fnmatchcase(name, pattern) for pattern in self.covered):
+            (self.path / SUMS).unlink(missing_ok=True)
+
+    def write(self, name: str, content: bytes) -> None:
+        """Replaces a file that doesn't hold this already, and makes its folder unless that exists."""
+        folder, _, last = name.rpartition("/")
+        file = (own_folder(self.path, folder) if folder else self.path) / last
+        if not _holds(file, content):
+            self._changes(name)
+            write_atomically(file, content)
+
+    def make_folder(self, name: str) -> None:
+        """Makes a folder inside, unless it exists."""
+        own_folder(self.path, name)
+
+    def write_json(self, name: str, values: Mapping[str, Any]) -> None:
+        """Replaces a JSON file."""
+        self.write(name, (json.dumps(values, indent=1) + "\n").encode())
+
+    def write_page(self, name: str, page: bytes, figures: Mapping[str, str]) -> Path:
+        """Replaces a page and `plots/*.svg`, its figures by name; returns the page's file."""
+        self.make_folder("plots")
+        for figure, document in figures.items():
+            self.write(f"plots/{figure}.svg", document.encode())
+        self.write(name, page)
+        return self.path / name
+
+    def append(self, name: str, lines: Iterable[bytes]) -> None:
+        """Adds lines to a file, on disk before it returns."""
+        file = self.path / name
+        self._changes(name)
+        try:
+            # A snapshot made with `cp -al` shares the file, and must not grow with this one.
+            if file.exists() and not file.is_symlink() and file.stat().st_nlink > 1:
+                with open_file(file) as shared, replacing(file) as copy:
+                    shutil.copyfileobj(shared, copy)
+            with open_to_append(file) as stream:
+                stream.writelines(lines)
+                stream.flush()
+                os.fsync(stream.fileno())
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(file)) from error
+
+    def remove(self, *patterns: str) -> None:
+        """Removes the files that match, but none behind a link, which may belong to another program."""
+        for pattern in patterns:
+            for file in self.path.glob(pattern):
+                name = file.relative_to(self.path)
+                if file.is_file() and file.resolve() == self.path.resolve() / name:
+                    self._changes(name.as_posix())
+                    file.unlink()
+
+    def save_checkpoint(self, folder: str, round: int, tree: Any) -> None:
+        """Writes a checkpoint of a run."""
+        outer, _, inner = folder.rpartition("/")
+        place = own_folder(own_folder(self.path, outer), inner)
+        self._changes(f"{folder}/round-{round}.npz")
+        checkpoint.save(place, round, tree)
+
+
+def _sum(file: Path) -> str:
+    with open_file(file) as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _holds(file: Path, content: bytes) -> bool:
+    """Whether a file, which is no link, has this content."""
+    try:
+        return not file.is_symlink() and read_bytes(file, len(content)) == content
+    except OSError:
+        return False
+
+
+def _do_nothing(*_: Any, **__: Any) -> None: ...
+
+
+class RemoteFiles(OutputFiles):
+    """Stands for files that another process reads and writes: finds none, and writes nothing.
+
+    That process sends what it reads, so that the folder needn't be on a file system that all processes share.
+    """
+
+    prepare = make_folder = write = append = remove = save_checkpoint = seal = _do_nothing
+
+    def locked(
+        self, check: Callable[[], None], owner: str = "", *, shared: bool = False
+    ) -> contextlib.AbstractContextManager[None]:
+        """Locks nothing."""
+        return contextlib.nullcontext()
+
+    def sums(self) -> dict[str, str] | None:
+        """Finds none."""
+        return None
+
+    def has(self, pattern: str) -> bool:
+        """Finds none."""
+        return False
+
+    def is_sealed(self) -> bool:
+        """Never."""
+        return False
+
+    def read(self, name: str, limit: int = LARGEST_FILE) -> bytes:
+        """Finds nothing."""
+        raise FileNotFoundError(name)

@@ -1,0 +1,266 @@
+"""The plan of a sweep: its axes, and its points, each a configuration."""
+
+import contextlib
+import hashlib
+import itertools
+import math
+import os
+import re
+import shlex
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from fedjax_bal.config import (
+    Config,
+    ConfigError,
+    KeyPath,
+    Layers,
+    apply_changes,
+    build_config,
+    completed_path,
+    dotted_path,
+    dump_yaml,
+    left_out,
+    nearest_choices,
+    parse_overrides,
+    read_layers,
+    received_value,
+    with_absolute_paths,
+    with_paper_setting,
+)
+from fedjax_bal.validate import is_number
+
+MOST_POINTS = 10_000
+_MOST_VALUES = 1000
+_RANGE = ("from", "to", "steps", "scale")
+_SCALES = ("linear", "log")
+
+
+class Axis(NamedTuple):
+    """Keys that change together, and each key's values, equally many."""
+
+    keys: tuple[str, ...]  # dotted paths of a configuration
+    values: tuple[tuple[Any, ...], ...]
+
+    def __len__(self) -> int:
+        return len(self.values[0])
+
+
+def read_axes(entries: Any, source: str) -> list[Axis]:
+    """Reads the list of axes below `sweep`, a list of mappings.
+
+    A mapping of several keys is one axis along which they change together. The values of a key are a list, or a range
+    `{from: 0.01, to: 1, steps: 3, scale: log}`, whose ends belong to it. `source`, the file's name, is for messages.
+
+    Raises:
+        ConfigError: anything else; names the place, the value received and the rule.
+    """
+    if not isinstance(entries, list) or not entries:
+        wanted = "must be a list of axes, for instance [{training.optimizer.learning_rate: [0.01, 0.1]}]"
+        raise ConfigError(f"{source}: sweep: received {received_value(entries)}, {wanted}")
+    axes = [_axis(entry, f"{source}: sweep.{place}") for place, entry in enumerate(entries)]
+    seen: dict[str, int] = {}
+    for place, axis in enumerate(axes):
+        for key in axis.keys:
+            if seen.setdefault(key, place) != place:
+                raise ConfigError(f"{source}: sweep.{place}: {key}: already on axis {seen[key]}; a key has one axis")
+    points = math.prod(map(len, axes))
+    if points > MOST_POINTS:
+        sizes = " x ".join(str(len(axis)) for axis in axes)
+        raise ConfigError(f"{source}: sweep: {sizes} = {points} points; at most {MOST_POINTS} are allowed")
+    return axes
+
+
+def combinations(axes: Sequence[Axis]) -> list[dict[str, Any]]:
+    """All combinations of the axes, the last axis changing fastest, each with the value of every key."""
+    along = [[dict(zip(axis.keys, values, strict=True)) for values in zip(*axis.values, strict=True)] for axis in axes]
+    return [{key: value for part in parts for key, value in part.items()} for parts in itertools.product(*along)]
+
+
+def path_of(key: str) -> KeyPath:
+    """A dotted key as a path."""
+    return tuple(key.split("."))
+
+
+def _axis(entry: Any, where: str) -> Axis:
+    if not isinstance(entry, Mapping) or not entry:
+        raise ConfigError(f"{where}: received {received_value(entry)}, must be a mapping of keys to their values")
+    values = {key: _values(value, f"{where}: {key}") for key, value in entry.items()}
+    for key in values:
+        if not all(path_of(key)):
+            raise ConfigError(
+                f"{where}: received the key {received_value(key)}, must be a dotted path such as training.rounds"
+            )
+    lengths = {key: len(listed) for key, listed in values.items()}
+    if len(set(lengths.values())) > 1:
+        counts = ", ".join(f"{key} has {length}" for key, length in lengths.items())
+        raise ConfigError(f"{where}: {counts} values; keys of one axis change together and need equally many")
+    together = list(zip(*values.values(), strict=True))
+    twice = next((item for place, item in enumerate(together) if item in together[:place]), None)
+    if twice is not None:
+        value = received_value(twice[0] if len(twice) == 1 else list(twice))
+        raise ConfigError(f"{where}: {', '.join(values)}: received {value} twice; give each value once")
+    return Axis(tuple(values), tuple(map(tuple, values.values())))
+
+
+def _values(value: Any, where: str) -> list[Any]:
+    if isinstance(value, Mapping):
+        return _range(value, where)
+    if not isinstance(value, list) or not 0 < len(value) <= _MOST_VALUES:
+        wanted = f"must be a list of 1 to {_MOST_VALUES} values, or a range {{from: 0.01, to: 1, steps: 3, scale: log}}"
+        raise ConfigError(f"{where}: received {received_value(value)}, {wanted}")
+    return value
+
+
+def _range(value: Mapping[str, Any], where: str) -> list[Any]:
+    for key in value:
+        if key not in _RANGE:
+            raise ConfigError(f"{where}: {received_value(key)}: unknown key of a range; {nearest_choices(key, _RANGE)}")
+    for key in ("from", "to"):
+        number = value.get(key)
+        if number is None or not is_number(number) or not math.isfinite(number):
+            raise ConfigError(f"{where}: {key}: received {received_value(number)}, must be a finite number")
+    steps = value.get("steps")
+    scale = value.get("scale", "linear")
+    if type(steps) is not int or not 2 <= steps <= _MOST_VALUES:
+        raise ConfigError(
+            f"{where}: steps: received {received_value(steps)}, must be an integer from 2 to {_MOST_VALUES}"
+        )
+    if scale not in _SCALES:
+        raise ConfigError(f"{where}: scale: received {received_value(scale)}; {nearest_choices(scale, _SCALES)}")
+    low = value["from"]
+    high = value["to"]
+    if scale == "log" and min(low, high) <= 0:
+        raise ConfigError(f"{where}: received from {low} to {high} with scale log, must be above 0")
+    if low == high:
+        raise ConfigError(f"{where}: received from {low} to {high}, must be two different numbers")
+    return _spaced(low, high, steps, scale)
+
+
+def _spaced(low: float, high: float, steps: int, scale: str) -> list[Any]:
+    shares = [place / (steps - 1) for place in range(steps)]
+    log = scale == "log"
+    spaced = [low * (high / low) ** share if log else low + (high - low) * share for share in shares]
+    # Six digits, so that a file name and a table show the value that is used.
+    rounded = [low, *(float(f"{number:.6g}") for number in spaced[1:-1]), high]
+    whole = isinstance(low, int) and isinstance(high, int) and all(float(number).is_integer() for number in rounded)
+    return list(map(int if whole else float, rounded))
+
+
+_LONGEST_LABEL = 100
+
+
+class Point(NamedTuple):
+    """One combination of the axes' values."""
+
+    label: str  # also the name of its folder: clients=10,p=0.5
+    values: dict[str, Any]  # of every swept key
+    config: Config
+
+
+class Sweep(NamedTuple):
+    """A sweep, read and checked."""
+
+    name: str
+    axes: tuple[Axis, ...]
+    points: tuple[Point, ...]  # all combinations, in order
+    text: str  # the whole sweep as YAML, with its base written out
+    left_out: tuple[str, ...] = ()  # of the base, as other data are chosen
+
+    @property
+    def configs(self) -> dict[str, Config]:
+        """The configurations of the points by their labels."""
+        return {point.label: point.config for point in self.points}
+
+
+def load_sweep(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Sweep:
+    """Reads and checks a sweep file.
+
+    It holds the keys of a configuration and the key `sweep`, a list of axes (see `read_axes`). `overrides` are changes
+    for all points, as on the command line of `run`.
+
+    Raises:
+        ConfigError: anything is wrong, in any of its points; one problem a line.
+    """
+    source = os.fspath(path)
+    layers = read_layers(path)
+    if "sweep" not in layers.merged:
+        wanted = "a list of axes such as [{training.rounds: [10, 20]}]"
+        single = f"for a single configuration use `fedjax-bal run {shlex.quote(source)}`"
+        raise ConfigError(f"{source}: lacks the key `sweep`, {wanted}: add it; {single}")
+    axes = read_axes(layers.merged["sweep"], source)
+    stated = "sweep" in layers.stated
+    layers = Layers(*({key: layer[key] for key in layer if key != "sweep"} for layer in layers))
+
+    # Axes get the whole paths of their keys, by which a report knows conditions: partition.alpha for alpha.
+    whole = lambda key: ".".join(map(str, completed_path(path_of(key), None, layers.merged)))
+    axes = [Axis(tuple(map(whole, axis.keys)), axis.values) for axis in axes]
+    for key, times in Counter(key for axis in axes for key in axis.keys).items():
+        if times > 1:
+            raise ConfigError(f"{source}: sweep: {key}: swept {times} times, by other names too; a key has one axis")
+    changes = parse_overrides(overrides)
+    swept = [path_of(key) for axis in axes for key in axis.keys]
+    for given, value in changes:
+        changed = completed_path(given, value, layers.merged)
+        if any(changed[: len(key)] == key for key in swept):
+            raise ConfigError(
+                f"command line: {dotted_path(given)}: is swept by {source}; change the axis there instead"
+            )
+
+    # Keys of the base that make no sense for at least one point: all points go without, as they are compared.
+    chosen = [apply_changes(layers.merged, changes, "command line")]
+    for axis in axes if stated else ():  # or else the base's own
+        for values in zip(*axis.values, strict=True):
+            with contextlib.suppress(ConfigError):  # raised again, with its place, when the point is made
+                along = [(path_of(key), value) for key, value in zip(axis.keys, values, strict=True)]
+                chosen.append(apply_changes(chosen[0], along, source))
+    stale = list(dict.fromkeys(path for data in chosen for path in layers.stale(data)))
+    sheet = layers.without(stale).merged
+    labels = short_keys(axes)
+    folder = os.path.dirname(source)
+    first = [(path_of(key), value) for key, value in next(iter(combinations(axes))).items()]
+    data = with_paper_setting(sheet, apply_changes(sheet, changes, "command line"), first)
+
+    points: dict[str, Point] = {}
+    for values in combinations(axes):
+        label = ",".join(f"{short}={shown(values[key])}" for key, short in labels.items())
+        along = [(path_of(key), with_absolute_paths(value, folder, path_of(key))) for key, value in values.items()]
+        point = Point(_file_name(label), values, build_config(data, along, f"{source} ({label})"))
+        if points.setdefault(point.label, point) is not point:
+            raise ConfigError(f"{source}: sweep: two points are called {point.label}; make their values differ")
+    plugins = {name: digest for point in points.values() for name, digest in point.config.plugins.items()}
+    text = dump_yaml(
+        {
+            **data,
+            **({"plugins": plugins} if plugins else {}),
+            "sweep": [dict(zip(axis.keys, map(list, axis.values), strict=True)) for axis in axes],
+        }
+    )
+    config = next(iter(points.values())).config
+    dropped = left_out(layers.base, stale, data, config)
+    return Sweep(config.name, tuple(axes), tuple(points.values()), text, tuple(dropped))
+
+
+def short_keys(axes: Sequence[Axis]) -> dict[str, str]:
+    """The shortest end of each key that no other key has: rounds for training.rounds; none for a paper's results."""
+    keys = [key for axis in axes for key in axis.keys if path_of(key)[0] != "paper"]
+
+    def shortest(key: str) -> str:
+        parts = key.split(".")
+        ends = (".".join(parts[place:]) for place in range(len(parts) - 1, -1, -1))
+        return next((end for end in ends if sum(f".{other}".endswith(f".{end}") for other in keys) == 1), key)
+
+    return {key: shortest(key) for key in keys}
+
+
+def shown(value: Any) -> str:
+    """A value of an axis, in one line."""
+    return repr(value) if isinstance(value, float) else dump_yaml(value).strip().removesuffix("...").strip()
+
+
+def _file_name(label: str) -> str:
+    plain = re.sub(r"[^A-Za-z0-9._=,+-]+", "_", label)
+    if plain == label and len(plain) <= _LONGEST_LABEL:
+        return plain
+    return f"{plain[:_LONGEST_LABEL]}-{hashlib.sha256(label.encode()).hexdigest()[:8]}"

@@ -1,0 +1,268 @@
+"""What follows a run: a search for privacy leaks in images and prototypes, and models fine-tuned on clients."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_bal import models
+from fedjax_bal.contrib import privacy
+from fedjax_bal.data import normalised
+from fedjax_bal.engine.host import (
+    FineTuner,
+    Simulation,
+    Snapshot,
+    fetch,
+    generated_images,
+    shared_prototypes,
+)
+from fedjax_bal.engine.processes import processes
+from fedjax_bal.lab.loop import Callback
+from fedjax_bal.lab.recorder import Recorder
+from fedjax_bal.metrics import across_clients, order_statistics
+from fedjax_bal.types import Federation, Model, Variables
+
+_GRADIENTS = 4  # images whose gradients are inverted: second derivatives take their time
+_AUXILIARY = 10_000
+_CLASSES = 20  # of many: those that a report shows
+
+
+class PrivacyLeaks(NamedTuple):
+    """Pictures by name, pixels `UInt8[C, S, H, W, K]`, and numbers by name."""
+
+    pictures: dict[str, np.ndarray]
+    figures: dict[str, Any]
+
+
+class _AttackInputs(NamedTuple):
+    """A frozen model and the images that an attacker has: `[A, H, W, K]`, and one more of each class, normalised."""
+
+    model: Model
+    variables: Variables
+    auxiliary: jax.Array
+    singles: jax.Array
+    federation: Federation
+
+
+def nearest_images(simulation: Simulation, generated: np.ndarray) -> PrivacyLeaks:
+    """The clients' image nearest to each generated one, `UInt8[C, S, H, W, K]`, and its distance.
+
+    The same distance of test images, which no client learnt, serves as a control; distances are root mean squares over
+    pixels of 0 to 255, on average and the least.
+    """
+    pool = _pixels(_own_images(simulation.federation))
+    flat = generated.reshape(-1, *generated.shape[2:])
+    rows, distances = privacy.nearest(flat, pool)
+    tests = _test_images(simulation)[0]
+    controls = tests[_some(len(tests), len(flat))]
+    _, control_distances = privacy.nearest(_pixels(controls), pool)
+    summary = lambda values: {"mean": float(np.mean(values)), "least": float(np.min(values))}
+    figures = {"generated": summary(distances), "test": summary(control_distances)}
+    return PrivacyLeaks({"nearest": pool[np.asarray(rows)].reshape(generated.shape)}, {"nearest": figures})
+
+
+def attack_prototypes(simulation: Simulation, snapshot: Snapshot, steps: int) -> PrivacyLeaks:
+    """Attacks the prototypes that clients and server share, and single images for comparison.
+
+    The attacker knows the global model and has the test images, but for one of each class. These serve as a control:
+    attacks on their features, or on the gradient of one, show what an attack can do. As in ReBaFL (Xu et al., 2023),
+    section 5.6.
+
+    Returns, for each attack, `prototype/ATTACK` and `single/ATTACK`, `gradient/grnn`, and the truth beside them, `mean`
+    (of the clients' images of a class) and `single`; correlations of the pixels with the truth, and with other classes;
+    nothing for a method without shared prototypes.
+    """
+    shared = shared_prototypes(simulation, snapshot)
+    if shared is None:
+        return PrivacyLeaks({}, {})
+    features, known = (np.asarray(array) for array in shared)
+    inputs = _attack_inputs(simulation, snapshot.state.variables)
+    classes = np.flatnonzero(known)[:_CLASSES]
+    means = _class_means(simulation.federation)
+    found = {"single": np.asarray(inputs.singles), "mean": means}
+    if len(classes):
+        made = _run_attacks(inputs, jnp.asarray(features[classes]), steps)
+        blank = np.broadcast_to(np.asarray(_black(inputs.federation), np.float32), means.shape)
+        for attack, (prototypes, singles) in made.items():
+            found[f"prototype/{attack}"] = blank.copy()
+            found[f"prototype/{attack}"][classes] = prototypes
+            found[f"single/{attack}"] = singles
+    found |= _invert_gradients(inputs, steps)
+    pictures = {name: _pixels(_shares(inputs.federation, images))[:_CLASSES, None] for name, images in found.items()}
+    return PrivacyLeaks(pictures, {"inversion": _figures(found, classes)})
+
+
+def _attack_inputs(simulation: Simulation, variables: Variables) -> _AttackInputs:
+    images, labels = _test_images(simulation)
+    federation = simulation.federation
+    order = _some(len(labels), len(labels))
+    # Any image where the test set lacks a class.
+    singles = order[[np.argmax(labels[order] == label) for label in range(federation.num_classes)]]
+    rest = order[~np.isin(order, singles)][:_AUXILIARY]
+    take = lambda rows: normalised(jnp.asarray(images[rows]), federation.mean, federation.std)
+    return _AttackInputs(simulation.setting.model, variables, take(rest), take(singles), federation)
+
+
+def _run_attacks(inputs: _AttackInputs, prototypes: jax.Array, steps: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Reconstructed images of the prototypes, and of the features of single images, by attack."""
+    of_singles = privacy.features_of(inputs.model, inputs.variables, inputs.singles)
+    targets = jnp.concatenate([prototypes, of_singles])
+    count = len(prototypes)
+    made = {}
+    key = jax.random.key(0)
+    limits = (_black(inputs.federation), _white(inputs.federation))
+    for kind in ("upcnn", "vae"):
+        fitted = privacy.fit_decoder(key, inputs.model, inputs.variables, inputs.auxiliary, kind=kind, iterations=steps)
+        made[kind] = privacy.decode(fitted, targets)
+    found = privacy.regress(key, inputs.model, inputs.variables, targets, iterations=steps, limits=limits)
+    made["grnn"] = found.images
+    return {attack: (np.asarray(images[:count]), np.asarray(images[count:])) for attack, images in made.items()}
+
+
+def _invert_gradients(inputs: _AttackInputs, steps: int) -> dict[str, np.ndarray]:
+    """Reconstructed images of the gradients of a few single images; the others stay black."""
+    model = models.differentiable(inputs.model)
+    few = inputs.singles[:_GRADIENTS]
+    gradients = privacy.single_gradients(model, inputs.variables, few, jnp.arange(len(few)))
+    key = jax.random.key(0)
+    limits = (_black(inputs.federation), _white(inputs.federation))
+    found = privacy.regress(key, model, inputs.variables, gradients, of="gradient", iterations=steps, limits=limits)
+    images = np.broadcast_to(np.asarray(_black(inputs.federation), np.float32), inputs.singles.shape).copy()
+    images[: len(few)] = found.images
+    return {"gradient/grnn": images}
+
+
+def _figures(images_by_attack: Mapping[str, np.ndarray], classes: np.ndarray) -> dict[str, Any]:
+    """By attack, correlations with the true images and with those of other classes."""
+    correlations = {}
+    for name, images in images_by_attack.items():
+        kind = name.partition("/")[0]
+        if kind == name:
+            continue
+        truth = images_by_attack["mean" if kind == "prototype" else "single"]
+        rows = {"prototype": classes, "gradient": np.arange(min(_GRADIENTS, len(truth)))}.get(kind, range(len(truth)))
+        correlations[name] = _correlations(images[np.asarray(rows)], truth, np.asarray(rows))
+    return correlations
+
+
+def _correlations(images: np.ndarray, truth: np.ndarray, rows: np.ndarray) -> dict[str, float]:
+    table = np.stack([privacy.recovered(images, np.broadcast_to(one, images.shape)).correlation for one in truth], 1)
+    right = table[np.arange(len(rows)), rows]
+    others = (table.sum(1) - right) / max(len(truth) - 1, 1)
+    return {"truth": float(right.mean()), "others": float(others.mean())}
+
+
+def _test_images(simulation: Simulation) -> tuple[np.ndarray, np.ndarray]:
+    """Test images as they are stored, and labels."""
+    images, labels, real = fetch(simulation.test)
+    return images[real], labels[real]
+
+
+def _some(total: int, count: int) -> np.ndarray:
+    """At most `count` of `total` rows in random order, the same in every run: test sets are often ordered by class."""
+    return np.random.default_rng(0).permutation(total)[:count]
+
+
+def _own_images(federation: Federation) -> np.ndarray:
+    """The images that clients own, each once."""
+    return np.asarray(federation.images)[np.unique(np.asarray(federation.rows))]
+
+
+def _class_means(federation: Federation) -> np.ndarray:
+    """Mean of the clients' images of each class, normalised, `Float32[C, H, W, K]`; black for an absent class."""
+    rows = np.unique(np.asarray(federation.rows))
+    labels = np.asarray(federation.labels)[rows]
+    black = np.broadcast_to(np.asarray(_black(federation), np.float32), np.shape(federation.images)[1:])
+    means = [black] * federation.num_classes
+    for label in np.unique(labels):
+        mean = np.asarray(federation.images)[rows[labels == label]].mean(0, dtype=np.float64)
+        whole = 255.0 if federation.images.dtype == np.uint8 else 1.0
+        means[label] = ((mean / whole - np.asarray(federation.mean)) / np.asarray(federation.std)).astype(np.float32)
+    return np.stack(means)
+
+
+def _black(federation: Federation) -> jax.Array:
+    return -jnp.asarray(federation.mean) / jnp.asarray(federation.std)
+
+
+def _white(federation: Federation) -> jax.Array:
+    return (1 - jnp.asarray(federation.mean)) / jnp.asarray(federation.std)
+
+
+def _shares(federation: Federation, images: np.ndarray) -> np.ndarray:
+    """Normalised images as shares of full brightness."""
+    return np.asarray(images) * np.asarray(federation.std) + np.asarray(federation.mean)
+
+
+def _pixels(images: np.ndarray) -> np.ndarray:
+    """Images as `UInt8`; floats are shares of full brightness."""
+    return images if images.dtype == np.uint8 else np.clip(np.rint(images * 255), 0, 255).astype(np.uint8)
+
+
+def some_of_each_class(federation: Federation, classes: int, count: int) -> np.ndarray:
+    """The first of the clients' images of each class, `UInt8[classes, count, H, W, K]`; black if there are too few."""
+    rows = np.unique(np.asarray(federation.rows))
+    labels = np.asarray(federation.labels)[rows]
+    images = federation.images
+    found = np.zeros((classes, count, *np.shape(images)[1:]), np.uint8)
+    scale = 1.0 if images.dtype == np.uint8 else 255.0
+    for label in range(classes):
+        shown = rows[labels == label][:count]
+        found[label, : len(shown)] = np.clip(np.rint(np.asarray(images[shown]) * scale), 0, 255)
+    return found
+
+
+class PostTraining(Callback):
+    """Writes into run folders, once per run, what their configurations want to know of final models."""
+
+    def __init__(self) -> None:
+        self.tuners: dict[int, FineTuner] = {}  # by the identity of their simulations
+
+    def saving(self, recorder: Recorder, run: tuple[int, int], snapshot: Snapshot) -> None:
+        """Keeps the images that the model makes at its checkpoint."""
+        self._keep_pictures(recorder, run, snapshot)
+
+    def ended(self, recorder: Recorder, run: tuple[int, int], snapshot: Snapshot) -> None:
+        """Does what is left to do for a run."""
+        is_done = lambda figures: processes().any(figures is not None)
+        folder = recorder.folder
+        title = recorder.states[run].title
+        evaluation = recorder.comparison.methods[run[0]].evaluation
+        simulation = recorder.comparison.simulation(run)
+        attacked = evaluation.privacy and run[1] == recorder.config.seeds[0]
+        if attacked and not is_done(folder.read_leaks(*run)):
+            recorder.note(f"{title}: looking for what it gives away")
+            pictures = self._keep_pictures(recorder, run, snapshot)
+            leaks = [attack_prototypes(simulation, snapshot, evaluation.attack_steps)]
+            if pictures:
+                leaks.append(nearest_images(simulation, pictures["generated"]))
+            for attack in leaks:
+                pictures |= attack.pictures
+            if pictures:
+                folder.write_pictures(*run, pictures)
+            folder.write_leaks(*run, {name: value for attack in leaks for name, value in attack.figures.items()})
+        epochs = evaluation.personalised
+        if epochs is not None and not is_done(folder.read_personalised(*run)):
+            recorder.note(f"{title}: fine-tuning the final model on each client")
+            tuner = self.tuners.setdefault(id(simulation), FineTuner(simulation, epochs))
+            accuracies, diverged = tuner.run(run[1], snapshot)
+            figures = {
+                "epochs": epochs,
+                "clients": len(accuracies),
+                "diverged": diverged,
+                **across_clients("personalised_accuracy", accuracies),
+                "accuracies": order_statistics(accuracies),
+            }
+            folder.write_personalised(*run, figures)
+
+    def _keep_pictures(self, recorder: Recorder, run: tuple[int, int], snapshot: Snapshot) -> dict[str, Any]:
+        """Writes the images that a method has learnt to make, with real ones beside them; returns both."""
+        simulation = recorder.comparison.simulation(run)
+        generated = generated_images(simulation, snapshot)
+        if generated is None:
+            return {}
+        pictures = {"real": some_of_each_class(simulation.federation, *generated.shape[:2]), "generated": generated}
+        recorder.folder.write_pictures(*run, pictures)
+        return pictures

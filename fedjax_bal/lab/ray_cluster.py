@@ -1,0 +1,438 @@
+"""Sweeps on a cluster through Ray: its connection, the backend, and the workers, which train and write nothing."""
+
+import contextlib
+import dataclasses
+import importlib
+import logging
+import os
+import pickle
+import platform
+import socket
+import sys
+import threading
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from fedjax_bal.caches import keep_compiled_programs
+from fedjax_bal.config import build_config, parse_yaml, resolved_yaml
+from fedjax_bal.engine.host import Snapshot
+from fedjax_bal.jax_setup import settle_process, split_cpu
+from fedjax_bal.lab.environment import numeric_settings, versions
+from fedjax_bal.lab.loop import SweepBatch
+from fedjax_bal.lab.setup import SharedInputs, set_up
+from fedjax_bal.lab.training import (
+    BatchRefused,
+    BuiltBatch,
+    Event,
+    RunStart,
+    Started,
+    StepResult,
+    Stopped,
+    WorkerLost,
+    train_batch,
+)
+from fedjax_bal.plugins import load_plugins, loaded_plugins
+from fedjax_bal.registry import PluginError, described, plugin_errors
+from fedjax_bal.target import target_platform
+
+_CONNECT_S = 5.0
+_STORE_BYTES = 512 * 2**20  # states pass through it, one batch's at a time; the rest goes to disk
+_SAME = ("fedjax_bal", "jax", "jaxlib", "numpy")
+_PATIENCE_S = 0.5  # between two checks whether the user wants to stop
+_SILENCE_S = 300.0  # without an answer, after which a worker is named; again after twice as long, and so on
+_STOP_S = 60.0  # that a worker may take for its rounds once the user wants to stop
+_LONGER = 2  # times the longest wait for an answer so far are allowed, too
+
+
+@contextlib.contextmanager
+def connected(address: str | None) -> Iterator[Any]:
+    """Connects to a Ray cluster; yields the module `ray`.
+
+    `address` is HOST:PORT of the cluster's head, or "auto" for the cluster of this machine; None stands for
+    RAY_ADDRESS, if set, or else for a cluster of this machine's own that ends with the sweep.
+
+    Raises:
+        ValueError: Ray isn't installed, or the address has no cluster, or one of another version.
+    """
+    ray = _imported()
+    name = "--address" if address is not None else "RAY_ADDRESS"
+    wanted = address if address is not None else os.environ.get("RAY_ADDRESS") or None
+    if wanted not in (None, "auto", "local"):
+        _check_reachable(name, str(wanted))
+    own = wanted in (None, "local")
+    options = {"include_dashboard": False, "object_store_memory": _STORE_BYTES} if own else {}
+    try:
+        _start(ray, f"{name}: {wanted}", address=wanted or "local", **options)
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def _imported() -> Any:
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "error")
+    os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
+    os.environ.setdefault("RAY_worker_niceness", "0")  # or else every other process of the machine comes first
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    try:
+        return importlib.import_module("ray")
+    except Exception as error:  # a package that doesn't fit the others here may raise anything when it is imported
+        raise ValueError(
+            f"--engine ray: ray can't be imported ({error}); install it with pip install 'fedjax_bal[cluster]', "
+            "or leave out --engine ray"
+        ) from error
+
+
+def _start(ray: Any, name: str, **options: Any) -> None:
+    quiet = {"log_to_driver": False, "logging_level": logging.CRITICAL}
+    try:
+        with warnings.catch_warnings():
+            # Ray forks only to start programs of its own, which take none of jax's locks with them.
+            warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
+            ray.init(**options, **quiet)
+    except ConnectionError as error:
+        first = str(error).strip().partition("\n")[0].rstrip(".")
+        raise ValueError(
+            f"{name}: no Ray cluster is there that lets this machine in ({first}); start one with ray "
+            "start --head, set RAY_AUTH_MODE and RAY_AUTH_TOKEN where it asks for a token, or leave the address out "
+            "for one of this machine's own"
+        ) from error
+    except SystemExit as error:  # Ray's answer to a server of another kind
+        raise ValueError(f"{name}: what answers there is no Ray cluster; give HOST:PORT of its head") from error
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())
+        here = f"here are Ray {ray.__version__} and Python {sys.version.split()[0]}"
+        raise ValueError(
+            f"{name}: Ray can't be used ({reason}); {here}: use the cluster's own versions of both"
+        ) from error
+
+
+def _check_reachable(name: str, address: str) -> None:
+    """Refuses an address at which nothing answers; Ray itself would wait for minutes, and end the process."""
+    host, _, port = address.rpartition(":")
+    if "://" in address or not host or not port.isdecimal() or not 0 < int(port) < 2**16:
+        raise ValueError(
+            f"{name}: received {address!r}, must be HOST:PORT of a Ray cluster's head, for instance 10.0.0.1:6379, or "
+            "auto for the one that this machine belongs to"
+        )
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise ValueError(
+            f"{name}: nothing answers at {address} ({reason}); give the address that ray start --head printed, with "
+            "the port open to this machine"
+        ) from error
+
+
+class Resources(NamedTuple):
+    """Resources of a machine that each worker needs."""
+
+    cpus: int
+    gpus: int
+
+    def fit(self, machine: Mapping[str, float]) -> int:
+        """Number of such workers that a machine has room for at a time."""
+        room = int(machine.get("CPU", 0)) // self.cpus
+        return min(room, int(machine.get("GPU", 0)) // self.gpus) if self.gpus else room
+
+
+@dataclasses.dataclass
+class RemoteBatch:
+    """A batch in a worker."""
+
+    batch: SweepBatch
+    worker: Any  # Ray's handle
+    stream: Any  # Ray's generator of references to the events
+    heard: float  # when the last event arrived, or else the batch was sent
+    process: Started | None = None  # None before there is room for it
+    built: bool = False
+    named_s: float = 0.0  # how long it had been silent when the user was told
+
+    def __str__(self) -> str:
+        """The worker, in words."""
+        if self.process is None:
+            return "a worker that the cluster may have no room for"
+        return f"worker {self.process.pid} on {self.process.node}"
+
+
+class RayBackend:
+    """Trains each batch in a worker, on any machine that has room for one.
+
+    Workers receive configurations and snapshots, and return their runs' results; only this process writes. A worker
+    that is killed loses the rounds since the last checkpoint. `ray` is the module, connected; `devices` those of a
+    batch; `data_dir` the folder with the data sets' files, on every machine; `warn` is told of workers that don't
+    answer.
+    """
+
+    def __init__(
+        self,
+        ray: Any,
+        devices: int,
+        data_dir: str | None,
+        warn: Callable[[str], None] = lambda text: print(text, file=sys.stderr),
+    ) -> None:
+        self.ray = ray
+        self.devices = devices
+        self.data_dir = data_dir
+        self.warn = warn
+        machines = self._machines()
+        with_gpus = any(machine.get("GPU", 0) >= 1 for machine in machines)
+        self.needs = Resources(1, devices) if with_gpus else Resources(devices, 0)
+        self.at_work: dict[Any, RemoteBatch] = {}  # by their streams
+        if not self.places:
+            kind = "GPU" if with_gpus else "CPU"
+            most = max((int(machine.get(kind, 0)) for machine in machines), default=0)
+            raise ValueError(
+                f"--engine ray: a group of runs asks for {devices} {kind}(s) of one machine, but the largest of the "
+                f"cluster's {len(machines)} has {most}: ask for fewer with --devices"
+            )
+
+    @property
+    def places(self) -> int:
+        """Number of workers that the cluster has room for, without other jobs."""
+        return sum(self.needs.fit(machine) for machine in self._machines())
+
+    def about(self) -> str:
+        """The cluster, in words."""
+        kind = "GPU" if self.needs.gpus else "CPU"
+        machines = len(self._machines())
+        return (
+            f"Ray: {machines} machine{'s' * (machines != 1)} with room for {self.places} group(s) at a time, "
+            f"{self.devices} {kind}{'s' * (self.devices > 1)} each"
+        )
+
+    def train(
+        self, waiting: deque[SweepBatch], should_stop: Callable[[], bool]
+    ) -> Generator[tuple[SweepBatch, Event], None, None]:
+        """Trains as many batches at a time as there are places, and one more waits in Ray's own queue."""
+        asked_at: float | None = None  # when the user wanted to stop
+        longest_s = 0.0
+        unfinished = False
+        try:
+            while waiting or self.at_work:
+                while waiting and asked_at is None and len(self.at_work) <= self.places:
+                    remote = self._send(waiting.popleft())
+                    self.at_work[remote.stream] = remote
+                ready = self.ray.wait(list(self.at_work), timeout=_PATIENCE_S)[0] if self.at_work else []
+                for stream in ready:
+                    remote = self.at_work[stream]
+                    event = self._next(stream)
+                    now = time.monotonic()
+                    if isinstance(event, Started):
+                        remote.process = event
+                    else:  # the time until there is room for a worker says nothing of others
+                        longest_s = max(longest_s, now - remote.heard)
+                    remote.heard = now
+                    remote.built = remote.built or isinstance(event, BuiltBatch)
+                    unfinished = unfinished or (isinstance(event, StepResult) and event.stopped)
+                    if event is None or isinstance(event, Exception):
+                        self._end(remote)
+                    if event is not None:
+                        yield remote.batch, event
+
+                if asked_at is None and should_stop():
+                    asked_at = time.monotonic()
+                    for remote in list(self.at_work.values()):
+                        remote.worker.stop.remote()
+                for remote in list(self.at_work.values()):
+                    silent_s = time.monotonic() - remote.heard
+                    if silent_s > max(_SILENCE_S, 2 * remote.named_s, _LONGER * longest_s):
+                        remote.named_s = silent_s
+                        self.warn(
+                            f"{remote} hasn't answered for {silent_s / 60:.0f} minutes; Ctrl-C ends the sweep, and the "
+                            "same command goes on from the last checkpoints"
+                        )
+                    if asked_at is None:
+                        continue
+                    # The user wants to stop: what doesn't train yet has nothing to save.
+                    enough = max(_STOP_S, _LONGER * longest_s)
+                    hangs = min(silent_s, time.monotonic() - asked_at) > enough
+                    if hangs:
+                        self.warn(
+                            f"{remote} hasn't answered for {enough:.0f} s and is ended; its rounds since the last "
+                            "checkpoint are lost"
+                        )
+                    if hangs or not remote.built:
+                        self._end(remote)
+                        unfinished = True
+                if asked_at is not None and waiting:
+                    waiting.clear()
+                    unfinished = True
+        finally:
+            for remote in list(self.at_work.values()):
+                self._end(remote)
+        if unfinished:
+            raise Stopped
+
+    def _send(self, batch: SweepBatch) -> RemoteBatch:
+        """Asks for a worker, and sends it a batch."""
+        jobs = [
+            WorkerJob(
+                resolved_yaml(start.comparison.config),
+                *start.run,
+                start.comparison.fingerprint(start.run),
+                jax.device_get(start.snapshot),
+                list(start.lines),
+            )
+            for start in batch.starts()
+        ]
+        # Two calls at a time: `stop` must be heard while `train` works.
+        options = {"num_cpus": self.needs.cpus, "num_gpus": self.needs.gpus, "max_restarts": 0, "max_concurrency": 2}
+        worker = self.ray.remote(Worker).options(max_task_retries=0, **options)
+        worker = worker.remote(self.devices, self.needs.gpus > 0, os.getcwd(), loaded_plugins())
+        train = worker.train.options(num_returns="streaming")
+        stream = train.remote(installed_versions(), pickle.dumps(jobs), self.data_dir)
+        return RemoteBatch(batch, worker, stream, time.monotonic())
+
+    def _next(self, stream: Any) -> Event | None:
+        """The next event of a stream that has one; None at its end."""
+        errors = self.ray.exceptions
+        try:
+            return self.ray.get(next(stream))
+        except StopIteration:
+            return None
+        except errors.RayTaskError as error:
+            cause = getattr(error, "cause", None) or error
+            if isinstance(cause, BatchRefused | ValueError | MemoryError):
+                return cause
+            return BatchRefused(f"the worker failed: {type(cause).__name__}: {_line(cause)}")
+        except errors.RayError as error:
+            return _lost(error)
+
+    def _end(self, remote: RemoteBatch) -> None:
+        """Ends a worker, or the wait for one."""
+        del self.at_work[remote.stream]
+        self.ray.kill(remote.worker)
+
+    def _machines(self) -> list[Mapping[str, float]]:
+        return [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
+
+
+def _lost(error: Exception) -> Exception:
+    text = str(error)
+    if "No module named 'fedjax_bal" in text:
+        return BatchRefused("a machine of the cluster doesn't have fedjax_bal; install the same version on all of them")
+    if "creation task" in text:
+        return BatchRefused(f"a worker can't be started: {_line(text.strip().rpartition(chr(10))[2])}")
+    if "killed due to the node running low on memory" in text or "OutOfMemory" in type(error).__name__:
+        return MemoryError(text)
+    return WorkerLost("its worker was killed, or its machine is gone")
+
+
+def _line(text: object) -> str:
+    return " ".join(str(text).split())[:300]
+
+
+class WorkerJob(NamedTuple):
+    """A run that a worker is to train."""
+
+    config: str  # as YAML: a configuration's classes are made when the package is imported, and can't be sent
+    method: int
+    seed: int
+    fingerprint: np.ndarray  # of the data that it is to be trained on
+    snapshot: Snapshot | None  # on the host; None for a run that hasn't started
+    lines: list[Mapping[str, Any]]  # metrics of the rounds that were evaluated before
+
+
+class Worker:
+    """Trains a batch of runs on some devices: GPUs, or parts of the CPU."""
+
+    def __init__(self, devices: int, gpus: bool, place: str, plugins: Sequence[str] = ()) -> None:
+        self.devices = devices
+        self.gpus = gpus
+        self.plugins = plugins
+        self.asked = threading.Event()
+        with contextlib.suppress(OSError):
+            os.chdir(place)  # where the sweep was started, for relative paths
+        _start_jax(devices, gpus)
+
+    def stop(self) -> None:
+        """Asks for the end of training after this dispatch; called while `train` works."""
+        self.asked.set()
+
+    def train(self, needed: Mapping[str, str], jobs: bytes, data_dir: str | None) -> Iterator[Event]:
+        """Trains a batch, and yields its events, with arrays on the host.
+
+        `jobs` is a pickled list of `WorkerJob`s: it may refer to plug-ins, and to another NumPy than that of this
+        machine, and is opened once the plug-ins are loaded and the versions are those `needed`.
+
+        Raises:
+            BatchRefused: the batch can't be trained here.
+            ValueError: it doesn't fit onto the devices.
+            MemoryError: there isn't enough memory.
+        """
+        node = socket.gethostname()
+        yield Started(node, os.getpid())
+        try:
+            events = train_batch(self._load(needed, jobs, data_dir), self.asked.is_set)
+        except (ValueError, OSError, RuntimeError) as error:
+            raise BatchRefused(f"on {node}: {described(error)}") from error
+        del jobs
+        try:
+            for event in events:
+                if isinstance(event, Exception):
+                    raise event
+                if isinstance(event, StepResult):
+                    event = event._replace(snapshots=jax.device_get(event.snapshots))
+                yield event
+        except (PluginError, OSError, RuntimeError) as error:
+            if "RESOURCE_EXHAUSTED" in str(error):
+                raise MemoryError(str(error)) from error
+            raise BatchRefused(described(error)) from error
+
+    def _load(self, needed: Mapping[str, str], jobs: bytes, data_dir: str | None) -> list[RunStart]:
+        """Reads the data and builds the runs of a batch; raises ValueError for what is another here."""
+        with plugin_errors():
+            load_plugins(self.plugins)
+            here = installed_versions()
+            other = [
+                f"{name} {here.get(name, 'missing')} in place of {version}"
+                for name, version in needed.items()
+                if here.get(name) != version
+            ]
+            if other:
+                raise ValueError(
+                    f"{', '.join(other)}; install the same versions on all machines, and set the same JAX_* variables "
+                    "where workers start"
+                )
+            if self.gpus and target_platform() == "cpu":
+                raise ValueError(
+                    "the machine has a GPU, but jax can't use it: install jax for its GPUs there, as in jax[cuda13]"
+                )
+            if jax.device_count() < self.devices:
+                raise ValueError(f"jax sees {jax.device_count()} of the {self.devices} devices that were asked for")
+            opened: list[WorkerJob] = pickle.loads(jobs)
+            inputs = SharedInputs(data_dir, self.devices)
+            texts = dict.fromkeys(job.config for job in opened)
+            made = {text: set_up(build_config(parse_yaml(text, "job"), [], "job"), inputs=inputs) for text in texts}
+            starts = []
+            for job in opened:
+                known = made[job.config]
+                run = (job.method, job.seed)
+                if (known.fingerprint(run) != job.fingerprint).any():
+                    raise ValueError(
+                        "images, labels, partition or traces are others there than here: put the same files into the "
+                        "same folder on all machines"
+                    )
+                starts.append(RunStart(known, run, job.snapshot, job.lines))
+            return starts
+
+
+def installed_versions() -> dict[str, str]:
+    """The versions and jax's settings that a worker's results, and messages to it, depend on."""
+    return {"Python": platform.python_version(), **{name: versions()[name] for name in _SAME}, **numeric_settings()}
+
+
+def _start_jax(devices: int, gpus: bool) -> None:
+    settle_process()
+    if not gpus:
+        jax.config.update("jax_platforms", "cpu")
+        split_cpu(devices)
+    keep_compiled_programs(lambda text: None)

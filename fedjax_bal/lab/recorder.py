@@ -1,0 +1,468 @@
+"""The runs of a comparison in their folder: loaded, recorded step by step, saved, and summarised."""
+
+import dataclasses
+import io
+import json
+import os
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedjax_bal.config import AUTO, Config, with_convolution
+from fedjax_bal.engine.host import DispatchResult, Snapshot, all_rows, describe_faults, fetch, rows_to_save
+from fedjax_bal.engine.processes import processes
+from fedjax_bal.lab import checkpoint
+from fedjax_bal.lab.environment import (
+    command_options,
+    device_name,
+    differing_settings,
+    numeric_settings,
+    versions,
+    with_earlier,
+)
+from fedjax_bal.lab.folder import Execution, RunFolder
+from fedjax_bal.lab.output_files import START_OVER, FolderError, unreadable
+from fedjax_bal.lab.setup import Comparison, SharedInputs, set_up, set_up_to_read
+from fedjax_bal.lab.summary import (
+    cost_of,
+    known_runs,
+    number,
+    summarise_batches,
+    summarise_partitions,
+    summarise_state,
+)
+from fedjax_bal.lab.training import BuiltBatch, RunStart, is_over
+from fedjax_bal.metrics import Counts
+from fedjax_bal.models import automatic, convolves
+from fedjax_bal.target import target_platform
+
+
+class SavedRun(NamedTuple):
+    """The content of a checkpoint; its field names are those of the arrays in the file."""
+
+    snapshot: Snapshot
+    confusion: Any  # matrix of the last evaluation
+    fingerprint: Any  # of the data that the run was begun with
+    owner: Any  # digest of what identifies the run
+    chosen: Any  # number of times that each client was asked to train, Int32[N]
+
+
+def saved_template(comparison: Comparison, run: tuple[int, int]) -> SavedRun:
+    """The shapes that a run's checkpoint must have, with its fingerprint and owner, and zeros for counts."""
+    simulation = comparison.simulation(run)
+    fingerprint = comparison.fingerprint(run)
+    classes = simulation.setting.model.num_classes
+    matrix = np.zeros((classes, classes), np.int32)
+    owner = checkpoint.owner(comparison.config, *run)
+    chosen = np.zeros(simulation.federation.num_clients, np.int32)
+    return SavedRun(simulation.state_shapes(), matrix, fingerprint, owner, chosen)
+
+
+def unstarted(comparison: Comparison, run: tuple[int, int]) -> SavedRun:
+    """The saved run before its first round, without a state."""
+    nothing: Any = None
+    return saved_template(comparison, run)._replace(snapshot=Snapshot(0, nothing, nothing, Counts()))
+
+
+def load_newest(
+    folder: RunFolder, comparison: Comparison, run: tuple[int, int], note: Callable[[str], None]
+) -> SavedRun | None:
+    """Loads a run's newest undamaged checkpoint, None if it has none; calls `note` about a damaged one.
+
+    Raises:
+        FolderError: all checkpoints are damaged, or one can't be read, is another run's, or was begun with other data
+            or saved from another state. Nothing is changed.
+    """
+    wanted = saved_template(comparison, run)
+    encode = lambda saved: b"" if saved is None else checkpoint.encode(saved)
+    decode = lambda content: checkpoint.load(io.BytesIO(content), wanted) if content else None
+    saved = processes().from_first(lambda: _newest(folder, run, wanted, note), encode, decode)
+    return saved and saved._replace(snapshot=saved.snapshot._replace(round=int(saved.snapshot.round)))
+
+
+def pack(saved: SavedRun) -> SavedRun:
+    """The run as its checkpoint holds it: without the memory of clients that never trained, which may be most of it."""
+    memory = rows_to_save(saved.snapshot.state.memory, saved.chosen)
+    return _with_memory(saved, memory)
+
+
+def unpack(saved: SavedRun, template: SavedRun) -> SavedRun:
+    """Undoes `pack`; what doesn't fit the template stays as it is."""
+    if saved.chosen.shape != template.chosen.shape or saved.chosen.dtype != template.chosen.dtype:
+        return saved
+    shapes = template.snapshot.state.memory
+    return _with_memory(saved, all_rows(saved.snapshot.state.memory, saved.chosen, shapes))
+
+
+def _with_memory(saved: SavedRun, memory: Any) -> SavedRun:
+    state = saved.snapshot.state._replace(memory=memory)
+    return saved._replace(snapshot=saved.snapshot._replace(state=state))
+
+
+def _newest(folder: RunFolder, run: tuple[int, int], wanted: SavedRun, note: Callable[[str], None]) -> SavedRun | None:
+    damages: list[str] = []
+    try:
+        files = checkpoint.generations(folder.checkpoints(*run))
+    except OSError as error:
+        raise unreadable(folder.checkpoints(*run), error) from error
+    for file in files:
+        try:
+            arrays = checkpoint.read(file)
+        except checkpoint.CheckpointError as error:
+            damages.append(f"warning: {error}; going on from the checkpoint before it")
+            continue
+        except checkpoint.StateError as error:
+            raise FolderError(f"{error}; go on with the version that wrote it, or {START_OVER}") from error
+        except OSError as error:
+            raise unreadable(file, error) from error
+        # Whose it is, and on which data it was begun, come before its state: other data may have other shapes.
+        if not np.array_equal(arrays.get(checkpoint.OWNER, ()), wanted.owner):
+            raise FolderError(f"{file}: belongs to another run; move it away, or {START_OVER}")
+        if not np.array_equal(arrays.get(checkpoint.FINGERPRINT, ()), wanted.fingerprint):
+            raise FolderError(
+                f"{folder.path}: was begun with other images, labels, class names, owners of images, partition or "
+                "traces than those that are read now, and nothing in it is touched; pass the same --data-dir as then "
+                f"and leave the files that the configuration names as they were, or {START_OVER}"
+            )
+        try:
+            saved = checkpoint.fit(arrays, wanted, unpack)
+        except checkpoint.StateError as error:
+            raise FolderError(
+                f"{file}: is whole, but holds another state than this version's ({error}), and nothing is touched; go "
+                f"on with the versions that wrote it (summary.json names them), or {START_OVER}"
+            ) from error
+        for text in damages:
+            note(text)
+        return saved
+    if files:
+        raise FolderError(f"{files[0].parent}: every checkpoint is damaged; put back a copy of one, or {START_OVER}")
+    return None
+
+
+@dataclasses.dataclass
+class RunState:
+    """A run's results so far."""
+
+    method: str
+    seed: int
+    saved: SavedRun | None = None  # after the last dispatch, without the model once it trains; None before it is loaded
+    lines: list[dict[str, Any]] = dataclasses.field(default_factory=list)  # of metrics.jsonl
+    failure: str | None = None
+    concluded: bool = False
+    unwritten_s: float = 0.0  # seconds of training since the last line
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """The name of the method, and the seed."""
+        return self.method, self.seed
+
+    @property
+    def title(self) -> str:
+        """The run in words."""
+        return f"{self.method}, seed {self.seed}"
+
+    @property
+    def round(self) -> int:
+        """Rounds done."""
+        return self.saved.snapshot.round if self.saved else 0
+
+    @property
+    def begun(self) -> bool:
+        """Whether there is anything to summarise."""
+        return bool(self.lines) or self.failure is not None
+
+
+class Recorder:
+    """Keeps the runs of a comparison in its folder. A run is a method's number and a seed.
+
+    Args:
+        config: the configuration.
+        folder: its run folder, already claimed.
+        note: called with remarks.
+        data_dir: the folder with the data set's files, unless that is embedded.
+        devices: number of devices that share the work, whatever the configuration says; None leaves it to that.
+        fresh: start over, whatever the folder holds.
+        inputs: inputs shared with the other comparisons of a sweep.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        folder: RunFolder,
+        note: Callable[[str], None],
+        *,
+        data_dir: str | os.PathLike | None = None,
+        devices: str | int | None = None,
+        fresh: bool = False,
+        inputs: SharedInputs | None = None,
+    ) -> None:
+        self.folder = folder
+        self.note = note
+        # Read before anything is changed, so that a folder that can't go on stays as it is.
+        self.begun = None if fresh else folder.read_execution()
+        self.inputs = inputs or SharedInputs(data_dir, devices, self.begun and self.begun.devices)
+        self.unable = ""  # why this machine can't go on with the runs
+        self.config = config = self._with_chosen_convolution(config, fresh=fresh)
+        self.comparison: Comparison = (set_up_to_read if self.unable else set_up)(config, inputs=self.inputs)
+        # In words, for the message about a process with other data.
+        data = {
+            f"images, labels and partition of {method.name}": digest.tobytes().hex()[:12]
+            for method, digest in zip(config.methods, self.comparison.fingerprints, strict=True)
+        }
+        processes().agree(data)
+        if fresh:
+            folder.begin(config, fresh=True)
+        methods = list(enumerate(config.methods))
+        self.states = {(index, seed): RunState(method.name, seed) for seed in config.seeds for index, method in methods}
+        for run in self.states:
+            self.comparison.simulation(run).scratch = folder.path if folder.path.is_dir() else None
+        self.before = folder.read_summary(note)
+        self.cost = cost_of(self.before.get("cost"))
+        self.wall_s = number(self.before.get("wall_s"))
+        self.began = time.perf_counter()
+        self.spent_s = 0.0
+        self.swept = inputs is not None
+        self.device: str | None = None  # that trains in this session: of a sweep's worker it may be another machine's
+
+    def _with_chosen_convolution(self, config: Config, *, fresh: bool) -> Config:
+        """The configuration with the form of convolution that "auto" stands for: from the first session to the last."""
+        methods = [config.for_method(index).model for index in range(len(config.methods))]
+        if not any(model.convolution == AUTO and convolves(model.name) for model in methods):
+            return with_convolution(config, "fast")  # it makes no difference
+        find = lambda: AUTO if fresh else self.folder.begun_form(config) or AUTO
+        form = processes().from_first(find, str.encode, bytes.decode)
+        if form == "fast":
+            return with_convolution(config, form)
+        # All processes compute in the same form.
+        reasons = [reason for _, reason in processes().share(automatic.choice()) if reason]
+        if form != AUTO:
+            if reasons:
+                self.unable = f"its runs began with convolution={form}, and {automatic.CANNOT}: {reasons[0]}"
+            return with_convolution(config, form)
+        if reasons:
+            self.inputs.once("note on convolution", lambda: self.note(automatic.note(reasons[0])))
+        return with_convolution(config, "fast" if reasons else automatic.choice()[0])
+
+    def resume(self) -> None:
+        """Loads every run from its newest checkpoint, but for those that have failed.
+
+        Raises:
+            FolderError: the folder can't go on as it is; nothing in it is touched.
+        """
+
+        def read_metrics() -> list[dict[str, Any]]:
+            self.folder.check_session()
+            return self.folder.read_metrics(self.note)
+
+        lines: dict[tuple[str, int], list[dict[str, Any]]] = {}
+        for line in processes().from_first(read_metrics, lambda lines: json.dumps(lines).encode(), json.loads):
+            lines.setdefault((line["method"], line["seed"]), []).append(line)
+        for run, state in self.states.items():
+            state.lines = lines.get(state.key, [])
+            if state.failure is None:
+                self._load(run)
+        self._begin()
+        for run, state in self.states.items():
+            if state.failure is None:
+                self._drop_later(run)
+        self._write_metrics()
+
+    def _begin(self) -> None:
+        """Makes the folder this session's, unless there is nothing to do in it.
+
+        Raises:
+            FolderError: its runs would go on under other random numbers, another precision, or another form of
+                convolution.
+        """
+        if self.before.get("finished") is True and all(self.is_over(run) for run in self.states):
+            return
+        if self.unable:
+            raise FolderError(f"{self.folder.path}: {self.unable}; go on with a machine that can, or {START_OVER}")
+        settings = numeric_settings()
+        started = any(state.round for state in self.states.values())
+        differing = differing_settings(self.begun.settings, settings) if self.begun and started else ""
+        if differing:
+            raise FolderError(
+                f"{self.folder.path}: was begun with other settings of jax, on which its numbers depend: {differing}; "
+                f"set them as they were, or {START_OVER}"
+            )
+        self.folder.begin(self.config, fresh=False)
+        devices = max(simulation.setting.layout.devices for simulation in self.comparison.simulations)
+        if self.begun and self.begun.devices != devices:
+            self.note(f"begun on {self.begun.devices} device(s), goes on with {devices}: last digits may differ")
+        instructions = automatic.instruction_set() if target_platform() == "cpu" else ""
+        if self.begun and self.begun.instructions not in ("", instructions):
+            self.note(
+                f"begun with {self.begun.instructions}, goes on with {instructions or 'other instructions'}: last "
+                "digits may differ"
+            )
+        self.folder.write_execution(Execution(devices, settings, instructions))
+
+    def rewind(self, run: tuple[int, int]) -> None:
+        """Takes a run back to its newest checkpoint, or to its start."""
+        self._load(run)
+        self._drop_later(run)
+        self._write_metrics()
+
+    def _load(self, run: tuple[int, int]) -> None:
+        """Loads the saved state of a run, with its metrics until then in order; changes nothing in the folder.
+
+        Of two lines of one round the later counts. A run without a checkpoint starts from the beginning if it can't
+        have had one yet, and a checkpoint without all of its lines isn't gone on from: its sums over rounds would be
+        wrong.
+        """
+        state = self.states[run]
+        saved = load_newest(self.folder, self.comparison, run, self.note)
+        state.saved = saved or unstarted(self.comparison, run)
+        file = self.folder.path / "metrics.jsonl"
+        lines = {line["round"]: line for line in state.lines}
+        simulation = self.comparison.simulation(run)
+        every = self.comparison.methods[run[0]].execution.checkpoint_every
+        if not saved and max(lines, default=0) >= every + simulation.rounds_per_dispatch:
+            raise FolderError(
+                f"{self.folder.checkpoints(*run)}: has no checkpoint, but {file} has round {max(lines)} of "
+                f"{state.title}; put back a copy of the checkpoints, or {START_OVER}"
+            )
+        # A run that was shorter has a line of its last round, too, where the longer one may have none.
+        due = dict.fromkeys(simulation.setting.evaluation.rounds(state.round, simulation.rounds))
+        missing = next((round for round in due if round not in lines), None)
+        if missing is not None:
+            raise FolderError(
+                f"{file}: lacks round {missing} of {state.title}, whose checkpoint is of round {state.round}, and "
+                f"nothing is touched; put back a copy of it, or {START_OVER}"
+            )
+        state.lines = [lines[round] for round in due]
+        state.unwritten_s = 0.0
+
+    def _drop_later(self, run: tuple[int, int]) -> None:
+        """Removes what an interrupted session has made of a run after its checkpoint."""
+        if not self.states[run].round:
+            self.folder.clear_pictures(*run)
+        if not self.is_over(run):
+            self.folder.clear_conclusion(*run)
+
+    def is_over(self, run: tuple[int, int]) -> bool:
+        """Whether a run has ended after the rounds that are done."""
+        state = self.states[run]
+        return state.round > 0 and is_over(self.comparison, run, state.round, state.lines)
+
+    def start(self, run: tuple[int, int]) -> RunStart:
+        """A run as its training starts. To be called once, as it gives the model away."""
+        state = self.states[run]
+        assert state.saved is not None
+        snapshot = state.saved.snapshot
+        state.saved = state.saved._replace(snapshot=snapshot._replace(state=None))
+        return RunStart(self.comparison, run, snapshot if snapshot.round else None, state.lines)
+
+    def add_built(self, built: BuiltBatch, runs: int) -> None:
+        """Counts a run's share of the time that compiling took, and notes the device."""
+        self.cost = self.cost._replace(compile_s=self.cost.compile_s + built.compile_s / runs)
+        self.device = built.device
+
+    def record(self, run: tuple[int, int], result: DispatchResult, seconds: float) -> None:
+        """Writes the results of a dispatch, which took so many seconds."""
+        state = self.states[run]
+        assert state.saved is not None
+        earlier = state.lines[-1]["wall_s"] if state.lines else 0.0
+        state.unwritten_s += seconds
+        lines = [
+            {"method": state.method, "seed": state.seed, **record, "wall_s": round(earlier + state.unwritten_s, 3)}
+            for record in result.records
+        ]
+        if lines:
+            state.unwritten_s = 0.0
+        self.folder.append_metrics(lines)
+        state.lines += lines
+        self.spent_s += seconds
+        self.cost = self.cost.after(seconds, [result])
+        if result.faults:
+            self.note(f"{state.title}: {describe_faults(result.faults)}")
+        confusion = state.saved.confusion if result.confusion is None else result.confusion
+        np.add.at(state.saved.chosen, result.chosen, 1)
+        state.saved = state.saved._replace(snapshot=result.snapshot, confusion=confusion)
+
+    def save(self, run: tuple[int, int], snapshot: Snapshot) -> None:
+        """Writes a checkpoint of a run, whose snapshot has its model."""
+        state = self.states[run]
+        assert state.saved is not None
+        self.folder.save(*run, snapshot.round, pack(fetch(state.saved._replace(snapshot=snapshot))))
+
+    def fail(self, run: tuple[int, int], reason: str) -> None:
+        """Notes that a run has failed; its last checkpoint stays."""
+        state = self.states[run]
+        state.failure = reason
+        kept = checkpoint.generations(self.folder.checkpoints(*run))
+        last = f"its last good checkpoint is {kept[0]}" if kept else "it had no checkpoint yet"
+        self.note(f"{state.title}: diverged in {reason}; {last}")
+
+    def recall_failures(self) -> None:
+        """Reads the failures of earlier sessions from the summary, so that diverged runs aren't tried again."""
+        earlier = known_runs(self.before)
+        for state in self.states.values():
+            failure = earlier.get(state.key, {}).get("failure")
+            state.failure = failure if isinstance(failure, str) else None
+
+    def summarise(self, run: tuple[int, int]) -> dict[str, Any]:
+        """A run's entry in the summary."""
+        state = self.states[run]
+        selector = state.saved.snapshot.selector if state.saved and state.round else None
+        return {
+            "method": state.method,
+            "seed": state.seed,
+            **summarise_state(
+                state.lines,
+                selector,
+                state.failure,
+                self.comparison.methods[run[0]],
+                self.comparison.simulation(run),
+                self.folder.read_personalised(*run),
+                self.folder.read_leaks(*run),
+            ),
+        }
+
+    def finish(self) -> dict[str, Any]:
+        """Ends the session: writes metrics, summary and `SHA256SUMS`; returns the summary.
+
+        A session in which nothing has changed leaves all of it as it is.
+        """
+        if self.folder.files.is_sealed():
+            return self.before
+        self._write_metrics()
+        trained = {run: state.saved for run, state in self.states.items() if state.failure is None and state.round}
+        self.folder.write_confusion({run: np.asarray(saved.confusion) for run, saved in trained.items() if saved})
+        summary = self._summary()
+        self.folder.write_summary(summary)
+        self.folder.files.seal()  # the session has ended, and what it has left is whole
+        return summary
+
+    def _write_metrics(self) -> None:
+        self.folder.write_metrics([line for state in self.states.values() for line in state.lines])
+
+    def _summary(self) -> dict[str, Any]:
+        # In a session for several folders each counts its own part.
+        session_s = self.spent_s if self.swept else time.perf_counter() - self.began
+        # Of the sessions that trained: one that only finds all of it done may run elsewhere.
+        device = self.before.get("device")
+        trained_with = self.before.get("versions")
+        if self.device is not None or not trained_with:
+            earlier = trained_with if isinstance(trained_with, dict) else {}
+            device = with_earlier(self.device or device_name(), device)
+            trained_with = {name: with_earlier(now, earlier.get(name)) for name, now in versions().items()}
+        return {
+            "name": self.config.name,
+            "finished": all(state.concluded for state in self.states.values()),
+            "device": device,
+            "versions": trained_with,
+            "command": command_options(self.config, self.inputs.data_dir),
+            "compile_s": round(self.cost.compile_s, 3),
+            "wall_s": round(self.wall_s + session_s, 3),
+            **self.cost.rates(),
+            "cost": self.cost._asdict(),
+            "target_accuracy": self.config.evaluation.target_accuracy,
+            "class_names": list(self.comparison.dataset.class_names),
+            "partitions": summarise_partitions(self.comparison),
+            "batches": summarise_batches(self.config, self.comparison.simulations),
+            "runs": [self.summarise(run) for run, state in self.states.items() if state.begun],
+        }

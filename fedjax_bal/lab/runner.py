@@ -1,0 +1,130 @@
+"""The command `run`: trains a comparison, a sweep of one point, and shows its progress."""
+
+import os
+from collections.abc import Callable, Hashable
+from typing import Any
+
+from fedjax_bal.config import Config
+from fedjax_bal.contrib.trackers import Mirror
+from fedjax_bal.engine.host import Snapshot
+from fedjax_bal.engine.processes import processes
+from fedjax_bal.lab.display import Progress
+from fedjax_bal.lab.folder import RunFolder
+from fedjax_bal.lab.loop import Callback, SweepBatch, runs_left, train
+from fedjax_bal.lab.outline import program_line, run_outline
+from fedjax_bal.lab.post_training import PostTraining
+from fedjax_bal.lab.recorder import Recorder
+from fedjax_bal.lab.training import BuiltBatch
+
+
+class RunProgress(Callback):
+    """Shows every run on the progress display."""
+
+    def __init__(self, display: Progress, detail: Callable[[str], None] | None) -> None:
+        self.display = display
+        self.detail = detail
+
+    def started(self, batch: SweepBatch) -> None:
+        """Says where the run goes on, and that its program is compiled."""
+        [task] = batch.tasks
+        state = task.recorder.states[task.run]
+        if task.round:
+            self.display.note(f"{state.title}: going on after round {task.round}")
+        if not task.simulation.compile_s:
+            self.display.compiling(state.key)
+
+    def built(self, batch: SweepBatch, built: BuiltBatch) -> None:
+        """Shows where the run stands before it is trained."""
+        [task] = batch.tasks
+        if self.detail:
+            self.detail(program_line(task.recorder.states[task.run].title, built))
+        self.recorded(task.recorder, task.run, 0.0)
+
+    def recorded(self, recorder: Recorder, run: tuple[int, int], clients_per_s: float) -> None:
+        """Shows where the run stands."""
+        state = recorder.states[run]
+        accuracy = state.lines[-1]["test_accuracy"] if state.lines else None
+        self.display.advance(state.key, state.round, clients_per_s, accuracy)
+
+    def ended(self, recorder: Recorder, run: tuple[int, int], snapshot: Snapshot) -> None:
+        """Shows that a run was stopped early."""
+        if snapshot.round < recorder.comparison.simulation(run).rounds:
+            self.display.ended(recorder.states[run].key)
+
+
+class Trackers(Callback):
+    """Shows the metrics in other tools."""
+
+    def __init__(self, mirror: Mirror) -> None:
+        self.mirror = mirror
+
+    def recorded(self, recorder: Recorder, run: tuple[int, int], clients_per_s: float) -> None:
+        """Brings them up to date with the run's lines."""
+        self.mirror.follow(*run, recorder.states[run].lines, finished=recorder.is_over(run))
+
+
+class Runner:
+    """Trains a comparison, in as many sessions as it takes.
+
+    Args:
+        config: the configuration.
+        folder: its run folder, already claimed.
+        display: the progress display.
+        should_stop: asked between dispatches; True ends the session with `Stopped`.
+        mirror: shows the metrics in trackers too; the caller closes it.
+        detail: told what is left to do, and about each compiled program; None for nothing.
+        options: those of `Recorder`: `data_dir`, `devices` and `fresh`.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        folder: RunFolder,
+        display: Progress,
+        *,
+        should_stop: Callable[[], bool] = lambda: False,
+        mirror: Mirror | None = None,
+        detail: Callable[[str], None] | None = None,
+        data_dir: str | os.PathLike | None = None,
+        devices: str | int | None = None,
+        fresh: bool = False,
+    ) -> None:
+        self.recorder = Recorder(config, folder, display.note, data_dir=data_dir, devices=devices, fresh=fresh)
+        self.inputs = self.recorder.inputs
+        self.display = display
+        self.detail = detail
+        self.should_stop = should_stop
+        self.callbacks: list[Callback] = [RunProgress(display, detail), PostTraining()]
+        if mirror:
+            self.callbacks.append(Trackers(mirror))
+
+    def run(self) -> dict[str, Any]:
+        """Trains the runs that are not finished; returns the summary, which is also on disk.
+
+        A run that diverges is noted and ends there; the others go on.
+
+        Raises:
+            Stopped: `should_stop` returned True.
+        """
+        recorder = self.recorder
+        recorder.resume()
+        units: dict[Hashable, tuple[str, int]] = {
+            state.key: (state.title, recorder.comparison.methods[index].training.rounds)
+            for (index, _), state in recorder.states.items()
+        }
+        methods = len(recorder.config.methods)
+        seeds = len(recorder.config.seeds)
+        rounds = sum(rounds for _, rounds in units.values())
+        count = f"{methods} method{'s' * (methods > 1)} x {seeds} seed{'s' * (seeds > 1)}"
+        self.display.start(units, headline=f"{count}, {rounds} rounds in all, into {recorder.folder.path}")
+        try:
+            left = runs_left(recorder, self.callbacks)
+            if self.detail:
+                for line in run_outline(recorder.config, left):
+                    self.detail(line)
+            # Runs of a comparison aren't stacked: most differ in more than numbers.
+            batches = [SweepBatch(0, (task,)) for task in left]
+            train(batches, self.callbacks, lambda: processes().any(self.should_stop()))  # by the user of any process
+        finally:
+            summary = recorder.finish()
+        return summary

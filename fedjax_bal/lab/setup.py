@@ -1,0 +1,260 @@
+"""Builds simulations from a configuration."""
+
+import dataclasses
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fedjax_bal import data, models, recipes
+from fedjax_bal.config import Config, MethodConfig, with_convolution
+from fedjax_bal.contrib import privacy
+from fedjax_bal.engine.device import Layout, TestSet, chunked, padded
+from fedjax_bal.engine.host import FineTuner, Simulation, build, device_count, divide, replicate, shares_prototypes
+from fedjax_bal.lab.splits import SetupError, explained, rows_used, split_rows
+from fedjax_bal.models import automatic
+from fedjax_bal.optim import Opaque, optimizer
+from fedjax_bal.options import Participation
+from fedjax_bal.parts import SERVER_ROWS
+from fedjax_bal.selection import AVAILABILITY, DELIVERY, SPEEDS, Choice
+from fedjax_bal.types import Dataset, Federation, Model
+
+_CLOCK: Mapping[str, Mapping[str, Any]] = {"availability": AVAILABILITY, "delivery": DELIVERY, "speed": SPEEDS}
+_MOST_LINES = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """All methods of a configuration, ready to run; tuples have an entry for each method.
+
+    Where seeds have partitions of their own, these are the first seed's, and `others` has the rest.
+    """
+
+    config: Config
+    methods: tuple[MethodConfig, ...]
+    simulations: tuple[Simulation, ...]
+    dataset: Dataset  # the first method's
+    rows_used: tuple[str, ...]  # how many rows and clients are trained on, in words
+    fingerprints: tuple[np.ndarray, ...]  # see `SharedInputs.fingerprint`
+    others: Mapping[int, "Comparison"] = dataclasses.field(default_factory=dict)  # by seed
+
+    def simulation(self, run: tuple[int, int]) -> Simulation:
+        """The simulation of a run, a method's number and a seed."""
+        return self.others.get(run[1], self).simulations[run[0]]
+
+    def fingerprint(self, run: tuple[int, int]) -> np.ndarray:
+        """The fingerprint of a run's data."""
+        return self.others.get(run[1], self).fingerprints[run[0]]
+
+
+class SharedInputs:
+    """Data sets, federations and models, each built only once for all methods that use it.
+
+    `devices`, the number of devices that share the work, takes precedence over the configurations unless it is None;
+    `begun`, that with which the runs were begun, if they were, takes the place of "auto" in these.
+    """
+
+    def __init__(self, data_dir: str | os.PathLike | None, devices: str | int | None, begun: int | None = None) -> None:
+        self.data_dir = data_dir
+        self.devices = devices
+        self.begun = begun
+        self.made: dict[str, Any] = {}
+        self.larger: dict[tuple[Any, ...], Federation] = {}
+        self.used: dict[str, dict[str, None]] = {}
+
+    def once(self, kind: str, make: Any, *sections: Any) -> Any:
+        """The value of `make`, computed only once for the same kind and sections of a configuration."""
+        key = json.dumps([kind, *(section.model_dump(mode="json") for section in sections)], sort_keys=True)
+        if key not in self.made:
+            self.made[key] = make()
+        return self.made[key]
+
+    def layout(self, config: MethodConfig) -> Layout:
+        """The devices that share the work."""
+        wanted = self.devices or config.execution.options.devices
+        count = device_count(wanted)
+        begun = None if self.devices or wanted != "auto" else self.begun
+        return Layout(devices=count if begun is None else min(count, begun))
+
+    def dataset(self, config: MethodConfig) -> Dataset:
+        """The data set."""
+        wanted = config.dataset
+        return self.once("dataset", lambda: data.load(wanted.name, self.data_dir, **wanted.parameters), wanted)
+
+    def test_set(self, config: MethodConfig) -> TestSet:
+        """The test set, on the devices."""
+        dataset = self.dataset(config)
+        layout = self.layout(config)
+        place = lambda: divide(padded(chunked(dataset.test_images, dataset.test_labels), layout.devices), layout)
+        return self.once(f"test on {layout.devices}", place, config.dataset)
+
+    def federation(self, config: MethodConfig) -> Federation:
+        """The partitioned federation, its images on the devices."""
+        devices = self.layout(config).devices
+        return self.once(f"federation on {devices}", lambda: self._federate(config), *_sections(config))
+
+    def enlarged(self, federation: Federation, recipe: recipes.Recipe) -> Federation:
+        """The federation as a recipe's parts prepare it, each of them only once."""
+        for part in recipe.parts:
+            key = (id(federation), Opaque(part))
+            if key not in self.larger:
+                self.larger[key] = part.prepare_federation(federation)
+            federation = self.larger[key]
+        return federation
+
+    def fingerprint(self, config: MethodConfig) -> np.ndarray:
+        """The SHA-256, `UInt8[32]`, of images, labels, class names, partition, auxiliary rows and presence files."""
+        images = self.once("fingerprint", lambda: self._digest(config), *_sections(config))
+        clock = [getattr(self.presence(config, name), "digest", None) for name in _CLOCK]
+        if not any(clock):
+            return images
+        digest = hashlib.sha256(images.tobytes())
+        for name, file_digest in zip(_CLOCK, clock, strict=True):
+            digest.update(name.encode() + (file_digest or b""))
+        return np.frombuffer(digest.digest(), np.uint8)
+
+    def presence(self, config: MethodConfig, name: str) -> Any:
+        """Availability, delivery or speed of the clients; a file is read once."""
+        section = getattr(config, name)
+        with explained(f"{name} (of {config.name})"):
+            return self.once(name, lambda: _CLOCK[name][section.name](**section.parameters), section)
+
+    def rows_used(self, config: MethodConfig, needing: Sequence[str]) -> str:
+        """How many rows and clients are used, in words; `needing` are the methods that need the server's rows."""
+        use = lambda: rows_used(config, self.dataset(config), self.federation(config), needing)
+        text = self.once(f"rows used with {needing}", use, *_sections(config))
+        self.used.setdefault(text, {})[config.name] = None
+        return text
+
+    def data_lines(self) -> list[str]:
+        """How many rows and clients are used, a line for each different answer, at most so many."""
+        several = len(set(map(tuple, self.used.values()))) > 1
+        whose = lambda names: f" of {', '.join(names)}" if several else ""
+        lines = [f"data{whose(names)}: {text}" for text, names in self.used.items()]
+        more = len(lines) - _MOST_LINES
+        return lines if more <= 0 else [*lines[:_MOST_LINES], f"data: {more} more partitions"]
+
+    def model(self, config: MethodConfig) -> Model:
+        """The network."""
+        return self.once("model", lambda: self._build_model(config), config.model, config.dataset)
+
+    def _federate(self, config: MethodConfig) -> Federation:
+        dataset = self.dataset(config)
+        layout = self.layout(config)
+        pool, rows, tests = split_rows(dataset, config)
+        whole = dataset._replace(train_images=pool.images, train_labels=pool.labels)
+        federation = data.federate(whole, rows, auxiliary=pool.auxiliary, tests=tests)
+        # Images that are the data set's own are placed once for all partitions of them.
+        sections = (config.dataset,) if pool.images is dataset.train_images else _sections(config)
+        place = lambda: replicate((federation.images, federation.labels), layout)
+        images, labels = self.once(f"images on {layout.devices}", place, *sections)
+        return federation._replace(images=images, labels=labels)
+
+    def _digest(self, config: MethodConfig) -> np.ndarray:
+        dataset = self.dataset(config)
+        federation = self.federation(config)
+        digest = hashlib.sha256()
+        digest.update(json.dumps(dataset.class_names).encode())  # in another order, classes would swap their accuracies
+        owners = () if dataset.train_clients is None else (dataset.train_clients,)
+        held = (*federation.auxiliary.values(), *(federation.tests or ()))
+        for array in (*dataset[:4], *owners, federation.rows, federation.offsets, *held):
+            array = np.ascontiguousarray(array)
+            digest.update(f"{array.dtype} {array.shape}".encode())
+            digest.update(array.data)
+        return np.frombuffer(digest.digest(), np.uint8)
+
+    def _build_model(self, config: MethodConfig) -> Model:
+        dataset = self.dataset(config)
+        wanted = config.model
+        options = {"convolution": wanted.convolution, **wanted.parameters}
+        with explained("model"):
+            return models.build(wanted.name, len(dataset.class_names), dataset.train_images.shape[1:], **options)
+
+
+def _sections(config: MethodConfig) -> tuple[Any, ...]:
+    """The sections of a configuration that decide which client holds which images."""
+    held = (config.evaluation.validation, config.evaluation.client_test)
+    return config.dataset, config.partition, config.auxiliary, *held
+
+
+def set_up(
+    config: Config,
+    data_dir: str | os.PathLike | None = None,
+    devices: str | int | None = None,
+    inputs: SharedInputs | None = None,
+) -> Comparison:
+    """Loads data, partitions it and builds a simulation for every method; compiles nothing yet.
+
+    `inputs`, shared with other comparisons, take the place of `data_dir` and `devices`.
+
+    Raises:
+        ValueError: unreadable data, an impossible partition, or a recipe that doesn't fit its setting.
+    """
+    inputs = inputs or SharedInputs(data_dir, devices)
+    distinct = config.seeds if config.partition_seeds else config.seeds[:1]
+    first, *others = (_on_partition_of(seed, config, inputs) for seed in distinct)
+    return dataclasses.replace(first, others=dict(zip(distinct[1:], others, strict=True)))
+
+
+def set_up_to_read(
+    config: Config, data_dir: str | os.PathLike | None = None, devices: int | None = None, **options: Any
+) -> Comparison:
+    """As `set_up`, on any machine: what was trained with "builtin" convolutions is set up with "fast" without them.
+
+    The two differ in the last digits, so that runs can be read, but must not go on.
+    """
+    usable = config if automatic.choice()[0] == "builtin" else with_convolution(config, "fast", of="builtin")
+    return dataclasses.replace(set_up(usable, data_dir, devices, **options), config=config)
+
+
+def _on_partition_of(seed: int, config: Config, inputs: SharedInputs) -> Comparison:
+    chosen = (config.for_method(index) for index in range(len(config.methods)))
+    methods = tuple(config.with_partition_of(seed, method) for method in chosen)
+    simulations = tuple(_simulation(inputs, index, method) for index, method in enumerate(methods))
+    # What follows training is refused before it.
+    for method, simulation in zip(methods, simulations, strict=True):
+        if method.evaluation.privacy and shares_prototypes(simulation):
+            try:
+                privacy.check_sides(simulation.setting.model.input_shape)
+            except ValueError as error:
+                raise SetupError(f"evaluation.privacy: {method.name}: {error}; or set it to false") from error
+        if method.evaluation.personalised is not None:
+            with explained(f"evaluation (of {method.name})"):
+                FineTuner(simulation, method.evaluation.personalised)
+    fingerprints = tuple(inputs.fingerprint(method) for method in methods)
+    needing = [method.name for method in methods if any(SERVER_ROWS in part.needs for part in method.recipe.parts)]
+    used = tuple(inputs.rows_used(method, needing) for method in methods)
+    return Comparison(config, methods, simulations, inputs.dataset(methods[0]), used, fingerprints)
+
+
+def _simulation(inputs: SharedInputs, index: int, config: MethodConfig) -> Simulation:
+    # A default selector and plain averaging are left to the recipe, which may have its own.
+    selector = Choice(config.selection.name, tuple(sorted(config.selection.parameters.items())))
+    server = config.training.server_optimizer.built
+    cohort = config.selection.clients_per_round
+    federation = inputs.federation(config)
+    model = inputs.model(config)
+    if config.partition.known_clients is None:
+        cohort = min(cohort, federation.num_clients)
+    with explained(f"selection (of {config.name})"):
+        selector.build(cohort, federation)
+    clock = {name: inputs.presence(config, name) for name in _CLOCK}
+    with explained(f"methods.{index} ({config.name})"):
+        return build(
+            config.recipe,
+            model,
+            federation,
+            inputs.test_set(config),
+            rounds=config.training.rounds,
+            local=config.training.options,
+            participation=Participation(
+                selector=None if selector == Choice() else selector, clients_per_round=cohort, **clock
+            ),
+            evaluation=config.evaluation.options,
+            execution=dataclasses.replace(config.execution.options, devices=inputs.layout(config).devices),
+            server_optimizer=None if server == optimizer("sgd", 1.0) else server,
+            enlarge=inputs.enlarged,
+        )

@@ -1,0 +1,216 @@
+"""Splits a data set's rows between server, validation and clients, and says how many are used."""
+
+import contextlib
+import functools
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedjax_bal import data
+from fedjax_bal.config import AuxiliarySection, Sections, received_value
+from fedjax_bal.engine.device import VALIDATION
+from fedjax_bal.parts import BALANCED
+from fedjax_bal.types import Dataset, Federation
+
+
+def rows_used(config: Sections, dataset: Dataset, federation: Federation, needing: Sequence[str] = ()) -> str:
+    """Says how many rows and clients of how many a federation has, and why not all.
+
+    Args:
+        config: the sections that describe the federation.
+        dataset: its data set.
+        federation: the partition, without augmented copies.
+        needing: the methods that need the server's rows.
+    """
+    rows = len(np.unique(federation.rows))
+    clients = federation.num_clients
+    everything = len(dataset.train_labels)
+    empty = int((np.diff(federation.offsets) == 0).sum())
+    users = 0 if dataset.train_clients is None else len(np.unique(dataset.train_clients))
+    by_owner = data.partition.takes_owners(config.partition.scheme)
+    whole = rows == everything and (not by_owner or clients == users)
+    parts = [
+        f"all {everything:,} rows" if rows == everything else f"{rows:,} of {everything:,} rows",
+        f"{clients:,} of {users:,} users" if by_owner and clients < users else f"{clients:,} clients",
+    ]
+    text = f"{config.dataset.name}, {', '.join(parts)}"
+    if not whole:
+        reasons = _held_back(config, needing)
+        if config.evaluation.client_test.fraction is not None:
+            reasons.append(f"client_test.fraction={config.evaluation.client_test.fraction:g}")
+        server = functools.reduce(np.union1d, federation.auxiliary.values(), np.zeros(0, int))
+        rest = np.setdiff1d(np.arange(everything), server)
+        kept = rest[data.partition.thinned(dataset.train_labels[rest], **_long_tail(config))]
+        given = federation.rows if federation.tests is None else np.union1d(federation.rows, federation.tests.rows)
+        if len(np.setdiff1d(kept, given)):  # the scheme leaves rows out, for its parameters that aren't at defaults
+            wanted = config.partition
+            fields = type(wanted).model_fields
+            values = {"clients": wanted.clients, **wanted.parameters}
+            reasons += [] if by_owner else [f"scheme={wanted.scheme}"]
+            reasons += [f"{key}={received_value(own)}" for key, own in values.items() if own != fields[key].default]
+        text = f"{config.dataset.name}, trained on {' and '.join(parts)} ({', '.join(reasons)})"
+    if empty:
+        text += f"; empty clients: {empty / clients:.0%} ({empty:,} of {clients:,})"
+    if users and not by_owner:
+        text += f"; its {users:,} users are not the clients (partition=natural makes them so)"
+    return text
+
+
+def rows_left(config: Sections, labels: np.ndarray, everything: int) -> str:
+    """Says what is left for the partition, for a message about too few rows; empty where all rows are.
+
+    Args:
+        config: the sections that describe the federation.
+        labels: those of the rows that the partition begins with, before a long tail.
+        everything: rows of the data set.
+    """
+    left = len(data.partition.thinned(labels, **_long_tail(config)))
+    if left == everything:
+        return ""
+    reasons = ", ".join(_held_back(config))
+    return f" ({left:,} of the {everything:,} training rows are left, because of {reasons})"
+
+
+def _held_back(config: Sections, needing: Sequence[str] = ()) -> list[str]:
+    """The keys that leave rows out before the partition is drawn."""
+    reasons = []
+    if config.partition.imbalance_factor != 1:
+        reasons.append(f"imbalance_factor={config.partition.imbalance_factor:g}")
+    if config.auxiliary.per_class and config.auxiliary.source == "train":
+        why = f", which {', '.join(needing)} need{'s' * (len(needing) == 1)}" if needing else ""
+        reasons.append(f"auxiliary.per_class={config.auxiliary.per_class}{why}")
+    validation = config.evaluation.validation
+    share = {"fraction": validation.fraction, "per_class": validation.per_class}
+    return reasons + [f"validation.{key}={value:g}" for key, value in share.items() if value]
+
+
+def _long_tail(config: Sections) -> dict[str, Any]:
+    keys = ("seed", "imbalance_factor", "imbalance_profile", "imbalance_order")
+    return {key: getattr(config.partition, key) for key in keys}
+
+
+class SetupError(ValueError):
+    """A configuration whose values are valid one by one, but not together; the message says where and why."""
+
+
+class TrainingRows(NamedTuple):
+    """Images, and the rows of them that clients may get, `rest`, or the server has, by the name of the set."""
+
+    images: np.ndarray  # UInt8[D, H, W, K]
+    labels: np.ndarray  # Int[D]
+    rest: np.ndarray
+    auxiliary: dict[str, np.ndarray]
+
+
+@contextlib.contextmanager
+def explained(section: str) -> Iterator[None]:
+    """Puts the section's name in front of the message of a `ValueError`."""
+    try:
+        yield
+    except SetupError:
+        raise
+    except ValueError as error:
+        raise SetupError(f"{section}: {error}") from error
+
+
+def split_rows(
+    dataset: Dataset, config: Sections
+) -> tuple[TrainingRows, Sequence[np.ndarray], Sequence[np.ndarray] | None]:
+    """Returns the images, each client's training rows, and each client's test rows if the configuration wants any.
+
+    Raises:
+        SetupError: too few rows for one of the sections.
+    """
+    partition = config.partition
+    with explained("auxiliary"):
+        pool = _take_auxiliary(dataset, config.auxiliary, partition.seed)
+    with explained("evaluation.validation"):
+        pool = _take_validation(pool, config)
+    with explained("partition"):
+        given = data.partition.from_dataset(data.partition.SCHEMES[partition.scheme], dataset, pool.rest)
+        labels = pool.labels[pool.rest]
+        try:
+            own = data.partition.draw(labels, **partition.drawing, given=given)
+        except ValueError as error:
+            raise ValueError(f"{error}{rows_left(config, labels, len(dataset.train_labels))}") from error
+    rows = [pool.rest[numbers] for numbers in own]
+    if not config.evaluation.client_test.wanted:
+        return pool, rows, None
+    with explained("evaluation.client_test"):
+        return _take_client_tests(pool, rows, dataset, config)
+
+
+def _take_auxiliary(dataset: Dataset, wanted: AuxiliarySection, seed: int) -> TrainingRows:
+    """Sets the server's own images apart before the others are partitioned."""
+    images = dataset.train_images
+    labels = dataset.train_labels
+    everything = np.arange(len(labels))
+    if not wanted.per_class:
+        return TrainingRows(images, labels, everything, {})
+    if wanted.source == "train":
+        taken, rest = data.carve(_generator(seed, "auxiliary"), labels, wanted.per_class)
+        return TrainingRows(images, labels, rest, {BALANCED: taken})
+    taken = _first_of_each_class(dataset.test_labels, len(dataset.class_names), wanted.per_class)
+    images = np.concatenate([images, dataset.test_images[taken]])
+    labels = np.concatenate([labels, dataset.test_labels[taken]])
+    return TrainingRows(images, labels, everything, {BALANCED: len(everything) + np.arange(len(taken))})
+
+
+def _take_validation(pool: TrainingRows, config: Sections) -> TrainingRows:
+    """Moves validation rows out of those that clients may get."""
+    wanted = config.evaluation.validation
+    rest = pool.rest
+    if not wanted.wanted:
+        return pool
+    rng = _generator(config.partition.seed, "validation")
+    labels = pool.labels[rest]
+    if wanted.fraction is not None:
+        key = "fraction"
+        value = wanted.fraction
+        taken, left = data.carve_share(rng, labels, wanted.fraction)
+    else:
+        key = "per_class"
+        value = wanted.per_class
+        taken, left = data.carve(rng, labels, value)  # type: ignore[arg-type]
+    if not len(left):
+        raise ValueError(f"{key}: received {value}, which leaves none of {len(rest)} images to train on: take fewer")
+    return pool._replace(rest=rest[left], auxiliary=pool.auxiliary | {VALIDATION: rest[taken]})
+
+
+def _take_client_tests(
+    pool: TrainingRows, rows: Sequence[np.ndarray], dataset: Dataset, config: Sections
+) -> tuple[TrainingRows, Sequence[np.ndarray], Sequence[np.ndarray]]:
+    """Holds test rows out of each client's own, or deals it some of the test set, which then joins the images."""
+    wanted = config.evaluation.client_test
+    rng = _generator(config.partition.seed, "client test")
+    if wanted.fraction is not None:
+        training, tests = data.hold_out(rng, rows, wanted.fraction)
+        if not any(map(len, tests)):
+            raise ValueError("fraction: no client has two rows or more, of which one could be held out; use per_client")
+        return pool, training, tests
+    classes = int(max(pool.labels.max(), dataset.test_labels.max())) + 1
+    counts = np.stack([np.bincount(pool.labels[own], minlength=classes) for own in rows])
+    drawn = data.rows_by_share(rng, counts, dataset.test_labels, wanted.per_client)  # type: ignore[arg-type]
+    images = np.concatenate([pool.images, dataset.test_images])
+    labels = np.concatenate([pool.labels, dataset.test_labels])
+    return pool._replace(images=images, labels=labels), rows, [len(pool.labels) + own for own in drawn]
+
+
+def _first_of_each_class(labels: np.ndarray, classes: int, per_class: int) -> np.ndarray:
+    """Row numbers, class after class; `[classes * per_class]`."""
+    numbers = [np.flatnonzero(labels == label)[:per_class] for label in range(classes)]
+    sizes = [len(rows) for rows in numbers]
+    if min(sizes) < per_class:
+        scarce = sizes.index(min(sizes))
+        raise ValueError(
+            f"per_class: received {per_class}, but the test set has only {sizes[scarce]} images of class {scarce}; "
+            "take at most as many"
+        )
+    return np.concatenate(numbers)
+
+
+def _generator(seed: int, purpose: str) -> np.random.Generator:
+    # A generator of its own for each purpose, so that the partition is drawn from the same numbers with and without.
+    return np.random.default_rng([seed, zlib.crc32(purpose.encode())])

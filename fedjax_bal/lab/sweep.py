@@ -1,0 +1,356 @@
+"""A sweep: batches of runs, each batch one program, and the table of their results."""
+
+import contextlib
+import dataclasses
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from rich.console import Console
+
+from fedjax_bal.config import check_methods
+from fedjax_bal.lab.display import Progress
+from fedjax_bal.lab.folder import RunFolder, SweepFolder
+from fedjax_bal.lab.loop import Backend, Callback, SweepBatch, SweepRun, batch_runs, runs_left, train
+from fedjax_bal.lab.outline import batch_title, find_left, place_of_results, program_line, sweep_outline
+from fedjax_bal.lab.plan import Point, Sweep
+from fedjax_bal.lab.post_training import PostTraining
+from fedjax_bal.lab.recorder import Recorder
+from fedjax_bal.lab.setup import SharedInputs
+from fedjax_bal.lab.summary import Cost, total
+from fedjax_bal.lab.training import BatchRefused, BuiltBatch, StepResult, Stopped, WorkerLost
+from fedjax_bal.metrics import METRICS
+from fedjax_bal.registry import PluginError
+
+COSTS = ("program", "runs_together", "compile_s", "client_updates_per_s", "samples_per_s", "device_bytes")
+
+_MAX_RETRIES = 3  # consecutive losses of a worker without progress before a batch is given up
+
+# The whole table is written each time: done after every run, that would be quadratic in their number. So the next
+# writing waits while writing has taken more than this share of the time so far. The table of a small sweep, which is
+# written in milliseconds, still has every row at once; that of thousands of runs lags by seconds.
+_SHARE = 1 / 20
+
+Run = tuple[int, int, int]
+"""A run of a sweep: its point's number, its method's number and its seed."""
+
+
+@dataclasses.dataclass
+class BatchCosts:
+    """Cost of a batch in this session."""
+
+    cost: Cost
+    device_bytes: int  # of data, states and the program on each device
+
+
+class SweepSession(Callback):
+    """A session of a sweep: which runs are left, what becomes of them, and the table of results.
+
+    Args:
+        sweep: the sweep, or the part of it that this session trains.
+        folder: its folder, already claimed.
+        display: the progress display.
+        most: the most runs of a batch; None for as many as fit into memory.
+        backend: trains the batches; None for this process.
+        detail: told about each compiled program; None for nothing.
+
+    Attributes:
+        recorders: the recorder of every point that can be set up, by its number; none in a dry run.
+        broken: the reason why a point can't be set up, by its number.
+        lost: the reason why a run could not be trained.
+        batches: the batches that are left to train.
+        costs: costs of the batches that were trained in this session.
+    """
+
+    def __init__(
+        self,
+        sweep: Sweep,
+        folder: SweepFolder,
+        display: Progress,
+        *,
+        most: int | None,
+        backend: Backend | None,
+        detail: Callable[[str], None] | None,
+    ) -> None:
+        self.sweep = sweep
+        self.folder = folder
+        self.display = display
+        self.most = most
+        self.backend = backend
+        self.detail = detail
+        self.callbacks = (PostTraining(), self)
+        self.recorders: dict[int, Recorder] = {}
+        self.broken: dict[int, str] = {}
+        self.lost: dict[Run, str] = {}
+        self.batches: list[SweepBatch] = []
+        self.costs: dict[SweepBatch, BatchCosts] = {}
+        self._began = time.monotonic()
+        self._writing_s = 0.0
+        self._written = 0  # rows of the table
+
+    def prepare(self, left: Callable[[int, Point, RunFolder], list[SweepRun]]) -> None:
+        """Finds the batches that are left by asking each point for its runs; points that can't be set up are noted."""
+        tasks: list[SweepRun] = []
+        for number, point in enumerate(self.sweep.points):
+            try:
+                check_methods(point.config, "")
+                tasks += left(number, point, self.folder.point(point.label))
+            except ValueError as error:
+                self.broken[number] = str(error)
+                self.display.note(f"{point.label}: left out: {error}")
+        self.batches = batch_runs(tasks, self.most, self.backend.places if self.backend else 1)
+
+    def resume(self, number: int, point: Point, folder: RunFolder, inputs: SharedInputs) -> list[SweepRun]:
+        """Takes up a point's runs where earlier sessions have left them; returns those that are left."""
+        recorder = Recorder(
+            point.config, folder, lambda text: self.display.note(f"{point.label}: {text}"), inputs=inputs
+        )
+        recorder.recall_failures()
+        recorder.resume()
+        tasks = runs_left(recorder, self.callbacks, number)
+        self.recorders[number] = recorder  # only now: `finish` must not write into a folder that can't be resumed
+        return tasks
+
+    def train(self, should_stop: Callable[[], bool]) -> None:
+        """Trains the batches that are left; a run that diverges or can't be trained is noted, and the others go on."""
+        train(self.batches, self.callbacks, should_stop, backend=self.backend, retry=self.retry)
+
+    def retry(self, batch: SweepBatch, error: Exception) -> list[SweepBatch]:
+        """The batches in place of one that ended with an error; none if fewer runs or another try would not help."""
+        if isinstance(error, BatchRefused | PluginError):
+            self._give_up(batch.tasks, str(error))
+            return []
+        if isinstance(error, WorkerLost):
+            left = self._rewound(batch)
+            tries = 1 if any(task.round > batch.tasks[0].round for task in left) else batch.tries + 1
+            if tries > _MAX_RETRIES:
+                self._give_up(left, f"{error} (tried {_MAX_RETRIES} times without getting on)")
+                return []
+            again = []
+            for round in sorted({task.round for task in left}):  # one, unless a checkpoint is damaged
+                self.display.note(f"{self._title(batch)}: {error}; going on after round {round}")
+                tasks = tuple(task for task in left if task.round == round)
+                again.append(dataclasses.replace(batch, tasks=tasks, tries=tries))
+            return again
+        if not isinstance(error, ValueError | MemoryError) and "RESOURCE_EXHAUSTED" not in str(error):
+            raise error
+        if len(batch.tasks) == 1 or (batch in self.costs and self.costs[batch].cost.train_s > 0):
+            memory = isinstance(error, MemoryError | RuntimeError)
+            remedy = "not enough memory; train fewer runs at a time with --together, or fewer clients"
+            self._give_up(batch.tasks, remedy if memory else str(error))
+            return []
+        left = self._rewound(batch)
+        halves = (left[: len(left) // 2], left[len(left) // 2 :])
+        return [dataclasses.replace(batch, tasks=tuple(half), tries=1) for half in halves if half]
+
+    def _rewound(self, batch: SweepBatch) -> list[SweepRun]:
+        """The runs of a batch at their last checkpoints, without those that are over."""
+        tasks = []
+        for task in batch.tasks:
+            if task.recorder.states[task.run].failure is None:
+                task.recorder.rewind(task.run)
+                if not task.recorder.is_over(task.run):
+                    tasks.append(task._replace(round=task.recorder.states[task.run].round))
+        return tasks
+
+    def _give_up(self, tasks: tuple[SweepRun, ...] | list[SweepRun], reason: str) -> None:
+        for task in tasks:
+            self.lost[task.point, *task.run] = reason
+            method = task.recorder.states[task.run].method
+            self.display.note(f"{self.sweep.points[task.point].label}, {method}: left out: {reason}")
+
+    def _title(self, batch: SweepBatch) -> str:
+        """The first run of a batch, and the number of the others."""
+        first = batch.tasks[0]
+        others = f" and {len(batch.tasks) - 1} more" if len(batch.tasks) > 1 else ""
+        return f"{self.sweep.points[first.point].label}, {first.recorder.states[first.run].method}{others}"
+
+    def started(self, batch: SweepBatch) -> None:
+        """Shows that a program is compiled."""
+        self.display.compiling(batch.number)
+        self.update()  # with the points that can't be set up
+
+    def built(self, batch: SweepBatch, built: BuiltBatch) -> None:
+        """Counts the cost of compiling, and shows that training begins."""
+        self.costs[batch] = BatchCosts(Cost(built.compile_s), built.device_bytes)
+        self.display.advance(batch.number, batch.tasks[0].round, 0.0)
+        if self.detail:
+            self.detail(program_line(self._title(batch), built))
+
+    def stepped(self, batch: SweepBatch, step: StepResult) -> None:
+        """Counts the cost of a step, shows where the batch stands, and adds the runs that are over to the table."""
+        costs = self.costs[batch]
+        costs.cost = costs.cost.after(step.seconds, step.results.values())
+        updates = sum(result.client_updates for result in step.results.values())
+        # A batch that was halved or resumed is shown as a part of the one that was announced.
+        self.display.advance(batch.number, step.round, updates / step.seconds)
+        if len(step.ended) == len(step.results) and step.round < batch.tasks[0].simulation.rounds:
+            self.display.ended(batch.number)
+        self.update()
+
+    def failed(self, batch: SweepBatch, error: Exception) -> None:
+        """Adds runs that were given up to the table."""
+        self.update()
+
+    def update(self) -> None:
+        """Adds the runs that are over, so that a kill leaves their rows, unless writing has taken too much time."""
+        now = time.monotonic()
+        over = [run for run in self._runs() if self._is_over(run)]
+        if len(over) > self._written and self._writing_s <= _SHARE * (now - self._began):
+            self._written = len(self._write(over))
+            self._writing_s += time.monotonic() - now
+
+    def finish(self) -> list[dict[str, Any]]:
+        """Writes the metrics and summaries of all points, and a row for each run, over or not; returns the rows.
+
+        A row has the swept keys, `point`, `method`, `seed`, `status`, the metrics of runs, `COSTS` and `failure`. The
+        rates are those of all runs of the batch.
+        """
+        for recorder in self.recorders.values():
+            recorder.finish()
+        return self._write(list(self._runs()))
+
+    def _is_over(self, run: Run) -> bool:
+        if run[0] in self.broken or run in self.lost:
+            return True
+        state = self.recorders[run[0]].states[run[1:]]
+        return state.concluded or state.failure is not None
+
+    def _runs(self) -> Iterator[Run]:
+        """Every run in the order of the table."""
+        for number, point in enumerate(self.sweep.points):
+            for index in range(len(point.config.methods)):
+                yield from ((number, index, seed) for seed in point.config.seeds)
+
+    def _name(self, run: Run) -> tuple[str, int]:
+        """A run's method and seed."""
+        return self.sweep.points[run[0]].config.methods[run[1]].name, run[2]
+
+    def _row(self, run: Run) -> dict[str, Any]:
+        """The row of a run, its costs empty."""
+        method, seed = self._name(run)
+        refused = self.broken.get(run[0])
+        lost = self.lost.get(run)
+        entry: Mapping[str, Any] = {}
+        if refused is None and self.recorders[run[0]].states[run[1:]].begun:
+            entry = self.recorders[run[0]].summarise(run[1:])
+        if lost or refused is not None:
+            status = "failed" if lost else "refused"
+        elif entry.get("failure"):
+            status = "diverged"
+        else:
+            wanted = self.recorders[run[0]].comparison.methods[run[1]].training.rounds
+            finished = entry.get("rounds", 0) >= wanted or entry.get("stopped_early") is not None
+            status = "done" if finished else "unfinished"
+        return {
+            **self.sweep.points[run[0]].values,
+            "point": self.sweep.points[run[0]].label,
+            "method": method,
+            "seed": seed,
+            "status": status,
+            **{key: entry.get(key) for key, metric in METRICS.items() if metric.of_run and metric.swept},
+            **dict.fromkeys(COSTS),
+            "failure": refused or entry.get("failure") or lost,
+        }
+
+    def _write(self, runs: list[Run]) -> list[dict[str, Any]]:
+        """Writes and returns the rows of runs, with the costs of earlier sessions, too; of a part only the costs."""
+        rows = [self._row(run) for run in runs]
+        costs = self.folder.read_costs()
+        for batch, spent in self.costs.items():
+            figures = {
+                "program": batch.program + 1,
+                "runs_together": len(batch.tasks),
+                "compile_s": round(spent.cost.compile_s, 3),
+                **{name: rate or 0.0 for name, rate in spent.cost.rates().items()},
+                "device_bytes": spent.device_bytes,
+            }
+            for task in batch.tasks:
+                costs[self.sweep.points[task.point].label, *self._name((task.point, *task.run))] = figures
+        self.folder.write_costs(costs)
+        for row in rows:
+            figures = costs.get((row["point"], row["method"], row["seed"]), {})
+            row |= {key: figures[key] for key in COSTS if key in figures}
+        if self.folder.part is None:
+            self.folder.write_results(rows)
+        return rows
+
+
+def run_sweep(
+    sweep: Sweep,
+    folder: SweepFolder,
+    console: Console,
+    *,
+    plain: bool,
+    dry_run: bool,
+    data_dir: str | os.PathLike | None = None,
+    devices: str | int | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+    most: int | None = None,
+    backend: Backend | None = None,
+    detail: Callable[[str], None] | None = None,
+) -> tuple[list[dict[str, Any]], bool]:
+    """Prints the outline of a sweep, trains its batches, and writes the table.
+
+    Args:
+        sweep: the sweep.
+        folder: its folder, claimed.
+        console: shows outline and progress.
+        plain: lines in place of the live display.
+        dry_run: only print the outline.
+        data_dir: the folder with the data set's files, unless that is embedded.
+        devices: number of devices that share the work, whatever the configurations say; None leaves it to them.
+        should_stop: asked between dispatches; True ends the session.
+        most: the most runs of a batch; None for as many as fit into memory.
+        backend: trains the batches; None for this process.
+        detail: told about each compiled program; None for nothing.
+
+    Returns:
+        The rows of the table, and whether the user stopped it.
+    """
+    display = Progress(console, plain=plain)
+    if dry_run:
+        folder.check_owner(sweep.text, sweep.configs)
+    else:
+        folder.begin(sweep.text, sweep.configs)
+    if folder.part is not None:
+        number, parts = folder.part
+        sweep = sweep._replace(points=sweep.points[number - 1 :: parts])
+    inputs = SharedInputs(data_dir, devices, folder.read_devices())
+    session = SweepSession(sweep, folder, display, most=most, backend=backend, detail=detail)
+    with contextlib.ExitStack() as claims:
+
+        def left(number: int, point: Point, place: RunFolder) -> list[SweepRun]:
+            if dry_run:
+                return find_left(number, point.config, place, inputs)
+            if folder.part is None:  # the whole sweep's own lock keeps others from its points
+                place.check(point.config)
+            else:
+                claims.enter_context(place.claimed(point.config))
+            return session.resume(number, point, place, inputs)
+
+        session.prepare(left)
+        outline = sweep_outline(sweep, session.batches, session.broken, backend.about() if backend else "")
+        for line in (*outline, *(f"  {text}" for text in inputs.data_lines())):
+            display.note(line)
+        if dry_run:
+            display.note(place_of_results(folder))
+            return [], False
+        titles = ((batch_title(sweep, batch), batch.tasks[0].simulation.rounds) for batch in session.batches)
+        display.start(dict(enumerate(titles)), "batches")
+        stopped = False
+        began = time.monotonic()
+        try:
+            session.train(should_stop)
+        except Stopped:
+            stopped = True
+        finally:
+            display.stop()
+            rows = session.finish()
+            if folder.part is None:
+                folder.seal()
+        if session.costs:
+            costs = total(costs.cost for costs in session.costs.values())
+            display.note(costs.in_words(time.monotonic() - began))
+    return rows, stopped

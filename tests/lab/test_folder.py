@@ -1,0 +1,203 @@
+"""Whom a folder belongs to, and what is refused."""
+
+import errno
+import fcntl
+import hashlib
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import small_run
+
+from fedjax_bal.config import config_digest, resolved_yaml
+from fedjax_bal.lab import FolderError, RemoteFiles, RunFolder, SweepFolder, choose_folder
+
+
+def claim(path, config, fresh=False):
+    folder = RunFolder(path)
+    with folder.claimed(config):
+        folder.begin(config, fresh=fresh)
+
+
+def test_another_configuration_is_refused_and_named(tmp_path):
+    path = tmp_path / "run"
+    claim(path, small_run.config(tmp_path))
+    before = (path / "config.yaml").read_bytes()
+    for fresh in (False, True):
+        with pytest.raises(FolderError, match=r"(?s)another configuration.*training.rounds: 7 here, 5 asked for"):
+            claim(path, small_run.config(tmp_path, "training.rounds=5"), fresh)
+    assert (path / "config.yaml").read_bytes() == before
+
+
+def test_the_next_folder_is_the_first_without_another_configuration(tmp_path):
+    config = lambda *changes: small_run.config(tmp_path, *changes)
+    choose = lambda path, asked: choose_folder(path, lambda place: RunFolder(place).conflict(asked))
+    first = tmp_path / "run"
+    second, third = tmp_path / "run-2", tmp_path / "run-3"
+    assert choose(first, config()) == (first, "")
+    claim(first, config())
+    assert choose(first, config("training.rounds=8")) == (first, "")
+    place, differing = choose(first, config("training.rounds=5", "name=other"))
+    assert place == second
+    assert differing == "name: 'small' here, 'other' asked for\n  training.rounds: 7 here, 5 asked for"
+    claim(second, config("training.rounds=5"))
+    assert choose(first, config("training.rounds=6"))[0] == second
+    assert choose(first, config("training.rounds=4"))[0] == third
+    third.mkdir()
+    (third / "thesis.tex").write_text("precious")
+    assert choose(first, config("training.rounds=4"))[0] == third  # where it is refused
+
+
+def test_a_folder_of_somebody_elses_is_refused(tmp_path):
+    (tmp_path / "thesis.tex").write_text("precious")
+    (tmp_path / "elsewhere").mkdir()
+    config = small_run.config(tmp_path / "elsewhere")
+    with pytest.raises(FolderError, match="not a run folder"):
+        claim(tmp_path, config, fresh=True)
+    assert (tmp_path / "thesis.tex").read_text() == "precious"
+
+
+def test_fresh_removes_only_what_a_run_writes(tmp_path):
+    path, config = tmp_path / "run", small_run.config(tmp_path)
+    claim(path, config)
+    (path / "notes.txt").write_text("mine")
+    (path / "metrics.jsonl").write_text("{}\n")
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "round-00000002.npz").write_text("kept")
+    (outside / "figure.svg").write_text("kept")
+    (path / "checkpoints" / "method-0-seed-0").symlink_to(outside)
+    (path / "plots").symlink_to(outside)
+    (path / "checkpoints" / "mine.pt").write_text("kept")
+    claim(path, config, fresh=True)
+    assert (path / "notes.txt").read_text() == "mine"
+    assert not (path / "metrics.jsonl").exists()
+    assert sorted(file.name for file in outside.iterdir()) == ["figure.svg", "round-00000002.npz"]
+    assert (path / "checkpoints" / "mine.pt").exists()
+
+
+def test_a_configuration_that_no_run_wrote_is_not_overwritten(tmp_path):
+    config = small_run.config(tmp_path)
+    (tmp_path / "small.yaml").rename(tmp_path / "config.yaml")
+    with pytest.raises(FolderError, match="was not written by a run"):
+        claim(tmp_path, config)
+    assert (tmp_path / "config.yaml").read_text() == small_run.TEXT
+
+
+def test_every_key_counts_in_the_digest(tmp_path):
+    config = small_run.config(tmp_path)
+    assert config_digest(config) == hashlib.sha256(resolved_yaml(config).encode()).hexdigest()
+    for change in ("dataset.std=own", "model.hidden=[65]", "execution.precision=bfloat16"):
+        assert config_digest(small_run.config(tmp_path, change)) != config_digest(config)
+
+
+@pytest.mark.parametrize("form", ["builtin", "fast"])
+def test_a_folder_goes_on_with_its_form_of_convolution_where_auto_is_asked_for(tmp_path, form):
+    path, config = tmp_path / "run", small_run.config(tmp_path)
+    assert RunFolder(path).begun_form(config) is None
+    claim(path, small_run.config(tmp_path, f"model.convolution={form}"))
+    longer = small_run.config(tmp_path, "training.rounds=9")
+    assert [RunFolder(path).begun_form(asked) for asked in (config, longer)] == [form, form]
+    assert RunFolder(path).conflict(longer) == ""
+    other = small_run.config(tmp_path, "training.batch_size=7")
+    assert RunFolder(path).conflict(other) == "training.batch_size: 20 here, 7 asked for"
+    explicit = small_run.config(tmp_path, "model.convolution=onednn")
+    assert RunFolder(path).conflict(explicit) == f"model.convolution: '{form}' here, 'onednn' asked for"
+    shutil.rmtree(path)
+    claim(path, small_run.config(tmp_path, "model.convolution=plain"))
+    assert RunFolder(path).conflict(config) == "model.convolution: 'plain' here, 'auto' asked for"
+
+
+def test_a_kill_while_starting_over_leaves_a_folder_that_can_be_used(tmp_path, monkeypatch):
+    path, config = tmp_path / "run", small_run.config(tmp_path)
+    claim(path, config)
+    (path / "metrics.jsonl").write_text("{}\n")
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Path, "unlink", lambda *a, **k: (_ for _ in ()).throw(KeyboardInterrupt))
+        claim(path, config, fresh=True)
+    claim(path, config, fresh=True)
+    assert not (path / "metrics.jsonl").exists()
+
+
+def test_two_processes_cannot_share_a_folder(tmp_path):
+    path, config = tmp_path / "run", small_run.config(tmp_path)
+    with (
+        RunFolder(path).claimed(config),
+        pytest.raises(FolderError, match="another process is running"),
+        RunFolder(path).claimed(config),
+    ):
+        pass
+    claim(path, config)
+
+
+def test_a_point_can_not_be_run_by_hand_while_its_sweep_trains(tmp_path):
+    config, sweep = small_run.config(tmp_path), SweepFolder(tmp_path / "sweep")
+    with sweep.claimed():
+        sweep.files.write("sweep.yaml", b"sweep: []\n")
+        with pytest.raises(FolderError, match=f"{sweep.path}: another process is running in this folder"):
+            claim(sweep.point("a").path, config)
+    with RunFolder(sweep.point("a").path).claimed(config):
+        claim(sweep.point("b").path, config)
+        with pytest.raises(FolderError, match="another process"), sweep.claimed():
+            pass
+    with sweep.claimed():
+        pass
+
+
+@pytest.mark.parametrize("reason", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
+def test_a_file_system_without_locks_is_named_with_what_to_do(tmp_path, monkeypatch, reason):
+    def refuse(file, operation):
+        raise OSError(reason, os.strerror(reason))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(FolderError, match=f"{tmp_path}/run: its file system has no locks .*--out.*Lustre"):
+        claim(tmp_path / "run", small_run.config(tmp_path))
+
+
+def test_a_damaged_configuration_is_left_alone(tmp_path):
+    path, config = tmp_path / "run", small_run.config(tmp_path)
+    claim(path, config)
+    (path / "config.yaml").write_text("name: [")
+    with pytest.raises(FolderError, match=r"config.yaml can't be read"):
+        claim(path, config)
+
+
+@pytest.mark.parametrize("place", ["/proc/run", "/dev/null/run"])
+def test_a_place_that_cannot_be_written_is_named(tmp_path, place):
+    if not os.path.exists(os.path.dirname(place)):
+        pytest.skip(f"no {place} on this system")
+    with pytest.raises(FolderError, match=r"can't be written .*--out"):
+        claim(Path(place), small_run.config(tmp_path))
+
+
+def test_metrics_leave_out_lines_that_are_cut_off_or_damaged(tmp_path):
+    folder = RunFolder(tmp_path)
+    rest = '"test_accuracy": 0.5, "bytes_up": 1, "bytes_down": 1, "wall_s": 0.1}\n'
+    first, second = (f'{{"method": "a", "seed": 0, "round": {round}, {rest}' for round in (1, 2))
+    wrong = first.replace('"a"', "[1]") + first.replace("0.5", "null") + "garbage\n" + first.replace(": 1,", ': "1",')
+    (tmp_path / "metrics.jsonl").write_text(first + wrong + second + second[:15])
+    assert [line["round"] for line in folder.read_metrics()] == [1, 2]
+
+
+def test_a_folder_that_another_process_writes_is_left_alone(tmp_path):
+    path, config = tmp_path / "run", small_run.config(tmp_path)
+    folder = RunFolder(path, RemoteFiles(path))
+    for round in (1, 2):  # before and after the other process has written there
+        with folder.claimed(config):
+            folder.begin(config, fresh=True)
+            folder.clear_pictures(0, 0)
+            folder.clear_conclusion(0, 0)
+            folder.save(0, 0, round, {"w": np.zeros(3)})
+            folder.write_metrics([{"round": round}])
+            folder.append_metrics([{"round": round}])
+            folder.write_summary({"runs": []})
+            folder.write_pictures(0, 0, {"real": np.zeros(3)})
+            folder.write_leaks(0, 0, {})
+            folder.write_personalised(0, 0, {})
+        assert (folder.read_metrics(), folder.read_summary(), folder.read_leaks(0, 0)) == ([], {}, None)
+        assert not path.exists() or [file.name for file in path.iterdir()] == ["summary.json"]
+        path.mkdir(exist_ok=True)
+        (path / "summary.json").write_text('{"runs": 1}')
+    assert (path / "summary.json").read_text() == '{"runs": 1}'

@@ -1,0 +1,218 @@
+"""A finished run that gets more rounds and seeds comes to the same bits as if it had had them from the start."""
+
+import json
+import zipfile
+
+import jax
+import numpy as np
+import pytest
+import quick
+import small_run
+import yaml
+
+from fedjax_bal.lab import Execution, FolderError, RunFolder, Stopped
+from fedjax_bal.lab.environment import numeric_settings
+from fedjax_bal.lab.loaded_run import load_run
+from fedjax_bal.lab.recorder import Recorder, saved_template
+from fedjax_bal.models import automatic
+
+METHODS = ("fedavg", "control variates")
+
+
+@pytest.fixture(scope="module")
+def at_once(tmp_path_factory):
+    """A folder in which the small comparison, 7 rounds and two seeds, ran without interruption."""
+    path = tmp_path_factory.mktemp("at_once") / "run"
+    small_run.run(path, small_run.config(path.parent))
+    return path
+
+
+def short(tmp_path, rounds):
+    """The small comparison's configuration with fewer rounds, and one of its seeds."""
+    return small_run.config(tmp_path, f"training.rounds={rounds}", "seeds=[0]")
+
+
+def stop_after(dispatches):
+    """Asks to stop after so many dispatches."""
+    left = iter(range(dispatches, 0, -1))
+    return lambda: next(left, 0) <= 1
+
+
+def results(path):
+    """What a folder holds of its runs, but for times: of the last checkpoints the sums of all arrays."""
+    summary = json.loads((path / "summary.json").read_text())
+    sums = {}
+    for folder in (path / "checkpoints").iterdir():
+        with zipfile.ZipFile(max(folder.glob("*.npz"))) as archive:
+            sums[folder.name] = json.loads(archive.read("manifest.json"))["sha256"]
+    return small_run.metrics(path), summary["runs"], summary["finished"], sums
+
+
+# Rounds are evaluated by twos, and two are in a dispatch: 4 ends both, 3 neither, and 1 is less than a dispatch.
+@pytest.mark.slow
+@pytest.mark.parametrize("rounds", quick.only([1, 3, 4], 3))
+def test_more_rounds_and_seeds_come_to_the_same_bits(at_once, tmp_path, rounds):
+    path = tmp_path / "run"
+    small_run.run(path, short(tmp_path, rounds))
+    display = small_run.run(path, small_run.config(tmp_path))
+    assert display.notes == [f"{name}, seed 0: going on after round {rounds}" for name in METHODS]
+    assert results(path) == results(at_once)
+
+
+@pytest.mark.slow
+def test_stops_before_and_after_change_nothing(at_once, tmp_path):
+    path = tmp_path / "run"
+    brief, wanted = short(tmp_path, 5), small_run.config(tmp_path)
+    for config, dispatches in ((brief, 4), (wanted, 1), (wanted, 4)):
+        with pytest.raises(Stopped):
+            small_run.run(path, config, should_stop=stop_after(dispatches))
+    small_run.run(path, wanted)
+    assert results(path) == results(at_once)
+
+
+def test_a_run_goes_on_after_rounds_in_which_all_clients_were_absent(tmp_path):
+    config, run, folder = short(tmp_path, 7), (0, 0), RunFolder(tmp_path / "run")
+    told = {"round": 2, "test_accuracy": 0.1, "bytes_up": 9, "bytes_down": 9, "wall_s": 1.0}
+    with folder.claimed(config):
+        recorder = Recorder(config, folder, print)
+        folder.write_execution(Execution(2, numeric_settings()))
+        saved = saved_template(recorder.comparison, run)
+        state = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), saved.snapshot.state)
+        recorder.states[run].saved = saved
+        recorder.save(run, saved.snapshot._replace(round=3, state=state))
+        folder.write_metrics([{"method": "fedavg", "seed": 0, **told}])
+        recorder = Recorder(config, folder, print)
+        recorder.resume()
+        assert recorder.states[run].round == 3
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_with_the_devices_that_it_began_with(tmp_path):
+    path, brief, wanted = tmp_path / "run", short(tmp_path, 2), short(tmp_path, 4)
+    small_run.run(path, brief)
+    record = path / "execution.json"
+    assert json.loads(record.read_text())["devices"] == 2
+    assert "begun on" not in "".join(small_run.run(path, wanted).notes)
+    asked = small_run.run(path, short(tmp_path, 6), devices=1)
+    assert "begun on 2 device(s), goes on with 1: last digits may differ" in asked.notes
+    assert json.loads(record.read_text())["devices"] == 1
+    small_run.run(path, short(tmp_path, 6), fresh=True)
+    assert json.loads(record.read_text())["devices"] == 2
+
+
+def begin(path, config, **options):
+    """The notes of a session that begins a folder, or goes on in it, and trains nothing."""
+    notes, folder = [], RunFolder(path)
+    with folder.claimed(config):
+        recorder = Recorder(config, folder, notes.append, **options)
+        recorder.resume()
+        Recorder(config, RunFolder(path), notes.append, inputs=recorder.inputs)
+    return notes
+
+
+def test_a_run_goes_on_with_the_form_of_convolution_that_it_began_with_or_stops(tmp_path, monkeypatch):
+    path, config = tmp_path / "run", small_run.config(tmp_path, "model={name: tiny_bn}", "seeds=[0]")
+    form = lambda: yaml.safe_load((path / "config.yaml").read_text())["model"]["convolution"]
+    monkeypatch.setattr(automatic, "why_not_builtin", lambda: "")
+    monkeypatch.setattr(automatic, "choice", lambda: ("builtin", ""))
+    assert begin(path, config) == []
+    assert form() == "builtin"
+    assert begin(path, config) == []
+    text = (path / "config.yaml").read_text()
+    monkeypatch.setattr(automatic, "choice", lambda: ("fast", "no such CPU"))
+    with pytest.raises(FolderError, match=r"runs began with convolution=builtin, and .*: no such CPU; .*--fresh"):
+        begin(path, config)
+    assert (path / "config.yaml").read_text() == text
+    (note,) = begin(path, config, fresh=True)
+    assert note == "convolution: fast, as jaxlib's own oneDNN can't be used here: no such CPU"
+    assert form() == "fast"
+    monkeypatch.setattr(automatic, "choice", lambda: ("builtin", ""))
+    assert begin(path, config) == []
+    assert form() == "fast"
+
+
+def test_a_run_can_be_read_where_its_form_of_convolution_cannot_be_used(tmp_path, monkeypatch):
+    path, config = tmp_path / "run", small_run.config(tmp_path, "model={name: tiny_bn}", "seeds=[0]")
+    with monkeypatch.context() as there:
+        there.setattr(automatic, "why_not_builtin", lambda: "")
+        there.setattr(automatic, "choice", lambda: ("builtin", ""))
+        begin(path, config)
+    monkeypatch.setattr(automatic, "why_not_builtin", lambda: "no such CPU")
+    run = load_run(path)
+    assert run.model.name == "tiny_bn"
+    assert run.config.model.convolution == "builtin"
+
+
+@pytest.mark.slow
+def test_a_finished_run_is_shown_where_it_could_not_go_on(tmp_path, monkeypatch):
+    if automatic.why_not_builtin():
+        pytest.skip(automatic.why_not_builtin())
+    path = tmp_path / "run"
+    config = lambda rounds: small_run.config(
+        tmp_path, "model={name: tiny_bn}", "seeds=[0]", f"training.rounds={rounds}"
+    )
+    with monkeypatch.context() as there:
+        there.setattr(automatic, "choice", lambda: ("builtin", ""))
+        small_run.run(path, config(1))
+    before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
+    monkeypatch.setattr(automatic, "why_not_builtin", lambda: "no such CPU")
+    monkeypatch.setattr(automatic, "choice", lambda: ("fast", "no such CPU"))
+    small_run.run(path, config(1))
+    with pytest.raises(FolderError, match="runs began with convolution=builtin"):
+        small_run.run(path, config(2))
+    assert {file: file.read_bytes() for file in path.rglob("*") if file.is_file()} == before
+
+
+def test_networks_without_convolutions_ask_no_machine(tmp_path, monkeypatch):
+    monkeypatch.delattr(automatic, "choice")
+    begin(tmp_path / "run", small_run.config(tmp_path, "seeds=[0]"))
+    assert yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["model"]["convolution"] == "fast"
+
+
+def test_a_run_that_goes_on_with_other_instructions_says_so(tmp_path, monkeypatch):
+    path, config = tmp_path / "run", small_run.config(tmp_path, "seeds=[0]")
+    monkeypatch.setattr(automatic, "instruction_set", lambda: "AVX512")
+    begin(path, config)
+    assert json.loads((path / "execution.json").read_text())["instructions"] == "AVX512"
+    monkeypatch.setattr(automatic, "instruction_set", lambda: "AVX2")
+    assert begin(path, config) == ["begun with AVX512, goes on with AVX2: last digits may differ"]
+
+
+@pytest.mark.parametrize(
+    "text", ['{"devices": 0}', '{"devices": "2"}', '{"format": 1, "devices": 1e6, "settings": {}}', "[]", "{", None]
+)
+def test_a_run_whose_record_of_execution_is_damaged_or_missing_does_not_go_on(tmp_path, text):
+    folder = RunFolder(tmp_path)
+    assert folder.read_execution() is None
+    folder.checkpoints(0, 0).mkdir(parents=True)
+    (folder.checkpoints(0, 0) / "round-00000002.npz").touch()
+    if text is not None:
+        (tmp_path / "execution.json").write_text(text)
+    with pytest.raises(FolderError, match=r"execution.json: is missing or damaged.*--fresh"):
+        folder.read_execution()
+    folder.write_execution(Execution(4, {"jax_enable_x64": "False"}))
+    assert folder.read_devices() == 4
+
+
+def test_a_folder_of_another_format_is_refused(tmp_path):
+    (tmp_path / "execution.json").write_text('{"format": 2, "cores": 4}')
+    with pytest.raises(FolderError, match=r"execution.json: is of format 2, this version reads 1"):
+        RunFolder(tmp_path).read_execution()
+
+
+@pytest.mark.slow
+def test_a_folder_that_is_moved_with_its_configuration_trace_and_run_goes_on(tmp_path, monkeypatch):
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    (here / "phones.csv").write_text("round,client\n0,1\n0,2\n0,3\n1,4\n1,5\n1,6\n")
+    trace = ("availability={name: trace, file: phones.csv}", "methods=[fedavg]", "seeds=[0]")
+    moved = lambda folder, rounds: small_run.config(folder, *trace, f"training.rounds={rounds}")
+    monkeypatch.chdir(here)
+    small_run.run(here / "run", moved(here, 2))
+    here.rename(there)
+    monkeypatch.chdir(there)
+    notes = small_run.run(there / "run", moved(there, 4)).notes
+    assert notes == ["fedavg, seed 0: going on after round 2"]
+    (there / "phones.csv").write_text("round,client\n0,1\n0,2\n0,4\n1,4\n1,5\n1,6\n")
+    with pytest.raises(FolderError, match="was begun with other images, labels"):
+        small_run.run(there / "run", moved(there, 6))

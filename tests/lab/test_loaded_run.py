@@ -1,0 +1,209 @@
+"""A run folder read back: metrics, models, predictions, and models in files for programs without the package."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+import small_run
+from typer.testing import CliRunner
+
+from fedjax_bal import data, load_run
+from fedjax_bal.cli.app import app
+from fedjax_bal.lab import verify
+
+# The second method's model is fine-tuned for its evaluation alone, the third's network has a projection.
+METHODS = "methods=[{recipe: fedavg}, {recipe: fedbabu, name: my body, fine_tune_epochs: 2}, {recipe: moon}]"
+CHANGES = (METHODS, "auxiliary={per_class: 3}", "training.rounds=3", "evaluation.every=1", "seeds=[4, 5]")
+
+STRANGER = """
+import json, sys
+import numpy as np
+
+model, (images, labels) = np.load(sys.argv[1]), np.load(sys.argv[2]).values()
+about = json.loads(str(model["about"]))
+pixels = images.astype(np.float32) / np.float32(255)
+pixels = (pixels - np.array(about["mean"], np.float32)) / np.array(about["std"], np.float32)
+assert pixels.shape[1:] == tuple(about["input_shape"])
+dense = lambda x, name: x @ model[f"params/{name}/kernel"] + model[f"params/{name}/bias"]
+logits = dense(np.maximum(dense(pixels.reshape(len(pixels), -1), "body/dense_0/dense"), 0), "head/dense")
+assert not any(name.startswith(("jax", "flax", "fedjax")) for name in sys.modules)
+print(int((logits.argmax(-1) == labels).sum()))
+"""
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """The folder of a finished run."""
+    folder = tmp_path_factory.mktemp("loaded")
+    small_run.run(folder / "run", small_run.config(folder, *CHANGES))
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def run(finished):
+    """The same, loaded."""
+    return load_run(finished)
+
+
+def pictures():
+    dataset = data.load("fashion_mnist_small")
+    return dataset.test_images, dataset.test_labels
+
+
+def hits(folder, method, seed):
+    """How many test images the run itself classified correctly in its last round."""
+    lines = [line for line in small_run.metrics(folder) if (line["method"], line["seed"]) == (method, seed)]
+    return round(lines[-1]["test_accuracy"] * len(pictures()[1]))
+
+
+@pytest.mark.slow
+def test_predictions_are_those_of_the_last_evaluation(finished, run):
+    images, labels = pictures()
+    for method, seed in ((None, None), ("my body", 5), ("moon", 4)):
+        found = run.predict(images, method, seed)
+        assert (found == labels).sum() == hits(finished, method or "fedavg", seed or 4)
+    # Floats are on the scale of normalised bytes.
+    np.testing.assert_array_equal(run.predict((images[:20] / 255).astype(np.float32)), run.predict(images[:20]))
+
+
+def test_a_model_is_given_back_whole(run):
+    variables = run.variables("fedavg", 5)
+    outputs, _ = run.model.apply(variables, np.zeros((1, 28, 28, 1), np.float32), train=False)
+    assert outputs.logits.shape == (1, 10)
+    assert all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(variables))
+
+
+def test_metrics_are_columns_and_a_frame_where_pandas_is_there(finished, run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    columns, lines = run.metrics(), small_run.metrics(finished)
+    chosen = (columns["method"] == "moon") & (columns["seed"] == 5)
+    wanted = [line["test_loss"] for line in lines if (line["method"], line["seed"]) == ("moon", 5)]
+    assert columns["test_loss"][chosen].tolist() == wanted and len(wanted) == 3
+    assert np.stack(columns["per_class_accuracy"]).shape == (3 * 2 * 3, 10)
+    monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=lambda columns: ("frame", list(columns))))
+    assert run.metrics() == ("frame", list(columns))
+
+
+@pytest.mark.slow
+def test_a_damaged_checkpoint_is_noticed_and_the_one_before_it_taken(tmp_path):
+    config = small_run.config(tmp_path, "methods=[{recipe: fedavg}]", "seeds=[0]", "training.rounds=4")
+    small_run.run(tmp_path / "run", config)
+    newest = max((tmp_path / "run" / "checkpoints" / "method-0-seed-0").iterdir())
+    content = bytearray(newest.read_bytes())
+    content[len(content) // 2] ^= 1
+    newest.write_bytes(content)
+    with pytest.warns(UserWarning, match="damaged.*going on from the checkpoint before it"):
+        assert load_run(tmp_path / "run").trained().round == 2
+    for file in newest.parent.iterdir():
+        file.unlink()
+    with pytest.raises(ValueError, match="no checkpoint of fedavg, seed 0"):
+        load_run(tmp_path / "run").variables()
+
+
+def test_what_is_not_there_is_named(run, tmp_path):
+    with pytest.raises(ValueError, match="method: received 'mon'; allowed: fedavg, my body, moon; did you mean 'moon'"):
+        run.variables("mon")
+    with pytest.raises(ValueError, match="seed: received 3; allowed: 4, 5"):
+        run.variables(seed=3)
+    with pytest.raises(ValueError, match=r"images: received \[2, 28, 28\] of uint8, must be \[B, 28, 28, 1\] of uint8"):
+        run.predict(np.zeros((2, 28, 28), np.uint8))
+    with pytest.raises(ValueError, match="images: received .* of int64"):
+        run.predict(np.zeros((2, 28, 28, 1), np.int64))
+    with pytest.raises(ValueError, match=r"images: received \[2, 28, 28, 1\] of uint16, must be"):
+        run.predict(np.zeros((2, 28, 28, 1), np.uint16))
+    with pytest.raises(ValueError, match="there is no such file"):
+        load_run(tmp_path / "nowhere")
+    (tmp_path / "sweep.yaml").write_text("")
+    with pytest.raises(ValueError, match="is a sweep's folder; give that of one of its points, in .*points"):
+        load_run(tmp_path)
+
+
+def export(*arguments):
+    """The file that the command writes."""
+    result = CliRunner().invoke(app, ["export", *map(str, arguments)])
+    assert result.exit_code == 0, result.output
+    return Path(result.output.removeprefix("model: ").strip())
+
+
+def test_a_program_without_the_package_predicts_the_same(finished, tmp_path):
+    file = export(finished, "--seed", 5)
+    assert file == finished / "exports" / "fedavg-seed-5.npz"
+    images, labels = pictures()
+    np.savez(tmp_path / "test.npz", images=images, labels=labels)
+    script = [sys.executable, "-I", "-c", STRANGER, str(file), str(tmp_path / "test.npz")]
+    said = subprocess.run(script, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert said.stdout.strip() == str(hits(finished, "fedavg", 5)), said.stderr
+    about = json.loads(str(np.load(file)["about"]))
+    assert (about["run"], about["method"], about["seed"], about["round"]) == ("small", "fedavg", 5, 3)
+    assert about["class_names"][0] == "T-shirt/top" and len(about["config_sha256"]) == 64
+    assert round(about["test_accuracy"] * len(labels)) == hits(finished, "fedavg", 5)
+
+
+def read_safetensors(file):
+    """Arrays by name, and the text about them, as the format's description says."""
+    content = file.read_bytes()
+    begin = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:begin])
+    about = json.loads(header.pop("__metadata__")["about"])
+    arrays = {}
+    for name, own in header.items():
+        first, last = own["data_offsets"]
+        assert own["dtype"] == "F32"
+        arrays[name] = np.frombuffer(content[begin + first : begin + last], "<f4").reshape(own["shape"])
+    assert begin % 8 == 0 and max(own["data_offsets"][1] for own in header.values()) == len(content) - begin
+    return arrays, about
+
+
+def test_formats_hold_the_same(finished, run, tmp_path):
+    npz = dict(np.load(export(finished, "--method", "my body", "--out", tmp_path / "model.npz")))
+    arrays, about = read_safetensors(export(finished, "--method", "my body", "--out", tmp_path / "m.safetensors"))
+    assert about == json.loads(str(npz.pop("about"))) and about["method"] == "my body"
+    assert {name: array.tolist() for name, array in npz.items()} == {name: own.tolist() for name, own in arrays.items()}
+    kernel = run.variables("my body").params["head"]["dense"]["kernel"]
+    assert npz["params/head/dense/kernel"].tolist() == kernel.tolist()
+
+
+@pytest.mark.slow
+def test_orbax_reads_what_is_exported_and_nothing_is_removed_for_it(finished, run, tmp_path):
+    import orbax.checkpoint as orbax
+
+    folder = export(finished, "--format", "orbax", "--out", tmp_path / "model")
+    items = orbax.args.Composite(variables=orbax.args.StandardRestore(), about=orbax.args.JsonRestore())
+    with orbax.Checkpointer(orbax.CompositeCheckpointHandler()) as reader:
+        found = reader.restore(folder, items)
+    wanted = run.variables()
+    jax.tree.map(np.testing.assert_array_equal, found["variables"]["params"], wanted.params)
+    assert found["about"]["dataset"] == "fashion_mnist_small"
+    assert [(own.kind, own.damage, own.remark) for own in verify(folder)] == [("export", "", "")]
+    tensors = max((file for file in folder.rglob("*") if file.is_file()), key=lambda file: file.stat().st_size)
+    content = tensors.read_bytes()
+    tensors.write_bytes(content[: len(content) // 2] + b"\0" * 8 + content[len(content) // 2 + 8 :])
+    assert "export it again" in next(verify(folder)).damage
+    tensors.write_bytes(content)
+    again = CliRunner().invoke(app, ["export", str(finished), "--format", "orbax", "--out", str(folder)])
+    assert again.exit_code == 2 and "is there already; choose another folder" in again.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--format", "onnx"], "format: received 'onnx'; allowed: npz, safetensors, orbax"),
+        (["--out", "m.onnx"], "the ending of m.onnx (or give a format beside it): received 'onnx'; allowed: npz,"),
+        (["--method", "x"], "method: received 'x'; allowed"),
+        (["--out", "/dev/null/model.npz"], "/dev/null"),
+    ],
+)
+def test_an_export_that_can_not_be_made_is_one_message(finished, arguments, message):
+    result = CliRunner().invoke(app, ["export", str(finished), *arguments])
+    assert result.exit_code == 2 and message in result.output and "Traceback" not in result.output
+
+
+def test_a_missing_library_is_named(run, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "orbax.checkpoint", None)
+    with pytest.raises(ValueError, match="format: orbax needs a library: pip install orbax-checkpoint"):
+        run.export(kind="orbax", out=tmp_path / "model")

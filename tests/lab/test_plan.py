@@ -1,0 +1,157 @@
+"""Sweeps read from a file: their axes, points, labels, and what is wrong with them."""
+
+import pytest
+import small_run
+
+from fedjax_bal.config import ConfigError, load_config
+from fedjax_bal.lab.plan import Axis, combinations, load_sweep, read_axes
+
+RANGES = [
+    ({"from": 0, "to": 1, "steps": 3}, (0.0, 0.5, 1.0)),
+    ({"from": 10, "to": 40, "steps": 4}, (10, 20, 30, 40)),
+    ({"from": 0.001, "to": 1, "steps": 4, "scale": "log"}, (0.001, 0.01, 0.1, 1.0)),
+    ({"from": 1000, "to": 10, "steps": 3, "scale": "log"}, (1000, 100, 10)),
+    ({"from": 1, "to": 2, "steps": 4}, (1.0, 1.33333, 1.66667, 2.0)),
+]
+
+
+@pytest.mark.parametrize(("wanted", "values"), RANGES, ids=[str(values) for _, values in RANGES])
+def test_a_range_has_both_ends_and_even_steps(wanted, values):
+    [axis] = read_axes([{"a.b": wanted}], "my.yaml")
+    assert axis == Axis(("a.b",), (values,))
+    assert [type(value) for value in axis.values[0]] == [type(value) for value in values]
+
+
+def test_keys_of_one_axis_change_together_and_axes_are_crossed():
+    axes = read_axes([{"a": [1, 2], "b": ["x", "y"]}, {"c": [True, False]}], "my.yaml")
+    assert combinations(axes) == [
+        {"a": 1, "b": "x", "c": True},
+        {"a": 1, "b": "x", "c": False},
+        {"a": 2, "b": "y", "c": True},
+        {"a": 2, "b": "y", "c": False},
+    ]
+
+
+BAD = [
+    (None, "my.yaml: sweep: received null, must be a list of axes"),
+    ([], r"sweep: received \[\], must be a list of axes"),
+    ([3], "sweep.0: received 3, must be a mapping of keys to their values"),
+    ([{"a": 3}], "sweep.0: a: received 3, must be a list of 1 to 1000 values"),
+    ([{"a": []}], r"sweep.0: a: received \[\], must be a list"),
+    ([{"a": [1, 2, 1]}], "sweep.0: a: received 1 twice"),
+    ([{"a": [1], "b": [1, 2]}], "sweep.0: a has 1, b has 2 values; keys of one axis change together"),
+    ([{"a": [1]}, {"a": [2]}], "sweep.1: a: already on axis 0"),
+    ([{"a..b": [1]}], "received the key 'a..b', must be a dotted path"),
+    ([{"a": {"form": 1}}], "'form': unknown key of a range; allowed: from, scale, steps, to; did you mean 'from'"),
+    ([{"a": {"from": 1, "to": "x", "steps": 3}}], "to: received 'x', must be a finite number"),
+    ([{"a": {"from": 1, "to": 2, "steps": 1}}], "steps: received 1, must be an integer from 2 to 1000"),
+    ([{"a": {"from": 0, "to": 2, "steps": 3, "scale": "log"}}], "with scale log, must be above 0"),
+    ([{"a": {"from": 1, "to": 2, "steps": 3, "scale": "lg"}}], "scale: received 'lg'; allowed: linear, log"),
+    ([{"a": {"from": 2, "to": 2, "steps": 3}}], "must be two different numbers"),
+    ([{k: {"from": 0, "to": 1, "steps": 200}} for k in "abc"], "200 x 200 x 200 = 8000000 points; at most 10000"),
+]
+
+
+@pytest.mark.parametrize(("entries", "message"), BAD, ids=[message for _, message in BAD])
+def test_what_is_no_axis_is_refused(entries, message):
+    with pytest.raises(ConfigError, match=message):
+        read_axes(entries, "my.yaml")
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Writes a sweep on top of the small comparison; returns its path."""
+    (tmp_path / "small.yaml").write_text(small_run.TEXT)
+
+    def to_file(text):
+        file = tmp_path / "sweep.yaml"
+        file.write_text(text)
+        return file
+
+    return to_file
+
+
+def test_points_are_the_base_with_the_axes_values(write, tmp_path):
+    file = write(
+        "name: mine\nbase: small.yaml\ntraining: {rounds: 5}\n"
+        "sweep: [{seeds: [[0], [3]]}, {partition.clients: [10, 5]}]"
+    )
+    sweep = load_sweep(file)
+    assert sweep.name == "mine"
+    assert [point.label for point in sweep.points] == [
+        "seeds=_0_,clients=10-" + sweep.points[0].label[-8:],
+        "seeds=_0_,clients=5-" + sweep.points[1].label[-8:],
+        "seeds=_3_,clients=10-" + sweep.points[2].label[-8:],
+        "seeds=_3_,clients=5-" + sweep.points[3].label[-8:],
+    ]
+    wanted = load_config(
+        tmp_path / "small.yaml", ["name=mine", "training.rounds=5", "seeds=[3]", "partition.clients=5"]
+    )
+    assert sweep.points[3].config == wanted
+
+
+def test_what_is_written_down_gives_the_same_sweep(write, tmp_path):
+    file = write(
+        "base: small.yaml\nmethods: [{recipe: fedprox, mu: 0.1}]\n"
+        "sweep: [{methods.0.mu: {from: 0.1, to: 0.3, steps: 3}}]"
+    )
+    sweep = load_sweep(file, ["training.rounds=4"])
+    assert [point.label for point in sweep.points] == ["mu=0.1", "mu=0.2", "mu=0.3"]
+    assert [point.config.methods[0].recipes[0].hyperparameters["mu"] for point in sweep.points] == [0.1, 0.2, 0.3]
+    (tmp_path / "again.yaml").write_text(sweep.text)
+    again = load_sweep(tmp_path / "again.yaml", ["training.rounds=4"])
+    assert again.points == sweep.points
+
+
+def test_axes_have_the_whole_paths_of_their_keys(write):
+    plan = load_sweep(write("base: small.yaml\nsweep: [{lr: [0.1], rounds: [3]}, {clients: [9]}]"))
+    keys = [key for axis in plan.axes for key in axis.keys]
+    assert keys == ["training.optimizer.learning_rate", "training.rounds", "partition.clients"]
+    assert plan.points[0].label == "learning_rate=0.1,rounds=3,clients=9"
+
+
+def test_labels_tell_keys_apart(write):
+    file = write(
+        "base: small.yaml\n"
+        "sweep: [{training.optimizer.learning_rate: [0.1]}, {training.server_optimizer.learning_rate: [1]}]"
+    )
+    assert load_sweep(file).points[0].label == "optimizer.learning_rate=0.1,server_optimizer.learning_rate=1"
+
+
+def test_changes_for_all_points_are_written_down_and_axes_are_not_changed(write, tmp_path):
+    file = write("base: small.yaml\nsweep: [{training.rounds: [3]}]")
+    assert "batch_size: 7" in load_sweep(file, ["training.batch_size=7"]).text
+    with pytest.raises(ConfigError, match=r"command line: training.rounds: is swept by .*sweep.yaml"):
+        load_sweep(file, ["training.rounds=9"])
+    with pytest.raises(ConfigError, match=r"command line: rounds: is swept by .*sweep.yaml"):
+        load_sweep(file, ["rounds=9"])
+
+
+def test_files_on_an_axis_lie_beside_the_sweep(write, tmp_path):
+    file = write("base: small.yaml\nsweep: [{delivery: [{name: trace, file: a.csv}]}, {delivery.file: [b.csv]}]")
+    assert load_sweep(file).points[0].config.delivery.parameters["file"] == str(tmp_path / "b.csv")
+
+
+def test_keys_whose_ends_are_alike_keep_all_of_their_names(write):
+    file = write("base: small.yaml\nsweep: [{name: [a]}, {model.name: [mlp]}]")
+    assert load_sweep(file).points[0].label == "name=a,model.name=mlp"
+
+
+BAD = [
+    ("base: small.yaml", "lacks the key `sweep`, a list of axes"),
+    ("base: 3\nsweep: [{seeds: [[0]]}]", "base: received 3, must be the path of a configuration"),
+    ('base: "a\\0b"\nsweep: [{seeds: [[0]]}]', r"base: received 'a\\x00b', must be the path of a configuration"),
+    ('base: "a\\ud800b"\nsweep: [{seeds: [[0]]}]', r"base: received 'a\\ud800b', must be the path of a configuration"),
+    ("base: none.yaml\nsweep: [{seeds: [[0]]}]", "none.yaml: there is no such file"),
+    ("base: sweeps/clients\nsweep: [{seeds: [[0]]}]", "base: sweeps/clients is a sweep itself"),
+    ("base: small.yaml\nsweep: [{training.rouns: [3]}]", r"\(rouns=3\): training.rouns: unknown key.*did you mean"),
+    ("base: small.yaml\nsweep: [{training.rounds: [3, 0]}]", r"\(rounds=0\): training.rounds: received 0"),
+    ("base: small.yaml\nsweep: [{rounds: [3]}, {training.rounds: [4]}]", "training.rounds: swept 2 times"),
+    ("base: small.yaml\nsweep: [{name.x: [3]}]", r"\(x=3\): name.x: name is 'sweep', which has no keys"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), BAD, ids=[message for _, message in BAD])
+def test_what_is_wrong_is_told_with_its_point(write, text, message):
+    with pytest.raises(ConfigError, match=message):
+        load_sweep(write(text))

@@ -1,0 +1,276 @@
+"""How rows are split between server, validation and clients, and what is said of how many are used."""
+
+import re
+from importlib import resources
+
+import numpy as np
+import pytest
+import registered
+import small_run
+from PIL import Image
+from typer.testing import CliRunner
+
+from fedjax_bal import data
+from fedjax_bal.cli.app import app
+from fedjax_bal.config import ConfigError, load_config
+from fedjax_bal.lab.setup import SetupError, set_up
+
+LABELS, USERS = np.arange(120) % 3, np.arange(120) % 12
+TABLE = '''
+import numpy as np
+import fedjax_bal
+from fedjax_bal import data
+
+@fedjax_bal.register("dataset", "table")
+def table(users: bool = True):
+    """Rows of four numbers."""
+    rows, labels = np.random.default_rng(0).normal(size=(150, 4)), np.arange(150) % 3
+    clients = list(np.arange(120) % 12) if users else None
+    return data.from_arrays((rows[:120], labels[:120]), (rows[120:], labels[120:]), train_clients=clients)
+'''
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A folder with own data: a file and a folder of images, a plug-in, and the guide's."""
+    monkeypatch.chdir(tmp_path)
+    images = np.random.default_rng(0).integers(0, 256, (150, 4, 4, 1), np.uint8)
+    test = {"test_images": images[120:], "test_labels": np.arange(30) % 3}
+    np.savez("mine.npz", train_images=images[:120], train_labels=LABELS, train_clients=USERS, **test)
+    for split, rows in (("train", range(60)), ("test", range(60, 66))):
+        for row in rows:
+            place = tmp_path / "photos" / split / f"class{row % 3}"
+            place.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(images[row, :, :, 0]).save(place / f"{row}.png")
+    (tmp_path / "table.py").write_text(TABLE)
+    guide = resources.files("fedjax_bal").joinpath("guide", "own_data.md").read_text()
+    (own,) = (block for block in re.findall(r"```python\n(.*?)```", guide, re.DOTALL) if "# mine.py" in block)
+    (tmp_path / "mine.py").write_text(own)
+    yield tmp_path
+    registered.forget()
+
+
+def said(*arguments):
+    """The line on the data that a dry run of two methods prints."""
+    result = CliRunner().invoke(app, ["run", *arguments, "methods=[fedavg,rebafl]", "model=mlp", "--dry-run"])
+    assert result.exit_code == 0, result.output
+    (line,) = (line.strip() for line in result.output.splitlines() if line.strip().startswith("data"))
+    return line.removeprefix("data: ")
+
+
+NPZ = "dataset={name: npz, path: mine.npz}"
+PHOTOS = "dataset={name: image_folder, path: photos, side: 4}"
+TABLE_PLUGIN = ("--plugin", "table.py")
+ALL_USED = {
+    "npz": ([NPZ, "partition=natural"], "npz, all 120 rows, 12 clients"),
+    "npz, clients drawn": (
+        [NPZ, "partition={scheme: iid, clients: 8}"],
+        "npz, all 120 rows, 8 clients; its 12 users are not the clients (partition=natural makes them so)",
+    ),
+    "a folder of images": ([PHOTOS, "partition={scheme: iid, clients: 4}"], "image_folder, all 60 rows, 4 clients"),
+    "a table with users": ([*TABLE_PLUGIN, "dataset=table", "partition=natural"], "table, all 120 rows, 12 clients"),
+    "a table without": (
+        [*TABLE_PLUGIN, "dataset={name: table, users: false}", "partition=iid"],
+        "table, all 120 rows, 20 clients",
+    ),
+    "the guide's": (
+        ["--plugin", "mine.py", "dataset={name: clouds, spread: 2}"],
+        "clouds, all 1,000 rows, 20 clients",
+    ),
+}
+
+
+@pytest.mark.parametrize("source", ALL_USED)
+def test_own_data_are_used_as_a_whole(here, source):
+    arguments, line = ALL_USED[source]
+    assert said(*arguments) == line
+
+
+NATURAL = [NPZ, "partition=natural"]
+FEWER = {
+    # 40 rows of each class: 40, floor(40 / sqrt(4)) and 10 are left of a long tail of 4.
+    "a long tail": ([*NATURAL, "imbalance_factor=4"], "70 of 120 rows and 12 clients (imbalance_factor=4)"),
+    "rows of the server": (
+        [*NATURAL, "auxiliary.per_class=2"],
+        "114 of 120 rows and 12 clients (auxiliary.per_class=2)",
+    ),
+    "validation": (
+        [*NATURAL, "evaluation.validation.per_class=4"],
+        "108 of 120 rows and 12 clients (validation.per_class=4)",
+    ),
+    "test rows of clients": (
+        [*NATURAL, "evaluation.client_test.fraction=0.2"],
+        "96 of 120 rows and 12 clients (client_test.fraction=0.2)",
+    ),
+    "some users": ([*NATURAL, "partition.clients=5"], "50 of 120 rows and 5 of 12 users (clients=5)"),
+    "a scheme": (
+        [NPZ, "partition={scheme: pathological, clients: 6, classes_per_client: 1, samples_per_client: 5}"],
+        "30 of 120 rows and 6 clients (scheme=pathological, clients=6, classes_per_client=1, samples_per_client=5); "
+        "its 12 users are not the clients (partition=natural makes them so)",
+    ),
+    "two keys": (
+        [*NATURAL, "auxiliary.per_class=10", "imbalance_factor=2"],  # 30, floor(30 / sqrt(2)) and 15 of the rest
+        "66 of 120 rows and 12 clients (imbalance_factor=2, auxiliary.per_class=10)",
+    ),
+}
+
+
+@pytest.mark.parametrize("why", FEWER)
+def test_what_is_left_out_is_said_with_the_key_that_leaves_it_out(here, why):
+    arguments, line = FEWER[why]
+    assert said(*arguments) == f"npz, trained on {line}"
+
+
+def test_methods_that_need_rows_of_the_server_are_named(here):
+    config = load_config(None, [NPZ, "partition=natural", "methods=[fedavg, flcir]", "model=mlp"])
+    (line, other) = set_up(config).rows_used
+    assert line == other == "npz, trained on 90 of 120 rows and 12 clients (auxiliary.per_class=10, which flcir needs)"
+
+
+def test_keys_of_the_quickstart_that_do_not_count_are_named_unless_it_is_quiet(here):
+    command = ["run", NPZ, "partition=natural", "methods=[fedavg]", "model=mlp", "--dry-run"]
+    left_out = "clients=20, partition.imbalance_factor=50, auxiliary.per_class=10, evaluation.target_accuracy=0.6"
+    line = f"ignored from the base, which has other data or another partition: partition.{left_out}\n"
+    assert CliRunner().invoke(app, command).output.startswith(line)
+    assert "not taken" not in CliRunner().invoke(app, [*command, "--quiet"]).output
+
+
+def test_methods_with_other_data_have_their_own_line(here):
+    entries = "methods=[fedavg, {recipe: fedprox, partition: {imbalance_factor: 4}}]"
+    result = CliRunner().invoke(app, ["run", NPZ, "partition=natural", "model=mlp", entries, "--dry-run"])
+    assert "  data of fedavg: npz, all 120 rows, 12 clients\n" in result.output
+    assert "  data of fedprox: npz, trained on 70 of 120 rows and 12 clients (imbalance_factor=4)\n" in result.output
+
+
+def test_clients_without_rows_are_counted(here):
+    (here / "clients.txt").write_text("0 1 2\n\n3 4 5\n\n")
+    scheme = "partition={scheme: file, file: clients.txt, clients: 4}"
+    (line,) = set_up(load_config(None, [NPZ, scheme, "methods=[fedavg]", "model=mlp"])).rows_used
+    assert line.startswith("npz, trained on 6 of 120 rows and 4 clients (scheme=file, clients=4, file=")
+    assert "; empty clients: 50% (2 of 4); " in line
+
+
+def test_fewer_users_than_a_round_asks_for_all_take_part(here):
+    changes = [NPZ, "partition=natural", "selection.clients_per_round=50", "methods=[fedavg]", "model=mlp"]
+    (simulation,) = set_up(load_config(None, changes)).simulations
+    assert simulation.selector.chains * simulation.selector.chain_length == 12
+
+
+def test_too_few_rows_are_explained_by_what_was_taken_before(here):
+    changes = [NPZ, "methods=[fedavg]", "model=mlp", "partition={scheme: iid, clients: 100, imbalance_factor: 4}"]
+    wanted = r"^partition: 100 clients for 66 rows.* \(66 of the 120 training rows are left, because of "
+    with pytest.raises(SetupError, match=wanted + r"imbalance_factor=4, auxiliary\.per_class=2\)$"):
+        set_up(load_config(None, [*changes, "auxiliary.per_class=2"]))
+    with pytest.raises(SetupError) as whole:
+        set_up(load_config(None, [NPZ, "methods=[fedavg]", "model=mlp", "partition={scheme: iid, clients: 500}"]))
+    assert "are left" not in str(whole.value)
+
+
+IID = "partition={scheme: iid, clients: 10, seed: 0}"
+
+
+def prepared(tmp_path, *overrides):
+    """The first method's federation and fingerprint."""
+    comparison = set_up(small_run.config(tmp_path, *overrides))
+    return comparison.simulations[0].federation, comparison.fingerprints[0]
+
+
+@pytest.mark.parametrize(("key", "each"), [("per_class: 30", 30), ("fraction: 0.05", 50)])
+def test_validation_images_are_taken_out_of_all_else(tmp_path, key, each):
+    validation = f"evaluation.validation={{{key}}}"
+    federation, _ = prepared(tmp_path, IID, "auxiliary.per_class=7", validation)
+    taken, labels = federation.auxiliary["validation"], np.asarray(federation.labels)
+    assert np.bincount(labels[taken]).tolist() == [each] * 10
+    rows = [*taken, *federation.auxiliary["balanced"], *federation.rows]
+    assert sorted(rows) == list(range(len(labels)))
+    without, _ = prepared(tmp_path, IID, "auxiliary.per_class=7")
+    assert np.array_equal(federation.auxiliary["balanced"], without.auxiliary["balanced"])
+
+
+def test_clients_hold_out_their_share_and_train_on_the_rest(tmp_path):
+    whole, _ = prepared(tmp_path)
+    federation, _ = prepared(tmp_path, "evaluation.client_test.fraction=0.2")
+    assert np.diff(federation.offsets).tolist() == [32] * 10
+    assert np.diff(federation.tests.offsets).tolist() == [8] * 10
+    for client in range(10):
+        spans = [(x.rows, x.offsets) for x in (whole, federation, federation.tests)]
+        before, training, tests = (rows[offsets[client] : offsets[client + 1]] for rows, offsets in spans)
+        assert sorted([*training, *tests]) == sorted(before)
+        counts = np.bincount(np.asarray(federation.labels)[training], minlength=10)
+        assert federation.class_counts[client].tolist() == counts.tolist()
+
+
+def test_clients_may_be_tested_on_the_test_set_instead(tmp_path):
+    dataset, (whole, _) = data.load("fashion_mnist_small"), prepared(tmp_path)
+    federation, _ = prepared(tmp_path, "evaluation.client_test.per_client=9")
+    assert np.array_equal(federation.rows, whole.rows)
+    tests, labels = federation.tests, np.asarray(federation.labels)
+    own = [tests.rows[a:b] for a, b in zip(tests.offsets[:-1], tests.offsets[1:], strict=True)]
+    for client, rows in enumerate(own):
+        counts, held = np.bincount(labels[rows], minlength=10), federation.class_counts[client]
+        assert sorted(counts[held > 0].tolist()) == [4, 5]  # half of each of two classes
+        assert counts.sum() == 9
+    first = len(dataset.train_labels)
+    assert np.array_equal(np.asarray(federation.images)[tests.rows], dataset.test_images[tests.rows - first])
+
+
+def test_what_is_held_out_belongs_to_what_a_run_is_begun_with(tmp_path):
+    settings = ((), ("evaluation.validation.per_class=5",), ("evaluation.client_test.fraction=0.1",),
+                ("evaluation.client_test.per_client=5",))  # fmt: skip
+    assert len({prepared(tmp_path, *overrides)[1].tobytes() for overrides in settings}) == 4
+
+
+BAD = [
+    (("evaluation.validation.per_class=100000",), SetupError, "evaluation.validation: per_class=100000, but class"),
+    (
+        ("partition={scheme: iid, clients: 10000, seed: 0}", "evaluation.client_test.fraction=0.2"),
+        SetupError,
+        "evaluation.client_test: fraction: no client has two rows or more",
+    ),
+    (
+        ("evaluation.validation={fraction: 0.1, per_class: 3}",),
+        ConfigError,
+        "evaluation.validation: received per_class 3 and fraction 0.1; give one of them and set the other to null",
+    ),
+    (
+        ("evaluation.client_test={fraction: 0.1, per_client: 3}",),
+        ConfigError,
+        "evaluation.client_test: received fraction 0.1 and per_client 3; give one of them",
+    ),
+    (("evaluation.validation.fraction=1",), ConfigError, "fraction: received 1, must be .* above 0 and below 1, or nu"),
+    (("evaluation.shots.few=300",), ConfigError, "evaluation.shots: received few 300 above many 100"),
+    (
+        ("training.early_stopping.patience=3",),
+        ConfigError,
+        "training.early_stopping: received 3, needs validation images: set evaluation.validation",
+    ),
+    (
+        ("methods.0.training={early_stopping: {patience: 3}}",),
+        ConfigError,
+        "methods.0.training.early_stopping: received 3, needs validation images",
+    ),
+    (
+        ("evaluation.personalised=2",),
+        ConfigError,
+        "evaluation.personalised: received 2, needs test images of clients: set evaluation.client_test",
+    ),
+    (
+        (
+            "evaluation={client_test: {fraction: 0.2}, personalised: 2}",
+            "training.optimizer.schedule={name: cosine, length: 7}",
+        ),
+        SetupError,
+        r"evaluation \(of fedavg\): personalised: the learning rate is 0 after the last of 7 rounds",
+    ),
+    (
+        ("training.early_stopping.metric=validation_acuracy",),
+        ConfigError,
+        "training.early_stopping.metric: received 'validation_acuracy'; .*did you mean 'validation_accuracy'",
+    ),
+]
+
+
+@pytest.mark.parametrize(("overrides", "kind", "message"), BAD, ids=[case[0][0] for case in BAD])
+def test_what_cannot_be_is_refused_with_a_reason(tmp_path, overrides, kind, message):
+    with pytest.raises(kind, match=message):
+        prepared(tmp_path, *overrides)

@@ -1,0 +1,327 @@
+"""A sweep carried through: grouped, resumed, with a run that diverges and a point that can't be."""
+
+import json
+import shutil
+import threading
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import small_run
+from small_sweep import FEDAVG, carry, outcome, read_table, watch
+from small_sweep import sweep as sweep_of
+
+from fedjax_bal.engine.host import executable, stack
+from fedjax_bal.lab import FolderError, SweepFolder, loop, setup, training, verify
+from fedjax_bal.lab import sweep as sweep_module
+from fedjax_bal.lab.loop import SweepBatch, SweepRun
+from fedjax_bal.lab.recorder import RunState
+from fedjax_bal.lab.sweep import COSTS, SweepSession
+from fedjax_bal.lab.training import StepResult
+from fedjax_bal.report.sweep_page import build_sweep
+
+AXES = "sweep: [{training.optimizer.learning_rate: [0.05, 0.2, 1.0e+30]}, {partition.samples_per_client: [40, 40000]}]"
+RATES = "sweep: [{training.optimizer.learning_rate: [0.05, 0.2, 1.0e+30]}]"
+
+
+def sweep(tmp_path, text=AXES, *overrides):
+    return sweep_of(tmp_path, text, *overrides)
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory):
+    """A finished sweep: its folder, its rows, what was said, and its table after each dispatch as a kill leaves it."""
+    tmp_path, tables = tmp_path_factory.mktemp("sweep"), []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fedjax_bal.lab.sweep._SHARE", 1e9)
+        rows, stopped, said = carry(sweep(tmp_path), tmp_path / "out", should_stop=watch(tmp_path / "out", tables))
+    assert not stopped
+    return tmp_path / "out", rows, said, tables
+
+
+@pytest.fixture
+def finished(watched):
+    """A finished sweep: its folder, its rows, and what was said."""
+    return watched[:3]
+
+
+@pytest.mark.slow
+def test_every_run_has_a_row_whatever_came_of_it(finished):
+    path, rows, said = finished
+    assert len(rows) == 3 * 2 * 2
+    status = {
+        (row["training.optimizer.learning_rate"], row["partition.samples_per_client"], row["method"]): row
+        for row in rows
+    }
+    for rate in (0.05, 0.2):
+        assert status[rate, 40, "fedavg"]["status"] == "done"
+        assert status[rate, 40000, "fedavg"]["status"] == "refused"
+    assert "40000" in status[0.05, 40000, "fedavg"]["failure"]
+    lost = status[1e30, 40, "fedavg"]
+    assert lost["status"] == "diverged" and "round 1" in lost["failure"] and lost["final_accuracy"] is None
+    assert "6 runs" not in said and "12 runs" in said and "2 program(s)" in said
+    table = read_table(path)
+    assert [row["status"] for row in table] == [row["status"] for row in rows]
+    assert list(table[0])[:2] == ["training.optimizer.learning_rate", "partition.samples_per_client"]
+
+
+@pytest.mark.slow
+def test_a_kill_leaves_a_table_of_the_runs_that_are_over(watched):
+    path, _, _, tables = watched
+    final = read_table(path)
+    # Before each dispatch is written. Six can't be set up; of three at a time one diverges in the first dispatch, and
+    # two are done after the second.
+    assert [len(table) for table in tables] == [6, 6 + 1, 6 + 3, 6 + 4]
+    assert all(row["status"] != "unfinished" for table in tables for row in table)
+    key = lambda row: (row["point"], row["method"], row["seed"])
+    in_the_end = {key(row): row for row in final}
+    assert tables[2] == [row for row in final if key(row) in {key(other) for other in tables[2]}]
+    alike = lambda row: {name: value for name, value in row.items() if name not in COSTS}
+    assert all(alike(row) == alike(in_the_end[key(row)]) for table in tables for row in table)
+
+
+@pytest.mark.slow
+def test_a_thread_compiles_the_next_program_and_all_runs_end_in_the_same_bits(tmp_path, monkeypatch):
+    threads, compile_for_backend = [], executable.compile_for_backend
+
+    def counted(lowered):
+        threads.append(threading.current_thread().name)
+        return compile_for_backend(lowered)
+
+    def unable(simulations):
+        raise RuntimeError("no thread can compile")
+
+    monkeypatch.setattr(executable, "compile_for_backend", counted)
+    plan = sweep(
+        tmp_path, "sweep: [{training.batch_size: [10, 20]}, {training.optimizer.learning_rate: [0.05, 0.2]}]", FEDAVG
+    )
+    for name, ask, place in (("ahead", training.program_of, "compilation_0"), ("alone", unable, "MainThread")):
+        monkeypatch.setattr(executable, "_PROGRAMS", executable.WeakValueDictionary())
+        monkeypatch.setattr(training, "program_of", ask)
+        rows, stopped, _ = carry(plan, tmp_path / name)
+        assert not stopped and [row["status"] for row in rows] == ["done"] * 4
+        assert threads == [place] * 2  # one for each batch size, whoever needs it first
+        threads.clear()
+    ahead, alone = outcome(tmp_path / "ahead"), outcome(tmp_path / "alone")
+    assert len(ahead) == 4
+    assert {label: own[2] for label, own in ahead.items()} == {label: own[2] for label, own in alone.items()}
+
+
+def test_writing_the_table_takes_a_small_share_of_the_time(monkeypatch):
+    now, sizes = 0.0, []
+
+    def write(table):
+        nonlocal now
+        now += 0.5
+        sizes.append(len(table))
+
+    config = SimpleNamespace(methods=[SimpleNamespace(name="fedavg")], seeds=[0])
+    points = [SimpleNamespace(label=str(number), values={}, config=config) for number in range(400)]
+    folder = SimpleNamespace(part=None, write_results=write, read_costs=dict, write_costs=lambda costs: None)
+    monkeypatch.setattr(sweep_module, "time", SimpleNamespace(monotonic=lambda: now))
+    session = SweepSession(SimpleNamespace(points=points), folder, None, most=None, backend=None, detail=None)
+    recorder = SimpleNamespace(states={(0, 0): RunState("fedavg", 0)})
+    session.recorders = dict.fromkeys(range(400), recorder)
+    for number in range(300):
+        session.broken[number] = "no"
+        now += 0.1
+        session.update()
+    assert sizes[0] == 1 and 3 <= len(sizes) <= 5  # half a second each, of 32 seconds
+    for _ in range(2):
+        now += 100
+        session.update()
+    assert sizes[-1] == 300 and sizes.count(300) == 1
+
+
+@pytest.mark.slow
+def test_runs_come_to_what_they_come_to_alone(finished, tmp_path):
+    path = finished[0]
+    point = sweep(tmp_path).points[2]
+    small_run.run(tmp_path / "alone", point.config)
+    lines = [small_run.metrics(folder) for folder in (tmp_path / "alone", path / "points" / point.label)]
+    for own, theirs in zip(*lines, strict=True):
+        assert own["test_loss"] == pytest.approx(theirs["test_loss"], rel=1e-5)
+        assert {**own, "test_loss": 0, "train_loss": 0} == {**theirs, "test_loss": 0, "train_loss": 0}
+    alone = json.loads((tmp_path / "alone" / "summary.json").read_text())["runs"]
+    swept = json.loads((path / "points" / point.label / "summary.json").read_text())["runs"]
+    assert [run["final_accuracy"] for run in swept] == [run["final_accuracy"] for run in alone]
+
+
+@pytest.mark.slow
+def test_a_stopped_sweep_goes_on_and_does_nothing_twice(finished, tmp_path):
+    path, plan = tmp_path / "out", sweep(tmp_path, RATES, FEDAVG)
+    _, stopped, _ = carry(plan, path, should_stop=lambda: True)
+    assert stopped
+    rows, stopped, said = carry(plan, path)
+    assert not stopped and "3 runs (1 done or given up before) from" in said  # one diverged in the first dispatch
+    figures = lambda table: [(row["status"], row["final_accuracy"], row["traffic_bytes"]) for row in table]
+    known = [row for row in finished[1] if row["method"] == "fedavg" and row["partition.samples_per_client"] == 40]
+    assert figures(rows) == figures(known)
+    again, _, said = carry(plan, path)
+    assert "0 program(s)" in said and "3 done or given up before" in said
+    assert figures(again) == figures(known)
+
+
+@pytest.mark.slow
+def test_more_values_are_added_to_what_is_there(finished, tmp_path):
+    axes = "sweep: [{training.optimizer.learning_rate: [0.05]}]"
+    carry(sweep(tmp_path, axes, FEDAVG), tmp_path / "out")
+    _, _, said = carry(sweep(tmp_path, axes.replace("0.05", "0.05, 0.2"), FEDAVG), tmp_path / "out", dry_run=True)
+    assert "2 runs (1 done or given up before)" in said
+
+
+def test_a_dry_run_trains_nothing(tmp_path):
+    rows, _, said = carry(sweep(tmp_path), tmp_path / "out", dry_run=True)
+    assert rows == [] and [file.name for file in (tmp_path / "out").iterdir()] == [".lock"]  # this test's own claim
+    assert "12 runs" in said and "samples_per_client=40000: left out" in said
+    assert "of training, without the time to compile, which may be longer, and without what methods add" in said
+    programs = [line.strip() for line in said.splitlines() if line.startswith("  program")]
+    assert programs == [
+        "program 1: fedavg: 3 runs of 4 rounds, 0.6 MB of state",
+        "program 2: control variates: 3 runs of 4 rounds, 7.3 MB of state",
+    ]
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path):
+    path = tmp_path / "out"
+    path.mkdir()
+    (path / "thesis.tex").write_text("my life")
+    with pytest.raises(FolderError, match="not a sweep's folder"):
+        carry(sweep(tmp_path), path)
+    assert [file.name for file in path.iterdir()] == ["thesis.tex"]
+
+
+@pytest.mark.slow
+def test_the_page_answers(finished):
+    path, _, _ = finished
+    page = build_sweep(path).read_text()
+    assert "control variates" in page and "Highest accuracy over the last two evaluations at each condition" in page
+    assert "diverged" in page and "round 1" in page
+    assert "Accuracy by learning_rate" in page
+    assert page == build_sweep(path).read_text()
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "message"),
+    [
+        ("results.csv", "a,b\n1,2\n", "lacks point, method"),
+        ("results.csv", "point,method,status,failure\nx\n", "rows of other lengths"),
+        ("results.csv", "point,method,status,failure\nx,y,done,\n", "lacks training"),
+        ("sweep.yaml", "sweep: 3\n", "has no list of axes"),
+        ("sweep.yaml", "sweep: [", "line 1, column 9"),
+    ],
+)
+def test_a_damaged_folder_is_told(finished, tmp_path, file, text, message):
+    for name in ("results.csv", "sweep.yaml"):
+        (tmp_path / name).write_bytes((finished[0] / name).read_bytes())
+    (tmp_path / file).write_text(text)
+    with pytest.raises(FolderError, match=message):
+        build_sweep(tmp_path)
+
+
+@pytest.mark.slow
+def test_a_run_that_stopped_early_is_done_and_one_that_diverged_keeps_its_lines(tmp_path):
+    changes = [FEDAVG, "evaluation={every: 1, validation: {per_class: 5}}", "training.rounds=6"]
+    changes += ["training.early_stopping={patience: 1, min_delta: 0.9}", "execution.rounds_per_dispatch=1"]
+    axes = "sweep: [{training.optimizer.learning_rate: [0.05, 4.0e+18]}]"
+    rows, _, _ = carry(sweep(tmp_path, axes, *changes), tmp_path / "out")
+    assert [row["status"] for row in rows] == ["done", "diverged"]
+    assert rows[0]["stopped_early"] == rows[0]["rounds"] == 2
+    lines = [small_run.metrics(folder) for folder in sorted((tmp_path / "out" / "points").iterdir())]
+    again, _, said = carry(sweep(tmp_path, axes, *changes), tmp_path / "out")
+    assert "2 done or given up before" in said
+    assert again == rows
+    assert [small_run.metrics(folder) for folder in sorted((tmp_path / "out" / "points").iterdir())] == lines
+
+
+# Rounds are evaluated by twos, and two are in a dispatch: 3 ends neither.
+@pytest.mark.slow
+@pytest.mark.parametrize("rounds", [2, 3])
+def test_more_rounds_and_seeds_come_to_the_same_bits(tmp_path, rounds):
+    few, asked = (f"training.rounds={rounds}", "seeds=[0]"), ("training.rounds=4", "seeds=[0, 1]")
+    carry(sweep(tmp_path, RATES, *few), tmp_path / "out")
+    _, _, said = carry(sweep(tmp_path, RATES, *asked), tmp_path / "out")
+    assert f"from round {rounds} on" in said and "12 runs (2 done or given up before)" in said  # two have diverged
+    carry(sweep(tmp_path, RATES, *asked), tmp_path / "at once")
+    assert outcome(tmp_path / "out") == outcome(tmp_path / "at once")
+    for axes, changes, differing in (
+        (RATES, few, "training.rounds: 4 here, "),
+        (RATES.replace("0.05, 0.2, 1.0e+30", "0.3"), few, "none of the points asked for is here"),
+        ("sweep: [{training.batch_size: [10]}]", asked, "training.batch_size"),
+    ):
+        with pytest.raises(FolderError, match=f"(?s)holds another sweep.*{differing}"):
+            carry(sweep(tmp_path, axes, *changes), tmp_path / "out")
+    carry(sweep(tmp_path, RATES.replace("0.05", "0.05, 0.1"), *asked), tmp_path / "out", dry_run=True)
+
+
+@pytest.mark.slow
+def test_three_parts_come_to_one_sweep(tmp_path):
+    plan = sweep(tmp_path, "sweep: [{training.optimizer.learning_rate: [0.05, 0.1, 0.2, 0.4]}]", FEDAVG)
+    rows, _, _ = carry(plan, tmp_path / "whole", most=1)
+    out = tmp_path / "parts"
+    with SweepFolder(out, (9, 9)).claimed():  # as another part, which trains meanwhile
+        labels = [[row["point"] for row in carry(plan, out, part=(number, 3), most=1)[0]] for number in (1, 2, 3)]
+        with pytest.raises(FolderError, match="another process is running in this folder"):
+            carry(plan, out)
+    every = [point.label for point in plan.points]
+    assert labels == [[every[0], every[3]], [every[1]], [every[2]]]
+    assert not (out / "results.csv").exists() and not (out / "SHA256SUMS").exists()
+    joined, _, said = carry(plan, out, most=1)
+    assert "4 runs (4 done or given up before)" in said
+    assert outcome(out) == outcome(tmp_path / "whole")
+    times = ("compile_s", "client_updates_per_s", "samples_per_s", "program", "device_bytes")
+    assert [{**row, **dict.fromkeys(times)} for row in joined] == [{**row, **dict.fromkeys(times)} for row in rows]
+    assert all(row["client_updates_per_s"] > 0 for row in joined)
+    assert [file.name for file in out.glob("costs*")] == ["costs.json"]
+    assert [own for own in verify(out) if own.damage or own.remark] == []
+
+
+def test_a_point_that_another_process_trains_is_left_to_it(tmp_path):
+    plan, out = sweep(tmp_path, "sweep: [{training.optimizer.learning_rate: [0.05, 0.1]}]", FEDAVG), tmp_path / "out"
+    first = plan.points[0]
+    out.mkdir()
+    SweepFolder(out).begin(plan.text, plan.configs)
+    with SweepFolder(out).point(first.label).claimed(first.config):
+        [row], stopped, _ = carry(plan, out, part=(1, 2))
+    assert not stopped and row["status"] == "refused" and "another process is running" in row["failure"]
+
+
+def test_another_sweep_is_kept_out(finished, tmp_path):
+    path = shutil.copytree(finished[0], tmp_path / "out")
+    before = (path / "sweep.yaml").read_bytes(), (path / "results.csv").read_bytes()
+    with pytest.raises(FolderError, match="holds another sweep"):
+        carry(sweep(tmp_path, AXES, "training.batch_size=7"), path)
+    assert ((path / "sweep.yaml").read_bytes(), (path / "results.csv").read_bytes()) == before
+
+
+def test_points_begun_with_other_data_are_refused_and_left_as_they_are(finished, tmp_path, monkeypatch):
+    path = shutil.copytree(finished[0], tmp_path / "out")
+    read = lambda: {file: file.read_bytes() for file in path.glob("points/*/metrics.jsonl")}
+    before = read()
+    monkeypatch.setattr(setup.SharedInputs, "fingerprint", lambda self, config: np.zeros(32, np.uint8))
+    rows, _, said = carry(sweep(tmp_path), path)
+    assert "was begun with other images" in said and "refused" in {row["status"] for row in rows}
+    assert read() == before
+
+
+def test_what_does_not_fit_is_halved_and_then_left_out(tmp_path, monkeypatch):
+    tried = []
+
+    def refuse(self):
+        tried.append(len(self.members))
+        raise ValueError("needs 7.0 GB")
+
+    monkeypatch.setattr(stack.Stack, "compile", refuse)
+    axes = "sweep: [{training.optimizer.learning_rate: [0.05, 0.1, 0.2]}]"
+    rows, stopped, _ = carry(sweep(tmp_path, axes, FEDAVG), tmp_path / "out")
+    assert not stopped and sorted(tried) == [1, 1, 1, 2, 3]
+    assert {(row["status"], row["failure"]) for row in rows} == {("failed", "needs 7.0 GB")}
+
+
+def test_the_time_of_a_dispatch_is_shared_by_the_runs_that_were_trained():
+    took = []
+    recorder = SimpleNamespace(record=lambda run, result, seconds: took.append(seconds), fail=lambda *given: None)
+    batch = SweepBatch(0, tuple(SweepRun(0, (0, seed), None, 0, recorder) for seed in range(4)))
+    for results, failures in (({0: "result", 2: "result"}, {1: "diverged", 3: "diverged"}), ({0: "result"}, {2: "no"})):
+        loop._record(batch, StepResult(results, failures, 5, 8.0, {}, [], stopped=False), [])
+    assert took == [4.0, 4.0, 8.0]

@@ -1,0 +1,262 @@
+"""What `fedjax-bal verify` finds: folders that are whole, damaged in one place, or whose session hasn't ended."""
+
+import re
+import shutil
+import subprocess
+
+import pytest
+import small_run
+import small_sweep
+from typer.testing import CliRunner
+
+from fedjax_bal import load_run
+from fedjax_bal.cli.app import app
+from fedjax_bal.lab import FolderError, verify
+
+ONE = ("methods=[{recipe: fedavg}]", "seeds=[0]", "training.rounds=4")
+CHECKPOINT = "checkpoints/method-0-seed-0/round-00000004.npz"
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """The folder of a run, with an export of each format that needs no library."""
+    path = tmp_path_factory.mktemp("verified") / "run"
+    small_run.run(path, small_run.config(path.parent, *ONE))
+    for kind in ("npz", "safetensors"):
+        load_run(path).export(kind=kind)
+    return path
+
+
+@pytest.fixture
+def folder(finished, tmp_path):
+    """A copy of it."""
+    return shutil.copytree(finished, tmp_path / "run")
+
+
+def damages(path):
+    return {own.place.removeprefix(f"{path}/"): own.damage for own in verify(path) if own.damage}
+
+
+def change(file, old, new):
+    content = file.read_bytes()
+    assert old in content
+    file.write_bytes(content.replace(old, new, 1))
+
+
+def command(*arguments):
+    result = CliRunner().invoke(app, list(map(str, arguments)))
+    return result.exit_code, result.output
+
+
+def test_a_whole_folder_is_whole_also_for_sha256sum(finished):
+    assert command("verify", finished) == (
+        0,
+        f"{finished}: whole: 2 x checkpoint, config.yaml, confusion.npz, execution.json, metrics.jsonl, summary.json, "
+        "2 x export\n",
+    )
+    file = finished / "exports" / "fedavg-seed-0.npz"
+    assert command("verify", file) == (0, f"{file}: whole: export\n")
+    asked = ["sha256sum", "--strict", "--check", "SHA256SUMS"]
+    said = subprocess.run(asked, cwd=finished, capture_output=True, text=True, check=True).stdout
+    assert said.count(": OK\n") == 7 and "metrics.jsonl: OK\n" in said
+
+
+def number_changed(content):
+    """With another digit in the middle of a long number."""
+    found = list(re.finditer(rb"0\.\d{5}", content))[-1]
+    return content[: found.end() - 1] + bytes([(content[found.end() - 1] - 47) % 10 + 48]) + content[found.end() :]
+
+
+OTHER = "is not what was written: its sum is another than in SHA256SUMS"
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "says"),
+    [
+        ("metrics.jsonl", "metrics.jsonl", OTHER),
+        ("summary.json", "summary.json", OTHER),
+        ("execution.json", "execution.json", OTHER),
+        ("exports/fedavg-seed-0.safetensors", None, r"the checksum of about is wrong.*export it again"),
+        ("config.yaml", "config.yaml", OTHER),
+    ],
+)
+def test_a_changed_digit_is_noticed_and_named(folder, name, place, says):
+    content = (folder / name).read_bytes()
+    change = {"config.yaml": (b"0.05", b"0.06"), "execution.json": (b'"devices": 2', b'"devices": 1')}.get(name)
+    changed = content.replace(*change) if change else number_changed(content)
+    assert changed != content
+    (folder / name).write_bytes(changed)
+    found = damages(folder)
+    assert re.search(says, found[place or name])
+    code, output = command("verify", folder)
+    assert code == 1 and f"damaged: {folder / (place or name)}: {found[place or name]}\n" in output
+    assert output.endswith(f"fedjax-bal: {len(found)} damaged, see above\n")
+
+
+def test_a_line_that_has_lost_a_value_is_noticed(folder):
+    change(folder / "metrics.jsonl", b'"clients": ', b'"client_": ')
+    assert list(damages(folder)) == ["metrics.jsonl"]
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "metrics.jsonl", "summary.json", "execution.json", CHECKPOINT])
+def test_a_missing_file_is_noticed(folder, name):
+    (folder / name).unlink()
+    assert re.search("is missing, but listed in SHA256SUMS", damages(folder)[name])
+    assert command("verify", folder)[0] == 1
+
+
+def test_all_checkpoints_are_missed(folder):
+    shutil.rmtree(folder / "checkpoints")
+    assert set(damages(folder)) == {CHECKPOINT, CHECKPOINT.replace("4.npz", "2.npz")}
+
+
+def test_a_file_that_no_session_has_written_is_noticed(folder):
+    shutil.copy(folder / CHECKPOINT, folder / CHECKPOINT.replace("4.npz", "6.npz"))
+    assert "is not listed in SHA256SUMS" in damages(folder)[CHECKPOINT.replace("4.npz", "6.npz")]
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        (CHECKPOINT, f"{OTHER}; the same command again goes on from the one before it"),
+        ("exports/fedavg-seed-0.npz", "damaged.*; export it again"),
+        ("exports/fedavg-seed-0.safetensors", "damaged.*; export it again"),
+        ("config.yaml", f"{OTHER}; put back a copy"),
+    ],
+)
+def test_a_file_that_has_lost_its_beginning_is_damaged(folder, name, says):
+    content = (folder / name).read_bytes()
+    (folder / name).write_bytes(content[content.index(b"\n") + 1 :])
+    assert list(damages(folder)) == [name] and re.search(says, damages(folder)[name])
+
+
+def test_no_changed_byte_of_a_tensor_gets_past(folder):
+    file = folder / "exports" / "fedavg-seed-0.safetensors"
+    content = file.read_bytes()
+    for at in (len(content) - 1, len(content) // 2):
+        file.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+        assert "the checksum of params/" in damages(folder)[f"exports/{file.name}"]
+
+
+def test_files_of_another_run_are_noticed(folder, tmp_path):
+    other = tmp_path / "other"
+    small_run.run(other, small_run.config(tmp_path, *ONE, "training.optimizer.learning_rate=0.1"))
+    for name in (CHECKPOINT, "metrics.jsonl", "summary.json"):
+        shutil.copy(other / name, folder / name)
+    found = damages(folder)
+    assert set(found) == {CHECKPOINT, "metrics.jsonl", "summary.json"}
+    assert all(damage.startswith(OTHER) for damage in found.values())
+
+
+def test_a_folder_whose_session_has_not_ended_is_not_whole_but_not_damaged(folder, tmp_path):
+    (folder / "SHA256SUMS").unlink()
+    text = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (folder / CHECKPOINT).unlink()
+    (folder / "metrics.jsonl").write_text(text[0])
+    code, output = command("verify", folder)
+    assert code == 3 and "damaged" not in output
+    assert f"{folder}: SHA256SUMS: there is none: a session is going on here, or was killed" in output
+    whole = "checkpoint, config.yaml, confusion.npz, execution.json, metrics.jsonl, summary.json, 2 x export"
+    assert f"{folder}: whole: {whole}\n" in output
+    (folder / "metrics.jsonl").write_text(text[0] + text[0][:40])  # cut off
+    assert damages(folder) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("metrics.jsonl", "line 1: damaged .*put back a copy of it, or start over"),
+        ("summary.json", "damaged .*put back a copy of it, or start over"),
+        ("config.yaml", "damaged .*put back a copy of it, or start over"),
+        (CHECKPOINT, "damaged .*the same command again goes on from the one before it"),
+    ],
+)
+def test_damage_is_found_without_sums_too(folder, name, says):
+    (folder / "SHA256SUMS").unlink()
+    (folder / name).write_bytes(b"\xff" + (folder / name).read_bytes()[1:])
+    assert list(damages(folder)) == [name] and re.search(says, damages(folder)[name])
+    assert command("verify", folder)[0] == 1
+
+
+def test_damaged_sums_are_named_and_nothing_leads_out_of_the_folder(folder):
+    digest = "0" * 64
+    for line in ("nonsense", f"{digest} one-space", f"{digest}  ../run/metrics.jsonl", f"{digest}  /etc/passwd"):
+        (folder / "SHA256SUMS").write_text(f"{digest}  metrics.jsonl\n{line}\n")
+        code, output = command("verify", folder)
+        assert code == 2 and "SHA256SUMS: line 2: expected a SHA-256, two spaces and the name" in output
+
+
+def test_reports_and_loaded_runs_refuse_what_is_not_what_was_written(folder):
+    change(folder / "metrics.jsonl", b'"round": 2', b'"round": 1')
+    code, output = command("report", folder)
+    assert code == 2 and f"{folder}/metrics.jsonl: {OTHER}" in output
+    with pytest.raises(FolderError, match="metrics.jsonl: is not what was written"):
+        load_run(folder).metrics()
+    change(folder / "config.yaml", b"0.05", b"0.06")
+    with pytest.raises(FolderError, match="config.yaml: is not what was written"):
+        load_run(folder)
+
+
+def test_a_report_in_the_first_session_says_so(folder):
+    for name in ("SHA256SUMS", "summary.json"):
+        (folder / name).unlink()
+    code, output = command("report", folder)
+    assert code == 2 and "the run's first session is going on, or was killed" in output
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory):
+    """The folder of a finished sweep of two points, and the sweep."""
+    here = tmp_path_factory.mktemp("swept")
+    plan = small_sweep.sweep(here, "sweep: [{training.optimizer.learning_rate: [0.05, 0.2]}]", small_sweep.FEDAVG)
+    small_sweep.carry(plan, here / "out")
+    return here / "out", plan
+
+
+@pytest.mark.slow
+def test_a_sweep_is_checked_with_its_points(swept, tmp_path):
+    whole, plan = swept
+    assert [own for own in verify(whole) if own.damage or own.remark] == []
+    asked = ["sha256sum", "--strict", "--check", "SHA256SUMS"]
+    said = subprocess.run(asked, cwd=whole, capture_output=True, text=True, check=True).stdout
+    assert "results.csv: OK\n" in said and "points/learning_rate=0.2/metrics.jsonl: OK\n" in said
+    before = {file: file.read_bytes() for file in whole.rglob("*") if file.is_file()}
+    small_sweep.carry(plan, whole)  # nothing is left to do
+    assert {file: file.read_bytes() for file in whole.rglob("*") if file.is_file()} == before
+    path = shutil.copytree(whole, tmp_path / "out")
+    change(path / "points" / "learning_rate=0.05" / "metrics.jsonl", b'"seed": 0', b'"seed": 1')
+    change(path / "results.csv", b",done,", b",gone,")
+    change(path / "costs.json", b'"seed": 0', b'"seed": 1')
+    assert set(damages(path)) == {"results.csv", "costs.json", "points/learning_rate=0.05/metrics.jsonl"}
+    code, output = command("report", path)
+    assert code == 2 and f"results.csv: {OTHER}" in output
+    with pytest.raises(FolderError, match="results.csv: is not what was written"):
+        small_sweep.carry(plan, path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["results.csv", "costs.json", "sweep.yaml", "points/learning_rate=0.2"])
+def test_a_missing_part_of_a_sweep_is_noticed_and_not_made_again(swept, tmp_path, name):
+    path = shutil.copytree(swept[0], tmp_path / "out")
+    shutil.rmtree(path / name) if name.startswith("points") else (path / name).unlink()
+    found = damages(path)
+    assert found and all(file == name or file.startswith(f"{name}/") for file in found)
+    assert all("is missing, but listed in SHA256SUMS" in said for said in found.values())
+    with pytest.raises(FolderError, match=f"{name}: is missing, but listed|is not empty and not a sweep's folder"):
+        small_sweep.carry(swept[1], path)
+
+
+@pytest.mark.slow
+def test_a_damaged_point_is_left_alone_while_the_others_are_done(swept, tmp_path):
+    path = shutil.copytree(swept[0], tmp_path / "out")
+    metrics = path / "points" / "learning_rate=0.2" / "metrics.jsonl"
+    change(metrics, b'"seed": 0', b'"seed": 1')
+    before = metrics.read_bytes()
+    rows, _, _ = small_sweep.carry(swept[1], path)
+    assert [row["status"] for row in rows] == ["done", "refused"] and "is not what was written" in rows[1]["failure"]
+    assert metrics.read_bytes() == before
+
+
+def test_what_is_no_folder_of_a_run_is_refused(tmp_path):
+    code, output = command("verify", tmp_path)
+    assert code == 2 and output.endswith("is no folder of a run or a sweep, and no exported model; give one of these\n")
