@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import toys
-from parts import faking
+from methods import faking
 
 from fedjax_bal import models, recipes
 from fedjax_bal.parts import Draw, Logits, Loss, Prepare, Refine, Report, Step, Update, Weigh, part

@@ -118,5 +118,4 @@ def most_devices(configs: Sequence[Any]) -> int:
 
 
 def _asked(configs: Sequence[Any]) -> set[str | int]:
-    methods = [config.for_method(index) for config in configs for index in range(len(config.methods))]
-    return {method.execution.options.devices for method in methods}
+    return {method.execution.options.devices for config in configs for method in config.methods}

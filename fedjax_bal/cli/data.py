@@ -208,7 +208,7 @@ def describe(
         yield from ("", *_clients(description))
     different = [
         method.name
-        for method in map(config.for_method, range(len(config.methods)))
+        for method in config.methods
         if any(getattr(method, key) != getattr(config, key) for key in ("dataset", "partition", "auxiliary"))
     ]
     if different:

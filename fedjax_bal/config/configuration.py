@@ -115,10 +115,6 @@ class Config(Sections):
         """The section under a key; that of the list of methods is the one of its entries."""
         return MethodConfig if key == "methods" else super().child(key)
 
-    def for_method(self, index: int) -> MethodConfig:
-        """The configuration of one method: `methods[index]`."""
-        return self.methods[index]
-
     def with_partition_of(self, seed: int, method: MethodConfig) -> MethodConfig:
         """The configuration of a method with the partition that one of the seeds runs on.
 

@@ -27,8 +27,8 @@ def device_name() -> str:
 def command_options(config: Config, data_dir: str | os.PathLike[str] | None) -> dict[str, Any]:
     """The options, as absolute paths, with which `fedjax-bal run` repeats a configuration from any folder."""
     plugin = lambda target: Path(target.removesuffix("/__init__.py")).stem if "/" in target else target.split(".")[0]
-    methods = [config.for_method(index) for index in range(len(config.methods))]
-    paths = [str(method.dataset.parameters["path"]) for method in methods if "path" in method.dataset.parameters]
+    datasets = [method.dataset.parameters for method in config.methods]
+    paths = [str(parameters["path"]) for parameters in datasets if "path" in parameters]
     if data_dir is None and not all(map(os.path.isabs, paths)):
         data_dir = os.curdir  # a relative path counts from the folder of the data, or else from the current one
     return {

@@ -75,8 +75,8 @@ def sweep_outline(
 
     seen: dict[str, list[str]] = {}
     for point in sweep.points:
-        for index, method in enumerate(point.config.methods):
-            whole = json.dumps([to_plain(point.config.for_method(index)), point.config.seeds], sort_keys=True)
+        for method in point.config.methods:
+            whole = json.dumps([to_plain(method), point.config.seeds], sort_keys=True)
             seen.setdefault(method.name, []).append(whole)
     for name, configs in seen.items():
         if len(set(configs)) < len(configs):

@@ -228,8 +228,8 @@ class Recorder:
 
     def _with_chosen_convolution(self, config: Config, *, fresh: bool) -> Config:
         """The configuration with the form of convolution that "auto" stands for: from the first session to the last."""
-        methods = [config.for_method(index).model for index in range(len(config.methods))]
-        if not any(model.convolution == AUTO and convolves(model.name) for model in methods):
+        models = [method.model for method in config.methods]
+        if not any(model.convolution == AUTO and convolves(model.name) for model in models):
             return with_convolution(config, "fast")  # it makes no difference
         find = lambda: AUTO if fresh else self.folder.begun_form(config) or AUTO
         form = processes().from_first(find, str.encode, bytes.decode)

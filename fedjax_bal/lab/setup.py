@@ -211,8 +211,7 @@ def set_up_to_read(
 
 
 def _on_partition_of(seed: int, config: Config, inputs: SharedInputs) -> Comparison:
-    chosen = (config.for_method(index) for index in range(len(config.methods)))
-    methods = tuple(config.with_partition_of(seed, method) for method in chosen)
+    methods = tuple(config.with_partition_of(seed, method) for method in config.methods)
     simulations = tuple(_simulation(inputs, index, method) for index, method in enumerate(methods))
     # What follows training is refused before it.
     for method, simulation in zip(methods, simulations, strict=True):

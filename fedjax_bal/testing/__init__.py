@@ -4,7 +4,7 @@ A part that passes `check_part` gives the same results with clients trained one 
 on any number of devices, for one seed or several in one program, and with any amount of padding; and it can be combined
 with every other part. The guide has one that passes. The part below penalises large features too, but it also sees the
 padding of a client's last batch, and the battery says so. A check whose subject never occurs in the runs is skipped,
-not passed, and its message says what to pass.
+not passed.
 
 >>> from fedjax_bal import check_part
 >>> from fedjax_bal.parts import Loss, part
@@ -27,6 +27,6 @@ not passed, and its message says what to pass.
 
 from fedjax_bal.testing.battery import check_part, check_recipe
 from fedjax_bal.testing.model_battery import check_model
-from fedjax_bal.testing.outcome import CheckResult, ConformanceError, ConformanceReport
+from fedjax_bal.testing.report import CheckResult, ConformanceError, ConformanceReport
 
 __all__ = ["CheckResult", "ConformanceError", "ConformanceReport", "check_model", "check_part", "check_recipe"]

@@ -1,7 +1,6 @@
-"""The checks of models."""
+"""The checks of models, and their entry point `check_model`."""
 
 import functools
-import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -13,9 +12,14 @@ import optax
 
 from fedjax_bal.jax_setup import package_settings, start_jax
 from fedjax_bal.models import check_is_model
-from fedjax_bal.testing.battery import concluded, run_stage
-from fedjax_bal.testing.messages import difference
-from fedjax_bal.testing.outcome import CheckResult, ConformanceReport, NotApplicableError
+from fedjax_bal.testing.report import (
+    ConformanceReport,
+    FaultError,
+    NotApplicableError,
+    check_same,
+    difference,
+    run_checks,
+)
 from fedjax_bal.types import Array, Key, Model, Outputs, PyTree, Variables
 from fedjax_bal.validate import finite_number
 
@@ -70,173 +74,167 @@ class _Specimen:
 
         return jax.jit(jax.value_and_grad(loss, has_aux=True))
 
-    @property
-    def stats(self) -> list[Array]:
+    def statistics(self) -> list[Array]:
         """The running statistics; without any, what is asked of them can't be checked."""
         leaves = jax.tree.leaves(self.variables.stats)
         if not leaves:
             raise NotApplicableError("the model has no running statistics")
         return leaves
 
-    def difference(self, got: PyTree, wanted: PyTree) -> str | None:
-        return difference(got, wanted, self.tolerance)
+    def check_same(self, got: PyTree, wanted: PyTree, when: str) -> None:
+        check_same(got, wanted, self.tolerance, when)
 
 
-def shapes(specimen: _Specimen) -> str | None:
-    """Logits are [B, C] and features [B, F], both float32; parameters are float32 too."""
-    model = specimen.model
-    for train in (False, True):
+def _require(condition: Any, message: str) -> None:
+    if not condition:
+        raise FaultError(f"received {message}")
+
+
+def _equal(one: PyTree, other: PyTree) -> bool:
+    same = jax.tree.structure(one) == jax.tree.structure(other)
+    return same and all(map(np.array_equal, jax.tree.leaves(one), jax.tree.leaves(other)))
+
+
+def _real_rows(outputs: Outputs) -> tuple[Array, Array]:
+    return outputs.logits[:_REAL], outputs.features[:_REAL]
+
+
+def shapes(specimen: _Specimen) -> None:
+    """Logits `[B, C]` and features `[B, F]` in float32, and variables of the same structure, shapes and types."""
+    wanted = (_ROWS, specimen.model.num_classes)
+    kinds = lambda tree: jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), tree)
+    for train in (True, False):
         outputs, after = specimen.apply(specimen.images, train)
-        if outputs.logits.shape != (_ROWS, model.num_classes):
-            return f"received logits of shape {outputs.logits.shape}, must be {(_ROWS, model.num_classes)}"
-        if outputs.features.ndim != 2 or len(outputs.features) != _ROWS:
-            return f"received features of shape {outputs.features.shape}, must be ({_ROWS}, F), the classifier's input"
-        for name, leaf in (("logits", outputs.logits), ("features", outputs.features)):
-            if leaf.dtype != jnp.float32:
-                return f"received {name} of type {leaf.dtype}, must be float32: convert them in the model"
-        if jax.tree.map(_kind, after) != jax.tree.map(_kind, specimen.variables):
-            return (
-                "received variables of another structure, shape or type from apply than from init, must be the same: "
-                "a loop over steps carries them"
-            )
-    wrong = [
-        path for path, leaf in jax.tree_util.tree_leaves_with_path(specimen.variables) if leaf.dtype != jnp.float32
-    ]
-    return f"received {jax.tree_util.keystr(wrong[0])} that isn't float32, must be" if wrong else None
+        logits, features = outputs.logits, outputs.features
+        _require(logits.shape == wanted, f"logits of shape {logits.shape}, must be {wanted}")
+        flat = features.ndim == 2 and len(features) == _ROWS
+        _require(flat, f"features of shape {features.shape}, must be ({_ROWS}, F), the classifier's input")
+        for name, leaf in (("logits", logits), ("features", features)):
+            rule = "must be float32: convert them in the model"
+            _require(leaf.dtype == jnp.float32, f"{name} of type {leaf.dtype}, {rule}")
+        rule = "must be the same: a loop over steps carries them"
+        message = f"variables of another structure, shape or type from apply than from init, {rule}"
+        _require(kinds(after) == kinds(specimen.variables), message)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(specimen.variables):
+        _require(leaf.dtype == jnp.float32, f"{jax.tree_util.keystr(path)} that isn't float32, must be")
 
 
-def classifier(specimen: _Specimen) -> str | None:
+def classifier(specimen: _Specimen) -> None:
     """The head turns the features into the logits, and its parameters are `params["head"]`."""
     params = specimen.variables.params
-    if not isinstance(params, dict) or "head" not in params:
-        return "received parameters without 'head', must be a dict with the classifier's under that name"
+    named = isinstance(params, dict) and "head" in params
+    _require(named, "parameters without 'head', must be a dict with the classifier's under that name")
     outputs, _ = specimen.apply(specimen.images, False)
-    changed = specimen.difference(jax.jit(specimen.model.head)(params, outputs.features), outputs.logits)
-    return f"received {changed} between head(params, features) and logits, must be none" if changed else None
+    logits = jax.jit(specimen.model.head)(params, outputs.features)
+    specimen.check_same(logits, outputs.logits, "between head(params, features) and logits, must be none")
 
 
-def initialization(specimen: _Specimen) -> str | None:
+def initialization(specimen: _Specimen) -> None:
     """The same key draws the same variables, another key others."""
-    one, again, other = (specimen.model.init(jax.random.key(seed)) for seed in (0, 0, 1))
-    if not _equal(one, again):
-        return "received other variables from init for the same key, must be equal: draw from the key alone"
-    if _equal(one.params, other.params):
+    first, again, other = (specimen.model.init(jax.random.key(seed)) for seed in (0, 0, 1))
+    rule = "must be equal: draw from the key alone"
+    _require(_equal(first, again), f"other variables from init for the same key, {rule}")
+    if _equal(first.params, other.params):
         raise NotApplicableError("init gives the same variables for every key, so that all seeds start alike")
-    return None
 
 
-def evaluation(specimen: _Specimen) -> str | None:
+def evaluation(specimen: _Specimen) -> None:
     """Evaluation leaves all variables as they are, and a row's result doesn't depend on the other rows."""
     outputs, after = specimen.apply(specimen.images, False)
-    if not _equal(after, specimen.variables):
-        return "received other variables after evaluation, must be the same: change them where train is True only"
+    rule = "must be the same: change them where train is True only"
+    _require(_equal(after, specimen.variables), f"other variables after evaluation, {rule}")
     beside, _ = specimen.apply(specimen.others, False)
-    changed = specimen.difference(_rows(beside), _rows(outputs))
-    remedy = "use running statistics where train is False"
-    return f"received {changed} in evaluation when other rows change, must be none: {remedy}" if changed else None
+    when = "in evaluation when other rows change, must be none: use running statistics where train is False"
+    specimen.check_same(_real_rows(beside), _real_rows(outputs), when)
 
 
-def training(specimen: _Specimen) -> str | None:
+def training(specimen: _Specimen) -> None:
     """Training changes no parameters: that is the optimizer's part."""
     _, after = specimen.apply(specimen.images, True)
-    return None if _equal(after.params, specimen.variables.params) else "received other parameters from apply"
+    _require(_equal(after.params, specimen.variables.params), "other parameters from apply, must be the same")
 
 
-def running_statistics(specimen: _Specimen) -> str | None:
+def running_statistics(specimen: _Specimen) -> None:
     """Training moves the running statistics."""
-    before = specimen.stats
+    before = specimen.statistics()
     after = jax.tree.leaves(specimen.apply(specimen.images, True)[1].stats)
-    still = [old.shape for new, old in zip(after, before, strict=True) if np.array_equal(new, old)]
-    return f"received {len(still)} running statistics that training doesn't move, must be none" if still else None
+    still = sum(np.array_equal(new, old) for new, old in zip(after, before, strict=True))
+    _require(not still, f"{still} running statistics that training doesn't move, must be none")
 
 
-def padded_rows(specimen: _Specimen) -> str | None:
-    """Rows that `real` doesn't mark change neither the statistics nor what becomes of the real rows."""
-    found = [specimen.apply(images, True, specimen.real) for images in (specimen.images, specimen.others)]
-    changed = specimen.difference(*((_rows(outputs), after.stats) for outputs, after in found))
+def padded_rows(specimen: _Specimen) -> None:
+    """Rows that `real` doesn't mark change neither the statistics nor the results of the real rows."""
+    runs = [specimen.apply(images, True, specimen.real) for images in (specimen.images, specimen.others)]
     remedy = "leave rows that `real` doesn't mark out of batch statistics"
-    return (
-        f"received {changed} in training when rows that are not real change, must be none: {remedy}"
-        if changed
-        else None
-    )
+    when = f"in training when rows that are not real change, must be none: {remedy}"
+    usual, changed = ((_real_rows(outputs), after.stats) for outputs, after in runs)
+    specimen.check_same(changed, usual, when)
 
 
-def no_real_rows(specimen: _Specimen) -> str | None:
+def no_real_rows(specimen: _Specimen) -> None:
     """A batch without a real row leaves the statistics as they are, and gives finite results."""
-    specimen.stats  # noqa: B018
+    specimen.statistics()
     _, before = specimen.apply(specimen.images, True)  # statistics that aren't the first ones, which may be zeros
     outputs, after = specimen.apply(specimen.images, True, jnp.zeros(_ROWS, bool), variables=before)
-    if not _equal(after.stats, before.stats):
-        return "received other running statistics after a batch without real rows, must be the same"
-    return None if np.isfinite(outputs.logits).all() else "received logits that aren't finite, must be"
+    message = "other running statistics after a batch without real rows, must be the same"
+    _require(_equal(after.stats, before.stats), message)
+    _require(np.isfinite(outputs.logits).all(), "logits that aren't finite, must be")
 
 
-def normalised_inputs(specimen: _Specimen) -> str | None:
+def normalised_inputs(specimen: _Specimen) -> None:
     """`norm_inputs` has the moments of each normalisation's input, in the order of the running means and variances."""
-    before = specimen.stats
+    before = specimen.statistics()
     outputs, after = specimen.apply(specimen.images, True)
     if not outputs.norm_inputs:
         raise NotApplicableError("the model has no norm_inputs, so that CBFL's generator can't learn from it")
-    shown, wanted = (
-        [leaf.shape for leaf in jax.tree.leaves(pairs)] for pairs in (outputs.norm_inputs, specimen.variables.stats)
-    )
-    if shown != wanted:
-        return f"received norm_inputs of shapes {shown}, must be those of the running statistics, {wanted}"
+    given, wanted = ([leaf.shape for leaf in leaves] for leaves in (jax.tree.leaves(outputs.norm_inputs), before))
+    _require(given == wanted, f"norm_inputs of shapes {given}, must be those of the running statistics, {wanted}")
     moved = jax.tree.leaves(after.stats)[::2]
     for (mean, _), new, old in zip(outputs.norm_inputs, moved, before[::2], strict=True):
         way = np.asarray(mean - old, float)
         rate = float((way * (new - old)).sum() / max(float((way**2).sum()), 1e-30))
-        if not _RATES[0] < rate <= _RATES[1] or difference(new, old + rate * way, 1e-4):
-            return "received a running mean that doesn't move towards its norm_inputs, must: mind the order"
-    return None
+        towards = _RATES[0] < rate <= _RATES[1] and not difference(new, old + rate * way, 1e-4)
+        _require(towards, "a running mean that doesn't move towards its norm_inputs, must: mind the order")
 
 
-def dropout(specimen: _Specimen) -> str | None:
+def dropout(specimen: _Specimen) -> None:
     """In training the same key gives the same result, and another key another."""
-    one, other = (specimen.apply(specimen.images, True, key=seed)[0].logits for seed in (1, 2))
+    first, other = (specimen.apply(specimen.images, True, key=seed)[0].logits for seed in (1, 2))
     again, _ = specimen.model.apply(specimen.variables, specimen.images, train=True, key=jax.random.key(1))
-    changed = specimen.difference(again.logits, one)
-    if changed:
-        return f"received {changed} between two calls with the same key, must be none: draw from that key alone"
-    if np.array_equal(one, other):
+    when = "between two calls with the same key, must be none: draw from that key alone"
+    specimen.check_same(again.logits, first, when)
+    if np.array_equal(first, other):
         raise NotApplicableError("the model draws nothing in training, so that no key matters")
-    return None
 
 
-def gradients(specimen: _Specimen) -> str | None:
+def gradients(specimen: _Specimen) -> None:
     """The gradient of the cross-entropy is finite, and reaches the classifier and the layers before it."""
     params, stats = specimen.variables
     noise = jax.random.normal(jax.random.key(4), (sum(leaf.size for leaf in jax.tree.leaves(params)),))
     # Moved, for a classifier that starts with zeros passes no gradient on.
     moved = jax.tree.map(lambda leaf: leaf + 0.1 * noise[: leaf.size].reshape(leaf.shape), params)
-    _, of_params = specimen.step(moved, stats, specimen.images)
-    for path, leaf in jax.tree_util.tree_leaves_with_path(of_params):
-        if not np.isfinite(leaf).all():
-            return f"received a gradient that isn't finite in {jax.tree_util.keystr(path)}, must be finite"
-    reached = {name: any(np.any(leaf) for leaf in jax.tree.leaves(below)) for name, below in of_params.items()}
-    missed = [name for name, any_of_it in reached.items() if not any_of_it]
-    return (
-        f"received a gradient of zero in all of {missed[0]!r}, must be another: use it, or leave it out"
-        if missed
-        else None
-    )
+    _, slopes = specimen.step(moved, stats, specimen.images)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(slopes):
+        message = f"a gradient that isn't finite in {jax.tree_util.keystr(path)}, must be finite"
+        _require(np.isfinite(leaf).all(), message)
+    for name, below in slopes.items():
+        reached = any(np.any(leaf) for leaf in jax.tree.leaves(below))
+        _require(reached, f"a gradient of zero in all of {name!r}, must be another: use it, or leave it out")
 
 
-def several_clients(specimen: _Specimen) -> str | None:
+def several_clients(specimen: _Specimen) -> None:
     """`vmap` over variables and batches computes what each client computes by itself, but for rounding."""
     step, images = specimen.step, specimen.images
     clients = [(*specimen.model.init(jax.random.key(seed)), batch) for seed, batch in enumerate((images, images[::-1]))]
     together = jax.jit(jax.vmap(step))(*jax.tree.map(lambda *leaves: jnp.stack(leaves), *clients))
-    for place, (params, stats, batch) in enumerate(clients):
-        got = jax.tree.map(operator.itemgetter(place), together)
-        changed = specimen.difference(got, step(params, stats, batch))
+    for index, (params, stats, batch) in enumerate(clients):
+        got = jax.tree.map(lambda leaf, index=index: leaf[index], together)
+        gap = difference(got, step(params, stats, batch), specimen.tolerance)
         # A ReLU whose input is nearly 0 turns on the last digit, and many layers make that a change of the gradient
         # that can be seen. Then images that are rounded otherwise give exactly what vmap gave.
         rounded = (_rounded_otherwise(batch, draw) for draw in range(_DRAWS))
-        if changed and all(specimen.difference(got, step(params, stats, other)) for other in rounded):
-            return f"received {changed} with vmap over two clients, must be none"
-    return None
+        if gap and all(difference(got, step(params, stats, other), specimen.tolerance) for other in rounded):
+            raise FaultError(f"received {gap} with vmap over two clients, must be none")
 
 
 def _rounded_otherwise(images: Array, draw: int) -> Array:
@@ -247,21 +245,7 @@ def _rounded_otherwise(images: Array, draw: int) -> Array:
     return jnp.nextafter(images, jnp.where(up, jnp.inf, -jnp.inf))
 
 
-def _rows(outputs: Outputs) -> tuple[Array, Array]:
-    """Logits and features of the real rows."""
-    return outputs.logits[:_REAL], outputs.features[:_REAL]
-
-
-def _kind(leaf: Array) -> tuple[Any, ...]:
-    return leaf.shape, leaf.dtype
-
-
-def _equal(one: PyTree, other: PyTree) -> bool:
-    same = jax.tree.structure(one) == jax.tree.structure(other)
-    return same and all(map(np.array_equal, jax.tree.leaves(one), jax.tree.leaves(other)))
-
-
-STAGES: tuple[tuple[Callable[[_Specimen], str | None], ...], ...] = (
+STAGES: tuple[tuple[Callable[[_Specimen], None], ...], ...] = (
     (shapes,),
     (
         classifier,
@@ -297,7 +281,7 @@ def check_model(model: Model, *, images: Any = None, tolerance: float = 1e-4) ->
         All checks, none of which failed; `skipped` has those that could not be made.
 
     Raises:
-        ConformanceError: a check failed; the message lists each one with what was found and what to do.
+        ConformanceError: a check failed; the message lists each one with what was received and what to do.
 
     Example:
         >>> from fedjax_bal import models
@@ -312,8 +296,4 @@ def check_model(model: Model, *, images: Any = None, tolerance: float = 1e-4) ->
     images = jnp.asarray(images)
     if images.shape != (_ROWS, *model.input_shape):
         raise ValueError(f"images: received shape {images.shape}, must be {(_ROWS, *model.input_shape)}")
-    specimen = _Specimen(model, images, finite_number("tolerance", tolerance))
-    checks: list[CheckResult] = []
-    for stage in STAGES:
-        checks += run_stage(stage, specimen, checks)
-    return concluded(ConformanceReport(model.name, tuple(checks)))
+    return run_checks(STAGES, model.name, _Specimen(model, images, finite_number("tolerance", tolerance)))

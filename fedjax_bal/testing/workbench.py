@@ -1,60 +1,91 @@
-"""Runs a recipe on the toy federation, with as few compiled programs as possible."""
+"""Runs a recipe on the toy federation, in all ways that must agree, with as few compiled programs as possible."""
 
 import dataclasses
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.random import define_prng_impl
 
 from fedjax_bal.engine.device import (
-    Assignment,
-    ChainClients,
     DispatchPlan,
-    RoundInputs,
+    Layout,
     Setting,
     State,
-    broadcast,
     evaluate_model,
     init_state,
     matmul_precision,
     run_round,
-    zero_result,
 )
 from fedjax_bal.engine.host import Simulation, assign, build
 from fedjax_bal.optim import AnyOptimizer
 from fedjax_bal.options import Execution, LocalTraining, Participation
-from fedjax_bal.parts import Report
+from fedjax_bal.parts import Batches, Report, Server, part, static
 from fedjax_bal.recipes import Recipe
 from fedjax_bal.testing import toy
-from fedjax_bal.testing.draws import key_of
-from fedjax_bal.testing.observers import Padding, ReportTotals
-from fedjax_bal.types import Federation, Key, Model, Plan, PyTree
+from fedjax_bal.testing.report import difference, place
+from fedjax_bal.types import Array, Batch, Context, Federation, Key, Model, Plan, PyTree, ServerContext
 
 ROUNDS, SILENT = 4, 2
 """Number of rounds of a run, and the round in which nothing is delivered."""
 
 SEEDS = (0, 1)
+VARIATIONS = ("seeds", "lanes", "length", "places", "devices")
+"""Ways to run the same rounds: both seeds in one `vmap`; several clients at a time; room for far larger clients; two
+more places in a round, which stay empty; two devices."""
+
 QUICKLY: dict[str, Any] = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 """Compiler options for programs that run for a millisecond."""
 if jax.__version_info__ < (0, 11):  # later versions may not have the option
     QUICKLY["xla_cpu_use_fusion_emitters"] = False
 
 
-class ScheduledRound(NamedTuple):
-    """One round as the program takes it.
+@part
+class Padding(Batches):
+    """Adds a number to the pixels and, rounded, to the labels of padded rows; 0 changes nothing."""
 
-    Attributes:
-        number: the round, from 0.
-        plan: the chains, and the clients that deliver.
-        assignment: assignment of chains to devices.
-    """
+    amount: float = 0.0
 
-    number: Any
-    plan: Plan
-    assignment: Assignment
+    def batch(self, key: Key, batch: Batch, ctx: Context) -> Batch:
+        """Shifts padded rows; real rows stay as they are."""
+        real = batch.real.reshape(-1, *[1] * (batch.images.ndim - 1))
+        images = jnp.where(real, batch.images, batch.images + self.amount)
+        shift = jnp.asarray(self.amount).astype(batch.labels.dtype)
+        others = (batch.labels + shift) % ctx.federation.num_classes
+        return batch._replace(images=images, labels=jnp.where(batch.real, batch.labels, others))
+
+
+@part
+class ReportTotals(Server):
+    """Adds up all reports, so that those which no server part reads are compared, too: a number for each slot."""
+
+    slots: tuple[str, ...] = static(())
+
+    def init_server(self, server: ServerContext) -> PyTree:
+        """Begins with zeros."""
+        return dict.fromkeys(self.slots, jnp.zeros(()))
+
+    def broadcast(self, key: Key, server: ServerContext) -> tuple[PyTree, PyTree]:
+        """Sends nothing."""
+        return server.state, ()
+
+    def update(self, key: Key, server: ServerContext) -> PyTree:
+        """Adds the round's; each entry has another weight, so that moving one shows."""
+        reports = server.aggregate.reports
+        weighted = lambda leaf: (leaf.ravel() / (1.0 + jnp.arange(leaf.size))).sum()
+        return {slot: old + sum(map(weighted, jax.tree.leaves(reports[slot]))) for slot, old in server.state.items()}
+
+
+class ObservedRound(NamedTuple):
+    """A round's results beside its state: losses, and probes by slot, leaves `[G, L, ...]`."""
+
+    train_loss: Any
+    test_loss: Any
+    probes: Any
 
 
 class Observed(NamedTuple):
@@ -73,29 +104,21 @@ class Observed(NamedTuple):
     probes: Any
 
 
-class ObservedRound(NamedTuple):
-    """A round's results besides its state: losses, and probes by slot, leaves `[G, L, ...]`."""
-
-    train_loss: Any
-    test_loss: Any
-    probes: Any
-
-
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False)
 class Bench:
-    """A recipe on the toy federation.
+    """A recipe on the toy federation, or on another one.
 
     Attributes:
         recipe: the recipe.
         tolerance: largest difference, in units of a leaf's largest number or 1, that rounding may make.
-        model: the toy's, or another one.
-        federation: the toy's, or another one.
-        test: the toy's, or another one.
+        model: the model.
+        federation: the clients' data.
+        test: images and labels of the test set.
         local: None for the toy's.
         participation: None for the toy's.
         server_optimizer: None for the recipe's.
         traces: how often the program has been traced.
-        differences: effects of variations that have been looked at.
+        effects: effects of variations that have been looked at.
     """
 
     recipe: Recipe
@@ -107,7 +130,7 @@ class Bench:
     participation: Participation | None = None
     server_optimizer: AnyOptimizer | None = None
     traces: int = 0
-    differences: dict[tuple[str, ...], str | None] = dataclasses.field(default_factory=dict)
+    effects: dict[tuple[str, ...], str | None] = dataclasses.field(default_factory=dict)
 
     @functools.cached_property
     def simulation(self) -> Simulation:
@@ -123,22 +146,28 @@ class Bench:
     def setting(self) -> Setting:
         """The simulation's setting, with the battery's own observing parts added."""
         setting = self.simulation.setting
-        totals = (ReportTotals(),) if setting.parts_with(Report) else ()
+        reporting = tuple(part.slot for part in setting.parts_with(Report))
+        totals = (ReportTotals(reporting),) if reporting else ()
         return dataclasses.replace(setting, parts=(Padding(), *setting.parts, *totals))
 
     @functools.cached_property
-    def base(self) -> dict[int, Observed]:
-        """The runs that all others must agree with, by seed."""
-        return {seed: seen for seed, (_, seen) in self._runs.items()}
-
-    @functools.cached_property
-    def states(self) -> dict[int, list[State]]:
-        """The states before each round of these runs and after the last one, by seed."""
-        return {seed: states for seed, (states, _) in self._runs.items()}
+    def data(self) -> tuple[Any, ...]:
+        """The federation and the test set on the device."""
+        return jax.device_put((self.simulation.federation, self.simulation.test))
 
     @functools.cached_property
     def _runs(self) -> dict[int, tuple[list[State], Observed]]:
         return {seed: self.run_with_states(self.plans(seed), seed) for seed in SEEDS}
+
+    @property
+    def base(self) -> dict[int, Observed]:
+        """The runs that all others must agree with, by seed."""
+        return {seed: results for seed, (_, results) in self._runs.items()}
+
+    @property
+    def states(self) -> dict[int, list[State]]:
+        """The states before each round of these runs and after the last one, by seed."""
+        return {seed: states for seed, (states, _) in self._runs.items()}
 
     @functools.cached_property
     def _program(self) -> Any:
@@ -149,18 +178,14 @@ class Bench:
         return compile_quickly(counted)
 
     @functools.cached_property
-    def _first_state(self) -> Any:
-        return compile_quickly(first_state)
-
-    @functools.cached_property
-    def data(self) -> tuple[Any, ...]:
-        """The federation and the test set on the device."""
-        return jax.device_put((self.simulation.federation, self.simulation.test))
+    def first_state(self) -> Any:
+        """Compiled: from a setting, a key and a federation to the state before the first round."""
+        return compile_quickly(init_state)
 
     def plans(self, seed: int) -> list[Plan]:
         """The plan of each round; in one round nothing is delivered."""
-        selector = self.simulation.selector
-        state, plans = selector.init(seed, self.simulation.federation.num_clients), []
+        state = self.simulation.selector.init(seed, self.simulation.federation.num_clients)
+        plans = []
         for number in range(ROUNDS):
             plan, state = self.simulation.plan(seed, number, state)
             plans.append(plan._replace(delivered=plan.delivered & (number != SILENT)))
@@ -172,9 +197,10 @@ class Bench:
         inside = np.minimum(plan.clients, len(sizes) - 1)
         return self.setting.local_steps(sizes[inside], plan.limits) * plan.delivered
 
-    def start(self, seed: int = 0, setting: Setting | None = None) -> State:
-        """The state before the first round."""
-        return jax.device_get(self._first_state(setting or self.setting, key_of(seed), self.data[0]))
+    def row(self, setting: Setting, plan: Plan, number: int) -> DispatchPlan:
+        """A round as the program takes it, with the order of its chains unchanged."""
+        assignment, _ = assign(setting.layout, setting.passes * self.steps(plan), plan.delivered.any(1))
+        return DispatchPlan(np.int32(number), np.True_, np.True_, plan, plan.clients, assignment)
 
     def run(self, plans: Sequence[Plan], seed: int = 0, **changes: Any) -> Observed:
         """As `run_with_states`, without the states."""
@@ -187,69 +213,96 @@ class Bench:
         *,
         setting: Setting | None = None,
         federation: Federation | None = None,
+        program: Any = None,
     ) -> tuple[list[State], Observed]:
-        """Runs the one compiled program round by round, with other numbers in the setting or other data if given.
+        """Runs the one compiled program, or another one, round by round, with other settings or data if given.
+
+        The host loops over the rounds, because a loop in the program would take twice as long to compile.
 
         Returns the states before each round and after the last one, and the results.
         """
-        setting, data = setting or self.setting, (federation or self.data[0], self.data[1])
-        states, shown = [self.start(seed, setting)], []
+        setting = setting or self.setting
+        data = (federation or self.data[0], self.data[1])
+        states = [jax.device_get(self.first_state(self.setting, key_of(seed), self.data[0]))]
+        rounds = []
         for number, plan in enumerate(plans):
             row = self.row(setting, plan, number)
-            state, seen = jax.device_get(self._program(setting, key_of(seed), states[-1], row, *data))
+            state, results = jax.device_get((program or self._program)(setting, key_of(seed), states[-1], row, *data))
             states.append(state)
-            shown.append(self.by_client(seen, plan))
-        return states, Observed(states[-1], *stack(shown))
+            rounds.append(self._by_client(results, plan))
+        return states, Observed(states[-1], *stack(rounds))
 
-    def row(self, setting: Setting, plan: Plan, number: int) -> ScheduledRound:
-        """A round as the program takes it, with the order of its chains unchanged."""
-        dealt, _ = assign(setting.layout, setting.passes * self.steps(plan), plan.delivered.any(1))
-        return ScheduledRound(np.int32(number), plan, dealt)
+    def effect(self, *variations: str) -> str | None:
+        """The effect of some `VARIATIONS` at once, in words; None without any."""
+        if variations not in self.effects:
+            try:
+                results = self.varied(*variations)
+            except Exception as error:
+                self.effects[variations] = f"{type(error).__name__} ({error}){place(error)}"
+            else:
+                base = {seed: self.base[seed] for seed in results}
+                self.effects[variations] = difference(results, base, self.tolerance)
+        return self.effects[variations]
 
-    def by_client(self, shown: ObservedRound, plan: Plan) -> ObservedRound:
+    def varied(self, *variations: str) -> dict[int, Observed]:
+        """Runs the same rounds with some `VARIATIONS`; results by seed, of the first one only unless seeds vary."""
+        extra: Any = ((0, 2 if "places" in variations else 0), (0, 0))
+        empty = self.simulation.federation.num_clients
+
+        def widened(plan: Plan) -> Plan:
+            limits = None if plan.limits is None else np.pad(plan.limits, extra)
+            return Plan(np.pad(plan.clients, extra, constant_values=empty), np.pad(plan.delivered, extra), limits)
+
+        plans = {seed: [widened(plan) for plan in self.plans(seed)] for seed in SEEDS}
+        devices = 2 if "devices" in variations else 1
+        layout = Layout("map", devices)
+        if "lanes" in variations:
+            width = min(3, -(-len(plans[0][0].clients) // devices))
+            selector = self.simulation.selector
+            layout = Layout("vmap", devices, width, lanes=selector.chain_length == 1 and selector.passes == 1)
+        longer = 3 if "length" in variations else 1
+        setting = dataclasses.replace(self.setting, layout=layout, max_size=longer * self.setting.max_size)
+        if "seeds" not in variations:
+            return {0: self.run(plans[0], setting=setting, program=compile_quickly(one_round))}
+
+        # Both seeds at once; the number of the round is the same and stays unbatched.
+        keys = jnp.stack([key_of(seed) for seed in SEEDS])
+        states = jax.device_get(compile_quickly(jax.vmap(init_state, (None, 0, None)))(setting, keys, self.data[0]))
+        axes = DispatchPlan(None, None, None, 0, 0, 0)  # pyright: ignore[reportArgumentType]
+        program = compile_quickly(jax.vmap(one_round, (None, 0, 0, axes, None, None)))
+        rounds: dict[int, list[ObservedRound]] = {seed: [] for seed in SEEDS}
+        for number in range(ROUNDS):
+            row = stack([self.row(setting, plans[seed][number], number) for seed in SEEDS])
+            row = row._replace(number=np.int32(number), live=np.True_, evaluate=np.True_)
+            states, results = jax.device_get(program(setting, keys, states, row, *self.data))
+            for seed in SEEDS:
+                rounds[seed].append(self._by_client(_take(results, seed), plans[seed][number]))
+        return {seed: Observed(_take(states, seed), *stack(rounds[seed])) for seed in SEEDS}
+
+    def _by_client(self, results: ObservedRound, plan: Plan) -> ObservedRound:
         """Arranges probes by client: leaves `[G, L, ...]` to `[N, ...]`."""
         clients = self.simulation.federation.num_clients
 
-        def one(leaf: np.ndarray) -> np.ndarray:
-            found = np.zeros((clients + 1, *leaf.shape[2:]), leaf.dtype)
-            found[plan.clients] = leaf
-            return found[:-1]
+        def arranged(leaf: np.ndarray) -> np.ndarray:
+            by_client = np.zeros((clients + 1, *leaf.shape[2:]), leaf.dtype)
+            by_client[plan.clients] = leaf
+            return by_client[:-1]
 
-        return shown._replace(probes=jax.tree.map(one, shown.probes))
-
-
-def first_state(setting: Setting, key: Key, federation: Federation) -> State:
-    """The state before the first round."""
-    state = init_state(setting, key, federation)
-    server = {
-        slot: _no_reports(setting, key, state, federation) if slot == ReportTotals().slot else own
-        for slot, own in state.server.items()
-    }
-    return state._replace(server=server)
+        return results._replace(probes=jax.tree.map(arranged, results.probes))
 
 
 def one_round(
-    setting: Setting,
-    key: Key,
-    state: State,
-    row: ScheduledRound,
-    federation: Federation,
-    test: Any,
-    tested: bool = True,
+    setting: Setting, key: Key, state: State, row: DispatchPlan, federation: Federation, test: Any
 ) -> tuple[State, ObservedRound]:
-    """A round and its evaluation: the state after it, and its results.
-
-    The host runs the rounds one after another, because a loop around them would take twice as long to compile.
-    """
-    planned = DispatchPlan(row.number, True, tested, row.plan, row.plan.clients, row.assignment)
+    """A round and its evaluation: the state after it, and its results."""
     with jax.default_matmul_precision(matmul_precision(setting.precision)):
-        state, info = run_round(setting, key, state, planned, federation)
-        loss = evaluate_model(setting, key, state, row.number, federation, test).loss if tested else jnp.zeros(())
+        state, info = run_round(setting, key, state, row, federation)
+        loss = evaluate_model(setting, key, state, row.number, federation, test).loss
     return state, ObservedRound(info.metrics["train_loss"], loss, info.probes)
 
 
 def compile_quickly(function: Any) -> Any:
-    """Compiles a function, and traces it again for each workbench, because a part's code may have changed."""
+    """Compiles a function, and traces it again at each call of this one, because a part's code may have changed."""
 
     def traced_again(*arguments: Any) -> Any:
         return function(*arguments)
@@ -257,18 +310,53 @@ def compile_quickly(function: Any) -> Any:
     return jax.jit(traced_again, compiler_options=QUICKLY)
 
 
-def _no_reports(setting: Setting, key: Key, state: State, federation: Federation) -> PyTree:
-    """Zeros in the shapes of what a client reports."""
-    return zero_result(setting, *one_client(setting, key, state, federation)).reports
-
-
-def one_client(setting: Setting, key: Key, state: State, federation: Federation) -> tuple[RoundInputs, ChainClients]:
-    """The inputs of the first client in the first round."""
-    zero = jnp.zeros((), jnp.int32)
-    shared = RoundInputs(key, zero, state.variables, broadcast(setting, key, zero, state, federation)[1], federation)
-    return shared, ChainClients(zero, jnp.ones((), bool), jax.tree.map(lambda leaf: leaf[0], state.memory))
-
-
 def stack(items: Sequence[PyTree]) -> PyTree:
     """Stacks trees of arrays along a new first axis."""
     return jax.tree.map(lambda *leaves: np.stack(leaves), *items)
+
+
+def _take(tree: PyTree, index: int) -> PyTree:
+    return jax.tree.map(lambda leaf: leaf[index], tree)
+
+
+# Random draws from a hash of a few operations, in place of JAX's generator, which is a third of a small program. Both
+# sides of a comparison draw the same words, so that their quality doesn't matter.
+
+
+def key_of(seed: int) -> Key:
+    """A run's key, of the hashed generator."""
+    return jax.random.key(seed, impl=_HASHED)
+
+
+def _mix(words: Any) -> Any:
+    """Mixes the bits of each word by the finalizer of the hash function `lowbias32`."""
+    words = (words ^ (words >> 16)) * np.uint32(0x7FEB352D)
+    words = (words ^ (words >> 15)) * np.uint32(0x846CA68B)
+    return words ^ (words >> 16)
+
+
+def _fold(key: Array, number: Any) -> Array:
+    first = _mix(key[0] ^ _mix(number + np.uint32(0x9E3779B9)))
+    return jnp.stack([first, _mix(key[1] + first)])
+
+
+def _hashes(key: Array, length: int) -> Array:
+    return _mix(key[0] ^ _mix(key[1] + jnp.arange(length, dtype=np.uint32)))
+
+
+def _split(key: Array, shape: tuple[int, ...]) -> Array:
+    other = _fold(key, jnp.uint32(1))
+    return jnp.stack([_hashes(other, math.prod(shape)), _hashes(key, math.prod(shape))], -1).reshape(*shape, 2)
+
+
+def _words(key: Array, bit_width: int, shape: tuple[int, ...]) -> Array:
+    words = _hashes(key, math.prod(shape)).reshape(shape)
+    if bit_width == 64:
+        return words.astype(jnp.uint64) << 32 | _mix(words).astype(jnp.uint64)
+    return words.astype({8: jnp.uint8, 16: jnp.uint16, 32: jnp.uint32}[bit_width])
+
+
+_HASHED = define_prng_impl(
+    key_shape=(2,), seed=lambda seed: _fold(jnp.zeros(2, np.uint32), seed.astype(np.uint32)),
+    split=_split, random_bits=_words, fold_in=_fold, name="hashed", tag="hsh",
+)  # fmt: skip

@@ -150,13 +150,9 @@ def test_maps_of_zeros_and_dead_channels_are_finite_in_value_and_gradient():
             assert all((layer == 0).all() for layer in gradient)
 
 
-def test_attention_compares_maps_of_other_channels_and_vmaps():
+def test_attention_compares_maps_of_other_channels():
     wide = [np.concatenate([layer, layer], -1) for layer in MAPS]
     np.testing.assert_allclose(attention_transfer_loss(wide, OTHERS), attended(MAPS, OTHERS), rtol=1e-5)
-    stacked = [np.stack([layer, layer[::-1]]) for layer in MAPS]
-    together = jax.vmap(attention_transfer_loss, (0, None))(stacked, OTHERS)
-    wanted = [attended(MAPS, OTHERS), attended([layer[::-1] for layer in MAPS], OTHERS)]
-    np.testing.assert_allclose(together, wanted, rtol=1e-5)
     assert float(attention_transfer_loss((), ())) == 0
 
 

@@ -66,11 +66,8 @@ def test_an_unknown_mode_is_refused():
 
 
 @pytest.mark.parametrize("function", [logit_calibration, restricted_scale, lambda c, a: restricted_scale(c, a, "soft")])
-def test_vmap_equals_leading_axes_and_no_gradient_passes(function):
+def test_no_gradient_passes(function):
     counts = jnp.asarray(COUNTS, float)
-    np.testing.assert_array_equal(jax.vmap(function, (0, None))(counts, 0.5), function(counts, 0.5))
-    swept = jax.vmap(function, (None, 0))(counts, jnp.array([0.0, 0.5]))
-    np.testing.assert_array_equal(swept[1], function(counts, 0.5))
     gradients = jax.grad(lambda counts, strength: function(counts, strength).sum(), (0, 1))(counts, 0.5)
     assert all((np.asarray(gradient) == 0).all() for gradient in gradients)
 

@@ -34,6 +34,7 @@ CASES = {
     "discounted_mean": (NORMS, TWO, NORMS[::-1], TWO),
     "logit_calibration": (COUNTS, TWO),
     "restricted_scale": (COUNTS, TWO),
+    "transfer_features": (LOGITS[:, 0], LABELS, RNG.normal(size=(3, 4, 5)), RNG.random((3, 4)) < 0.8, TWO),
 }
 
 

@@ -9,7 +9,7 @@ import pytest
 import quick
 import table
 import toys
-from parts import faking
+from methods import faking
 
 from fedjax_bal import recipes
 from fedjax_bal.engine import host

@@ -12,7 +12,7 @@ import reference
 import table
 import toys
 from golden import cases
-from parts.test_heads import network
+from methods.heads import network
 
 from fedjax_bal import data, models, recipes
 from fedjax_bal.engine.device import ChainClients, RoundInputs, broadcast, client_context, init_state, training_key

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import reference
 import toys
-from parts import float64
+from methods import float64
 
 from fedjax_bal.optim.optimizers import optimizer
 from fedjax_bal.optim.schedules import schedule

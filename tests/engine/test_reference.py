@@ -12,8 +12,7 @@ from fedjax_bal.engine.reference import fedavg_round
 from fedjax_bal.optim import optimizer
 from fedjax_bal.options import Execution, LocalTraining
 from fedjax_bal.testing import toy
-from fedjax_bal.testing.draws import key_of
-from fedjax_bal.testing.workbench import SEEDS, Bench
+from fedjax_bal.testing.workbench import SEEDS, Bench, key_of
 from fedjax_bal.types import Variables
 
 

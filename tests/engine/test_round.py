@@ -10,7 +10,7 @@ import quick
 import table
 import toys
 from jax.flatten_util import ravel_pytree
-from parts import faking
+from methods import faking
 
 from fedjax_bal import LocalTraining, Participation, make_round, recipes
 from fedjax_bal.engine.host import build

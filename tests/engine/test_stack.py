@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 import toys
-from parts import faking
+from methods import faking
 from table import RECIPES
 
 from fedjax_bal import data, models, recipes

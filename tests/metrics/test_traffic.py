@@ -7,7 +7,7 @@ import jax
 import pytest
 import quick
 import table
-from parts import faking
+from methods import faking
 
 from fedjax_bal import recipes, selection
 from fedjax_bal.engine.host import build

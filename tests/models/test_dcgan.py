@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from parts import gans
+from methods import gans
 
 from fedjax_bal.models import convolution
 from fedjax_bal.models.dcgan import build_dcgan

@@ -1,5 +1,6 @@
-"""The public battery: every recipe passes it, and parts that are broken in one way fail one check."""
+"""The public battery: every recipe passes it, broken parts fail a check, and what nothing has exercised is skipped."""
 
+import re
 from dataclasses import replace
 
 import jax
@@ -8,9 +9,10 @@ import numpy as np
 import pytest
 import quick
 import table
-from parts import faking
+from methods import faking
 
-from fedjax_bal import LocalTraining, check_part, check_recipe, recipes, testing
+from fedjax_bal import LocalTraining, check_part, check_recipe, recipes
+from fedjax_bal.data import federate, over_rows
 from fedjax_bal.data.batches import join
 from fedjax_bal.engine.device import local_training
 from fedjax_bal.optim.optimizers import optimizer
@@ -22,8 +24,10 @@ from fedjax_bal.parts import (
     Loss,
     Memory,
     Part,
+    Prepare,
     Proximal,
     Reduce,
+    Refine,
     Report,
     Server,
     Weigh,
@@ -31,18 +35,13 @@ from fedjax_bal.parts import (
     static,
 )
 from fedjax_bal.recipes import RECIPES, Recipe
-from fedjax_bal.selection import Selector, clustered, periodic, speed, uniform
-from fedjax_bal.testing import ConformanceError, compilation, toy
-from fedjax_bal.testing.variations import difference_of, possible
-from fedjax_bal.testing.workbench import Bench
+from fedjax_bal.selection import Selector, always, bernoulli, clustered, periodic, speed, uniform
+from fedjax_bal.testing import ConformanceError, battery, report, toy
+from fedjax_bal.testing.workbench import VARIATIONS, Bench
 
-NAMES = (
-    "fields", "round trip", "traced", "types", "one program", "representation", "finite", "repeatable", "cohort order",
-    "padded rows", "undelivered", "seeds", "lanes", "longer rows", "devices", "all at once",
-)  # fmt: skip
-
-NO_PARTS = tuple(name for name in NAMES if name not in ("fields", "traced", "types", "representation"))
-"""What there is to check of a recipe that has none."""
+CHECKS = {check.__name__.replace("_", " "): check for stage in battery.STAGES for check in stage}
+OF_PARTS = {"fields", "traced", "types"}
+"""Checks that are skipped for a recipe without parts."""
 
 
 @part
@@ -76,9 +75,9 @@ QUICK = ("local",)
 def test_every_recipe_passes_every_check(name, monkeypatch):
     faking.replace_generators(monkeypatch, faking.simplest)
     recipe, options = table.small(name)
-    report = check_recipe(recipe, **options)
-    assert report.name == name
-    assert report.passed == (NAMES if recipe.parts else NO_PARTS)
+    passed = check_recipe(recipe, **options)
+    assert passed.name == name
+    assert set(passed.skipped) == (set() if recipe.parts else OF_PARTS)
 
 
 @pytest.mark.slow
@@ -86,7 +85,7 @@ def test_generators_of_their_own_come_to_the_same_however_clients_are_run(monkey
     faking.replace_generators(monkeypatch, faking.simplest)
     recipe = recipes.cbfl(generator="per_client", warm_up=2, labels="rarest", rarest=2, **table.SMALLEST)
     bench = Bench(recipe, **table.larger_images())
-    assert difference_of(bench, *possible()) is None
+    assert bench.effect(*VARIATIONS) is None
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(bench.base[0].state))
 
 
@@ -144,8 +143,8 @@ COMBINED = {
 @pytest.mark.parametrize("name", quick.only(COMBINED, "feddyn, fedlc, iwds, stale updates"))
 def test_combinations_pass_every_check(name):
     recipe, options = COMBINED[name]
-    report = check_recipe(recipe, **options)
-    assert report.skipped == (("padded rows",) if options.get("local", LOCAL).drop_last else ()), str(report)
+    passed = check_recipe(recipe, **options)
+    assert passed.skipped == (("padded rows",) if options.get("local", LOCAL).drop_last else ()), str(passed)
 
 
 @part
@@ -307,19 +306,6 @@ class Endless(Loss):
 
 
 @part
-class Terse(Logits):
-    """Hides its field."""
-
-    factor: float = 2.0
-
-    def __repr__(self):
-        return "Terse()"
-
-    def logits(self, logits, batch, ctx):
-        return self.factor * logits
-
-
-@part
 class Ranked(Weigh):
     """Weighs chains by where they stand."""
 
@@ -394,13 +380,74 @@ class Crowded(Weigh, Logits):
         return logits * alone(jax.lax.stop_gradient(ctx.size.astype(float)))
 
 
+@part
+class Mistaken(Batches):
+    """Looks for a parameter that doesn't exist."""
+
+    def batch(self, key, batch, ctx):
+        return batch._replace(images=ctx.start.params["body"]["weights"])
+
+
+class Palette:
+    """Compares by identity."""
+
+
+@part
+class Painted(Logits):
+    """Keeps in a static field what is another one when it is made again."""
+
+    palette: Palette = static(Palette())
+
+    def logits(self, logits, batch, ctx):
+        return logits
+
+
+@part
+class Brightness(Report):
+    """Reports rows behind the client's, too, to nobody."""
+
+    def report(self, outcome):
+        return over_rows(lambda total, batch: total + batch.images.sum(), jnp.zeros(()), outcome.ctx)
+
+
+@part
+class Central(Refine):
+    """Has the server look into the clients' rows."""
+
+    evaluation_only = True
+
+    def refine(self, key, variables, server):
+        mean = server.federation.images[server.federation.rows].mean()
+        return jax.tree.map(lambda leaf: leaf * (1 + mean), variables)
+
+
+@part
+class Late(Loss):
+    """Begins in the battery's last round."""
+
+    @property
+    def first_round(self):
+        return 3
+
+    def loss(self, outputs, batch, params, ctx):
+        return 0.0 * outputs.logits.sum()
+
+
+@part
+class Silent(Prepare):
+    """Prepares something, which may be anything."""
+
+    def prepare(self, key, variables, ctx):
+        return ()
+
+
 BROKEN = [
     (Table(np.zeros(3)), "fields", r"Table\.offsets: received an array of shape \(3,\), must be a number"),
     (Listed([1]), "fields", r"Listed\.offsets: received \[1\] of type list, must be hashable"),
     (Undecorated(), "fields", "put @part above it"),
     (Lossy(3.0), "round trip", "Lossy: received .* must be equal to it"),
     (Dice(), "traced", "received ConcretizationTypeError.* a key instead of a NumPy generator"),
-    (Impatient(), "traced", "received TracerBoolConversionError.* use jnp.where or jax.lax.cond instead of if"),
+    (Impatient(), "traced", rf"TracerBoolConversionError \(in Impatient.logits, {__file__}:\d+\).* use jnp.where or"),
     (Undeclared(), "traced", r"declare with static\(...\)"),
     (Counting(), "types", r"Counting\.loss: received int32\[\], must be float32\[\]: cast it with astype\(float\)"),
     (Double(), "types", "received a request for 64 bits"),
@@ -408,29 +455,41 @@ BROKEN = [
     (Careless(), "types", r"Careless\.batch: received the structure"),
     (Forgetful(), "types", r"Forgetful\.remember: received float32\[3\], must be float32\[2\]"),
     (Yes(), "types", r"Yes\.report: received bool\[\], must be numbers"),
-    (Endless(), "one program", "Received ValueError: Reverse-mode differentiation"),
-    pytest.param(Terse(), "representation", r"must show factor=2\.0", marks=pytest.mark.slow),
-    pytest.param(Absent(), "finite", "received a training loss of nan, must be finite", marks=pytest.mark.slow),
-    pytest.param(Exploding(), "finite", r"received inf in the state\.server\['Exploding'\]", marks=pytest.mark.slow),
-    pytest.param(Ranked(), "cohort order", "when the cohort is listed backwards", marks=pytest.mark.slow),
-    pytest.param(Centred(), "padded rows", "mask with batch.real", marks=pytest.mark.slow),
-    pytest.param(Leaky(), "padded rows", "when rows that are not real change", marks=pytest.mark.slow),
-    pytest.param(Generous(), "undelivered", "when a round has more empty places", marks=pytest.mark.slow),
-    pytest.param(PlainMean(), "undelivered", "leave out chains that don't deliver", marks=pytest.mark.slow),
+    (Mistaken(), "types", rf"Received KeyError \(in Mistaken.batch, {__file__}:\d+\): 'weights'"),
+    (Endless(), "types", "Received ValueError: Reverse-mode differentiation"),
+    (Painted(), "one program", "received 2 traces"),
+]
+BROKEN_IN_RUNS = [
+    (Absent(), "finite", "received nan in the training loss, must be finite"),
+    (Exploding(), "finite", r"received inf in the state\.server\['Exploding'\]"),
+    (Ranked(), "cohort order", "when the cohort is listed backwards"),
+    (Centred(), "padded rows", "mask with batch.real"),
+    (Leaky(), "padded rows", "when rows that are not real change"),
+    (Brightness(), "padded rows", r"\['ReportTotals'\]\['Brightness'\] when rows of clients .* in over_rows"),
+    (Central(), "padded rows", "rows of clients that take no part change.*read auxiliary sets only"),
+    (Generous(), "undelivered", "when a round has more empty places"),
+    (PlainMean(), "undelivered", "leave out chains that don't deliver"),
 ]
 
 
 def name_of(case):
     """The class of a broken part."""
-    return type(getattr(case, "values", case)[0]).__name__
+    return type(case).__name__ if isinstance(case, Part) else ""
 
 
-@pytest.mark.parametrize(("broken", "check", "message"), BROKEN, ids=map(name_of, BROKEN))
+CASES = [*BROKEN, *(pytest.param(*case, marks=pytest.mark.slow) for case in BROKEN_IN_RUNS)]
+
+
+@pytest.mark.parametrize(("broken", "check", "message"), CASES, ids=name_of)
 def test_a_broken_part_fails_one_check_which_says_what_to_do(broken: Part, check, message):
     with pytest.raises(ConformanceError, match=message) as caught:
         check_part(broken)
-    assert caught.value.report.failed == (check,)
-    assert [checked.name for checked in caught.value.report.checks] == list(NAMES)
+    found = caught.value.report
+    assert found.failed == (check,)
+    assert [result.name for result in found.checks] == list(CHECKS)
+    if check not in [case[1] for case in BROKEN_IN_RUNS]:  # later stages wait for earlier ones
+        assert set(found.skipped) == set(CHECKS) - set(found.passed) - {check}
+        assert f"it needs {check} to pass first" in str(found)
 
 
 @pytest.mark.slow
@@ -467,55 +526,141 @@ def test_the_engine_lets_nobody_remember_who_did_not_deliver():
     assert check_part(Eager()).failed == ()
 
 
-def test_later_checks_wait_for_earlier_ones():
-    with pytest.raises(ConformanceError) as caught:
-        check_part(Table(np.zeros(3)))
-    report = caught.value.report
-    assert report.skipped == NAMES[1:]
-    assert "round trip: it needs fields to pass first" in str(report)
-
-
 @pytest.mark.slow
 def test_one_device_skips_the_check_that_needs_two(monkeypatch):
     monkeypatch.setattr(jax, "device_count", lambda: 1)
-    report = check_part(Proximal(0.1))
-    assert report.skipped == ("devices",)
-    assert "jax has one device" in str(report)
-
-
-def test_what_a_part_draws_with_numpy_makes_another_program_each_time():
-    assert compilation.repeatable(Bench(recipes.fedprox(0.1))) is None
-    assert "received another program" in (compilation.repeatable(Bench(Recipe("chancy", (Chancy(),)))) or "")
-
-
-def test_a_second_trace_is_counted():
-    bench = Bench(recipes.fedavg())
-    assert compilation.one_program(bench) is None
-    bench.traces += 1
-    assert "received 2 traces for 2 seeds" in compilation.one_program(bench)
+    found = check_part(Proximal(0.1))
+    assert found.skipped == ("devices",)
+    assert "jax has one device" in str(found)
 
 
 @pytest.mark.slow
 def test_a_part_may_need_another_one_beside_it():
-    report = check_part(Rare(0.5), beside=recipes.scaffold())
-    assert (report.name, report.failed) == ("Rare", ())
+    found = check_part(Rare(0.5), beside=recipes.scaffold())
+    assert (found.name, found.failed) == ("Rare", ())
 
 
 def test_a_wrong_option_or_setting_is_refused_as_everywhere():
     with pytest.raises(ValueError, match="scaffold: received the local optimizer 'adam'") as caught:
-        testing.check_recipe(recipes.scaffold(), local=LocalTraining(optimizer=optimizer("adam", 0.1)))
+        check_recipe(recipes.scaffold(), local=LocalTraining(optimizer=optimizer("adam", 0.1)))
     assert not isinstance(caught.value, ConformanceError)
 
 
-def test_every_check_says_what_it_means_in_a_line():
-    lines = [testing.battery.meaning(check) for stage in testing.battery.STAGES for check in stage]
-    assert len(set(lines)) == len(NAMES)
-    assert all(line.endswith(".") and len(line) < 120 for line in lines)
+def test_the_toy_has_what_is_hard_and_keeps_it():
+    data = Bench(recipes.fedavg()).simulation.federation
+    sizes, present = np.diff(data.offsets), (data.class_counts > 0).sum(1)
+    assert tuple(sizes) == toy.SIZES and {0, 1} <= set(sizes) and (sizes % 4 > 0).any()
+    assert (present == 1).any() and (present > 1).any() and present.max() < data.num_classes
 
 
-def test_the_toy_has_what_is_hard():
-    federation = toy.federation()
-    sizes = np.diff(federation.offsets)
-    assert {0, 1} <= set(sizes) and (sizes % 4 > 0).any()
-    present = (federation.class_counts > 0).sum(1)
-    assert (present == 1).any() and (present > 1).any() and present.max() < federation.num_classes
+def choosing(*cohorts):
+    """In each round one of these, by turns; without chance."""
+    select = lambda state, seed, round, available: (np.array(cohorts[round % len(cohorts)])[:, None], state)
+    return Selector(lambda seed, n: (), select, lambda state, plan, info: state, len(cohorts[0]), 1, 1, False)
+
+
+def federation(*sizes):
+    """Clients of these sizes, all of whom have all classes if they have as many rows."""
+    labels = np.concatenate([np.arange(size) % toy.CLASSES for size in sizes])
+    images = np.random.default_rng(0).normal(size=(len(labels), 1, toy.WIDTH, 1)).astype(np.float32)
+    return federate(images, labels, np.split(np.arange(len(labels)), np.cumsum(sizes)[:-1]), toy.CLASSES)
+
+
+def clients(**changes):
+    """Other clients a round, or others that deliver."""
+    number = {"clients_per_round": None} if "selector" in changes else {}
+    return {"participation": replace(CLIENTS, **number, **changes)}
+
+
+FULL = federation(4, 8, 4, 8, 12, 4, 8, 4)
+UNSEEN = [
+    ("fields", (), {}, "has no parts"),
+    ("types", (Silent(),), {}, "may return anything"),
+    ("seeds", (), clients(delivery=bernoulli(0.001)), "train in fewer than two rounds"),
+    ("seeds", (), clients(selector=choosing([0], [3], [3], [3])), "train in fewer than two rounds"),
+    ("longer rows", (Late(),), clients(availability=always(), delivery=always(), selector=choosing([0], [0], [2], [3])),
+     "in none after each part's first_round"),
+    ("cohort order", (), clients(selector=uniform(1)), "In no round do two clients"),
+    ("undelivered", (), clients(delivery=always()), "All chosen clients deliver"),
+    ("finite", (), {"federation": federation(5, 9, 5, 9, 5, 13, 5, 9)}, "have all classes"),
+    ("padded rows", (), {"local": replace(LOCAL, drop_last=True)}, "the last one of an epoch is dropped"),
+    ("padded rows", (), {"federation": FULL}, "Every batch is full"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "parts", "options", "reason"), UNSEEN, ids=[f"{n}-{r}" for n, _, _, r in UNSEEN])
+def test_what_no_run_has_exercised_is_skipped(name, parts, options, reason):
+    bench = Bench(Recipe("mine", parts), **options)
+    if name == "types":
+        assert report.run_check(CHECKS[name], bench)[0] == "skipped"
+    else:
+        assert any(reason in unseen.__doc__ for unseen in CHECKS[name].conditions if unseen(bench))
+
+
+@pytest.mark.parametrize(("fault", "outcome"), [(None, "skipped"), ("this is wrong", "failed")])
+def test_a_check_that_saw_too_little_is_skipped_unless_it_fails(fault, outcome):
+    def saw_nothing(bench):
+        """No client came."""
+        return True
+
+    @report.skipped_if(saw_nothing)
+    def check(bench):
+        """Something holds."""
+        if fault:
+            raise report.FaultError(fault)
+
+    assert report.run_check(check, None) == (outcome, fault or "No client came.")
+
+
+@pytest.mark.slow
+def test_padded_rows_are_looked_for_wherever_the_federation_has_any():
+    plain = toy.network()
+    leaking = plain._replace(apply=lambda *inputs, real=None, **options: plain.apply(*inputs, **options))
+    check = lambda **options: report.run_check(CHECKS["padded rows"], Bench(recipes.fedavg(), model=leaking, **options))
+    assert check(federation=FULL)[0] == "skipped"
+    # Clients whose batches are full are the only ones that are chosen; others are not.
+    outcome, message = check(federation=federation(8, 8, 7, 9, 6), **clients(selector=choosing([0, 1])))
+    assert outcome == "failed" and "mask with batch.real" in message
+
+
+def test_draws_of_numpy_make_another_program_each_time():
+    outcome, message = report.run_check(CHECKS["repeatable"], Bench(Recipe("chancy", (Chancy(),))))
+    assert outcome == "failed" and "received another program" in message
+
+
+@pytest.mark.slow
+def test_a_leak_is_found_where_rows_are_drawn_with_replacement():
+    leaking = recipes.combine(recipes.iwds(), Recipe("leaky", (Leaky(),)))
+    outcome, message = report.run_check(CHECKS["padded rows"], Bench(leaking))
+    assert outcome == "failed" and re.search("rows that are not real change.*mask with batch", message)
+
+
+@pytest.mark.slow
+def test_each_workbench_traces_its_own_programs():
+    traces, sizes = [], []
+
+    @part
+    class Noted(Loss):
+        """Notes when it is traced."""
+
+        def loss(self, outputs, batch, params, ctx):
+            traces.append(1)
+            return 0.0 * outputs.logits.sum()
+
+    for _ in range(2):
+        Bench(Recipe("mine", (Noted(),))).varied("places")
+        sizes.append(len(traces))
+    assert 0 < sizes[0] < sizes[1]
+
+
+def test_of_installed_code_the_parts_frame_is_shown():
+    source = (
+        "class Installed(Base):\n    def fail(self):\n        return helper({})\ndef helper(x):\n    return x['a']\n"
+    )
+    scope = {"Base": Late}
+    exec(compile(source, "/opt/site-packages/installed.py", "exec"), scope)
+    with pytest.raises(KeyError) as caught:
+        jax.tree_util.Partial(scope["Installed"]().fail)()
+    caught.value.__traceback__ = caught.value.__traceback__.tb_next  # without this test's own frame
+    assert report.place(caught.value) == " (in Installed.fail, /opt/site-packages/installed.py:3)"
+    assert report.place(ValueError("never raised")) == ""

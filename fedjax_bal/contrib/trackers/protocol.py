@@ -71,13 +71,12 @@ def tracked_runs(config: "Config") -> dict[tuple[int, int], TrackedRun]:
     """
     from fedjax_bal.config import to_plain
 
-    names = [method.name for method in config.methods]
     runs = {}
-    for index, folder in enumerate(folder_names(names)):
-        method = config.for_method(index)
+    folders = folder_names([method.name for method in config.methods])
+    for index, (method, folder) in enumerate(zip(config.methods, folders, strict=True)):
         for seed in config.seeds:
             place, settings = f"{folder}/seed{seed}", to_plain(config.with_partition_of(seed, method))
-            runs[index, seed] = TrackedRun(config.name, names[index], seed, f"{index}-{seed}", place, settings)
+            runs[index, seed] = TrackedRun(config.name, method.name, seed, f"{index}-{seed}", place, settings)
     return runs
 
 

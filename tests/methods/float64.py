@@ -1,0 +1,159 @@
+"""What transcriptions in float64 share: plain local training in NumPy, and the library's runs to compare with.
+
+Only the draws come from the library, never what is computed from them.
+"""
+
+import dataclasses
+from functools import partial
+
+import jax
+import numpy as np
+import reference
+import toys
+
+from fedjax_bal.engine.host import build
+from fedjax_bal.optim.optimizers import optimizer
+from fedjax_bal.options import Execution, LocalTraining, Participation
+from fedjax_bal.selection import Selector, bernoulli
+
+ROUNDS, SEED, N = 3, 3, len(toys.SIZES)
+OPTIONS = reference.Options(rate=0.1, decay=0.9, batch_size=8, epochs=2)
+LENGTH = 24  # of the largest client, in whole batches
+
+
+CLIENTS = Participation(clients_per_round=6, availability=bernoulli(0.7), delivery=bernoulli(0.7))
+EXECUTION = Execution(strategy="map", devices=1)
+
+
+def local_training(options):
+    """The library's options of local training for those of the transcription."""
+    rule = {"momentum": options.momentum, "weight_decay": options.weight_decay, "decay": options.decay}
+    sgd = optimizer("sgd", options.rate, **rule)
+    return LocalTraining(epochs=options.epochs, batch_size=options.batch_size, optimizer=sgd)
+
+
+LOCAL = local_training(OPTIONS)
+
+
+def simulation(recipe, options=OPTIONS, *, model=None, federation=None, test=None, **changes):
+    """A simulation of ragged clients, of which some are away and some don't deliver."""
+    settings = {"rounds": ROUNDS, "local": local_training(options), "participation": CLIENTS, "execution": EXECUTION}
+    data = (model or toys.network(), federation or toys.federation(), test or toys.test_set())
+    return build(recipe, *data, **(settings | changes))
+
+
+def like(sim, **changes):
+    """The same compiled program with other numbers."""
+    other = dataclasses.replace(sim, **changes)
+    other._compiled, other._traffic = sim._compiled, sim._traffic
+    return other
+
+
+def run(sim):
+    """The state after the last round."""
+    return finished(sim)[0]
+
+
+def finished(sim):
+    """The state after the last round, the records of all rounds, and the last round's confusion matrix."""
+    snapshot, records, done = sim.init(SEED), [], None
+    while snapshot.round < sim.rounds:
+        done = sim.advance(SEED, snapshot)
+        snapshot, records = done.snapshot, records + done.records
+    return jax.device_get(snapshot.state), records, done.confusion
+
+
+def assert_same_runs(first, second, tolerance=1e-12, **changes):
+    """Compares the models after all rounds of two recipes."""
+    got, want = (run(simulation(recipe, **changes)).variables.params for recipe in (first, second))
+    assert_equal(got, want, tolerance)
+
+
+def assert_averages(recipe, changes=None, **knobs):
+    """Compares a run with FedAvg whose local training has `knobs`, functions of client and round."""
+    sim = simulation(recipe, **(changes or {}))
+    weights = initial(sim)
+    for number, cohort in cohorts(sim):
+        of_round = {name: partial(knob, number=number) for name, knob in knobs.items()}
+        weights = plus(weights, averaged(weights, cohort, number, **of_round))
+    assert_equal(run(sim).variables.params, weights)
+
+
+def initial(sim):
+    """The weights before the first round."""
+    return jax.device_get(sim.init(SEED).state.variables.params)
+
+
+def cohorts(sim):
+    """Round numbers and the clients that deliver."""
+    plans = [sim.plan(SEED, number, ())[0] for number in range(sim.rounds)]
+    return [(number, [int(c) for c in plan.clients[plan.delivered]]) for number, plan in enumerate(plans)]
+
+
+def chains(*clients):
+    """A selector of the same chains in every round."""
+    places = np.array(clients, np.int32)
+    select = lambda state, seed, round, available: (places, state)
+    return Selector(lambda s, n: (), select, lambda s, p, i: s, *places.shape, 1, False)
+
+
+def gradient(weights, images, labels, scale=1.0, offset=0.0):
+    """Of the mean cross-entropy of logits * scale - offset."""
+    features, logits = reference.forward(weights, images)
+    error = reference.softmax(logits * scale - offset) - np.eye(logits.shape[1])[labels]
+    error = scale * error / len(labels)
+    return {"w1": images.T @ ((error @ weights["w2"].T) * (1 - features**2)), "w2": features.T @ error}
+
+
+def train(received, client, number, options=OPTIONS, *, change=None, batches=None, scale=1.0, offset=0.0):
+    """One visit: the new weights, and how many steps they took."""
+    data = toys.federation()
+    flat, rate = data.images.reshape(len(data.images), -1).astype(float), options.rate * options.decay**number
+    weights, velocity, steps = dict(received), None, 0
+    for rows in batches or reference.draws(data, SEED, number, client, options):
+        grad = gradient(weights, flat[rows], data.labels[rows], scale, offset)
+        if change is not None:
+            grad = change(grad, weights)
+        grad = {k: grad[k] + options.weight_decay * weights[k] for k in grad}
+        velocity = grad if velocity is None else {k: options.momentum * velocity[k] + grad[k] for k in grad}
+        weights = {k: weights[k] - rate * velocity[k] for k in weights}
+        steps += 1
+    return weights, steps
+
+
+def difference(after, before):
+    """Of two trees."""
+    return {k: after[k] - before[k] for k in before}
+
+
+def mean(shares, trees):
+    """The sum of trees with shares, both by client."""
+    return {k: sum(shares[c] * tree[k] for c, tree in trees.items()) for k in next(iter(trees.values()))}
+
+
+def by_size(cohort):
+    """Shares by number of samples."""
+    total = sum(toys.SIZES[c] for c in cohort)
+    return {c: toys.SIZES[c] / total for c in cohort}
+
+
+def averaged(received, cohort, number, options=OPTIONS, **knobs):
+    """The mean change of FedAvg, where `knobs` are functions of the client."""
+    changes = {
+        c: difference(train(received, c, number, options, **{k: f(c) for k, f in knobs.items()})[0], received)
+        for c in cohort
+    }
+    return mean(by_size(cohort), changes)
+
+
+def plus(weights, delta):
+    """The sum of two trees."""
+    return {k: weights[k] + delta[k] for k in weights}
+
+
+def assert_equal(got, want, tolerance=1e-8):
+    """Compares the leaves of two dicts, relative to the largest value of each; float32 would not do."""
+    assert got.keys() == want.keys()
+    for name in want:
+        assert got[name].dtype == np.float64
+        assert np.abs(got[name] - want[name]).max() < tolerance * np.abs(want[name]).max(), name

@@ -1,0 +1,95 @@
+"""BibTeX of recipes: well formed, complete, each paper once."""
+
+import re
+from inspect import getmodule
+
+import pytest
+
+from fedjax_bal.cli.listing import listing
+from fedjax_bal.recipes import RECIPES, Recipe, citation, combine, short_citation
+
+CITATIONS = getmodule(citation)
+
+YEARS = {
+    "2016": "crop_flip",
+    "2017": "cutout faults fedavg focal local",
+    "2018": "dp median trimmed_mean",
+    "2019": "astraea class_balanced fedavgm fedper ldam norm_clipping",
+    "2020": "balanced_softmax fednova fedprox scaffold",
+    "2021": "ccvr ditto fedadagrad fedadam fedbn fedcm feddyn fedrep fedrs fedyogi flcir iwds lade logit_adjustment "
+    "moon ratio_loss",
+    "2022": "balancefl climb creff equal_weights feature_skew fedbabu fedic fedlc fedntd fedproto fedrod fedsam "
+    "mofedsam",
+    "2023": "cbfl fedavg_ft feddecorr feddisco fedetf fedexp fedgrab fedlmd fednh fedspeed rebafl",
+    "2024": "fedacg fedlesam fedloge",
+    "2025": "fedvls",
+}
+NEEDED = {"inproceedings": {"author", "title", "booktitle", "year"}, "article": {"author", "title", "journal", "year"}}
+
+
+def entries(text):
+    """The entries of a BibTeX text: kind, key and fields; braces are counted by hand."""
+    found = []
+    for block in text.split("\n\n"):
+        kind, key = re.fullmatch(r"@(\w+)\{(\w+),", block.splitlines()[0]).groups()
+        assert block.splitlines()[-1] == "}"
+        fields = {}
+        for line in block.splitlines()[1:-1]:
+            name, value = re.fullmatch(r"  (\w+) *= \{(.*)\},", line).groups()
+            depth = 0
+            for letter in value:
+                depth += {"{": 1, "}": -1}.get(letter, 0)
+                assert depth >= 0, line
+            assert depth == 0, line
+            assert name not in fields
+            fields[name] = value
+        found.append((kind, key, fields))
+    return found
+
+
+@pytest.mark.parametrize(("year", "name"), [(year, name) for year in YEARS for name in YEARS[year].split()])
+def test_every_recipe_has_complete_entries_with_fedavg_first(year, name):
+    found = entries(citation(Recipe(name)))
+    assert found[0][1] == "mcmahan2017fedavg"
+    assert len({key for _, key, _ in found}) == len(found)
+    assert found[0 if name == "fedavg" else 1][2]["year"] == year
+    for kind, _, fields in found:
+        assert NEEDED[kind] <= set(fields)
+        assert all("," in author for author in fields["author"].split(" and "))
+
+
+def test_every_registered_recipe_is_known():
+    known = {name for paper in CITATIONS.papers().values() for name in paper.recipes}
+    assert set(RECIPES) <= known == set(" ".join(YEARS.values()).split())
+
+
+def test_a_combination_cites_each_paper_once_in_its_order():
+    recipe = combine(RECIPES["scaffold"](), RECIPES["fedprox"](), RECIPES["fedavg"]())
+    keys = [key for _, key, _ in entries(citation(recipe))]
+    assert keys == ["mcmahan2017fedavg", "karimireddy2020scaffold", "li2020fedprox"]
+    twice = [key for _, key, _ in entries(citation(Recipe("rebafl+fedavg_ft+fedadam+fedyogi")))]
+    assert twice == ["mcmahan2017fedavg", "xu2023rebafl", "reddi2021adaptive"]
+
+
+def test_keys_carry_first_author_and_year():
+    for key, paper in CITATIONS.papers().items():
+        ((_, found, fields),) = entries(paper.bibtex)
+        family = fields["author"].partition(",")[0]
+        assert key == found and key.startswith(family.lower() + fields["year"])
+        assert paper.short.startswith(family) and paper.short.endswith(fields["year"])
+
+
+def test_an_unknown_name_is_refused_with_a_hint():
+    with pytest.raises(ValueError, match=r"received 'fedporx' in 'scaffold\+fedporx'.*did you mean 'fedprox'"):
+        citation(Recipe("scaffold+fedporx"))
+    with pytest.raises(ValueError, match=r"received 'zzz', must be one of astraea, .*of a recipe of your own"):
+        citation(Recipe("zzz"))
+    assert short_citation("zzz") == ""
+
+
+def test_the_list_of_recipes_has_line_parameters_and_paper():
+    shown = listing("recipes")
+    assert list(shown) == list(RECIPES)
+    assert shown["scaffold"].splitlines()[-1] == "from Karimireddy et al., ICML 2020"
+    assert "epsilon=0.01, mu=0.1, scale=1.0, prototypes=local_override, carry=false" in shown["rebafl"].splitlines()[1]
+    assert not any("takes" in line for line in shown["fedavg"].splitlines())

@@ -1,0 +1,24 @@
+"""Every recipe has a test file, named after it or after its family: injected faults in tests/engine."""
+
+from pathlib import Path
+
+import pytest
+
+from fedjax_bal.recipes import RECIPES
+
+FAMILIES = {
+    "cutout": "crop_flip", "fedbabu": "fedavg_ft", "fedprox": "fedavg", "balanced_softmax": "fedavg",
+    **dict.fromkeys(("class_balanced", "focal", "lade", "ldam", "logit_adjustment"), "long_tail_losses"),
+    **dict.fromkeys(("fedlmd", "fedntd", "fedvls"), "masked_distillation"),
+    **dict.fromkeys(("ditto", "fedbn", "fedper", "fedrep", "local"), "personal"),
+    **dict.fromkeys(("median", "norm_clipping", "trimmed_mean"), "robust"),
+    **dict.fromkeys(("fedadagrad", "fedadam", "fedavgm", "fedyogi"), "server_optimizers"),
+    **dict.fromkeys(("fedlesam", "fedspeed"), "fedsam"), "mofedsam": "fedcm",
+}  # fmt: skip
+"""Methods that share a test file, whose transcriptions differ in a line or two."""
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_has_a_test_file(name):
+    file = f"test_{FAMILIES.get(name, name)}.py"
+    assert list(Path(__file__).parents[1].rglob(file)), f"{name} needs a file {file}, or a family in FAMILIES"

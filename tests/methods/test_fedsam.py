@@ -1,0 +1,110 @@
+"""FedSAM, FedLESAM and FedSpeed, which take gradients elsewhere: against their transcriptions."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from methods import float64, hand
+from methods.steps import ascent, descend, moved, norm
+
+from fedjax_bal.parts import Ascent, DynamicRegularisation, GlobalAscent
+from fedjax_bal.recipes import combine, fedlesam, fedsam, fedspeed
+
+pytestmark = pytest.mark.usefixtures("double")
+
+
+def remembered(last):
+    """FedLESAM's memory of a client that received a model before."""
+    memory = GlobalAscent().init_memory(hand.variables(0))
+    return {"GlobalAscent": type(memory)(last, jnp.array(True))}
+
+
+def test_shifts_equal_their_transcriptions():
+    params, grads, start, last = (hand.weights(seed) for seed in range(4))
+    ctx = hand.context(start=hand.variables(2), memory=remembered(last))
+    back = float64.difference(last, start)
+    found = [Ascent(0.3).shift(params, grads, ctx), GlobalAscent(0.3).shift(params, None, ctx)]
+    wanted = [moved(params, 0.3 / norm(grads), grads), moved(params, 0.3 / norm(back), back)]
+    for own, other in zip(found, wanted, strict=True):
+        float64.assert_equal(jax.tree.map(np.asarray, own), other, 1e-6)
+    new = hand.context(start=hand.variables(2), memory={"GlobalAscent": GlobalAscent().init_memory(hand.variables(0))})
+    for name, leaf in GlobalAscent(0.3).shift(params, None, new).items():
+        np.testing.assert_array_equal(leaf, params[name])
+
+
+def test_the_penalty_of_fedspeed_is_added_where_the_client_is():
+    params, grads, start, own = (hand.weights(seed) for seed in range(4))
+    part = fedspeed(weight=0.2, clip=None).parts[1]
+    ctx = hand.context(start=hand.variables(2), memory={part.slot: own})
+    found = part.gradient(grads, params, ctx)
+    wanted = {k: grads[k] + 0.2 * (params[k] - start[k] + own[k]) for k in grads}
+    float64.assert_equal(jax.tree.map(np.asarray, found), wanted, 1e-12)
+    assert part.loss(None, None, params, ctx) == 0
+    inside = DynamicRegularisation(0.2, False, None)
+    slope = jax.grad(lambda y: inside.loss(None, None, y, ctx))(params)
+    for k in grads:
+        np.testing.assert_allclose(slope[k], wanted[k] - grads[k], rtol=1e-9)
+
+
+@pytest.mark.slow
+def test_fedsam_equals_its_transcription():
+    sim = float64.simulation(fedsam(0.3))
+    weights = float64.initial(sim)
+    for number, cohort in float64.cohorts(sim):
+        changes = {c: descend(weights, c, number, ascent(0.3))[0] for c in cohort}
+        weights = moved(weights, 1.0, float64.mean(float64.by_size(cohort), changes))
+    float64.assert_equal(float64.run(sim).variables.params, weights)
+
+
+@pytest.mark.slow
+def test_fedlesam_equals_its_transcription():
+    sim = float64.simulation(fedlesam(0.3))
+    weights, last, again = float64.initial(sim), {}, 0
+    for number, cohort in float64.cohorts(sim):
+        changes = {}
+        for c in cohort:
+            back = float64.difference(last[c], weights) if c in last else None
+            again += c in last
+
+            def direction(g, w, back=back):
+                return g(w) if back is None else g(moved(w, 0.3 / (norm(back) + 1e-7), back))
+
+            changes[c] = descend(weights, c, number, direction)[0]
+            last[c] = weights
+        weights = moved(weights, 1.0, float64.mean(float64.by_size(cohort), changes))
+    assert again
+    float64.assert_equal(float64.run(sim).variables.params, weights)
+
+
+@pytest.mark.slow
+def test_fedspeed_equals_its_transcription():
+    sim = float64.simulation(fedspeed(0.3, 0.2, None))
+    weights = float64.initial(sim)
+    drift = {c: {k: np.zeros_like(v) for k, v in weights.items()} for c in range(float64.N)}
+    for number, cohort in float64.cohorts(sim):
+        changes = {}
+        for c in cohort:
+
+            def direction(g, w, own=drift[c], start=weights):
+                uphill = ascent(0.3)(g, w)
+                return {k: uphill[k] + 0.2 * (w[k] - start[k] + own[k]) for k in w}
+
+            changes[c] = descend(weights, c, number, direction)[0]
+        for c in cohort:
+            drift[c] = moved(drift[c], 1.0, changes[c])
+        mean = {k: np.mean([changes[c][k] for c in cohort], axis=0) for k in weights}
+        weights = {k: weights[k] + mean[k] + np.mean([drift[c][k] for c in drift], axis=0) for k in weights}
+    float64.assert_equal(float64.run(sim).variables.params, weights)
+
+
+def test_two_places_for_a_gradient_are_refused():
+    with pytest.raises(ValueError, match="Ascent and GlobalAscent both choose where a gradient is taken"):
+        combine(fedspeed(), fedlesam())
+
+
+def test_fedlesam_neither_moves_nor_counts_what_is_not_trained():
+    start, last = hand.weights(2), hand.weights(3)
+    ctx = hand.context(start=hand.variables(2), memory=remembered(last), trained={"w1": jnp.array(True), "w2": False})
+    found, back = GlobalAscent(0.3).shift(start, None, ctx), last["w1"] - start["w1"]
+    np.testing.assert_allclose(found["w1"], start["w1"] + 0.3 * back / np.linalg.norm(back), rtol=1e-6)
+    assert (found["w2"] == start["w2"]).all()

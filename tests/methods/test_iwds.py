@@ -1,0 +1,58 @@
+"""IWDS: against its transcription, and its schedules."""
+
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import toys
+from methods import float64
+
+from fedjax_bal.engine.device import purpose_key, training_key
+from fedjax_bal.engine.device.drawing import weighted
+from fedjax_bal.options import LocalTraining
+from fedjax_bal.recipes import Recipe, iwds
+
+pytestmark = pytest.mark.usefixtures("double")
+
+
+def sample_weights(counts, beta):
+    """(1 - beta) / (1 - beta^n), 1 where there is none."""
+    return np.array([(1 - beta) / (1 - beta ** int(n)) if n else 1.0 for n in counts])
+
+
+def batches(client, number):
+    """The library's draws from the transcription's weights: as many an epoch as the client has rows."""
+    data, options, beta = toys.federation(), float64.OPTIONS, 0.3 + (0.99 - 0.3) * 0.5**number
+    first, size, counts = data.offsets[client], toys.SIZES[client], data.class_counts[client]
+    key = training_key(jax.random.key(float64.SEED), number, client, 0)
+    law = jnp.asarray(np.log(sample_weights(counts, beta)))
+    for epoch in range(options.epochs):
+        draw = purpose_key(jax.random.fold_in(key, epoch), "draw")
+        order = np.asarray(weighted(draw, jnp.asarray(counts), law, float64.LENGTH))[:size]
+        for start in range(0, size, options.batch_size):
+            yield data.rows[first + order[start : start + options.batch_size]]
+
+
+@pytest.mark.slow
+def test_iwds_equals_its_transcription():
+    float64.assert_averages(iwds(beta_0=0.99, beta_m=0.3, rho=0.5), batches=batches)
+
+
+@pytest.mark.parametrize(("schedule", "beta"), [("decay", 0.8 + 0.1999 * 0.992**7), ("fixed", 0.9999), ("uniform", 0)])
+def test_schedules_weigh_samples_by_the_beta_of_the_round(schedule, beta):
+    counts = jnp.array([4500, 0, 56, 1])
+    (part,) = iwds(schedule=schedule).parts
+    got = part.log_weights(counts, SimpleNamespace(round=jnp.int32(7)))
+    np.testing.assert_allclose(np.exp(got), sample_weights(counts, beta), rtol=1e-9)
+
+
+@pytest.mark.slow
+def test_uniform_weights_are_no_weights():
+    float64.assert_same_runs(iwds(schedule="uniform"), Recipe("plain", drawing="replacement"), 1e-300)
+
+
+def test_it_needs_replacement():
+    with pytest.raises(ValueError, match="received 'epochs'"):
+        float64.simulation(iwds(), local=LocalTraining(drawing="epochs"))

@@ -1,0 +1,96 @@
+"""Median, trimmed mean and norm clipping: against their transcriptions."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from methods import float64
+from methods.steps import norm
+
+from fedjax_bal.parts import Median, NormClipping, TrimmedMean
+from fedjax_bal.recipes import median, norm_clipping, trimmed_mean
+
+pytestmark = pytest.mark.usefixtures("double")
+
+
+def trimmed(stack, share):
+    """The mean without the floor(share * count) smallest and largest of each coordinate."""
+    cut = int(share * len(stack))
+    return np.sort(stack, axis=0)[cut : len(stack) - cut].mean(0)
+
+
+ROBUST = {
+    "median": (median(), lambda stack: np.median(stack, axis=0)),
+    "trimmed_mean": (trimmed_mean(0.3), lambda stack: trimmed(stack, 0.3)),
+}
+
+
+@pytest.mark.parametrize("name", ROBUST)
+def test_robust_mean_equals_its_transcription(name):
+    recipe, middle = ROBUST[name]
+    sim = float64.simulation(recipe)
+    weights = float64.initial(sim)
+    counts = set()
+    for number, cohort in float64.cohorts(sim):
+        models = [float64.train(weights, c, number)[0] for c in cohort]
+        weights = {k: weights[k] + middle(np.stack([m[k] - weights[k] for m in models])) for k in weights}
+        counts.add(len(cohort))
+    assert len(counts) > 1
+    assert max(counts) > 3
+    float64.assert_equal(float64.run(sim).variables.params, weights)
+
+
+@pytest.mark.parametrize(("bound", "adaptive"), [(0.2, False), (0.9, True)])
+def test_norm_clipping_equals_its_transcription(bound, adaptive):
+    sim = float64.simulation(norm_clipping(bound, adaptive))
+    weights, cut = float64.initial(sim), []
+    for number, cohort in float64.cohorts(sim):
+        deltas = {c: float64.difference(float64.train(weights, c, number)[0], weights) for c in cohort}
+        norms = {c: norm(delta) for c, delta in deltas.items()}
+        most = bound * (np.median(list(norms.values())) if adaptive else 1.0)
+        shares = {c: share * min(1.0, most / norms[c]) for c, share in float64.by_size(cohort).items()}
+        weights = float64.plus(weights, float64.mean(shares, deltas))
+        cut += [norm > most for norm in norms.values()]
+    assert any(cut) and not all(cut)
+    float64.assert_equal(float64.run(sim).variables.params, weights)
+
+
+def test_norm_clipping_sees_nothing_of_those_that_do_not_count():
+    deltas = {"w": jnp.array([[3.0, 4.0], [jnp.nan, 1.0], [0.0, 0.0], [0.6, 0.8]])}
+    weights = jnp.array([0.5, 0.0, 0.25, 0.25])
+    np.testing.assert_allclose(NormClipping(2.0).reduce(deltas, weights, None)["w"], [0.75, 1.0], rtol=1e-12)
+    # The median of the norms 5, 0 and 1 is 1.
+    np.testing.assert_allclose(NormClipping(2.0, True).reduce(deltas, weights, None)["w"], [0.75, 1.0], rtol=1e-12)
+    assert NormClipping(1.0, True).reduce(deltas, jnp.zeros(4), None)["w"].tolist() == [0.0, 0.0]
+
+
+@pytest.mark.slow
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 9), st.integers(0, 3), st.sampled_from([0.0, 0.1, 0.25, 0.3, 0.49]))
+def test_robust_means_look_at_those_that_count(seed, counted, absent, share):
+    rng = np.random.default_rng(seed)
+    stack = rng.normal(size=(counted + absent, 3, 2))
+    there = rng.permutation(counted + absent) < counted
+    weights = jnp.asarray(np.where(there, rng.random(counted + absent) + 0.01, 0.0))
+    deltas = {"w": jnp.asarray(stack)}
+    np.testing.assert_allclose(Median().reduce(deltas, weights, None)["w"], np.median(stack[there], axis=0), rtol=1e-12)
+    got = TrimmedMean(share).reduce(deltas, weights, None)["w"]
+    np.testing.assert_allclose(got, trimmed(stack[there], share), rtol=1e-10, atol=1e-13)
+
+
+def test_shares_are_taken_as_they_are_written_and_leave_somebody():
+    stack = jnp.arange(100.0)[:, None] ** 2
+    for share, cut in ((0.29, 29), (0.07, 7), (0.5, 49)):
+        want = np.asarray(stack)[cut : 100 - cut].mean(0)
+        np.testing.assert_allclose(TrimmedMean(share).reduce(stack, jnp.ones(100), None), want, rtol=1e-12)
+    assert TrimmedMean(0.499999).reduce(stack[:2], jnp.ones(2), None).tolist() == [0.5]
+
+
+@pytest.mark.parametrize("part", [Median(), TrimmedMean(0.2)], ids=["median", "trimmed"])
+def test_identical_updates_are_kept_and_none_are_zeros(part):
+    update = jax.random.normal(jax.random.key(0), (4, 3))
+    stack = jnp.broadcast_to(update, (6, 4, 3))
+    np.testing.assert_allclose(part.reduce(stack, jnp.ones(6), None), update, rtol=1e-15)
+    assert not part.reduce(stack, jnp.zeros(6), None).any()
