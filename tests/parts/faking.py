@@ -13,7 +13,7 @@ import numpy as np
 import toys
 from parts import float64
 
-from fedjax_bal import parts
+from fedjax_bal.methods import cbfl
 from fedjax_bal.models.generator import Generator, build_generator
 from fedjax_bal.types import Model, Outputs, Variables
 
@@ -96,8 +96,7 @@ def simply_generated(variables, latents, labels):
 
 def replace_generators(monkeypatch, new):
     """Has all parts build another network in place of the generator."""
-    for place in (parts.cbfl_fakes, parts.cbfl_generator):
-        monkeypatch.setattr(place, "build_generator", new)
+    monkeypatch.setattr(cbfl, "build_generator", new)
 
 
 @cache

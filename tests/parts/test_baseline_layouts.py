@@ -5,10 +5,7 @@ import toys
 from parts import float64
 
 from fedjax_bal.options import Execution
-from fedjax_bal.recipes import combine, fedyogi, trimmed_mean
-from fedjax_bal.recipes.drift import feddyn, fednova
-from fedjax_bal.recipes.losses import fedlc, fedrs
-from fedjax_bal.recipes.sampling import iwds
+from fedjax_bal.recipes import combine, feddyn, fedlc, fednova, fedrs, fedyogi, iwds, trimmed_mean
 
 RECIPES = {
     "fednova": combine(fednova(mu=0.1, server_momentum=0.2), iwds(), fedlc()),

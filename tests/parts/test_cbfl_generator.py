@@ -13,10 +13,11 @@ import toys
 from parts import faking, float64
 from parts.faking import LATENT, SIZES, double, generated, slopes
 
+from fedjax_bal.balance import batch_norm_statistics_loss
 from fedjax_bal.engine.device.keys import purpose_key, training_key
 from fedjax_bal.engine.host import compiler_options, front_door, generated_images
-from fedjax_bal.parts import LocalGenerator, SharedGenerator, cbfl_generator, parts_with
-from fedjax_bal.parts.cbfl_generator import WarmUp
+from fedjax_bal.methods.cbfl import WarmUp
+from fedjax_bal.parts import LocalGenerator, SharedGenerator, parts_with
 from fedjax_bal.recipes import Recipe, cbfl
 from fedjax_bal.testing.draws import key_of
 from fedjax_bal.testing.variations import varied
@@ -128,7 +129,7 @@ def test_images_become_what_the_teacher_takes_them_for():
         wrong = -jax.nn.log_softmax(outputs.logits)[jnp.arange(400), labels].mean()
         means, variances = zip(*outputs.norm_inputs, strict=True)
         kept = jax.tree.leaves(judge.stats)
-        apart = cbfl_generator.batch_norm_statistics_loss(means, variances, kept[::2], kept[1::2])
+        apart = batch_norm_statistics_loss(means, variances, kept[::2], kept[1::2])
         return (outputs.logits.argmax(1) == labels).mean(), wrong, apart
 
     (right, wrong, apart), (better, less, nearer) = shown(0), shown(200)

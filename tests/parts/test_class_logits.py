@@ -8,8 +8,7 @@ import pytest
 import toys
 from parts import float64
 
-from fedjax_bal.recipes import fedavg
-from fedjax_bal.recipes.losses import fedlc, fedrs
+from fedjax_bal.recipes import fedavg, fedlc, fedrs
 
 pytestmark = pytest.mark.usefixtures("double")
 

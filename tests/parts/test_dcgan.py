@@ -15,11 +15,19 @@ from parts.float64 import SEED
 from fedjax_bal import models
 from fedjax_bal.data import augment, federate
 from fedjax_bal.experiments import setup
+from fedjax_bal.methods import dcgan
+from fedjax_bal.methods.dcgan import (
+    POOL,
+    borrow_images,
+    discriminator_loss,
+    generator_loss,
+    lending_law,
+    noise,
+    train_dcgan,
+)
 from fedjax_bal.models.dcgan import build_dcgan
 from fedjax_bal.options import Participation
-from fedjax_bal.parts import Fakes, SharedDcgans, dcgan
-from fedjax_bal.parts.adversarial import discriminator_loss, generator_loss, noise, train_dcgan
-from fedjax_bal.parts.dcgan import POOL, borrow_images, lending_law
+from fedjax_bal.parts import Fakes, SharedDcgans
 from fedjax_bal.recipes import Recipe, cbfl, fedavg
 from fedjax_bal.types import Batch, Variables
 

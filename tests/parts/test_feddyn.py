@@ -8,8 +8,7 @@ import toys
 from parts import float64
 
 from fedjax_bal.options import Participation
-from fedjax_bal.recipes import combine, local, median, scaffold
-from fedjax_bal.recipes.drift import feddyn, fednova
+from fedjax_bal.recipes import combine, feddyn, fednova, local, median, scaffold
 
 OPTIONS = dataclasses.replace(float64.OPTIONS, momentum=0.5, weight_decay=0.01)
 

@@ -8,8 +8,8 @@ import reference
 import toys
 from parts import float64, hand
 
+from fedjax_bal.methods.fedic import TeacherState
 from fedjax_bal.parts import BALANCED, CalibratedDistillation
-from fedjax_bal.parts.fedic import TeacherState
 from fedjax_bal.recipes import fedic
 from fedjax_bal.types import Aggregate, ServerContext, Variables
 

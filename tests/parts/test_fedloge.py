@@ -12,7 +12,7 @@ from parts.test_personal import federation
 from reference import draws, softmax
 
 from fedjax_bal.engine.device.personal import PERSONAL
-from fedjax_bal.parts.fedloge import driven_apart, sparse_simplex
+from fedjax_bal.methods.fedloge import driven_apart, sparse_simplex
 from fedjax_bal.recipes import combine, fedbabu, fedloge, fednh, fedper, fedrod
 
 SEED, C, F = float64.SEED, toys.CLASSES, toys.FEATURES

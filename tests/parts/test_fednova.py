@@ -10,12 +10,11 @@ import quick
 import toys
 from parts import float64
 
+from fedjax_bal.methods.fednova import NormalisedAveraging, accumulated_steps, momentum_steps
 from fedjax_bal.optim.optimizers import optimizer
 from fedjax_bal.options import LocalTraining, Participation
 from fedjax_bal.parts import Weigh, part
-from fedjax_bal.parts.fednova import NormalisedAveraging, accumulated_steps, momentum_steps
-from fedjax_bal.recipes import Recipe, combine, fedavg, fedprox, median, scaffold
-from fedjax_bal.recipes.drift import fednova
+from fedjax_bal.recipes import Recipe, combine, fedavg, fednova, fedprox, median, scaffold
 from fedjax_bal.types import Cohort, Outputs, Variables
 
 MOMENTUM = dataclasses.replace(float64.OPTIONS, momentum=0.9, weight_decay=0.01)

@@ -17,11 +17,7 @@ from fedjax_bal.engine.device.keys import purpose_key
 from fedjax_bal.optim.optimizers import optimizer
 from fedjax_bal.options import Participation
 from fedjax_bal.parts import EqualWeights, RefinedHead
-from fedjax_bal.recipes import RECIPES
-from fedjax_bal.recipes.averaging import fedavg
-from fedjax_bal.recipes.drift import scaffold
-from fedjax_bal.recipes.heads import fedavg_ft, fedbabu
-from fedjax_bal.recipes.recipe import combine
+from fedjax_bal.recipes import RECIPES, combine, fedavg, fedavg_ft, fedbabu, scaffold
 from fedjax_bal.selection import bernoulli
 from fedjax_bal.types import Model, Outputs, Variables
 

@@ -12,8 +12,7 @@ from parts import float64
 from fedjax_bal.engine.device.drawing import weighted
 from fedjax_bal.engine.device.keys import purpose_key, training_key
 from fedjax_bal.options import LocalTraining
-from fedjax_bal.recipes import Recipe
-from fedjax_bal.recipes.sampling import iwds
+from fedjax_bal.recipes import Recipe, iwds
 
 pytestmark = pytest.mark.usefixtures("double")
 

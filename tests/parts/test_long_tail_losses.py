@@ -9,6 +9,7 @@ from parts import hand
 from quick import only
 
 from fedjax_bal import models
+from fedjax_bal.methods.ratio_loss import ratios
 from fedjax_bal.parts import (
     BALANCED,
     ClassBalancedLoss,
@@ -18,7 +19,6 @@ from fedjax_bal.parts import (
     PriorCalibration,
     RatioLoss,
 )
-from fedjax_bal.parts.ratio_loss import ratios
 from fedjax_bal.recipes import balanced_softmax, class_balanced, combine, focal, ldam, logit_adjustment
 from fedjax_bal.types import Outputs, ServerContext, Variables
 

@@ -15,12 +15,10 @@ from parts import float64
 from parts.test_heads import network
 
 from fedjax_bal import models
+from fedjax_bal.methods.moon import LastModel, ModelContrast
 from fedjax_bal.models.projection import with_projection
 from fedjax_bal.options import Participation
-from fedjax_bal.parts.moon import LastModel, ModelContrast
-from fedjax_bal.recipes.averaging import fedavg
-from fedjax_bal.recipes.drift import moon
-from fedjax_bal.recipes.recipe import Recipe
+from fedjax_bal.recipes import Recipe, fedavg, moon
 from fedjax_bal.selection import bernoulli
 from fedjax_bal.types import Batch, Outputs, Variables
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from fedjax_bal import Participation, data, models, recipes, simulate
-from fedjax_bal.parts import PrivateMean, RoundsSoFar, private_mean
+from fedjax_bal.methods import dp
+from fedjax_bal.parts import PrivateMean, RoundsSoFar
 from fedjax_bal.selection import bernoulli
 
 SERVER = SimpleNamespace(key=jax.random.key(0))
@@ -73,7 +74,7 @@ def past(rounds=3, clients=50, drawn=10, evenly=True, closed_loop=False, length=
 
 
 def test_epsilon_of_the_rounds_so_far(monkeypatch):
-    monkeypatch.setattr("fedjax_bal.parts.private_mean.epsilon", lambda *values: values)
+    monkeypatch.setattr("fedjax_bal.methods.dp.epsilon", lambda *values: values)
     assert PrivateMean(1.0, 2.0).round_metrics(past()) == {"epsilon": (2.0, 3, 50, 10, 50**-1.1)}
     assert PrivateMean(1.0, 2.0, 1e-4).round_metrics(past(evenly=False)) == {"epsilon": (2.0, 3, 50, 50, 1e-4)}
     assert PrivateMean().round_metrics(past(length=2)) == {}
@@ -82,7 +83,7 @@ def test_epsilon_of_the_rounds_so_far(monkeypatch):
 
 @pytest.mark.slow
 def test_every_line_has_an_epsilon(monkeypatch):
-    monkeypatch.setattr("fedjax_bal.parts.private_mean.epsilon", lambda *values: values[1:4])
+    monkeypatch.setattr("fedjax_bal.methods.dp.epsilon", lambda *values: values[1:4])
     even, others = Participation(clients_per_round=2), Participation(clients_per_round=2, availability=bernoulli(0.5))
     dp = recipes.dp(noise=0.5)
     assert [line["epsilon"] for line in run(dp, rounds=3, participation=even)] == [(1, 4, 2), (2, 4, 2), (3, 4, 2)]
@@ -93,7 +94,7 @@ def test_every_line_has_an_epsilon(monkeypatch):
 
 def test_without_the_package_the_terminal_says_once_how_to_get_it(monkeypatch, caplog):
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
-    private_mean._warn_once.cache_clear()
+    dp._warn_once.cache_clear()
     assert [PrivateMean().round_metrics(past(number)) for number in (1, 2)] == [{}, {}]
     assert [record.message for record in caplog.records] == [
         "epsilon: needs the package dp-accounting: pip install 'fedjax_bal[privacy]'"

@@ -11,8 +11,8 @@ import toys
 from parts import hand
 
 from fedjax_bal import models
+from fedjax_bal.methods.prototypes import Prototypes
 from fedjax_bal.parts import PrototypeClassifier, PrototypeDistance
-from fedjax_bal.parts.prototypes import Prototypes
 from fedjax_bal.recipes import fedetf
 from fedjax_bal.types import Aggregate, Outcome, ServerContext, Variables
 

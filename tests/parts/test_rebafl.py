@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import toys
 
-from fedjax_bal.parts.prototypes import FeatureSums, Prototypes, feature_sums
-from fedjax_bal.parts.rebafl import FeatureTransfer
+from fedjax_bal.methods.prototypes import FeatureSums, Prototypes, feature_sums
+from fedjax_bal.methods.rebafl import FeatureTransfer
 from fedjax_bal.types import Batch, Context, Outcome, Outputs
 
 CLIENT = 4

@@ -11,9 +11,9 @@ from parts.test_heads import network
 from reference import softmax
 
 from fedjax_bal.engine.device.keys import purpose_key
-from fedjax_bal.parts.ccvr import class_gaussians, class_moments, draw_gaussians
-from fedjax_bal.parts.creff import class_gradients, gradient_distance, matched_features
-from fedjax_bal.parts.retraining import retrained
+from fedjax_bal.methods.ccvr import class_gaussians, class_moments, draw_gaussians
+from fedjax_bal.methods.creff import class_gradients, gradient_distance, matched_features
+from fedjax_bal.methods.heads import retrained
 from fedjax_bal.recipes import ccvr, creff, fedavg
 
 SEED, C, F = float64.SEED, toys.CLASSES, toys.FEATURES

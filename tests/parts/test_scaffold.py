@@ -13,11 +13,10 @@ import reference
 import toys
 from parts import float64
 
+from fedjax_bal.methods.scaffold import LateControlVariates
 from fedjax_bal.optim.optimizers import optimizer
 from fedjax_bal.options import LocalTraining, Participation
-from fedjax_bal.parts.scaffold import LateControlVariates
-from fedjax_bal.recipes.drift import scaffold
-from fedjax_bal.recipes.recipe import combine
+from fedjax_bal.recipes import combine, scaffold
 from fedjax_bal.selection import bernoulli
 from fedjax_bal.types import Outcome, Variables
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from parts import float64
 
-from fedjax_bal.parts.robust import Median, NormClipping, TrimmedMean
-from fedjax_bal.recipes import averaging, robust
+from fedjax_bal import recipes
+from fedjax_bal.methods.robust import Median, NormClipping, TrimmedMean
 
 pytestmark = pytest.mark.usefixtures("double")
 
@@ -75,16 +75,16 @@ def yogi_09(v, square):
 
 ADAPTIVE = {"learning_rate": 0.05, "beta_1": 0.8, "beta_2": 0.9, "tau": 0.01}
 SERVERS = {
-    "fedavgm": (averaging.fedavgm(0.8, 0.5), 0.5, with_momentum(0.8)),
-    "fedadam": (averaging.fedadam(0.05, 0.8, 0.9, 0.01), 0.05, adaptive(0.8, 0.9, 0.01, 0.0, adam_change)),
-    "fedyogi": (averaging.fedyogi(0.05, 0.8, 0.9, 0.01), 0.05, adaptive(0.8, 0.9, 0.01, 1e-6, yogi_change)),
-    "fedadagrad": (averaging.fedadagrad(0.05, 0.01), 0.05, adagrad(0.01)),
-    "fedavgm, nesterov": (averaging.fedavgm(0.8, 0.5, nesterov=True), 0.5, with_momentum(0.8, nesterov=True)),
-    "fedadam, paper": (averaging.fedadam(form="paper", **ADAPTIVE), 0.05, published(0.8, 0.01, 0.01**2, adam_09)),
-    "fedadam, from zero": (averaging.fedadam(form="from_zero", **ADAPTIVE), 0.05, published(0.8, 0.01, 0.0, adam_09)),
-    "fedyogi, paper": (averaging.fedyogi(form="paper", **ADAPTIVE), 0.05, published(0.8, 0.01, 0.01**2, yogi_09)),
+    "fedavgm": (recipes.fedavgm(0.8, 0.5), 0.5, with_momentum(0.8)),
+    "fedadam": (recipes.fedadam(0.05, 0.8, 0.9, 0.01), 0.05, adaptive(0.8, 0.9, 0.01, 0.0, adam_change)),
+    "fedyogi": (recipes.fedyogi(0.05, 0.8, 0.9, 0.01), 0.05, adaptive(0.8, 0.9, 0.01, 1e-6, yogi_change)),
+    "fedadagrad": (recipes.fedadagrad(0.05, 0.01), 0.05, adagrad(0.01)),
+    "fedavgm, nesterov": (recipes.fedavgm(0.8, 0.5, nesterov=True), 0.5, with_momentum(0.8, nesterov=True)),
+    "fedadam, paper": (recipes.fedadam(form="paper", **ADAPTIVE), 0.05, published(0.8, 0.01, 0.01**2, adam_09)),
+    "fedadam, from zero": (recipes.fedadam(form="from_zero", **ADAPTIVE), 0.05, published(0.8, 0.01, 0.0, adam_09)),
+    "fedyogi, paper": (recipes.fedyogi(form="paper", **ADAPTIVE), 0.05, published(0.8, 0.01, 0.01**2, yogi_09)),
     "fedadagrad, paper": (
-        averaging.fedadagrad(0.05, 0.01, form="paper"), 0.05, published(0.0, 0.01, 0.01**2, lambda v, square: square)
+        recipes.fedadagrad(0.05, 0.01, form="paper"), 0.05, published(0.0, 0.01, 0.01**2, lambda v, square: square)
     ),
 }  # fmt: skip
 
@@ -116,8 +116,8 @@ def trimmed(stack, share):
 
 
 ROBUST = {
-    "median": (robust.median(), lambda stack: np.median(stack, axis=0)),
-    "trimmed_mean": (robust.trimmed_mean(0.3), lambda stack: trimmed(stack, 0.3)),
+    "median": (recipes.median(), lambda stack: np.median(stack, axis=0)),
+    "trimmed_mean": (recipes.trimmed_mean(0.3), lambda stack: trimmed(stack, 0.3)),
 }
 
 
@@ -143,7 +143,7 @@ def length(tree):
 
 @pytest.mark.parametrize(("bound", "adaptive"), [(0.2, False), (0.9, True)])
 def test_norm_clipping_equals_its_transcription(bound, adaptive):
-    sim = float64.simulation(robust.norm_clipping(bound, adaptive))
+    sim = float64.simulation(recipes.norm_clipping(bound, adaptive))
     weights, cut = float64.initial(sim), []
     for number, cohort in float64.cohorts(sim):
         deltas = {c: float64.difference(float64.train(weights, c, number)[0], weights) for c in cohort}

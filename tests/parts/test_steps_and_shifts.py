@@ -8,10 +8,10 @@ import reference
 import toys
 from parts import float64, hand
 
+from fedjax_bal.methods.fedlesam import LastReceived
 from fedjax_bal.optim import optimizer
 from fedjax_bal.options import LocalTraining
 from fedjax_bal.parts import Ascent, DynamicRegularisation, GlobalAscent
-from fedjax_bal.parts.fedlesam import LastReceived
 from fedjax_bal.recipes import combine, fedacg, fedcm, fedexp, fedlesam, fedsam, fedspeed, local, mofedsam
 from fedjax_bal.types import Aggregate, ServerContext
 

@@ -12,9 +12,10 @@ from fedjax_bal import recipes
 from fedjax_bal.config import ConfigError, load_config
 from fedjax_bal.config.schema import Sections
 from fedjax_bal.engine.host import build
+from fedjax_bal.methods import local
 from fedjax_bal.optim.optimizers import optimizer
 from fedjax_bal.parts import Criterion, Logits, Shift, part
-from fedjax_bal.recipes import RECIPES, Recipe, personal
+from fedjax_bal.recipes import RECIPES, Recipe
 
 
 def test_rebafl_is_a_prior_and_a_transfer_with_one_epsilon():
@@ -235,7 +236,7 @@ def test_a_variant_sets_what_it_says_and_what_is_given_comes_first(name, which):
 
 
 def test_the_guide_has_the_variants_that_recipes_declare():
-    text = Path(recipes.__file__).parents[1].joinpath("guide", "papers.md").read_text()
+    text = Path(recipes.__file__).parent.joinpath("guide", "papers.md").read_text()
     (table,) = [block for block in text.split("\n\n") if block.startswith("| method | as in the paper")]
     rows = [line.split(" | ") for line in table.splitlines()]
     told = {row[0][2:].lower().replace("-", ""): row[1:] for row in rows}
@@ -256,7 +257,7 @@ def test_an_unknown_variant_is_refused():
 
 @pytest.mark.slow
 def test_centralised_training_is_a_method_of_a_configuration(tmp_path):
-    documented = " ".join(inspect.getdoc(personal).partition("    {")[2].split())
+    documented = " ".join(inspect.getdoc(local).partition("    {")[2].split())
     config = load_config(None, ["methods=[{recipe: fedavg}, {" + documented + "]"])
     among, alone = (config.for_method(index) for index in range(2))
     assert (alone.partition.clients, alone.selection.clients_per_round, alone.availability.name) == (1, 1, "always")

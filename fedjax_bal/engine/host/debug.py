@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_bal.engine.device import DispatchPlan, Info, Setting, State, TestSet, dispatch
-from fedjax_bal.parts import Part, roles
+from fedjax_bal.parts import Loss, Part
 from fedjax_bal.types import EvaluationResult, Federation, Key
 
 _CALLS_SHOWN = 3
@@ -40,7 +40,7 @@ def debug_dispatch(
 def _recorded(part: Part, record: Callable[[str], None]) -> Part:
     """A copy of a part that records each call of its roles' methods: where it is defined, and what it returned."""
     twin = copy.copy(part)
-    bases = [base for base in type(part).__mro__ if base.__module__ == roles.__name__]
+    bases = [base for base in type(part).__mro__ if base.__module__ == Loss.__module__]
     for name in {name for base in bases for name, own in vars(base).items() if inspect.isfunction(own)}:
         object.__setattr__(twin, name, functools.partial(_call, getattr(part, name), f"{part.slot}.{name}", record))
     return twin
