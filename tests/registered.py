@@ -4,10 +4,10 @@ import sys
 
 from fedjax_bal import plugins
 from fedjax_bal.data import DATASETS, SCHEMES
+from fedjax_bal.methods.citations import PLUGIN_PAPERS
 from fedjax_bal.metrics import METRICS
 from fedjax_bal.models import MODELS
 from fedjax_bal.recipes import RECIPES
-from fedjax_bal.recipes.citations import PLUGIN_PAPERS
 from fedjax_bal.registry import PLUGINS
 from fedjax_bal.selection import SELECTORS
 

@@ -18,7 +18,7 @@ from fedjax_bal.config import load_config
 from fedjax_bal.jax_setup import cores
 from fedjax_bal.parts import Part
 
-ROLES = Path(parts.__file__).parents[1] / "guide" / "roles.md"
+ROLES = Path(parts.__file__).parent / "guide" / "roles.md"
 README = Path(__file__).parents[1] / "README.md"
 EXAMPLES = ("library", "own_data", "functional_api", "extending")
 """Pages whose Python examples are a script, each by itself."""

@@ -174,12 +174,11 @@ def grouped(what: str | None) -> Iterator[tuple[str, dict[str, str]]]:
     if what != "recipes":
         yield "", texts
         return
-    from fedjax_bal.recipes import RECIPES
+    from fedjax_bal.recipes import family_of
 
     families: dict[str, dict[str, str]] = {}
     for name, text in texts.items():
-        heading = (inspect.getdoc(inspect.getmodule(RECIPES[name])) or "Your own").partition("\n")[0]
-        families.setdefault(heading.rstrip("."), {})[name] = text
+        families.setdefault(family_of(name), {})[name] = text
     yield from families.items()
 
 
@@ -230,9 +229,10 @@ def _whole_recipe(function: Callable[..., Any]) -> Iterator[str]:
     yield f"Needs at these defaults: {', '.join(names_of_needs(recipe.parts)) or 'nothing'}"
     parts = []
     for part in recipe.parts:
-        roles = [kind.__name__ for kind in type(part).__mro__ if kind.__module__ == "fedjax_bal.parts.roles"]
-        # The docstring before the first of its sections, equations included.
-        says = re.split(r"\n\n[A-Z]\w+:\n", inspect.getdoc(type(part)) or "")[0]
+        roles = [kind.__name__ for kind in type(part).__mro__ if kind.__module__ == "fedjax_bal.methods.roles"]
+        # Its docstring, equations and departures from the paper included; the recipe's says what its fields mean.
+        sections = re.split(r"\n\n(?=[A-Z]\w+:\n)", inspect.getdoc(type(part)) or "")
+        says = "\n\n".join(text for text in sections if not text.startswith(("Attributes:", "Example:")))
         parts.append(f"  {type(part).__name__} ({', '.join(roles)})\n{indent(says, '    ')}")
     yield "\n\n".join(["Parts at these defaults, with their roles:", *(parts or ["  none"])])
     try:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedjax_bal import LocalTraining, Participation, data, models, optimizer, recipes, simulate
-from fedjax_bal.parts.prototypes import num_features
+from fedjax_bal.methods.prototypes import num_features
 from fedjax_bal.types import Model, Outputs, Variables
 
 WORDS, LENGTH, CLASSES = 11, 6, 3

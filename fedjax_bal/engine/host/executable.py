@@ -32,7 +32,7 @@ from fedjax_bal.engine.device import (
 )
 from fedjax_bal.engine.host.memory import divides, fit_to_memory, free_bytes, program_bytes, repeat_for_clients
 from fedjax_bal.engine.host.placement import put
-from fedjax_bal.parts import Part, roles
+from fedjax_bal.parts import Loss, Part
 from fedjax_bal.target import target_platform
 from fedjax_bal.types import EvaluationResult, Federation, Key, PyTree, Variables
 from fedjax_bal.xla_flags import LIBRARY_OPERATIONS
@@ -211,7 +211,7 @@ def debug_dispatch(
     def recorded(part: Part) -> Part:
         # A copy whose methods of roles record each call: where they are defined, and what they returned.
         twin = copy.copy(part)
-        bases = [base for base in type(part).__mro__ if base.__module__ == roles.__name__]
+        bases = [base for base in type(part).__mro__ if base.__module__ == Loss.__module__]
         for name in {name for base in bases for name, member in vars(base).items() if inspect.isfunction(member)}:
             object.__setattr__(twin, name, functools.partial(call, getattr(part, name), f"{part.slot}.{name}"))
         return twin

@@ -1,0 +1,70 @@
+"""Balanced softmax, plain, relaxed and with a power (logit adjustment): train against the class distribution."""
+
+import jax.numpy as jnp
+
+from fedjax_bal.balance import prior_calibrated_logits, smoothed_prior
+from fedjax_bal.methods.class_counts import Scope, counts_in
+from fedjax_bal.methods.combine import NonNegative, Recipe, Share, recipe
+from fedjax_bal.methods.part import part, static
+from fedjax_bal.methods.roles import Logits
+from fedjax_bal.types import Array, Batch, Context
+
+
+@part
+class PriorCalibration(Logits):
+    r"""Adds $\tau \log p_c$ to the training logits, with the smoothed class prior p.
+
+    Attributes:
+        epsilon: share of the uniform prior; 0 is balanced softmax (absent classes excluded exactly), 1 plain
+            cross-entropy.
+        tau: the strength; 0 is cross-entropy over the classes that are present.
+        counts: whose prior: "local", the client's, or "global", that of all clients' rows together.
+        absent: as many rows an absent class counts as having.
+
+    References:
+        ReBaFL (Xu et al., 2023), eq. 9 and 10; balanced softmax (Ren et al., 2020), eq. 4; logit adjustment (Menon et
+        al., 2021), eq. 10.
+    """
+
+    epsilon: float = 0.0
+    tau: float = 1.0
+    counts: Scope = static("local")
+    absent: int = static(0)
+
+    def logits(self, logits: Array, batch: Batch, ctx: Context) -> Array:
+        """`Float[B, C]` to `Float[B, C]`."""
+        counts = counts_in(ctx, self.counts)
+        prior = smoothed_prior(jnp.where(counts > 0, counts, self.absent), self.epsilon)
+        return prior_calibrated_logits(logits, prior, self.tau)
+
+
+@recipe("long_tail", "menon2021adjustment")
+def logit_adjustment(tau: NonNegative = 1.0, counts: Scope = "local", epsilon: Share = 0.0) -> Recipe:
+    """Cross-entropy of logits to which tau times the log of the class prior is added.
+
+    Args:
+        tau: the strength, at least 0. With 1 and a client's own counts this is `balanced_softmax`.
+        counts: whose prior: "local", the client's, or "global", that of all clients' rows, which they would have to
+            disclose.
+        epsilon: share of the uniform distribution in the prior, in [0, 1]. At 0 a class without samples is excluded.
+
+    Example:
+        >>> logit_adjustment(1.5, "global").parts
+        (PriorCalibration(epsilon=0.0, tau=1.5, counts='global', absent=0),)
+    """
+    prior = PriorCalibration(epsilon, tau, counts)
+    return Recipe("logit_adjustment", (prior,))
+
+
+@recipe("losses", "ren2020balanced")
+def balanced_softmax() -> Recipe:
+    """FedAvg whose local loss is calibrated with the client's class prior (BSM-FedAvg).
+
+    Example:
+        >>> balanced_softmax().parts
+        (PriorCalibration(epsilon=0.0, tau=1.0, counts='local', absent=0),)
+
+    References:
+        Ren et al., 2020, eq. 4; in federated learning ReBaFL, eq. 8. It is the generic model of `fedrod`.
+    """
+    return Recipe("balanced_softmax", (PriorCalibration(0.0),))

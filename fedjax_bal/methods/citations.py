@@ -1,0 +1,115 @@
+"""What to cite: the papers behind a recipe, as BibTeX."""
+
+import difflib
+import functools
+import inspect
+import re
+from collections.abc import Mapping
+from importlib import resources
+from typing import NamedTuple, NoReturn
+
+from fedjax_bal.methods.combine import METHODS, Recipe, combine
+
+_FIELD = re.compile(r"^ *(\w+) *= *\{(.*)\},?$", re.MULTILINE)
+_VENUE = re.compile(r"^  venue .*\n", re.MULTILINE)
+
+
+class Paper(NamedTuple):
+    """A paper.
+
+    Attributes:
+        bibtex: its entry.
+        short: authors, venue and year in one line.
+    """
+
+    bibtex: str
+    short: str
+
+
+@functools.cache
+def papers() -> Mapping[str, Paper]:
+    """All papers by the keys of their entries, in the order of the file; an entry is a block with a field a line."""
+    return _read(resources.files("fedjax_bal.methods").joinpath("papers.bib").read_text("utf-8").partition("\n\n")[2])
+
+
+PLUGIN_PAPERS: dict[str, Mapping[str, Paper]] = {}
+"""The papers behind plug-ins' recipes, by the recipe's name, each by its key."""
+
+
+def cite(recipe: str, bibtex: str) -> None:
+    """Makes the papers behind a recipe of one's own known; raises `ValueError` for text that can't be read."""
+    try:
+        PLUGIN_PAPERS[recipe] = _read(bibtex)
+    except (AttributeError, KeyError, StopIteration, ValueError):
+        raise ValueError(
+            f"citation: received {bibtex!r:.80}, must be BibTeX, entries with a blank line between two, each with "
+            "author, year, and booktitle or journal, a field a line in braces"
+        ) from None
+
+
+def _read(bibtex: str) -> dict[str, Paper]:
+    """Papers by key; an entry is a block with a field a line."""
+    blocks = inspect.cleandoc(bibtex).split("\n\n")
+    return {block[block.index("{") + 1 : block.index(",")]: _paper(block.strip()) for block in blocks}
+
+
+def _paper(entry: str) -> Paper:
+    fields = dict(_FIELD.findall(entry))
+    families = [author.partition(",")[0] for author in fields["author"].split(" and ")]
+    named = f"{families[0]} et al." if len(families) > 2 else " and ".join(families)
+    venue = next(fields[name] for name in ("venue", "booktitle", "journal") if name in fields)
+    short = f"{named}, {venue} {fields['year']}"
+    return Paper(_VENUE.sub("", entry), short)
+
+
+def _behind(name: str) -> dict[str, Paper]:
+    """A recipe's papers by key."""
+    keys = METHODS[name].papers if name in METHODS else ()
+    return {key: papers()[key] for key in keys} | {**PLUGIN_PAPERS.get(name, {})}
+
+
+def citation(recipe: Recipe) -> str:
+    """The BibTeX entries of the papers behind a recipe.
+
+    FedAvg's comes first, since every recipe changes it, then those of the combined recipes in their order, each once.
+
+    Args:
+        recipe: a recipe, or a combination of several, found by its name.
+
+    Returns:
+        The entries, with an empty line between two.
+
+    Raises:
+        ValueError: a name that isn't made of recipes with known papers.
+
+    Example:
+        >>> from fedjax_bal.recipes import balanced_softmax, combine, scaffold
+        >>> print(*(line for line in citation(combine(scaffold(), balanced_softmax())).splitlines() if "@" in line))
+        @inproceedings{mcmahan2017fedavg, @inproceedings{karimireddy2020scaffold, @inproceedings{ren2020balanced,
+    """
+    recipe = combine(recipe)  # refuses what is none
+    found: dict[str, Paper] = {}
+    for name in ("fedavg", *recipe.name.split("+")):
+        found |= _behind(name) or _refuse(recipe.name, name)
+    return "\n\n".join(paper.bibtex for paper in found.values())
+
+
+def short_citation(name: str) -> str:
+    """Authors, venue and year of a recipe's papers, in a line; empty where none is known.
+
+    Example:
+        >>> short_citation("iwds")
+        'Tang et al., FTL-IJCAI 2021; Cui et al., CVPR 2019'
+    """
+    return "; ".join(paper.short for paper in _behind(name).values())
+
+
+def _refuse(whole: str, name: str) -> NoReturn:
+    known = sorted(METHODS)
+    close = difflib.get_close_matches(name, known, n=1)
+    hint = f"; did you mean {close[0]!r}?" if close else "."
+    inside = "" if name == whole else f" in {whole!r}"
+    raise ValueError(
+        f"recipe name: received {name!r}{inside}, must be one of {', '.join(known)}, or several joined with "
+        f"'+'{hint} Those of a recipe of your own come with `register(..., citation=...)`"
+    )

@@ -1,0 +1,242 @@
+"""Recipes: how a method declares one, how its values are checked, and how several are combined."""
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, NamedTuple, ParamSpec
+
+import jax
+import numpy as np
+from annotated_types import Ge, Gt, Le, Lt
+
+from fedjax_bal.annotations import check, checkable
+from fedjax_bal.methods.part import Part, parts_with
+from fedjax_bal.methods.roles import Criterion, Reduce, Shift
+from fedjax_bal.optim import AnyOptimizer
+from fedjax_bal.selection import Choice
+from fedjax_bal.validate import finite_number, one_of
+
+P = ParamSpec("P")
+
+_SINGLE = {
+    Criterion: "replace the cross-entropy; there is only one criterion",
+    Reduce: "reduce the updates; there is only one reduction",
+    Shift: "choose where a gradient is taken; there is only one such place",
+}
+"""The roles that a recipe has one part for, each with its reason."""
+
+Count = Annotated[int, Ge(1)]
+CountOrZero = Annotated[int, Ge(0)]
+NonNegative = Annotated[float, Ge(0)]
+Share = Annotated[float, Ge(0), Le(1)]
+BelowOne = Annotated[float, Ge(0), Lt(1)]
+Positive = Annotated[float, Gt(0)]
+PositiveShare = Annotated[float, Gt(0), Le(1)]
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """A method: its parts, and settings that a run has only one of.
+
+    Attributes:
+        name: its name.
+        parts: the parts, in the order in which those of one role compose.
+        server_optimizer: the server's optimizer; None leaves it to the setting (by default plain averaging).
+        drawing: "epochs" without replacement or "replacement"; None leaves it to the setting.
+        selector: which selector chooses the clients; None leaves it to the setting.
+        carried: whether the clients of a chain hand on the local optimizer's state; None for no.
+    """
+
+    name: str = dataclasses.field(metadata={"static": True})
+    parts: tuple[Part, ...] = ()
+    server_optimizer: AnyOptimizer | None = None
+    drawing: str | None = dataclasses.field(default=None, metadata={"static": True})
+    selector: Choice | None = dataclasses.field(default=None, metadata={"static": True})
+    carried: bool | None = dataclasses.field(default=None, metadata={"static": True})
+
+
+FAMILIES = {
+    "averaging": "Federated averaging, with other weights, steps and optimizers on the server, and with a proximal "
+    "term",
+    "drift": "Methods against client drift",
+    "flatness": "Methods that look for flat minima: gradients are taken at shifted parameters",
+    "generators": "CBFL: images that a generator has learned from the global model, beside each client's own",
+    "heads": "Methods that treat the classifier apart from the rest of the network",
+    "long_tail": "Losses of central long-tailed learning, on the clients, weights that follow training, and calibrated "
+    "teachers",
+    "losses": "Methods that change the local loss for the sake of classes that a client lacks",
+    "personal": "Methods by which every client gets a model of its own, and training without others",
+    "robust": "Averages that a few outlying clients can't move far, or that hide each client, and faulty clients to "
+    "try them on",
+    "sampling": "Methods that change how a client draws its samples, and the images that it draws",
+    "selection": "Methods that choose the clients that train, their groups and their order",
+}
+"""Headings under which lists show the recipes."""
+
+
+class Method(NamedTuple):
+    """A recipe of the package and what lists say about it.
+
+    Attributes:
+        build: the function that makes it.
+        family: a key of `FAMILIES`.
+        papers: the keys of its papers in `papers.bib`.
+    """
+
+    build: Callable[..., Recipe]
+    family: str
+    papers: tuple[str, ...]
+
+
+METHODS: dict[str, Method] = {}
+"""The recipes of this package by name, as the decorator `recipe` enters them."""
+
+
+def family_of(name: str) -> str:
+    """The heading under which lists show a recipe."""
+    return FAMILIES[METHODS[name].family] if name in METHODS else "Of your own"
+
+
+def recipe(family: str, *papers: str) -> Callable[[Callable[P, Recipe]], Callable[P, Recipe]]:
+    """Registers a function as the recipe of its name, and checks its values by their annotations.
+
+    A parameter that is annotated as plain `int`, `float` or `str` is left to the function.
+
+    Args:
+        family: a key of `FAMILIES`.
+        *papers: the keys of its papers in `papers.bib`.
+    """
+
+    def declare(function: Callable[P, Recipe]) -> Callable[P, Recipe]:
+        parameters = inspect.signature(function).parameters
+        kinds = {
+            name: checkable(parameter.annotation)
+            for name, parameter in parameters.items()
+            if parameter.annotation not in (int, float, str)
+        }
+
+        def read(name: str, value: Any) -> Any:
+            kind = kinds.get(name)
+            if kind is None:
+                return value
+            value = value.item() if isinstance(value, np.generic) else value
+            return check(f"{function.__name__}: {name}", kind, value)
+
+        @functools.wraps(function)
+        def build(*args: Any, **kwargs: Any) -> Recipe:
+            values = (*map(read, parameters, args), *args[len(parameters) :])  # Python refuses too many
+            return function(*values, **{name: read(name, value) for name, value in kwargs.items()})  # type: ignore[call-arg]
+
+        METHODS[function.__name__] = Method(build, family, papers)
+        return build
+
+    return declare
+
+
+def readings(**variants: Mapping[str, Any]) -> Callable[[Callable[..., Recipe]], Callable[..., Recipe]]:
+    """Gives a recipe the keyword `variant`, which names a reading of its paper: values in place of the defaults.
+
+    Values that are given along with it come first. The readings are in the recipe's attribute `variants`.
+
+    Example:
+        >>> from fedjax_bal.recipes import rebafl
+        >>> rebafl(variant="code", mu=0.2) == rebafl(mu=0.2, prototypes="global_only", min_classes=2)
+        True
+    """
+
+    def declare(recipe: Callable[..., Recipe]) -> Callable[..., Recipe]:
+        @functools.wraps(recipe)
+        def build(*args: Any, variant: str | None = None, **kwargs: Any) -> Recipe:
+            if variant is None:
+                return recipe(*args, **kwargs)
+            given = inspect.signature(recipe).bind_partial(*args, **kwargs).arguments
+            return recipe(**with_reading(build, {**given, "variant": variant}))
+
+        build.variants = variants  # type: ignore[attr-defined]
+        return build
+
+    return declare
+
+
+def with_reading(recipe: Callable[..., Recipe], values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The values with those of the reading that `variant` among them names; unchanged for a recipe without readings.
+
+    Raises:
+        ValueError: the recipe has no such reading.
+
+    Example:
+        >>> from fedjax_bal.recipes import fedrs
+        >>> with_reading(fedrs, {"variant": "code", "alpha": 0.9})
+        {'mode': 'soft', 'alpha': 0.9}
+    """
+    known = getattr(recipe, "variants", {})
+    if not known or "variant" not in values:
+        return values
+    rest = {key: value for key, value in values.items() if key != "variant"}
+    return {**known[one_of(f"{recipe.__name__}: variant", values["variant"], known)], **rest}
+
+
+def positive(name: str, value: float, reason: str = "") -> float:
+    """Returns a finite number above 0; raises `ValueError`, with a reason, otherwise."""
+    if finite_number(name, value) == 0:
+        raise ValueError(f"{name}: received 0, must be above 0{reason}")
+    return float(value)
+
+
+def combine(*recipes: Recipe) -> Recipe:
+    """Puts the parts of several recipes together, in order.
+
+    Args:
+        *recipes: at least one. A setting of which a run has one (server optimizer, drawing, selector) comes from the
+            recipe that sets it.
+
+    Returns:
+        A recipe named after all of them, joined with "+".
+
+    Raises:
+        ValueError: something other than a recipe, the same part twice, two parts in a role for which there is one
+            (Criterion, Shift, Reduce), or two recipes that set the same thing differently.
+
+    Example:
+        >>> from fedjax_bal.recipes import balanced_softmax, scaffold
+        >>> combine(scaffold(), balanced_softmax()).name
+        'scaffold+balanced_softmax'
+    """
+    if not recipes:
+        raise ValueError("combine: received no recipe; give at least one")
+    owner: dict[str, str] = {}
+    for recipe in recipes:
+        if not isinstance(recipe, Recipe):
+            raise ValueError(f"recipe: received {recipe!r:.80}, must be what a recipe's function returns: fedavg()")
+        for part in recipe.parts:
+            if part.slot in owner:
+                raise ValueError(
+                    f"combine: {owner[part.slot]} and {recipe.name} both bring {part.slot}, "
+                    "which would then act twice; leave one of them out"
+                )
+            owner[part.slot] = recipe.name
+    parts = tuple(part for recipe in recipes for part in recipe.parts)
+    for role, reason in _SINGLE.items():
+        playing = [part.slot for part in parts_with(parts, role)]
+        if len(playing) > 1:
+            raise ValueError(f"combine: {' and '.join(playing)} both {reason}: leave one of them out")
+    return Recipe(
+        "+".join(recipe.name for recipe in recipes),
+        parts,
+        server_optimizer=_the_one(recipes, "server_optimizer"),
+        drawing=_the_one(recipes, "drawing"),
+        selector=_the_one(recipes, "selector"),
+        carried=_the_one(recipes, "carried"),
+    )
+
+
+def _the_one(recipes: tuple[Recipe, ...], field: str) -> Any:
+    setters = [recipe for recipe in recipes if getattr(recipe, field) is not None]
+    for other in setters[1:]:
+        if getattr(other, field) != getattr(setters[0], field):
+            raise ValueError(
+                f"combine: {setters[0].name} and {other.name} set {field} differently; there is only one of it"
+            )
+    return getattr(setters[0], field) if setters else None

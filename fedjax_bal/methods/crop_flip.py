@@ -1,0 +1,119 @@
+"""Crops, mirror images and holes, the usual augmentation of small photographs, drawn again in each local step."""
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from fedjax_bal.data import check_images
+from fedjax_bal.methods.combine import Count, CountOrZero, Recipe, recipe
+from fedjax_bal.methods.part import RunSetting, part, static
+from fedjax_bal.methods.roles import Batches
+from fedjax_bal.types import Array, Batch, Context, Key
+
+
+@part
+class CropAndFlip(Batches):
+    """Cuts a window of the image's own size out of the image with a black border, and mirrors half of the windows.
+
+    Window and mirroring are drawn for each image of each local step. Evaluation, probes and prototypes see the images
+    as they are; images that another part has added to the batch stay as they are too.
+
+    Attributes:
+        pad: width of the border in pixels, and so the largest shift to either side.
+        flip: whether to mirror, left to right.
+
+    References:
+        He et al., 2016, section 4.2, for CIFAR-10. The border is black, pixel value 0 before normalisation.
+    """
+
+    pad: int = static(4)
+    flip: bool = static(True)
+
+    def check(self, setting: RunSetting) -> None:
+        """Refuses inputs that are no images."""
+        check_images("crops", setting.federation.images)
+
+    def batch(self, key: Key, batch: Batch, ctx: Context) -> Batch:
+        """The batch with other windows of its images."""
+        federation = ctx.federation
+        count, height, width, channels = batch.images.shape
+        corner_key, flip_key = jax.random.split(key)
+        corners = jax.random.randint(corner_key, (count, 2), 0, 2 * self.pad + 1)
+        black = -federation.mean / federation.std
+        bordered = jnp.broadcast_to(black, (count, height + 2 * self.pad, width + 2 * self.pad, channels))
+        bordered = lax.dynamic_update_slice(bordered, batch.images, (0, self.pad, self.pad, 0))
+        images = jax.vmap(_window, (0, 0, None))(bordered, corners, (height, width, channels))
+        if self.flip:
+            mirrored = jax.random.bernoulli(flip_key, shape=(count, 1, 1, 1))
+            images = jnp.where(mirrored, images[:, :, ::-1], images)
+        if batch.extra is not None:
+            images = jnp.where(batch.extra[:, None, None, None], batch.images, images)
+        return batch._replace(images=images)
+
+
+@part
+class Cutout(Batches):
+    """Fills a square of the image with the mean pixel, 0 after normalisation.
+
+    Its centre is drawn for each image of each local step, anywhere in the image, so that part of the square may lie
+    outside. Other inputs see the images as they are, as with `CropAndFlip`.
+
+    Attributes:
+        side: of the square in pixels.
+
+    References:
+        DeVries and Taylor, 2017, section 3.2. There it is 16 pixels for CIFAR-10.
+    """
+
+    side: int = static(16)
+
+    def check(self, setting: RunSetting) -> None:
+        """Refuses inputs that are no images."""
+        check_images("holes", setting.federation.images)
+
+    def batch(self, key: Key, batch: Batch, ctx: Context) -> Batch:
+        """The batch with a hole in each of its images."""
+        count, height, width, _ = batch.images.shape
+        centres = jax.random.randint(key, (count, 2), 0, jnp.array([height, width]))
+        away = [jnp.arange(length) - centres[:, axis, None] for axis, length in enumerate((height, width))]
+        half = self.side // 2
+        rows, columns = (((own >= -half) & (own < self.side - half)) for own in away)
+        hole = rows[:, :, None, None] & columns[:, None, :, None]
+        if batch.extra is not None:
+            hole &= ~batch.extra[:, None, None, None]
+        return batch._replace(images=jnp.where(hole, 0.0, batch.images))
+
+
+def _window(image: Array, corner: Array, shape: tuple[int, int, int]) -> Array:
+    return lax.dynamic_slice(image, (corner[0], corner[1], 0), shape)
+
+
+@recipe("sampling", "he2016deep")
+def crop_flip(pad: CountOrZero = 4, flip: bool = True) -> Recipe:
+    """Random crops and mirror images, as is usual for CIFAR, drawn again each time that a client draws an image.
+
+    Not a method of federated learning but something to add to one: `combine(flcir(), crop_flip())`.
+
+    Args:
+        pad: width of the black border in pixels, 0 or more.
+        flip: whether half of the images are mirrored, left to right.
+
+    Example:
+        >>> crop_flip().parts
+        (CropAndFlip(pad=4, flip=True),)
+    """
+    return Recipe("crop_flip", (CropAndFlip(pad, flip),))
+
+
+@recipe("sampling", "devries2017cutout")
+def cutout(side: Count = 16) -> Recipe:
+    """A square hole in each image, at a new place each time that a client draws it; put it after `crop_flip`.
+
+    Args:
+        side: of the square in pixels, at least 1; the image's border may cut it off.
+
+    Example:
+        >>> cutout().parts
+        (Cutout(side=16),)
+    """
+    return Recipe("cutout", (Cutout(side),))

@@ -1,0 +1,254 @@
+"""DCGANs that clients train on their own data and lend each other: the comparison for CBFL's generator."""
+
+import dataclasses
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import lax
+
+from fedjax_bal.data import MAX_ROWS, available_bytes, gather, normalised
+from fedjax_bal.methods.part import Part, RunSetting, part, static
+from fedjax_bal.models import Dcgan, build_dcgan
+from fedjax_bal.types import Array, Context, Federation, Key, PyTree, Variables
+
+
+def discriminator_loss(real: Array, fake: Array) -> Array:
+    """Mean cross-entropy of the logits of real images taken for real plus that of fakes taken for fakes, in nats."""
+    return jax.nn.softplus(-real).mean() + jax.nn.softplus(fake).mean()
+
+
+def generator_loss(fake: Array) -> Array:
+    """Mean cross-entropy of the logits of fakes taken for real, in nats: the form that does not saturate."""
+    return jax.nn.softplus(-fake).mean()
+
+
+def train_dcgan(
+    key: Key, net: Dcgan, draw: Callable[[Key], Array], *, iterations: int, batch_size: int, rate: float
+) -> tuple[tuple[Variables, Variables], Array]:
+    """Trains a new DCGAN with Adam at betas (0.5, 0.999), as Radford, Metz and Chintala (ICLR 2016) do.
+
+    Each step draws real images, by `draw`, with values from -1 to 1, and noise. The discriminator moves first, with
+    batch statistics of real images and of fakes apart, then the generator on the same noise.
+
+    Returns:
+        The variables of generator and discriminator, and their losses before each step: the discriminator's and the
+        generator's, `Float[iterations, 2]`.
+    """
+    optimizer = optax.adam(rate, b1=0.5, b2=0.999)
+
+    def update(variables: Variables, state: PyTree, grads: PyTree, stats: PyTree) -> tuple[Variables, PyTree]:
+        updates, state = optimizer.update(grads, state, variables.params)
+        return Variables(optax.apply_updates(variables.params, updates), stats), state
+
+    def step(carry: PyTree, index: Array) -> tuple[PyTree, Array]:
+        generator, discriminator, generator_state, discriminator_state = carry
+        row_key, noise_key = jax.random.split(jax.random.fold_in(key, index))
+        generate = partial(_generate, net, generator.stats, noise(noise_key, batch_size, net))
+        fakes, pull_back, stats = jax.vjp(generate, generator.params, has_aux=True)
+        discriminate = partial(_discriminate, net, discriminator.stats, draw(row_key), fakes)
+        (loss, seen), grads = jax.value_and_grad(discriminate, has_aux=True)(discriminator.params)
+        discriminator, discriminator_state = update(discriminator, discriminator_state, grads, seen)
+        judge = lambda images: generator_loss(net.judge(discriminator, images, train=True)[0])
+        own_loss, slope = jax.value_and_grad(judge)(fakes)
+        generator, generator_state = update(generator, generator_state, pull_back(slope)[0], stats)
+        return (generator, discriminator, generator_state, discriminator_state), jnp.stack([loss, own_loss])
+
+    generator, discriminator = net.init(jax.random.fold_in(key, iterations))
+    start = generator, discriminator, optimizer.init(generator.params), optimizer.init(discriminator.params)
+    (generator, discriminator, *_), losses = lax.scan(step, start, jnp.arange(iterations))
+    return (generator, discriminator), losses
+
+
+def noise(key: Key, count: int, net: Dcgan) -> Array:
+    """The input of a generator, `Float32[count, Z]`."""
+    return jax.random.normal(key, (count, net.latent), jnp.float32)
+
+
+def _generate(net: Dcgan, stats: PyTree, latents: Array, params: PyTree) -> tuple[Array, PyTree]:
+    """Fakes, and the generator's new statistics."""
+    images, after = net.generate(Variables(params, stats), latents, train=True)
+    return images, after.stats
+
+
+def _discriminate(net: Dcgan, stats: PyTree, real: Array, fake: Array, params: PyTree) -> tuple[Array, PyTree]:
+    """The discriminator's loss, and its new statistics."""
+    of_real, after = net.judge(Variables(params, stats), real, train=True)
+    of_fake, after = net.judge(after, fake, train=True)
+    return discriminator_loss(of_real, of_fake), after.stats
+
+
+POOL = "dcgan"
+"""The name of the auxiliary set with the rows of each client's DCGAN."""
+
+
+NONE = -1
+"""The label of an image that was made, and the row number of a client without images."""
+
+
+_BYTES = 255.0
+
+
+def lending_law(class_counts: Array, labels: Array, client: Array) -> Array:
+    """Probabilities, `Float[A, N]`, with which a client borrows fakes of the given classes from each other client.
+
+    They are in proportion to the other clients' numbers of images of the class. Where no other client holds the class,
+    all that hold anything are equally likely.
+
+    Example:
+        >>> counts = jnp.array([[5, 5], [3, 0], [1, 0], [0, 0]])
+        >>> lending_law(counts, jnp.array([0, 1]), 0).tolist()
+        [[0.0, 0.75, 0.25, 0.0], [0.0, 0.5, 0.5, 0.0]]
+    """
+    others = jnp.arange(len(class_counts)) != client
+    held = jnp.where(others, class_counts[:, labels].T, 0)
+    anything = others & (class_counts.sum(1) > 0)
+    weights = jnp.where(held.sum(1, keepdims=True) > 0, held, anything)
+    return weights / jnp.maximum(weights.sum(1, keepdims=True), 1)
+
+
+def borrow_images(key: Key, labels: Array, ctx: Context) -> Array:
+    """Normalised images that other clients' DCGANs have made, one for each label, `Float[A, H, W, K]`."""
+    federation = ctx.federation
+    lender_key, image_key = jax.random.split(key)
+    pools = jnp.asarray(federation.auxiliary[POOL]).reshape(federation.num_clients, -1)
+    law = lending_law(jnp.asarray(federation.class_counts), labels, ctx.client)
+    lenders = jax.random.categorical(lender_key, jnp.log(law))
+    rows = pools[lenders, jax.random.randint(image_key, labels.shape, 0, pools.shape[1])]
+    return normalised(federation.images.at[rows].get(mode="clip"), federation.mean, federation.std)
+
+
+@part
+class SharedDcgans(Part):
+    """Trains a DCGAN on every client's own rows, before the first round, and lends its images to all other clients.
+
+    A DCGAN has no classes and can't be asked for one. For a fake of a class a sampler asks one of the clients that hold
+    it, see `lending_law`; what the image shows is left to chance.
+
+    Each client lends `pool` images that its network has made once, not the network: every fake of a mini-batch comes
+    from another client, so that each would go through a network of its own, 70 networks and a quarter of a gigabyte of
+    weights in a local step. Taking images from a pool costs no time in a round. In return fakes recur, and take memory:
+    the pool of 100 clients, 256 images each, is half as large as CIFAR-10.
+
+    The images follow the federation's own and have their type: bytes are rounded, floats lie between the lowest and the
+    highest value of the client's own. Clients' rows and counts stay as they are. The auxiliary set "dcgan",
+    `Int32[N * pool]`, has each client's images one after another, and -1 for clients without rows, who train and lend
+    nothing. A client's DCGAN depends on its number, its rows (copies included) and the seed alone; all seeds of a run
+    share it. It is trained whenever a simulation is built, one client after another. Exchanging networks, once, is not
+    counted as traffic.
+
+    Attributes:
+        iterations: steps of the optimizers.
+        pool: images that each DCGAN makes.
+        batch_size: images a step, drawn with replacement from the client's rows.
+        rate: Adam's learning rate.
+        width: see `fedjax_bal.models.dcgan.build_dcgan`.
+        latent: length of the noise.
+        seed: decides initial weights, noise and batches, from 0 to 2**32 - 1.
+
+    References:
+        CBFL (Li et al., 2023), section 6.2 and Table 5, which give neither the architecture nor any constant, and do
+        not say whose DCGAN a client asks. Radford, Metz and Chintala, ICLR 2016, for the networks and the optimizer.
+    """
+
+    iterations: int = static(2000)
+    pool: int = static(256)
+    batch_size: int = static(64)
+    rate: float = static(0.0002)
+    width: int = static(128)
+    latent: int = static(100)
+    seed: int = static(0)
+
+    def check(self, setting: RunSetting) -> None:
+        """Refuses a federation in which no client could borrow from another one."""
+        holders = np.count_nonzero(np.diff(np.asarray(setting.federation.offsets)))
+        if holders < 2:
+            raise ValueError(
+                f"shared DCGANs: received a federation in which {holders} of {setting.federation.num_clients} clients "
+                "have rows, must be at least 2, as no client takes fakes from its own DCGAN: partition for more clients"
+            )
+
+    def prepare_federation(self, federation: Federation) -> Federation:
+        """The federation with all DCGANs' images."""
+        if POOL in federation.auxiliary:
+            raise ValueError("shared DCGANs: received a federation that has their images; enlarge the original one")
+        build_dcgan(tuple(federation.images.shape[1:]), self.width, self.latent)
+        holders = np.flatnonzero(np.diff(np.asarray(federation.offsets)))
+        _check_room(federation, len(holders) * self.pool)
+        first = len(federation.images)
+        rows = np.full((federation.num_clients, self.pool), NONE, np.int32)
+        rows[holders] = first + np.arange(len(holders) * self.pool).reshape(-1, self.pool)
+        labels = np.asarray(federation.labels)
+        return federation._replace(
+            images=_add_images(self, federation, holders),
+            labels=np.concatenate([labels, np.full(len(holders) * self.pool, NONE, labels.dtype)]),
+            auxiliary={**federation.auxiliary, POOL: rows.reshape(-1)},
+        )
+
+
+def _check_room(federation: Federation, count: int) -> None:
+    """Refuses more images than can be numbered, or than fit into memory, before any is made."""
+    own = len(federation.images)
+    fewer = "ask for a smaller pool"
+    if own + count > MAX_ROWS:
+        raise ValueError(f"pool: {count:,} images make {own + count:,} rows; at most {MAX_ROWS} are supported: {fewer}")
+    image = int(np.prod(federation.images.shape[1:])) * federation.images.dtype.itemsize
+    needed = (2 * own + count) * image
+    free = available_bytes()  # the old ones twice: also where training reads them
+    if free is not None and needed > free:
+        raise ValueError(
+            f"pool: {count:,} images take {count * image / 1e9:.3g} GB; with all else that making them takes it is "
+            f"{needed / 1e9:.3g} GB, but {free / 1e9:.3g} GB are free: {fewer}"
+        )
+
+
+def _add_images(part: SharedDcgans, federation: Federation, holders: np.ndarray) -> np.ndarray:
+    """The images, followed by those that each holder's DCGAN makes."""
+    images = np.asarray(federation.images)
+    larger = np.empty((len(images) + len(holders) * part.pool, *images.shape[1:]), images.dtype)
+    larger[: len(images)] = images
+    plain = jax.tree.map(jnp.asarray, federation._replace(images=images, auxiliary={}))
+    key = jax.random.key(part.seed)
+    unseeded = dataclasses.replace(part, seed=0)  # one program for all seeds
+    for place, client in enumerate(holders):
+        begin = len(images) + place * part.pool
+        own = federation.rows[federation.offsets[client] : federation.offsets[client + 1]]
+        larger[begin : begin + part.pool] = np.asarray(_make_pool(unseeded, plain, key, client, *_range(images, own)))
+    return larger
+
+
+def _range(images: np.ndarray, rows: np.ndarray) -> tuple[Any, Any]:
+    """The values that become -1 and 1, bytes scaled to [0, 1]."""
+    if images.dtype == np.uint8:
+        return np.float32(0), np.float32(1)
+    low = np.float32(images[rows].min())
+    high = np.float32(images[rows].max())
+    return low, high if high > low else low + np.float32(1)
+
+
+@partial(jax.jit, static_argnums=0)
+def _make_pool(part: SharedDcgans, federation: Federation, key: Key, client: Array, low: Array, high: Array) -> Array:
+    """Images from one client's DCGAN, `[pool, H, W, K]` of the type of the federation's images."""
+    key = jax.random.fold_in(key, client)
+    net = build_dcgan(federation.images.shape[1:], part.width, part.latent)
+    draw = lambda key: 2 * (_draw_images(key, federation, client, part.batch_size) - low) / (high - low) - 1
+    sizes = {"iterations": part.iterations, "batch_size": part.batch_size, "rate": part.rate}
+    (generator, _), _ = train_dcgan(key, net, draw, **sizes)
+    latents = noise(jax.random.fold_in(key, part.iterations + 1), part.pool, net)
+    images, _ = net.generate(generator, latents, train=False)
+    pixels = (images + 1) / 2 * (high - low) + low
+    whole = federation.images.dtype == jnp.uint8
+    return (jnp.round(_BYTES * pixels) if whole else pixels).astype(federation.images.dtype)
+
+
+def _draw_images(key: Key, federation: Federation, client: Array, count: int) -> Array:
+    """Images of a client, drawn with replacement: bytes scaled to [0, 1], floats as they are."""
+    first = federation.offsets[client]
+    end = federation.offsets[client + 1]
+    positions = jax.random.randint(key, (count,), first, end)
+    batch = gather(federation, positions, jnp.ones(count, bool))
+    return batch.images * federation.std + federation.mean

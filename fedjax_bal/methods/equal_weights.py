@@ -1,0 +1,44 @@
+"""Updates that weigh the same, whatever the size of the client."""
+
+import jax.numpy as jnp
+
+from fedjax_bal.methods.combine import Recipe, recipe
+from fedjax_bal.methods.needs import apart_from
+from fedjax_bal.methods.part import Need, part
+from fedjax_bal.methods.roles import Weigh
+from fedjax_bal.methods.scaffold import ControlVariates
+from fedjax_bal.types import Array, Cohort, ServerContext
+
+
+@part
+class EqualWeights(Weigh):
+    """Gives every chain that delivers the same weight, instead of its number of samples.
+
+    References:
+        FedBABU (Oh et al., 2022) in the authors' code, as many others.
+    """
+
+    ignores_sizes = True
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """Weights that are still numbers of samples."""
+        why = "whose updates weigh the same already"
+        return (apart_from("equal_weights", self, ControlVariates, because=why),)
+
+    def weigh(self, weights: Array, cohort: Cohort, server: ServerContext) -> Array:
+        """Divides by the number of samples, so that what other parts make of the weights stays."""
+        return weights / jnp.maximum(cohort.sizes, 1.0)
+
+
+@recipe("averaging", "oh2022fedbabu")
+def equal_weights() -> Recipe:
+    """FedAvg whose updates weigh the same, whatever the number of samples.
+
+    Something to add to another method, too: `combine(fedbabu(), equal_weights())` averages as FedBABU's authors do.
+
+    Example:
+        >>> equal_weights().parts
+        (EqualWeights(),)
+    """
+    return Recipe("equal_weights", (EqualWeights(),))

@@ -1,0 +1,50 @@
+"""FedAvg of all but normalisation layers, which stay with each client, running statistics included."""
+
+import jax
+
+from fedjax_bal.methods.combine import Recipe, recipe
+from fedjax_bal.methods.part import Need, RunFacts, part
+from fedjax_bal.methods.roles import Personal
+from fedjax_bal.models import normalises
+from fedjax_bal.types import PyTree
+
+
+@part
+class OwnNormalisation(Personal):
+    """Every client has normalisation layers of its own, with their running statistics.
+
+    They are the layers with "norm" in their name, in any case, or a name that begins with "bn".
+
+    References:
+        FedBN (Li et al., 2021), Algorithm 1.
+    """
+
+    keeps_statistics = True
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """Such layers."""
+        return (Need("a model with normalisation layers", _check_layers),)
+
+    def personal(self, params: PyTree) -> PyTree:
+        """Scales and shifts of these layers."""
+        return jax.tree_util.tree_map_with_path(lambda path, _: any(map(normalises, path)), params)
+
+
+def _check_layers(facts: RunFacts) -> None:
+    if facts.normalisation and not facts.normalisation.layers:
+        raise ValueError(
+            f"fedbn: received the model {facts.model}, none of whose layers has 'norm' in its name: take a "
+            "model with normalisation layers, or name them so"
+        )
+
+
+@recipe("personal", "li2021fedbn")
+def fedbn() -> Recipe:
+    """FedAvg of all but normalisation layers, which stay with each client, running statistics included.
+
+    Example:
+        >>> fedbn().parts
+        (OwnNormalisation(),)
+    """
+    return Recipe("fedbn", (OwnNormalisation(),))

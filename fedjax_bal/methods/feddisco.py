@@ -1,0 +1,71 @@
+"""FedDisco: clients weigh less, the less even their classes are."""
+
+import jax.numpy as jnp
+
+from fedjax_bal.balance import kl_to_uniform
+from fedjax_bal.methods.combine import NonNegative, Recipe, recipe
+from fedjax_bal.methods.equal_weights import EqualWeights
+from fedjax_bal.methods.fednova import NormalisedAveraging
+from fedjax_bal.methods.part import Need, RunFacts, part, parts_with
+from fedjax_bal.methods.roles import Weigh
+from fedjax_bal.methods.scaffold import ControlVariates
+from fedjax_bal.types import Array, Cohort, ServerContext
+
+
+@part
+class DiscrepancyWeights(Weigh):
+    r"""Weighs client k by $\max(0, p_k - a d_k + b)$.
+
+    $p_k$ is its share of the cohort's samples, and $d_k$ the divergence of its classes from uniform, as a share of
+    the cohort's sum of divergences. Where no client would have any weight, the weights stay as they are.
+
+    Attributes:
+        a: weight of the discrepancy; with a = b = 0 this is FedAvg.
+        b: added to each weight.
+
+    References:
+        FedDisco (Ye et al., 2023), eq. 6, with the divergence that the authors' code has by default. The defaults are
+        those of the authors' code.
+    """
+
+    a: float = 0.5
+    b: float = 0.1
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """Weights that are shares of the cohort, and that stay as this part makes them."""
+        return (Need("", self._check_order),)
+
+    def _check_order(self, facts: RunFacts) -> None:
+        place = [part.slot for part in facts.parts].index(self.slot)
+        before = facts.parts[:place]
+        after = facts.parts[place:]
+        wrong = parts_with(before, NormalisedAveraging) + parts_with(after, ControlVariates, EqualWeights)
+        if wrong:
+            raise ValueError(
+                f"feddisco: received {wrong[0].slot} in the wrong place: name scaffold or equal_weights before "
+                "feddisco, and fednova after it"
+            )
+
+    def weigh(self, weights: Array, cohort: Cohort, server: ServerContext) -> Array:
+        """`Float[G]` to `Float[G]`; the engine normalises."""
+        shares = weights / jnp.maximum(weights.sum(), 1e-12)
+        distances = jnp.where(weights > 0, kl_to_uniform(cohort.class_counts), 0.0)
+        distances = distances / jnp.maximum(distances.sum(), 1e-12)
+        fair = jnp.where(weights > 0, jnp.maximum(shares - self.a * distances + self.b, 0.0), 0.0)
+        return jnp.where(fair.sum() > 0, fair, shares)
+
+
+@recipe("averaging", "ye2023feddisco")
+def feddisco(a: NonNegative = 0.5, b: NonNegative = 0.1) -> Recipe:
+    """FedAvg in which clients weigh less, the less even their classes are.
+
+    Args:
+        a: weight of the divergence from even classes, at least 0.
+        b: added to each weight, at least 0; with a = b = 0 this is FedAvg.
+
+    Example:
+        >>> feddisco().parts
+        (DiscrepancyWeights(a=0.5, b=0.1),)
+    """
+    return Recipe("feddisco", (DiscrepancyWeights(a, b),))

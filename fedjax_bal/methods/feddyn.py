@@ -1,0 +1,132 @@
+"""FedDyn: a penalty that makes the optimum of each client's loss that of the whole federation."""
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fedjax_bal.methods.combine import NonNegative, Recipe, recipe
+from fedjax_bal.methods.needs import apart_from
+from fedjax_bal.methods.part import Need, part, static
+from fedjax_bal.methods.roles import Gradient, Loss, Memory, Personal, Reduce, Server, Step, Weigh
+from fedjax_bal.types import Array, Batch, Cohort, Context, Key, Outcome, Outputs, PyTree, ServerContext, Variables
+
+
+@part
+class DynamicRegularisation(Loss, Gradient, Memory, Weigh, Step, Server):
+    r"""Adds a penalty that follows a client's drift so far.
+
+    A client minimises its own loss plus $\frac{\alpha_k}{2} \| y \|^2 + \alpha_k \langle y, h_k - w \rangle$, where
+    $h_k$ is the sum of its changes $y - w$ so far, zeros for one that never trained. The server takes the
+    plain mean of the models delivered and adds $H = \frac{1}{N} \sum_k h_k$ over all clients. After one round of full
+    participation from zeros it therefore moves by twice the mean change: this over-relaxation is intended.
+
+    The penalty is computed as $\alpha_k (\frac{1}{2} \| y - w \|^2 + \langle y - w, h_k \rangle)$, which differs by a
+    constant and is 0 when local training starts: reported losses can be compared, and no digits are lost.
+
+    Attributes:
+        alpha: the penalty's weight.
+        adaptive: divide it by the client's size relative to the mean size, $n_k N / n$.
+        clip: largest global norm of a gradient, penalty included; None for no limit.
+        in_loss: whether the penalty is part of the loss; if not, its gradient is added at the unshifted parameters,
+            which matters beside a Shift.
+
+    References:
+        FedDyn (Acar et al., 2021), Algorithm 1; the adaptive weight and clipping are from the authors' code, where
+        $\alpha_k y$ is a weight decay and so escapes clipping. Their state is a gradient, $-\alpha h_k$ here. Only
+        trainable parameters are penalised and remembered; batch statistics are averaged plainly. The defaults are those
+        of the authors' code on CIFAR; ReBaFL compares itself with alpha=1e-4, not adaptive.
+    """
+
+    alpha: float = 0.01
+    adaptive: bool = static(True)
+    clip: float | None = 10.0
+    in_loss: bool = static(True)
+
+    ignores_sizes = True
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """No part that weighs or reduces updates in another way, and none that keeps leaves on the clients."""
+        why = (
+            "which changes how clients count, while the server's state adds up with a plain mean over those who "
+            "deliver only"
+        )
+        own = "whose leaves stay with the clients, so that the server can't add their mean drift"
+        return apart_from("feddyn", self, Weigh, Reduce, because=why), apart_from("feddyn", self, Personal, because=own)
+
+    def loss(self, outputs: Outputs, batch: Batch, params: PyTree, ctx: Context) -> Array:
+        """The penalty, `Float[]`."""
+        if not self.in_loss:
+            return jnp.zeros(())
+
+        def one(y: Array, w: Array, h: Array) -> Array:
+            return jnp.sum((y - w) * (0.5 * (y - w) + h))
+
+        terms = jax.tree.map(one, params, ctx.start.params, ctx.memory[self.slot])
+        return self._weight(ctx) * jnp.stack(jax.tree.leaves(terms)).sum()
+
+    def _weight(self, ctx: Context) -> Array | float:
+        if not self.adaptive:
+            return self.alpha
+        mean_size = ctx.federation.offsets[-1].astype(float) / ctx.federation.num_clients
+        return self.alpha * mean_size / jnp.maximum(ctx.size, 1)
+
+    def gradient(self, grads: PyTree, params: PyTree, ctx: Context) -> PyTree:
+        """The gradient, with the penalty's if the loss is without it, no longer than allowed."""
+        if not self.in_loss:
+            weight = self._weight(ctx)
+            own = ctx.memory[self.slot]
+            bend = lambda g, y, w, h: g + weight * (y - w + h)
+            grads = jax.tree.map(bend, grads, params, ctx.start.params, own)
+        return grads if self.clip is None else optax.clip_by_global_norm(self.clip).update(grads, optax.EmptyState())[0]
+
+    def init_memory(self, variables: Variables) -> PyTree:
+        """Zeros, like params."""
+        return jax.tree.map(jnp.zeros_like, variables.params)
+
+    def remember(self, memory: PyTree, outcome: Outcome) -> PyTree:
+        """Adds the change of this round."""
+        return jax.tree.map(lambda h, y, w: h + (y - w), memory, outcome.end.params, outcome.start.params)
+
+    def weigh(self, weights: Array, cohort: Cohort, server: ServerContext) -> Array:
+        """The same weight for every chain that delivers."""
+        return cohort.delivered.astype(weights.dtype)
+
+    def step(self, delta: PyTree, server: ServerContext) -> PyTree:
+        """The update and the mean of all clients' memories, like params."""
+        return jax.tree.map(jnp.add, delta, _mean_memory(server))
+
+    def init_server(self, server: ServerContext) -> PyTree:
+        """The mean of all clients' memories: zeros, like params."""
+        return jax.tree.map(jnp.zeros_like, server.variables.params)
+
+    def broadcast(self, key: Key, server: ServerContext) -> tuple[PyTree, PyTree]:
+        """Clients need nothing but the model."""
+        return server.state, ()
+
+    def update(self, key: Key, server: ServerContext) -> PyTree:
+        """The mean after this round's changes."""
+        return _mean_memory(server)
+
+
+def _mean_memory(server: ServerContext) -> PyTree:
+    """The mean memory over all N clients, once those of the cohort have changed."""
+    share = server.cohort.delivered.sum() / server.cohort.num_clients
+    return jax.tree.map(lambda mean, delta: mean + share * delta, server.state, server.aggregate.delta)
+
+
+@recipe("drift", "acar2021feddyn")
+def feddyn(alpha: NonNegative = 0.01, adaptive: bool = True, clip: NonNegative | None = 10.0) -> Recipe:
+    """Dynamic regularisation: a penalty that remembers each client's drift, and a server that adds their mean.
+
+    Args:
+        alpha: weight of the penalty, at least 0. At 0 clients train as in FedAvg, but the server still adds their mean
+            drift.
+        adaptive: divide alpha by the client's size relative to the mean size.
+        clip: largest norm of a local gradient; None or 0 for no limit.
+
+    Example:
+        >>> feddyn(alpha=1e-4, adaptive=False, clip=None).parts
+        (DynamicRegularisation(alpha=0.0001, adaptive=False, clip=None, in_loss=True),)
+    """
+    return Recipe("feddyn", (DynamicRegularisation(alpha, adaptive, clip or None),))

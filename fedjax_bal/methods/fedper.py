@@ -1,0 +1,35 @@
+"""FedAvg of the body; the classifier stays with each client."""
+
+from fedjax_bal.methods.combine import Recipe, recipe
+from fedjax_bal.methods.heads import classifier_shapes
+from fedjax_bal.methods.part import RunSetting, part
+from fedjax_bal.methods.roles import Personal
+from fedjax_bal.types import PyTree
+
+
+@part
+class OwnHead(Personal):
+    """Every client has a classifier of its own, `params["head"]`, on a body that all share.
+
+    References:
+        FedPer (Arivazhagan et al., 2019), Algorithms 1 and 2, with one personal layer.
+    """
+
+    def check(self, setting: RunSetting) -> None:
+        """Refuses a model without a classifier of that name."""
+        classifier_shapes(setting.model)
+
+    def personal(self, params: PyTree) -> PyTree:
+        """The classifier."""
+        return {name: name == "head" for name in params}
+
+
+@recipe("personal", "arivazhagan2019fedper")
+def fedper() -> Recipe:
+    """FedAvg of the body; the classifier stays with each client.
+
+    Example:
+        >>> fedper().parts
+        (OwnHead(),)
+    """
+    return Recipe("fedper", (OwnHead(),))

@@ -1,0 +1,50 @@
+"""FedProto as a regulariser: features stay near the prototype of their class."""
+
+import jax.numpy as jnp
+
+from fedjax_bal.methods.combine import NonNegative, Recipe, recipe
+from fedjax_bal.methods.part import part
+from fedjax_bal.methods.prototypes import Prototypes, SharedPrototypes
+from fedjax_bal.methods.roles import Loss
+from fedjax_bal.types import Array, Batch, Context, Outputs, PyTree
+
+
+@part
+class PrototypeDistance(SharedPrototypes, Loss):
+    r"""Adds $\lambda$ times the mean squared distance, over rows and features, to the prototype of the row's class.
+
+    Prototypes are the mean features of all rows whose clients delivered in the round before; a row of a class without
+    one adds nothing.
+
+    Attributes:
+        weight: lambda.
+
+    References:
+        FedProto (Tan et al., 2022), Algorithm 1, beside an averaged model. In the paper models are not averaged, and
+        the nearest prototype classifies. Clients compute prototypes with the model that they deliver, where the
+        authors' code takes features as they come up in the last epoch and averages clients without their sizes. The
+        default is that of the authors' code.
+    """
+
+    weight: float = 1.0
+
+    def loss(self, outputs: Outputs, batch: Batch, params: PyTree, ctx: Context) -> Array:
+        """The weighted distance, `Float[]`."""
+        known: Prototypes = ctx.broadcast[self.slot]
+        distances = ((outputs.features - known.means[batch.labels]) ** 2).mean(-1)
+        counted = batch.real & known.present[batch.labels]
+        return self.weight * jnp.where(counted, distances, 0.0).sum() / jnp.maximum(batch.real.sum(), 1)
+
+
+@recipe("drift", "tan2022fedproto")
+def fedproto(weight: NonNegative = 1.0) -> Recipe:
+    """FedAvg whose clients keep features near the prototype of their class over all clients.
+
+    Args:
+        weight: lambda, at least 0; 0 is FedAvg.
+
+    Example:
+        >>> fedproto(0.1).parts
+        (PrototypeDistance(weight=0.1),)
+    """
+    return Recipe("fedproto", (PrototypeDistance(weight),))

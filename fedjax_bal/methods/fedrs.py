@@ -1,0 +1,49 @@
+"""FedRS: classes that a client lacks are held back in its softmax."""
+
+from typing import Literal
+
+from fedjax_bal.balance import restricted_scale
+from fedjax_bal.methods.combine import Recipe, Share, readings, recipe
+from fedjax_bal.methods.part import part, static
+from fedjax_bal.methods.roles import Logits
+from fedjax_bal.types import Array, Batch, Context
+
+
+@part
+class RestrictedSoftmax(Logits):
+    """Scales the training logits of classes that the client lacks or has little of.
+
+    Attributes:
+        alpha: factor for an absent class, in [0, 1]; 1 is FedAvg.
+        mode: "hard", 1 for every class that is present; "soft", in between by its count relative to the largest.
+
+    References:
+        FedRS (Li and Zhan, 2021), the restricted softmax, for "hard"; "soft" is the authors' code, which applies it to
+        a classifier without bias. Here the whole logit is scaled, the bias too. There alpha is one of 0.9, 0.5 and 0.1.
+    """
+
+    alpha: float = 0.5
+    mode: str = static("hard")
+
+    def logits(self, logits: Array, batch: Batch, ctx: Context) -> Array:
+        """`Float[B, C]` to `Float[B, C]`."""
+        return logits * restricted_scale(ctx.class_counts, self.alpha, self.mode)
+
+
+@recipe("losses", "li2021fedrs")
+@readings(paper={}, code={"mode": "soft"})
+def fedrs(alpha: Share = 0.5, mode: Literal["hard", "soft"] = "hard") -> Recipe:
+    """Restricted softmax: FedAvg whose local training scales down the logits of classes that a client lacks.
+
+    `variant="paper"` or `variant="code"` sets all options in which the paper and the authors' code differ; what is
+    given beside it comes first.
+
+    Args:
+        alpha: factor for an absent class, in [0, 1]; 1 is FedAvg.
+        mode: "hard", present or absent; "soft", by a class's count relative to the client's largest.
+
+    Example:
+        >>> fedrs().parts
+        (RestrictedSoftmax(alpha=0.5, mode='hard'),)
+    """
+    return Recipe("fedrs", (RestrictedSoftmax(alpha, mode),))

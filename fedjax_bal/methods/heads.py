@@ -1,0 +1,156 @@
+"""The classifier of a network: where it is, further ones on the same features, and training it alone."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import lax
+
+from fedjax_bal.methods.part import RunSetting
+from fedjax_bal.methods.roles import Closing, Personal, Refine
+from fedjax_bal.types import Array, Batch, Key, Model, Outputs, PyTree, Variables
+
+
+def classifier(params: PyTree) -> PyTree:
+    """The classifier's parameters, `params["head"]`; raises `ValueError` for a model without that entry."""
+    names = sorted(params) if isinstance(params, dict) else []
+    if "head" not in names:
+        raise ValueError(f"model: received parameters {names}, must have the classifier's under 'head': name them so")
+    return params["head"]
+
+
+def classifier_shapes(model: Model) -> PyTree:
+    """The shapes of a network's classifier; raises `ValueError` for a network without one of that name."""
+    return classifier(jax.eval_shape(model.init, jax.random.key(0)).params)
+
+
+@functools.lru_cache(maxsize=64)  # equal models are one object, so that their runs share a program
+def with_extra_heads(method: str, model: Model, *names: str) -> Model:
+    """The network with further sets of its classifier's parameters, by name, which begin as zeros.
+
+    Raises:
+        ValueError: a classifier that isn't linear in its parameters, so that the sum of two is none.
+    """
+    _check_linear(method, model)
+    return model._replace(
+        init=functools.partial(_init, model, names), apply=functools.partial(_apply, model, frozenset(names))
+    )
+
+
+def batch_loss(logits: Array, batch: Batch) -> Array:
+    """The mean cross-entropy of the real rows, `Float[]`."""
+    losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch.labels)
+    return jnp.where(batch.real, losses, 0.0).sum() / jnp.maximum(batch.real.sum(), 1)
+
+
+def check_alone(method: str, own: Personal, setting: RunSetting) -> None:
+    """Refuses parts beside which a client's own classifier would not be what it was trained as."""
+    params = jax.eval_shape(setting.model.init, jax.random.key(0)).params
+    shapes = lambda name: jax.tree.map(lambda leaf: leaf.shape, params[name])
+    if any(mine and shapes(name) != shapes("head") for name, mine in own.personal(params).items()):
+        raise ValueError(
+            f"{method}: received a method after it that changes the classifier, so that the clients' own ones no "
+            f"longer fit; combine it before {method}"
+        )
+    for other in setting.parts:
+        if other.slot == own.slot:
+            continue
+        if isinstance(other, Personal):
+            head = jax.tree.broadcast(other.personal(params), params)["head"]
+            if any(jax.tree.leaves(head)) or type(other).own_model is not Personal.own_model:
+                raise ValueError(
+                    f"{method}: received {other.slot}, by which each client has another classifier or model of its "
+                    "own; leave one of the two out"
+                )
+        if isinstance(other, Closing) or (isinstance(other, Refine) and other.evaluation_only):
+            raise ValueError(
+                f"{method}: received {other.slot}, which puts another classifier in for evaluation, so that those of "
+                "the clients would no longer fit; leave one of the two out"
+            )
+
+
+def _init(model: Model, names: tuple[str, ...], key: Key) -> Variables:
+    variables = model.init(key)
+    zeros = jax.tree.map(jnp.zeros_like, classifier(variables.params))
+    return variables._replace(params={**variables.params, **dict.fromkeys(names, zeros)})
+
+
+def _apply(
+    model: Model, names: frozenset[str], variables: Variables, images: Array, **settings: Any
+) -> tuple[Outputs, Variables]:
+    shared = {name: leaf for name, leaf in variables.params.items() if name not in names}
+    outputs, after = model.apply(variables._replace(params=shared), images, **settings)
+    return outputs, after._replace(params=variables.params)
+
+
+def _check_linear(method: str, model: Model) -> None:
+    head = classifier_shapes(model)
+    image = jax.ShapeDtypeStruct((1, *model.input_shape), jnp.dtype(model.input_dtype))
+    variables = jax.eval_shape(model.init, jax.random.key(0))
+    width = jax.eval_shape(lambda v, x: model.apply(v, x, train=False)[0].features, variables, image).shape[-1]
+    features = jnp.ones((1, width), jax.tree.leaves(head)[0].dtype)
+
+    def logits(scale: float) -> Array:
+        filled: PyTree = jax.tree.map(lambda leaf: jnp.full(leaf.shape, scale, leaf.dtype), head)
+        return model.head({**variables.params, "head": filled}, features)
+
+    if not jnp.allclose(logits(3.0), 3.0 * logits(1.0), rtol=1e-3):
+        raise ValueError(
+            f"{method}: received the model {model.name}, whose classifier isn't linear in its parameters, so that two "
+            "of them don't add up to one: take a model that ends in a dense layer"
+        )
+
+
+def retrained(
+    model: Model,
+    params: PyTree,
+    features: Array,
+    labels: Array,
+    key: Key,
+    weights: Array | None = None,
+    *,
+    epochs: int,
+    batch_size: int,
+    learning_rate: Array | float,
+    momentum: Array | float = 0.0,
+) -> PyTree:
+    """The classifier of `params` after some epochs of SGD on features.
+
+    Args:
+        model: the network.
+        params: its parameters, of which only the classifier's are trained.
+        features: `Float[R, F]`.
+        labels: `Int[R]`.
+        key: of the order.
+        weights: `Float[R]`, how much each row counts in a step's mean; None for the same.
+        epochs: passes over the rows.
+        batch_size: rows a step; the last step of a pass takes what is left.
+        learning_rate: of SGD.
+        momentum: of SGD.
+    """
+    size = min(batch_size, len(labels))
+    weights = jnp.ones(len(labels)) if weights is None else weights
+    optimizer = optax.sgd(learning_rate, momentum)
+
+    def step(carry: tuple[PyTree, PyTree], places: Array) -> tuple[tuple[PyTree, PyTree], None]:
+        head, state = carry
+        counts = jnp.where(places < len(labels), weights.at[places].get(mode="clip"), 0.0)
+
+        def loss(head: PyTree) -> Array:
+            logits = model.head({**params, "head": head}, features.at[places].get(mode="clip"))
+            losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels.at[places].get(mode="clip"))
+            return (counts * losses).sum() / jnp.maximum(counts.sum(), 1e-12)
+
+        updates, state = optimizer.update(jax.grad(loss)(head), state)
+        return (jax.tree.map(jnp.add, head, updates), state), None
+
+    head = classifier(params)
+    return lax.scan(step, (head, optimizer.init(head)), _order(key, epochs, len(labels), size))[0][0]
+
+
+def _order(key: Key, epochs: int, rows: int, size: int) -> Array:
+    """Places among the rows, `Int[steps, size]`; each epoch has each one once, and padding at its end."""
+    own = jax.vmap(lambda epoch: jax.random.permutation(jax.random.fold_in(key, epoch), rows))(jnp.arange(epochs))
+    return jnp.pad(own, ((0, 0), (0, -rows % size)), constant_values=rows).reshape(-1, size)

@@ -1,0 +1,71 @@
+"""IWDS: rare classes are drawn more often at first, and less so as training goes on."""
+
+from typing import Literal
+
+import jax.numpy as jnp
+
+from fedjax_bal.balance import decayed_beta, effective_number_weights
+from fedjax_bal.methods.combine import Recipe, Share, recipe
+from fedjax_bal.methods.part import part, static
+from fedjax_bal.methods.roles import Draw
+from fedjax_bal.types import Array, Context
+
+Schedule = Literal["decay", "fixed", "uniform"]
+
+
+@part
+class DecayedResampling(Draw):
+    r"""Draws each sample with a weight that falls with the number of samples of its class on the client.
+
+    A sample of class c weighs $(1 - \beta_t) / (1 - \beta_t^{n_c})$, the inverse of its class's effective number of
+    samples: close to $1 / n_c$ for $\beta$ near 1, which balances classes, and constant for $\beta = 0$. In round t
+    (from 0, the same for all clients) $\beta_t = \beta_m + (\beta_0 - \beta_m) \rho^t$.
+
+    Attributes:
+        beta_0: beta in the first round.
+        beta_m: beta in the limit.
+        rho: the decay of their difference in a round.
+        schedule: "decay" as above; "fixed" stays at beta_0; "uniform" is beta = 0, all samples alike.
+
+    References:
+        IWDS (Tang et al.), eq. 1 and the weight above it; effective numbers are from Cui et al., 2019, eq. 2. The
+        poster gives no values: the defaults are those of the authors' code, which also leaves out the last short batch
+        of an epoch (`drop_last`).
+    """
+
+    beta_0: float = 0.9999
+    beta_m: float = 0.8
+    rho: float = 0.992
+    schedule: Schedule = static("decay")
+
+    def log_weights(self, class_counts: Array, ctx: Context) -> Array:
+        """`Float[C]`; 0, which is never used, for a class without samples."""
+        weights = effective_number_weights(class_counts, self._beta(ctx.round))
+        return jnp.log(jnp.where(weights > 0, weights, 1.0))
+
+    def _beta(self, round: Array) -> Array:
+        if self.schedule == "decay":
+            return decayed_beta(round, self.beta_0, self.beta_m, self.rho)
+        return jnp.asarray(self.beta_0 if self.schedule == "fixed" else 0.0, float)
+
+
+@recipe("sampling", "tang2021iwds", "cui2019effective")
+def iwds(beta_0: Share = 0.9999, beta_m: Share = 0.8, rho: Share = 0.992, schedule: Schedule = "decay") -> Recipe:
+    """Imbalanced weight decay sampling: rare classes drawn more often at first, less so from round to round.
+
+    An epoch is as many draws, with replacement, as the client has samples. Aggregation is left as it is: combine it
+    with any other method.
+
+    Args:
+        beta_0: beta in the first round, in [0, 1]; near 1 all classes are drawn equally often, at 0 all samples.
+        beta_m: beta in the limit, in [0, 1].
+        rho: decay of their difference in a round, in [0, 1].
+        schedule: "decay", "fixed" (beta_0 throughout, the poster's imbalanced sampling) or "uniform" (all samples
+            alike, the poster's uniform sampling).
+
+    Example:
+        >>> iwds(schedule="fixed").parts
+        (DecayedResampling(beta_0=0.9999, beta_m=0.8, rho=0.992, schedule='fixed'),)
+    """
+    part = DecayedResampling(beta_0, beta_m, rho, schedule)
+    return Recipe("iwds", (part,), drawing="replacement")

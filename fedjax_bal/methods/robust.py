@@ -1,0 +1,165 @@
+"""Robust means, which a few outlying clients can't move far: median, trimmed mean, norm clipping."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_bal.methods.combine import Recipe, positive, recipe
+from fedjax_bal.methods.part import part, static
+from fedjax_bal.methods.roles import Reduce
+from fedjax_bal.types import Array, PyTree, ServerContext
+from fedjax_bal.validate import finite_number
+
+
+@part
+class Median(Reduce):
+    """Takes the median of every coordinate over the chains that count, all alike.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> deltas = jnp.array([[1.0], [9.0], [2.0], [5.0]])
+        >>> Median().reduce(deltas, jnp.array([0.5, 0.2, 0.3, 0.0]), None).tolist()
+        [2.0]
+
+    References:
+        Yin et al., 2018, Algorithm 1, option I, on changes of the model instead of gradients. Batch statistics and
+        reports are averaged and summed as ever: they aren't robust.
+    """
+
+    def reduce(self, deltas: PyTree, weights: Array, server: ServerContext) -> PyTree:
+        """Like params; the mean of the middle two where their number is even, zeros where no chain counts."""
+        return _over_sorted(deltas, weights, _middle(weights))
+
+
+@part
+class TrimmedMean(Reduce):
+    """Averages every coordinate over the chains that count, all alike, without the largest and smallest values.
+
+    Attributes:
+        share: of the chains cut from each end, in [0, 0.5); rounded down to whole chains.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> deltas = jnp.array([[1.0], [90.0], [2.0], [5.0], [-7.0]])
+        >>> round(float(TrimmedMean(0.2).reduce(deltas, jnp.ones(5), None)[0]), 4)
+        2.6667
+
+    References:
+        Yin et al., 2018, Algorithm 1, option II, on changes of the model instead of gradients. Batch statistics and
+        reports are averaged and summed as ever: they aren't robust.
+    """
+
+    share: float = 0.1
+
+    def reduce(self, deltas: PyTree, weights: Array, server: ServerContext) -> PyTree:
+        """Like params; zeros where no chain counts."""
+        count = (weights > 0).sum()
+        # A share such as 0.29 of 100 chains is 28.99... in binary, and means 29; something is always left.
+        cut = jnp.minimum(jnp.floor(self.share * count + 1e-4).astype(count.dtype), jnp.maximum(count - 1, 0) // 2)
+        rank = jnp.arange(len(weights))
+        kept = (rank >= cut) & (rank < count - cut)
+        mask = lambda ordered: kept.reshape(-1, *[1] * (ordered.ndim - 1))
+        mean = lambda ordered: jnp.where(mask(ordered), ordered, 0.0).sum(0) / jnp.maximum(kept.sum(), 1)
+        return _over_sorted(deltas, weights, mean)
+
+
+@part
+class NormClipping(Reduce):
+    """Averages with the usual weights after each update is scaled down to a largest norm, over all parameters.
+
+    Attributes:
+        bound: the largest norm; adaptive, in units of the median norm of the updates that count, the mean of the
+            middle two where their number is even.
+        adaptive: whether it is.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> deltas = jnp.array([[3.0, 4.0], [0.0, 2.0], [0.0, 0.5]])
+        >>> [round(float(x), 4) for x in NormClipping(1.0).reduce(deltas, jnp.array([0.5, 0.25, 0.25]), None)]
+        [0.3, 0.775]
+
+    References:
+        Sun et al., 2019, norm thresholding of updates, without noise; adaptive as FLAME (Nguyen et al., 2022, Algorithm
+        1). Batch statistics and reports are averaged and summed as ever: they aren't robust. Unlike the median, it
+        weighs clients by their samples as FedAvg does.
+    """
+
+    bound: float = 1.0
+    adaptive: bool = static(False)
+
+    def reduce(self, deltas: PyTree, weights: Array, server: ServerContext) -> PyTree:
+        """Like params; zeros where no chain counts."""
+        norms = jax.vmap(_norm)(deltas)
+        bound = self.bound * (_over_sorted(norms, weights, _middle(weights)) if self.adaptive else 1.0)
+        factors = weights * jnp.where(norms > bound, bound / jnp.where(norms > bound, norms, 1.0), 1.0)
+        spread = lambda leaf: factors.reshape(-1, *[1] * (leaf.ndim - 1))
+        # An update that doesn't count may be anything, nan too.
+        return jax.tree.map(lambda leaf: jnp.where(spread(leaf) > 0, spread(leaf) * leaf, 0.0).sum(0), deltas)
+
+
+def _middle(weights: Array) -> Callable[[Array], Array]:
+    """Takes the median of a leaf that is sorted along the chains that count."""
+    count = (weights > 0).sum()
+    low = jnp.maximum(count - 1, 0) // 2
+    high = count // 2
+    return lambda ordered: 0.5 * (ordered[low] + ordered[high])
+
+
+def _norm(tree: PyTree) -> Array:
+    return jnp.sqrt(sum((jnp.sum(leaf**2) for leaf in jax.tree.leaves(tree)), jnp.zeros(())))
+
+
+def _over_sorted(deltas: PyTree, weights: Array, mean: Callable[[Array], Array]) -> PyTree:
+    """Applies a mean to each leaf, sorted along the chains; those that don't count come last."""
+    counts = weights > 0
+
+    def one(leaf: Array) -> Array:
+        present = counts.reshape(-1, *[1] * (leaf.ndim - 1))
+        ordered = jnp.sort(jnp.where(present, leaf, jnp.inf), axis=0)
+        return jnp.where(counts.any(), mean(ordered), 0.0)
+
+    return jax.tree.map(one, deltas)
+
+
+@recipe("robust", "yin2018robust")
+def median() -> Recipe:
+    """The coordinate-wise median of the updates instead of their mean.
+
+    Example:
+        >>> median().parts
+        (Median(),)
+    """
+    return Recipe("median", (Median(),))
+
+
+@recipe("robust", "sun2019can", "nguyen2022flame")
+def norm_clipping(bound: float = 1.0, adaptive: bool = False) -> Recipe:
+    """The mean of the updates, each scaled down to a largest norm.
+
+    Args:
+        bound: the largest norm of a client's update; above 0.
+        adaptive: the largest norm is `bound` times the median norm of the round's updates instead.
+
+    Example:
+        >>> norm_clipping(0.5).parts
+        (NormClipping(bound=0.5, adaptive=False),)
+    """
+    bound = positive("norm_clipping: bound", bound, ": at 0 nothing would change")
+    return Recipe("norm_clipping", (NormClipping(bound, adaptive),))
+
+
+@recipe("robust", "yin2018robust")
+def trimmed_mean(share: float = 0.1) -> Recipe:
+    """The coordinate-wise mean of the updates without the largest and the smallest.
+
+    Args:
+        share: of the clients that deliver, cut from each end and rounded down; in [0, 0.5).
+
+    Example:
+        >>> trimmed_mean(0.2).parts
+        (TrimmedMean(share=0.2),)
+    """
+    if finite_number("trimmed_mean: share", share, high=0.5) == 0.5:
+        raise ValueError(f"trimmed_mean: share: received {share}, must be below 0.5; median leaves out all but one")
+    return Recipe("trimmed_mean", (TrimmedMean(float(share)),))

@@ -1,0 +1,209 @@
+"""SCAFFOLD: control variates against client drift, as published and as two papers' code has them."""
+
+import abc
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fedjax_bal.methods.combine import Recipe, recipe
+from fedjax_bal.methods.fednova import momentum_steps
+from fedjax_bal.methods.needs import apart_from, fresh_momentum, plain_sgd
+from fedjax_bal.methods.part import Need, RunFacts, part, static
+from fedjax_bal.methods.roles import Gradient, Memory, Personal, Report, Server, Update, Weigh
+from fedjax_bal.types import Array, Cohort, Context, Key, Outcome, PyTree, ServerContext, Variables
+from fedjax_bal.validate import one_of
+
+
+class Controls(Memory, Report, Server, abc.ABC):
+    """The base of all forms: a control variate for each client, and the server's, which is sent to all clients."""
+
+    adds_reports = True
+
+    @property
+    def slot(self) -> str:
+        """The same for all forms, so that no two of them can be combined."""
+        return "ControlVariates"
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """Plain SGD, of all leaves."""
+        why = "whose leaves stay with the clients, so that the server's control variate would mix them"
+        alone = apart_from("scaffold", self, Personal, because=why)
+        return alone, plain_sgd("scaffold", "its control variates need plain SGD")
+
+    def init_memory(self, variables: Variables) -> PyTree:
+        """Zeros: a client that never trained has no control variate."""
+        return jax.tree.map(jnp.zeros_like, variables.params)
+
+    def report(self, outcome: Outcome) -> PyTree:
+        """The change of the client's control variate."""
+        memory = outcome.ctx.memory[self.slot]
+        return jax.tree.map(jnp.subtract, self.remember(memory, outcome), memory)
+
+    def init_server(self, server: ServerContext) -> PyTree:
+        """Zeros, like params."""
+        return jax.tree.map(jnp.zeros_like, server.variables.params)
+
+    def broadcast(self, key: Key, server: ServerContext) -> tuple[PyTree, PyTree]:
+        """The server's control variate goes to every client."""
+        return server.state, server.state
+
+    def moved(self, server: ServerContext, count: Array | int) -> PyTree:
+        """The server's control variate, moved by the summed changes over a number of clients."""
+        return jax.tree.map(lambda c, change: c + change / count, server.state, server.aggregate.reports[self.slot])
+
+
+@part
+class ControlVariates(Controls, Gradient, Weigh):
+    r"""Corrects each local gradient by the difference of the server's and the client's control variate.
+
+    $y \leftarrow y - \eta (g - c_k + c)$ and, after $\tau$ steps, $c_k^+ = c_k - c + (w - y) / (\tau \eta)$
+    (option II). The server takes the plain mean of the updates and
+    $c \leftarrow c + \frac{1}{N} \sum_{k \in S} (c_k^+ - c_k)$. A client that doesn't deliver changes neither.
+
+    Attributes:
+        with_momentum: allow a local momentum; the drift is then divided by the momentum-equivalent number of steps.
+
+    References:
+        SCAFFOLD (Karimireddy et al., 2020), Algorithm 1, option II, with global step size 1. The correction is inside
+        the gradient; control variates exist for trainable parameters only.
+    """
+
+    with_momentum: bool = static(False)
+
+    ignores_sizes = True
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """Local steps whose drift is a multiple of the mean gradient."""
+        momentum = Need("" if self.with_momentum else "no local momentum", self._check_momentum)
+        return fresh_momentum(self.slot), *super().needs, momentum
+
+    def gradient(self, grads: PyTree, params: PyTree, ctx: Context) -> PyTree:
+        """The corrected gradient, like params."""
+        return jax.tree.map(lambda g, own, c: g - own + c, grads, ctx.memory[self.slot], ctx.broadcast[self.slot])
+
+    def _check_momentum(self, facts: RunFacts) -> None:
+        local = facts.local
+        if local.options.get("momentum") and not self.with_momentum:
+            raise ValueError(
+                f"scaffold: received a local momentum of {local.momentum}; momentum inflates control variates: "
+                "set training.optimizer.momentum to 0, or scaffold_momentum to true to divide by the equivalent steps"
+            )
+        if local.options.get("momentum") and local.step_schedule is not None:
+            raise ValueError(
+                f"scaffold: received a local momentum of {local.momentum} and a step_schedule; how many plain steps "
+                "these amount to is known for one of them alone: leave the other out of training.optimizer"
+            )
+
+    def remember(self, memory: PyTree, outcome: Outcome) -> PyTree:
+        """The new control variate of the client; the old one where it took no step."""
+        steps = outcome.steps
+        equivalent = momentum_steps(steps, outcome.ctx.momentum) if self.with_momentum else steps
+        rate = outcome.learning_rate_sum * equivalent / jnp.maximum(steps, 1)
+        return _drifted(memory, outcome.ctx.broadcast[self.slot], outcome, rate)
+
+    def weigh(self, weights: Array, cohort: Cohort, server: ServerContext) -> Array:
+        """Takes the number of samples out again: the same weight for every client that delivers."""
+        return weights / jnp.maximum(cohort.sizes, 1.0)
+
+    def update(self, key: Key, server: ServerContext) -> PyTree:
+        """Moves by the summed changes over all N clients."""
+        return self.moved(server, server.cohort.num_clients)
+
+
+@part
+class LateControlVariates(Controls, Gradient, Update):
+    r"""Control variates as in the code of two papers that compare themselves to SCAFFOLD; not SCAFFOLD itself.
+
+    Kept to reproduce the collapse that these papers publish under its name. It differs from `ControlVariates` in that
+
+    * the optimizer takes its step first, and $y \leftarrow y - \eta (c - c_k)$ comes after it: momentum never sees the
+      correction;
+    * $c_k^+ = c_k - c + (w - y) / (\tau \eta)$ whatever the momentum $\rho$, which makes control variates up to
+      $1 / (1 - \rho)$ times too large, and the correction with them;
+    * $c \leftarrow c + \frac{1}{|S|} \sum_{k \in S} (c_k^+ - c_k)$: the server's moves N / |S| times as far;
+    * updates are averaged by number of samples, as in CBFL's code. ReBaFL's takes the plain mean, which is the same
+      in that paper, where all clients hold equally many.
+
+    Attributes:
+        clip: the largest norm of the gradient of the loss, over all parameters; None not to clip.
+
+    References:
+        github.com/JianXu95/ReBaFL, methods/scaffold.py, which clips at 10; the code of CBFL, which doesn't. Two more
+        properties of the latter are left out: control variates for running batch statistics, and clients' control
+        variates that are kept by worker process and mix up clients.
+    """
+
+    clip: float | None = None
+
+    def gradient(self, grads: PyTree, params: PyTree, ctx: Context) -> PyTree:
+        """The gradient, shortened to the largest norm allowed as PyTorch does it."""
+        if self.clip is None:
+            return grads
+        factor = jnp.minimum(self.clip / (optax.tree.norm(grads) + 1e-6), 1.0)
+        return jax.tree.map(lambda g: factor * g, grads)
+
+    def updates(self, updates: PyTree, params: PyTree, ctx: Context) -> PyTree:
+        """The optimizer's step and the correction, like params."""
+        rate = ctx.learning_rate
+        return jax.tree.map(
+            lambda u, own, c: u - rate * (c - own), updates, ctx.memory[self.slot], ctx.broadcast[self.slot]
+        )
+
+    def remember(self, memory: PyTree, outcome: Outcome) -> PyTree:
+        """The new control variate of the client; the old one where it took no step."""
+        return _drifted(memory, outcome.ctx.broadcast[self.slot], outcome, outcome.learning_rate_sum)
+
+    def update(self, key: Key, server: ServerContext) -> PyTree:
+        """Moves by the mean change over the clients that delivered."""
+        return self.moved(server, jnp.maximum((server.cohort.local_steps > 0).sum(), 1))
+
+
+def _drifted(memory: PyTree, sent: PyTree, outcome: Outcome, rate: Array) -> PyTree:
+    """Option II: the drift over the summed learning rate becomes the client's part of the control variate."""
+    # Divided by 1, not 0, where nothing was done: `where` picks the old value, but its gradient stays finite.
+    moved = (outcome.steps > 0) & (rate > 0)
+    rate = jnp.where(moved, rate, 1.0)
+    return jax.tree.map(
+        lambda own, c, w, y: jnp.where(moved, own - c + (w - y) / rate, own),
+        memory,
+        sent,
+        outcome.start.params,
+        outcome.end.params,
+    )
+
+
+VARIANTS = {"official": None, "rebafl_code": LateControlVariates(clip=10.0), "cbfl_code": LateControlVariates()}
+"""Forms of SCAFFOLD; the part, where it isn't the paper's."""
+
+
+@recipe("drift", "karimireddy2020scaffold")
+def scaffold(scaffold_momentum: bool = False, variant: str = "official") -> Recipe:
+    """Control variates against client drift, option II, updates averaged without weights.
+
+    Args:
+        scaffold_momentum: allow a local momentum, dividing the drift by the equivalent number of plain steps.
+        variant: "official", or what the code of ReBaFL or CBFL calls SCAFFOLD: "rebafl_code" or "cbfl_code". These two
+            are no good methods. They reproduce the very low rows in those papers' tables, which come from how the code
+            treats momentum and the server's control variate; see `fedjax_bal.parts.LateControlVariates`.
+
+    Raises:
+        ValueError: an unknown variant, or scaffold_momentum for another than the official one.
+
+    Example:
+        >>> scaffold().parts
+        (ControlVariates(with_momentum=False),)
+        >>> scaffold(variant="rebafl_code").parts
+        (LateControlVariates(clip=10.0),)
+    """
+    other = VARIANTS[one_of("scaffold: variant", variant, VARIANTS)]
+    if other is None:
+        return Recipe("scaffold", (ControlVariates(with_momentum=scaffold_momentum),))
+    if scaffold_momentum:
+        raise ValueError(
+            f"scaffold: scaffold_momentum: received true beside {variant}, which divides the drift by plain steps "
+            "whatever the momentum: leave it out"
+        )
+    return Recipe("scaffold", (other,))
