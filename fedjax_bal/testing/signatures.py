@@ -184,7 +184,12 @@ def _example_inputs(setting: Setting, key: Key, plan: Plan, federation: Federati
     batch = _apply_batches(setting, key, batch, ctx)
     outputs, _ = setting.model.apply(state.variables, batch.images, train=True, key=key, real=batch.seen)
     outcome = outcome_of(setting, ctx, start_training(setting, ctx))
-    reports = {part.slot: part.report(*seen(setting, part, outcome)) for part in setting.parts_with(roles.Report)}
+    reports = {}
+    for part in setting.parts_with(roles.Report):
+        own = seen(setting, part, outcome)[0]
+        if isinstance(part, roles.Memory):
+            own = own._replace(memory=part.remember(own.ctx.memory[part.slot], own))
+        reports[part.slot] = part.report(own)
     cohort = cohort_of(setting, zero, plan, federation)
     params, losses = state.variables.params, jnp.zeros(plan.clients.shape)
     deltas = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(cohort.sizes), *leaf.shape)), params)
@@ -269,7 +274,9 @@ RULES = (
         lambda p, s: s.weights,
     ),
     RoleRule(roles.Reduce, "reduce", lambda p, s: p.reduce(s.deltas, s.weights, s.seen_by(p)), lambda p, s: s.params),
-    RoleRule(roles.Step, "step", lambda p, s: p.step(s.params, s.seen_by(p)), lambda p, s: s.params),
+    RoleRule(
+        roles.Step, "step", lambda p, s: p.step(s.params, s.seen_by(p)), lambda p, s: (s.params, s.seen_by(p).state)
+    ),
     RoleRule(roles.Refine, "refine", lambda p, s: p.refine(s.key, s.variables, s.seen_by(p)), lambda p, s: s.variables),
     RoleRule(roles.Closing, "closing_report", lambda p, s: s.closing[p.slot], lambda p, s: None),
     RoleRule(

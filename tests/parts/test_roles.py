@@ -208,7 +208,7 @@ class Again(Step):
         found = server.aggregate
         losses = jnp.where(found.weights > 0, found.losses[:, 0], 0.0)
         share = (1 + self.noise * jax.random.uniform(server.key)) * losses / losses.sum()
-        return jax.tree.map(lambda leaf: jnp.tensordot(share, leaf, 1), found.deltas)
+        return jax.tree.map(lambda leaf: jnp.tensordot(share, leaf, 1), found.deltas), server.state
 
 
 def test_a_class_without_the_decorator_is_refused():
@@ -216,7 +216,7 @@ def test_a_class_without_the_decorator_is_refused():
         share: float = 0.5
 
         def step(self, delta, server):
-            return delta
+            return delta, server.state
 
     with pytest.raises(ValueError, match=r"Bare: not declared as a part: put @part.* above class Bare"):
         Bare(share=0.1)
