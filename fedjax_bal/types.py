@@ -242,6 +242,7 @@ class Outcome(NamedTuple):
         steps: the number of local steps taken, `Int32[]`.
         learning_rate_sum: the sum of the learning rate over these steps, `Float[]`.
         ctx: the context of the local training.
+        memory: what the part's `remember` has returned, seen by its `report`; None for a part without memory.
     """
 
     start: Variables
@@ -249,6 +250,7 @@ class Outcome(NamedTuple):
     steps: Array
     learning_rate_sum: Array
     ctx: Context
+    memory: PyTree = None
 
 
 class Cohort(NamedTuple):

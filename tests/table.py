@@ -28,7 +28,8 @@ class Eager(Draw, Weigh, Step, Prepare, Report, Logits, Loss, Update, Refine):
 
     def step(self, delta, server):
         """Damps by the participating share."""
-        return jax.tree.map(lambda leaf: leaf * server.cohort.sizes.sum() / server.cohort.total_size, delta)
+        held = server.cohort.sizes.sum()
+        return jax.tree.map(lambda leaf: leaf * held / server.cohort.total_size, delta), server.state
 
     def prepare(self, key, variables, ctx):
         """A random offset for this visit."""

@@ -92,9 +92,11 @@ class DynamicRegularisation(Loss, Gradient, Memory, Weigh, Step, Server):
         """The same weight for every chain that delivers."""
         return cohort.delivered.astype(weights.dtype)
 
-    def step(self, delta: PyTree, server: ServerContext) -> PyTree:
-        """The update and the mean of all clients' memories, like params."""
-        return jax.tree.map(jnp.add, delta, _mean_memory(server))
+    def step(self, delta: PyTree, server: ServerContext) -> tuple[PyTree, PyTree]:
+        """The update plus the mean of all N clients' memories once those of the cohort have changed, and this mean."""
+        share = server.cohort.delivered.sum() / server.cohort.num_clients
+        mean = jax.tree.map(lambda mean, delta: mean + share * delta, server.state, server.aggregate.delta)
+        return jax.tree.map(jnp.add, delta, mean), mean
 
     def init_server(self, server: ServerContext) -> PyTree:
         """The mean of all clients' memories: zeros, like params."""
@@ -105,14 +107,8 @@ class DynamicRegularisation(Loss, Gradient, Memory, Weigh, Step, Server):
         return server.state, ()
 
     def update(self, key: Key, server: ServerContext) -> PyTree:
-        """The mean after this round's changes."""
-        return _mean_memory(server)
-
-
-def _mean_memory(server: ServerContext) -> PyTree:
-    """The mean memory over all N clients, once those of the cohort have changed."""
-    share = server.cohort.delivered.sum() / server.cohort.num_clients
-    return jax.tree.map(lambda mean, delta: mean + share * delta, server.state, server.aggregate.delta)
+        """The mean after this round's changes, from `step`."""
+        return server.state
 
 
 @recipe("drift", "acar2021feddyn")

@@ -34,7 +34,7 @@ class Extrapolation(Step):
 
     needs_deltas = True
 
-    def step(self, delta: PyTree, server: ServerContext) -> PyTree:
+    def step(self, delta: PyTree, server: ServerContext) -> tuple[PyTree, PyTree]:
         """The longer update, like params."""
         weights = server.aggregate.weights
         mean = server.aggregate.delta
@@ -45,7 +45,7 @@ class Extrapolation(Step):
             epsilon *= (weights > 0).sum()
         # An update that doesn't count may be anything, nan too.
         ratio = (weights * jnp.where(weights > 0, each, 0.0)).sum() / (2 * (whole + epsilon))
-        return jax.tree.map(lambda leaf: jnp.maximum(ratio, 1.0) * leaf, delta)
+        return jax.tree.map(lambda leaf: jnp.maximum(ratio, 1.0) * leaf, delta), server.state
 
 
 def _squares(leaf: Array) -> Array:

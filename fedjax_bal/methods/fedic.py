@@ -125,8 +125,8 @@ class CalibratedDistillation(Step, Server):
         """Clients need nothing but the model; what is needed again at the end of the round is kept."""
         return server.state._replace(received=server.variables, seed=jax.random.bits(key, dtype=jnp.uint32)), ()
 
-    def step(self, delta: PyTree, server: ServerContext) -> PyTree:
-        """The update to the taught model, like params."""
+    def step(self, delta: PyTree, server: ServerContext) -> tuple[PyTree, TeacherState]:
+        """The update to the taught model, like params, and the calibration that made its teacher."""
         received = server.state.received
         labels = _labels(server)
         answers, calibration = self._calibrated(server)
@@ -142,11 +142,12 @@ class CalibratedDistillation(Step, Server):
 
         mean = jax.tree.map(jnp.add, received.params, delta)
         taught = self._train(loss, mean, _key(server, 2), len(labels), _DECAY)
-        return jax.tree.map(jnp.subtract, taught, received.params)
+        update = jax.tree.map(jnp.subtract, taught, received.params)
+        return update, server.state._replace(calibration=calibration)
 
     def update(self, key: Key, server: ServerContext) -> TeacherState:
-        """The calibration that `step` worked with, computed again."""
-        return server.state._replace(calibration=self._calibrated(server)[1])
+        """The calibration, from `step`."""
+        return server.state
 
     def _calibrated(self, server: ServerContext) -> tuple[Answers, Calibration]:
         """The models' answers, and the calibration trained on them."""

@@ -93,7 +93,7 @@ class NormalisedAveraging(Weigh, Step):
         reach = self._reach(cohort)
         return jnp.where(reach > 0, weights / jnp.where(reach > 0, reach, 1.0), 0.0)
 
-    def step(self, delta: PyTree, server: ServerContext) -> PyTree:
+    def step(self, delta: PyTree, server: ServerContext) -> tuple[PyTree, PyTree]:
         """The mean direction times the effective number of steps, like params."""
         weights = server.aggregate.weights
         reach = self._reach(server.cohort)
@@ -101,7 +101,7 @@ class NormalisedAveraging(Weigh, Step):
         mean = jnp.where(mean > 0, mean, 1.0)
         lengths = jnp.where(self.mu > 0, server.cohort.steps, reach)
         effective = (weights * reach / mean * lengths).sum()
-        return jax.tree.map(lambda leaf: effective / mean * leaf, delta)
+        return jax.tree.map(lambda leaf: effective / mean * leaf, delta), server.state
 
     def _check_reach(self, facts: RunFacts) -> None:
         mu = sum(other.mu for other in parts_with(facts.parts, Proximal))

@@ -110,11 +110,11 @@ class ParticipatingShare(Step):
         FL-CIR (Yang et al., 2021), eq. 4, and the authors' code. Batch statistics are averaged without it.
     """
 
-    def step(self, delta: PyTree, server: ServerContext) -> PyTree:
+    def step(self, delta: PyTree, server: ServerContext) -> tuple[PyTree, PyTree]:
         """The update times the share, like params."""
         cohort = server.cohort
         share = (cohort.sizes * cohort.delivered).sum() / jnp.maximum(cohort.total_size, 1.0)
-        return jax.tree.map(lambda leaf: share * leaf, delta)
+        return jax.tree.map(lambda leaf: share * leaf, delta), server.state
 
 
 @recipe("selection", "yang2021flcir")

@@ -288,7 +288,7 @@ class Report(Part, abc.ABC):
 
     @abc.abstractmethod
     def report(self, outcome: Outcome) -> PyTree:
-        """Arrays that add up over clients."""
+        """Arrays that add up over clients; `outcome.memory` is what the part's own `remember` has returned."""
 
 
 class Probe(Part, abc.ABC):
@@ -344,8 +344,11 @@ class Step(Part, abc.ABC):
     """
 
     @abc.abstractmethod
-    def step(self, delta: PyTree, server: ServerContext) -> PyTree:
-        """The update, like params."""
+    def step(self, delta: PyTree, server: ServerContext) -> tuple[PyTree, PyTree]:
+        """The update, like params, and the part's new state: `server.state` where it keeps none, or doesn't change it.
+
+        `update` of a Server part sees the new state.
+        """
 
 
 class Refine(Part, abc.ABC):

@@ -38,8 +38,7 @@ class Controls(Memory, Report, Server, abc.ABC):
 
     def report(self, outcome: Outcome) -> PyTree:
         """The change of the client's control variate."""
-        memory = outcome.ctx.memory[self.slot]
-        return jax.tree.map(jnp.subtract, self.remember(memory, outcome), memory)
+        return jax.tree.map(jnp.subtract, outcome.memory, outcome.ctx.memory[self.slot])
 
     def init_server(self, server: ServerContext) -> PyTree:
         """Zeros, like params."""

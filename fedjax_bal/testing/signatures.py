@@ -97,7 +97,7 @@ RULES: dict[tuple[type, str], Rule] = {
     (roles.Report, "report"): _numbers,
     (roles.Weigh, "weigh"): _like_first,
     (roles.Reduce, "reduce"): lambda result, deltas, weights, server: (result, server.variables.params),
-    (roles.Step, "step"): _like_first,
+    (roles.Step, "step"): lambda result, delta, server: (result, (delta, server.state)),
     (roles.Refine, "refine"): _like_second,
     (roles.Closing, "closing_report"): _numbers,
     (roles.Closing, "close"): _like_second,

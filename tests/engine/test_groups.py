@@ -392,7 +392,7 @@ class Everywhere(Loss, Shift, Gradient, Update, Start, Steps, Prepare, Memory, R
         return jax.tree.map(jnp.subtract, outcome.end.params, outcome.ctx.start.params)
 
     def step(self, delta, server):
-        return jax.tree.map(lambda d, s: d / (1 + optax.tree.norm(delta)) + 0.01 * s, delta, server.state)
+        return jax.tree.map(lambda d, s: d / (1 + optax.tree.norm(delta)) + 0.01 * s, delta, server.state), server.state
 
     def refine(self, key, variables, server):
         params = jax.tree.map(lambda w, d: w + 0.1 * d, variables.params, server.aggregate.delta)

@@ -47,7 +47,7 @@ class Watching(Report, Weigh, Step, Server, Refine):
 
     def step(self, delta, server):
         assert jax.tree.structure(delta) == jax.tree.structure(server.variables.params)
-        return jax.tree.map(lambda leaf: 0 * leaf + server.aggregate.reports[self.slot], delta)
+        return jax.tree.map(lambda leaf: 0 * leaf + server.aggregate.reports[self.slot], delta), server.state
 
     def update(self, key, server):
         heard = server.state["heard"] + server.aggregate.reports[self.slot]

@@ -107,10 +107,10 @@ def test_fedic_equals_its_transcription():
     server = server._replace(state=state, aggregate=Aggregate(mean, {}, jnp.array(weights), None, deltas=stacked))
     begun = {k: np.asarray(v, float) for k, v in state.calibration._asdict().items()}
     update, after = taught(received, deltas, weights, begun)
-    found = part.step(mean, server)
+    found, state = part.step(mean, server)
     float64.assert_equal(jax.tree.map(np.asarray, found), update, 1e-5)
     new = Variables(jax.tree.map(jnp.add, received, found), {})
-    moved = part.update(None, server._replace(variables=new)).calibration
+    moved = part.update(None, server._replace(variables=new, state=state)).calibration
     for name, leaf in moved._asdict().items():
         np.testing.assert_allclose(leaf, after[name], rtol=1e-5, atol=1e-7)
         assert np.abs(after[name] - begun[name]).max() > 1e-3

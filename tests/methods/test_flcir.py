@@ -197,7 +197,7 @@ class Losses(Probe, Report, Step):
         return jnp.ones(())
 
     def step(self, delta, server):
-        return jax.tree.map(lambda leaf: 0 * leaf + server.aggregate.reports[self.slot], delta)
+        return jax.tree.map(lambda leaf: 0 * leaf + server.aggregate.reports[self.slot], delta), server.state
 
 
 @pytest.mark.slow

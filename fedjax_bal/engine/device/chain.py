@@ -196,7 +196,10 @@ def finish_client(
     outcome, outdated = _delivered(setting, outcome)
     for part in setting.parts_with(Memory):
         memory[part.slot] = part.remember(client.memory[part.slot], *seen(setting, part, outcome))
-    reports = {part.slot: part.report(*seen(setting, part, outcome)) for part in setting.parts_with(Report)}
+    reports = {}
+    for part in setting.parts_with(Report):
+        remembered = seen(setting, part, outcome)[0]._replace(memory=memory.get(part.slot))
+        reports[part.slot] = part.report(remembered)
     probes = {part.slot: part.probe(*seen(setting, part, outcome)) for part in setting.parts_with(Probe)}
 
     # Whether the update can be used.

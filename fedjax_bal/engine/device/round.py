@@ -132,9 +132,10 @@ def close_round(
         reduced = stop_at_nan(setting, part.reduce, context.aggregate.deltas, weights, context)
         delta = restored(setting, part, reduced, aggregate.delta)
         server = server._replace(aggregate=aggregate._replace(delta=delta))
-    stepped = stop_at_nan(setting, _server_step, setting, round_key, state, server, result.sums.stats)
-    variables, optimizer = if_arrived(stepped, (state.variables, state.optimizer))
-    server = server._replace(variables=variables)
+    new = stop_at_nan(setting, _server_step, setting, round_key, state, server, result.sums.stats)
+    variables, optimizer, stepped = new
+    variables, optimizer = if_arrived((variables, optimizer), (state.variables, state.optimizer))
+    server = server._replace(variables=variables, state=stepped)
     slots = {}
     for part in setting.parts_with(Server):
         slots[part.slot] = part.update(purpose_key(round_key, f"update/{part.slot}"), seen_by(setting, part, server))
@@ -262,11 +263,13 @@ def _weights(setting: Setting, parts: list[Weigh], server: ServerContext) -> Arr
 
 def _server_step(
     setting: Setting, key: Key, state: State, server: ServerContext, stats: PyTree
-) -> tuple[Variables, PyTree]:
+) -> tuple[Variables, PyTree, dict[str, PyTree]]:
     params, delta = state.variables.params, server.aggregate.delta
+    slots = dict(server.state)
     for part in setting.parts_with(Step):
         context = seen_by(setting, part, server)._replace(key=purpose_key(key, f"step/{part.slot}"))
-        delta = restored(setting, part, part.step(seen(setting, part, delta)[0], context), delta)
+        stepped, slots[part.slot] = part.step(seen(setting, part, delta)[0], context)
+        delta = restored(setting, part, stepped, delta)
     transform = setting.server.transform(server.round)
     step = setting.server.clipped(jax.tree.map(jnp.negative, delta))
     # Leaves that are frozen or stay with clients are zeros here, so that the optimizer's decay, and norms of it, don't
@@ -278,7 +281,7 @@ def _server_step(
     new = Variables(select(moving, optax.apply_updates(params, updates), params), stats)
     new = refine(setting, key, new, server, evaluation_only=False)
     # A server part or optimizer may have added to leaves that stay with the clients.
-    return with_leaves(new, personal), optimizer
+    return with_leaves(new, personal), optimizer, slots
 
 
 def zero_info(setting: Setting, state: State, plan: Plan, federation: Federation, local_test: LocalTest) -> Info:
