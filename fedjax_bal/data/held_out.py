@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fedjax_bal.arguments import Count, Share, checked
 from fedjax_bal.data.partition.dealing import cut, rows_by_class
-from fedjax_bal.validate import Count, Share, checked, checked_labels
+from fedjax_bal.validate import checked_labels
 
 
 @checked

@@ -7,9 +7,9 @@ from typing import Annotated
 import numpy as np
 from annotated_types import Gt, Le
 
+from fedjax_bal.arguments import Count, checked
 from fedjax_bal.selection.selectors import generator
 from fedjax_bal.selection.trace import Trace, trace
-from fedjax_bal.validate import Count, checked
 
 Probability = Annotated[float, Gt(0), Le(1)]
 _FEW = 400  # clients per eligible one above which jumping to each draw beats drawing them all

@@ -6,10 +6,10 @@ from typing import Annotated, Any, Literal, NamedTuple
 import numpy as np
 from annotated_types import Gt, Le
 
+from fedjax_bal.arguments import Count, NotNegative, checked
 from fedjax_bal.selection.greedy import check_clients, check_table, smallest, spans
 from fedjax_bal.selection.selectors import Selector, delivered_probe, single
 from fedjax_bal.types import Plan
-from fedjax_bal.validate import Count, NotNegative, checked
 
 Reward = Literal["bounded", "literal"]
 Direction = Literal["from_uniform", "to_uniform"]

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedjax_bal.arguments import Count, checked
 from fedjax_bal.selection.greedy import check_clients, check_sizes
 from fedjax_bal.types import Plan
-from fedjax_bal.validate import Count, checked
 
 LOSS = "loss"
 """Slot of the probe that `power_of_choice` learns from: local losses `Float[G, L]`."""

@@ -8,8 +8,8 @@ from typing import Literal
 
 import numpy as np
 
+from fedjax_bal.arguments import checked
 from fedjax_bal.selection.tables import LARGEST_ARRAY, read_csv, read_npz, whole
-from fedjax_bal.validate import checked
 
 AtEnd = Literal["repeat", "hold"]
 

@@ -744,7 +744,7 @@ def test_the_clustered_setting_of_rebafl_can_be_written_down():
     config = load_config(BUILTIN, changes)
     assert config.partition.parameters["classes_per_client"] == (2, 2, 3, 3, 5)
     assert config.availability.parameters["p"] == (0.5, 0.5, 0.3, 0.3, 0.2)
-    with pytest.raises(ConfigError, match="classes_per_client: received .*an integer, or a list"):
+    with pytest.raises(ConfigError, match="classes_per_client: received 'two', must be an integer.*, or a list"):
         load_config(BUILTIN, ["partition.classes_per_client=two"])
 
 

@@ -3,7 +3,6 @@
 import itertools
 from dataclasses import replace
 from functools import partial
-from inspect import getmodule
 from types import SimpleNamespace
 
 import jax
@@ -18,6 +17,7 @@ from methods.faking import LATENT, SIZES, double, forward, generated
 from methods.float64 import OPTIONS, SEED
 
 from fedjax_bal.engine.device import purpose_key, training_key
+from fedjax_bal.methods.cbfl import draw_labels
 from fedjax_bal.options import Execution
 from fedjax_bal.parts import Fakes, SharedGenerator
 from fedjax_bal.recipes import Recipe, cbfl, combine, fedavg
@@ -116,7 +116,7 @@ def train(received, judge, net, number, client, options):
         to_label, to_make = jax.random.split(jax.random.fold_in(own, step % each))
         images, learnt = data.images[rows].astype(float), None
         if number >= WARM_UP:
-            labels = np.asarray(getmodule(Fakes).draw_labels(to_label, jnp.asarray(law(counts, options)), COUNT))
+            labels = np.asarray(draw_labels(to_label, jnp.asarray(law(counts, options)), COUNT))
             more = made(to_make, labels, net)
             images, theirs = np.concatenate([images, more]), forward(judge.params, more, judge.stats)
             learnt = partial(added, labels=labels, theirs=theirs, options=options)

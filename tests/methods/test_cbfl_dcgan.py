@@ -3,7 +3,6 @@
 import dataclasses
 from dataclasses import replace
 from functools import cache
-from inspect import getmodule
 from types import SimpleNamespace
 
 import jax
@@ -15,14 +14,13 @@ from methods import faking, float64, gans
 from fedjax_bal import models
 from fedjax_bal.data import augment, federate
 from fedjax_bal.lab import setup
+from fedjax_bal.methods import dcgan as DCGAN
 from fedjax_bal.models.dcgan import build_dcgan
 from fedjax_bal.options import Participation
 from fedjax_bal.parts import Fakes, SharedDcgans
 from fedjax_bal.recipes import Recipe, cbfl, fedavg
 from fedjax_bal.types import Batch, Variables
 
-DCGAN = getmodule(SharedDcgans)
-ADVERSARIAL = getmodule(DCGAN.train_dcgan)
 TINY = SharedDcgans(iterations=400, pool=20, batch_size=16, rate=0.002, width=4, latent=2)
 OWNED = [np.arange(10), np.arange(10, 13), np.arange(0), np.arange(13, 30)]
 SPARE = {"balanced": np.arange(30, 36)}
@@ -58,9 +56,9 @@ def test_losses_are_mean_cross_entropies():
     rng = np.random.default_rng(2)
     real, fake = rng.normal(0, 3, 20), rng.normal(0, 3, 30)
     told = gans.surprise(real, True) + gans.surprise(fake, False)
-    assert float(ADVERSARIAL.discriminator_loss(jnp.asarray(real), jnp.asarray(fake))) == pytest.approx(told, rel=1e-5)
-    assert float(ADVERSARIAL.generator_loss(jnp.asarray(fake))) == pytest.approx(gans.surprise(fake, True), rel=1e-5)
-    assert float(ADVERSARIAL.generator_loss(jnp.full(2, -1e4))) == pytest.approx(
+    assert float(DCGAN.discriminator_loss(jnp.asarray(real), jnp.asarray(fake))) == pytest.approx(told, rel=1e-5)
+    assert float(DCGAN.generator_loss(jnp.asarray(fake))) == pytest.approx(gans.surprise(fake, True), rel=1e-5)
+    assert float(DCGAN.generator_loss(jnp.full(2, -1e4))) == pytest.approx(
         1e4
     )  # where a logarithm of 0 would be infinite
 
@@ -90,12 +88,12 @@ def test_two_steps_equal_the_transcription():
         net = build_dcgan(shape, 2, 2)
         wide = lambda key: jax.tree.map(lambda leaf: leaf.astype(float), jax.jit(build_dcgan(shape, 2, 2).init)(key))
         draw = lambda key: jax.random.uniform(key, (batch_size, *shape), minval=-1, maxval=1)
-        got, losses = jax.jit(lambda key: ADVERSARIAL.train_dcgan(key, net._replace(init=wide), draw, **how))(key)
+        got, losses = jax.jit(lambda key: DCGAN.train_dcgan(key, net._replace(init=wide), draw, **how))(key)
         (made, stats), (judge, kept) = faking.double(wide(jax.random.fold_in(key, iterations)))
         makes, judges, seen = Adam(made, rate), Adam(judge, rate), []
         for index in range(iterations):
             row_key, noise_key = jax.random.split(jax.random.fold_in(key, index))
-            real, latents = np.asarray(draw(row_key)), np.asarray(ADVERSARIAL.noise(noise_key, batch_size, net), float)
+            real, latents = np.asarray(draw(row_key)), np.asarray(DCGAN.noise(noise_key, batch_size, net), float)
             fake, _ = gans.generated(makes.params, stats, latents, shape, True)
 
             def telling(params, real=real, fake=fake, kept=kept):

@@ -1,7 +1,5 @@
 """CCVR, which retrains the classifier on virtual features: against a transcription in NumPy."""
 
-from inspect import getmodule
-
 import jax
 import numpy as np
 import pytest
@@ -10,11 +8,10 @@ from methods import float64
 from methods.heads import as_numpy, flat_images, network, retrained
 
 from fedjax_bal.engine.device import purpose_key
-from fedjax_bal.parts import VirtualRepresentations
+from fedjax_bal.methods import ccvr as MODULE
 from fedjax_bal.recipes import ccvr
 
 SEED, C, F = float64.SEED, toys.CLASSES, toys.FEATURES
-MODULE = getmodule(VirtualRepresentations)
 
 pytestmark = pytest.mark.usefixtures("double")
 

@@ -1,7 +1,5 @@
 """CReFF, which retrains the classifier on features that match gradients: against a transcription in NumPy."""
 
-from inspect import getmodule
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,11 +9,10 @@ from methods import float64
 from methods.heads import as_numpy, flat_images, head_gradient, network, retrained
 
 from fedjax_bal.engine.device import purpose_key
-from fedjax_bal.parts import FeatureMatching
+from fedjax_bal.methods import creff as MODULE
 from fedjax_bal.recipes import creff, fedavg
 
 SEED, C, F = float64.SEED, toys.CLASSES, toys.FEATURES
-MODULE = getmodule(FeatureMatching)
 
 pytestmark = pytest.mark.usefixtures("double")
 

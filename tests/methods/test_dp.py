@@ -1,7 +1,6 @@
 """Differential privacy: clipping and noise against NumPy, and what is refused and reported."""
 
 import sys
-from inspect import getmodule
 from types import SimpleNamespace
 
 import jax
@@ -10,10 +9,10 @@ import numpy as np
 import pytest
 
 from fedjax_bal import Participation, data, models, recipes, simulate
+from fedjax_bal.methods import dp as MODULE
 from fedjax_bal.parts import PrivateMean, RoundsSoFar
 from fedjax_bal.selection import bernoulli
 
-MODULE = getmodule(PrivateMean)
 SERVER = SimpleNamespace(key=jax.random.key(0))
 
 

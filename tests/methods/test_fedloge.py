@@ -1,7 +1,5 @@
 """FedLoGe: against a transcription in NumPy."""
 
-from inspect import getmodule
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,11 +10,10 @@ from methods.heads import as_numpy, descended, federation, flat_images, head_gra
 from reference import draws
 
 from fedjax_bal.engine.device import PERSONAL
-from fedjax_bal.parts import RealignedHeads
+from fedjax_bal.methods import fedloge as MODULE
 from fedjax_bal.recipes import combine, fedbabu, fedloge, fednh, fedper, fedrod
 
 SEED, C, F = float64.SEED, toys.CLASSES, toys.FEATURES
-MODULE = getmodule(RealignedHeads)
 
 
 pytestmark = pytest.mark.usefixtures("double")

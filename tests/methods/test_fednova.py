@@ -1,7 +1,6 @@
 """FedNova: against its transcription, what it amounts to, and what it refuses."""
 
 import dataclasses
-from inspect import getmodule
 
 import jax
 import jax.numpy as jnp
@@ -11,13 +10,13 @@ import quick
 import toys
 from methods import float64
 
+from fedjax_bal.methods import fednova as MODULE
 from fedjax_bal.optim.optimizers import optimizer
 from fedjax_bal.options import LocalTraining, Participation
 from fedjax_bal.parts import NormalisedAveraging, Weigh, part
 from fedjax_bal.recipes import Recipe, combine, fedavg, fednova, fedprox, median, scaffold
 from fedjax_bal.types import Cohort, Outputs, Variables
 
-MODULE = getmodule(NormalisedAveraging)
 MOMENTUM = dataclasses.replace(float64.OPTIONS, momentum=0.9, weight_decay=0.01)
 
 

@@ -1,7 +1,5 @@
 """Ratio loss: against its transcription."""
 
-from inspect import getmodule
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,10 +7,9 @@ import pytest
 import toys
 from methods import hand, heads
 
+from fedjax_bal.methods import ratio_loss as MODULE
 from fedjax_bal.parts import BALANCED, RatioLoss
 from fedjax_bal.types import Outputs, ServerContext, Variables
-
-MODULE = getmodule(RatioLoss)
 
 pytestmark = pytest.mark.usefixtures("double")
 

@@ -1,6 +1,5 @@
 """ReBaFL's feature transfer: the options, and where it stays off."""
 
-from inspect import getmodule
 from types import SimpleNamespace
 
 import jax
@@ -9,11 +8,11 @@ import numpy as np
 import pytest
 import toys
 
+from fedjax_bal.methods import rebafl as MODULE
 from fedjax_bal.parts import FeatureTransfer
 from fedjax_bal.types import Batch, Context, Outcome, Outputs
 
 CLIENT = 4
-MODULE = getmodule(FeatureTransfer)
 KEY = jax.random.key(0)
 
 

@@ -5,9 +5,9 @@ from typing import Literal
 
 import numpy as np
 
+from fedjax_bal.arguments import Count, Positive, checked
 from fedjax_bal.data.partition.dealing import client_counts, deal_by_class, equal_sizes, rows_by_class, shuffled
 from fedjax_bal.data.partition.quantity import Sizes, Spread, client_sizes
-from fedjax_bal.validate import Count, Positive, checked
 
 _LEAST_SHARE = 1e-12
 _TINY = 1e-300

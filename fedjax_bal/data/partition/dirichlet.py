@@ -6,6 +6,7 @@ from typing import Literal
 
 import numpy as np
 
+from fedjax_bal.arguments import Count, Natural, Positive, checked
 from fedjax_bal.data.partition.dealing import (
     apportioned,
     check_room,
@@ -17,7 +18,6 @@ from fedjax_bal.data.partition.dealing import (
     shuffled,
 )
 from fedjax_bal.data.partition.pathological import classes_of_clients, draw_owners
-from fedjax_bal.validate import Count, Natural, Positive, checked
 
 _MAX_REDRAWS = 100
 _MAX_SHARES_DRAWN = 3 * 10**7

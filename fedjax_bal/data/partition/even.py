@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from fedjax_bal.arguments import Count, checked
 from fedjax_bal.data.partition.dealing import cut, equal_sizes, even_sizes
-from fedjax_bal.validate import Count, checked
 
 
 @checked

@@ -8,11 +8,11 @@ from typing import Any, Literal
 
 import numpy as np
 
+from fedjax_bal.arguments import Count, checked
 from fedjax_bal.data.partition.dealing import deal_by_class, rows_by_class, shuffled
 from fedjax_bal.data.reading import DataError, reading
 from fedjax_bal.data.sources.npz import read_arrays
 from fedjax_bal.files import parse_json, read_bytes
-from fedjax_bal.validate import Count, checked
 
 _LARGEST_TEXT = 2**24  # bytes; an npz file holds more in less
 _AS_JSON = (  # rewrites what Python and NumPy print as JSON

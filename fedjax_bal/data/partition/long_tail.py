@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 import numpy as np
 from annotated_types import Ge, Le
 
+from fedjax_bal.arguments import Count, checked
 from fedjax_bal.data.partition.dealing import deal_by_class, rows_by_class, shuffled
-from fedjax_bal.validate import Count, checked
 
 Profile = Literal["exponential", "step"]
 Order = Literal["label", "frequency", "random"]

@@ -7,6 +7,7 @@ from typing import Annotated, Literal, NamedTuple
 import numpy as np
 from annotated_types import Ge, Gt, Le
 
+from fedjax_bal.arguments import Count, Natural, checked
 from fedjax_bal.data.partition.dealing import (
     Local,
     Skew,
@@ -20,7 +21,6 @@ from fedjax_bal.data.partition.dealing import (
 )
 from fedjax_bal.data.partition.quantity import Sizes, Spread, client_sizes
 from fedjax_bal.data.sources.idx import MERGED_CHARACTERS
-from fedjax_bal.validate import Count, Natural, checked
 
 Classes = Literal["balanced", "letters"]
 Digits = Literal["uniform", "rare", "none"]

@@ -5,6 +5,7 @@ from typing import Literal
 
 import numpy as np
 
+from fedjax_bal.arguments import Count, checked
 from fedjax_bal.data.partition.dealing import (
     MAX_ROWS,
     check_clients_below_rows,
@@ -14,7 +15,6 @@ from fedjax_bal.data.partition.dealing import (
     rows_by_class,
     shuffled,
 )
-from fedjax_bal.validate import Count, checked
 
 _REDRAWS = 20
 _CLIENTS_AT_ONCE = 2**16

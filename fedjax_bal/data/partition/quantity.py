@@ -6,8 +6,9 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from annotated_types import Ge, Le
 
+from fedjax_bal.arguments import Count, Natural, Positive, checked
 from fedjax_bal.data.partition.dealing import apportioned, check_room, cut, equal_sizes
-from fedjax_bal.validate import Count, Natural, Positive, checked, whole_number
+from fedjax_bal.validate import whole_number
 
 Sizes = Literal["equal", "lognormal", "empirical"]
 Spread = Annotated[float, Ge(0), Le(20)]

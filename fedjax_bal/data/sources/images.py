@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedjax_bal.arguments import Count, checked
 from fedjax_bal.data.memory import check_images_fit
 from fedjax_bal.data.reading import DataError, find_folder, list_files, reading
 from fedjax_bal.data.sources.cifar import CIFAR10
 from fedjax_bal.data.sources.reader import Reader
 from fedjax_bal.files import read_bytes
 from fedjax_bal.types import Dataset
-from fedjax_bal.validate import Count, checked
 
 EIGHT_BITS = ("1", "L", "LA", "P", "PA", "RGB", "RGBA")
 """Pillow's modes of images with at most eight bits a value."""
