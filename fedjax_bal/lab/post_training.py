@@ -226,6 +226,7 @@ class PostTraining(Callback):
 
     def ended(self, recorder: Recorder, run: tuple[int, int], snapshot: Snapshot) -> None:
         """Runs the analyses that are missing for a run."""
+        # Only the first process reads files, but all processes must take the same branch.
         is_done = lambda figures: processes().any(figures is not None)
         folder = recorder.folder
         title = recorder.states[run].title

@@ -46,7 +46,7 @@ class SavedRun(NamedTuple):
     confusion: Any  # matrix of the last evaluation
     fingerprint: Any  # of the data with which the run began
     owner: Any  # hash that identifies the run
-    chosen: Any  # number of times each client was selected, Int32[N]
+    chosen: Any  # number of times each client was asked to train, Int32[N]
 
 
 def saved_template(comparison: Comparison, run: tuple[int, int]) -> SavedRun:
@@ -319,6 +319,7 @@ class Recorder:
         lines = {line["round"]: line for line in state.lines}
         simulation = self.comparison.simulation(run)
         every = self.comparison.methods[run[0]].execution.checkpoint_every
+        # By this round a checkpoint was due, so its file must have been lost.
         if not saved and max(lines, default=0) >= every + simulation.rounds_per_dispatch:
             raise FolderError(
                 f"{self.folder.checkpoints(*run)}: has no checkpoint, but {file} has round {max(lines)} of "

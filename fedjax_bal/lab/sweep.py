@@ -123,6 +123,7 @@ class SweepSession(Callback):
             return []
         if isinstance(error, WorkerLost):
             left = self._rewound(batch)
+            # Progress since the last loss resets the count.
             tries = 1 if any(task.round > batch.tasks[0].round for task in left) else batch.tries + 1
             if tries > _MAX_RETRIES:
                 self._give_up(left, f"{error} (tried {_MAX_RETRIES} times without getting on)")
@@ -133,13 +134,16 @@ class SweepSession(Callback):
                 tasks = tuple(task for task in left if task.round == round)
                 again.append(dataclasses.replace(batch, tasks=tasks, tries=tries))
             return again
+        # Any other error is a bug rather than a property of this batch.
         if not isinstance(error, ValueError | MemoryError) and "RESOURCE_EXHAUSTED" not in str(error):
             raise error
+        # A batch that has trained before isn't too large, so halving it would not help.
         if len(batch.tasks) == 1 or (batch in self.costs and self.costs[batch].cost.train_s > 0):
             memory = isinstance(error, MemoryError | RuntimeError)
             remedy = "not enough memory; train fewer runs at a time with --together, or fewer clients"
             self._give_up(batch.tasks, remedy if memory else str(error))
             return []
+        # The batch may be too large for memory or devices.
         left = self._rewound(batch)
         halves = (left[: len(left) // 2], left[len(left) // 2 :])
         return [dataclasses.replace(batch, tasks=tuple(half), tries=1) for half in halves if half]

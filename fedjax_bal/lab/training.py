@@ -117,6 +117,7 @@ def train_batch(starts: Sequence[RunStart], should_stop: Callable[[], bool]) -> 
                     if is_over(starts[place].comparison, starts[place].run, stack.round, lines[place]):
                         ended.append(place)
                         stack.rest(place)
+                # Runs that end are always saved; all runs if a checkpoint is due or the user stops.
                 saving = ended
                 stopping = should_stop()
                 if stopping or stack.round - saved_at >= every:
