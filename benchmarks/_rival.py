@@ -1,8 +1,8 @@
 """Shared by the rivals' scripts: the command line, the workload, the stopwatch and the result file.
 
-A rival runs in its own virtual environment, so this module needs only numpy. A workload is a file written by `python
-benchmarks/export.py`: images, the rows of each client, the cohort of each round, and the model and local optimizer by
-name.
+A rival runs in its own virtual environment, so this module needs only numpy. A workload is a file written by
+`python benchmarks/export.py`: images, the rows of each client, the cohort of each round, and the model and local
+optimizer by name.
 """
 
 import argparse
