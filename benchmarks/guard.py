@@ -7,7 +7,8 @@ NEW is the working tree unless a commit is given. With `--config` the methods of
 which train with FedAvg. Client updates per second and compile seconds are medians over all passes of
 `fedjax-bal bench`, with random pixels for workloads; each pass is a separate process. If both commits have
 `benchmarks/aot.py` and its extra is installed, the launches of a local step on the accelerator `--target` are counted,
-too. The exit code is 1 if a metric got worse. Run it alone on the machine: compile times vary by several per cent between runs.
+too. The exit code is 1 if a metric got worse. Run it alone on the machine: compile times vary by several
+per cent between runs.
 """
 
 import argparse
