@@ -322,7 +322,7 @@ class EarlyStoppingSection(Section):
         patience: evaluated rounds in a row without improvement after which the run ends; None for never. It ends with
             the dispatch in which this number is reached, regardless of the later rounds of that dispatch.
         metric: a metric of the validation rows.
-        min_delta: the least increase over the best so far that counts as an improvement.
+        min_delta: an increase over the best so far counts as an improvement only if it exceeds this.
     """
 
     patience: Count | None = None

@@ -1,4 +1,4 @@
-"""Augmented copies of samples, as further rows of the clients that hold them."""
+"""Augmented copies of samples, added as rows to the clients that hold them."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,7 +17,7 @@ from fedjax_bal.validate import finite_number, switch, whole_number
 
 LARGEST_SEED = 2**32 - 1
 
-_MAPS = 2**14  # in the table: more than a sample has copies, few enough for the device
+_MAPS = 2**14  # size of the table: more than the copies of a sample, small enough for the device
 _FINENESS = 128  # a map's entries are multiples of 1/128
 _BLOCK = 4096  # images made at a time
 _LARGEST = {"shift": 1.0, "rotate": 360.0, "shear": 10.0, "zoom": 0.99}
@@ -48,19 +48,19 @@ def augment(
         federation: without copies; images `[D, H, W, K]` of bytes or floats.
         copies_per_class: `Int[C]`, copies of every sample, by class; from `balance.augmentation_counts`, say.
         copies_per_row: instead, `Int[R]`, copies of each of the federation's rows.
-        seed: of the maps, from 0 to 2**32 - 1.
-        shift: largest shift, as a share of the side.
+        seed: the seed of the maps, from 0 to 2**32 - 1.
+        shift: largest shift, as a fraction of the side.
         rotate: largest rotation, in degrees.
         shear: largest shear, as a tangent.
         zoom: largest relative change of size, below 1.
-        store: makes the pixels of all copies now, which takes memory; otherwise they are made whenever they are drawn,
-            which takes time. The pixels are the same.
+        store: compute the pixels of all copies now, which takes memory, and not each time that they are drawn, which
+            takes time; the pixels are the same.
 
     Returns:
         The federation with each copy after its original; class counts and clients' weights include copies.
 
     Raises:
-        ValueError: copies are of another shape or kind, or exceed memory; the federation has copies already, or has no
+        ValueError: copies have the wrong shape or type, or exceed memory; the federation has copies already, or has no
             images; or a value is out of range.
 
     Example:
@@ -90,7 +90,7 @@ def augment(
 
 
 def copy_options(options: Mapping[str, Any], owner: str = "") -> dict[str, Any]:
-    """Returns `augment`'s options as plain values, after checking them; `owner` stands before names in messages."""
+    """Validates `augment`'s options and returns them as plain values; `owner` precedes names in messages."""
     given = {name: value.item() if isinstance(value, np.generic) else value for name, value in options.items()}
     seed = whole_number(f"{owner}seed", given["seed"], low=0)
     if seed > LARGEST_SEED:
@@ -136,7 +136,7 @@ def _check_room(federation: Federation, copies: np.ndarray, store: bool) -> None
     if store:
         images = len(federation.labels)
         image = int(np.prod(federation.images.shape[1:])) * federation.images.dtype.itemsize
-        most = np.zeros(images, np.int64)  # copies of each image, which clients that share it have in common
+        most = np.zeros(images, np.int64)  # copies of each image: clients that share it share its copies
         np.maximum.at(most, federation.rows, copies)
         subject = "pixels"
         taken = int(most.sum()) * image
@@ -190,7 +190,7 @@ def _stored(federation: Federation) -> Federation:
 
 
 def _with_pixels(federation: Federation, pairs: np.ndarray) -> np.ndarray:
-    """Returns the images, followed by a copy for each pair of a row and the number of a copy."""
+    """Returns the images, followed by a copy for each pair of row number and copy number."""
     images = np.asarray(federation.images)
     larger = np.empty((len(images) + len(pairs), *images.shape[1:]), images.dtype)
     larger[: len(images)] = images

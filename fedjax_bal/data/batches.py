@@ -16,7 +16,7 @@ from fedjax_bal.validate import whole_number
 def normalised(images: jax.Array, mean: jax.Array, std: jax.Array) -> jax.Array:
     """Turns stored pixels, or other inputs, into network input.
 
-    Bytes are scaled to [0, 1] first; floats are taken as they are; token ids stay what they are.
+    Bytes are scaled to [0, 1] first; floats are not; token ids are not normalised at all.
 
     Args:
         images: `UInt8[..., K]`, `Float[..., K]`, or token ids `Int[...]`.
@@ -69,7 +69,7 @@ def copied(table: Warp, images: jax.Array, rows: jax.Array, copies: jax.Array) -
 
 
 def join(batch: Batch, images: jax.Array, labels: jax.Array) -> Batch:
-    """Appends rows to a batch, after the client's own.
+    """Appends rows to a batch, after the client's rows.
 
     Args:
         batch: the batch.
@@ -98,9 +98,9 @@ def join(batch: Batch, images: jax.Array, labels: jax.Array) -> Batch:
 
 
 def repeat(body: Callable[[jax.Array, PyTree], PyTree], count: jax.Array, init: PyTree, most: int | None) -> PyTree:
-    """Applies `body(index, carry) -> carry` `count` times, in a loop of static length if `most` is given.
+    """Applies `body(index, carry) -> carry` `count` times, in a loop of static length `most` if that is given.
 
-    Iterations beyond `count` then change nothing, and the loop has a derivative in reverse mode.
+    Iterations beyond `count` then change nothing, and reverse-mode differentiation works.
     """
     if most is None:
         return lax.fori_loop(0, count, body, init)
@@ -114,7 +114,7 @@ def repeat(body: Callable[[jax.Array, PyTree], PyTree], count: jax.Array, init: 
 def over_rows(function: Callable[[PyTree, Batch], PyTree], init: PyTree, ctx: Context) -> PyTree:
     """Folds a function over all of a client's rows, a batch at a time, in the stored order.
 
-    The last batch is padded, as `batch.real` says.
+    The last batch may be padded; `batch.real` marks its rows.
 
     Args:
         function: `function(carry, batch) -> carry`.
@@ -146,17 +146,17 @@ def over_rows(function: Callable[[PyTree, Batch], PyTree], init: PyTree, ctx: Co
 
 
 def without_lone_rows(federation: Federation, batch_size: int, seed: int = 0) -> Federation:
-    """Removes a random row, for good, of each client whose last batch would have a single row.
+    """Permanently removes a random row from each client whose last batch would have a single row.
 
     Batch normalisation needs the mean and variance of a batch; those of a single image say little, and a feature map of
-    one pixel has variance 0. Training needs no such federation: `LocalTraining(lone_rows="drop")` leaves another row
-    out in every epoch, and weights and class counts as they are. Here they leave the removed rows out. A client with a
-    single row is left with none, and takes no part.
+    one pixel has variance 0. Training doesn't need this function: `LocalTraining(lone_rows="drop")` skips a different
+    row in every epoch, and keeps weights and class counts. Here these exclude the removed rows. A client with a single
+    row keeps none, and doesn't participate.
 
     Args:
         federation: the federation, its rows and offsets in NumPy.
         batch_size: B; nothing changes if it is 1.
-        seed: decides which of a client's rows is removed, each with the same probability, from 0 on.
+        seed: draws the row that each client loses, all rows equally likely; at least 0.
 
     Returns:
         The federation; the same object if no client has such a row.
