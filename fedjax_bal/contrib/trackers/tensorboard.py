@@ -56,7 +56,7 @@ class TensorBoard:
         del self._files[run.key], self._began[run.key]
 
     def hint(self) -> str:
-        """The command that shows the metrics."""
+        """Returns the command that shows the metrics."""
         return f"look with: tensorboard --logdir {shlex.quote(str(self._root))}"
 
     def _event(self, run: TrackedRun, line: Mapping[str, Any]) -> Any:
@@ -74,6 +74,6 @@ class TensorBoard:
 
 
 def _event_files(place: Path) -> list[Path]:
-    """The event files of earlier sessions in a folder; no links, and no files with a second name elsewhere."""
+    """Lists the event files of earlier sessions in a folder, except symbolic and hard links."""
     found = (file for file in place.glob(_FILES) if file.is_file() and not file.is_symlink())
     return [file for file in found if file.stat().st_nlink == 1]

@@ -111,7 +111,7 @@ def long_tailed(
         Cao, Wei, Gaidon, Arechiga, Ma: Learning Imbalanced Datasets with Label-Distribution-Aware Margin Loss, 2019,
         whose code makes CIFAR-10-LT this way; Shang, Lu, Huang, Wang: Federated Learning on Heterogeneous and
         Long-Tailed Data via Classifier Re-Training with Federated Features, 2022, which partitions the result by a
-        Dirichlet law.
+        Dirichlet distribution.
     """
     by_class, available = rows_by_class(labels)
     classes = len(available)
