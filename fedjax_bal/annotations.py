@@ -186,7 +186,7 @@ def _strict(annotation: Any) -> Any:
     if annotation in (bool, int, float, str):
         return {bool: Switch, int: Integer, float: Number, str: Text}[annotation]
     origin, arguments = get_origin(annotation), get_args(annotation)
-    if origin is Annotated and any(isinstance(note, Strict) for note in arguments):
+    if origin is Annotated and any(isinstance(note, Strict) for note in arguments):  # a type of this module
         return annotation
     if origin is Annotated:
         base = _strict(arguments[0])

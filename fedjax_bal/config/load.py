@@ -61,7 +61,7 @@ class Layers(NamedTuple):
         """The base overridden by the stated keys; lists, that of the methods included, are replaced as a whole."""
         methods = {key: value for key, value in self.stated.items() if key == "methods"}
         others = {key: value for key, value in self.stated.items() if key != "methods"}
-        return merge_sections(Config, self.base, others) | methods  # last, as in the text of a sweep
+        return merge_sections(Config, self.base, others) | methods  # methods come last, as in a sweep's text
 
     @property
     def settled(self) -> dict[str, Any]:
@@ -211,6 +211,7 @@ def _read_over_base(path: str | os.PathLike[str] | None, above: tuple[str, ...])
     layers = Layers({key: value for key, value in below.items() if key != "name"}, data)
     axes = data["sweep"] if isinstance(data.get("sweep"), list) else []
     swept = [str(key) for axis in axes if isinstance(axis, Mapping) for key in axis]
+    # A file that changes a paper's configuration notes the changed values with the paper's results.
     noted = with_paper_setting(layers.base, layers.settled).get("paper")
     if noted is None or "paper" in data or any(key.startswith("paper.") for key in swept):
         return layers

@@ -175,6 +175,7 @@ class Variant(Section):
 @functools.lru_cache(maxsize=256)
 def variant(base: type[Section], name: str, parameters: tuple[tuple[str, Any], ...]) -> type[Section]:
     """Creates a section's class with the parameters of a choice."""
+    # Cached, since creating a class is slow, and sections are equal only if they have the same class.
     made = create_model(f"{base.__name__}_{name}", __base__=base, **dict(parameters))
     made.picked = name
     return made

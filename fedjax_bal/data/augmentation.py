@@ -157,6 +157,7 @@ def _maps(seed: int, sides: tuple[int, int], ranges: Mapping[str, float]) -> np.
 
 
 def _with_copies(federation: Federation, copies: np.ndarray) -> Federation:
+    # Each row is followed by its copies, numbered from 1; number 0 is the row itself.
     times = copies + 1
     starts = np.cumsum(times) - times
     numbers = np.arange(times.sum()) - np.repeat(starts, times)
@@ -174,6 +175,7 @@ def _with_copies(federation: Federation, copies: np.ndarray) -> Federation:
 
 def _stored(federation: Federation) -> Federation:
     """Adds the pixels of a federation's copies to its images."""
+    # Clients that share a row share its copies: each pair of row and copy number is stored once.
     copies = federation.copy > 0
     pairs, number = np.unique(
         np.stack([federation.rows[copies], federation.copy[copies]], 1), axis=0, return_inverse=True
@@ -197,6 +199,7 @@ def _with_pixels(federation: Federation, pairs: np.ndarray) -> np.ndarray:
     make = jax.jit(copied)
     for begin in range(0, len(pairs), _BLOCK):
         block = pairs[begin : begin + _BLOCK]
+        # The last block is padded, so that all have the same shape and share one program.
         padded = np.pad(block, ((0, _BLOCK - len(block)), (0, 0)), mode="edge")
         start = len(images) + begin
         made = make(federation.warp, images[padded[:, 0]], *padded.T)

@@ -48,6 +48,7 @@ def gather(federation: Federation, positions: jax.Array, real: jax.Array) -> Bat
     Returns:
         The batch, its images normalised.
     """
+    # Padding may lie beyond the last row: "clip" gathers some row in its place, which `real` masks.
     rows = federation.rows.at[positions].get(mode="clip")
     images = federation.images.at[rows].get(mode="clip")
     if federation.warp is not None:
@@ -60,6 +61,7 @@ def copied(table: Warp, images: jax.Array, rows: jax.Array, copies: jax.Array) -
     """Makes augmented copies of images `[B, H, W, K]`, given their rows and numbers; copy 0 is the original."""
     key = jax.random.key(table.seed)
 
+    # The map depends on row and copy number only, so a copy is the same in every epoch and for every client.
     def chosen(row: jax.Array, copy: jax.Array) -> jax.Array:
         own_key = jax.random.fold_in(jax.random.fold_in(key, row), copy)
         return table.maps[jax.random.bits(own_key, (), jnp.uint32) % len(table.maps)]
@@ -102,6 +104,7 @@ def repeat(body: Callable[[jax.Array, PyTree], PyTree], count: jax.Array, init: 
 
     Iterations beyond `count` then change nothing, and reverse-mode differentiation works.
     """
+    # A loop with a traced count has no reverse-mode derivative, one with a static count has.
     if most is None:
         return lax.fori_loop(0, count, body, init)
 

@@ -141,6 +141,7 @@ def federate(
         last = max(first + 1, int(np.searchsorted(offsets, offsets[first] + _BLOCK, side="right")) - 1)
         block = rows_per_client[first:last]
         listed, owner = _checked_rows("rows_per_client", clients[first:last], block, len(labels))
+        # One stable sort by client and class keeps the order of rows within a class.
         keys = owner * num_classes + labels[listed]
         counts[first:last] = np.bincount(keys, minlength=(last - first) * num_classes).reshape(-1, num_classes)
         rows[offsets[first] : offsets[last]] = listed[np.argsort(keys, kind="stable")]

@@ -56,7 +56,7 @@ class FaultCounts(NamedTuple):
         return FaultCounts(self.excluded + len(faults) - long, self.clipped + long, rows[:MOST_NAMED])
 
     def record(self) -> dict[str, Any]:
-        """The keys of a line of `metrics.jsonl`."""
+        """Returns the counts under their keys in `metrics.jsonl`."""
         names = [[int(round), int(client), FAULT_WORDS[int(why)]] for round, client, why in self.named if round]
         return {"excluded": int(self.excluded), "clipped": int(self.clipped), "broken_clients": names}
 

@@ -181,6 +181,7 @@ def _regress(
         return values.sum(), values
 
     params, losses = minimise(loss, start, iterations, rate)
+    # Of each target's tries the best is kept, a diverged one only if all have diverged.
     last = jnp.where(jnp.isnan(losses[-1]), jnp.inf, losses[-1])
     kept = jnp.arange(0, count, tries) + last.reshape(-1, tries).argmin(1)
     labels = labels_of(params)[kept] if of == "gradient" else None

@@ -74,6 +74,7 @@ def _nearer(images: Array, part: Array, start: Array, best: tuple[Array, Array])
 
 def _candidates(images: Float[Array, "M P"], part: Float[Array, "D P"]) -> Int[Array, "M _"]:
     """Finds the few rows with the smallest |y|^2 - 2 x y, in the order of the pool."""
+    # |x|^2 is left out, as it is the same for all rows. High precision, since two large terms nearly cancel.
     product = jnp.matmul(images, part.T, precision=lax.Precision.HIGHEST)
     apart = (part**2).sum(1) - 2 * product
     apart = jnp.where(jnp.isfinite(apart), apart, jnp.inf)

@@ -86,6 +86,7 @@ def _draw_in_turn(rng: np.random.Generator, laws: np.ndarray, sizes: np.ndarray,
     done = 0
     ahead = _AT_ONCE
     while done < len(clients):
+        # A block is drawn as if no class ran out in it; turns from the first overdraft on are drawn again.
         here = clients[done : done + ahead]
         mass = np.where(left > 0, laws[here], 0.0)
         mass[mass.sum(axis=1) == 0] = left
@@ -95,12 +96,14 @@ def _draw_in_turn(rng: np.random.Generator, laws: np.ndarray, sizes: np.ndarray,
         np.add.at(counts, (picked[:taken], here[:taken]), 1)
         left -= np.bincount(picked[:taken], minlength=len(left))
         done += taken
+        # Blocks grow while no class runs out, up to a bounded table.
         ahead = int(np.clip(2 * taken, _AT_ONCE, max(_AT_ONCE, _CELLS // len(quotas))))
     return counts
 
 
 def _served(rng: np.random.Generator, sizes: np.ndarray) -> np.ndarray:
     """Draws the client served at each turn, `Int[R]`: each one at the times of a Poisson process, once for each row."""
+    # One long process is cut into one for each client, whose times start from 0 again.
     gaps = np.cumsum(rng.standard_exponential(int(sizes.sum())))
     starts = np.cumsum(sizes) - sizes
     offsets = np.where(starts > 0, gaps[starts - 1], 0.0)

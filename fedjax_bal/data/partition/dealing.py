@@ -82,6 +82,7 @@ def apportioned(weights: Any, total: int, least: int = 0, most: np.ndarray | Non
             low = middle
         else:
             high = middle
+    # Largest remainders: the numbers that rounding lowers most get one more.
     exact = np.clip(low * weights, least, most)
     numbers = np.floor(exact).astype(np.int64)
     missing = total - int(numbers.sum())
@@ -169,6 +170,7 @@ def client_counts(rng: np.random.Generator, laws: np.ndarray, sizes: np.ndarray,
     others too rarely, by about the square root of their quotas; surplus draws, chosen at random, are moved to the
     classes that lack some.
     """
+    # Iterative proportional fitting; it needn't converge fully, since the surplus is moved afterwards.
     fitted = laws / laws.sum(axis=1, keepdims=True)
     for _ in range(_FITTING_STEPS):
         column_sums = np.maximum(sizes @ fitted, np.finfo(float).tiny)

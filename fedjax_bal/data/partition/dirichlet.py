@@ -90,6 +90,7 @@ def dirichlet(
     given = _levelled_off(held, int(lacking.sum()))
     rows = np.concatenate(parts)
     owner = np.repeat(np.arange(num_clients), held)
+    # Rows are in random order within each owner, and the first `given` ones are moved.
     by_word = np.lexsort((rng.random(len(rows)), owner))
     rank = np.arange(len(rows)) - np.repeat(np.cumsum(held) - held, held)
     moved = np.sort(by_word[rank < given[owner]])  # ascending: donor by donor, class by class
