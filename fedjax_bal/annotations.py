@@ -145,7 +145,7 @@ class OneOf:
         return core_schema.no_info_plain_validator_function(self._one_of_them)
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        """Lists the names."""
+        """Builds a schema that lists the names and their aliases."""
         return {"enum": sorted({*self.names(), *self.also()})}
 
     def _one_of_them(self, value: Any) -> str:

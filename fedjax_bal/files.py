@@ -42,7 +42,7 @@ def open_file(path: str | os.PathLike[str]) -> BufferedReader:
 
 
 def read_bytes(path: str | os.PathLike[str], limit: int) -> bytes:
-    """Reads a whole file of at most `limit` bytes; raises `OSError`, which names the file, if that fails."""
+    """Reads a whole file of at most `limit` bytes; on failure raises `OSError`, which names the file."""
     with open_file(path) as stream:
         length = os.fstat(stream.fileno()).st_size  # read(n) allocates n bytes at once
         try:

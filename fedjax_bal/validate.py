@@ -78,7 +78,7 @@ def one_of(name: str, value: Any, allowed: Iterable[str]) -> str:
 
 
 def switch(name: str, value: Any) -> bool:
-    """Returns True or False; raises `ValueError` for anything else, also for 0 and 1."""
+    """Returns True or False unchanged; raises `ValueError` for anything else, including 0 and 1."""
     if not isinstance(value, bool):
         raise ValueError(f"{name}: received {value!r}, must be true or false")
     return value

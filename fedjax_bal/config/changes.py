@@ -14,7 +14,7 @@ from fedjax_bal.config.sections import SYNONYMS, Section, choose_variant, key_pa
 from fedjax_bal.config.yaml_text import parse_yaml
 
 PATHS = ("availability", "delivery", "speed", "partition")
-"""The sections whose key `file` is a path."""
+"""The sections with a key `file` that is a path."""
 _LONGEST_PATH = 20
 
 

@@ -1,4 +1,4 @@
-"""A whole configuration: its sections, the methods to compare, each with its sections, and the seeds."""
+"""A whole configuration: shared sections, the methods to compare, each with its overrides, and the seeds."""
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence

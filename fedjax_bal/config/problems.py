@@ -1,4 +1,4 @@
-"""Problems of a configuration and their wording: where, what was received, what is allowed."""
+"""Problems of a configuration and their messages: the key, the value received, the values allowed."""
 
 import difflib
 import re
@@ -83,7 +83,7 @@ def dotted_path(path: Sequence[str | int]) -> str:
 
 
 def raise_all(source: str, problems: Iterable[Problem], overridden: Sequence[KeyPath] = ()) -> None:
-    """Raises one `ConfigError` with all problems, if there are any.
+    """Raises one `ConfigError` that lists all problems; does nothing if there are none.
 
     Args:
         source: the name of the file.

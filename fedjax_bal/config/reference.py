@@ -35,7 +35,7 @@ class KeyReference(NamedTuple):
 
 
 def key_references(section: type[Section] = Config, path: KeyPath = ()) -> Iterator[KeyReference]:
-    """Yields the reference of every key, section by section, parameters of a choice after the keys of its section.
+    """Yields the reference of every key, section by section; parameters of choices follow the keys of their section.
 
     Example:
         >>> next(key for key in key_references() if key.path == "availability.p").choices

@@ -1,4 +1,4 @@
-"""The identity of a configuration: its text, its digest, the plug-ins that it uses, and differences between two."""
+"""The identity of a configuration: its text, its digest, its plug-ins, and its differences from another one."""
 
 import hashlib
 import os

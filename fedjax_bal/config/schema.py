@@ -102,7 +102,7 @@ class PartitionSection(Variant):
 
     @property
     def drawing(self) -> dict[str, Any]:
-        """The arguments of `fedjax_bal.data.draw` besides the labels."""
+        """The arguments of `fedjax_bal.data.draw` except the labels."""
         shared = {key: getattr(self, key) for key in self.common()}
         return {**shared, "clients": self.known_clients, "parameters": self.parameters}
 
@@ -222,7 +222,7 @@ class AvailabilitySection(Variant):
 
 
 class DeliverySection(Variant):
-    """The clients that send their update back.
+    """The clients that return their update.
 
     Attributes:
         name: `always`; `bernoulli`: each selected client with probability p; `trace`: read from a file.
@@ -282,7 +282,7 @@ class _HeldOutSection(Section):
 
     @property
     def wanted(self) -> bool:
-        """Whether any images are held out."""
+        """Whether images are held out."""
         return any(value is not None for _, value in self)
 
 

@@ -100,7 +100,7 @@ def copy_options(options: Mapping[str, Any], owner: str = "") -> dict[str, Any]:
 
 
 def extra_bytes(federation: Federation) -> int:
-    """Returns the memory of a federation's copies, one image each, whether or not their pixels are stored."""
+    """Returns the bytes of a federation's copies, one image each, even if their pixels are not stored."""
     image = int(np.prod(federation.images.shape[1:])) * federation.images.dtype.itemsize
     return int(np.count_nonzero(federation.copy)) * image
 
@@ -123,7 +123,7 @@ def _copies(federation: Federation, by_class: np.ndarray | None, by_row: np.ndar
 
 
 def _check_room(federation: Federation, copies: np.ndarray, store: bool) -> None:
-    """Raises `ValueError` for more copies than can be numbered or fit in memory, before any is made."""
+    """Raises `ValueError` for more copies than can be numbered or fit in memory, before they are made."""
     count = int(copies.sum())
     rows = len(copies) + count
     fewer = "ask for fewer copies (a smaller alpha, or max_copies)"

@@ -1,4 +1,4 @@
-"""Reading a federation's rows on the device."""
+"""Reads a federation's rows on the device."""
 
 from collections.abc import Callable
 
@@ -58,7 +58,7 @@ def gather(federation: Federation, positions: jax.Array, real: jax.Array) -> Bat
 
 
 def copied(table: Warp, images: jax.Array, rows: jax.Array, copies: jax.Array) -> jax.Array:
-    """Makes augmented copies of images `[B, H, W, K]`, given their rows and numbers; copy 0 is the original."""
+    """Makes augmented copies of images `[B, H, W, K]`, by row number and copy number; copy 0 is the original."""
     key = jax.random.key(table.seed)
 
     # The map depends on row and copy number only, so a copy is the same in every epoch and for every client.

@@ -1,4 +1,4 @@
-"""Measures of a partition: class counts, sizes, imbalance of classes."""
+"""Measures of a partition: class counts, client sizes, class imbalance."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -168,6 +168,6 @@ def _draw(rng: np.random.Generator, groups: Sequence[np.ndarray], counts: np.nda
 
 
 def _share_of(sizes: np.ndarray, fraction: float) -> np.ndarray:
-    """Returns the number of rows to take from each group: its share, at least one of two or more, and never all."""
+    """Returns the number of rows to take from each group: its share, at least one but never all; 0 of a single row."""
     wanted = np.rint(fraction * sizes).astype(np.int64)
     return np.clip(wanted, 1, np.maximum(sizes - 1, 1)) * (sizes > 1)

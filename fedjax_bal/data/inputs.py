@@ -79,7 +79,7 @@ def checked_examples(inputs: Any, labels: Any, name: str = "", most: int = _IDS.
 
 
 def check_finite(name: str, inputs: np.ndarray, stored: np.ndarray) -> None:
-    """Raises `ValueError`, which names the first such row, for inputs that aren't finite as they are stored."""
+    """Raises `ValueError`, which names the first bad row, for inputs that aren't finite as they are stored."""
     if stored.dtype.kind != "f" or np.isfinite(stored).all():
         return
     finite = np.isfinite(stored).reshape(len(stored), -1)

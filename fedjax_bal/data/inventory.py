@@ -26,7 +26,7 @@ _FOLDER = "fedjax_bal"  # subfolder of the one with the official files
 
 
 class FoundFiles(NamedTuple):
-    """A data set's files: their kind in words, the files and folders that decide what is read, and their reader."""
+    """A data set's files: a description, the files and folders that decide what is read, and the reading function."""
 
     kind: str
     places: tuple[Path, ...]
@@ -38,7 +38,7 @@ class Prepared(NamedTuple):
 
     Attributes:
         dataset: the data set.
-        kind: its source, in words.
+        kind: a description of its source.
         places: files and folders that it was read from.
         file: the prepared file; None if none was written.
     """
@@ -57,7 +57,7 @@ def folder_of(name: str, data_dir: str | os.PathLike) -> Path:
 
 
 def find_files(reader: Reader, data_dir: Path) -> FoundFiles:
-    """Finds a data set's official files in a folder, or else those that TensorFlow Datasets has prepared in it."""
+    """Finds a data set's official files in a folder, or those that TensorFlow Datasets has prepared there."""
     try:
         with reading(data_dir):
             return FoundFiles("official files", tuple(reader.find(data_dir)), lambda: reader.read(data_dir))
@@ -132,7 +132,7 @@ def read_prepared(name: str, data_dir: Path, places: Sequence[Path] | None) -> D
 
 
 def inventory_digest(dataset: Dataset) -> str:
-    """Returns the SHA-256 of all images and labels in hexadecimal digits, in the order of their source."""
+    """Returns the SHA-256, in hexadecimal, of all images and labels in the order of their source."""
     digest = hashlib.sha256()
     for array in dataset[:4]:
         digest.update(np.ascontiguousarray(array).data)

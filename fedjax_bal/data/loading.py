@@ -1,4 +1,4 @@
-"""Loading of data sets by name: from the package, from the user's files, or through TensorFlow Datasets."""
+"""Loads data sets by name: from the package, from the user's files, or through TensorFlow Datasets."""
 
 import inspect
 import os

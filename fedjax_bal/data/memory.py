@@ -52,7 +52,7 @@ def _left_to_groups(root: Path) -> Iterator[int]:
                 continue
             files = _VERSION_1 if controllers else _VERSION_2
             mount = root / files.mount
-            # In a container the path may be the host's, of which only the mount itself exists.
+            # In a container, the path may be the host's; then only the mount itself exists.
             innermost = mount / path.strip("/") if ".." not in path else mount
             for group in (innermost, *(parent for parent in innermost.parents if parent.is_relative_to(mount))):
                 with contextlib.suppress(OSError, ValueError):  # no such group, or "max" for no limit
@@ -67,7 +67,7 @@ def _cached(file: Path, key: str) -> int:
 
 
 def check_memory(subject: str, needed: int, remedy: str = "take a machine with more") -> None:
-    """Raises `DataError` if `subject`, which begins the message and ends in a verb, takes more bytes than are free."""
+    """Raises `DataError` if `needed` bytes are not free; the message begins with `subject`, which ends in a verb."""
     free = available_bytes()
     if free is not None and needed > free:
         raise DataError(

@@ -19,7 +19,7 @@ FETCH_AGAIN = "the file is incomplete or damaged: fetch it again."
 """The remedy for a published file."""
 
 MAX_DEFLATE_RATIO = 1032
-"""The most that deflate can compress: 258 bytes to 2 bits."""
+"""The highest compression of deflate: 258 bytes to 2 bits."""
 
 
 class DataError(ValueError):
@@ -78,6 +78,6 @@ def read_json(file: Path, limit: int, remedy: str) -> Any:
 
 
 def shortened(value: Any, limit: int = 100) -> str:
-    """Returns the beginning of a text, or of another value's JSON, for a message."""
+    """Shortens a text, or another value's JSON, for a message."""
     text = value if isinstance(value, str) else json.dumps(value)
     return text if len(text) <= limit else f"{text[:limit]} ..."

@@ -1,4 +1,4 @@
-"""Scores of confusion matrices, class counts, rankings, groups of classes and accuracies over clients."""
+"""Scores of confusion matrices, class counts and rankings, groups of classes, and accuracies over clients."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple

@@ -172,7 +172,7 @@ class RunHistory:
 
     @property
     def last(self) -> Line:
-        """The last line; empty without one, and for a run that failed, even after some evaluations."""
+        """The last line; empty for a run without lines, and for a run that failed."""
         return self.lines[-1] if self.lines and not self.failure else {}
 
     @property

@@ -491,4 +491,4 @@ _METRICS = (
     ),
 )
 METRICS = Registry({metric.name: metric for metric in _METRICS})
-"""Every metric by name, in order."""
+"""All metrics by name, in the order of the table."""

@@ -1,4 +1,4 @@
-"""Counts from round to round: clients, bytes, simulated time, and faults of updates."""
+"""Counts over rounds: clients, bytes, simulated time, and faults of updates."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -9,10 +9,10 @@ if TYPE_CHECKING:
     from fedjax_bal.types import Plan
 
 NOT_FINITE, OUTDATED, LONG, HUGE = range(1, 5)
-"""Codes of the faults of an update; 0 is for none."""
+"""Codes of the faults of an update; 0 is no fault."""
 
 FAULT_WORDS = {NOT_FINITE: "not finite", OUTDATED: "of an earlier round", LONG: "too long", HUGE: "huge"}
-"""The faults in words."""
+"""The descriptions of the faults."""
 
 
 class Fault(NamedTuple):
@@ -93,7 +93,7 @@ class Counts(NamedTuple):
         return counts | timing | (self.broken.record() if self.broken is not None else {})
 
     def closed(self, clients: int, bytes_: Traffic) -> "Counts":
-        """Adds what all clients exchange with the server before an evaluation."""
+        """Adds the bytes that all clients exchange with the server before an evaluation."""
         up = self.bytes_up + clients * bytes_.up
         down = self.bytes_down + clients * bytes_.down
         return self._replace(bytes_up=up, bytes_down=down)

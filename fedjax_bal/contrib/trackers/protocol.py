@@ -35,7 +35,7 @@ class TrackedRun(NamedTuple):
 class Tracker(Protocol):
     """Shows the metrics of runs in another tool.
 
-    A tracker that can't continue raises any exception: `Mirror` reports it and goes on without that tracker.
+    A tracker that can't continue may raise any exception: `Mirror` reports it and continues without that tracker.
 
     Attributes:
         name: one word, as `--track` takes it.

@@ -34,7 +34,7 @@ class WeightsAndBiases:
         self._wandb = importlib.import_module("wandb")
 
     def begin(self, run: TrackedRun) -> None:
-        """Begins a W&B run, which replaces the run's earlier files."""
+        """Starts a W&B run, which replaces the run's earlier files."""
         own_folder(self._root.parent, "wandb/cache")
         for folder in list(self._folders(run)):
             shutil.rmtree(folder)

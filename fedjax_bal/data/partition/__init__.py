@@ -179,7 +179,7 @@ FROM_DATASET: Mapping[str, Callable[[Dataset, np.ndarray], Any]] = MappingProxyT
         "dataset_size": lambda dataset, rows: len(dataset.train_labels),
     }
 )
-"""Parameters whose values come from the data set: name -> function of the data set and the partitioned row numbers."""
+"""Parameters that come from the data set: name -> function of the data set and the partitioned row numbers."""
 
 
 def from_dataset(scheme: Callable[..., Any], dataset: Dataset, rows: np.ndarray) -> dict[str, Any]:

@@ -78,7 +78,7 @@ def client_dirichlet(
 
 
 def _draw_in_turn(rng: np.random.Generator, laws: np.ndarray, sizes: np.ndarray, quotas: np.ndarray) -> np.ndarray:
-    """Draws the rows of each class that each client gets, `Int[C, N]`, one row after another."""
+    """Draws the number of rows of each class that each client gets, `Int[C, N]`, one row after another."""
     laws = np.where(laws < _TINY, 0.0, laws)
     clients = _served(rng, sizes)
     left = quotas.copy()
@@ -102,7 +102,7 @@ def _draw_in_turn(rng: np.random.Generator, laws: np.ndarray, sizes: np.ndarray,
 
 
 def _served(rng: np.random.Generator, sizes: np.ndarray) -> np.ndarray:
-    """Draws the client served at each turn, `Int[R]`: each one at the times of a Poisson process, once for each row."""
+    """Draws the client served at each turn, `Int[R]`: each once per row, at the times of a Poisson process."""
     # One long process is cut into one for each client, whose times start from 0 again.
     gaps = np.cumsum(rng.standard_exponential(int(sizes.sum())))
     starts = np.cumsum(sizes) - sizes
@@ -111,7 +111,7 @@ def _served(rng: np.random.Generator, sizes: np.ndarray) -> np.ndarray:
 
 
 def _before_overdraft(picked: np.ndarray, left: np.ndarray) -> int:
-    """Counts the turns before the first one that would take a row of a class that has none left."""
+    """Counts the turns before the first one that would take a row from a class without any left."""
     order = np.argsort(picked, kind="stable")
     ordered = picked[order]
     nth = np.empty_like(order)

@@ -8,7 +8,7 @@ import numpy as np
 from fedjax_bal.validate import whole_number
 
 MAX_ROWS = 2**31 - 1
-"""Row numbers are 32-bit on the device."""
+"""The largest number of rows: row numbers have 32 bits on the device."""
 
 Local = Literal["even", "iid", "random"]
 Skew = Literal["uniform", "exponential"]
@@ -19,24 +19,24 @@ _LARGEST_SCALE = 1e307
 
 
 def rows_by_class(labels: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
-    """Returns the row numbers of each class present, in the order of the labels, and their number, `Int[C]`."""
+    """Returns the row numbers of each class present, in the order of the labels, and their counts, `Int[C]`."""
     _, codes, sizes = np.unique(labels, return_inverse=True, return_counts=True)
     return cut(np.argsort(codes, kind="stable"), sizes), sizes
 
 
 def cut(rows: np.ndarray, sizes: np.ndarray) -> list[np.ndarray]:
-    """Cuts an array into consecutive pieces of given sizes, which are views."""
+    """Cuts an array into consecutive views of given sizes."""
     ends = np.cumsum(sizes)
     return [rows[start:end] for start, end in zip((ends - sizes).tolist(), ends.tolist(), strict=True)]
 
 
 def even_sizes(total: int, pieces: int) -> np.ndarray:
-    """Divides a number into near-equal whole parts, the larger ones first."""
+    """Divides a number into integers that differ by at most 1, the larger ones first."""
     return np.full(pieces, total // pieces) + (np.arange(pieces) < total % pieces)
 
 
 def equal_sizes(total: int, num_clients: int) -> np.ndarray:
-    """Divides rows among clients of near-equal size, each with at least a row, `Int[N]`."""
+    """Returns sizes of clients that differ by at most 1, `Int[N]`; raises `ValueError` if one would be 0."""
     check_clients_below_rows(num_clients, total)
     return even_sizes(total, num_clients)
 
@@ -101,7 +101,7 @@ def deal_to_owners(rows: np.ndarray, owners: np.ndarray, num_clients: int) -> li
 
 
 def deal_by_class(by_class: Sequence[np.ndarray], counts: np.ndarray) -> list[np.ndarray]:
-    """Deals the rows of each class to the clients in turn, `counts[c, k]` of class c to client k; others stay out."""
+    """Deals the rows of each class to the clients in turn, `counts[c, k]` of class c to client k; others are left out."""
     clients = np.arange(counts.shape[1])
     used = [rows[: count.sum()] for rows, count in zip(by_class, counts, strict=True)]
     owners = [np.repeat(clients, count) for count in counts]

@@ -148,7 +148,7 @@ def file(
 
 
 def _read_text(path: Path, num_clients: int) -> Sequence[Any]:
-    """Returns the list, or mapping, of each client."""
+    """Reads the clients' lists, or mappings of classes to numbers."""
     with reading(path, f"expected {_FORMS}."):
         content = read_bytes(path, _LARGEST_TEXT)
         try:
@@ -166,7 +166,7 @@ def _read_text(path: Path, num_clients: int) -> Sequence[Any]:
 
 
 def _read_npz(path: Path) -> Sequence[np.ndarray]:
-    """Returns the array of each client."""
+    """Reads the clients' arrays."""
     arrays = read_arrays(path, None)
     with reading(path, f"expected {_FORMS}: numpy.savez(FILE, *rows)."):
         if len(arrays) == 1 and (only := next(iter(arrays.values()))).ndim == 2:
@@ -179,7 +179,7 @@ def _read_npz(path: Path) -> Sequence[np.ndarray]:
 
 
 def _in_order(content: Any) -> Sequence[Any]:
-    """Returns a list as it is, or the values of a mapping whose keys are 0..N-1 in the order of the keys."""
+    """Returns a list unchanged; for a mapping with keys 0..N-1, returns the values in the order of the keys."""
     if isinstance(content, list):
         return content
     if not isinstance(content, Mapping) or not all(map(_is_number, content)):
@@ -195,7 +195,7 @@ def _is_number(key: str) -> bool:
 
 
 def _integers(client: int, values: Any, size: int, kind: str = "row") -> np.ndarray:
-    """Returns a list as an array, after checking that it holds integers from 0 to `size` - 1."""
+    """Converts a list to an array, and checks that it holds integers from 0 to `size` - 1."""
     try:
         array = np.asarray(values)
     except ValueError:

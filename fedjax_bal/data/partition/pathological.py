@@ -87,7 +87,7 @@ def pathological(
 
 
 def classes_of_clients(classes_per_client: int | Sequence[int], num_clients: int, num_present: int) -> np.ndarray:
-    """Lists each client's number of labels, `Int[N]`, from one number or several that the clients cycle through."""
+    """Returns each client's number of labels, `Int[N]`, from one number or several that the clients cycle through."""
     classes = np.resize(np.asarray(classes_per_client), num_clients)
     if classes.max() > num_present:
         raise ValueError(

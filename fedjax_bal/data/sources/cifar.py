@@ -77,7 +77,7 @@ LAYOUTS = {
 
 
 def read_records(path: Path, label_bytes: int, num_classes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Reads one file of records: images `UInt8[D, 32, 32, 3]` and labels `Int32[D]`, the last of the label bytes."""
+    """Reads one file of records: images `UInt8[D, 32, 32, 3]` and labels `Int32[D]`, the last label byte of each."""
     record = label_bytes + _PIXELS
     with reading(path, "the file is incomplete, damaged or of the other CIFAR: fetch it again."):
         size = path.stat().st_size

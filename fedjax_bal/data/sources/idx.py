@@ -30,13 +30,13 @@ FASHION = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shi
 """The classes of Fashion-MNIST."""
 
 MERGED_CHARACTERS = tuple(string.digits + string.ascii_uppercase + "abdefghnqrt")
-"""The classes of EMNIST Balanced and ByMerge: small letters that look like their capitals are merged with them."""
+"""The classes of EMNIST Balanced and ByMerge, which merge small letters with capitals that look like them."""
 
 CHARACTERS = tuple(string.digits + string.ascii_uppercase + string.ascii_lowercase)
 """The classes of EMNIST ByClass and of FEMNIST."""
 
 MNIST_CONSTANTS = {"mean": (0.1307,), "std": (0.3081,), "image_shape": (28, 28, 1)}
-"""Mean, standard deviation and shape of the images of MNIST, used for all sets like it."""
+"""Mean, standard deviation and shape of MNIST's images, used for all sets of this format."""
 
 _MAX_BYTES = 2**31  # the largest set (EMNIST ByClass) has 0.64e9
 

@@ -110,7 +110,7 @@ def read_classes(
 
 
 def square(image: Any, side: int) -> Any:
-    """Scales the largest centred square of a Pillow image; the bilinear filter averages the pixels that it merges."""
+    """Scales the largest centred square of a Pillow image; the bilinear filter averages merged pixels."""
     from PIL.Image import Resampling
 
     shorter = min(image.size)
@@ -210,7 +210,7 @@ _CINIC_RULES = ImageRules(
 
 
 def read_cinic(folder: str | os.PathLike, class_names: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Reads the PNG files of each class's folder, by name: images `UInt8[D, 32, 32, 3]` and labels `Int32[D]`."""
+    """Reads the PNG files of each class's folder, sorted: images `UInt8[D, 32, 32, 3]` and labels `Int32[D]`."""
     files = []
     for of_class in (Path(folder, name) for name in class_names):
         with reading(of_class, "unpack CINIC-10.tar.gz again."):
@@ -227,7 +227,7 @@ def _read_cinic(data_dir: Path) -> Dataset:
 
 
 def _find_cinic(data_dir: Path) -> list[Path]:
-    """Lists the folders of both halves and of their classes, whose times change with the list of their files."""
+    """Lists the folders of both halves and of their classes; their times change when files are added or removed."""
     root = _cinic_root(data_dir)
     return [path for half in _CINIC_HALVES for path in (root / half, *(root / half / name for name in CIFAR10))]
 

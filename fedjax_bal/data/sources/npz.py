@@ -172,7 +172,7 @@ def _read_embedded() -> Dataset:
 
 
 def _make_labels() -> Dataset:
-    """Makes labels with blank images: enough of each class to draw the frequencies of letters in Astraea's paper."""
+    """Makes labels with blank images: enough of each class for the frequencies of letters in Astraea's paper."""
     classes = np.arange(len(MERGED_CHARACTERS), dtype=np.int32)
     train, test = (np.repeat(classes, count) for count in (16_000, 10))
     images, test_images = (np.zeros((len(labels), 1, 1, 1), np.uint8) for labels in (train, test))
@@ -211,4 +211,4 @@ READERS = (
         read=read_npz,
     ),
 )
-"""The data sets of this package, a sixth of Fashion-MNIST and labels without images, and the user's own arrays."""
+"""The package's data sets (a sixth of Fashion-MNIST; labels with blank images) and the user's own arrays."""

@@ -84,7 +84,7 @@ def _read_split(reader: Reader, name: str, half: str, data_dir: Path | None) -> 
 
 
 def _check_network() -> None:
-    """Raises `ConnectionError` without a network, for which TensorFlow Datasets would retry for minutes."""
+    """Raises `ConnectionError` without a network; TensorFlow Datasets would retry for minutes."""
     if getproxies().keys() & {"http", "https", "all"}:
         return
     for host in _HOSTS:
