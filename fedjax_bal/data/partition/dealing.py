@@ -101,7 +101,7 @@ def deal_to_owners(rows: np.ndarray, owners: np.ndarray, num_clients: int) -> li
 
 
 def deal_by_class(by_class: Sequence[np.ndarray], counts: np.ndarray) -> list[np.ndarray]:
-    """Deals the rows of each class to the clients in turn, `counts[c, k]` of class c to client k; others are left out."""
+    """Deals the rows of each class to the clients in turn, `counts[c, k]` of class c to client k; others remain."""
     clients = np.arange(counts.shape[1])
     used = [rows[: count.sum()] for rows, count in zip(by_class, counts, strict=True)]
     owners = [np.repeat(clients, count) for count in counts]

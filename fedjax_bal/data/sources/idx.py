@@ -36,7 +36,7 @@ CHARACTERS = tuple(string.digits + string.ascii_uppercase + string.ascii_lowerca
 """The classes of EMNIST ByClass and of FEMNIST."""
 
 MNIST_CONSTANTS = {"mean": (0.1307,), "std": (0.3081,), "image_shape": (28, 28, 1)}
-"""Mean, standard deviation and shape of MNIST's images, used for all sets of this format."""
+"""Mean, standard deviation and shape of MNIST's images, used for all similar sets."""
 
 _MAX_BYTES = 2**31  # the largest set (EMNIST ByClass) has 0.64e9
 
