@@ -62,8 +62,8 @@ class PartitionSection(Variant):
         clients: N, the number of clients. For `natural` the default is `all`: one for each writer or user of the data
             set.
         seed: the seed of the partition alone.
-        imbalance_factor: images of the largest class over those of the smallest, to which classes are thinned out
-            before the scheme divides them; 1 keeps all images.
+        imbalance_factor: the ratio of the largest class to the smallest, to which classes are thinned out before the
+            scheme divides the images; 1 keeps all images.
         imbalance_profile: how class sizes decrease, see `fedjax_bal.data.partition.long_tailed`.
         imbalance_order: which class is the largest, see `fedjax_bal.data.partition.long_tailed`.
     """
@@ -163,8 +163,8 @@ class ModelSection(Variant):
 
     Attributes:
         name: one of `fedjax_bal.models.MODELS`; its options are further keys.
-        convolution: `auto`, the better of `builtin` and `fast` that the machine can run, which a resumed run keeps on
-            any machine; `fast`, in XLA; `builtin`, through jaxlib's oneDNN, for CPUs; `onednn`, after `python -m
+        convolution: `auto`, which is `builtin` on CPUs that can run it and `fast` otherwise, and stays so if the run is
+            resumed elsewhere; `fast`, in XLA; `builtin`, through jaxlib's oneDNN, for CPUs; `onednn`, after `python -m
             fedjax_bal.models.onednn` has compiled it; `plain`, with second derivatives, on a single device of a CPU.
     """
 
@@ -302,7 +302,7 @@ class ValidationSection(_HeldOutSection):
 
 
 class ClientTestSection(_HeldOutSection):
-    """Images on which the global model and the client's own one are tested for each client; never trained on.
+    """Each client's test images, for the global model and the client's own; never trained on.
 
     At most one of the two keys may be given; without either, clients are not tested.
 
@@ -372,7 +372,8 @@ class OptimizerSection(Variant):
     Attributes:
         name: any optax optimizer that takes a learning rate; its options are further keys.
         learning_rate: the learning rate in round 0.
-        weight_decay: coupled weight decay, added to the gradient; passed to an optimizer that has an option for it.
+        weight_decay: coupled weight decay, added to the gradient; an optimizer that has such an option (adamw, for
+            instance) gets it instead.
         decay: the factor by which the learning rate is multiplied each round.
         schedule: a further factor on the learning rate, by round.
         clip_norm: the largest global norm of a gradient; None for no limit.
@@ -504,9 +505,9 @@ class EvaluationSection(OptionsSection):
         shots: the bounds of many-, medium- and few-shot classes.
         validation: training images that validate the global model.
         client_test: images that test each client.
-        personalised: epochs for which each client fine-tunes the final global model before it is tested; None for no
-            fine-tuning. For every method it uses plain cross-entropy and the local optimizer, at the learning rate of
-            the round after the last; `step_schedule` is ignored.
+        personalised: epochs for which the final global model is fine-tuned on each client before the client's test;
+            None for no fine-tuning. Every method is fine-tuned with plain cross-entropy and the local optimizer, at the
+            learning rate of the round after the last; `step_schedule` is ignored.
     """
 
     privacy: Switch = False

@@ -79,7 +79,7 @@ class Section(BaseModel):
     @model_validator(mode="wrap")
     @classmethod
     def _validate_once(cls, value: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
-        """Validates with the class of the choice, and words pydantic's errors; nested sections have worded theirs."""
+        """Validates with the class of the choice, and rewords pydantic's errors, except those of nested sections."""
         if isinstance(value, Section):
             return cast(Self, value)  # checked before
         if not isinstance(value, Mapping):
@@ -106,10 +106,10 @@ def _detail(kind: LiteralString, text: str, path: tuple[str | int, ...]) -> Init
 
 
 def _in_words(section: type[Section], value: Mapping[str, Any], detail: dict[str, Any]) -> InitErrorDetails:
-    """Words an error of pydantic in a section: the value received and the values allowed."""
+    """Rewords an error of pydantic in a section: the value received and the values allowed."""
     kind = detail["type"]
     path = detail["loc"]
-    if kind in ("refused", "unknown"):  # worded already, in a nested section or in `_check`
+    if kind in ("refused", "unknown"):  # worded already, by a nested section or by `_check`
         return _detail(kind, detail["msg"], path)
     if kind in ("extra_forbidden", "invalid_key"):
         return _detail("unknown", _unknown_key(section, str(path[0])), path)
