@@ -31,7 +31,7 @@ def epsilon(
     delta: float,
     neighbours: Literal["add_or_remove", "replace"] = "add_or_remove",
 ) -> float:
-    r"""Computes the $\epsilon$ for which `rounds` rounds of `recipes.dp` are $(\epsilon, \delta)$-differentially private.
+    r"""Computes the $\epsilon$ for which a run of `recipes.dp` is $(\epsilon, \delta)$-differentially private.
 
     The privacy concerns a client's participation. The metric `epsilon` of a run is this number after each round. It
     needs `pip install 'fedjax_bal[privacy]'`, whose package `dp-accounting` adds up Rényi divergences.

@@ -46,7 +46,7 @@ class GradientBalancer(Criterion, Steps, Memory):
 
     References:
         Fed-GraB (Xiao et al., 2023), the gradient balancer, in the form of the authors' code, which also has a
-        controller for every class. In each step the code draws classes, more rarely the higher their number, that keep
+        controller for every class. In each step the code draws classes (those with higher numbers less often) that keep
         weight 1 and don't update their e; here none are drawn. Its optimizer doesn't train the classifier, and each
         client has a different random one in the first round; here it is trained, from a common initialisation. The
         analysis of the classifier's norms, by which the paper finds globally rare classes, is omitted. The defaults are
