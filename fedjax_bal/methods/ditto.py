@@ -62,7 +62,7 @@ class SeparateModel(Separate, Loss):
         return batch_loss(theirs.logits, batch) + 0.5 * self.attraction * distance
 
 
-@functools.lru_cache(maxsize=64)  # equal models are one object, so that their runs share a program
+@functools.lru_cache(maxsize=64)  # equal models must be one object: another object would be compiled again
 def _with_twin(model: Model) -> Model:
     return model._replace(init=functools.partial(_init, model), apply=functools.partial(_apply, model))
 

@@ -22,11 +22,11 @@ def classifier(params: PyTree) -> PyTree:
 
 
 def classifier_shapes(model: Model) -> PyTree:
-    """The shapes of a network's classifier; raises `ValueError` for a network without one of that name."""
+    """Returns the shapes of a network's classifier; raises `ValueError` for a network without one of that name."""
     return classifier(jax.eval_shape(model.init, jax.random.key(0)).params)
 
 
-@functools.lru_cache(maxsize=64)  # equal models are one object, so that their runs share a program
+@functools.lru_cache(maxsize=64)  # equal models must be one object: another object would be compiled again
 def with_extra_heads(method: str, model: Model, *names: str) -> Model:
     """Returns the network with further sets of its classifier's parameters, by name, which start as zeros.
 
