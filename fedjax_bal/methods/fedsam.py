@@ -19,9 +19,9 @@ class Ascent(Shift):
         rho: length of the shift.
 
     References:
-        FedSAM (Qu et al., 2022), after Foret et al., 2021. The default is that of github.com/woodenchild95/FL-Simulator;
-        FedDecorr's code uses 0.05. Updates are averaged by number of samples; add `equal_weights` for the paper's
-        uniform average.
+        FedSAM (Qu et al., 2022), after Foret et al., 2021. The default is that of
+        github.com/woodenchild95/FL-Simulator; FedDecorr's code uses 0.05. Updates are averaged by number of samples;
+        add `equal_weights` for the paper's uniform average.
     """
 
     rho: float = 0.1

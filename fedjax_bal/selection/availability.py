@@ -43,7 +43,7 @@ class Presence:
         if _FEW * np.count_nonzero(eligible) >= clients:
             chances = self.probabilities if len(self.probabilities) == 1 else np.resize(self.probabilities, clients)
             return (rng.random(clients) < chances) & eligible
-        # Client i's draw is the i-th word of the generator, which can jump to it: these are the draws of the line above.
+        # Client i's draw is the generator's i-th word, to which it can jump: these are the same draws as above.
         mask = np.zeros(clients, bool)
         following = 0
         for client in np.flatnonzero(eligible).tolist():

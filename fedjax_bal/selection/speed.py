@@ -66,7 +66,7 @@ class Speed:
         return plan._replace(delivered=plan.delivered & (fit >= 1), limits=fit)
 
     def seconds(self, seed: int, round: int, plan: Plan, steps: np.ndarray, passes: int, clients: int) -> float:
-        """Computes a round's duration in seconds, for a plan from `limited` and unlimited `steps` per pass, `Int[G, L]`.
+        """Computes a round's duration in seconds, for a plan from `limited` and full `steps` per pass, `Int[G, L]`.
 
         The server waits for the slowest chain. A client takes the duration of its steps, at most until the deadline;
         for a client that doesn't deliver, the server waits until the deadline, or not at all without a deadline.
