@@ -36,7 +36,7 @@ class ClassBalancedLoss(Criterion):
         return self.begins
 
     def losses(self, logits: Array, labels: Array, ctx: Context) -> Array:
-        """`Float[B]`."""
+        """Returns the loss of each row, `Float[B]`."""
         weights = effective_number_weights(counts_in(ctx, self.counts), self.beta)
         mean = weights.sum() / jnp.maximum((weights > 0).sum(), 1)
         shares = weights / jnp.where(mean > 0, mean, 1.0)

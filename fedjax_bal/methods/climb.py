@@ -50,7 +50,7 @@ class DualWeights(Weigh, Server):
         return jnp.zeros(server.federation.num_clients)
 
     def broadcast(self, key: Key, server: ServerContext) -> tuple[Array, tuple[()]]:
-        """Clients need nothing but the model."""
+        """Sends nothing: clients only need the model."""
         return server.state, ()
 
     def weigh(self, weights: Array, cohort: Cohort, server: ServerContext) -> Array:

@@ -76,7 +76,7 @@ class FeatureMatching(Server, Report, Refine):
     evaluation_only = True
 
     def check(self, setting: RunSetting) -> None:
-        """Refuses a model without a classifier under its usual name."""
+        """Rejects a model without a classifier under its usual name."""
         classifier_shapes(setting.model)
 
     def init_server(self, server: ServerContext) -> FederatedFeatures:

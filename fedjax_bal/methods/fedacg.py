@@ -36,7 +36,7 @@ class BeforeLookahead(Server, Refine):
         return server.variables.params
 
     def broadcast(self, key: Key, server: ServerContext) -> tuple[PyTree, PyTree]:
-        """Clients need nothing but the model."""
+        """Sends nothing: clients only need the model."""
         return server.state, ()
 
     def update(self, key: Key, server: ServerContext) -> PyTree:

@@ -44,7 +44,7 @@ class RefinedHead(Refine):
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """Rows of the server's own."""
+        """Requires rows of the server's own."""
         return (SERVER_ROWS,)
 
     def refine(self, key: Key, variables: Variables, server: ServerContext) -> Variables:

@@ -44,7 +44,7 @@ class ClientMomentum(Gradient, Server):
         return jax.tree.map(mix, grads, ctx.broadcast[self.slot])
 
     def init_server(self, server: ServerContext) -> PyTree:
-        """Zeros, like params."""
+        """Returns zeros, shaped like the parameters."""
         return jax.tree.map(jnp.zeros_like, server.variables.params)
 
     def broadcast(self, key: Key, server: ServerContext) -> tuple[PyTree, PyTree]:

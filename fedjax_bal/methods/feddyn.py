@@ -81,7 +81,7 @@ class DynamicRegularisation(Loss, Gradient, Memory, Weigh, Step, Server):
         return grads if self.clip is None else optax.clip_by_global_norm(self.clip).update(grads, optax.EmptyState())[0]
 
     def init_memory(self, variables: Variables) -> PyTree:
-        """Zeros, like params."""
+        """Returns zeros, shaped like the parameters."""
         return jax.tree.map(jnp.zeros_like, variables.params)
 
     def remember(self, memory: PyTree, outcome: Outcome) -> PyTree:
@@ -103,7 +103,7 @@ class DynamicRegularisation(Loss, Gradient, Memory, Weigh, Step, Server):
         return jax.tree.map(jnp.zeros_like, server.variables.params)
 
     def broadcast(self, key: Key, server: ServerContext) -> tuple[PyTree, PyTree]:
-        """Clients need nothing but the model."""
+        """Sends nothing: clients only need the model."""
         return server.state, ()
 
     def update(self, key: Key, server: ServerContext) -> PyTree:

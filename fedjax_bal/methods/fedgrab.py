@@ -64,7 +64,7 @@ class GradientBalancer(Criterion, Steps, Memory):
         return (apart_from("fedgrab", self, Logits, because=why),)
 
     def check(self, setting: RunSetting) -> None:
-        """Refuses a model without a classifier of that name."""
+        """Rejects a model without a classifier of that name."""
         classifier_shapes(setting.model)
 
     def init_memory(self, variables: Variables) -> Controllers:
@@ -81,7 +81,7 @@ class GradientBalancer(Criterion, Steps, Memory):
         return ctx.memory[self.slot]
 
     def losses(self, logits: Array, labels: Array, ctx: Context) -> Array:
-        """`Float[B]`."""
+        """Returns the loss of each row, `Float[B]`."""
         own = jax.nn.one_hot(labels, logits.shape[-1])
         weights = _weights(ctx.steps_state[self.slot].output, own)
         return (weights * optax.sigmoid_binary_cross_entropy(logits, own)).sum(-1)

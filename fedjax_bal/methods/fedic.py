@@ -107,7 +107,7 @@ class CalibratedDistillation(Step, Server):
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """Rows of the server's own."""
+        """Requires rows of the server's own."""
         return (SERVER_ROWS,)
 
     def init_server(self, server: ServerContext) -> TeacherState:

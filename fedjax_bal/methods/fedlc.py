@@ -26,7 +26,7 @@ class LogitCalibration(Logits):
     tau: float = 1.0
 
     def logits(self, logits: Array, batch: Batch, ctx: Context) -> Array:
-        """`Float[B, C]` to `Float[B, C]`."""
+        """Maps `Float[B, C]` to `Float[B, C]`."""
         return logits - logit_calibration(ctx.class_counts, self.tau)
 
 

@@ -54,7 +54,7 @@ class GlobalAscent(Shift, Memory):
         return LastReceived(outcome.start.params, jnp.array(True))
 
     def shift(self, params: PyTree, grads: PyTree | None, ctx: Context) -> PyTree:
-        """Parameters to parameters."""
+        """Returns the shifted parameters."""
         last: LastReceived = ctx.memory[self.slot]
         back = ctx.only_trained(jax.tree.map(jnp.subtract, last.params, ctx.start.params))
         scale = jnp.where(last.there, self.rho / (optax.tree.norm(back) + SMALLEST), 0.0)

@@ -16,7 +16,7 @@ class OwnHead(Personal):
     """
 
     def check(self, setting: RunSetting) -> None:
-        """Refuses a model without a classifier of that name."""
+        """Rejects a model without a classifier of that name."""
         classifier_shapes(setting.model)
 
     def personal(self, params: PyTree) -> PyTree:

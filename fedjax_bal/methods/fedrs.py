@@ -28,7 +28,7 @@ class RestrictedSoftmax(Logits):
     mode: str = static("hard")
 
     def logits(self, logits: Array, batch: Batch, ctx: Context) -> Array:
-        """`Float[B, C]` to `Float[B, C]`."""
+        """Maps `Float[B, C]` to `Float[B, C]`."""
         return logits * restricted_scale(ctx.class_counts, self.alpha, self.mode)
 
 
@@ -37,8 +37,8 @@ class RestrictedSoftmax(Logits):
 def fedrs(alpha: Share = 0.5, mode: Literal["hard", "soft"] = "hard") -> Recipe:
     """Restricted softmax: FedAvg whose local training scales down the logits of classes that a client lacks.
 
-    `variant="paper"` or `variant="code"` sets all options in which the paper and the authors' code differ; what is
-    given beside it comes first.
+    `variant="paper"` or `variant="code"` sets all options in which the paper and the authors' code differ; explicit
+    arguments override it.
 
     Args:
         alpha: factor for an absent class, in [0, 1]; 1 is FedAvg.

@@ -27,7 +27,7 @@ class Ascent(Shift):
     rho: float = 0.1
 
     def shift(self, params: PyTree, grads: PyTree | None, ctx: Context) -> PyTree:
-        """Parameters to parameters."""
+        """Returns the shifted parameters."""
         return optax.tree.add_scale(params, self.rho / (optax.tree.norm(grads) + SMALLEST), grads)
 
 

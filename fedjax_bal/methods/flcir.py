@@ -49,7 +49,7 @@ class CompositionProbe(Probe):
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """Rows of the server's own."""
+        """Requires rows of the server's own."""
         return (SERVER_ROWS,)
 
     def check(self, setting: RunSetting) -> None:
@@ -142,8 +142,8 @@ def flcir(
 ) -> Recipe:
     """FL-CIR: a bandit learns the clients' class compositions and chooses cohorts with balanced classes.
 
-    `variant="paper"` or `variant="code"` sets all options in which the paper and the authors' code differ; what is
-    given beside it comes first.
+    `variant="paper"` or `variant="code"` sets all options in which the paper and the authors' code differ; explicit
+    arguments override it.
 
     Args:
         choose: "cucb", the bandit; "greedy", without exploration; "random", the baseline without estimates.

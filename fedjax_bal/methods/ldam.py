@@ -39,7 +39,7 @@ class LabelMargins(Logits):
         return with_cosine_head(model, "trained", self.scale)
 
     def logits(self, logits: Array, batch: Batch, ctx: Context) -> Array:
-        """`Float[B, C]` to `Float[B, C]`."""
+        """Maps `Float[B, C]` to `Float[B, C]`."""
         counts = counts_in(ctx, self.counts)
         margins = jnp.where(counts > 0, logit_calibration(counts, 1.0), 0.0)
         margins = self.margin * margins / jnp.maximum(margins.max(), jnp.finfo(margins.dtype).tiny)

@@ -48,7 +48,7 @@ class RatioLoss(Criterion, Server):
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """Rows of the server's own."""
+        """Requires rows of the server's own."""
         return (SERVER_ROWS,)
 
     def check(self, setting: RunSetting) -> None:
@@ -63,7 +63,7 @@ class RatioLoss(Criterion, Server):
             )
 
     def losses(self, logits: Array, labels: Array, ctx: Context) -> Array:
-        """`Float[B]`."""
+        """Returns the loss of each row, `Float[B]`."""
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
         return ctx.broadcast[self.slot][labels] * losses
 
@@ -114,7 +114,7 @@ def _class_steps(server: ServerContext) -> Array:
 
 @recipe("long_tail", "wang2021addressing")
 def ratio_loss(alpha: NonNegative = 1.0, beta: NonNegative = 0.1) -> Recipe:
-    """Cross-entropy with class weights that the server estimates on a few rows of its own.
+    """Cross-entropy with class weights that the server estimates on a few balanced rows.
 
     Args:
         alpha: weight of the plain loss, at least 0.

@@ -98,8 +98,8 @@ def rebafl(
 ) -> Recipe:
     """Relaxed balanced softmax and feature augmentation from class prototypes.
 
-    `variant="paper"` or `variant="code"` sets all options in which the paper and the authors' code differ; what is
-    given beside it comes first.
+    `variant="paper"` or `variant="code"` sets all options in which the paper and the authors' code differ; explicit
+    arguments override it.
 
     Args:
         epsilon: share of the uniform distribution in the class prior, in [0, 1].

@@ -68,7 +68,7 @@ class Loss(Part, abc.ABC):
 
 
 class Draw(Part, abc.ABC):
-    """Weighs classes when samples are drawn with replacement; several add up."""
+    """Weights classes when samples are drawn with replacement; several add up."""
 
     @abc.abstractmethod
     def log_weights(self, class_counts: Array, ctx: Context) -> Array:

@@ -41,7 +41,7 @@ class Controls(Memory, Report, Server, abc.ABC):
         return jax.tree.map(jnp.subtract, outcome.memory, outcome.ctx.memory[self.slot])
 
     def init_server(self, server: ServerContext) -> PyTree:
-        """Zeros, like params."""
+        """Returns zeros, shaped like the parameters."""
         return jax.tree.map(jnp.zeros_like, server.variables.params)
 
     def broadcast(self, key: Key, server: ServerContext) -> tuple[PyTree, PyTree]:
@@ -97,7 +97,7 @@ class ControlVariates(Controls, Gradient, Weigh):
             )
 
     def remember(self, memory: PyTree, outcome: Outcome) -> PyTree:
-        """The new control variate of the client; the old one where it took no step."""
+        """Returns the client's new control variate; the old one if it took no step."""
         steps = outcome.steps
         equivalent = momentum_steps(steps, outcome.ctx.momentum) if self.with_momentum else steps
         rate = outcome.learning_rate_sum * equivalent / jnp.maximum(steps, 1)
@@ -152,7 +152,7 @@ class LateControlVariates(Controls, Gradient, Update):
         )
 
     def remember(self, memory: PyTree, outcome: Outcome) -> PyTree:
-        """The new control variate of the client; the old one where it took no step."""
+        """Returns the client's new control variate; the old one if it took no step."""
         return _drifted(memory, outcome.ctx.broadcast[self.slot], outcome, outcome.learning_rate_sum)
 
     def update(self, key: Key, server: ServerContext) -> PyTree:

@@ -72,7 +72,7 @@ def _contents(value: Any) -> Hashable:
 
 
 def calls_other_code(value: Any) -> bool:
-    """Returns whether a pytree of functions contains, or a function calls, one of the user's, which may read anything."""
+    """Returns whether a function or a pytree of functions involves a function of the user, which may read anything."""
     for leaf in jax.tree.leaves(value):
         made = _made_of(leaf)
         try:

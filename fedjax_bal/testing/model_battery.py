@@ -230,8 +230,8 @@ def several_clients(specimen: _Specimen) -> None:
     for index, (params, stats, batch) in enumerate(clients):
         got = jax.tree.map(lambda leaf, index=index: leaf[index], together)
         gap = difference(got, step(params, stats, batch), specimen.tolerance)
-        # The last digit decides whether a ReLU with an input near 0 is active, and many layers amplify this to a visible
-        # change of the gradient. In that case, images with perturbed last digits reproduce the result of vmap.
+        # The last digit decides whether a ReLU with an input near 0 is active, and many layers amplify this to a
+        # visible change of the gradient. Images with perturbed last digits then reproduce the result of vmap.
         rounded = (_rounded_otherwise(batch, draw) for draw in range(_DRAWS))
         if gap and all(difference(got, step(params, stats, other), specimen.tolerance) for other in rounded):
             raise FaultError(f"received {gap} with vmap over two clients, must be none")

@@ -169,7 +169,7 @@ def trace(bench: Bench) -> tuple[Exception | None, dict[str, str | None], str]:
         state, _ = one_round(setting, key, init_state(setting, key, federation), row, federation, test)
         exhibits(setting, key, state, row.number, federation)
 
-    # While the round is traced, recording wrappers replace the classes' methods, so that they see the engine's arguments.
+    # During the trace, recording wrappers replace the classes' methods; they see the engine's arguments.
     setting, (federation, test) = bench.simulation.setting, bench.data
     row = bench.row(setting, bench.plans(0)[0], 0)
     error = None

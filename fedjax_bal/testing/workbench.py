@@ -245,7 +245,7 @@ class Bench:
         return self.effects[variations]
 
     def varied(self, *variations: str) -> dict[int, Observed]:
-        """Runs the same rounds with some `VARIATIONS`; returns results by seed, only seed 0 unless "seeds" is varied."""
+        """Runs the same rounds with some `VARIATIONS`; returns results by seed, of seed 0 only unless seeds vary."""
         extra: Any = ((0, 2 if "places" in variations else 0), (0, 0))
         empty = self.simulation.federation.num_clients
 
