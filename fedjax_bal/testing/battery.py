@@ -34,19 +34,19 @@ from fedjax_bal.validate import finite_number, is_number
 
 
 def little_training(bench: Bench) -> bool:
-    """For some seed, clients train in fewer than two rounds, or in no round from a part's first_round on."""
+    """For some seed, clients train in fewer than two rounds, or in no round in which all parts are active."""
     rounds = [[number for number, plan in enumerate(bench.plans(seed)) if bench.steps(plan).any()] for seed in SEEDS]
     begun = max((part.first_round for part in bench.recipe.parts), default=0)
     return any(len(numbers) < 2 or numbers[-1] < begun for numbers in rounds)
 
 
 def lone_chains(bench: Bench) -> bool:
-    """No round trains two clients or chains."""
+    """Every round trains at most one client or chain."""
     return not any((bench.steps(plan).sum(1) > 0).sum() > 1 for plan in bench.plans(SEEDS[0]))
 
 
 def all_deliver(bench: Bench) -> bool:
-    """In rounds with updates, all selected clients deliver."""
+    """All selected clients deliver in every round with updates."""
     clients = bench.simulation.federation.num_clients
     plans = [plan for seed in SEEDS for plan in bench.plans(seed) if bench.steps(plan).any()]
     return not any(((plan.clients < clients) & ~plan.delivered).any() for plan in plans)
