@@ -85,7 +85,7 @@ def register(kind: str, name: str, *, citation: str = "") -> Callable[[T], T]:
         raise ValueError(
             f"register: received the name {name!r}, must be letters, digits and _, beginning with a letter"
         )
-    plugin = _plugin_of(sys._getframe(1).f_globals["__name__"])
+    plugin = _plugin_of(sys._getframe(1).f_globals["__name__"])  # of the module that calls `register`
 
     def add(registered: T) -> T:
         package, registry, entry = _KINDS[kind]

@@ -35,7 +35,7 @@ class OwnStatistics(Start, Memory):
 class FreshStatistics(Start):
     """Starts each client with initial running statistics, mean 0 and variance 1.
 
-    The global model's statistics therefore depend only on the last cohort, and on its number of local steps.
+    The global model's statistics therefore reflect only the last cohort, as far as its local steps have moved them.
     """
 
     def start(self, variables: Variables, ctx: Context) -> Variables:

@@ -56,6 +56,7 @@ class DualWeights(Weigh, Server):
     def weigh(self, weights: Array, cohort: Cohort, server: ServerContext) -> Array:
         """Weights clients by lambda only, regardless of their sizes."""
         counted = cohort.local_steps > 0
+        # Empty places hold the client number N, which is out of range: reads give 0, and `update` drops their writes.
         own = server.state.at[cohort.clients].get(mode="fill", fill_value=0.0)
         means = jnp.where(counted, own, 0.0).sum(1) / jnp.maximum(counted.sum(1), 1)
         return weights / jnp.maximum(cohort.sizes, 1.0) * jnp.maximum(1.0 + means - server.state.mean(), 0.0)

@@ -126,7 +126,7 @@ def recipe(family: str, *papers: str) -> Callable[[Callable[P, Recipe]], Callabl
 
         @functools.wraps(function)
         def build(*args: Any, **kwargs: Any) -> Recipe:
-            values = (*map(read, parameters, args), *args[len(parameters) :])  # Python refuses too many
+            values = (*map(read, parameters, args), *args[len(parameters) :])  # surplus arguments: Python's own error
             return function(*values, **{name: read(name, value) for name, value in kwargs.items()})  # type: ignore[call-arg]
 
         METHODS[function.__name__] = Method(build, family, papers)

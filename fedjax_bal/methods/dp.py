@@ -134,7 +134,7 @@ class PrivateMean(Reduce):
             return {}
 
     def reduce(self, deltas: PyTree, weights: Array, server: ServerContext) -> PyTree:
-        """Returns the private mean, shaped like the parameters; zeros if no chain delivers."""
+        """Returns the private mean, shaped like the parameters; zeros if all weights are 0."""
         counts = weights > 0
         number = counts.sum()
         each = 1.0 / jnp.maximum(number, 1)

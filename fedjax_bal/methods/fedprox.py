@@ -18,7 +18,7 @@ class Proximal(Loss):
 
     References:
         FedProx (Li et al., 2020), eq. 2. The penalty is part of the loss, so that momentum sees it; batch statistics
-        aren't penalised. The paper's partial work of slow clients isn't emulated.
+        aren't penalised. The paper's partial work of slow clients isn't part of this method.
     """
 
     mu: float = 0.001

@@ -19,7 +19,7 @@ def fedspeed(rho: NonNegative = 0.1, weight: NonNegative = 0.1, clip: NonNegativ
         ['Ascent', 'DynamicRegularisation']
 
     References:
-        Sun et al., 2023, Algorithm 1, except that only the gradient from uphill is used and the server adds the mean
-        correction of all clients, as in FedDyn; both and the defaults are from the authors' code.
+        Sun et al., 2023, Algorithm 1, with its gradient taken only uphill. This, the defaults, and a server that adds
+        the mean correction of all clients, as in FedDyn, are from the authors' code.
     """
     return Recipe("fedspeed", (Ascent(rho), DynamicRegularisation(weight, False, clip or None, in_loss=False)))

@@ -136,6 +136,7 @@ def retrained(
 
     def step(carry: tuple[PyTree, PyTree], places: Array) -> tuple[tuple[PyTree, PyTree], None]:
         head, state = carry
+        # Padding has the index R, which is out of range: clipped reads give the last row, whose weight is set to 0.
         counts = jnp.where(places < len(labels), weights.at[places].get(mode="clip"), 0.0)
 
         def loss(head: PyTree) -> Array:

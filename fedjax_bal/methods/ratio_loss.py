@@ -28,9 +28,10 @@ class RatioLoss(Criterion, Server):
 
     Each round the server computes, for each class, the step of the classifier's weights along the gradient on its rows
     of that class. A weight belongs to the class that moves it up the most, unless another class moves it by more than
-    0.8 times as much. $R_c$ is the absolute sum of class c's steps at the weights that belong to it, divided by that of
-    the other classes' mean steps there. Clients use the ratios of the previous round; in the first round, all weights
-    are 1. The server monitors the model that it sends, so that it also has ratios after a round without updates.
+    0.8 times as much. $R_c$ is the absolute value of the sum of class c's steps at the weights that belong to it,
+    divided by that of the other classes' mean steps there. Clients use the ratios of the previous round; in the first
+    round, all class weights are 1. The server monitors the model that it sends, so that it also has ratios after a
+    round without updates.
 
     Attributes:
         alpha: weight of the plain loss.

@@ -14,7 +14,7 @@ from fedjax_bal.validate import finite_number
 
 @part
 class Median(Reduce):
-    """Takes the median of every coordinate over the chains that deliver, with equal weights.
+    """Takes the unweighted median of every coordinate over the chains whose weight isn't 0.
 
     Example:
         >>> import jax.numpy as jnp
@@ -28,13 +28,13 @@ class Median(Reduce):
     """
 
     def reduce(self, deltas: PyTree, weights: Array, server: ServerContext) -> PyTree:
-        """Returns the median, the mean of the middle two for an even number of chains; zeros if no chain delivers."""
+        """Returns the median, the mean of the middle two for an even number of chains; zeros if all weights are 0."""
         return _over_sorted(deltas, weights, _middle(weights))
 
 
 @part
 class TrimmedMean(Reduce):
-    """Averages every coordinate over the chains that deliver, with equal weights, without the extreme values.
+    """Averages every coordinate over the chains whose weight isn't 0, unweighted and without the extreme values.
 
     Attributes:
         share: share of the chains removed at each end, in [0, 0.5); rounded down to whole chains.
@@ -53,7 +53,7 @@ class TrimmedMean(Reduce):
     share: float = 0.1
 
     def reduce(self, deltas: PyTree, weights: Array, server: ServerContext) -> PyTree:
-        """Returns the trimmed mean, shaped like the parameters; zeros if no chain delivers."""
+        """Returns the trimmed mean, shaped like the parameters; zeros if all weights are 0."""
         count = (weights > 0).sum()
         # Rounding: a share of 0.29 of 100 chains is 28.99... in binary but means 29. At least one chain always remains.
         cut = jnp.minimum(jnp.floor(self.share * count + 1e-4).astype(count.dtype), jnp.maximum(count - 1, 0) // 2)
@@ -69,8 +69,8 @@ class NormClipping(Reduce):
     """Scales each update down to a largest norm, over all parameters, then averages with the usual weights.
 
     Attributes:
-        bound: the largest norm; if adaptive, in units of the median norm of the delivered updates (the mean of the
-            middle two for an even number).
+        bound: the largest norm; if adaptive, in units of the median norm of the updates whose weight isn't 0 (the mean
+            of the middle two for an even number).
         adaptive: whether the largest norm is relative to the median.
 
     Example:
@@ -89,7 +89,7 @@ class NormClipping(Reduce):
     adaptive: bool = static(False)
 
     def reduce(self, deltas: PyTree, weights: Array, server: ServerContext) -> PyTree:
-        """Returns the mean of the clipped updates, shaped like the parameters; zeros if no chain delivers."""
+        """Returns the mean of the clipped updates, shaped like the parameters; zeros if all weights are 0."""
         norms = jax.vmap(_norm)(deltas)
         bound = self.bound * (_over_sorted(norms, weights, _middle(weights)) if self.adaptive else 1.0)
         factors = weights * jnp.where(norms > bound, bound / jnp.where(norms > bound, norms, 1.0), 1.0)
@@ -99,7 +99,7 @@ class NormClipping(Reduce):
 
 
 def _middle(weights: Array) -> Callable[[Array], Array]:
-    """Returns a function that takes the median of a leaf whose delivering chains come first, sorted."""
+    """Returns a function that takes the median of a sorted leaf in which excluded chains come last."""
     count = (weights > 0).sum()
     low = jnp.maximum(count - 1, 0) // 2
     high = count // 2

@@ -132,6 +132,7 @@ class Optimizer:
 
 def _in_round(given: optax.GradientTransformation, round: Any) -> optax.GradientTransformation:
     """Returns the transformation with schedules of `optax.inject_hyperparams` at a round, not at its own step."""
+    # The type of a schedule's counter is private in optax, so it is taken from an instance.
     counter = type(optax.WrappedSchedule(optax.constant_schedule(0.0)).init())
     is_counter = lambda node: isinstance(node, counter)
     now = counter(jnp.asarray(round, jnp.int32))

@@ -238,7 +238,7 @@ def schedule_factory(name: str) -> Callable[..., Factor]:
     values = {key: value for key, value in _VALUES.items() if key in signature.parameters}
     if "peak_value" in values and "init_value" in values:
         values["init_value"] = 0.0
-    # The signature of the partial has these values as defaults, and its parameters from the first one on keyword-only.
+    # In the partial's signature these values are defaults, and parameters from the first of them on are keyword-only.
     return functools.partial(function, **values)
 
 

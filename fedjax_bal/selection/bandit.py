@@ -250,6 +250,7 @@ def cucb(
 
     def update(state: BanditState, plan: Plan, probes: Any) -> BanditState:
         arrived = delivered_probe(plan, probes, COMPOSITION, num_classes)
+        # The last count, of the client number N, is that of empty places.
         asked = state.asked + np.bincount(plan.clients.ravel(), minlength=len(state.asked) + 1)[:-1]
         return learn(state._replace(asked=asked), *arrived, rho, reward)
 

@@ -8,7 +8,7 @@ import numpy as np
 TIE = 1e-12
 """Largest difference between scores that count as equal, in nats: the rounding error of 64-bit arithmetic."""
 
-_LARGEST = 1e15  # larger counts aren't exact in 64 bits, and their sums overflow 32 bits
+_LARGEST = 1e15  # above this, integers in 64-bit floats and sums in 32-bit floats lose precision
 _BLOCK = 2**15  # numbers processed at a time; they fit into a core's second-level cache
 
 

@@ -13,7 +13,7 @@ from fedjax_bal.types import Plan
 LOSS = "loss"
 """Slot of the probe from which `power_of_choice` learns: local losses `Float[G, L]`."""
 
-_AHEAD = 4
+_AHEAD = 4  # factor by which `round_robin` extends its search for available clients
 _CROWD = 4  # number of available clients per wanted client above which drawing one by one is faster than sorting all
 
 

@@ -285,7 +285,7 @@ STAGES = (
 
 
 def check_part(part: Part, *, beside: Recipe | None = None, **options: Any) -> ConformanceReport:
-    """Checks that a part composes: its results don't depend on how and in what order clients are run.
+    """Checks that a part composes: its results don't depend on how, in what order and together with what it runs.
 
     Args:
         part: the part.
@@ -321,10 +321,10 @@ def check_recipe(
     """Checks that a recipe's results don't depend on how and where it is run.
 
     It trains a tiny network on eight tiny clients: some have a single class or a single row, some are unavailable, some
-    don't deliver, and one round has no updates. These defaults exercise every check, except that the checks of parts
-    need a recipe with parts, and one check needs two devices. With other arguments, a check that the runs never
-    exercise is reported as skipped. Nearly all the time is compilation: for the package's recipes 3 to 7 s of CPU time
-    each, more for larger models.
+    don't deliver, and one round has no updates. These defaults exercise every check, except those of parts if the
+    recipe has none, and the one that needs two devices. With other arguments, a check that the runs never exercise is
+    reported as skipped. Nearly all the time is compilation: for the package's recipes 3 to 7 s of CPU time each, more
+    for larger models.
 
     Args:
         recipe: the recipe.
