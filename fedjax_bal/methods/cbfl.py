@@ -163,8 +163,8 @@ class _Generating(WarmUp, abc.ABC):
 class SharedGenerator(_Generating, Server):
     """Trains one generator on the server, against the global model, and sends it to all clients.
 
-    It is trained from scratch in the rounds `warm_up`, `warm_up + interval`, ..., even if no updates arrive in them;
-    it costs nothing in other rounds. Sending it doesn't count as traffic, because it stands in for generators that
+    It is trained from scratch in the rounds `warm_up`, `warm_up + interval`, ..., even if no updates arrive in them,
+    and costs nothing in other rounds. Sending it doesn't count as traffic, because it stands in for generators that
     clients train themselves, as in the paper. With an interval above 1 or a snapshot, a client that was absent when the
     generator was trained would need the generator, or the model of that round; this isn't counted either.
 
@@ -396,8 +396,8 @@ def cbfl(
     arguments override it.
 
     Args:
-        warm_up: the first round with fakes, counted from 1, which the run must reach; 0 equals 1. The authors' code
-            begins a round later.
+        warm_up: the first round with fakes, counted from 1, which the run must reach; 0 means the same as 1. The
+            authors' code starts a round later.
         interval: rounds from one training of a shared generator to the next.
         teacher: teacher on a shared generator's fakes: the global model of the round ("current") or of the last
             training ("snapshot").

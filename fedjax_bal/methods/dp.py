@@ -34,10 +34,10 @@ def epsilon(
     r"""Computes the $\epsilon$ for which a run of `recipes.dp` is $(\epsilon, \delta)$-differentially private.
 
     The privacy concerns a client's participation. The metric `epsilon` of a run is this number after each round. It
-    needs `pip install 'fedjax_bal[privacy]'`, whose package `dp-accounting` adds up Rényi divergences.
+    needs `pip install 'fedjax_bal[privacy]'`: the package `dp-accounting` adds up Rényi divergences.
 
     Args:
-        noise: z, the recipe's noise multiplier, above 0.
+        noise: z, the recipe's noise multiplier, at least 0.
         rounds: the number of rounds so far.
         clients: N.
         clients_per_round: the cohort's size, at most N.
@@ -169,7 +169,7 @@ def dp(bound: Positive = 1.0, noise: NonNegative = 1.0, delta: Annotated[Positiv
 
     Args:
         bound: the largest norm S of a client's update; above 0.
-        noise: z, the standard deviation of the noise on the sum in units of S; at least 0, which gives no privacy.
+        noise: z, the standard deviation of the noise on the sum in units of S; at least 0; 0 gives no privacy.
         delta: in (0, 1); None for N to the power of -1.1, a little below 1 / N for N clients.
 
     Example:
