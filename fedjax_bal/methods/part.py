@@ -47,7 +47,7 @@ def part(cls: type[T]) -> type[T]:
 
 
 def static(default: Any) -> Any:
-    """Declares a part's field as structure, not a pytree leaf: each of its values needs a program to be compiled."""
+    """Declares a part's field as structure, not a pytree leaf: each of its values compiles another program."""
     return dataclasses.field(default=default, metadata={"static": True})
 
 
@@ -169,7 +169,7 @@ class Part:
         return type(self).__name__
 
     def bind(self, model: Model) -> Model:
-        """Returns the network with the part's additions; the weights of both are initialised to the same values."""
+        """Returns the network with the part's additions; weights that both have must be initialised equally."""
         return model
 
     def prepare_federation(self, federation: Federation) -> Federation:
