@@ -85,7 +85,7 @@ def listing(what: str) -> dict[str, str]:
         takes shards_per_client=2
         also called shard
         >>> print(listing("recipes")["fedavg_ft"])
-        FedAvg whose server fine-tunes the classifier on balanced rows of its own after each round.
+        FedAvg whose server fine-tunes the classifier on its own balanced rows after each round.
         takes epochs=5, learning_rate=0.01, momentum=0.5, batch_size=50
         needs auxiliary rows (auxiliary.per_class)
         from Xu et al., arXiv 2023
