@@ -11,7 +11,7 @@ from method_cards import method_card
 from mkdocs.structure.files import File, Files
 
 from fedjax_bal.cli.listing import grouped
-from fedjax_bal.config import KeyReference, key_references
+from fedjax_bal.config.reference import KeyReference, key_references
 from fedjax_bal.metrics import METRICS
 
 ROOT = Path(__file__).parents[2]

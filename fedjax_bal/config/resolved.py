@@ -163,10 +163,11 @@ def paper_setting(paper: Config, config: Config) -> dict[str, Any]:
     ours = setting_leaves(_sheet(config))
 
     # A value that the paper's configuration notes for a key also holds for the methods that don't override the key.
-    theirs = setting_leaves(_sheet(paper))
-    for key, value in list(theirs.items()):
+    leaves_of_paper = setting_leaves(_sheet(paper))
+    theirs = dict(leaves_of_paper)
+    for key, value in leaves_of_paper.items():
         shared = key.rpartition(": ")[2]
-        if theirs.get(shared) == value and shared in noted:
+        if leaves_of_paper.get(shared) == value and shared in noted:
             theirs[key] = noted[shared]
     theirs |= noted
 
