@@ -137,6 +137,7 @@ def train_chain(setting: Setting, shared: RoundInputs, chain: ChainClients, long
         passed, (reports, records) = lax.scan(next_client, passed, (clients, longest))
         if setting.excludes:  # a broken client doesn't train in later passes
             delivered &= records.broken == 0
+        # The memory is carried, not stacked over the passes: it can be as large as the model for each client.
         return (passed, records.memory, delivered), (reports, records._replace(memory=None))
 
     params = shared.variables.params
@@ -193,6 +194,7 @@ def finish_client(
     A client that doesn't deliver, or whose broken update is left out, returns the variables it received, keeps its
     memory and reports zeros. Leaves that stay with the client are returned with the values of the global model.
     """
+    # Taken before delivery, which may change the parameters: the client keeps its leaves as it trained them.
     memory = personal_memory(setting, outcome.end)
     outcome, outdated = _delivered(setting, outcome)
     for part in setting.parts_with(Memory):

@@ -280,6 +280,7 @@ def _server_step(
     personal = personal_leaves(setting, state.variables)
     averaged = keep(moving, with_leaves(state.variables, jax.tree.map(jnp.zeros_like, personal)).params)
     updates, optimizer = transform.update(step, state.optimizer, averaged)
+    # Batch statistics are averaged only; the optimizer's step is for parameters.
     new = Variables(select(moving, optax.apply_updates(params, updates), params), stats)
     new = refine(setting, key, new, server, evaluation_only=False)
     # A server part or optimizer may have added to leaves that stay with the clients.

@@ -17,7 +17,7 @@ from fedjax_bal.types import Array, Model, Outputs, PyTree, Variables
 from fedjax_bal.validate import one_of
 
 R = TypeVar("R")
-_STATIC = {"static": True}
+_STATIC = {"static": True}  # part of the pytree's structure: another value is another program
 _PRODUCTS = {"float32": "highest", "tensorfloat32": "tensorfloat32", "bfloat16": "bfloat16"}
 
 # A pytree, so that the optimizer's numbers are leaves; registered here, because `options` doesn't import jax.

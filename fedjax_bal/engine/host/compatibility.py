@@ -78,6 +78,7 @@ def check_shapes(model: Model, federation: Federation, test: TestSet) -> None:
 
 def fit_variables(given: Any, wanted: Variables, model: Model) -> Variables:
     """Copies variables to NumPy arrays with the structure and types of `wanted`; refuses other names or shapes."""
+    # Always a copy: jax may use a NumPy array in place, and the state's buffers are donated to the program.
     return jax.tree.map(lambda leaf, like: np.array(leaf, like.dtype), arranged(given, wanted, model), wanted)
 
 

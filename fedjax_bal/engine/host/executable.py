@@ -155,6 +155,7 @@ def lower_dispatch(
 
 def shardings(state: State, num_clients: int, layout: Layout) -> State:
     """Shards a state's leaves: the clients' memory is divided among the devices if possible, all else replicated."""
+    # Rows that were gathered for a dispatch are replicated instead, as any device may train any of its clients.
     of_all = layout.divided if divides(num_clients, layout) else layout.replicated
     at = lambda leaf: of_all if leaf.shape[0] == num_clients else layout.replicated
     rest = jax.tree.map(lambda leaf: layout.replicated, state._replace(memory={}))
@@ -214,6 +215,7 @@ def debug_dispatch(
         twin = copy.copy(part)
         bases = [base for base in type(part).__mro__ if base.__module__ == Loss.__module__]
         for name in {name for base in bases for name, member in vars(base).items() if inspect.isfunction(member)}:
+            # Past the part's own `__setattr__`, which refuses: parts are frozen.
             object.__setattr__(twin, name, functools.partial(call, getattr(part, name), f"{part.slot}.{name}"))
         return twin
 

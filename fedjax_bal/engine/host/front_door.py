@@ -111,6 +111,7 @@ def build(
         model = part.bind(model)
     trained = fitting_optimizer("local.optimizer", local.optimizer, model)
     local = dataclasses.replace(local, optimizer=trained)
+    # Parts also implement the options of batch statistics; they come after the recipe's own.
     recipe = dataclasses.replace(recipe, parts=(*recipe.parts, *BATCH_STATISTICS[local.batch_statistics]))
     normalisation = normalisation_of(model)
     facts = RunFacts(

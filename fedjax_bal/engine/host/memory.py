@@ -78,7 +78,7 @@ class MemoryTable(NamedTuple):
 
 
 def choose_memory_place(place: str, state: State, num_clients: int, layout: Layout, tested: bool = False) -> str:
-    """Decides whether the clients' memory is kept on "device", "host" or "disk"; "auto" is "device" or "host".
+    """Decides where the clients' memory is kept, "device", "host" or "disk"; "auto" is "device" if it fits, or "host".
 
     `tested` says whether clients have test rows, on which all clients' own models are evaluated on the devices.
     """

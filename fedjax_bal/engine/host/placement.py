@@ -39,6 +39,7 @@ def fetch(tree: PyTree) -> PyTree:
 def _own_share(leaf: Any, place: Sharding) -> Any:
     if isinstance(leaf, jax.Array) and leaf.sharding.device_set == place.device_set:
         return jax.device_put(leaf, place)
+    # Every process has the whole array on its host and cuts out its devices' pieces, so nothing is sent.
     whole = np.asarray(leaf)
     return jax.make_array_from_callback(whole.shape, place, lambda index: whole[index])
 

@@ -116,8 +116,7 @@ class RoundFunction:
         placed = _with_empty_places(in_32_bits(Plan(*plan)), self.federation.num_clients)
         trains = _local_steps(setting, placed, self.federation) > 0  # others would return what they received
         plan = placed._replace(delivered=placed.delivered & trains)
-        # One client at a time, or all chains of the plan together. Not in lanes: turns are counted on the host, which
-        # doesn't know the plan here.
+        # One client at a time, or all chains of the plan in one bucket, in which lanes would gain nothing.
         layout = Layout("map", 1) if setting.layout.strategy == "map" else Layout("vmap", 1, len(plan.clients))
         setting = dataclasses.replace(setting, layout=layout)
         assignment = _assign(setting, plan, self.federation)

@@ -89,6 +89,7 @@ class DispatchResult(NamedTuple):
     faults: tuple[Fault, ...] = ()
 
 
+# Compared and hashed by identity, because a simulation is a static field of the pytree `RoundFunction`.
 @dataclasses.dataclass(eq=False)
 class Simulation:
     """One method on one federation, compiled once and run for any number of seeds.
@@ -136,10 +137,12 @@ class Simulation:
                 f"no client takes a single step (the largest has {sizes.max()} rows): use smaller batches"
             )
         layout = self.setting.layout
+        # Placed once: all dispatches of all seeds use the same arrays.
         self.on_device = (replicate(self.federation, layout), divide(padded(self.test, layout.devices), layout))
         shapes = jax.eval_shape(self.setting.traced(init_state), self.setting, jax.random.key(0), self.on_device[0])
         tested = self.federation.tests is not None
         wanted = self.execution.client_memory
+        # Decided after the data is placed, so that the free memory doesn't include the data's.
         self.memory_place = choose_memory_place(wanted, shapes, self.federation.num_clients, layout, tested)
         self.planner = Planner(
             self.setting,
@@ -223,6 +226,7 @@ class Simulation:
         state = self._shapes
         schedule = self.any_dispatch(setting).schedule
         if self.keeps_memory_on_host:
+            # The program receives a row for each seat of the dispatch, not for each client.
             seated = lambda leaf: jax.ShapeDtypeStruct((schedule.seats.size, *leaf.shape[1:]), leaf.dtype)
             state = state._replace(memory=jax.tree.map(seated, state.memory))
         return state, schedule, self.on_device
