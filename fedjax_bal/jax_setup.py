@@ -63,7 +63,7 @@ def in_32_bits(tree: Any) -> Any:
 
 
 def in_package_settings(function: Callable) -> Callable:
-    """Wraps a function to run under `package_settings` with arguments `in_32_bits`: for models, which users call, too."""
+    """Wraps a function to run in `package_settings`, with arguments `in_32_bits`: for models, which users call, too."""
 
     @functools.wraps(function)
     def narrowed(*args: Any, **settings: Any) -> Any:

@@ -50,8 +50,7 @@ class LocalTraining:
         epochs: E, passes over a client's rows; 1 unless `steps` is given.
         batch_size: B, rows of a local step.
         drop_last: leave out the last batch of an epoch if it is short.
-        batches_per_epoch: the most batches of an epoch, whose rows are drawn in every epoch; None for all of a client's
-            rows.
+        batches_per_epoch: the most batches of an epoch, each epoch with other rows of the client; None for all rows.
         batch_statistics: the running statistics of batch normalisation with which a client starts: "average", those of
             the global model, which are the mean of the clients'; "local", those at the end of its last local training;
             "server_reset", mean 0 and variance 1. The global model always has the mean of those delivered.
