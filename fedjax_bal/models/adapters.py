@@ -143,7 +143,7 @@ def usage_of(network: Callable, input_shape: Sequence[int], num_classes: int, co
 
 
 def choose_head(name: str, wanted: str, submodules: Iterable[str], returning: str | None) -> str:
-    """Chooses the classifier's name: the requested one or, by default, that of the submodule that returns the logits."""
+    """Chooses the classifier's name: the requested one or, by default, that of the submodule that returns logits."""
     names = sorted(submodules)
     chosen = None
     if wanted in names:

@@ -39,7 +39,7 @@ def channel_sums(values: Float[Array, "... K"], group: int = GROUP) -> Float[Arr
     """Sums over all axes but the last; CPUs add up at most `group` rows before the product with ones."""
     if target_platform() != "cpu":
         return values.reshape(-1, values.shape[-1]).sum(0)
-    # Not ideal: a number of rows without small divisors, such as a prime, has groups of one row, and is copied.
+    # Not ideal: if the number of rows has no small divisors, a prime for instance, groups have one row and gain nothing.
     return _product_with_ones(_grouped(values, group).sum(1)).astype(values.dtype)
 
 

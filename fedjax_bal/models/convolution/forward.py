@@ -181,7 +181,7 @@ def _by_shifts(images: Float[Array, "B H W K"], kernel: Float[Array, "h w 1 K"],
 
 def _depthwise_image_gradient(image: tuple[int, ...], kernel: Array, cotangent: Array, geometry: Geometry) -> Array:
     """Convolves the cotangent, its pixels spread apart by the strides, with the kernel rotated by 180 degrees."""
-    # Not ideal for strides above 1: most products are with the zeros between pixels (`gradients.phase_kernel` has none).
+    # Not ideal for strides above 1: most products are with zeros between pixels (`gradients.phase_kernel` avoids them).
     spread = pad_images(cotangent, ((0, 0), (0, 0)), geometry.strides)
     leads = [taps - 1 - pads[0] for taps, pads in zip(kernel.shape[:2], geometry.pads, strict=True)]
     high, wide = (
