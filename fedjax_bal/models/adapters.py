@@ -361,6 +361,7 @@ class _LinenNetwork:
                 "module, such as nn.WeightNorm, must be called by the network itself: leave the wrapper out, or name "
                 "another layer, head=..."
             )
+        # Of several calls of the classifier, the last one.
         features = changed["classifier_input"][self.classifier.name]["inputs"][-1]
         taps = tuple(jax.tree.leaves(changed.get("taps", {})))
         outputs = Outputs(logits, features, taps, moment_pairs(changed.get("norm_inputs", {})))
@@ -386,6 +387,7 @@ class _Classifier(NamedTuple):
 def _find_classifier(network: _LinenNetwork, wanted: str) -> _Classifier:
     """Finds the classifier by tracing a call of the network and watching its submodules."""
     calls: dict[str, tuple[nn.Module, tuple, dict, Any]] = {}
+    # A list, because `jax.eval_shape` returns nothing but shapes.
     classifiers: list[_Classifier] = []
     usage = network.usage
 

@@ -118,7 +118,8 @@ def _by_places(
         settings.setdefault("dimension_numbers", ("NHWC", "HWIO", "NHWC"))
         maps = convolve(images, kernels(kernel), strides, padding, **settings)
 
-        # Moves each place's results to its pixels; the results of a second place start one window later.
+        # Moves each place's results to its pixels. Padding by one pixel gives one window more than there are pixels in
+        # each direction, and the results of a second place start one window later.
         rows, windows_down, windows_across, channels = maps.shape
         parts = maps.reshape(rows, windows_down, windows_across, 2, 2, channels // 4)
         height = windows_down - 1

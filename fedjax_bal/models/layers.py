@@ -39,7 +39,7 @@ def channel_sums(values: Float[Array, "... K"], group: int = GROUP) -> Float[Arr
     """Sums over all axes but the last; CPUs add up at most `group` rows before the product with ones."""
     if target_platform() != "cpu":
         return values.reshape(-1, values.shape[-1]).sum(0)
-    # Not ideal: if the number of rows has no small divisors, a prime for instance, groups have one row and gain nothing.
+    # Not ideal: if the number of rows has no small divisors, as a prime has none, groups have one row and gain nothing.
     return _product_with_ones(_grouped(values, group).sum(1)).astype(values.dtype)
 
 
@@ -155,6 +155,7 @@ def _max_pool_backward(saved: tuple[Array, Array], cotangent: Array) -> tuple[Ar
     return (jnp.pad(even, ((0, 0), (0, height % 2), (0, width % 2), (0, 0))),)
 
 
+# `plain`, because JAX's derivative of a maximum is shared among equal pixels.
 @fast_derivative(_max_pool_forward, _max_pool_backward, plain=lambda images: _choose_first(_corners(images)))
 def max_pool(images: Float[Array, "B H W K"]) -> Float[Array, "B H2 W2 K"]:
     """Maximum of each 2x2 block of pixels, `[B, H // 2, W // 2, K]`; ignores a last odd row or column."""
@@ -242,6 +243,7 @@ class _BiasedConv(nn.Conv):
     @nn.compact
     def __call__(self, images: Float[Array, "B H W K"]) -> Float[Array, "B H2 W2 O"]:
         maps = super().__call__(images)
+        # Not Flax's own bias, whose gradient is a plain sum (see `channel_sums`).
         return add_bias(maps, self.param("bias", self.bias_init, (self.features,)).astype(maps.dtype))
 
 

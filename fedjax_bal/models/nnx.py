@@ -116,6 +116,7 @@ class _NnxNetwork:
 
     def classify(self, params: PyTree, features: Array) -> Array:
         """Computes the logits of features."""
+        # A copy, because calls change a module in place, and tracers must not remain in it.
         classifier: Any = nnx.merge(self._classifier, params[HEAD], self._rest, copy=True)
         classifier.eval()
         return classifier(features)

@@ -208,6 +208,7 @@ def normalise_batch(
     Returns the normalised images, mean and biased variance `[K]` as `moments` computes them, and the number of values.
     Its derivative reads the images twice: once for two sums over each channel, once for the result.
     """
+    # The fallback, in training the running mean, is near the batch's mean.
     mean, var, count = reductions.moments(images, real, fallback[0])
     normalised = _affine(images, *_choose_moments(mean, var, count, fallback), scale, shift, epsilon)
     return normalised, mean, var, count

@@ -97,6 +97,7 @@ def train_in_lanes(
 
         begin = (turns, lanes.training, lanes.step, jnp.zeros(numbers.shape, bool))
         turns, training, steps, done = lax.while_loop(none_is_done, turn, begin)
+        # A lane that is done moves to the next client of its queue, the others continue where they were.
         places = lanes.place + done
         steps = jnp.where(done, 0, steps)
         fresh = starts(chains_at(places))

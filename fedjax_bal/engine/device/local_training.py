@@ -154,8 +154,10 @@ def train_step(
     # A lane gets the whole table and a row number, so that a turn reads one batch of it and doesn't copy the row.
     epoch, within = jnp.divmod(index, jnp.maximum(setting.steps_per_epoch(ctx.size), 1))
     start = epoch * setting.row_length + within * setting.batch_size
+    # With a given number of steps, `row_order` has no gaps between epochs.
     start = start if setting.local.steps is None else index * setting.batch_size
     positions = lax.dynamic_slice(order, (row, start), (1, setting.batch_size))[0]
+    # A short batch is padded with positions after the client's last row.
     real = within * setting.batch_size + jnp.arange(setting.batch_size) < ctx.size
     batch = gather(ctx.federation, take(ctx.federation.offsets, ctx.client) + positions, real)
     for part in setting.parts_with(Start):
@@ -210,6 +212,7 @@ def _learn(
         # Only the model's loss is reported, and used to weigh and select clients.
         return sum(separate, loss), (loss, after.stats, carried)
 
+    # Shift parts move the point at which the gradient is computed; the step still starts from `params`.
     point = params
     for part in begun.parts_with(Shift):
         shifted = shifted_leaves(setting, trained, params)

@@ -173,6 +173,7 @@ def _clipped(factor: float, begun: RoundStart, result: CohortResult) -> CohortRe
     counted = begun.cohort.delivered
     moved = counted & (lengths > 0)
     # The lower median, so that of two updates the longer one can't set its own bound.
+    # Updates of length 0 sort to the end, as do those that didn't arrive.
     bound = factor * jnp.sort(jnp.where(moved, lengths, jnp.inf))[jnp.maximum(moved.sum() - 1, 0) // 2]
     long = counted & (lengths > bound)
     deltas = jax.vmap(clip_to_norm, (0, 0, None))(result.deltas, lengths, bound)

@@ -138,6 +138,7 @@ class Setting:
         """Local steps that a client of this size takes in a pass, at most `limit`; works on host and device."""
         epoch = self.steps_per_epoch(size)
         wanted = self.local.steps
+        # A client without a batch in an epoch takes no step, even if the number of steps is given.
         steps = self.epochs * epoch if wanted is None else wanted * _at_most(epoch, 1)
         return steps if limit is None else _at_most(steps, limit)
 

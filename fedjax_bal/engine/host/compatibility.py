@@ -212,6 +212,8 @@ def choose_local_training(
     drawing = the_only_one("drawing", recipe.drawing, local.drawing) or ("replacement" if weighs else "epochs")
     if weighs and drawing == "epochs":
         raise ValueError("drawing: received 'epochs', but the recipe weighs samples, which needs 'replacement'")
+    # Batches beyond the largest client would only be padded. With `drop_last` the size is kept, because a smaller size
+    # would turn short batches, which are dropped, into full ones.
     batch_size = local.batch_size if local.drop_last else min(local.batch_size, largest)
     lone_rows = local.lone_rows
     if lone_rows == "auto":

@@ -112,6 +112,7 @@ class FineTuner:
         federation = self.simulation.federation
         selector = self.simulation.selector
         count = min(selector.chains * selector.chain_length, len(self._clients))
+        # All cohorts have the same size, as shapes never change; the last one may end in empty places.
         places = np.full(-(-len(self._clients) // count) * count, federation.num_clients, np.int32)
         places[: len(self._clients)] = self._clients
         sizes = np.append(np.diff(federation.offsets), 0)

@@ -88,6 +88,7 @@ def convolution(
     geometry = Geometry((int(down), int(across)), ((int(top), int(bottom)), (int(left), int(right))))
     if feature_group_count == 1:
         return _differentiable(geometry, form)(images, kernel)
+    # With a single channel in each group, sums of shifted copies are faster than products.
     if kernel.shape[2] == 1:
         return depthwise(images, kernel, geometry)
     # Groups are handled as if they were clients, because XLA's grouped convolution is slow on CPUs.

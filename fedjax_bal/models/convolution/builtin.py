@@ -91,6 +91,7 @@ def _call(
         "window_dilations": dilations,
     }
     config = {"dims": 4, "input": _IMAGES, "kernel": _KERNEL, "output": _IMAGES, "window": window, "feature_groups": 1}
+    # Sequential, because the configuration has no axis for clients with different kernels.
     call = jax.ffi.ffi_call(
         "__onednn$convolution",
         jax.ShapeDtypeStruct(shape, images.dtype),

@@ -54,6 +54,7 @@ def _call(name: str, images: Array, other: Array, shape: tuple[int, ...], geomet
     # OneDNN has no padding that crops, so the images are cropped before.
     images = pad_images(images, ((min(top, 0), min(bottom, 0)), (min(left, 0), min(right, 0))))
     pads = np.maximum((top, left, bottom, right), 0)
+    # `vmap` adds leading axes to all operands, and the handler loops over them.
     call = jax.ffi.ffi_call(
         onednn.TARGETS[name], jax.ShapeDtypeStruct(shape, images.dtype), vmap_method="broadcast_all"
     )
