@@ -20,6 +20,7 @@ from fedjax_bal.validate import whole_number
 
 HEAD = "head"
 NO_KEY = "This model drops features in training: give apply a key, as in key=jax.random.key(0)."
+# Names of the argument by which a network tells training from evaluation, and its value in training.
 _IN_TRAINING = {"train": True, "training": True, "is_training": True, "deterministic": False, "is_eval": False}
 _NO_NAMES = "none with a name: write a class for the network, whose classifier is an attribute (not an item of a list)"
 _WRAPPERS = {"flax.linen": "from_linen", "flax.nnx": "from_nnx"}

@@ -116,6 +116,7 @@ def compile_dispatch(
     key = structure, tuple(map(_kind, leaves))
     with _LOOKING_UP:
         program = _PROGRAMS.setdefault(key, Program())
+    # Outside of the lock, so that threads can compile different programs at the same time.
     return program.compile(lambda: lower_dispatch(setting, state, schedule, data, keys=keys))
 
 

@@ -270,6 +270,7 @@ def _assign(setting: Setting, plan: Plan, federation: Federation) -> Assignment:
     """Assigns the chains that deliver to one device, those with the most steps first, as the host does."""
     delivered = jnp.asarray(plan.delivered)
     steps = (_local_steps(setting, plan, federation) * delivered).sum(1)
+    # A loop of static length goes through all chains; those that don't deliver take no step and have no weight.
     delivers = jnp.ones(len(steps), bool) if setting.differentiable else delivered.any(1)
     order = jnp.argsort(jnp.where(delivers, -steps, 1), stable=True).astype(jnp.int32)
     chains = jnp.where(jnp.arange(len(order)) < delivers.sum(), order, len(order))[None]

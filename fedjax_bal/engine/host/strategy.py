@@ -79,6 +79,7 @@ def lay_out(
     """
     if strategy == "map":
         return Layout(strategy, devices)
+    # Only chains of a single local training can start at any turn; others pass a model on from training to training.
     lanes = chain_length == 1 and passes == 1
     share = -(-chains // devices)
     if chunk is not None:

@@ -112,7 +112,7 @@ def _verdict(python: str) -> str:
         return _tried(python)
     with contextlib.suppress(OSError, UnicodeDecodeError):
         kept = read_bytes(file, 1000).decode()
-        if kept.endswith("\n"):
+        if kept.endswith("\n"):  # or else it was cut off
             return kept.strip()
     verdict = _tried(python)
     if verdict != _RIGHT:

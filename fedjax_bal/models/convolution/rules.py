@@ -20,6 +20,7 @@ from fedjax_bal.models.convolution.geometry import Geometry
 from fedjax_bal.models.normalization import XLA_REDUCTIONS, Reductions
 from fedjax_bal.target import target_platform
 
+# The limits are measured (`benchmarks/forms.py`), on CPUs only; other machines may have better ones.
 FEW_INPUTS = 4
 FEW_OUTPUTS = 16
 SMALL_KERNEL = 5

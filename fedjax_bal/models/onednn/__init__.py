@@ -79,6 +79,7 @@ def build(prefix: Path | None = None) -> Path:
         made = Path(scratch) / handler.name
         flags = ("-std=c++17", "-O3", "-w", "-fPIC", "-shared", "-fopenmp")
         included = (f"-I{jax.ffi.include_dir()}", f"-I{headers}")
+        # With its folder in the handler, the library is found again when the handler is loaded.
         linked = (f"-L{folder}", f"-l:{_LIBRARY}", "-Wl,--as-needed", f"-Wl,-rpath,{folder}")
         result = subprocess.run(
             [_compiler(), *flags, *included, *map(str, _SOURCES), "-o", str(made), *linked], capture_output=True
