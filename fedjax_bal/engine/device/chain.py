@@ -134,7 +134,7 @@ def train_chain(setting: Setting, shared: RoundInputs, chain: ChainClients, long
         clients = chain._replace(memory=memory, delivered=delivered)
         next_client = lambda passed, at: one_client(passed, turn, *at)
         passed, (reports, records) = lax.scan(next_client, passed, (clients, longest))
-        if setting.excludes:  # a client that broke sits out the passes that follow
+        if setting.execution.excludes:  # a client that broke sits out the passes that follow
             delivered &= records.broken == 0
         return (passed, records.memory, delivered), (reports, records._replace(memory=None))
 
@@ -146,7 +146,7 @@ def train_chain(setting: Setting, shared: RoundInputs, chain: ChainClients, long
     reports, records = jax.tree.map(lambda leaf: leaf[-1], results)
     reports = jax.tree.map(lambda leaf: leaf.sum(0), reports)
     codes = results[1].broken
-    if not setting.excludes:
+    if not setting.execution.excludes:
         return _result(shared, end, reports, records._replace(memory=memory, broken=first_faults(codes)))
     # Clients after a broken one got what it had received, so all codes are their own clients' faults.
     broken = codes.max(0)
@@ -180,7 +180,7 @@ def client_context(setting: Setting, shared: RoundInputs, variables: Variables, 
         momentum=setting.optimizer.momentum,
         batch_size=setting.batch_size,
         steps=setting.local_steps(size, client.limits),
-        max_size=setting.max_size if setting.differentiable else None,
+        max_size=setting.max_size if setting.execution.differentiable else None,
     )
 
 
@@ -216,7 +216,7 @@ def finish_client(
     broken = jnp.where(client.delivered, fault, 0)
 
     # What counts is chosen rather than multiplied by 0 or 1: nan times 0 is nan.
-    counts = client.delivered & (broken == 0) if setting.excludes else client.delivered
+    counts = client.delivered & (broken == 0) if setting.execution.excludes else client.delivered
     record = ClientRecord(
         memory={slot: _where(counts, new, client.memory[slot]) for slot, new in memory.items()},
         loss_sum=jnp.where(counts, loss_sum, 0.0),
