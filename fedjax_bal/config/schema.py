@@ -101,7 +101,7 @@ class PartitionSection(Variant):
 
     @property
     def drawing(self) -> dict[str, Any]:
-        """The arguments of `fedjax_bal.data.draw` besides the labels."""
+        """The arguments of `fedjax_bal.data.partition.draw` besides the labels."""
         shared = {key: getattr(self, key) for key in self.common()}
         return {**shared, "clients": self.known_clients, "parameters": self.parameters}
 

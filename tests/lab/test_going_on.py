@@ -10,8 +10,9 @@ import quick
 import small_run
 import yaml
 
-from fedjax_bal.lab import Execution, FolderError, RunFolder, Stopped
+from fedjax_bal.lab import FolderError, RunFolder, Stopped
 from fedjax_bal.lab.environment import numeric_settings
+from fedjax_bal.lab.folder import Execution
 from fedjax_bal.lab.loaded_run import load_run
 from fedjax_bal.lab.recorder import Recorder, saved_template
 from fedjax_bal.models import automatic
