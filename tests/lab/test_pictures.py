@@ -55,7 +55,7 @@ def attacks():
     with pytest.MonkeyPatch.context() as patch:
         stand_in = Attacks()
         for name in ("fit_decoder", "decode", "regress"):
-            patch.setattr(f"fedjax_bal.lab.leaks.privacy.{name}", getattr(stand_in, name))
+            patch.setattr(f"fedjax_bal.lab.post_training.privacy.{name}", getattr(stand_in, name))
         yield stand_in
 
 
