@@ -1,4 +1,4 @@
-"""Accelerators to compile for without having one: what XLA must know of them, and how fast they are at best."""
+"""Accelerators for ahead-of-time compilation without the device: XLA's descriptions of them, and their peak speeds."""
 
 import os
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ _HOPPER = {
     "device_vendor": '"NVIDIA Corporation"',
     "cuda_compute_capability": "{ major: 9 feature_extension: ACCELERATED_FEATURES }",
 }
-# Without the versions of driver and runtime, XLA takes them for too old to keep branches inside CUDA graphs.
+# Without versions of driver and runtime, XLA considers them too old to keep branches inside CUDA graphs.
 _CUDA = dict.fromkeys(("driver_version", "runtime_version", "compile_time_toolkit_version"), '"13.0.0"')
 _H200 = {
     "name": '"NVIDIA H200"',
@@ -53,11 +53,11 @@ class Target(NamedTuple):
 
     Attributes:
         platform: "cuda" or "tpu".
-        topology: name of the smallest topology that XLA compiles for; programs take its first device.
-        bandwidth: of its memory, in bytes/s.
-        peaks: operations/s of matrix products, by precision.
-        memory: in bytes.
-        clock: cycles/s, for the estimates that the TPU compiler writes into its programs; 0 where it writes none.
+        topology: name of the smallest topology that XLA compiles for; programs use its first device.
+        bandwidth: memory bandwidth, in bytes/s.
+        peaks: peak operations/s of matrix products, by precision.
+        memory: memory size, in bytes.
+        clock: cycles/s, for the estimates that the TPU compiler writes into programs; 0 if it writes none.
     """
 
     platform: str
@@ -69,7 +69,7 @@ class Target(NamedTuple):
 
     @property
     def usable(self) -> int:
-        """Bytes of memory that jax takes unless it is told otherwise: on GPUs three quarters."""
+        """Bytes of memory that jax reserves by default: on GPUs three quarters."""
         return self.memory * 3 // 4 if self.platform == "cuda" else self.memory
 
 
@@ -83,13 +83,14 @@ TARGETS = {
 
 
 def topology_devices(name: str) -> Sequence[Any]:
-    """Devices of a target, to compile for.
+    """Returns devices of a target to compile for.
 
     Raises:
         SystemExit: the extra `aot` isn't installed.
     """
     target = TARGETS[name]
-    # libtpu would ask a server of Google's cloud for these, and wait; and allow one process at a time.
+    # Otherwise libtpu would ask Google Cloud's metadata server for these, and wait; and allow only one process at a
+    # time.
     for variable, value in _LIBTPU.items():
         os.environ.setdefault(variable, value)
     from jax.experimental import topologies
@@ -100,7 +101,7 @@ def topology_devices(name: str) -> Sequence[Any]:
         options = {"topology": "1x1x1", "target_config": _H200_DESCRIPTION.format(facts=facts)}
     try:
         return topologies.get_topology_desc(platform=target.platform, topology_name=target.topology, **options).devices
-    except Exception as error:  # jax raises errors of several classes for a plug-in that isn't there
+    except Exception as error:  # jax raises several classes of errors for a missing plug-in
         raise SystemExit(
             f"--target {name}: XLA can't compile for it here ({str(error).splitlines()[0]}): install the extra, "
             "pip install 'fedjax_bal[aot]'"

@@ -1,4 +1,4 @@
-"""The claims of papers.yaml against the runs in results/papers: paired differences over seeds, and verdicts."""
+"""Checks the claims of papers.yaml against the runs in results/papers: paired differences over seeds, and verdicts."""
 
 import csv
 import itertools
@@ -19,15 +19,15 @@ KEPT = Path(__file__).parent / "results" / "papers"
 CURVES = "_curves.csv"
 CLAIMS = Path(__file__).parent / "papers.yaml"
 VERDICTS = ("holds", "in part", "does not hold", "not decided", "could not be tested", "not run yet")
-LEAST_SHARE = 0.25  # of an experiment's rounds, for a run to decide a claim that doesn't ask for fewer
+LEAST_SHARE = 0.25  # share of an experiment's rounds needed to decide a claim that doesn't ask for fewer
 LEAST_POINTS, LEAST_RATIO = 3.0, 0.1
-"""What a difference must exceed to decide without an interval: points of accuracy, or a share of the larger value."""
+"""Minimum difference that decides without an interval: points of accuracy, or a fraction of the larger value."""
 
 Row = Mapping[str, str]
 
 
 class Metric(NamedTuple):
-    """What is compared: its name in prose, unit and the factor to it, value in a run and its curve, and decimals."""
+    """A compared metric: its name in prose, its unit and factor, its value in a run and its curve, and decimals."""
 
     meaning: str
     unit: str
@@ -37,7 +37,7 @@ class Metric(NamedTuple):
 
 
 class Result(NamedTuple):
-    """The kept runs of an experiment that have the same number of rounds."""
+    """The stored runs of an experiment that have the same number of rounds."""
 
     experiment: str
     rounds: int
@@ -46,18 +46,18 @@ class Result(NamedTuple):
 
     @property
     def axes(self) -> list[str]:
-        """The keys that set the points of a sweep apart."""
+        """The keys that distinguish the points of a sweep."""
         return [key for key in self.rows[0] if "." in key]
 
     @property
     def seeds(self) -> str:
-        """How many seeds each method has at each point."""
+        """Describes the number of seeds per method and point."""
         runs = Counter((*(row[key] for key in self.axes), row["method"]) for row in self.rows)
         fewest, most = min(runs.values()), max(runs.values())
         return count_seeds(most) if fewest == most else f"{fewest} to {most} seeds"
 
     def values(self, side: Mapping[str, Any], metric: str) -> dict[str, float]:
-        """A metric of the runs of one method, at one point if it is a sweep, by seed."""
+        """Returns a metric by seed, for the runs of one method, and of one point in a sweep."""
         wanted = {key: _plain(value) for key, value in side.items()}
         rows = [row for row in self.rows if all(_plain(row.get(key, "")) == value for key, value in wanted.items())]
         known = {row["seed"]: METRICS[metric].of(row, self.curves.get(run_of(row), [])) for row in rows}
@@ -65,9 +65,9 @@ class Result(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """One comparison: the two sides' names and mean values, their difference, and whether it is as claimed.
+    """One comparison: names and means of both sides, their difference, and whether it is as claimed.
 
-    Without a result it wasn't run; with one and without a difference no run reached the target.
+    Without a result, it wasn't run; with a result but no difference, no run reached the target.
     """
 
     higher: str
@@ -92,23 +92,23 @@ class Outcome(NamedTuple):
 
 @cache
 def papers() -> dict[str, Any]:
-    """The papers with their claims, in the order of the file."""
+    """Reads the papers with their claims, in file order."""
     return yaml.safe_load(CLAIMS.read_text(encoding="utf-8"))
 
 
 def experiment_of(name: str) -> str:
-    """The experiment whose configuration has this name, such as papers/flcir/cifar10 for flcir_cifar10."""
+    """Returns the experiment whose configuration has this name, such as papers/flcir/cifar10 for flcir_cifar10."""
     return f"papers/{name.replace('_', '/', 1)}"
 
 
 @cache
 def rounds_of(experiment: str) -> int:
-    """The rounds of an experiment's configuration."""
+    """Reads the number of rounds of an experiment's configuration."""
     return read_layers(builtin_configs()[experiment]).merged["training"]["rounds"]
 
 
 def results() -> dict[str, list[Result]]:
-    """All kept runs by experiment, those with the most rounds first."""
+    """Reads all stored runs by experiment, those with the most rounds first."""
     found: dict[str, list[Result]] = {}
     for file in sorted(KEPT.glob("*.csv")):
         if not file.name.endswith(CURVES):
@@ -125,18 +125,18 @@ def results() -> dict[str, list[Result]]:
 
 
 def run_of(row: Row) -> tuple[str, ...]:
-    """What identifies a run in both tables of an experiment."""
+    """Returns the columns that identify a run in both tables of an experiment."""
     return row.get("point", ""), row.get("partition.seed", ""), row["method"], row["seed"]
 
 
 def table(file: Path) -> list[Row]:
-    """The rows of a CSV file."""
+    """Reads the rows of a CSV file."""
     with file.open(encoding="utf-8", newline="") as opened:
         return list(csv.DictReader(opened))
 
 
 def outcome(paper: Mapping[str, Any], claim: Mapping[str, Any], known: Mapping[str, list[Result]]) -> Outcome:
-    """Decides a claim by all its comparisons."""
+    """Decides a claim from all of its comparisons."""
     pairs, missing = [], 0
     for comparison in claim.get("compare", ()):
         for pair in _pairs(claim, comparison, known):
@@ -150,7 +150,7 @@ def outcome(paper: Mapping[str, Any], claim: Mapping[str, Any], known: Mapping[s
 
 
 def unrun(paper: Mapping[str, Any], experiment: str) -> str:
-    """Why an experiment isn't run; empty if there is no reason."""
+    """Returns the reason why an experiment isn't run; empty if there is none."""
     return next((why for pattern, why in paper.get("unrun", {}).items() if fnmatch(experiment, pattern)), "")
 
 
@@ -165,7 +165,7 @@ def _verdict(decided: list[bool | None]) -> str:
 def _pairs(
     claim: Mapping[str, Any], comparison: Mapping[str, Any], known: Mapping[str, list[Result]]
 ) -> Iterator[Pair]:
-    """A comparison for each higher side, each lower side and each point."""
+    """Yields one comparison per higher side, lower side and point."""
     experiment = comparison.get("run", claim["run"])
     least = lambda: comparison.get("rounds", LEAST_SHARE * rounds_of(experiment))
     usable = [result for result in known.get(experiment, ()) if result.rounds >= least()]
@@ -184,7 +184,7 @@ def _pair(
         found = [None if _is_number(side) else _values(result, side, point, metric) for side in (higher, lower)]
         of_runs = [own for own in found if own is not None]
         common = [seed for seed in of_runs[0] if all(seed in own for own in of_runs)]
-        # Of several lengths the one that has an interval counts, and of these the longest.
+        # Among runs of several lengths, one with an interval takes precedence, then the longest.
         if common:
             ours, theirs = (
                 {seed: float(side) if own is None else own[seed] for seed in common}
@@ -216,7 +216,10 @@ def _values(result: Result, side: Any, point: Mapping[str, Any], metric: str) ->
 
 
 def _comparable(ours: Mapping[str, float], theirs: Mapping[str, float]) -> tuple[dict[str, float], dict[str, float]]:
-    """Pairs that say which side reached the target first, positive; a run that didn't has what it took, negative."""
+    """Keeps the seeds that show which side reached the target first.
+
+    Values are negative for a run that didn't reach the target, and then give the whole cost of that run.
+    """
     kept = {
         seed: (ours[seed], theirs[seed])
         for seed in ours
@@ -230,19 +233,19 @@ def _is_number(side: Any) -> bool:
 
 
 def name_of(side: Any) -> str:
-    """A method, a point or a number as text."""
+    """Formats a method, a point or a number."""
     if isinstance(side, Mapping):
         return ", ".join(str(v) if k == "method" else f"{short(k)} {v}" for k, v in side.items())
     return str(side)
 
 
 def count_seeds(number: int) -> str:
-    """A number of seeds as text."""
+    """Formats a number of seeds."""
     return "one seed" if number == 1 else f"{number} seeds"
 
 
 def short(key: str) -> str:
-    """A swept key without its section."""
+    """Removes the section from a swept key."""
     return "partition seed" if key == "partition.seed" else key.rpartition(".")[2]
 
 
@@ -251,7 +254,7 @@ def _several(value: Any) -> list[Any]:
 
 
 def _plain(value: Any) -> str:
-    """A swept value as text that is the same from YAML and from a table."""
+    """Formats a swept value, with the same text for YAML and for tables."""
     try:
         return repr(float(value))
     except (TypeError, ValueError):
@@ -267,7 +270,7 @@ def _column(key: str) -> Callable[[Row, list[Row]], float | None]:
 
 
 def _until_target(key: str, whole: str) -> Callable[[Row, list[Row]], float | None]:
-    """What a run takes to its target, or, negative, all that it took without reaching it."""
+    """Returns a run's cost until the target; if it didn't reach the target, its whole cost, negated."""
 
     def value(row: Row, curve: list[Row]) -> float | None:
         taken, in_all = _number(row, key), _number(row, whole)
@@ -282,7 +285,7 @@ def _round_of_best(row: Row, curve: list[Row]) -> float | None:
 
 
 def _traffic_to_75(row: Row, curve: list[Row]) -> float | None:
-    """Traffic until the first kept point of the curve with 75%, or, negative, in all."""
+    """Returns the traffic until the first stored evaluation with 75%; if there is none, the whole traffic, negated."""
     in_all = _number(row, "traffic_bytes")
     if in_all is None or not curve:
         return None

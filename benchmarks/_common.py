@@ -1,4 +1,4 @@
-"""Shared by the benchmarks of this package: the command line, timing in turns, and figures in a file."""
+"""Shared by the benchmarks of this package: the command line, interleaved timing, and files of figures."""
 
 import argparse
 import json
@@ -13,7 +13,7 @@ Name = TypeVar("Name")
 
 
 def parser(description: str | None, repeats: int | None = None, *, file: bool = False) -> argparse.ArgumentParser:
-    """A command line with `--repeats`, if it has a default, and with `--json`, if asked."""
+    """Builds a command line, with `--repeats` if a default is given, and with `--json` if `file` is set."""
     made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     if repeats is not None:
         made.add_argument("--repeats", type=int, default=repeats, help=f"how often each is timed (default {repeats})")
@@ -23,7 +23,7 @@ def parser(description: str | None, repeats: int | None = None, *, file: bool = 
 
 
 def commit() -> str:
-    """The commit that is checked out, with a mark if anything but results was changed since."""
+    """Returns the checked-out commit, marked as dirty if anything except results has changed."""
     git = ["git", "-C", str(Path(__file__).parents[1])]
     head = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
     changed = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", ".", ":!benchmarks/results"], capture_output=True)
@@ -31,12 +31,12 @@ def commit() -> str:
 
 
 def median_seconds(works: Mapping[Name, Callable[[], Any]], repeats: int) -> dict[Name, float]:
-    """Median seconds of each work, after a call that compiles; works take turns, so that drift meets all alike."""
+    """Measures the median seconds of each function after a compiling call; interleaved, so that drift affects all."""
     return {name: statistics.median(values) for name, values in _timed(works, repeats, time.perf_counter).items()}
 
 
 def least_cpu_seconds(works: Mapping[Name, Callable[[], Any]], repeats: int) -> dict[Name, float]:
-    """As `median_seconds`, the least seconds of the processor's time: for machines that do other work, too."""
+    """Measures the minimum processor time of each function, in seconds; for machines that also do other work."""
     return {name: min(values) for name, values in _timed(works, repeats, time.process_time).items()}
 
 
@@ -56,11 +56,11 @@ def _timed(
 
 
 def write_figures(file: Path | None, figures: Any) -> None:
-    """Writes figures as JSON, if there is a file to write to."""
+    """Writes figures as JSON; does nothing without a file."""
     if file is not None:
         file.write_text(json.dumps(figures, indent=1) + "\n")
 
 
 def read_figures(file: Path) -> Any:
-    """The figures in a file, none if there isn't one."""
+    """Reads the figures in a file; empty if the file doesn't exist."""
     return json.loads(file.read_text()) if file.exists() else {}

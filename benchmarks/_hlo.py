@@ -1,4 +1,4 @@
-"""Reads an optimized program as XLA prints it, and counts what its kernels move and compute."""
+"""Parses an optimized program as printed by XLA, and counts the bytes and operations of its kernels."""
 
 import math
 import re
@@ -32,28 +32,28 @@ class Instruction(NamedTuple):
 
     @property
     def shapes(self) -> list[tuple[str, tuple[int, ...]]]:
-        """Element type and shape of each array of its result."""
+        """Element type and shape of each array in its result."""
         found = _ARRAY.findall(self.type)
         return [(kind, tuple(int(side) for side in sides.split(",") if side)) for kind, sides in found]
 
     @property
     def size(self) -> int:
-        """Bytes of its result."""
+        """Size of its result in bytes."""
         return sum(math.prod(shape) * _width(kind) for kind, shape in self.shapes)
 
     @property
     def runs_beside(self) -> bool:
-        """Whether it only starts a copy, which goes on beside the kernels that follow."""
+        """Whether it only starts a copy, which overlaps with the following kernels."""
         return self.operation in _STARTS
 
     def attribute(self, pattern: str) -> str:
-        """What the group of a pattern finds in its attributes; nothing if it isn't there."""
+        """Returns the first group of a pattern's match in its attributes; empty without a match."""
         found = re.search(pattern, self.attributes)
         return found.group(1) if found else ""
 
     @property
     def called(self) -> list[str]:
-        """Names of the computations that it runs: a loop's body, the branches of a conditional, a call's."""
+        """Names of the computations that it runs: a loop's body, a conditional's branches, or a called computation."""
         if self.operation == "while":
             return [self.attribute(r"body=%?([\w.\-]+)")]
         if self.operation == "conditional":
@@ -67,29 +67,29 @@ Computation = dict[str, Instruction]
 
 
 class Program(NamedTuple):
-    """The computations of a program by name, and the name of the one that runs first."""
+    """The computations of a program by name, and the name of the entry computation."""
 
     computations: dict[str, Computation]
     entry: str
 
     def kernels(self, name: str) -> Iterator[Instruction]:
-        """What a computation launches itself, without loops, branches and calls."""
+        """Yields the instructions that a computation launches itself, without loops, branches and calls."""
         for instruction in self.computations[name].values():
             idle = any(f'"{target}"' in instruction.attributes for target in _NO_WORK)
             if instruction.operation not in _FREE and not instruction.called and not idle:
                 yield instruction
 
     def inner(self, name: str) -> Iterator[Instruction]:
-        """The loops, branches and calls of a computation."""
+        """Yields the loops, branches and calls of a computation."""
         return (instruction for instruction in self.computations[name].values() if instruction.called)
 
     def fused(self, instruction: Instruction) -> Computation:
-        """The instructions that one kernel joins; those of itself if it joins none."""
+        """Returns the instructions that a kernel fuses; only the instruction itself if it isn't a fusion."""
         inner = self.computations.get(instruction.attribute(r"calls=%?([\w.\-]+)"), {})
         return inner if instruction.operation == "fusion" else {instruction.name: instruction}
 
     def flops(self, name: str, instruction: Instruction) -> int:
-        """Operations of the products and convolutions in a kernel; a multiply-add is two."""
+        """Counts the operations of matrix products and convolutions in a kernel; a multiply-add is two."""
         if instruction.operation == "fusion":
             inner = instruction.attribute(r"calls=%?([\w.\-]+)")
             return sum(self.flops(inner, each) for each in self.computations[inner].values())
@@ -108,9 +108,9 @@ class Program(NamedTuple):
         return 2 * math.prod(instruction.shapes[0][1]) * math.prod(shapes[0][int(side)] for side in sides.split(","))
 
     def traffic(self, name: str, instruction: Instruction) -> int:
-        """Bytes that a kernel reads and writes; of slices and updates in place only what they touch."""
+        """Counts the bytes that a kernel reads and writes; slices and in-place updates count only what they touch."""
         computation = self.computations[name]
-        if instruction.operation in _STARTS:  # its result lists source and destination, of which a slice is smaller
+        if instruction.operation in _STARTS:  # its result lists source and destination; the smaller one is a slice
             return 2 * min(math.prod(shape) * _width(kind) for kind, shape in instruction.shapes if shape)
         if instruction.operation == "fusion":
             inner = self.fused(instruction)
@@ -120,7 +120,7 @@ class Program(NamedTuple):
 
 
 def parse(text: str) -> Program:
-    """Reads a program as `compiled.as_text()` gives it."""
+    """Parses a program in the format of `compiled.as_text()`."""
     computations, entry, current = {}, "", None
     for line in text.splitlines():
         if header := _HEADER.match(line):
@@ -141,7 +141,7 @@ def _instruction(name: str, text: str, *, root: bool) -> Instruction:
 
 
 def _closing(text: str) -> int:
-    """The place behind the bracket that closes the first one."""
+    """Returns the position after the bracket that closes the first one."""
     depth = 0
     for place, character in enumerate(text):
         depth += (character in "({") - (character in ")}")
@@ -156,8 +156,8 @@ def _width(kind: str) -> int:
 
 def _convolution_flops(instruction: Instruction, first: tuple[int, ...], second: tuple[int, ...]) -> int:
     result = instruction.shapes[0][1]
-    # Each number of the result of a forward convolution sums over a kernel's taps and inputs; in its two derivatives
-    # the three arrays change their places.
+    # Each output of a forward convolution sums over a kernel's taps and inputs; in the two gradients the three arrays
+    # swap roles.
     output, kernel = result, second
     if "convBackwardFilter" in instruction.attributes:
         output, kernel = second, result
@@ -165,8 +165,8 @@ def _convolution_flops(instruction: Instruction, first: tuple[int, ...], second:
         output = first
     labels = _CONVOLUTION.search(instruction.attributes)
     outputs = kernel[labels.group(2).index("o")] if labels else 1
-    # Of an image spread apart with zeros, which is how the TPU compiler writes batched products, a window of the kernel
-    # sees only so many real pixels.
+    # The TPU compiler writes batched products as convolutions of an image dilated with zeros; of these, a window of the
+    # kernel contains only a fraction 1/dilation of real pixels.
     apart = math.prod(int(step) for step in instruction.attribute(r"lhs_dilate=([\dx]+)").split("x") if step)
     return 2 * math.prod(output) * math.prod(kernel) // outputs // apart
 
@@ -180,7 +180,7 @@ def _operand_size(computation: Computation, user: Instruction, place: int) -> in
 
 
 def _result_size(computation: Computation, instruction: Instruction) -> int:
-    """Bytes that an instruction writes; the numbers of an update in place are its second or last operand."""
+    """Bytes that an instruction writes; for an in-place update, the size of the update operand (second or last)."""
     place = {"dynamic-update-slice": 1, "scatter": -1}.get(instruction.operation)
     return instruction.size if place is None else computation[instruction.operands[place]].size
 

@@ -1,4 +1,4 @@
-"""What each loop of a compiled program launches, and how long that takes by a roofline."""
+"""Counts the launches of each loop of a compiled program, and estimates their time by a roofline."""
 
 import re
 from collections.abc import Iterator
@@ -8,9 +8,9 @@ import _hlo
 from _accelerators import Target
 
 LAUNCH_S = 1.5e-6
-"""Shortest time of a kernel on a GPU."""
+"""Minimum duration of a kernel on a GPU, in seconds."""
 SHARE_OF_BANDWIDTH, SHARE_OF_PEAK = 0.85, 0.6
-"""What a good kernel reaches."""
+"""Fraction of the peak that a good kernel reaches."""
 
 _THUNK = re.compile(r"^(\s*)\d+: (k\w+)")
 _VIEWS = {"parameter", "bitcast", "tuple", "get-tuple-element"}
@@ -18,7 +18,7 @@ _CONTROL = ("kWhile", "kConditional", "kCommandBuffer", "kSequential")
 
 
 class Kernel(NamedTuple):
-    """A kernel: name, where it comes from, bytes moved, operations of its products, and seconds, an estimate."""
+    """A kernel: name, source, bytes moved, operations of its products, and estimated seconds."""
 
     name: str
     source: str
@@ -29,12 +29,12 @@ class Kernel(NamedTuple):
 
 
 class Loop(NamedTuple):
-    """One turn of a loop, or one branch, without the loops and branches inside.
+    """One iteration of a loop, or one branch, without inner loops and branches.
 
     Attributes:
-        path: where it stands: loops of the same one count from 1, branches are marked "b"; "" is the whole program.
-        kernels: what it launches.
-        in_graphs: how many of its launches are replayed from CUDA graphs; None for a branch, or where there are none.
+        path: its position: siblings are numbered from 1, branches are marked "b"; "" is the whole program.
+        kernels: the kernels that it launches.
+        in_graphs: number of its launches that are replayed from CUDA graphs; None for a branch, or if there are none.
     """
 
     path: str
@@ -54,7 +54,7 @@ class Loop(NamedTuple):
 
 
 def loops_of(text: str, target: Target, precision: str, thunks: str = "") -> list[Loop]:
-    """All loops and branches of an optimized program, outer ones first; `thunks` is XLA's list of launches."""
+    """Lists all loops and branches of an optimized program, outer ones first; `thunks` is XLA's list of launches."""
     program, graphs = _hlo.parse(text), iter(launches_in_graphs(thunks))
 
     def walk(name: str, path: str, in_graphs: int | None) -> Iterator[Loop]:
@@ -69,12 +69,12 @@ def loops_of(text: str, target: Target, precision: str, thunks: str = "") -> lis
 
 
 def local_step(loops: list[Loop]) -> Loop:
-    """The loop that computes most in one turn: a local step of all lanes."""
+    """Returns the loop with the most operations per iteration: a local step of all lanes."""
     return max(loops, key=lambda loop: loop.figures["flops"])
 
 
 def launches_in_graphs(thunks: str) -> list[int]:
-    """For each `while` of XLA's list of launches, in order, how many launches of its body are in a CUDA graph."""
+    """Counts, for each `while` in XLA's list of launches, the launches of its body that are in a CUDA graph."""
     counts: list[int] = []
     above: list[tuple[int, str, int]] = []  # indentation, kind, and number of the loop
     in_condition = False

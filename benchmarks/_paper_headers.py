@@ -1,4 +1,4 @@
-"""Expect, Time and Machine in the headers of configs/papers, from results/papers."""
+"""Writes Expect, Time and Machine in the headers of configs/papers, from results/papers."""
 
 import re
 import textwrap
@@ -12,11 +12,11 @@ from fedjax_bal.metrics import spread
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 SHOWN = ("last5_accuracy", "chain_kl", "truth_correlation")
-"""What a header shows: the first of these that the runs have."""
+"""Metrics of a header; the first one that the runs have is shown."""
 
 
 def write() -> list[Path]:
-    """Writes the headers of all experiments with results, and returns the files that change."""
+    """Writes the headers of all experiments with results; returns the changed files."""
     changed = {file: text for file, text in headers().items() if file.read_text(encoding="utf-8") != text}
     for file, text in changed.items():
         file.write_text(text, encoding="utf-8")
@@ -24,14 +24,14 @@ def write() -> list[Path]:
 
 
 def headers() -> dict[Path, str]:
-    """The configurations with results, by file, with the headers that they should have."""
+    """Returns the new headers by configuration file, for configurations with results."""
     return {CONFIGS / f"{name}.yaml": _with_header(name, own) for name, own in results().items()}
 
 
 def _with_header(experiment: str, own: Sequence[Result]) -> str:
     text = (CONFIGS / f"{experiment}.yaml").read_text(encoding="utf-8")
     entries = {"Expect": " ".join(_expect(own))}
-    # Runs that were kept without their time leave what the header says of it.
+    # Runs stored without their duration keep the header's time.
     if any(row.get("s") for result in own for row in result.rows):
         entries["Time"] = "; ".join(_time(result) for result in own if result.rows[0].get("s"))
         entries["Machine"] = "; ".join(dict.fromkeys(_machine(result) for result in own))
@@ -57,7 +57,7 @@ def _expect(own: Sequence[Result]) -> Iterator[str]:
 
 
 def _points(result: Result, metric: str) -> Iterator[str]:
-    """The methods of each point with their means and standard deviations."""
+    """Formats the methods of each point with means and standard deviations."""
     for values in dict.fromkeys(tuple(row[key] for key in result.axes) for row in result.rows):
         point = dict(zip(result.axes, values, strict=True))
         methods = dict.fromkeys(row["method"] for row in result.rows if point.items() <= row.items())
@@ -73,7 +73,7 @@ def _words(values: dict[str, float], name: str, metric: str) -> str:
 
 
 def _reached(result: Result) -> Iterator[str]:
-    """Rounds to the target, where there are no points and some run reached it."""
+    """Formats the rounds to the target, if there are no points and some run reached it."""
     target = result.rows[0].get("target")
     if not target or result.axes:
         return

@@ -1,4 +1,4 @@
-"""The guide's pages on the papers: claims with verdicts, and the results behind them, from results/papers."""
+"""Writes the guide's pages on the papers from results/papers: claims with verdicts, and the results behind them."""
 
 import math
 import re
@@ -48,11 +48,11 @@ COLUMNS = {
     "truth_correlation": "correlation",
 }
 MADE = "<!-- made by benchmarks/papers.py: {name} -->\n{text}\n<!-- end -->"
-"""A part of papers.md that is written from the tables; the rest of that page is written by hand."""
+"""A part of papers.md that is generated from the tables; the rest of the page is written by hand."""
 
 
 def write() -> list[Path]:
-    """Writes all pages, and returns their files."""
+    """Writes all pages; returns their files."""
     made = pages()
     for key, paper in papers().items():
         if result := _pictured(paper, results()):
@@ -63,7 +63,7 @@ def write() -> list[Path]:
 
 
 def pages() -> dict[Path, str]:
-    """The text of each page by its file."""
+    """Returns the text of each page by file."""
     known = results()
     decided = {key: [outcome(paper, claim, known) for claim in paper["claims"]] for key, paper in papers().items()}
     overview = GUIDE / "papers.md"
@@ -79,7 +79,7 @@ def pages() -> dict[Path, str]:
 
 
 def _counts(decided: Mapping[str, Sequence[Outcome]]) -> str:
-    """How many claims of each paper have which verdict."""
+    """Counts the claims of each paper by verdict."""
     rows = []
     for key, outcomes in decided.items():
         counts = Counter(own.verdict for own in outcomes)
@@ -91,7 +91,7 @@ def _counts(decided: Mapping[str, Sequence[Outcome]]) -> str:
 
 
 def _differences(decided: Mapping[str, Sequence[Outcome]]) -> str:
-    """What doesn't hold, or not in all, with what its examination says."""
+    """Lists the claims that don't hold, or hold only in part, with the result of their examination."""
     found = [
         f"- {papers()[key]['title']}, {own.claim['where']}, *{own.verdict}*: {own.claim['claim']} {own.claim['why']}"
         for key, outcomes in decided.items()
@@ -120,12 +120,12 @@ def _page(key: str, paper: Mapping[str, Any], outcomes: Sequence[Outcome], known
 
 
 def _pictured(paper: Mapping[str, Any], known: Mapping[str, list[Result]]) -> Result | None:
-    """The longest runs of the experiment whose curves the page shows."""
+    """Selects the longest runs of the experiment whose curves the page shows."""
     return next((result for result in known.get(paper["picture"], ()) if result.curves), None)
 
 
 def _picture(result: Result) -> str:
-    """The report's figure of the curves, without decimals that nobody sees and that take most of the file."""
+    """Returns the report's figure of the curves, with coordinates rounded to keep the file small."""
     numbers = lambda point: {"round": int(point["round"]), "test_accuracy": float(point["test_accuracy"])}
     lines = [{**point, **numbers(point)} for points in result.curves.values() for point in points]
     names = list(dict.fromkeys(line["method"] for line in lines))
@@ -199,7 +199,7 @@ def _results(result: Result) -> str:
         values = {key: list(result.values(side, key).values()) for key in COLUMNS}
         paper = published.get((point, side["method"]))
         lines.append((*group[:-1], f"`{side['method']}`", values, "" if paper is None else f"{100 * paper:.2f}"))
-    # A column of which no run has a value is left out, and so are targets that no run reaches.
+    # A column is left out if no run has a value, and a target if no run reaches it.
     least = lambda key: 0.0 if key in TO_TARGET else -math.inf
     shown = [key for key in COLUMNS if any(value > least(key) for line in lines for value in line[-2][key])]
     cells = [(*line[:-2], *(_spread(line[-2][key], key) for key in shown), line[-1]) for line in lines]
@@ -229,7 +229,7 @@ def _not_run(key: str, paper: Mapping[str, Any], known: Mapping[str, list[Result
 
 @cache
 def _published(experiment: str) -> dict[tuple[str, str], float]:
-    """The paper's accuracies by point and method, from the configuration."""
+    """Returns the paper's accuracies by point and method, from the configuration."""
     file = builtin_configs()[experiment]
     sheet = read_layers(file).merged
     if "sweep" not in sheet:
@@ -243,14 +243,14 @@ def _text(prose: str, indent: str = "") -> str:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[Any]], may_lack: str = "") -> str:
-    """A table in Markdown, without the column `may_lack` if that is empty."""
+    """Formats a table in Markdown, without the column `may_lack` if it is empty."""
     kept = [place for place, name in enumerate(head) if name != may_lack or any(row[place] for row in rows)]
     line = lambda cells: "| " + " | ".join(str(cells[place]).replace("|", r"\|") for place in kept) + " |"
     return "\n".join([line(head), "|---" * len(kept) + "|", *map(line, rows)])
 
 
 def _spread(values: list[float], key: str) -> str:
-    """Mean and standard deviation; to a target, of the runs that reached it, and how many these are."""
+    """Formats mean and standard deviation; for a target, of the runs that reached it, and their number."""
     reached = [value for value in values if value > 0] if key in TO_TARGET else values
     own: Spread = spread(reached)
     if own.mean is None:

@@ -1,4 +1,7 @@
-"""From single runs to a table: medians, ratios and the check that all did equal work. Pure functions of the records."""
+"""Summarises single runs in a table: medians, ratios, and a check that all did equal work.
+
+All functions are pure functions of the records.
+"""
 
 import math
 import statistics
@@ -7,16 +10,17 @@ from typing import Any
 
 OURS = ("fedjax-bal", "fedjax-bal, oneDNN")
 BAND = 0.15
-"""How far two training losses after the same round may be apart, relative to the rival's: initial weights, shuffles and
-cohorts differ."""
+"""Largest accepted difference of training losses after the same round, relative to the rival's loss. It isn't 0,
+because initial weights, shuffles and cohorts differ."""
 
 Record = dict[str, Any]
 
 
 def summarise(runs: Sequence[Record]) -> Record:
-    """Summarises runs, records with `workload`, `contestant`, and either `result` or `error`.
+    """Summarises runs: records with `workload`, `contestant`, and either `result` or `error`.
 
-    Returns a record of each of the `workloads`, and by our names the `geometric_means` of the ratios of W1 to W5.
+    Returns a record with one entry per workload in `workloads`, and in `geometric_means` the ratios over W1 to W5, by
+    our names.
     """
     workloads = [workload_summary(name, runs) for name in dict.fromkeys(run["workload"] for run in runs)]
     counted = [one["ratios"] for one in workloads if one["workload"] != "W4b"]
@@ -26,7 +30,7 @@ def summarise(runs: Sequence[Record]) -> Record:
 
 
 def workload_summary(workload: str, runs: Sequence[Record]) -> Record:
-    """The contestants of a workload, the fastest rival, and how many times as fast we are, by our names."""
+    """Summarises the contestants of a workload, the fastest rival, and our speed relative to it, by our names."""
     here = [run for run in runs if run["workload"] == workload]
     names = dict.fromkeys(run["contestant"] for run in here)
     contestants = {name: contestant([run for run in here if run["contestant"] == name]) for name in names}
@@ -45,7 +49,7 @@ def workload_summary(workload: str, runs: Sequence[Record]) -> Record:
 
 
 def contestant(runs: Sequence[Record]) -> Record:
-    """One contestant's passes: median, lowest and highest client updates/s; losses of the first pass."""
+    """Summarises one contestant's passes: median, minimum and maximum of client updates/s; losses of the first pass."""
     results = [run["result"] for run in runs if "result" in run]
     rates = [result["client_updates_per_s"] for result in results]
     first = results[0] if results else {}
@@ -69,7 +73,7 @@ def median_of(results: Iterable[Record], key: str) -> float | None:
 
 
 def losses(recorded: Sequence[Any]) -> dict[int, float]:
-    """Training loss by round, from 1: given for every round, or as pairs of round and loss."""
+    """Returns the training loss by round, from 1; accepts a loss per round, or pairs of round and loss."""
     if recorded and isinstance(recorded[0], Sequence):
         return {int(number): loss for number, loss in recorded}
     return dict(enumerate(recorded, 1))
@@ -78,8 +82,8 @@ def losses(recorded: Sequence[Any]) -> dict[int, float]:
 def equal_work(ours: Record | None, rival: Record) -> Record:
     """Compares a rival's model and training loss with ours.
 
-    Returns `params` and `loss`, each True, False, or None without anything to compare; `round`, the last one that both
-    have; `ours` and `theirs`, the losses after it.
+    Returns `params` and `loss`, each True, False, or None if it can't be compared; `round`, the last round that both
+    have; `ours` and `theirs`, the losses after that round.
     """
     if ours is None or ours["params"] is None:
         return {"params": None, "loss": None, "round": None, "ours": None, "theirs": None}
@@ -96,7 +100,7 @@ def equal_work(ours: Record | None, rival: Record) -> Record:
 
 
 def markdown(summary: Record) -> str:
-    """The table of all workloads, then notes on single runs."""
+    """Formats the table of all workloads, followed by notes on single runs."""
     ours = [name for name in OURS if any(name in one["ratios"] for one in summary["workloads"])]
     heads = ["workload", "contestant", "client updates/s", "lowest to highest", "passes"]
     heads += [*(f"{name} / it" for name in ours), "equal work"]
@@ -161,5 +165,5 @@ def _own(workload: Record, name: str) -> str:
 
 
 def figure(value: float) -> str:
-    """Three significant digits, without an exponent."""
+    """Formats a number with three significant digits, without an exponent."""
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"

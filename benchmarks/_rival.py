@@ -1,8 +1,8 @@
-"""Shared by the rivals' scripts: the command line, the workload, the stopwatch and the report.
+"""Shared by the rivals' scripts: the command line, the workload, the stopwatch and the result file.
 
-A rival runs in a virtual environment of its own, so this needs numpy only. A workload is the file that
-`python benchmarks/export.py` writes: images, who holds which rows, who trains in which round, and the model and
-local optimizer by name.
+A rival runs in its own virtual environment, so this module needs only numpy. A workload is a file written by
+`python benchmarks/export.py`: images, the rows of each client, the cohort of each round, and the model and local
+optimizer by name.
 """
 
 import argparse
@@ -19,12 +19,12 @@ import numpy as np
 
 
 class Workload(NamedTuple):
-    """A federation, its cohorts and its training, as stored in the file.
+    """A federation, its cohorts and its training settings, as stored in the file.
 
     Attributes:
         images: `uint8[D, H, W, K]`.
         labels: `int32[D]`.
-        rows: `int32[R]`, all clients' row numbers, one client after another.
+        rows: `int32[R]`, row numbers of all clients, client after client.
         offsets: `int64[N + 1]`; client k has `rows[offsets[k]:offsets[k + 1]]`.
         cohorts: `int32[T, m]`, the clients of each round.
         mean: `float32[K]`, of images divided by 255.
@@ -42,25 +42,25 @@ class Workload(NamedTuple):
     spec: dict[str, Any]
 
     def cohort(self, number: int) -> np.ndarray:
-        """The clients of a round; the file's rounds repeat."""
+        """Returns the clients of a round; after the file's last round, the rounds repeat."""
         return self.cohorts[number % len(self.cohorts)]
 
     def client(self, client: int) -> np.ndarray:
-        """The row numbers of a client."""
+        """Returns the row numbers of a client."""
         return self.rows[self.offsets[client] : self.offsets[client + 1]]
 
     def size(self, client: int) -> int:
-        """How many rows a client has."""
+        """Returns the number of rows of a client."""
         return int(self.offsets[client + 1] - self.offsets[client])
 
     def pixels(self) -> np.ndarray:
-        """All images normalised at once, `float32[D, H, W, K]`."""
+        """Returns all images normalised, `float32[D, H, W, K]`."""
         scale = 1 / (255 * self.std)
         return self.images * scale.astype(np.float32) - (self.mean / self.std).astype(np.float32)
 
 
 def load(path: str | Path, clients_per_round: int | None = None) -> Workload:
-    """Read a workload, with its rounds cut to `clients_per_round` clients if asked."""
+    """Reads a workload; `clients_per_round` truncates its cohorts."""
     with np.load(path, allow_pickle=False) as arrays:
         fields = {name: arrays[name] for name in Workload._fields}
     fields["spec"] = json.loads(str(fields["spec"]))
@@ -69,7 +69,7 @@ def load(path: str | Path, clients_per_round: int | None = None) -> Workload:
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
-    """The command line that all rivals understand; a rival may add to it."""
+    """Builds the command line that all rivals share; a rival may add options."""
     made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--workload", type=Path, required=True, help="what `python benchmarks/export.py` wrote")
     made.add_argument("--seconds", type=float, default=8.0, help="train whole rounds until so long has passed")
@@ -80,23 +80,23 @@ def parser(description: str | None) -> argparse.ArgumentParser:
 
 
 class Turn:
-    """A file by which programs that compile at the same time measure one after another, once all have compiled."""
+    """A lock file by which programs compile concurrently but measure one after another, once all have compiled."""
 
     def __init__(self, file: Path) -> None:
         self._file = file.open("a")
         fcntl.flock(self._file, fcntl.LOCK_SH)
 
     def __enter__(self) -> None:
-        fcntl.flock(self._file, fcntl.LOCK_EX)  # waits until no program has it shared
+        fcntl.flock(self._file, fcntl.LOCK_EX)  # waits until no program holds the lock shared
 
     def __exit__(self, *_: object) -> None:
         self._file.close()
 
 
 class Stopwatch:
-    """Times rounds: the first apart, because it warms up, and then until the time is over.
+    """Times rounds: the first one separately, because it warms up, then further ones until the time is up.
 
-    Between them it waits for its turn.
+    Between the two it waits for its turn.
     """
 
     def __init__(self, seconds: float, turn: Turn | None = None) -> None:
@@ -107,16 +107,16 @@ class Stopwatch:
         self._last = time.perf_counter()
 
     def lap(self, loss: float) -> bool:
-        """Note a finished round.
+        """Records a finished round.
 
         Args:
-            loss: its training loss, the mean over steps.
+            loss: the round's training loss, averaged over steps.
 
         Returns:
-            Whether the time is over.
+            Whether the time is up.
         """
         if not self.train_loss and self.turn is not None:
-            self.turn.__enter__()  # until the process ends
+            self.turn.__enter__()  # held until the process ends
         now = time.perf_counter()
         if self.train_loss:
             self.round_seconds.append(now - self._last)
@@ -125,7 +125,7 @@ class Stopwatch:
         return sum(self.round_seconds) >= self.seconds
 
     def rounds(self) -> Iterator[int]:
-        """The numbers of the rounds to train; the caller calls `lap` at the end of each."""
+        """Yields the numbers of the rounds to train; the caller calls `lap` after each."""
         number = 0
         while not self.round_seconds or sum(self.round_seconds) < self.seconds:
             yield number
@@ -133,7 +133,7 @@ class Stopwatch:
 
 
 def result(workload: Workload, watch: Stopwatch) -> dict[str, Any]:
-    """The figures of a run, all computed from the rounds after the first."""
+    """Computes a run's metrics from the rounds after the first."""
     spent, rounds = sum(watch.round_seconds), len(watch.round_seconds)
     cohorts = [workload.cohort(number) for number in range(1, rounds + 1)]
     return {
@@ -158,7 +158,7 @@ def write(
     device: str = "cpu",
     **more: Any,
 ) -> None:
-    """Write a run's result; `packages` are the ones that speed depends on, the rival's own first."""
+    """Writes a run's result; `packages` are the ones that affect speed, the rival's own first."""
     versions = {"python": platform.python_version()} | {name: metadata.version(name) for name in packages}
     named = {"rival": rival, "version": versions[packages[0]], "workload": workload.spec["name"]}
     figures = result(workload, watch)

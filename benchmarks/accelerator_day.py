@@ -1,22 +1,22 @@
-"""All first measurements on a machine with a GPU or TPU, in one command that can be killed and started again.
+"""Runs all first measurements on a machine with a GPU or TPU, in one command that can be killed and restarted.
 
     python benchmarks/accelerator_day.py --data-dir DIR [--budget SECONDS] [--only STEP|JOB] [--out FOLDER]
     python benchmarks/accelerator_day.py --tiny                           (everything in tiny sizes, on a CPU)
 
-golden: final states of ten recipes against those recorded on a CPU, one client after another and in three lanes.
+golden: final states of ten recipes against those recorded on a CPU, with clients one by one and in three lanes.
 speed: client updates per second of W1 to W5, by precision and layout, and of the PyTorch loop, eager and compiled.
-    "vmap" trains as many clients at a time as the engine chooses, "lanes" a quarter of the cohort, "map" one.
+    "vmap" trains as many clients concurrently as the engine chooses, "lanes" a quarter of the cohort, "map" one.
 long: 1,500 rounds of W1: seconds, and accuracy and memory by quarter.
 clients: rounds of W1 with 10^2 to 10^6 clients, which share its images, with FedAvg and with SCAFFOLD.
 papers: tables that would take a CPU weeks, each with one seed, then each with three.
 
-Jobs of the first two steps run `--abreast` at a time; those that measure speed then wait for each other to compile, and
+Jobs of the first two steps run `--abreast` at a time; jobs that measure speed wait until all have compiled, then
 measure one after another.
 
-A step consists of jobs, and a job is a process with a time limit. Its result is written to FOLDER/JOB.json, its output
-to FOLDER/JOB.log, and all results to FOLDER/table.md. A job that has a result is not repeated, also if it failed or ran
-over its limit, unless its file is deleted. A paper's run that was stopped continues in the next call, from its last
-checkpoint. When the budget is spent, the call ends, and the next call repeats the job that was interrupted.
+A step consists of jobs; a job is a process with a time limit. Its result goes to FOLDER/JOB.json, its output to
+FOLDER/JOB.log, and all results to FOLDER/table.md. A job with a result isn't repeated unless its file is deleted, even
+if it failed or exceeded its limit. A paper's run that was stopped resumes from its last checkpoint in the next call.
+When the budget is spent, the call ends, and the next call repeats the interrupted job.
 """
 
 import argparse
@@ -70,20 +70,20 @@ SHOWN = {
     "clients": RATE + ", planning {plan_s:.5f} s, {client_memory_bytes:,} bytes of client memory, peak {memory_peak:,}",
     "papers": "in runs/",
 }
-"""How results are shown in the table."""
+"""Formats of results in the table, by step."""
 
 Record = dict[str, Any]
 
 
 class Job(NamedTuple):
-    """Commands that run one after another and give a single result.
+    """Commands that run one after another and produce a single result.
 
     Attributes:
-        answer: where they leave it.
-        shown: which format of SHOWN its result has.
-        limit: seconds for all commands.
-        lacks: why it can't run here; empty if it can.
-        resumes: whether it continues where it was stopped.
+        answer: the file with the result.
+        shown: the result's format, a key of SHOWN.
+        limit: time limit for all commands, in seconds.
+        lacks: why the job can't run on this machine; empty if it can.
+        resumes: whether the job resumes after an interruption.
     """
 
     step: str
@@ -131,10 +131,10 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--worker", nargs=2, metavar=("KIND", "ARGUMENTS"), help=argparse.SUPPRESS)
     parser.add_argument("--answer", type=Path, help=argparse.SUPPRESS)
     asked = parser.parse_args()
-    # Tiny results must not pass for real ones. Absolute, because jobs run in another folder.
+    # Tiny results must not be mistaken for real ones. Absolute path, because jobs run in another folder.
     default = Path(tempfile.gettempdir(), "tiny_day") if asked.tiny else ROOT / "benchmarks/results/accelerator_day"
     asked.out = (asked.out or default).absolute()
-    # For run_all's commands. Speed doesn't depend on what images show.
+    # For run_all's commands. Random pixels suffice, because the images' content doesn't affect speed.
     asked.data_dir = None
     asked.stopped = asked.finished = False
     asked.seconds = 0.2 if asked.tiny else 5.0
@@ -143,7 +143,7 @@ def parse() -> argparse.Namespace:
 
 
 def machine(asked: argparse.Namespace) -> Record:
-    """The machine, the commit and the versions, from another process: jax would reserve most of a GPU's memory here."""
+    """Describes machine, commit and versions, in a subprocess: jax would reserve most of a GPU's memory in this one."""
     problem = run_all.run(worker(asked, "device", "device"), 300)
     if problem:
         sys.exit(f"jax doesn't start: {problem}")
@@ -165,7 +165,7 @@ def golden(asked: argparse.Namespace) -> Iterator[Job]:
 def speed(asked: argparse.Namespace) -> Iterator[Job]:
     workloads = ("W3",) if asked.tiny else ("W1", "W2", "W3", "W4", "W5")
     precisions = ("float32", "bfloat16") if asked.tiny else ("float32", "tensorfloat32", "bfloat16")
-    # The default layout and its rivals come first, because the time may end here.
+    # The default layout and its rivals come first, because the budget may end here.
     for precision in precisions:
         for workload in workloads:
             yield ours(asked, workload, "vmap", precision)
@@ -225,17 +225,17 @@ STEPS = {"golden": golden, "speed": speed, "long": long, "clients": clients, "pa
 
 
 def measured(asked: argparse.Namespace, step: str, name: str, **arguments: Any) -> Job:
-    """A job that calls the step's function in WORKERS."""
+    """Returns a job that calls the step's function in WORKERS."""
     return Job(step, name, [worker(asked, name, step, **arguments)], asked.folder / name, step)
 
 
 def worker(asked: argparse.Namespace, name: str, kind: str, **arguments: Any) -> list[str]:
-    """The command that calls one of WORKERS and leaves the answer under a name."""
+    """Returns the command that calls one of WORKERS and writes its answer to the file `name`."""
     return [sys.executable, __file__, "--worker", kind, json.dumps(arguments), "--answer", str(asked.folder / name)]
 
 
 def work(jobs: Iterable[Job], asked: argparse.Namespace, ends: float, about: Record) -> None:
-    """Runs the jobs that have no final result yet, until the time is over."""
+    """Runs the jobs that have no final result yet, until the budget is spent."""
     for step, own in itertools.groupby(jobs, lambda job: job.step):
         rest, abreast = [job for job in own if not is_final(job, asked.out)], asked.abreast if step in ABREAST else 1
         while rest:
@@ -245,7 +245,7 @@ def work(jobs: Iterable[Job], asked: argparse.Namespace, ends: float, about: Rec
                 try:
                     finished = [one.result() for one in begun]
                 except BaseException:
-                    asked.stopped = True  # what is killed now has no result
+                    asked.stopped = True  # jobs that are killed now have no result
                     for process in list(run_all.RUNNING):
                         run_all.end(process)
                     raise
@@ -260,10 +260,10 @@ def is_final(job: Job, out: Path) -> bool:
 
 
 def finish(job: Job, asked: argparse.Namespace, ends: float, about: Record) -> bool:
-    """Runs a job; false if the time ended first."""
+    """Runs a job; returns False if the budget ended first."""
     left = ends - time.monotonic()
     record = attempt(job, asked, min(job.limit, left)) if left > 0 else None
-    # A job that had only what others left of the budget begins again in the next call.
+    # A job that was limited by what other jobs left of the budget starts over in the next call.
     interrupted = record and record["status"] == "overran" and left < job.limit and asked.finished
     if record is None or interrupted or asked.stopped:
         return False
@@ -275,12 +275,12 @@ def finish(job: Job, asked: argparse.Namespace, ends: float, about: Record) -> b
 
 
 def attempt(job: Job, asked: argparse.Namespace, limit: float) -> Record:
-    """Runs a job: its status, its seconds, and its result or what went wrong."""
+    """Runs a job; returns its status, its seconds, and its result or its problem."""
     if job.lacks:
         return {"status": "skipped", "seconds": 0.0, "problem": job.lacks}
     job.answer.unlink(missing_ok=True)
     start, problem = time.monotonic(), None
-    # Processes that run at the same time take of a GPU's memory what they need, not three quarters of all.
+    # Concurrent processes allocate a GPU's memory as they need it, not three quarters of it each.
     environment = os.environ | ({"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} if job.step in ABREAST else {})
     for command in job.commands:
         left, log = max(0.0, limit - (time.monotonic() - start)), asked.out / f"{job.name}.log"
@@ -294,7 +294,7 @@ def attempt(job: Job, asked: argparse.Namespace, limit: float) -> Record:
 
 
 def table(jobs: Iterable[Job], out: Path) -> str:
-    """A row for each job that has a file."""
+    """Formats a row for each job that has a file."""
     lines = ["| job | result | s | machine, commit, date |", "|---|---|---|---|"]
     for job in jobs:
         file = out / f"{job.name}.json"
@@ -330,7 +330,7 @@ def measure_speed(turn: str, **options: Any) -> Record:
 
 
 def measure_long(data_dir: str | None, rounds: int, clients_per_round: int | None) -> Record:
-    """W1 for so many rounds; after each quarter its accuracy, and the peaks of memory since the start."""
+    """Trains W1 for `rounds` rounds; returns accuracy and peak memory since the start after each quarter."""
     federation = federate(WORKLOADS["W1"], data_dir)
     dataset = data.load("cifar10", data_dir) if data_dir else None
     test = (dataset.test_images, dataset.test_labels) if dataset else (federation.images[:100], federation.labels[:100])

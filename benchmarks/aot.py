@@ -1,13 +1,13 @@
-"""Compiles a workload's program for an accelerator that isn't there, and says what it would launch.
+"""Compiles a workload's program for an accelerator without having the device, and counts the program's launches.
 
     python benchmarks/aot.py --target h200 --workload W1 [--set execution.precision=bfloat16] [--kernels 10]
     python benchmarks/aot.py --target h200 --workload W1 --save FILE
     python benchmarks/aot.py --target h200 --workload W1 --against FILE
 
 Needs the extra `aot`. Nothing is measured: launches, copies, bytes and operations are counted in the optimized program,
-and times are ESTIMATES, on GPUs by a roofline, on TPUs by the compiler. XLA tries no algorithms without a device, so
-that a real program may have other products and convolutions. `--save` adds the figures to a file; `--against` compares
-with them and fails if a local step launches, copies or moves over 5% more.
+and times are ESTIMATES, on GPUs by a roofline, on TPUs by the compiler. XLA can't try algorithms without a device, so
+the real program may use other matrix products and convolutions. `--save` adds the figures to a file; `--against`
+compares with them and fails if a local step launches, copies or moves over 5% more.
 """
 
 import argparse
@@ -47,7 +47,7 @@ def main() -> None:
 
 
 def compile_workload(target: str, workload: str, settings: Sequence[str] = ()) -> tuple[Any, dict[str, Any]]:
-    """Compiles the program of a round; returns it, and what was compiled."""
+    """Compiles the program of a round; returns it and a description."""
     import jax
 
     from fedjax_bal.bench.workloads import WORKLOADS, federate, simulation_of
@@ -64,14 +64,15 @@ def compile_workload(target: str, workload: str, settings: Sequence[str] = ()) -
         compiled = compile_for_backend(lowered)
         seconds = time.perf_counter() - began
     about = {"target": target, "workload": workload, "precision": execution.precision, "jax": jax.__version__}
-    # At least, as all of the program is taken to grow with the number of lanes; data and states leave the rest.
+    # A lower bound: assumes that the whole program grows with the number of lanes, in the memory left by data and
+    # states.
     lanes, needed = sim.setting.layout.width, compiled.memory_analysis().temp_size_in_bytes
     room = lanes * (_accelerators.TARGETS[target].usable - sim.device_bytes) // max(needed, 1)
     return compiled, about | {"lanes": lanes, "room": room, "compile_s": round(seconds, 1)}
 
 
 def read_settings(settings: Sequence[str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Options of `Execution`, and of the model, from `execution.NAME=VALUE` and `model.convolution=VALUE`."""
+    """Parses `execution.NAME=VALUE` as options of `Execution`, and `model.convolution=VALUE` as one of the model."""
     execution, model = {}, {}
     for setting in settings:
         key, _, value = setting.partition("=")
@@ -86,13 +87,13 @@ def read_settings(settings: Sequence[str]) -> tuple[dict[str, Any], dict[str, st
 
 
 def summary(loops: Sequence[_loops.Loop]) -> dict[str, Any]:
-    """The figures of a local step, and of all loops by path."""
+    """Summarises a local step, and all loops by path."""
     listed = {loop.path: loop.figures | {"in_graphs": loop.in_graphs} for loop in loops}
     return {"step": _loops.local_step(list(loops)).path, "loops": listed}
 
 
 def report(figures: dict[str, Any]) -> list[str]:
-    """A line on the program, and one for each loop."""
+    """Formats a line for the program, and one for each loop."""
     lines = [
         f"{figures['workload']} on {figures['target']}, {figures['precision']}, {figures['lanes']} lanes, "
         f"jax {figures['jax']}: compiled in {figures['compile_s']} s, {figures['temp_bytes'] / 1e9:.3f} GB temporary; "
@@ -110,7 +111,7 @@ def report(figures: dict[str, Any]) -> list[str]:
 
 
 def largest_kernels(loops: Sequence[_loops.Loop], path: str, count: int) -> list[str]:
-    """A line for each of the kernels of a loop that take longest."""
+    """Formats a line for each of the slowest kernels of a loop."""
     kernels = next(loop.kernels for loop in loops if loop.path == path)
     return [
         f"  {1e3 * kernel.seconds:8.4f} ms {kernel.size / 1e6:10.3f} MB {kernel.flops / 1e9:8.3f} GFLOP  "
@@ -120,7 +121,7 @@ def largest_kernels(loops: Sequence[_loops.Loop], path: str, count: int) -> list
 
 
 def regressions(saved: dict[str, Any] | None, figures: dict[str, Any]) -> list[str]:
-    """What got worse than the saved figures by more than the tolerance."""
+    """Lists the metrics that exceed the saved ones by more than the tolerance."""
     if saved is None:
         return ["--against: the file has no figures of this target, workload and settings: save some first"]
     pairs = {name: (saved["loops"][saved["step"]][name], figures["loops"][figures["step"]][name]) for name in GUARDED}
@@ -129,7 +130,7 @@ def regressions(saved: dict[str, Any] | None, figures: dict[str, Any]) -> list[s
 
 
 def _prepare_xla(folder: Path, target: _accelerators.Target) -> None:
-    """Sets what XLA and jax read when they start: no device is looked for, and the list of launches is written."""
+    """Sets environment variables before XLA and jax start: no device lookup, and a dump of the list of launches."""
     os.environ["JAX_PLATFORMS"] = "cpu"
     if target.platform == "cuda":
         wanted = f"--xla_dump_to={folder} --xla_dump_hlo_module_re=.*dispatch.* --xla_dump_hlo_as_text"

@@ -1,9 +1,10 @@
-"""Cost of augmented copies: their pixels kept among the images, or made whenever they are drawn.
+"""Cost of augmented copies: pixels stored among the images, or computed whenever a copy is drawn.
 
     python benchmarks/augmentation.py --data-dir DIR [--rounds 10] [--repeats 3] [--json FILE]
 
-FedAvg with Astraea's augmentation (alpha 0.67) on letter-like Fashion-MNIST, 100 clients, 20 a round, one epoch of
-batches of 20 with Adam, Astraea's network. Rounds in turns, medians; and what federating takes. Two minutes.
+FedAvg with Astraea's augmentation (alpha 0.67) on letter-like Fashion-MNIST, 100 clients, 20 per round, one epoch of
+batches of 20 with Adam, Astraea's network. Interleaved rounds, medians; and the time and memory of building the
+federation. Two minutes.
 """
 
 import statistics
@@ -46,7 +47,7 @@ def main() -> None:
 
 
 class Runner:
-    """One way, compiled and ready to be timed."""
+    """One variant, compiled and ready to be timed."""
 
     def __init__(self, dataset: Dataset, store: bool | None, rounds: int) -> None:
         self.rounds, began = rounds, time.perf_counter()
@@ -69,7 +70,7 @@ class Runner:
         self.steps.clear()
 
     def seconds(self) -> float:
-        """The time of the next dispatch."""
+        """Returns the duration of the next dispatch."""
         began = time.perf_counter()
         advance = self.simulation.advance(0, self.snapshot)
         took = time.perf_counter() - began
@@ -78,7 +79,7 @@ class Runner:
         return took
 
     def record(self, way: str, times: list[float]) -> Record:
-        """The figures of this way, from the seconds of its dispatches."""
+        """Builds this variant's record from the seconds of its dispatches."""
         return {
             "way": way,
             "rows": len(self.federation.rows),
@@ -90,7 +91,7 @@ class Runner:
 
 
 def federation_of(dataset: Dataset, store: bool | None) -> Federation:
-    """Letter-like Fashion-MNIST, with copies unless `store` is None."""
+    """Builds letter-like Fashion-MNIST; with copies unless `store` is None."""
     rows = data.partition.astraea(np.random.default_rng(0), dataset.train_labels, 100, "LTRF2")
     plain = data.federate(dataset, rows)
     return plain if store is None else Augmentation(store=store).prepare_federation(plain)

@@ -1,14 +1,15 @@
-"""The time of CBFL's pieces, and its cost over FedAvg.
+"""The time of CBFL's components, and its cost relative to FedAvg.
 
     python benchmarks/cbfl.py [--model resnet20] [--size 32] [--classes 10] [--repeats 5] [--scale 1.0] [--json FILE]
 
-Each piece of a local step is compiled and timed by itself, one client, on one device: the student's forward and
-backward pass for 50 real images, and for 50 real ones and 70 fakes in one batch; the teacher's forward pass for the 70;
-making them; and a step of the generator's training on 256 images. From these, and the paper's constants, comes what a
-round after warm-up is made of: 10 clients of 500 images, 5 epochs, 2,000 steps of one generator for all, the same every
-7th round as in the authors' code, or one for each. Where clients run several at a time (`vmap`) they share the teacher,
-so that its pass is one over all their fakes; how that compares with a teacher for each is measured for four clients.
-Random pixels; medians of interleaved passes. --scale makes generator, fakes and batches smaller by that factor.
+Each component of a local step is compiled and timed separately, for one client on one device: the student's forward and
+backward pass for 50 real images, and for 50 real images and 70 fakes in one batch; the teacher's forward pass for the
+70 fakes; generating them; and a training step of the generator on 256 images. From these and the paper's constants
+follows the duration of a round after warm-up: 10 clients of 500 images, 5 epochs, 2,000 steps of one generator for all
+clients, the same every 7th round as in the authors' code, or one generator per client. Clients that train concurrently
+(`vmap`) share the teacher, so that one pass covers all their fakes; this is compared with one teacher per client for
+four clients. Random pixels; medians of interleaved passes. --scale makes generator, fakes and batches smaller by that
+factor.
 """
 
 import argparse
@@ -29,11 +30,11 @@ from fedjax_bal.types import Batch
 
 REAL, FAKES, GENERATED, WIDTH = 50, 70, 256, 128
 CLIENTS, STEPS, ITERATIONS = 10, 50, 2000
-INTERVAL = 7  # of the authors' code on CIFAR-100
+INTERVAL = 7  # in the authors' code for CIFAR-100
 ABREAST = 4
 Work = Callable[[], Any]
 PAPER, WARM_UP = 9.0 / 4.1, 0.8
-"""Hours of CBFL over hours of FedAvg, table 13: CIFAR-100, ResNet-20, 800 of 1,000 rounds of warm-up."""
+"""Hours of CBFL relative to FedAvg, table 13: CIFAR-100, ResNet-20, 800 of 1,000 rounds of warm-up."""
 
 
 def main() -> None:
@@ -62,7 +63,7 @@ def main() -> None:
 
 
 def pieces(asked: argparse.Namespace) -> dict[str, Work]:
-    """The pieces of a local step and of the generator's training; the last one takes ten steps."""
+    """The components of a local step and of the generator's training; the last one takes ten steps."""
     shape, key = (asked.size, asked.size, 3), jax.random.key(0)
     model = models.build(asked.model, asked.classes, shape)
     width, fakes, batch = (max(2, int(asked.scale * one)) for one in (WIDTH, FAKES, GENERATED))
@@ -100,7 +101,7 @@ def pieces(asked: argparse.Namespace) -> dict[str, Work]:
 
 
 def teachers(asked: argparse.Namespace) -> dict[str, Work]:
-    """The teacher's pass for the fakes of several clients at once."""
+    """The teacher's pass for the fakes of several clients, shared or separate."""
     shape, key, fakes = (asked.size, asked.size, 3), jax.random.key(0), max(2, int(asked.scale * FAKES))
     model = models.build(asked.model, asked.classes, shape)
     images, one = jax.random.normal(key, (ABREAST, fakes, *shape)), model.init(key)
@@ -114,7 +115,7 @@ def teachers(asked: argparse.Namespace) -> dict[str, Work]:
 
 
 def made_of(took: dict[str, float]) -> dict[str, dict[str, float]]:
-    """Seconds of a round by piece, for FedAvg and both kinds of generator."""
+    """Computes the seconds of a round by component, for FedAvg and both kinds of generator."""
     alone, both, teacher, making, ten, *_ = took.values()
     training = ten / 10
     steps = CLIENTS * STEPS

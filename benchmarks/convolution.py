@@ -1,10 +1,10 @@
-"""Convolution and local training, fast against plain, on the machine at hand.
+"""Speed of convolution and local training, "fast" against plain, on this machine.
 
     python benchmarks/convolution.py [--repeats 7] [--only layers|networks|devices|evaluation]
 
-Everything runs warm inside a compiled loop, the competitors in turns, and a cell is the median of the repeats. A
-client-step is one forward pass and both gradients on one client's batch. The plain form takes fewer steps a run,
-because it takes so long; figures are per step.
+Everything runs warm inside a compiled loop, interleaved; a cell is the median of the repeats. A client-step is one
+forward pass and both gradients on one client's batch. The plain form is slow, so it runs fewer steps; results are per
+step.
 """
 
 import functools
@@ -29,7 +29,7 @@ STEPS = {"fast": 20, "plain": 1}
 
 
 class Layer(NamedTuple):
-    """A convolution: side of the image, channels in and out, side of the kernel, padding."""
+    """A convolution: image side, channels in and out, kernel side, padding."""
 
     name: str
     side: int
@@ -143,7 +143,7 @@ def layer_operands(layer: Layer, batch: int) -> tuple[Array, Array]:
 
 
 def layer_loop(layer: Layer, form: str, mode: str) -> Callable[[Array, Array], Array]:
-    """A few steps of every client, each with a forward pass and both gradients."""
+    """Builds a loop of a few steps of every client, each with a forward pass and both gradients."""
     pads = ((layer.pad, layer.pad),) * 2
     convolve = functools.partial(
         of_name(form), window_strides=(1, 1), padding=pads, dimension_numbers=("NHWC", "HWIO", "NHWC")
@@ -167,7 +167,7 @@ def training_operands(model: Model, batch: int) -> tuple[Variables, Array, Array
 
 
 def train_clients(model: Model, steps: int) -> Callable[[Variables, Array, Array], Variables]:
-    """SGD of every client from common weights, one client after another."""
+    """Trains every client with SGD from common weights, one client after another."""
 
     def loss(params: PyTree, stats: PyTree, images: Array, labels: Array) -> tuple[Array, PyTree]:
         outputs, variables = model.apply(Variables(params, stats), images, train=True)

@@ -1,11 +1,12 @@
-"""The same rounds on one process or two, each of one CPU device or two: differences of results, time a round.
+"""The same rounds on one or two processes, each with one or two CPU devices: differences of results, time per round.
 
     python benchmarks/distributed.py [--rounds 40] [--recipes all|NAME,NAME...] [--json FILE]
 
-FedAvg, SCAFFOLD (whose memory of 1000 clients is cut over the devices) and FL-CIR (which chooses clients by what the
-round before brought) on W3's federation with random pixels; processes meet over loopback. The final states are
-compared, parameters and all that clients remember. With `--recipes`: every recipe, or those named, on eight tiny
-clients instead, 4 rounds with absences; then only the differences count. Without it, writes results/distributed.json.
+FedAvg, SCAFFOLD (whose memory of 1000 clients is split over the devices) and FL-CIR (which selects clients by the
+previous round's results) on W3's federation with random pixels; processes connect over loopback. The final states are
+compared, including parameters and client memories. With `--recipes`: every recipe, or those named, on eight tiny
+clients instead, 4 rounds with absences; then only the differences are reported. Without it, writes
+results/distributed.json.
 """
 
 import argparse
@@ -45,13 +46,13 @@ FITTING = {"fakes": 2, "iterations": 2, "generator_batch": 3, "latent": 2, "warm
 SMALLER: dict[str, dict[str, Any]] = {"astraea": {"size": 2}, "cbfl": FITTING}
 WITHOUT_STATISTICS = ("ditto", "dp")
 WITH_LARGER_IMAGES = ("cbfl", "crop_flip", "fedbn")
-"""Recipes that don't suit the tiny clients' network: they need pixels, or normalisation layers."""
+"""Recipes that don't fit the tiny clients' network, because they need pixels or normalisation layers."""
 
 Record = dict[str, Any]
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Runs the measurements and prints the results."""
     parser = _common.parser(__doc__, file=True)
     parser.add_argument("--rounds", type=int, default=40, help="of each method (default 40)")
     parser.add_argument("--recipes", help="all, or some: only differences, on tiny clients")
@@ -71,7 +72,7 @@ def main() -> None:
 
 
 def compare(names: tuple[str, ...], *, tiny: bool, rounds: int) -> list[Record]:
-    """Runs every method on every layout; a record for each."""
+    """Runs every method on every layout; returns one record per method and layout."""
     with tempfile.TemporaryDirectory() as folder:
         records: list[Record] = []
         for processes, devices in ((1, 1), (2, 2)) if tiny else LAYOUTS:
@@ -87,7 +88,7 @@ def compare(names: tuple[str, ...], *, tiny: bool, rounds: int) -> list[Record]:
 
 
 def start(out: Path, processes: int, devices: int, **job: Any) -> None:
-    """Runs the processes of a layout to their end."""
+    """Runs the processes of a layout until they end."""
     with socket.create_server((HOST, 0)) as server:
         address = f"{HOST}:{server.getsockname()[1]}"
     running = []
@@ -101,7 +102,7 @@ def start(out: Path, processes: int, devices: int, **job: Any) -> None:
 
 
 def work(place: list[Any], devices: int, out: str, names: list[str], rounds: int, *, tiny: bool) -> None:
-    """Runs one process's part of all methods; the first process writes their results."""
+    """Runs one process's share of all methods; the first process writes the results."""
     jax.config.update("jax_num_cpu_devices", devices)
     here = ProcessPlace(*place)
     with joined_processes(here if here.count > 1 else None, versions, devices):
@@ -115,7 +116,7 @@ def work(place: list[Any], devices: int, out: str, names: list[str], rounds: int
 
 
 def finish(simulation: Simulation) -> tuple[list[np.ndarray], float]:
-    """The final state, and the median seconds of a round but for the first dispatch."""
+    """Returns the final state, and the median seconds per round, excluding the first dispatch."""
     snapshot, times = simulation.init(0), []
     simulation.compile()
     while snapshot.round < simulation.rounds:
@@ -126,7 +127,7 @@ def finish(simulation: Simulation) -> tuple[list[np.ndarray], float]:
 
 
 def many_clients(name: str, devices: int, rounds: int) -> Simulation:
-    """A method on W3's federation, with as many images kept out as FL-CIR needs."""
+    """Builds a method on W3's federation, with as many images held out as FL-CIR needs."""
     made = material(WORKLOADS["W3"])
     spare = np.concatenate([np.flatnonzero(made.labels == label)[:4] for label in range(10)])
     rows = [np.setdiff1d(own, spare) for own in made.rows_per_client]
@@ -145,7 +146,7 @@ def many_clients(name: str, devices: int, rounds: int) -> Simulation:
 
 
 def tiny_clients(name: str, devices: int, rounds: int) -> Simulation:
-    """A recipe on eight tiny clients, some of them away, some not delivering."""
+    """Builds a recipe on eight tiny clients, of which some are absent and some don't deliver."""
     del rounds
     recipe = recipes.RECIPES[name](**SMALLER.get(name, {}))
     model, federation, test = toy.network(), toy.federation(), toy.test_set()
@@ -162,25 +163,25 @@ def tiny_clients(name: str, devices: int, rounds: int) -> Simulation:
         rounds=4,
         local=LocalTraining(batch_size=4, optimizer=optimizer("sgd", 0.1)),
         participation=Participation(clients_per_round=4, availability=bernoulli(0.8), delivery=bernoulli(0.7)),
-        # The recipe that breaks some clients is one of them.
+        # One of the recipes makes some clients diverge.
         execution=Execution(strategy="map", devices=devices, rounds_per_dispatch=1, broken_clients="exclude"),
     )
 
 
 def enlarged(federation: Any) -> Any:
-    """The same with images of 8x8 pixels."""
+    """Resizes the federation's images to 8x8 pixels."""
     return federation._replace(images=np.repeat(np.repeat(federation.images, 8, 1), 2, 2))
 
 
 def difference(file: Path, other: Path) -> float:
-    """The largest difference between two states, in units of a leaf's largest number or of 1."""
+    """Returns the largest difference between two states, relative to the largest value of a leaf, or to 1."""
     with np.load(file) as one, np.load(other) as two:
         pairs: Iterator[Any] = ((one[name].astype(float), two[name].astype(float)) for name in one.files)
         return max(float(np.abs(a - b).max(initial=0) / max(1.0, np.abs(b).max(initial=0))) for a, b in pairs)
 
 
 def print_table(found: list[Record]) -> None:
-    """The figures as markdown."""
+    """Prints the results as Markdown."""
     print("\n| | processes x devices | ms a round | largest difference |\n|---|---|---|---|")
     for own in found:
         where = f"{own['processes']} x {own['devices']}"

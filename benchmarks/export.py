@@ -1,10 +1,10 @@
-"""Writes a workload to a file that any other program can read, so that all do the same work.
+"""Writes a workload to a file that other programs can read, so that all of them do the same work.
 
     python benchmarks/export.py W1 w1.npz [--data-dir DIR] [--rounds 50]
 
 The file holds `images` UInt8[D, H, W, K], `labels` Int32[D], `rows` Int32[R] and `offsets` Int64[N + 1] (client i owns
-`rows[offsets[i]:offsets[i + 1]]`), `cohorts` Int32[T, M] (who trains in each round), `mean` and `std` Float32[K] of the
-pixels scaled to [0, 1], and `spec`, a JSON text with the name, the model, the input and the local training.
+`rows[offsets[i]:offsets[i + 1]]`), `cohorts` Int32[T, M] (the clients of each round), `mean` and `std` Float32[K] of
+the pixels scaled to [0, 1], and `spec`, a JSON text with the name, the model, the input and the local training.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from fedjax_bal.validate import one_of, whole_number
 
 
 def export(workload: Workload, file: Path, data_dir: str | None = None, rounds: int = 50, seed: int = 0) -> None:
-    """Writes a workload, with `rounds` cohorts, to an npz file; `seed` decides clients and cohorts."""
+    """Writes a workload, with `rounds` cohorts, to an npz file; `seed` determines clients and cohorts."""
     whole_number("rounds", rounds)
     federation = federate(workload, data_dir, seed)
     with replacing(file) as stream:
@@ -39,7 +39,7 @@ def export(workload: Workload, file: Path, data_dir: str | None = None, rounds: 
 
 
 def spec(workload: Workload) -> dict[str, object]:
-    """The workload's settings other than its arrays, ready for JSON."""
+    """Returns the workload's settings, without its arrays, ready for JSON."""
     return {
         "name": workload.name,
         "model": workload.model,
@@ -52,7 +52,7 @@ def spec(workload: Workload) -> dict[str, object]:
 
 
 def cohorts(workload: Workload, clients: int, rounds: int, seed: int = 0) -> np.ndarray:
-    """Clients of each round, ascending, `Int32[rounds, clients_per_round]`, as a simulation with this seed has them."""
+    """Draws each round's clients, ascending, `Int32[rounds, clients_per_round]`, as a simulation with this seed."""
     selector = uniform(workload.clients_per_round)
     state, all_clients = selector.init(seed, clients), np.ones(clients, bool)
     chosen = [np.sort(selector.select(state, seed, number, all_clients)[0][:, 0]) for number in range(rounds)]

@@ -1,11 +1,11 @@
-"""Every form of a convolution on the layers of the workloads: evidence for the rules in fedjax_bal/models/convolution.
+"""Times every form of a convolution on the workloads' layers: evidence for the rules in models/convolution.
 
     NPROC=1 python benchmarks/forms.py [--layers W2 W5] [--repeats 7]
 
-One client, one CPU device, warm, inside a compiled loop; the forms of a layer take turns and a cell is the least of the
-repeats in milliseconds of the processor's time, which other work on the machine hardly changes. A star marks the form
-that the rules of "fast" choose, a plus that of "builtin"; "-" is a form that the shape rules out. Of image gradients,
-which are convolutions again, "rule" is that in the form that "fast" chooses.
+One client, one CPU device, warm, inside a compiled loop. The forms of a layer are interleaved, and a cell is the
+minimum processor time of the repeats in milliseconds, which other work on the machine hardly changes. A star marks the
+form that the rules of "fast" choose, a plus that of "builtin"; "-" is a form that the shape rules out. Image gradients
+are convolutions too; "rule" is the one in the form that "fast" chooses.
 """
 
 import functools
@@ -24,7 +24,7 @@ LOOP = 10
 
 
 class Layer(NamedTuple):
-    """A convolution: batch, side of the image, channels in and out, side of the kernel, stride, padding."""
+    """A convolution: batch, image side, channels in and out, kernel side, stride, padding."""
 
     batch: int
     side: int
@@ -36,7 +36,7 @@ class Layer(NamedTuple):
 
     @property
     def geometry(self) -> Geometry:
-        """The positions of its kernel."""
+        """Returns the geometry of its kernel positions."""
         return Geometry((self.stride,) * 2, ((self.pad,) * 2,) * 2)
 
 
@@ -74,7 +74,7 @@ def main() -> None:
 
 
 def report(name: str, layer: Layer, repeats: int) -> list[str]:
-    """A line for the forward pass, one for the weight gradient, one for the image gradient."""
+    """Formats one line each for the forward pass, the weight gradient and the image gradient."""
     images, kernel, cotangent = operands(layer)
     geometry, size = layer.geometry, (layer.size, layer.size)
     of_forward = {way: getattr(forward, way) for way in FORWARD[:-1]} | {"builtin": builtin.convolve}
@@ -113,7 +113,7 @@ def report(name: str, layer: Layer, repeats: int) -> list[str]:
 
 
 def operands(layer: Layer) -> tuple[Array, Array, Array]:
-    """Two sets of images, kernels and cotangents."""
+    """Draws two sets of images, kernels and cotangents."""
     result = layer.geometry.output_size((layer.side,) * 2, (layer.size,) * 2)
     shapes = (
         (layer.batch, layer.side, layer.side, layer.inputs),
@@ -126,7 +126,7 @@ def operands(layer: Layer) -> tuple[Array, Array, Array]:
 
 
 def named(rule: Callable, forms: dict[str, Callable], pair: tuple[Array, Array]) -> str:
-    """Name of the form that a rule chooses: the one with the same trace."""
+    """Returns the name of the form that a rule chooses: the form with the same trace."""
     first, second = (operand[0] for operand in pair)
     traced = str(jax.make_jaxpr(rule)(first, second))
     same = [way for way, form in forms.items() if str(jax.make_jaxpr(form)(first, second)) == traced]
@@ -134,7 +134,7 @@ def named(rule: Callable, forms: dict[str, Callable], pair: tuple[Array, Array])
 
 
 def by_spreading(layer: Layer, cotangent: Array, kernel: Array) -> Array:
-    """The image gradient as a convolution of the cotangent spread apart with zeros."""
+    """Computes the image gradient as a convolution of the cotangent dilated with zeros."""
     spread = pad_images(cotangent, ((0, 0), (0, 0)), layer.geometry.strides)
     lead = layer.size - 1 - layer.pad
     pads = (lead, layer.side + layer.size - 1 - spread.shape[1] - lead)
@@ -142,14 +142,14 @@ def by_spreading(layer: Layer, cotangent: Array, kernel: Array) -> Array:
 
 
 def by_phases(layer: Layer, convolve: Callable, cotangent: Array, kernel: Array) -> Array:
-    """The image gradient as the package computes it, through a form of the convolution."""
+    """Computes the image gradient as the package does, with a given form of the convolution."""
     image = (layer.side, layer.side)
     phases, back = gradients.phase_kernel(kernel, layer.geometry, image, cotangent.shape[1:3])
     return gradients.interleave_phases(convolve(cotangent, phases, back), layer.geometry.strides, image)
 
 
 def measured(forms: dict[str, Callable], pair: tuple[Array, Array], repeats: int) -> dict[str, float]:
-    """Milliseconds of each form, the forms in turns."""
+    """Measures the milliseconds of each form, interleaved."""
 
     def looped(form: Callable, first: Array, second: Array) -> Array:
         turn = lambda i: form(

@@ -1,14 +1,14 @@
-"""Two commits in one run, in turns, so that the machine's drift meets both: names what got worse by more than 5%.
+"""Compares two commits, interleaved so that drift affects both, and names metrics that got worse by more than 5%.
 
     python benchmarks/guard.py OLD [NEW] [--workloads W1,W2,W3,W4,W5] [--passes 3] [--seconds 3] [--json FILE]
     python benchmarks/guard.py OLD [NEW] --config FILE [KEY=VALUE ...] [--data-dir DIR] ...
 
-NEW is the working tree unless a commit is given. With `--config` the methods of a configuration take the place of
-the workloads, which train with FedAvg. Client updates per second and seconds of compiling are medians of all passes
-of `fedjax-bal bench`, of workloads on random pixels, each a process of its own. Where both commits have
-`benchmarks/aot.py` and its extra is installed, the launches of a local step on the accelerator `--target` are
-counted, too. The exit code is 1 if anything got worse. Run it alone on the machine: compiling differs by several
-per cent from run to run.
+NEW is the working tree unless a commit is given. With `--config` the methods of a configuration replace the workloads,
+which train with FedAvg. Client updates per second and compile seconds are medians over all passes of
+`fedjax-bal bench`, with random pixels for workloads; each pass is a separate process. If both commits have
+`benchmarks/aot.py` and its extra is installed, the launches of a local step on the accelerator `--target` are counted,
+too. The exit code is 1 if a metric got worse. Run it alone on the machine: compile times vary by several
+per cent between runs.
 """
 
 import argparse
@@ -33,7 +33,7 @@ MORE_IS_BETTER = {"client_updates_per_s": True, "compile_s": False, "launches": 
 
 
 class Measured(NamedTuple):
-    """One figure of a workload, of the old commit or the new one."""
+    """One metric of a workload, for the old or the new commit."""
 
     side: str
     workload: str
@@ -42,7 +42,7 @@ class Measured(NamedTuple):
 
 
 class Change(NamedTuple):
-    """A figure of both commits; the ratio is above 1 where the new one is better."""
+    """A metric of both commits; the ratio is above 1 if the new commit is better."""
 
     workload: str
     name: str
@@ -52,7 +52,7 @@ class Change(NamedTuple):
 
     @property
     def worse(self) -> bool:
-        """Whether it is named."""
+        """Whether the metric got worse by more than its tolerance."""
         return self.ratio < TOLERATED
 
 
@@ -89,7 +89,7 @@ def parse() -> argparse.Namespace:
 
 @contextlib.contextmanager
 def checked_out(commit: str, folder: Path) -> Iterator[Path]:
-    """A commit's files, in a temporary folder."""
+    """Checks out a commit into a temporary folder."""
     git = ["git", "-C", str(HOME), "worktree"]
     subprocess.run([*git, "add", "--quiet", "--detach", str(folder), commit], check=True)
     try:
@@ -99,7 +99,7 @@ def checked_out(commit: str, folder: Path) -> Iterator[Path]:
 
 
 def measured(asked: argparse.Namespace, trees: dict[str, Path], file: Path) -> Iterator[Measured]:
-    """All figures, the commits in turns; each pass begins with the other one."""
+    """Yields all metrics, with the commits interleaved; consecutive passes start with different commits."""
     cases = {name: ["--workload", name, "--synthetic"] for name in asked.workloads.split(",")}
     if asked.config:
         data = ["--data-dir", asked.data_dir] if asked.data_dir else []
@@ -122,7 +122,7 @@ def measured(asked: argparse.Namespace, trees: dict[str, Path], file: Path) -> I
 
 
 def launches(asked: argparse.Namespace, trees: dict[str, Path], workload: str, file: Path) -> Iterator[Measured]:
-    """Launches of a local step of both commits; none where one of them can't be counted, which is said."""
+    """Yields the launches of a local step for both commits; if one can't be counted, prints so and yields none."""
     found = []
     for side, tree in trees.items():
         words = ["benchmarks/aot.py", "--target", asked.target, "--workload", workload, "--save"]
@@ -137,14 +137,14 @@ def launches(asked: argparse.Namespace, trees: dict[str, Path], workload: str, f
 
 
 def answer(tree: Path, words: list[str], file: Path, limit: float) -> str | None:
-    """Runs a command of a commit, whose last argument is the file for its answer; what went wrong, or None."""
+    """Runs a command in a commit's tree, with the answer file as the last argument; returns the problem, or None."""
     file.unlink(missing_ok=True)
     path = os.pathsep.join([str(tree), os.environ.get("PYTHONPATH", "")])
     return run([sys.executable, *words, str(file)], limit, tree, os.environ | {"PYTHONPATH": path})
 
 
 def compare(figures: Iterable[Measured]) -> list[Change]:
-    """The medians of both commits."""
+    """Computes the medians of both commits."""
     values: dict[tuple[str, str], dict[str, list[float]]] = {}
     for one in figures:
         values.setdefault((one.workload, one.name), {"old": [], "new": []})[one.side].append(one.value)
@@ -156,7 +156,7 @@ def compare(figures: Iterable[Measured]) -> list[Change]:
 
 
 def table(changes: list[Change]) -> list[str]:
-    """The comparison as a Markdown table."""
+    """Formats the comparison as a Markdown table."""
     lines = ["| workload | figure | old | new | ratio, above 1 is better | |", "|---|---|---|---|---|---|"]
     for one in changes:
         verdict = "**worse**" if one.worse else ""

@@ -1,11 +1,11 @@
-"""Figure 3 of IWDS: the balance of two classes of unlike size, by beta.
+"""Figure 3 of IWDS: the balance of two classes of different size, by beta.
 
     python benchmarks/iwds_figure3.py --out DIR
 
 Writes iwds_figure3.csv, .svg and .png. The ordinate is the ratio q1 / q2 of the probabilities of drawing the two
-classes, N1 (1 - beta^N2) / (N2 (1 - beta^N1)): N1 / N2 with uniform sampling (beta 0), 1 where both are drawn alike
-(beta near 1). Nothing is trained. The poster shows a curve without naming its classes; here are those of a client with
-an LLT partition of CIFAR-10 (alpha 0.9 and 0.99) and two milder pairs. A few seconds on one core.
+classes, N1 (1 - beta^N2) / (N2 (1 - beta^N1)): N1 / N2 with uniform sampling (beta 0), 1 if both classes are drawn
+equally often (beta near 1). Nothing is trained. The poster shows a curve without naming its classes; here are those of
+a client with an LLT partition of CIFAR-10 (alpha 0.9 and 0.99) and two milder pairs. A few seconds on one core.
 """
 
 import argparse
@@ -44,7 +44,7 @@ def grid(points: int = 241, nearest: float = 1e-6) -> np.ndarray:
 
 
 def ratios(betas: np.ndarray, counts: tuple[float, float]) -> np.ndarray:
-    """The ratio q1 / q2 for each beta, in double precision: close to 1 the difference 1 - beta is all that counts."""
+    """Computes q1 / q2 for each beta in double precision, because near 1 only the difference 1 - beta matters."""
     with jax.enable_x64(True):
         sizes = np.asarray(counts, np.float64)
         weights = jax.vmap(lambda beta: effective_number_weights(sizes, beta))(np.asarray(betas, np.float64))
@@ -60,7 +60,7 @@ def write_csv(path: Path, betas: np.ndarray, curves: dict[str, np.ndarray]) -> N
 
 
 def draw(path: Path, betas: np.ndarray, curves: dict[str, np.ndarray]) -> None:
-    """Writes the picture as SVG and PNG."""
+    """Writes the figure as SVG and PNG."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4.4), layout="constrained")

@@ -1,14 +1,14 @@
-"""What is long or large: 20,000 rounds, a report over 10^6 lines, a sweep of 2,000 points, 10^6 clients with a memory.
+"""Long and large runs: 20,000 rounds, a report of 10^6 lines, a sweep of 2,000 points, 10^6 clients with a memory.
 
     python benchmarks/long_run.py [--only rounds lines points clients]
                                   [--rounds 20000] [--lines 1000000] [--points 2000] [--clients 1000000]
 
-rounds: memory, files and pace of a small FedAvg and a small SCAFFOLD, evaluated and saved every 20 rounds, which should
-    stay level.
-lines: seconds and memory of the report of a run folder that is made up.
-points: seconds of a sweep's commands, of a single round each, 100 of them in a program; the first one is killed when
-    half of the runs are done.
-clients: SCAFFOLD's memory of all clients on disk, undisturbed and killed half way; both must end in the same bits.
+rounds: memory, files and speed of a small FedAvg and a small SCAFFOLD, evaluated and saved every 20 rounds; all should
+    stay constant.
+lines: seconds and memory of the report of a synthetic run folder.
+points: seconds of a sweep's commands, with one round per point and 100 points per program; the first command is killed
+    when half of the runs are done.
+clients: SCAFFOLD's memory of all clients on disk, uninterrupted and killed half way; both must give the same bits.
 
 Writes results/long_run.json. All of it takes seven minutes and 5 GB of disk.
 """
@@ -72,7 +72,7 @@ METHODS, SEEDS, CLASSES = ("first", "second"), range(5), 10
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Runs the measurements and prints the results."""
     parser = _common.parser(__doc__)
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="some of the parts")
     parser.add_argument("--rounds", type=int, default=20_000, help="of the run, at least 80")
@@ -92,7 +92,7 @@ def main() -> None:
 
 
 def many_rounds(work: Path, rounds: int) -> dict:
-    """Memory, files and pace of a run."""
+    """Measures memory, files and speed of a run."""
     (work / "long.yaml").write_text(CONFIG)
     out = work / "out"
     command = ["run", str(work / "long.yaml"), f"training.rounds={rounds}", "--out", str(out), "--plain"]
@@ -104,7 +104,7 @@ def many_rounds(work: Path, rounds: int) -> dict:
     counts, memory, cpu = np.array(samples).T
     for number, method in enumerate(("fedavg", "scaffold")):
         own, quarter = len(lines) // 2, len(lines) // 8
-        # The first line comes after compiling, and what a program needs grows until it has run a few times.
+        # The first line is written after compilation, and memory grows until the program has run a few times.
         marks = number * own + np.array([1, quarter, 2 * quarter, 3 * quarter, own - 1])
         spent = np.diff(np.interp(marks, counts, cpu)) / np.diff(marks) * own / rounds
         found[method] = {
@@ -115,11 +115,11 @@ def many_rounds(work: Path, rounds: int) -> dict:
 
 
 def watched(command: list[str], metrics: Path) -> list[tuple[int, float, float]]:
-    """Runs a command; lines of metrics, MB of memory and seconds of CPU so far, ten times a second."""
+    """Runs a command; ten times a second, records lines of metrics, MB of memory and seconds of CPU time."""
     process = subprocess.Popen([sys.executable, "-m", "fedjax_bal", *command], stdout=subprocess.DEVNULL)
     samples = []
     while process.poll() is None:
-        with contextlib.suppress(OSError, IndexError):  # not begun, or just over
+        with contextlib.suppress(OSError, IndexError):  # not started, or just ended
             lines = metrics.read_bytes().count(b"\n")
             samples.append((lines, *used(process.pid)))
         time.sleep(0.1)
@@ -129,14 +129,14 @@ def watched(command: list[str], metrics: Path) -> list[tuple[int, float, float]]
 
 
 def used(process: int) -> tuple[float, float]:
-    """MB of memory and seconds of CPU of a process."""
+    """Returns the memory in MB and the CPU seconds of a process."""
     pages = Path(f"/proc/{process}/statm").read_text().split()[1]
     ticks = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[11:13]
     return int(pages) * os.sysconf("SC_PAGE_SIZE") / 1e6, sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
 
 
 def many_lines(work: Path, count: int) -> dict:
-    """Time and memory of a report, and the size of its page."""
+    """Measures time and memory of a report, and the size of its page."""
     folder = work / "synthetic"
     make_up(folder, count)
     return {
@@ -148,7 +148,7 @@ def many_lines(work: Path, count: int) -> dict:
 
 
 def many_points(work: Path, count: int) -> dict:
-    """Seconds of a sweep that is killed half way, of the same command again, twice, of its page and of its check."""
+    """Measures a sweep that is killed half way, two repetitions of its command, its page and its verification."""
     (work / "points.yaml").write_text(POINTS.replace("COUNT", str(count // 20)))
     out = work / "out"
     train = ["sweep", str(work / "points.yaml"), "--out", str(out), "--together", "100", "--plain"]
@@ -166,7 +166,7 @@ def many_points(work: Path, count: int) -> dict:
 
 
 def many_clients(work: Path, count: int) -> dict:
-    """Cost of a run whose clients' memory is on disk, and of one that is killed half way; the same bits in the end?"""
+    """Measures a run with client memory on disk, and one that is killed half way; compares their final bits."""
     rng = np.random.default_rng(0)
     draw = lambda rows: (rng.integers(0, 256, (rows, 8, 8), np.uint8), rng.integers(0, CLASSES, rows))
     names = ("train_images", "train_labels", "test_images", "test_labels")
@@ -194,7 +194,7 @@ def same_arrays(one: Path, other: Path) -> bool:
 
 
 def cost_of(command: list[str], until: Callable[[], bool] | None = None) -> dict:
-    """Runs a command, or kills it as soon as `until` is true; its seconds and its peak of memory."""
+    """Runs a command, or kills it when `until` returns True; returns its seconds and its peak memory."""
     began = time.perf_counter()
     process = subprocess.Popen([sys.executable, "-m", "fedjax_bal", *command], stdout=subprocess.DEVNULL)
     running = lambda: os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
@@ -213,7 +213,7 @@ def cost_of(command: list[str], until: Callable[[], bool] | None = None) -> dict
 
 
 def make_up(folder: Path, count: int) -> None:
-    """Writes a run folder with so many lines of metrics."""
+    """Writes a run folder with `count` lines of metrics."""
     folder.mkdir(parents=True)
     runs = list(itertools.product(METHODS, SEEDS))
     rounds = count // len(runs)
@@ -233,7 +233,7 @@ def make_up(folder: Path, count: int) -> None:
 
 
 def made_up_line(method: str, seed: int, at: int, accuracy: float) -> dict:
-    """One line, with what a run's have."""
+    """Builds one line with the metrics of a run."""
     return {
         "method": method, "seed": seed, "round": at, "test_accuracy": accuracy, "balanced_accuracy": accuracy,
         "macro_f1": accuracy, "worst_class_accuracy": accuracy, "per_class_accuracy": [accuracy] * CLASSES,

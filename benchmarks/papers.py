@@ -1,11 +1,11 @@
-"""Keeps the results of finished runs and sweeps of configs/papers, and writes all that is made from them.
+"""Stores the results of finished runs and sweeps of configs/papers, and regenerates everything derived from them.
 
     python benchmarks/papers.py [FOLDER ...] [--commit COMMIT] [--note NOTE]
 
-Each folder adds results/papers/NAME.csv with a row for each run, and NAME_curves.csv with at most 50 evaluations of
-each; NAME is the configuration's, with `_N_rounds` behind it if the runs have fewer rounds than the configuration. Then
-the guide's pages on the papers, and Expect, Time and Machine in the headers of the configurations, are written from
-these tables and from papers.yaml. Without a folder only that is done.
+Each folder adds results/papers/NAME.csv with one row per run, and NAME_curves.csv with at most 50 evaluations of each
+run. NAME is the configuration's name, with the suffix `_N_rounds` if the runs have fewer rounds than the configuration.
+Then the guide's pages on the papers, and Expect, Time and Machine in the headers of the configurations, are written
+from these tables and from papers.yaml. Without a folder, only this last step is done.
 """
 
 import argparse
@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def collect(folder: Path, about: dict[str, str]) -> str:
-    """Writes the two tables of a run or sweep folder, with what is known `about` it, and returns a line on them."""
+    """Writes the two tables of a run or sweep folder, with the facts in `about`; returns a line of text about them."""
     name, points = points_of(folder)
     rows, curves = [], []
     for axes, run_folder in points:
@@ -64,12 +64,12 @@ def collect(folder: Path, about: dict[str, str]) -> str:
 
 
 def points_of(folder: Path) -> tuple[str, list[tuple[dict[str, Any], Path]]]:
-    """The name of an experiment, and its run folders with the values that set them apart in a sweep."""
+    """Returns an experiment's name, and its run folders with the values that distinguish them in a sweep."""
     if not (folder / "results.csv").exists():
         return json.loads((folder / "summary.json").read_text())["name"], [({}, folder)]
     with (folder / "results.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
-    # The columns up to the point's name are the axes, and what the configuration cites of the paper.
+    # Columns before the point's name are the axes, and the results cited from the paper.
     axes = [key for key in list(rows[0])[: list(rows[0]).index("point") + 1] if not key.startswith("paper.")]
     points = {row["point"]: {key: row[key] for key in axes} for row in rows}
     name = json.loads((folder / "points" / next(iter(points)) / "summary.json").read_text())["name"]
@@ -77,23 +77,23 @@ def points_of(folder: Path) -> tuple[str, list[tuple[dict[str, Any], Path]]]:
 
 
 def changes_of(name: str, axes: dict[str, Any], folder: Path) -> str:
-    """What a run changes of its experiment, except rounds and seeds, which the tables show anyway."""
+    """Describes a run's changes of its experiment, except rounds and seeds, which the tables show anyway."""
     file, ran = builtin_configs()[experiment_of(name)], load_config(folder / "config.yaml")
     whole = load_sweep(file).configs[axes["point"]] if axes else load_config(file)
     kept = {method.name for method in ran.methods}
     asked = Config.model_copy(whole, update={"methods": tuple(own for own in whole.methods if own.name in kept)})
-    # The form of a convolution is the machine's choice.
+    # The machine determines the form of a convolution.
     changed = paper_setting(asked, ran).keys() - {"training.rounds", "seeds", "model.convolution"}
     values = config_leaves(ran)
     return " ".join(f"{key}={values[key]}" for key in sorted(changed) if key in values)
 
 
 def training_seconds(lines: Iterable[dict[str, Any]]) -> float:
-    """Seconds that the runs of a folder trained, from the lines of its metrics.jsonl.
+    """Computes the training seconds of a folder's runs from the lines of its metrics.jsonl.
 
-    summary.json has the last session's seconds only. The median of the seconds a round stands for all rounds, as a run
-    may have been paused. Rounds of one dispatch have the same time; runs that trained as one stack, which have all
-    times in common, count once.
+    summary.json has only the last session's seconds. The median seconds per round stand for all rounds, because a run
+    may have been paused. Rounds of one dispatch have the same time; runs that trained as one stack, which have equal
+    times, count once.
     """
     ends: dict[tuple[str, int], dict[float, int]] = {}
     for line in lines:
@@ -105,7 +105,7 @@ def training_seconds(lines: Iterable[dict[str, Any]]) -> float:
 
 
 def curves_of(lines: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Accuracies and diversity by round, of each run at most MOST_POINTS evaluations, the last among them."""
+    """Yields accuracies and diversity by round, at most MOST_POINTS evaluations per run, including the last."""
     runs: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for record in lines:
         runs.setdefault((record["method"], record["seed"]), []).append(record)
@@ -118,7 +118,7 @@ def curves_of(lines: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def write(file: Path, rows: Iterable[dict[str, Any]]) -> None:
-    """A CSV file of rows; columns without a value are left out."""
+    """Writes rows as a CSV file; columns without values are left out."""
     rows = list(rows)
     keys = dict.fromkeys(key for row in rows for key in row if row[key] not in (None, ""))
     order = [key for key in dict.fromkeys(key for row in rows for key in row) if key in keys]

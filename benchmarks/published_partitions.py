@@ -1,16 +1,17 @@
-"""Clients' images as published code draws them, for `partition: {scheme: file}`.
+"""Generates the clients' images as published code does, for `partition: {scheme: file}`.
 
     python benchmarks/published_partitions.py fedvls DIR
     python benchmarks/published_partitions.py flower DIR
 
-DIR holds the official idx files of MNIST for fedvls, of Fashion-MNIST for flower, in folders of these names or not.
+DIR holds the official idx files, of MNIST for fedvls and of Fashion-MNIST for flower, directly or in folders of these
+names.
 
-fedvls writes DIR/fedvls/mnist.npz and clients_0.5.npz, clients_0.1.npz, clients_0.05.npz there, by alpha. FedVLS's code
-(github.com/krumpguo/FedVLS, system/data/generate_mnist.py) puts the 60,000 and the 10,000 images together, keeps a
-quarter of them, drawn at random, for testing, and seeds NumPy with 1 whichever seed the network has, so that there is
-one partition for each alpha.
+fedvls writes DIR/fedvls/mnist.npz, and next to it clients_0.5.npz, clients_0.1.npz and clients_0.05.npz, one per alpha.
+FedVLS's code (github.com/krumpguo/FedVLS, system/data/generate_mnist.py) joins the 60,000 and the 10,000 images, keeps
+a random quarter of them for testing, and always seeds NumPy with 1, whatever the network's seed is, so there is one
+partition per alpha.
 
-flower writes DIR/flower/clients_42.npz, two classes a client with the seed of Flower's baselines/niid_bench,
+flower writes DIR/flower/clients_42.npz: two classes per client with the seed of Flower's baselines/niid_bench,
 dataset_preparation.py. Some seconds on one core.
 """
 
@@ -43,7 +44,7 @@ def main() -> None:
 
 
 def write_fedvls(mnist: Dataset, out: Path) -> None:
-    """Writes FedVLS's images and its clients for each alpha."""
+    """Writes FedVLS's images, and its clients for each alpha."""
     images = np.concatenate([mnist.train_images, mnist.test_images])
     labels = np.concatenate([mnist.train_labels, mnist.test_labels])
     for alpha in ALPHAS:
@@ -67,7 +68,7 @@ def write_flower(fashion_mnist: Dataset, out: Path) -> None:
 
 
 def draw_fedvls(labels: np.ndarray, alpha: float) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
-    """Rows for training and for testing, and for each client its places among the former; `Int` arrays."""
+    """Draws rows for training and testing, and for each client its positions among the training rows; `Int` arrays."""
     rng = np.random.RandomState(FEDVLS_SEED)
     order = rng.permutation(len(labels))
     held_out = len(labels) // 4
@@ -79,7 +80,7 @@ def draw_fedvls(labels: np.ndarray, alpha: float) -> tuple[np.ndarray, np.ndarra
 
 
 def deal(rng: np.random.RandomState, labels: np.ndarray, alpha: float) -> list[np.ndarray]:
-    """Deals each class by Dirichlet shares; a client that has its even share of all rows gets no more classes."""
+    """Assigns each class by Dirichlet shares; a client that has an even share of all rows gets no further classes."""
     clients: list[np.ndarray] = [np.empty(0, int)] * CLIENTS
     for label in range(CLASSES):
         rows = np.flatnonzero(labels == label)
@@ -91,7 +92,7 @@ def deal(rng: np.random.RandomState, labels: np.ndarray, alpha: float) -> list[n
 
 
 def draw_flower(labels: np.ndarray, seed: int) -> list[np.ndarray]:
-    """Rows by client, of which client i has class i and another one; a class is split evenly over its clients."""
+    """Draws rows by client: client i has class i and one other class; a class is split evenly over its clients."""
     rng = np.random.default_rng(seed)
     owned = [{client} for client in range(CLIENTS)]
     for own in owned:

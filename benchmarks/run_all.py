@@ -1,12 +1,12 @@
-"""fedjax-bal against its rivals, on the same federations, in interleaved passes.
+"""Compares fedjax-bal with its rivals on the same federations, in interleaved passes.
 
     python benchmarks/run_all.py --suite cpu --data-dir DIR      (about half an hour on two cores; --short: ten minutes)
     python benchmarks/run_all.py --suite gpu                     (fedjax-bal and the PyTorch loop, on one GPU)
 
-Every run is a process of its own, of which only rounds after the first count. fedjax-bal, without and with oneDNN's
-convolutions, the two fastest known rivals of a workload and the PyTorch loop run in every pass, the others in the
-first. A rival runs in its own environment, which `benchmarks/peers/setup.sh NAME` makes; one that is missing is left
-out, and named. Writes all runs and their summary as JSON, and prints a table.
+Every run is a separate process, in which only rounds after the first count. fedjax-bal, without and with oneDNN's
+convolutions, the two fastest known rivals of a workload and the PyTorch loop run in every pass, the others only in the
+first. A rival runs in its own environment, which `benchmarks/peers/setup.sh NAME` creates; missing rivals are skipped
+and named. Writes all runs and their summary as JSON, and prints a table.
 """
 
 import argparse
@@ -33,19 +33,19 @@ import _results
 HERE = Path(__file__).parent
 WORKLOADS = ("W1", "W2", "W3", "W4", "W4b", "W5")
 RUNNING: set[subprocess.Popen] = set()
-"""Commands that run now."""
+"""Commands that are running now."""
 FEWER_CLIENTS = {"W5": 4}
-"""Clients a round on a CPU where a whole round takes a rival minutes; the same for all contestants."""
+"""Clients per round for workloads whose full cohort takes a rival minutes on a CPU; the same for all contestants."""
 
 
 class Contestant(NamedTuple):
-    """A simulator or a loop: a module in an environment."""
+    """A simulator or loop: a module in an environment."""
 
     name: str
-    environment: str = ""  # the folder under `peers/` that holds it; empty for fedjax-bal itself
+    environment: str = ""  # its folder under `peers/`; empty for fedjax-bal itself
     module: str = ""
     options: tuple[str, ...] = ()
-    lacks: tuple[str, ...] = ()  # workloads that it can't do
+    lacks: tuple[str, ...] = ()  # unsupported workloads
 
 
 OURS = Contestant(_results.OURS[0])
@@ -126,7 +126,7 @@ def parse() -> argparse.Namespace:
 
 
 def contestants(suite: str, workload: str, number: int, *, short: bool = False) -> list[Contestant]:
-    """The contestants of a pass; each pass begins with another one, so that none always follows the same."""
+    """Lists the contestants of a pass; the order rotates between passes, so that each follows different ones."""
     if suite == "gpu":
         chosen = [OURS, *CUDA_LOOPS]
     else:
@@ -138,7 +138,7 @@ def contestants(suite: str, workload: str, number: int, *, short: bool = False) 
 
 
 def python_of(contestant: Contestant) -> str | None:
-    """The interpreter that has the contestant; None where there is none."""
+    """Returns the Python interpreter of the contestant's environment; None if there is none."""
     if not contestant.environment:
         return None if contestant == ONEDNN and why_no_onednn() else sys.executable
     own = HERE / "peers" / contestant.environment / ".venv" / "bin" / "python"
@@ -150,7 +150,7 @@ def python_of(contestant: Contestant) -> str | None:
 
 @functools.cache
 def why_no_onednn() -> str | None:
-    """Why oneDNN's convolutions can't be had; None if they can."""
+    """Returns the reason why oneDNN's convolutions aren't available; None if they are."""
     from fedjax_bal.models import onednn
 
     try:
@@ -161,7 +161,7 @@ def why_no_onednn() -> str | None:
 
 
 def note_missing(asked: argparse.Namespace, workloads: list[str]) -> None:
-    """Names what is left out, and the command that would bring it."""
+    """Prints which contestants are missing, and the command that installs them."""
     wanted = [one for name in workloads for one in contestants(asked.suite, name, 0, short=asked.short)]
     missing = dict.fromkeys(one for one in wanted if python_of(one) is None)
     if ONEDNN in missing:
@@ -172,7 +172,7 @@ def note_missing(asked: argparse.Namespace, workloads: list[str]) -> None:
 
 
 def compete(asked: argparse.Namespace, workload: str, folder: Path) -> Iterator[dict[str, Any]]:
-    """All passes of a workload, run by run."""
+    """Yields the runs of all passes of a workload."""
     file = folder / f"{workload}.npz"
     problem = run(export(asked, workload, file), asked.limit)
     if problem:
@@ -186,13 +186,13 @@ def compete(asked: argparse.Namespace, workload: str, folder: Path) -> Iterator[
 
 
 def export(asked: argparse.Namespace, workload: str, file: Path) -> list[str]:
-    """The command line that writes a workload for rivals."""
+    """Returns the command that writes a workload for rivals."""
     words = [sys.executable, str(HERE / "export.py"), workload, str(file), *cohort(asked, workload)]
     return [*words, "--data-dir", asked.data_dir] if asked.data_dir else words
 
 
 def cohort(asked: argparse.Namespace, workload: str) -> list[str]:
-    """The option for fewer clients a round than the workload's, if any."""
+    """Returns the option for fewer clients per round than the workload's; empty if there is none."""
     fewer = asked.fewer_clients.get(workload)
     return ["--clients-per-round", str(fewer)] if fewer else []
 
@@ -200,7 +200,7 @@ def cohort(asked: argparse.Namespace, workload: str) -> list[str]:
 def attempt(
     asked: argparse.Namespace, contestant: Contestant, workload: str, number: int, file: Path
 ) -> dict[str, Any]:
-    """One run: its result, or what went wrong."""
+    """Performs one run; returns its result or its problem."""
     answer = file.with_name("answer.json")
     answer.unlink(missing_ok=True)
     words = command(asked, contestant, workload, file, answer)
@@ -219,7 +219,7 @@ def attempt(
 
 
 def command(asked: argparse.Namespace, contestant: Contestant, workload: str, file: Path, answer: Path) -> list[str]:
-    """The command line of a run."""
+    """Returns the command of a run."""
     python, common = python_of(contestant) or "", ["--seconds", str(asked.seconds), "--json", str(answer)]
     if contestant.environment:
         return [python, "-m", contestant.module, "--workload", str(file), *contestant.options, *common]
@@ -235,8 +235,8 @@ def run(
     environment: Mapping[str, str] = os.environ,
     log: Path | None = None,
 ) -> str | None:
-    """Run a command with all that it starts, its output into `log` if given; what went wrong, or None."""
-    # In its own session, so that all of it can be ended; the kernel ends it if this process is killed.
+    """Runs a command and its subprocesses, with output into `log` if given; returns the problem, or None."""
+    # In a new session, so that all subprocesses can be ended; the kernel ends it if this process is killed.
     words = ["setpriv", "--pdeathsig", "KILL", *words] if shutil.which("setpriv") else words
     with log.open("w+") if log else tempfile.TemporaryFile("w+") as said:
         process = subprocess.Popen(
@@ -256,14 +256,14 @@ def run(
 
 
 def end(process: subprocess.Popen) -> None:
-    """End what is left of a command and of the processes that it started."""
+    """Ends a command and the subprocesses that it started."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 
 def save(asked: argparse.Namespace, runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Write all runs and what they come to; also what is written."""
+    """Writes all runs and their summary; returns the written report."""
     report = machine() | {"suite": asked.suite, "passes": asked.passes, "seconds": asked.seconds}
     report |= {"data": "real" if asked.data_dir else "random pixels", "summary": _results.summarise(runs), "runs": runs}
     asked.out.parent.mkdir(parents=True, exist_ok=True)
@@ -272,7 +272,7 @@ def save(asked: argparse.Namespace, runs: list[dict[str, Any]]) -> dict[str, Any
 
 
 def machine() -> dict[str, Any]:
-    """The machine, the date, the commit and the version of Python."""
+    """Describes the machine, the date, the commit and the version of Python."""
     info = Path("/proc/cpuinfo")
     models = [line for line in info.read_text().splitlines() if line.startswith("model name")] if info.exists() else []
     return {
@@ -285,7 +285,7 @@ def machine() -> dict[str, Any]:
 
 
 def heading(report: dict[str, Any]) -> str:
-    """The line above the table."""
+    """Formats the line above the table."""
     results = [run["result"] for run in report["runs"] if "result" in run]
     packages = {name: version for result in results for name, version in result["versions"].items()}
     versions = ", ".join(f"{name} {packages[name]}" for name in sorted(packages.keys() - {"python", "numpy"}))

@@ -1,21 +1,21 @@
-"""Growth of cost with clients, with the cohort and with devices; and the padding that packing saves.
+"""Growth of cost with the number of clients, cohort size and devices; and the padding that packing saves.
 
     python benchmarks/scaling.py [--only clients|ratio|cohorts|devices|packing] [--passes 3] [--largest 1000000]
                                  [--methods fedavg,scaffold,rebafl] [--client-memory auto|device|host] [--json FILE]
 
-Every size runs in a process of its own, whose peak of resident memory is then its own too, and the sizes take turns in
-several passes, of which the median counts. Pixels are random. The tables are markdown.
+Every size runs in its own process, so its peak of resident memory isn't another's; sizes are interleaved in several
+passes, of which the median counts. Pixels are random. The tables are in Markdown.
 
 clients: 10^2 to 10^6 clients of 10 images (8x8), cohorts of 100, six local epochs of one batch: as many steps as in W3,
-    on a network of 610 parameters, which SCAFFOLD keeps for every client: FedAvg, SCAFFOLD and ReBaFL. Planning is in
-    processor time, and goes on while the devices work; "half absent" plans with half of the clients available and a
+    on a network of 610 parameters, which SCAFFOLD stores for every client: FedAvg, SCAFFOLD and ReBaFL. Planning is in
+    processor time, and overlaps with the devices' work; "half absent" plans with half of the clients available and a
     tenth of the updates lost.
-    Memory is the process's peak of resident memory. Then a checkpoint is written, of a run that is as long.
-ratio: FedAvg's rounds with 10^3 and with 10^6 clients, in turns in one process.
+    Memory is the process's peak resident memory. Afterwards a checkpoint of the run is written.
+ratio: FedAvg's rounds with 10^3 and with 10^6 clients, interleaved in one process.
 cohorts: 1 to 4096 of 10^4 such clients.
 devices: W1 and W3 on one and two XLA devices of the same processor.
-packing: padded steps in cohorts of W4 and W4b, with clients on lanes, each of which goes on to its next client, or in
-    buckets that wait for their longest; `(the rule)` marks what the engine's rule takes.
+packing: padded steps in cohorts of W4 and W4b, with clients on lanes, which continue with their next client, or in
+    buckets, which wait for their longest client; `(the rule)` marks the choice of the engine's rule.
 """
 
 import argparse
@@ -96,7 +96,7 @@ def clients(asked: argparse.Namespace) -> list[Record]:
 
 
 def cells_of_clients(found: Record) -> tuple[str, ...]:
-    """A row of the table of methods and numbers of clients."""
+    """Formats a row of the table of methods and numbers of clients."""
     from fedjax_bal.bench.command import size
 
     return (
@@ -166,7 +166,7 @@ def packing(asked: argparse.Namespace) -> list[Record]:
 
 
 def widths(cohorts: list[np.ndarray], buckets: bool) -> list[tuple[int, bool]]:
-    """Some numbers of clients at a time, up to the whole cohort, and which one the engine's rule takes."""
+    """Lists several numbers of concurrent clients up to the whole cohort, and which one the engine's rule chooses."""
     from fedjax_bal.engine.host.strategy import choose_width
 
     chosen = choose_width(cohorts, len(cohorts[0]), buckets=buckets)
@@ -175,14 +175,14 @@ def widths(cohorts: list[np.ndarray], buckets: bool) -> list[tuple[int, bool]]:
 
 
 def packed(steps: np.ndarray, width: int, buckets: bool) -> int:
-    """All steps computed for a cohort on one device."""
+    """Counts the steps computed for a cohort on one device, including padding."""
     from fedjax_bal.engine.host.strategy import lanes_computed
 
     return lanes_computed(steps, width, 1, buckets=buckets)
 
 
 def cohort_steps(name: str, seed: int) -> list[np.ndarray]:
-    """The steps of each client of each round of a workload, in runs with this seed."""
+    """Returns the number of steps of each client in each round of a workload, in runs with this seed."""
     from export import cohorts as chosen
 
     from fedjax_bal.bench.workloads import WORKLOADS, material
@@ -194,7 +194,7 @@ def cohort_steps(name: str, seed: int) -> list[np.ndarray]:
 
 
 def in_turns(kind: str, wanted: list[Record], passes: int) -> list[Record]:
-    """Runs each of these in its own process, several times in turns, and takes medians of all numbers."""
+    """Runs each measurement in its own process, several times and interleaved; returns medians of all numbers."""
     found: list[list[Record]] = [[] for _ in wanted]
     for turn in range(passes):
         for arguments, records in zip(wanted, found, strict=True):
@@ -220,7 +220,7 @@ def print_table(headings: Iterable[Any], rows: Iterable[Iterable[Any]]) -> None:
 
 
 def measure_clients(method: str, clients: int, client_memory: str) -> Record:
-    """Cost of holding so many clients, training a cohort of them with a method, and saving the run."""
+    """Measures holding `clients` clients, training cohorts of them with a method, and saving the run."""
     from fedjax_bal.bench.measure import forget_peak
 
     federation, federate_s = federated(clients)
@@ -229,7 +229,7 @@ def measure_clients(method: str, clients: int, client_memory: str) -> Record:
 
 
 def cost_of(simulation: Any) -> Record:
-    """Cost of a round, of planning one, and of saving the run; and memory."""
+    """Measures memory and the cost of a round, of planning a round, and of saving the run."""
     from fedjax_bal.bench.measure import resident_peak
     from fedjax_bal.selection import bernoulli
 
@@ -243,7 +243,7 @@ def cost_of(simulation: Any) -> Record:
 
 
 def saved(simulation: Any, snapshot: Any) -> Record:
-    """Size of a run's checkpoint, seconds that writing it takes, and the peak of memory meanwhile."""
+    """Returns the size of a run's checkpoint, the seconds for writing it, and the peak memory during writing."""
     from fedjax_bal.bench.measure import forget_peak, resident_peak
     from fedjax_bal.engine.host import fetch
     from fedjax_bal.lab import checkpoint
@@ -267,7 +267,7 @@ def saved(simulation: Any, snapshot: Any) -> Record:
 
 
 def measure_ratio(few: int, many: int, devices: int, repeats: int = 25) -> Record:
-    """Rounds with few and with many clients, in turns in one process."""
+    """Measures rounds with few and with many clients, interleaved in one process."""
     from fedjax_bal.jax_setup import split_cpu
 
     split_cpu(devices)
@@ -284,13 +284,13 @@ def measure_ratio(few: int, many: int, devices: int, repeats: int = 25) -> Recor
 
 
 def measure_cohort(cohort: int) -> Record:
-    """Ten thousand clients, of which so many train in a round."""
+    """Measures rounds of ten thousand clients with the given cohort size."""
     federation, _ = federated(10**4)
     return seconds_a_round(simulation_on(federation, cohort, max(1, 1000 // cohort)))[1]
 
 
 def measure_devices(workload: str, devices: int) -> Record:
-    """A workload on so many devices."""
+    """Measures a workload on the given number of devices."""
     from fedjax_bal.jax_setup import split_cpu
 
     split_cpu(devices)
@@ -310,7 +310,7 @@ WORKERS: dict[str, Callable[..., Record]] = {
 
 
 def federated(clients: int) -> tuple[Any, float]:
-    """A federation of equal clients, and the seconds that it took to put it together."""
+    """Builds a federation of equal clients; also returns the seconds this took."""
     from fedjax_bal import data
 
     rng = np.random.default_rng(0)
@@ -326,7 +326,7 @@ def federated(clients: int) -> tuple[Any, float]:
 def simulation_on(
     federation: Any, cohort: int, rounds: int, method: str = "fedavg", client_memory: Any = "auto"
 ) -> Any:
-    """A simulation that never evaluates."""
+    """Builds a simulation that never evaluates."""
     from fedjax_bal import models, recipes
     from fedjax_bal.bench.workloads import HORIZON
     from fedjax_bal.engine.host.front_door import build
@@ -346,7 +346,7 @@ def simulation_on(
 
 
 def seconds_a_round(simulation: Any, repeats: int = 9) -> tuple[Any, Record]:
-    """A snapshot, and the median seconds of a round and of planning one, over warm dispatches."""
+    """Returns a snapshot, and the median seconds of a round and of planning one, over warm dispatches."""
     snapshot, took = simulation.advance(0, simulation.init(0)).snapshot, []
     for _ in range(repeats):
         wall, processor = time.perf_counter(), time.process_time()
@@ -360,7 +360,7 @@ def seconds_a_round(simulation: Any, repeats: int = 9) -> tuple[Any, Record]:
 
 
 def seconds_to_plan(simulation: Any, snapshot: Any, repeats: int = 9) -> float:
-    """Median seconds of the processor for planning a round."""
+    """Returns the median processor seconds for planning a round."""
     took = []
     for _ in range(repeats):
         began = time.process_time()

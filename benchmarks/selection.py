@@ -1,12 +1,12 @@
-"""Time that the host takes to form mediators and balanced cohorts, and its growth with the number of clients.
+"""Host time for forming mediators and balanced cohorts, and its growth with the number of clients.
 
     python benchmarks/selection.py [--repeats 3] [--largest 100000] [--json FILE]
 
 mediators: Astraea's groups of 10 clients, 47 classes, client sizes lognormal (sigma 1.2), class shares Dirichlet(1).
 class_balancing_set: FL-CIR's cohort of 100 by compositions of 10 classes, Dirichlet(0.3).
 
-Times are medians, of the wall clock and of the processor (which leaves out what other programs took); NumPy runs on one
-core. growth is the exponent p in time ~ clients^p, from the size before, of processor time. A minute on one core.
+Times are medians, of wall-clock and of processor time (which excludes other programs); NumPy runs on one core. growth
+is the exponent p in time ~ clients^p relative to the previous size, of processor time. A minute on one core.
 """
 
 import math
@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def measure(name: str, clients: int, repeats: int) -> Record:
-    """Median times of one function at one size."""
+    """Measures the median times of one function at one size."""
     work = WORKS[name](np.random.default_rng(0), clients)
     pairs = [timed(work) for _ in range(repeats)]
     wall, processor = (statistics.median(times) for times in zip(*pairs, strict=True))
@@ -51,20 +51,20 @@ def measure(name: str, clients: int, repeats: int) -> Record:
 
 
 def timed(work: Callable[[], Any]) -> tuple[float, float]:
-    """Seconds on the wall clock and on the processor."""
+    """Measures wall-clock and processor seconds."""
     wall, processor = time.perf_counter(), time.process_time()
     work()
     return time.perf_counter() - wall, time.process_time() - processor
 
 
 def grown(records: list[Record]) -> list[Record]:
-    """The records, each with the exponent by which its time grew from the size before; None for the first."""
+    """Adds to each record the growth exponent relative to the previous size; None for the first."""
     pairs = zip([None, *records], records, strict=False)
     return [{**record, "growth": None if before is None else exponent(before, record)} for before, record in pairs]
 
 
 def exponent(before: Record, record: Record) -> float:
-    """The power of the number of clients with which processor time grew."""
+    """Computes the exponent of the number of clients with which processor time grew."""
     return math.log(record["processor_s"] / before["processor_s"]) / math.log(record["clients"] / before["clients"])
 
 

@@ -1,9 +1,9 @@
-"""Time saved by stacking runs: 5 seeds x 4 learning rates in one program, in 20 runs, and one run alone.
+"""Time saved by stacking runs: 5 seeds x 4 learning rates in one program, in 20 separate runs, and one single run.
 
     python benchmarks/sweep.py [--devices N] [--separate 20]
 
-Every command is a process of its own, with an empty cache of compiled programs for the sweep, for the single run and
-for the first of the separate ones; the others of these find its program, as a user's would. Writes results/sweep.json.
+Every command is a separate process. The sweep, the single run and the first separate run start with an empty cache of
+compiled programs; the other separate runs find the program in the cache, as a user's would. Writes results/sweep.json.
 """
 
 import json
@@ -20,13 +20,13 @@ from fedjax_bal.lab.environment import device_name, versions
 
 CONFIG = Path(__file__).parents[1] / "configs" / "sweeps" / "learning_rate.yaml"
 BASE = CONFIG.parents[1] / "absent_clients.yaml"
-"""The configuration that the sweep is based on."""
+"""The base configuration of the sweep."""
 
 RATES, SEEDS = (0.003, 0.01, 0.03, 0.1), (0, 1, 2, 3, 4)
 
 
 def timed(arguments: list[str], home: Path) -> float:
-    """Seconds of a command."""
+    """Measures the seconds of a command."""
     began = time.perf_counter()
     environment = {**os.environ, "XDG_CACHE_HOME": str(home)}
     subprocess.run(
@@ -36,7 +36,7 @@ def timed(arguments: list[str], home: Path) -> float:
 
 
 def single(rate: float, seed: int, work: Path, devices: str, home: Path) -> float:
-    """Seconds of one run."""
+    """Measures the seconds of one run."""
     changes = ["training.rounds=20", "methods=[{recipe: fedavg}]", f"seeds=[{seed}]"]
     changes.append(f"training.optimizer.learning_rate={rate}")
     place = ["--out", str(work / f"{rate}-{seed}"), "--devices", devices, "--plain"]
@@ -44,7 +44,7 @@ def single(rate: float, seed: int, work: Path, devices: str, home: Path) -> floa
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Runs the measurements and prints the results."""
     parser = _common.parser(__doc__)
     parser.add_argument("--devices", default="1")
     parser.add_argument("--separate", type=int, default=20, help="how many of the 20 separate runs; the rest is scaled")

@@ -1,10 +1,11 @@
-"""FedAvg as a hand-written PyTorch loop: one client after another, tuned as far as plain PyTorch goes.
+"""FedAvg as a hand-written PyTorch loop: one client after another, optimised as far as plain PyTorch allows.
 
     python benchmarks/torch_loop.py --workload W2.npz --processes 2 --json out.json
 
-Images are normalised once and lie in channels-last memory, the optimizer is fused, pooling comes before the activation.
-On a GPU the images lie there. `--compile` compiles network and loss, which on a GPU are then replayed with their
-gradients from CUDA graphs; smaller batches at the end of an epoch stay eager, because every size would be compiled.
+Images are normalised once and stored in channels-last memory, the optimizer is fused, and pooling precedes the
+activation. On a GPU the images are in its memory. `--compile` compiles network and loss, which on a GPU are then
+replayed with their gradients from CUDA graphs; smaller batches at the end of an epoch stay eager, because every size
+would be compiled.
 """
 
 import argparse
@@ -57,7 +58,7 @@ def parse() -> argparse.Namespace:
 
 
 def set_precision(precision: str) -> None:
-    """Sets whether a GPU may use TensorFloat-32, which is PyTorch's default in convolutions."""
+    """Sets whether a GPU may use TensorFloat-32, PyTorch's default for convolutions."""
     torch.backends.cuda.matmul.allow_tf32 = precision != "float32"
     torch.backends.cudnn.allow_tf32 = precision != "float32"
     torch.backends.cudnn.benchmark = True
@@ -67,7 +68,7 @@ class Loop:
     """Trains one client after another on one network.
 
     Attributes:
-        values: `[P]`, parameters and batch statistics, of which the network's tensors are views.
+        values: `[P]`, parameters and batch statistics; the network's tensors are views of it.
     """
 
     def __init__(self, workload: _rival.Workload, chosen: argparse.Namespace, seed: int) -> None:
@@ -84,7 +85,7 @@ class Loop:
         self.generator = torch.Generator().manual_seed(seed)
 
     def cohort(self, clients: Sequence[int], start: Tensor, total: Tensor) -> tuple[float, int]:
-        """Train clients from `start`, the weighted sum of their values into `total`; sum of losses, and steps."""
+        """Trains clients from `start` and adds their weighted values to `total`; returns summed losses and steps."""
         losses, steps = torch.zeros((), device=total.device), 0
         total.zero_()
         for client in clients:
@@ -97,13 +98,13 @@ class Loop:
         return losses.item(), steps
 
     def batches(self, client: int) -> list[Tensor]:
-        """A client's rows in batches, shuffled again for every epoch."""
+        """Yields a client's rows in batches, shuffled for every epoch."""
         rows, spec = torch.from_numpy(self.workload.client(client)), self.workload.spec
         orders = [torch.randperm(len(rows), generator=self.generator) for _ in range(spec["local_epochs"])]
         return [batch for order in orders for batch in rows[order].to(self.labels.device).split(spec["batch_size"])]
 
     def step(self, batch: Tensor) -> Tensor:
-        """One step; its loss."""
+        """Takes one step; returns its loss."""
         images, labels = torch_models.images_of(self.pixels[batch]), self.labels[batch]
         whole = len(batch) == self.workload.spec["batch_size"]
         loss = (self.compiled or self.loss)(images, labels) if whole else self.loss(images, labels)
@@ -113,7 +114,7 @@ class Loop:
         return loss.detach()
 
     def loss(self, images: Tensor, labels: Tensor) -> Tensor:
-        """The loss of a batch."""
+        """Computes the loss of a batch."""
         with self.cast:
             return cross_entropy(self.network(images), labels)
 

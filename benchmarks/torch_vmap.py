@@ -1,10 +1,10 @@
-"""FedAvg with `torch.func.vmap`: the clients of a round train at once, on stacked parameters.
+"""FedAvg with `torch.func.vmap`: the clients of a round train concurrently on stacked parameters.
 
     python benchmarks/torch_vmap.py --workload W3.npz --processes 2 --json out.json
 
-Clients are sorted by size and stacked `--chunk` at a time; a client that is done falls off the stack, so that only
-the missing rows of short last batches, which are masked, are computed in vain. `torch.func` can't carry batch
-statistics through `vmap`: `resnet20` doesn't run.
+Clients are sorted by size and stacked `--chunk` at a time. A finished client leaves the stack, so the only wasted
+computation is on the masked missing rows of short last batches. `torch.func` can't carry batch statistics through
+`vmap`, so `resnet20` doesn't run.
 """
 
 import argparse
@@ -50,7 +50,7 @@ class Stacks:
     """Trains clients on stacks of parameters.
 
     Attributes:
-        values: `[P]`, of which `start` holds views.
+        values: `[P]`; `start` holds views of it.
     """
 
     def __init__(self, workload: _rival.Workload, chunk: int, seed: int) -> None:
@@ -65,7 +65,7 @@ class Stacks:
         self.rng = np.random.default_rng(seed)
 
     def cohort(self, clients: Sequence[int], start: Tensor, total: Tensor) -> tuple[float, int]:
-        """Train clients from `start`, the weighted sum of their values into `total`; sum of losses, and steps."""
+        """Trains clients from `start` and adds their weighted values to `total`; returns summed losses and steps."""
         self.values.copy_(start)
         self.sum_values.zero_()
         ordered, losses, steps = sorted(clients, key=self.workload.size, reverse=True), 0.0, 0
@@ -76,7 +76,7 @@ class Stacks:
         return losses, steps
 
     def stack(self, clients: Sequence[int]) -> tuple[float, int]:
-        """Train clients at once, the longest first, and add them to the sums; sum of losses, and steps."""
+        """Trains clients concurrently, longest first, and adds them to the sums; returns summed losses and steps."""
         rows = [self.schedule(client) for client in clients]
         stack = {name: value.expand(len(rows), *value.shape).clone() for name, value in self.start.items()}
         update, losses = optimizer(self.workload.spec["optimizer"], stack), torch.zeros(())
@@ -93,7 +93,7 @@ class Stacks:
         return losses.item(), sum(map(len, rows))
 
     def schedule(self, client: int) -> np.ndarray:
-        """A client's shuffled rows `[steps, B]`, epoch after epoch, with -1 where a last batch is short."""
+        """Returns a client's shuffled rows `[steps, B]`, epoch after epoch, padded with -1 in short last batches."""
         size, batch = self.workload.size(client), self.workload.spec["batch_size"]
         epochs = []
         for _ in range(self.workload.spec["local_epochs"]):
@@ -108,7 +108,7 @@ def named(network: nn.Module) -> Stack:
 
 
 def loss_of(network: nn.Module) -> Callable[[Stack, Tensor, Tensor, Tensor], Tensor]:
-    """The loss of one client's batch: the mean over its real rows."""
+    """Computes the loss of one client's batch: the mean over its real rows."""
 
     def loss(params: Stack, images: Tensor, labels: Tensor, real: Tensor) -> Tensor:
         each = cross_entropy(functional_call(network, params, (images,)), labels, reduction="none")
@@ -118,7 +118,7 @@ def loss_of(network: nn.Module) -> Callable[[Stack, Tensor, Tensor, Tensor], Ten
 
 
 def optimizer(chosen: dict[str, Any], stack: Stack) -> Callable[[Stack, Stack, int], None]:
-    """SGD or Adam on the first clients of a stack, in place."""
+    """Updates the first clients of a stack with SGD or Adam, in place."""
     if chosen["name"] == "adam":
         return adam(chosen["learning_rate"], stack)
     return sgd(chosen["learning_rate"], chosen.get("momentum", 0.0), stack)

@@ -1,7 +1,7 @@
-"""Types of single values: pydantic checks them, and `wanted` says in words what a type allows.
+"""Annotations of single values, checked by pydantic; `wanted` describes in words what an annotation allows.
 
-The options of the library, the sections of a configuration and the hyperparameters of recipes all declare their values
-as annotations, and all are checked here. Importing this module imports pydantic, which the engine does without.
+Library options, configuration sections and recipes' hyperparameters all declare their values as annotations, and all
+are checked here. Importing this module imports pydantic, which the engine doesn't need.
 """
 
 import dataclasses
@@ -59,14 +59,14 @@ def _distinct(items: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _pairs(value: Any) -> Any:
-    """A mapping as pairs, which can be hashed; keys of YAML are text, which counts as the number that it spells."""
+    """Converts a mapping to hashable pairs; keys from YAML, which are text, become numbers."""
     pairs = list(value.items()) if isinstance(value, Mapping) else value
     if not isinstance(pairs, list | tuple) or not all(isinstance(p, list | tuple) and len(p) == 2 for p in pairs):
         raise ValueError
     return [(float(key) if isinstance(key, str) else key, item) for key, item in pairs]
 
 
-# 2.0 counts as 2, but neither true nor text counts as a number; the ranges are those of 32 bits.
+# 2.0 is accepted as 2; booleans and text are not accepted as numbers. Ranges are those of 32-bit numbers.
 Integer = Annotated[int, BeforeValidator(_whole), Strict(), Ge(-LARGEST_INTEGER), Le(LARGEST_INTEGER)]
 Number = Annotated[float, Strict(), AllowInfNan(False), Ge(-LARGEST), Le(LARGEST), AfterValidator(_not_vanishing)]
 Switch = Annotated[bool, Strict()]
@@ -84,17 +84,17 @@ PAIRS = BeforeValidator(_pairs, json_schema_input_type=dict[str, float] | list[t
 
 @dataclasses.dataclass(frozen=True)
 class Readable:
-    """An annotation for values that a function reads; it raises ValueError or TypeError for one that is not allowed."""
+    """Annotation of values parsed by `read`, which raises ValueError or TypeError for an invalid one."""
 
     wanted: str
     read: Callable[[Any], Any]
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Reads the value."""
+        """Builds a schema that validates with `read`."""
         return core_schema.no_info_plain_validator_function(self._read)
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        """Says in words what is allowed."""
+        """Describes the allowed values in words."""
         return {"description": f"must be {self.wanted}"}
 
     def _read(self, value: Any) -> Any:
@@ -106,7 +106,7 @@ class Readable:
 
 @dataclasses.dataclass(frozen=True)
 class TextThat(Readable):
-    """An annotation for text; `read` tells whether one is allowed.
+    """Annotation of text; `read` is a predicate that is true of valid text.
 
     Example:
         >>> TypeAdapter(Annotated[str, TextThat("a digit", str.isdigit)]).validate_python("7")
@@ -114,7 +114,7 @@ class TextThat(Readable):
     """
 
     def accepts(self, value: Any) -> bool:
-        """Tells whether a value is such a text."""
+        """Returns whether a value is valid text."""
         return isinstance(value, str) and bool(self.read(value))
 
     def _read(self, value: Any) -> str:
@@ -128,24 +128,24 @@ FILE = Annotated[str, TextThat("the path of a file or folder", lambda text: text
 
 @dataclasses.dataclass(frozen=True)
 class ShortForm:
-    """A note on lists that have a short form, `wanted`, which is written out before they are checked."""
+    """Annotation of lists with a short form, which `wanted` describes; it is expanded before validation."""
 
     wanted: str
 
 
 @dataclasses.dataclass(frozen=True)
 class OneOf:
-    """An annotation for names that are only known when a value comes, and other names that a message may point to."""
+    """Annotation of names that are looked up at validation; `also` maps aliases to names, for messages."""
 
     names: Callable[[], Iterable[str]]
     also: Callable[[], Mapping[str, str]] = dict
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Refuses other names."""
+        """Builds a schema that rejects other names."""
         return core_schema.no_info_plain_validator_function(self._one_of_them)
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        """Lists the names."""
+        """Builds a schema that lists the names and their aliases."""
         return {"enum": sorted({*self.names(), *self.also()})}
 
     def _one_of_them(self, value: Any) -> str:
@@ -155,10 +155,9 @@ class OneOf:
 
 
 def checkable(annotation: Any, default: Any = inspect.Parameter.empty) -> Any:
-    """The type that checks the values of a parameter, by its annotation, or by its default's type if that says nothing.
+    """Returns the type that validates a parameter, from its annotation or else from its default.
 
-    Members of a union that no YAML file could hold (a function, a dtype) are left out; without any other, the answer is
-    None.
+    Members of a union that YAML can't express (a function, a dtype) are left out; returns None if no member remains.
 
     Example:
         >>> wanted(checkable(int | None)), checkable(Callable)
@@ -170,7 +169,7 @@ def checkable(annotation: Any, default: Any = inspect.Parameter.empty) -> Any:
     kinds = [kind for kind in map(_strict, members) if kind is not None] or [_strict(type(default))]
     if FILE in kinds and Text in kinds:
         kinds.remove(Text)
-    if Number in kinds:  # optax's unions of everything that is a number
+    if Number in kinds:  # optax annotates numbers as unions of all numeric types
         kinds = [kind for kind in kinds if kind not in (Switch, Integer)]
     if default is None or types.NoneType in members:
         kinds.append(None)
@@ -187,7 +186,7 @@ def _strict(annotation: Any) -> Any:
     if annotation in (bool, int, float, str):
         return {bool: Switch, int: Integer, float: Number, str: Text}[annotation]
     origin, arguments = get_origin(annotation), get_args(annotation)
-    if origin is Annotated and any(isinstance(note, Strict) for note in arguments):
+    if origin is Annotated and any(isinstance(note, Strict) for note in arguments):  # a type of this module
         return annotation
     if origin is Annotated:
         base = _strict(arguments[0])
@@ -203,19 +202,19 @@ def _strict(annotation: Any) -> Any:
     return None
 
 
-# One parameter as pydantic's create_model takes it: its annotation and its default (... where it has none).
+# A parameter for pydantic's create_model: its annotation and its default (... if it is required).
 Field = tuple[Any, Any]
 
-# Known by name wherever they occur, since annotations and optax leave the range of options open.
+# Ranges by parameter name, since the annotations of optax and others don't state them.
 _SeedOrNull = Seed | None
 _RANGES = {"momentum": Annotated[Number, Ge(0), Lt(1)], "seed": Seed, "published_seed": _SeedOrNull}
 
 
 def parameters(function: Callable[..., Any], skip: Collection[str] = ()) -> dict[str, Field]:
-    """The parameters of a function that a configuration can set: annotation and default by name.
+    """Returns the parameters of a function that a configuration can set: annotation and default by name.
 
-    A parameter that neither its annotation nor its default explains (a function, a dtype) is left out. The default of a
-    momentum is 0 where the function has None.
+    A parameter whose type YAML can't express (a function, a dtype) is left out. A momentum that defaults to None gets
+    the default 0.
 
     Args:
         function: a function or a class.
@@ -239,7 +238,7 @@ def parameters(function: Callable[..., Any], skip: Collection[str] = ()) -> dict
 
 
 def documented(thing: Any) -> dict[str, str]:
-    """Reads the texts on arguments or attributes, by name, from the docstring of a function or class.
+    """Parses the descriptions of arguments or attributes, by name, from the docstring of a function or class.
 
     Example:
         >>> documented(parameters)["function"]
@@ -266,11 +265,11 @@ def _annotation(function: Callable[..., Any], parameter: inspect.Parameter) -> A
 
 
 def wanted(annotation: Any, value: Any = None) -> str:
-    """The values that a type allows, in words that complete "must be ...".
+    """Describes the values that an annotation allows, in words that complete "must be ...".
 
     Args:
         annotation: made of the types of this module.
-        value: what was received; the words name the bounds of 32 bits only where it lies beyond these.
+        value: the value received; the bounds of 32 bits are mentioned only if it exceeds them.
 
     Example:
         >>> wanted(Count), wanted(Annotated[float, Ge(0), Lt(1)] | None)
@@ -325,7 +324,7 @@ def _range(base: type, notes: Sequence[Any], value: Any) -> str:
 
 
 def names_of(annotation: Any) -> OneOf | None:
-    """The names that a type consists of, perhaps beside null; None for a type with other values."""
+    """Returns the names that an annotation allows, with or without null; None if it allows other values."""
     first, *others = [member for member in _members(annotation) if member is not types.NoneType]
     if others:
         return None
@@ -336,7 +335,7 @@ def names_of(annotation: Any) -> OneOf | None:
 
 
 def check(name: str, annotation: Any, value: Any) -> Any:
-    """Returns a value as a type has it, 2.0 as an integer for instance; raises `ValueError` for one not allowed.
+    """Validates a value and converts it to its type (2.0 to an integer); raises `ValueError` if it is invalid.
 
     Example:
         >>> check("rounds", Count, 0)
@@ -353,9 +352,9 @@ def check(name: str, annotation: Any, value: Any) -> Any:
 
 
 def check_fields(options: Any, prefix: str = "") -> None:
-    """Checks the fields of a dataclass by their annotations, and converts their values.
+    """Validates and converts the fields of a dataclass by their annotations.
 
-    Fields of types that no YAML file could hold are left alone. Messages begin with the prefix and the field's name.
+    Fields of types that YAML can't express are skipped. Messages begin with the prefix and the field's name.
     """
     for name, kind in _kinds(type(options)).items():
         object.__setattr__(options, name, check(prefix + name, kind, getattr(options, name)))

@@ -1,4 +1,4 @@
-"""Ranges of arguments as annotations, and the decorator that checks a function's arguments by them."""
+"""Annotations of ranges, and a decorator that checks a function's arguments by their annotations."""
 
 import functools
 import inspect
@@ -22,10 +22,10 @@ R = TypeVar("R")
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
-    """Makes a function check and convert its arguments by their annotations, before anything else.
+    """Decorates a function so that it first validates and converts its arguments by their annotations.
 
-    A configuration checks its values by the same annotations. An argument `rng` must be a generator of NumPy, and
-    `labels` are integers; arguments of types that no YAML file could hold are left alone.
+    Configurations are validated by the same annotations. An argument `rng` must be a NumPy generator, and `labels` must
+    be integers; arguments of types that YAML can't express are passed on unchecked.
 
     Example:
         >>> @checked
@@ -41,7 +41,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        from fedjax_bal.annotations import check  # with pydantic, which importing the package does without
+        from fedjax_bal.annotations import check  # imports pydantic, which `import fedjax_bal` avoids
 
         bound = signature.bind(*args, **kwargs)
         kinds = _kinds(function)

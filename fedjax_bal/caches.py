@@ -22,7 +22,7 @@ _UNREADABLE = re.compile(r"Error reading persistent compilation cache entry for 
 def keep_compiled_programs(note: Callable[[str], None]) -> None:
     """Makes XLA keep compiled programs in the user's cache folder, so that the next run starts without compiling.
 
-    Changes nothing if the user has chosen another folder, or switched jax's cache off.
+    Has no effect if the user has chosen another folder, or switched jax's cache off.
     """
     import jax
 
@@ -37,7 +37,7 @@ def keep_compiled_programs(note: Callable[[str], None]) -> None:
         note(f"compiled programs are not kept: the user's cache folder can't be used ({where}{error.strerror})")
         return
     jax.config.update("jax_compilation_cache_dir", str(folder))
-    if config.jax_persistent_cache_min_compile_time_secs < math.inf:  # which says that none may be written
+    if config.jax_persistent_cache_min_compile_time_secs < math.inf:  # infinity means that none may be written
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
     _replace_unreadable_programs(folder)
@@ -45,8 +45,8 @@ def keep_compiled_programs(note: Callable[[str], None]) -> None:
 
 @functools.cache
 def _replace_unreadable_programs(folder: Path) -> None:
-    """Removes programs of the name that jax can't read, when it says so, before it writes them again."""
-    # A kill can cut one off. Jax would then warn and compile in every session, as it never replaces a file.
+    """Removes the cached programs of which jax warns that it can't read them, so that it writes them again."""
+    # A kill can truncate a file. Jax never replaces a file, so it would warn and compile in every session.
     show = warnings.showwarning
 
     def shown(message: Warning | str, *args: Any, **kwargs: Any) -> None:
@@ -60,7 +60,7 @@ def _replace_unreadable_programs(folder: Path) -> None:
 
 
 def count_compiled_programs() -> Callable[[], str]:
-    """Counts the programs that are compiled from now on; returns a function that says how many were found."""
+    """Counts the programs that are compiled or found from now on; returns a function that describes the counts."""
     import jax
 
     seen: Counter[str] = Counter()
@@ -82,7 +82,7 @@ def keep_compiled_programs_by_default() -> None:
 
 @contextlib.contextmanager
 def drawing() -> Iterator[None]:
-    """Gives matplotlib a writable cache folder, and no backend that it doesn't know; import it within this context."""
+    """Gives matplotlib a writable cache folder, and hides an unknown backend from it; import it within this context."""
     # Matplotlib reads both variables once, on import; without a folder, it warns where its default can't be written.
     with contextlib.ExitStack() as stack:
         try:
@@ -104,10 +104,10 @@ def drawing() -> Iterator[None]:
 def cache_folder(name: str) -> Path:
     """Creates and returns the package's cache folder of this name, below XDG_CACHE_HOME or ~/.cache.
 
-    Programs from there are executed, so that only this user may be able to write there.
+    Programs from there are executed, so only this user may have write access.
 
     Raises:
-        OSError: there is no such place, it can't be written, or other users can.
+        OSError: there is no home folder, the folder isn't writable, or other users can write to it.
     """
     home = os.environ.get("XDG_CACHE_HOME", "")
     if not os.path.isabs(home):  # the standard says to ignore a relative one
@@ -132,7 +132,7 @@ def cache_folder(name: str) -> Path:
 
 
 def _check_entries(folder: Path) -> None:
-    """Raises `OSError` for a pipe, a link or a folder in place of a program, for which jax would wait or fail."""
+    """Raises `OSError` if a program is a pipe, a link or a folder, on which jax would wait or fail."""
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.endswith("-cache") and not entry.is_file(follow_symlinks=False):

@@ -1,5 +1,5 @@
-"""Errors that users of training catch."""
+"""Exceptions of training that users may catch."""
 
 
 class DivergenceError(RuntimeError):
-    """A client's update is broken, or the global model is not finite; the message names the round and the client."""
+    """Raised for a broken update or a non-finite global model; the message names the round and the client."""

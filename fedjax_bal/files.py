@@ -1,7 +1,7 @@
 """Safe reading and atomic writing of files in folders that others may have written to.
 
-A kill while writing leaves either the old content or the new. Links out of a folder are never written through, and
-pipes and devices in place of files are refused, since reading them could block forever.
+A process killed while writing leaves either the old content or the new. Writing never follows links out of a folder.
+Pipes and devices in place of files are rejected, since reading them could block forever.
 """
 
 import contextlib
@@ -17,8 +17,8 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO
 
-_ABANDONED_S = 24 * 3600.0  # a temporary file that nothing was written to for so long has lost its writer
-_MOST_VALUES = 10_000_000  # of a JSON text; a run's summary has at most three million and a hundred for each run
+_ABANDONED_S = 24 * 3600.0  # age from which an unfinished temporary file counts as abandoned
+_MOST_VALUES = 10_000_000  # in one JSON text; a run's summary has at most three million, and a hundred for each run
 _SPECIAL_FILES = {
     stat.S_IFDIR: "is a directory",
     stat.S_IFIFO: "is a pipe",
@@ -42,12 +42,12 @@ def open_file(path: str | os.PathLike[str]) -> BufferedReader:
 
 
 def read_bytes(path: str | os.PathLike[str], limit: int) -> bytes:
-    """Reads a whole file of at most `limit` bytes; raises `OSError`, which names the file, if that fails."""
+    """Reads a whole file of at most `limit` bytes; on failure raises `OSError`, which names the file."""
     with open_file(path) as stream:
         length = os.fstat(stream.fileno()).st_size  # read(n) allocates n bytes at once
         try:
             content = stream.read(min(length, limit) + 1)
-        except OSError as error:  # of a stream, which names no file
+        except OSError as error:  # raised by the stream, without the file's name
             raise OSError(error.errno, error.strerror, os.fspath(path)) from error
     if len(content) > limit:
         raise OSError(errno.EFBIG, f"is longer than {limit} bytes", os.fspath(path))
@@ -55,9 +55,9 @@ def read_bytes(path: str | os.PathLike[str], limit: int) -> bytes:
 
 
 def parse_json(content: str | bytes, undefined: Callable[[str], Any] | None = None) -> Any:
-    """Reads JSON; raises `ValueError` if it is damaged, nested too deep, too large, or has a number of 5,000 digits.
+    """Parses JSON; raises `ValueError` if it is invalid, too deep or too large, or has an integer of 5,000 digits.
 
-    `undefined` converts the names of NaN and infinite numbers; None for floats.
+    `undefined` converts the names of NaN and of infinities; by default they become floats.
     """
     # Three bytes of a file can become sixty in memory.
     signs = (",", "[", "{") if isinstance(content, str) else (b",", b"[", b"{")
@@ -70,9 +70,9 @@ def parse_json(content: str | bytes, undefined: Callable[[str], Any] | None = No
 
 
 def own_folder(folder: Path, name: str) -> Path:
-    """Makes a folder inside an output folder unless it exists; refuses a link, which may lead out of it.
+    """Creates a folder inside an output folder if needed; raises `OSError` for a link, which may lead out of it.
 
-    `name` may have several parts, as `tensorboard/fedavg`: none of them may be a link.
+    `name` may have several parts, such as `tensorboard/fedavg`, none of which may be a link.
     """
     inner = folder
     for part in name.split("/"):
@@ -86,19 +86,19 @@ def own_folder(folder: Path, name: str) -> Path:
 
 
 def open_to_append(file: Path) -> BinaryIO:
-    """Opens a file for appending and makes it if needed; raises `OSError` for a link."""
+    """Opens a file for appending, creating it if needed; raises `OSError` for a link."""
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     return os.fdopen(os.open(file, flags, 0o666), "ab")
 
 
 def write_atomically(file: Path, content: bytes) -> None:
-    """Replaces a file's content in one step, once the new content is on disk; if that fails, the old one stays."""
+    """Replaces a file's content atomically, once the new content is on disk; on failure the old content stays."""
     with replacing(file) as stream:
         stream.write(content)
 
 
 def check_replaceable(file: Path) -> None:
-    """Raises `OSError` for a pipe, a device or a stream, such as /dev/null, which a file must not take the place of."""
+    """Raises `OSError` for a pipe, a device such as /dev/null, or a stream, which a file must not replace."""
     try:
         kind = stat.S_IFMT(file.stat().st_mode)
     except OSError:  # absent, or a link to nothing: the link is replaced
@@ -114,7 +114,7 @@ def check_replaceable(file: Path) -> None:
 def replacing(file: Path) -> Iterator[BinaryIO]:
     """Opens a stream whose content replaces a file's once all of it is on disk: `write_atomically` in pieces.
 
-    Several processes may do so at once: the last one's content stays, whole.
+    If several processes do so at once, the file has the complete content of the last one.
     """
     check_replaceable(file)
     name = os.fsdecode(os.fsencode(file.name)[:200])  # the temporary file's name must not be too long either
@@ -137,7 +137,7 @@ def replacing(file: Path) -> Iterator[BinaryIO]:
 
 
 def _remove_abandoned(folder: Path, name: str) -> None:
-    """Removes what killed processes have left of a file; a process that is still writing keeps its own."""
+    """Deletes a file's temporary files that killed processes have left; those still being written are kept."""
     with contextlib.suppress(OSError):
         for left in folder.glob(f".{glob.escape(name)}.????????.part"):
             if time.time() - left.lstat().st_mtime > _ABANDONED_S:
@@ -145,10 +145,10 @@ def _remove_abandoned(folder: Path, name: str) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Brings a new name of a folder to disk, where the file system can: without it, power loss brings back the old."""
+    """Flushes a folder's entries to disk if the file system can; otherwise power loss could undo a replacement."""
     try:
         handle = os.open(folder, os.O_RDONLY)
-    except PermissionError:  # may be written, but not listed
+    except PermissionError:  # the folder may be written, but not listed
         return
     try:
         os.fsync(handle)

@@ -25,7 +25,7 @@ LIBRARIES = {"chex", "fedjax_bal", "flax", "jax", "jaxlib", "numpy", "optax", *s
 
 
 def is_users(module: str | None) -> bool:
-    """Tells whether functions of this module are the user's: they may read any value, which may change between calls.
+    """Tells whether a module is the user's, so that its functions may read values that change between calls.
 
     Example:
         >>> is_users("optax._src.alias"), is_users("__main__")
@@ -36,9 +36,9 @@ def is_users(module: str | None) -> bool:
 
 @contextlib.contextmanager
 def package_settings() -> Iterator[None]:
-    """Computes under jax's default settings in this thread, whatever the user has chosen for code of their own.
+    """Applies jax's default settings in this thread, regardless of the user's settings for their own code.
 
-    Random numbers, types and results are then those of 32 bits.
+    Random numbers, types and results then have 32 bits.
     """
     with (
         jax.enable_x64(_SETTINGS["jax_enable_x64"]),
@@ -50,7 +50,7 @@ def package_settings() -> Iterator[None]:
 
 
 def in_32_bits(tree: Any) -> Any:
-    """Narrows arrays of 64 bits, which a caller may have enabled in jax, to those of the package.
+    """Converts arrays of 64 bits, which a caller may have enabled in jax, to the package's 32 bits.
 
     Example:
         >>> import numpy as np
@@ -63,7 +63,7 @@ def in_32_bits(tree: Any) -> Any:
 
 
 def in_package_settings(function: Callable) -> Callable:
-    """The function under `package_settings`, with its arguments `in_32_bits`: for models, which users call too."""
+    """Wraps a function to run in `package_settings`, with arguments `in_32_bits`: for models, which users call, too."""
 
     @functools.wraps(function)
     def narrowed(*args: Any, **settings: Any) -> Any:
@@ -74,16 +74,16 @@ def in_package_settings(function: Callable) -> Callable:
 
 
 def settle_process() -> None:
-    """Chooses the package's settings for all threads of a process that is a command of the package."""
+    """Applies the package's settings to all threads of a process, which must be one of the package's commands."""
     for name, value in _SETTINGS.items():
         jax.config.update(name, value)
 
 
 def start_jax() -> None:
-    """Starts jax with all cores, unless it has started: the first thing that any function does that needs jax.
+    """Starts jax with all cores, unless it has started; functions that need jax call this first.
 
     Raises:
-        ValueError: jax doesn't start on the platform that it is told to use.
+        ValueError: jax doesn't start on the configured platform.
     """
     split_cpu()
     try:
@@ -98,13 +98,13 @@ def start_jax() -> None:
 
 
 def split_cpu(devices: str | int = "auto", least: int = 1) -> None:
-    """Lets jax see the CPU as several devices, at least `least`, each of which trains one client at a time.
+    """Splits the CPU into several jax devices, at least `least`, each of which trains one client at a time.
 
-    They are at most one for each core or 64, as hundreds take minutes to start and are no faster; `device_count` then
-    refuses more.
+    Their number is limited to one for each core or 64, whichever is larger, because hundreds of devices take minutes to
+    start and are no faster; `device_count` then refuses more.
 
-    "auto" is one for each core that this process may use, unless the user has set another number in jax. Changes
-    nothing if jax has started or runs on an accelerator.
+    "auto" is one for each core that this process may use, unless the user has set another number in jax. Has no effect
+    if jax has started or runs on an accelerator.
     """
     if devices == "auto" and _is_set():
         return

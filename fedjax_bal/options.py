@@ -49,18 +49,18 @@ class LocalTraining:
     Attributes:
         epochs: E, passes over a client's rows; 1 unless `steps` is given.
         batch_size: B, rows of a local step.
-        drop_last: leave out the last short batch of an epoch.
-        batches_per_epoch: the most batches of an epoch, of rows drawn again each time; None for all of a client's rows.
-        batch_statistics: the running statistics of batch normalisation that a client begins with: "average", those of
-            the global model, the mean of the clients'; "local", those at the end of its last local training;
+        drop_last: leave out the last batch of an epoch if it is short.
+        batches_per_epoch: the most batches of an epoch, each epoch with other rows of the client; None for all rows.
+        batch_statistics: the running statistics of batch normalisation with which a client starts: "average", those of
+            the global model, which are the mean of the clients'; "local", those at the end of its last local training;
             "server_reset", mean 0 and variance 1. The global model always has the mean of those delivered.
-        lone_rows: what is done about a client whose last batch of an epoch would be a single row, of which no batch
-            statistics can be computed: "drop" leaves that batch out, in every epoch another row as rows are shuffled;
-            "keep" trains on it; "auto" leaves it out for models with batch normalisation. Class counts and weights
-            include all rows. A client's only row is always trained on, unless `drop_last` leaves it out.
-        steps: K, local steps of every client in place of epochs, whatever its number of rows: a small client goes
+        lone_rows: how a last batch of a single row, which has no batch statistics, is handled: "drop" leaves it out, a
+            different row in every epoch, as rows are shuffled; "keep" trains on it; "auto" leaves it out for models
+            with batch normalisation. Class counts and weights include all rows. A client's only row is always trained
+            on, unless `drop_last` leaves it out.
+        steps: K, local steps of every client instead of epochs, regardless of its number of rows: a small client goes
             through its rows several times.
-        drawing: "epochs", each row once an epoch, or "replacement"; None for what the recipe needs, or else "epochs".
+        drawing: "epochs", each row once per epoch, or "replacement"; None for the recipe's, or else "epochs".
         optimizer: fresh at every local training; from `fedjax_bal.optimizer`, or any optax transformation; by default
             SGD with learning rate 0.01. Schedules of optax count local steps, from 0 in each local training; those of
             `optax.inject_hyperparams` and of `fedjax_bal.optimizer` count rounds. Random numbers that a transformation
@@ -95,9 +95,9 @@ class Participation:
     """Which clients train in a round, and which of their updates arrive.
 
     Attributes:
-        clients_per_round: the cohort's size; None for all clients. Not with a ready-made selector.
-        selector: ready-made, or a choice of one by name; None for the recipe's, or else `uniform`.
-        availability: which clients can be selected; by default all. A round without any trains nothing.
+        clients_per_round: the cohort's size; None for all clients. Can't be given with a ready-made selector.
+        selector: a ready-made selector, or one by name; None for the recipe's, or else `uniform`.
+        availability: which clients can be selected; by default all. If none is available, the round trains nothing.
         delivery: which clients send their update back; by default all.
         speed: how fast clients compute, and how late clients are handled, from `fedjax_bal.selection.speed`; None for
             no deadline.
@@ -119,12 +119,13 @@ class Evaluation:
 
     Attributes:
         every: rounds between two evaluations; the last round is always evaluated.
-        update_diversity: report the mean squared distance of each round's updates from their mean (ReBaFL eq. 24),
-            which takes a few more passes over the parameters.
+        update_diversity: report the mean squared distance of each round's updates from their mean (ReBaFL eq. 24);
+            takes a few more passes over the parameters.
         local_accuracy: report the accuracy of the clients' own models, after training, on the clients' rows.
-        local_test_images: report, in each evaluated round, the mean accuracy of these models on so many random test
-            images, the same in every run, which takes a forward pass over them for each client; 0 to leave it out.
-        traffic: how the model exchanges of a mediator's client that trains several times in a round are counted:
+        local_test_images: number of random test images, the same in every run, on which the mean accuracy of these
+            models is reported in each evaluated round; takes a forward pass over them for each client; 0 to leave it
+            out.
+        traffic: how often the model exchanges of a mediator's client that trains several times in a round are counted:
             "paper", once, as in Astraea's formula; "exact", as often as models are exchanged.
         shots: which classes count as many-, medium- and few-shot, by the federation's training images of each.
     """
@@ -155,23 +156,23 @@ class Execution:
             several at a time; "auto", the former on CPUs and the latter on accelerators; "debug", one after another on
             one device without compiling, so that an error in a part names its line, client, local step and batch.
         devices: how many of jax's devices share the work; "auto" for all, of which a CPU has one for each core.
-        chunk: clients at a time on each device under "vmap"; "auto" for as many as waste little and fit into memory.
-        client_memory: where a method's memory of each client is kept, "device", "host" or "disk", a file without a name
-            in the run folder that ends with the process; "auto" for the devices if it fits there, or else the host.
-        precision: in which the model computes: "float32"; "tensorfloat32", for matrix products on devices that have
-            it; or "bfloat16". Parameters, losses and sums over clients stay float32.
-        rounds_per_dispatch: rounds in one compiled program; "auto" for 5, or 1 with a selector that looks at each
-            round's outcome before it chooses again.
+        chunk: clients at a time on each device under "vmap"; "auto" for as many as waste few steps and fit into memory.
+        client_memory: where a method's memory of each client is kept: "device"; "host"; "disk", an unnamed file in the
+            run folder that disappears with the process; "auto" for the devices if it fits there, or else the host.
+        precision: precision of the model's computations: "float32"; "tensorfloat32", for matrix products on devices
+            that have it; or "bfloat16". Parameters, losses and sums over clients stay float32.
+        rounds_per_dispatch: rounds in one compiled program; "auto" for 5, or for 1 if the selector needs each round's
+            outcome before it chooses again.
         broken_clients: how clients are handled whose update (parameters, batch statistics, memory, reports, probes) is
             not finite, is known to be of an earlier round, or is huge: "raise" ends the run; "exclude" leaves them out:
             they keep their memory, and the others' weights add up to 1; "clip" leaves out those that aren't finite or
-            are of an earlier round, and scales long updates down to `clip_factor` times the median norm of their round,
-            for which the updates of a whole round are kept. Where none of a round is left, nothing changes.
-        clip_factor: for "clip".
+            are of an earlier round, and scales long updates down to `clip_factor` times the median norm of their round;
+            it takes memory for all updates of a round. If no client of a round is left, nothing changes.
+        clip_factor: the largest norm of an update under "clip", in units of the median norm of its round.
         huge_factor: for "raise" and "exclude": an update is huge if the norm of the resulting parameters exceeds both
             this number and this number times the norm of the model that the round began with; None for no such bound.
         differentiable: give loops over clients, steps and batches a static length, and layers JAX's own derivatives, so
-            that `jax.grad` and `jax.jacfwd` work through a round of `make_round`; steps beyond a client's own are
+            that `jax.grad` and `jax.jacfwd` work through a round of `make_round`; steps after a client's last one are
             computed and dropped.
     """
 

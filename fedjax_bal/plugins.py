@@ -1,8 +1,8 @@
 """Plug-ins: recipes, parts, models, selectors, partitioners, data sets and metrics from outside the package.
 
 A plug-in is a Python file, or a package, whose import calls `register`. The command line loads it with `--plugin`, or
-because an installed package offers it as an entry point of the group `fedjax_bal.plugins`; Python loads it by importing
-it. A configuration can then name what it registers, and never imports code by itself.
+as an entry point of an installed package in the group `fedjax_bal.plugins`; Python code imports it. A configuration can
+then use the registered names, but never imports code itself.
 """
 
 import dataclasses
@@ -31,44 +31,44 @@ T = TypeVar("T")
 GROUP = "fedjax_bal.plugins"
 """The group of entry points."""
 
-_PREFIX = "fedjax_bal_plugin_"  # of the names of modules that are loaded from a file, which may be called like others
+_PREFIX = "fedjax_bal_plugin_"  # prevents clashes of modules that are loaded from a file with other modules
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
-_COLUMNS = frozenset(  # of the files with metrics
+_COLUMNS = frozenset(  # reserved: columns of the files with metrics
     (
         *("method", "seed", "round", "wall_s", "point", "status", "failure", "composition", "leaks"),
         *("confusion_matrix", "program", "runs_together", "compile_s", "device_bytes"),
         *("client_updates_per_s", "samples_per_s"),
     )
 )
-_loaded: dict[str, None] = {}  # what `load_plugins` was given
+_loaded: dict[str, None] = {}  # absolute paths, and modules, of loaded plug-ins
 
 
 def register(kind: str, name: str, *, citation: str = "") -> Callable[[T], T]:
     """Registers a function or a class, so that a configuration can name it.
 
-    | kind | what | from then on |
+    | kind | registered object | use |
     |---|---|---|
     | `recipe` | a function that returns a `Recipe` | `methods: [{recipe: NAME}]` |
-    | `part` | a class of parts | a recipe of this part alone, to be combined with others |
+    | `part` | a class of parts | a recipe with this part only, to be combined with others |
     | `model` | `f(num_classes, input_shape, ...)`, returns a `Model` | `model: {name: NAME}` |
     | `selector` | `f(clients_per_round, ...)`, returns a `Selector` | `selection: {name: NAME}` |
     | `partitioner` | `f(rng, labels, num_clients, ...)`, returns row numbers | `partition: {scheme: NAME}` |
     | `dataset` | a function that returns a `Dataset`, or a `Reader` | `dataset: {name: NAME}` |
     | `metric` | `f(result: RoundResult)`, returns a number or None; or a `Metric` | `metrics.jsonl`, tables, reports |
 
-    All other parameters of a function, and the fields of a part, are options beside the name, checked by annotations:
+    All other parameters of a function, and the fields of a part, are options next to the name, checked by annotations:
     `float`, `Annotated[float, Ge(0)]`, `Literal["a", "b"]`.
 
     Args:
-        kind: one of these.
-        name: letters, digits and `_`; none that exists.
+        kind: a kind of the table.
+        name: a new name, of letters, digits and `_`.
         citation: BibTeX of the papers behind a recipe or a part, for `fedjax_bal.citation` and the list of recipes.
 
     Returns:
-        A decorator that returns what it gets.
+        A decorator that returns its argument.
 
     Raises:
-        ValueError: an unknown kind, a name that exists, or something of another shape.
+        ValueError: the kind is unknown, the name exists, or the object doesn't fit the kind.
 
     Example:
         >>> from fedjax_bal import recipes
@@ -85,7 +85,7 @@ def register(kind: str, name: str, *, citation: str = "") -> Callable[[T], T]:
         raise ValueError(
             f"register: received the name {name!r}, must be letters, digits and _, beginning with a letter"
         )
-    plugin = _plugin_of(sys._getframe(1).f_globals["__name__"])
+    plugin = _plugin_of(sys._getframe(1).f_globals["__name__"])  # of the module that calls `register`
 
     def add(registered: T) -> T:
         package, registry, entry = _KINDS[kind]
@@ -107,13 +107,13 @@ def register(kind: str, name: str, *, citation: str = "") -> Callable[[T], T]:
 
 
 def load_plugins(targets: Iterable[str] = ()) -> None:
-    """Loads plug-ins, each only once, and those that installed packages offer.
+    """Loads the given plug-ins and those of installed packages, each only once.
 
     Args:
         targets: files, folders of packages, or modules.
 
     Raises:
-        PluginError: one of them is missing or fails; the message names file and line.
+        PluginError: a plug-in is missing or its import fails; the message names file and line.
     """
     for entry in entry_points(group=GROUP):
         _load(entry.module, f"the plug-in {entry.name} of an installed package")
@@ -122,7 +122,7 @@ def load_plugins(targets: Iterable[str] = ()) -> None:
 
 
 def loaded_plugins() -> tuple[str, ...]:
-    """What `load_plugins` has loaded, for other processes: absolute paths, and modules."""
+    """Returns the plug-ins that `load_plugins` has loaded, for other processes: absolute paths, and modules."""
     return tuple(_loaded)
 
 
@@ -141,11 +141,11 @@ def _load(target: str, named: str) -> None:
 
 
 def _file(target: str, named: str) -> Path | None:
-    """The file of a plug-in, or that of a package's folder; None for the name of a module."""
+    """Returns a plug-in's file, `__init__.py` for the folder of a package; None for the name of a module."""
     path, wanted = Path(target), "a plug-in is a Python file, the folder of a package, or a module"
     if not target.strip() or target == "__main__":
         raise PluginError(f"{named}: received {target!r}; {wanted}")
-    # os.path also takes names that are too long for a file, or that hold a zero.
+    # os.path also accepts names that are too long for a file, or contain a null character.
     if len(path.parts) == 1 and path.suffix != ".py" and not target.startswith("."):
         spec = importlib.util.find_spec(target.partition(".")[0])
         if (spec and spec.origin) or not os.path.exists(path):
@@ -157,7 +157,7 @@ def _file(target: str, named: str) -> Path | None:
 
 
 def _execute(file: Path, named: str) -> None:
-    """Imports a file under a name of its own."""
+    """Imports a file under a prefixed module name."""
     package = file.name == "__init__.py"
     source = file.parent if package else file
     name = _PREFIX + source.stem.replace(".", "_")
@@ -176,7 +176,7 @@ def _execute(file: Path, named: str) -> None:
 
 
 def _line_at_import(error: BaseException, file: Path | None) -> str:
-    """The line at which the import of a plug-in failed, that of its own file where there is one."""
+    """Returns the line at which the import of a plug-in failed, preferably in its own file."""
     if isinstance(error, SyntaxError):
         return f"{error.filename}, line {error.lineno}: "
     here = ("<frozen", str(Path(__file__).parent), importlib.__file__)
@@ -187,7 +187,7 @@ def _line_at_import(error: BaseException, file: Path | None) -> str:
 
 
 def _plugin_of(module: str) -> Plugin:
-    """The plug-in that a module belongs to: its file, or its outermost package."""
+    """Returns the plug-in to which a module belongs: its file, or its outermost package."""
     top = sys.modules[module.partition(".")[0]]
     file = getattr(top, "__file__", None)
     if file is None:
@@ -219,7 +219,7 @@ def _recipe(name: str, function: Any) -> Any:
 
 
 def _part(name: str, kind: Any) -> Any:
-    """A recipe of the part alone."""
+    """Builds a recipe with this part only."""
     from fedjax_bal.parts import Part
     from fedjax_bal.recipes import Recipe
 
@@ -296,7 +296,7 @@ _KINDS: dict[str, tuple[str, str, Callable[[str, Any], Any]]] = {
     "dataset": ("data", "DATASETS", _dataset),
     "metric": ("metrics", "METRICS", _metric),
 }
-"""Kind -> package and name of its registry, and the function that makes an entry of what is registered."""
+"""For each kind: package and name of its registry, and the function that builds an entry from a registered object."""
 
 
 _ANY = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -304,7 +304,7 @@ _KEYS_OF_METHODS = frozenset({"name", "recipe", *Sections.model_fields})
 
 
 def _keys(section: str) -> frozenset[str]:
-    """The keys of a section beside which the options of its names stand."""
+    """Returns the common keys of a section, next to which the options of a name are written."""
     kind = Sections.child(section)
     return kind.common() if kind else frozenset()
 
@@ -321,7 +321,7 @@ def _signature(entry: Any) -> inspect.Signature:
 def _check_parameters(
     function: Any, reserved: Collection[str], first: tuple[str, ...] = (), given: Collection[str] = ()
 ) -> None:
-    """Refuses a function without the first parameters, or with others that neither a configuration nor data can set."""
+    """Rejects a function that lacks the first parameters, or has parameters that can't be set."""
     signature = _signature(function)
     settings = {key: parameter for key, parameter in signature.parameters.items() if parameter.kind not in _ANY}
     if tuple(settings)[: len(first)] != first:
@@ -335,7 +335,7 @@ def _check_parameters(
 
 
 def _checked(name: str, function: Any, fits: Callable[[Any, tuple[Any, ...]], bool], wanted: str) -> Callable[..., Any]:
-    """The function, its results checked."""
+    """Wraps a function so that its results are checked."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Registries: what a configuration can name, and which plug-in has added it."""
+"""Registries: the names that a configuration can use, and the plug-ins that added them."""
 
 import contextlib
 import sys
@@ -14,9 +14,9 @@ class Plugin(NamedTuple):
     """Code outside the package that adds to registries.
 
     Attributes:
-        name: that of its file, or of its package.
+        name: name of its file or package.
         source: its file, or its package's folder; None for an interactive session.
-        digest: of its source; part of the identity of runs that use it.
+        digest: digest of its source; part of the identity of runs that use it.
     """
 
     name: str
@@ -25,15 +25,15 @@ class Plugin(NamedTuple):
 
 
 PLUGINS: dict[str, Plugin] = {}
-"""The plug-ins that have added anything, by name."""
+"""The plug-ins with registered entries, by name."""
 
 
 class PluginError(ValueError):
-    """A plug-in that can't be used; the message names its file and, where there is one, the line."""
+    """Raised for a plug-in that can't be used; the message names its file and, if known, the line."""
 
 
 class Registry(Mapping[str, T]):
-    """Entries by name, in order; a name keeps its meaning.
+    """Entries by name, in order; an entry can't be replaced by a different one.
 
     Example:
         >>> laws = Registry({"always": 1.0})
@@ -56,7 +56,7 @@ class Registry(Mapping[str, T]):
         return len(self._entries)
 
     def add(self, name: str, entry: T, plugin: Plugin, what: str) -> None:
-        """Adds a plug-in's entry; only the same function or class, `what`, defined again, may replace it."""
+        """Adds a plug-in's entry; it may only be replaced by a redefinition of the same function or class, `what`."""
         before, known = self._owners.get(name, (None, ""))
         again = before is not None and (before.name, known) == (plugin.name, what)
         if name in self._entries and not again:
@@ -66,27 +66,27 @@ class Registry(Mapping[str, T]):
         self._owners[name] = (plugin, what)
 
     def plugin(self, name: str) -> Plugin | None:
-        """The plug-in that an entry comes from; None for the package's own."""
+        """Returns the plug-in that added an entry; None for the package's own entries."""
         return self._owners.get(name, (None, ""))[0]
 
     def plugins(self) -> set[Plugin]:
-        """The plug-ins of all entries."""
+        """Returns the plug-ins of all entries."""
         return {plugin for plugin, _ in self._owners.values()}
 
 
 @contextlib.contextmanager
 def plugin_errors(used: Iterable[object] = ()) -> Iterator[None]:
-    """Turns an error that a plug-in's code raises into a `PluginError` that names the file and the line.
+    """Converts an error raised by a plug-in's code to a `PluginError` that names the file and the line.
 
-    A result of the wrong shape is only noticed later, in code of the package: such an error is put down to the
-    plug-ins' parts among those that are `used`.
+    A result of the wrong shape is only noticed later, in code of the package: such an error is attributed to the
+    plug-ins' parts among those `used`.
     """
     try:
         yield
     except (PluginError, MemoryError):
         raise
     except Exception as error:
-        # The innermost line of a plug-in that the error, or the one behind it, passed through.
+        # Find the innermost line of a plug-in through which the error, or its cause, passed.
         line = ""
         cause: BaseException | None = error
         while cause is not None and PLUGINS:
@@ -108,7 +108,7 @@ def plugin_errors(used: Iterable[object] = ()) -> Iterator[None]:
 
 
 def described(error: BaseException) -> str:
-    """An error in words, with its notes but jax's own; a `ValueError` says by itself what is wrong."""
+    """Formats an error with its notes, except JAX's; the type name is omitted for `ValueError`."""
     text = str(error) or "no message"
     notes = [note for note in getattr(error, "__notes__", ()) if not note.startswith("----")]
     return "\n".join([text if isinstance(error, ValueError) else f"{type(error).__name__}: {text}", *notes])

@@ -1,4 +1,4 @@
-"""The devices that programs are compiled for: jax's own, or others that needn't be there."""
+"""The devices that programs are compiled for: jax's own, or others, which need not be present."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,7 @@ _CHOSEN: list[Sequence[Any]] = []
 
 
 def target_devices() -> Sequence[Any]:
-    """The devices that programs are compiled for."""
+    """Returns the devices that programs are compiled for."""
     if _CHOSEN:
         return _CHOSEN[-1]
     start_jax()
@@ -20,7 +20,7 @@ def target_devices() -> Sequence[Any]:
 
 
 def target_platform() -> str:
-    """The platform that programs are compiled for: "cpu", "gpu" or "tpu".
+    """Returns the platform that programs are compiled for: "cpu", "gpu" or "tpu".
 
     Example:
         >>> target_platform() in ("cpu", "gpu", "tpu")
@@ -35,11 +35,11 @@ def target_platform() -> str:
 
 @contextlib.contextmanager
 def compiling_for(devices: Sequence[Any]) -> Iterator[None]:
-    """Programs are compiled for these devices; nothing can be run on them, or placed there.
+    """Compiles programs for these devices within the context; nothing can be run on them, or placed there.
 
-    `devices` are those of a `jax.experimental.topologies` description, which needs no such device.
+    `devices` are those of a `jax.experimental.topologies` description; they need not be present.
     """
-    # What has been traced for one platform has its forms of convolutions and sums.
+    # A trace contains its platform's forms of convolutions and sums, so it must not be reused for another platform.
     jax.clear_caches()
     _CHOSEN.append(devices)
     try:

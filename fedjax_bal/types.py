@@ -18,7 +18,7 @@ class Variables(NamedTuple):
     """A model's trainable parameters and running statistics.
 
     Attributes:
-        params: trainable parameters, all that optimizers, penalties and control variates see.
+        params: trainable parameters; optimizers, penalties and control variates see nothing else.
         stats: running statistics of batch normalisation; an empty dict for a model without it.
     """
 
@@ -97,7 +97,7 @@ class Dataset(NamedTuple):
 
 
 class Warp(NamedTuple):
-    """The affine maps of augmented copies: a copy's row and number, and `seed`, `UInt32[]`, choose its map.
+    """The affine maps of augmented copies: `seed`, `UInt32[]`, and a copy's row and number select its map.
 
     The table `maps` is `Float32[M, 2, 3]`, for `fedjax_bal.balance.warp`.
     """
@@ -128,12 +128,12 @@ class Federation(NamedTuple):
         offsets: `Int32[N + 1]`.
         class_counts: `Int32[N, C]`.
         copy: `Int32[R]`: 0 for an original, j > 0 for its j-th augmented copy.
-        auxiliary: named row sets of the server, kept out of clients, each `Int32[A]`; the global model is evaluated on
-            the one called `validation`, if any.
+        auxiliary: named sets of rows of the server, which no client owns, each `Int32[A]`; the global model is
+            evaluated on the set `validation`, if there is one.
         mean: `Float32[K]`, subtracted from pixels scaled to [0, 1], or from floats, K on their last axis.
         std: `Float32[K]`, the divisor of the difference.
         warp: affine maps of augmented copies; None without copies, or if their pixels are stored among the images.
-        tests: the clients' own test rows, if any.
+        tests: the clients' own test rows; None if they have none.
     """
 
     images: Any
@@ -191,18 +191,18 @@ class Context(NamedTuple):
         client: the client's id, `Int32[]`.
         class_counts: `Int32[C]`.
         size: the number of the client's rows, `Int32[]`.
-        start: the variables received, with the leaves that stay with the client (see `parts.Personal`) its own.
+        start: the variables received, but the client's own values of leaves that stay with it (see `parts.Personal`).
         broadcast: the value that each Server part sent, by slot.
         memory: the value that each Memory part keeps for this client, by slot.
         prepared: the value that each Prepare part computed before training, by slot.
         model: the model.
         federation: the federation, on the device.
         learning_rate: the local learning rate of this round, or, within a local step, of that step, `Float[]`.
-            Neither this nor the momentum is known of an optax transformation: asking for one raises `ValueError`.
+            For an optax transformation, this and the momentum are unknown: reading them raises `ValueError`.
         momentum: the local optimizer's momentum, 0 if it has none.
         batch_size: B, a Python int.
         steps: the number of local steps that the client takes, `Int32[]`.
-        max_size: rows of the largest client, if loops have a static length; a Python int.
+        max_size: rows of the largest client, a Python int; None unless loops have a static length.
         steps_state: the value that each Steps part carries, by slot; empty before training.
         trained: for each leaf of the parameters whether this local step trains it, as a Python bool or `Bool[]`; None
             if all leaves are trained, and outside of local steps.
@@ -227,7 +227,7 @@ class Context(NamedTuple):
     trained: PyTree = None
 
     def only_trained(self, tree: PyTree) -> PyTree:
-        """A tree like the parameters, zeros for leaves that this local step doesn't train."""
+        """Sets the leaves that this local step doesn't train to zero, in a tree like the parameters."""
         if self.trained is None:
             return tree
         return jax.tree.map(lambda on, leaf: jnp.where(on, leaf, jnp.zeros_like(leaf)), self.trained, tree)
@@ -242,7 +242,7 @@ class Outcome(NamedTuple):
         steps: the number of local steps taken, `Int32[]`.
         learning_rate_sum: the sum of the learning rate over these steps, `Float[]`.
         ctx: the context of the local training.
-        memory: what the part's `remember` has returned, seen by its `report`; None for a part without memory.
+        memory: the result of the part's `remember`, for its `report`; None for a part without memory.
     """
 
     start: Variables
@@ -254,7 +254,7 @@ class Outcome(NamedTuple):
 
 
 class Cohort(NamedTuple):
-    """The chains of a round as the server sees them before training; clients that don't deliver count for nothing.
+    """The chains of a round as the server sees them before training; clients that don't deliver don't count.
 
     Attributes:
         sizes: number of samples of each chain, `Float[G]`.
@@ -268,7 +268,7 @@ class Cohort(NamedTuple):
         num_clients: N, a Python int.
         total_size: samples of the whole federation, `Float[]`.
         full_steps: `local_steps` expressed in steps at `learning_rate`, `Float[G, L]`, if the learning rate changes
-            from step to step; None if it doesn't.
+            from step to step; otherwise None.
         clients: ids of each chain's clients, `Int32[G, L]`; N marks an empty place.
     """
 
@@ -316,8 +316,8 @@ class ServerContext(NamedTuple):
         aggregate: the `Aggregate`; None until clients have trained, and in evaluation.
         cohort: the `Cohort`; None while the round's broadcast is made, and in evaluation.
         model: the model.
-        federation: the federation, of whose rows a part may read the auxiliary ones.
-        key: a key of the part's own, in `init_server`, and of this round, in `reduce` and `step`; None elsewhere.
+        federation: the federation; of its rows, a part may read only the auxiliary ones.
+        key: the part's random key in `init_server`, and its key of this round in `reduce` and `step`; None elsewhere.
     """
 
     round: Array
@@ -334,8 +334,8 @@ class Exhibit(NamedTuple):
     """A method's knowledge of the clients' images, for reports and privacy attacks.
 
     Attributes:
-        images: generated images of the first classes, normalised, `Float[c, S, H, W, K]`, if any.
-        prototypes: a feature vector of each class `Float[C, F]`, and which of them are known, `Bool[C]`, if any.
+        images: generated images of the first classes, normalised, `Float[c, S, H, W, K]`, or None.
+        prototypes: a feature vector of each class `Float[C, F]`, and which of them are known, `Bool[C]`, or None.
     """
 
     images: Array | None = None
@@ -362,8 +362,8 @@ class EvaluationResult(NamedTuple):
     Attributes:
         confusion: test images by true and predicted class, `Int32[C, C]`.
         loss: mean cross-entropy in nats, `Float[]`.
-        validation: the same for the validation rows, if any.
-        client_hits: how many of each client's test rows it classifies correctly, `Int32[N]`, if any.
+        validation: the same for the validation rows; None if there are none.
+        client_hits: number of each client's test rows that it classifies correctly, `Int32[N]`; None without such rows.
     """
 
     confusion: Array
@@ -373,5 +373,5 @@ class EvaluationResult(NamedTuple):
 
 
 def size_in_bytes(tree: PyTree) -> int:
-    """The number of bytes of all arrays, or of their shapes, in a tree."""
+    """Computes the size in bytes of all arrays, or of their shapes, in a tree."""
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))

@@ -1,4 +1,4 @@
-"""Checks on arguments; each message names the value received and the values allowed."""
+"""Checks of arguments; each message names the value received and the values allowed."""
 
 import difflib
 import math
@@ -11,11 +11,11 @@ import numpy as np
 LARGEST = 3.4028235e38
 """The largest finite number in 32 bits, the precision of the devices."""
 SMALLEST = 1.1754943e-38
-"""The smallest number above 0 in 32 bits; devices take smaller ones for 0."""
+"""The smallest normal number above 0 in 32 bits; devices treat smaller ones as 0."""
 
 
 def finite_number(name: str, value: Any, low: float = 0.0, high: float = math.inf) -> float:
-    """Returns a finite number of a closed range as a float; raises `ValueError` otherwise.
+    """Returns a finite number in a closed range as a float; raises `ValueError` otherwise.
 
     Example:
         >>> finite_number("mu", float("nan"))
@@ -33,7 +33,7 @@ def finite_number(name: str, value: Any, low: float = 0.0, high: float = math.in
 
 
 def vanishes(value: Any) -> bool:
-    """Tells whether a number that isn't 0 is 0 on the devices.
+    """Returns whether a nonzero number is treated as 0 on the devices.
 
     Example:
         >>> vanishes(1e-50), vanishes(0.0), vanishes(1e-30)
@@ -45,7 +45,7 @@ def vanishes(value: Any) -> bool:
 def whole_number(name: str, value: Any, low: int = 1) -> int:
     """Returns an integer of at least `low`; raises `ValueError` otherwise, also for True and for 2.0.
 
-    NumPy's integers are taken too, and returned as `int`.
+    NumPy integers are accepted too, and returned as `int`.
 
     Example:
         >>> whole_number("rounds", 0)
@@ -62,7 +62,7 @@ def whole_number(name: str, value: Any, low: int = 1) -> int:
 
 
 def one_of(name: str, value: Any, allowed: Iterable[str]) -> str:
-    """Returns one of the allowed names; raises `ValueError`, which suggests the nearest, for any other value.
+    """Returns an allowed name unchanged; raises `ValueError`, which suggests the nearest name, for any other value.
 
     Example:
         >>> one_of("strategy", "vmpa", ["map", "vmap"])
@@ -78,19 +78,19 @@ def one_of(name: str, value: Any, allowed: Iterable[str]) -> str:
 
 
 def switch(name: str, value: Any) -> bool:
-    """Returns True or False; raises `ValueError` for anything else, also for 0 and 1."""
+    """Returns True or False unchanged; raises `ValueError` for anything else, including 0 and 1."""
     if not isinstance(value, bool):
         raise ValueError(f"{name}: received {value!r}, must be true or false")
     return value
 
 
 def is_number(value: Any) -> bool:
-    """Tells whether a value is a number; True and False are not."""
+    """Returns whether a value is a number; True and False are not."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def check_generator(rng: Any) -> None:
-    """Refuses anything but a generator of NumPy.
+    """Raises `ValueError` unless `rng` is a NumPy generator.
 
     Example:
         >>> check_generator(0)
@@ -102,7 +102,7 @@ def check_generator(rng: Any) -> None:
 
 
 def check_unmasked(name: str, values: Any) -> None:
-    """Refuses a masked array, which would lose its mask.
+    """Raises `ValueError` for masked values, since conversion to a plain array would lose the mask.
 
     Example:
         >>> check_unmasked("labels", np.ma.masked_equal([0, 1], 0))
@@ -114,17 +114,17 @@ def check_unmasked(name: str, values: Any) -> None:
 
 
 def checked_labels(labels: Any, name: str = "labels") -> np.ndarray:
-    """The labels as a one-dimensional integer array.
+    """Returns labels as a one-dimensional integer array.
 
     Args:
         labels: `Int[D]`.
-        name: what the argument is called, for the message.
+        name: the argument's name, for the message.
 
     Returns:
-        The same as an array.
+        `Int[D]`.
 
     Raises:
-        ValueError: not one-dimensional, not integers, or empty.
+        ValueError: labels are not one-dimensional, not integers, or empty.
 
     Example:
         >>> checked_labels([3, 1])
@@ -140,20 +140,20 @@ def checked_labels(labels: Any, name: str = "labels") -> np.ndarray:
 
 
 def per_channel(name: str, value, channels: int, *, positive: bool = False, also: str = "") -> np.ndarray:
-    """One finite number for each channel of an image.
+    """Returns one finite number for each channel of an image.
 
     Args:
-        name: what the argument is called, for the message.
+        name: the argument's name, for the message.
         value: a number, or one for each channel.
         channels: K.
         positive: whether each must be above 0.
-        also: what else is allowed, for the message.
+        also: other allowed values, for the message.
 
     Returns:
         `Float32[K]`.
 
     Raises:
-        ValueError: something else.
+        ValueError: any other value.
 
     Example:
         >>> per_channel("mean", 0.5, 2)
@@ -174,9 +174,9 @@ def per_channel(name: str, value, channels: int, *, positive: bool = False, also
 
 
 def check_channels_last(name: str, shape: tuple[int, ...]) -> None:
-    """Refuses the shape of images with their channels first, `[D, K, H, W]`, as PyTorch has them.
+    """Raises `ValueError` for the shape of images with channels first, `[D, K, H, W]`, as in PyTorch.
 
-    Recognised are three channels, or one of a square image: other arrays may mean something else.
+    Only three channels, or one channel of a square image, are recognised: other shapes are ambiguous.
 
     Example:
         >>> check_channels_last("images", (50000, 3, 32, 32))  # doctest: +NORMALIZE_WHITESPACE

@@ -1,4 +1,4 @@
-"""XLA's flag for right sums on CPUs, which has to be set before jax starts; this module doesn't import jax."""
+"""XLA's flag for correct sums on CPUs, which must be set before jax starts; this module doesn't import jax."""
 
 import os
 import sys
@@ -19,11 +19,11 @@ call as soon as two devices work at a time.
 
 
 def leave_sums_to_xla() -> None:
-    """Sets the flag where jaxlib's library adds wrongly (0.10.2, jax issue 39103); warns if jax has started without it.
+    """Sets the flag for a jaxlib that adds wrongly (0.10.2, jax issue 39103); warns if jax has started without it.
 
-    Programs of the engine are compiled with the option anyway. The flag protects what users compile with a plain
-    `jax.jit`: `make_round(...).step`, functions of `balance`, `Model.apply`. Other versions of jaxlib may not know it,
-    and XLA ends the process at a flag that it doesn't know.
+    Programs of the engine are compiled with the option anyway. The flag protects functions that users compile with a
+    plain `jax.jit`: `make_round(...).step`, functions of `balance`, `Model.apply`. It isn't set for other versions of
+    jaxlib, because XLA ends the process at a flag that it doesn't know.
     """
     ((name, value),) = LIBRARY_OPERATIONS.items()
     flags = os.environ.get("XLA_FLAGS", "")
@@ -42,7 +42,8 @@ def leave_sums_to_xla() -> None:
 
 
 def has_started(jax) -> bool:
-    """Tells whether jax has started, after which it takes no other number of CPU devices."""
+    """Tells whether jax has started."""
+    # Jax has no public function for this, but once it has started, it refuses another number of CPU devices.
     number = jax.config.jax_num_cpu_devices
     try:
         jax.config.update("jax_num_cpu_devices", number + 1)

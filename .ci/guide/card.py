@@ -1,4 +1,4 @@
-"""Small SVG pictures on a card of their own, light or dark as the reader's screen asks for."""
+"""Small SVG pictures on a card, in light or dark colours depending on the reader's settings."""
 
 from collections.abc import Iterable
 from html import escape
@@ -15,7 +15,7 @@ _STYLE = (
 
 
 def card(width: int, height: int, description: str, shapes: Iterable[str]) -> str:
-    """An SVG file of a size in pixels, with a description for screen readers."""
+    """Builds an SVG file of a size in pixels, with a description for screen readers."""
     size = f'width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
     background = f'<rect class="paper" width="{width}" height="{height}" rx="6"/>'
     head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img"><title>{escape(description)}</title>'
@@ -23,12 +23,12 @@ def card(width: int, height: int, description: str, shapes: Iterable[str]) -> st
 
 
 def text(x: float, y: float, words: str, kind: str = "", anchor: str = "start", turned: bool = False) -> str:
-    """A line of text, which may be turned to read upwards."""
+    """Draws a line of text, optionally rotated to read upwards."""
     turn = f' transform="rotate(-90 {x:g} {y:g})"' if turned else ""
     return f'<text class="{kind}" x="{x:g}" y="{y:g}" text-anchor="{anchor}"{turn}>{escape(words)}</text>'
 
 
 def box(x: float, y: float, width: float, height: float, kind: str, rounded: float = 0) -> str:
-    """A rectangle."""
+    """Draws a rectangle."""
     corners = f' rx="{rounded:g}"' if rounded else ""
     return f'<rect class="{kind}" x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}"{corners}/>'

@@ -1,4 +1,4 @@
-"""The guide's gallery of partitions: a picture for each scheme, and the page that shows them."""
+"""The guide's gallery of partitions: one picture per scheme, and the page that shows them."""
 
 import contextlib
 import re
@@ -24,11 +24,11 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "long_tail": {"alpha": 0.6},
     "file": {"file": "counts.txt", "holds": "counts"},
 }
-"""The options of each picture, by its name, which is the scheme's own; without an entry they are the defaults."""
+"""The options of each picture, by scheme; pictures without an entry use the defaults."""
 
 CLIENTS, CLASSES, ROWS = 20, 10, 500
 CELL, BARS, LEFT, TOP = 14, 34, 34, 48
-LARGEST = 1.7 * CELL  # the diameter of a client that has a whole class
+LARGEST = 1.7 * CELL  # diameter of a client that holds a whole class
 PAGE = Path(__file__).parents[2] / "fedjax_bal" / "guide" / "partitions.md"
 
 LONG_TAIL = """\
@@ -37,12 +37,12 @@ takes imbalance_profile=exponential, imbalance_order=label"""
 
 
 def options(name: str) -> dict[str, Any]:
-    """The section `partition` of a configuration that a picture shows."""
+    """The section `partition` of the configuration that a picture shows."""
     return {"scheme": name, **EXAMPLES.get(name, {})}
 
 
 def names() -> list[str]:
-    """The names of all pictures, in the page's order."""
+    """The names of all pictures, in page order."""
     return [*partition.SCHEMES, "imbalance_factor"]
 
 
@@ -50,7 +50,7 @@ def picture(name: str) -> str:
     """Draws the partition of a scheme's example as SVG.
 
     Raises:
-        ValueError: the scheme has options without defaults, and no example.
+        ValueError: the scheme has options without defaults but no example.
     """
     try:
         counts = _counts(options(name))
@@ -61,10 +61,10 @@ def picture(name: str) -> str:
 
 
 def _counts(own: dict[str, Any]) -> np.ndarray:
-    """The number of rows of each client and class, `Int[N, C]`."""
+    """Counts the rows of each client and class, `Int[N, C]`."""
     labels = np.repeat(np.arange(CLASSES), ROWS)
     rng = np.random.default_rng(0)
-    writers = rng.choice(CLIENTS, len(labels), p=rng.dirichlet(np.full(CLIENTS, 2.0)))  # for schemes that ask for some
+    writers = rng.choice(CLIENTS, len(labels), p=rng.dirichlet(np.full(CLIENTS, 2.0)))  # for schemes that need writers
     parameters = {key: value for key, value in own.items() if key not in ("scheme", "imbalance_factor")}
     dataset = Dataset(None, labels, None, None, tuple("0123456789"), writers)
     given = partition.from_dataset(partition.SCHEMES[own["scheme"]], dataset, np.arange(len(labels)))
@@ -95,7 +95,7 @@ def _shapes(counts: np.ndarray) -> Iterator[str]:
 
 
 def page() -> str:
-    """The text of the guide's page: what stands there above the schemes, and a section for each of them."""
+    """Builds the text of the guide's page: its introduction from the current file, and a section per scheme."""
     head = PAGE.read_text(encoding="utf-8").partition("\n## ")[0]
     return "\n".join([head, *map(_section, names())])
 
@@ -112,7 +112,7 @@ def _section(name: str) -> str:
 
 
 def write(folder: Path) -> None:
-    """Writes all pictures into a folder, and the page."""
+    """Writes all pictures into a folder, and writes the page."""
     for name in names():
         (folder / f"partition_{name}.svg").write_text(picture(name), encoding="utf-8")
     PAGE.write_text(page(), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Markdown of generated pages: cells and tables; and their formulas as MathML, which browsers show without a script."""
+"""Markdown for generated pages: cells and tables; and formulas as MathML, which browsers show without a script."""
 
 import html
 import re
@@ -10,21 +10,21 @@ _FORMULA = re.compile(r'<span class="arithmatex">\\\((.*?)\\\)</span>', re.DOTAL
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table, of cells in Markdown."""
+    """Formats a table of Markdown cells."""
     lines = [headings, ["---"] * len(headings), *([inline(own).replace("|", "\\|") for own in row] for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def cell(text: str) -> str:
-    """Plain text, shown as it is."""
+    """Escapes plain text for a cell."""
     return re.sub(r"([\\`*_\[\]])", r"\\\1", html.escape(inline(text), quote=False))
 
 
 def inline(text: str) -> str:
-    """The text in one line."""
+    """Joins a text into one line."""
     return " ".join(text.split())
 
 
 def with_formulas(page: str) -> str:
-    """A page's HTML with MathML in place of the formulas that Markdown has marked."""
+    """Replaces the formulas in a page's HTML, which Markdown has marked, by MathML."""
     return _FORMULA.sub(lambda found: convert(html.unescape(found[1])), page)

@@ -1,4 +1,4 @@
-"""Measured results, for the cards of methods: beside a paper's, and cost and accuracy on the long tail."""
+"""Measured results for the methods' cards: compared with papers, and cost and accuracy on the long tail."""
 
 import csv
 from collections.abc import Iterator, Mapping
@@ -16,7 +16,7 @@ Row = Mapping[str, Any]
 
 
 class BesidePaper(NamedTuple):
-    """An accuracy here and in a paper, both in percent, of a method in one setting of a configuration."""
+    """A method's accuracy here and in a paper, both in percent, in one setting of a configuration."""
 
     recipe: str
     config: str
@@ -29,7 +29,7 @@ class BesidePaper(NamedTuple):
 
 
 class OnLongTail(NamedTuple):
-    """Speed as a share of FedAvg's, and the mean accuracy of the last five rounds in percent."""
+    """Speed as a fraction of FedAvg's, and the mean accuracy of the last five evaluations in percent."""
 
     pace: float
     accuracy: float
@@ -37,14 +37,14 @@ class OnLongTail(NamedTuple):
 
 @cache
 def beside_papers() -> tuple[BesidePaper, ...]:
-    """All accuracies measured here for which a configuration has the paper's."""
+    """Returns all measured accuracies for which a configuration has the paper's."""
     measured = {name: rows for name, rows in _measured() if "paper" in read_layers(builtin_configs()[name]).merged}
     return tuple(pair for name, rows in measured.items() for pair in _beside(name, rows))
 
 
 @cache
 def on_long_tail() -> tuple[str, dict[str, OnLongTail]]:
-    """The machine on which the long tail was measured, from its configuration's header; and the results by method."""
+    """Returns the machine of the long-tail runs, from the configuration's header, and the results by method."""
     header = builtin_configs()[_LONG_TAIL].read_text(encoding="utf-8").partition("\n# Machine ")[2]
     rows = _table(_RESULTS / "long_tail.csv")
     of = lambda method, key: fmean(float(row[key]) for row in rows if row["method"] == method)
@@ -56,7 +56,7 @@ def on_long_tail() -> tuple[str, dict[str, OnLongTail]]:
 
 
 def _measured() -> Iterator[tuple[str, list[Row]]]:
-    """The rows of finished runs, by the name of the configuration that made them."""
+    """Yields the rows of finished runs, by the name of their configuration."""
     known = builtin_configs()
     by_stem = {Path(name).name: name for name in known if name.startswith("protocols/")}
     by_stem |= {name.removeprefix("papers/").replace("/", "_"): name for name in known if name.startswith("papers/")}
@@ -86,5 +86,5 @@ def _beside(name: str, rows: list[Row]) -> Iterator[BesidePaper]:
 
 
 def _is_whole(row: Row, config: Config) -> bool:
-    """Tells whether a run has all rounds of its configuration."""
+    """Whether a run has all rounds of its configuration."""
     return int(row["rounds"]) >= config.training.rounds

@@ -1,4 +1,4 @@
-"""Cards of methods, each a section of a page, made from what the package declares and from measured results."""
+"""Cards of methods, each a section of a page, built from the package's declarations and from measured results."""
 
 import inspect
 import re
@@ -27,7 +27,7 @@ _WHICH = {"final": "last round", "best": "best round", "last5": "last five round
 
 
 def method_card(name: str) -> str:
-    """The card of a recipe: parts with their equations, options, needs, results, cost, papers."""
+    """Builds the card of a recipe: parts with their equations, options, needs, results, cost, papers."""
     recipe, (text, sections) = RECIPES[name](), _docstring(RECIPES[name])
     blocks = [
         text,
@@ -44,7 +44,7 @@ def method_card(name: str) -> str:
 
 
 def _docstring(thing: Any) -> tuple[str, dict[str, str]]:
-    """The text before the sections of a docstring, and the sections by name."""
+    """Returns the text before a docstring's sections, and the sections by name."""
     text = f"{inspect.getdoc(thing) or ''}\n"
     sections = {found[1]: inspect.cleandoc(f"\n{found[2]}") for found in _SECTION.finditer(text)}
     return _SECTION.sub("", text).strip(), sections
@@ -77,11 +77,11 @@ def _settings(recipe: Recipe) -> Iterator[str]:
 
 
 def _short(value: str | Choice | Optimizer) -> str:
-    """A setting's name and the options that are set."""
+    """Formats a setting's name and the options that are set."""
     if isinstance(value, str):
         return value
     fields = value._asdict() if isinstance(value, Choice) else vars(value)
-    given = {key: own for key, own in fields.items() if (own or own == 0) and key != "clip_at"}  # clients' alone
+    given = {key: own for key, own in fields.items() if (own or own == 0) and key != "clip_at"}  # for clients only
     options = {**dict(given.pop("options", ())), **dict(given.pop("flags", ()))}
     return ", ".join([given.pop("name"), *(f"{key}={own}" for key, own in {**given, **options}.items())])
 

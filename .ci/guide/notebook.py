@@ -1,4 +1,4 @@
-"""Makes the guide's notebook from sections of its pages: `python .ci/guide/notebook.py` writes it."""
+"""Builds the guide's notebook from sections of its pages: `python .ci/guide/notebook.py` writes it."""
 
 import doctest
 import json
@@ -17,7 +17,7 @@ _CODE = re.compile(r"```python\n(.*?)```", re.DOTALL)
 
 
 def notebook() -> str:
-    """The notebook's file."""
+    """Returns the content of the notebook's file."""
     sections = [cell for page, heading in _SECTIONS for cell in _cells(_section(page, heading))]
     cells = [{"id": f"cell-{number}", **cell} for number, cell in enumerate([_text(_TITLE), _install(), *sections])]
     python = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
@@ -25,7 +25,7 @@ def notebook() -> str:
 
 
 def _install() -> dict[str, Any]:
-    """The cell that installs the package where it isn't, from its repository if pyproject.toml names one."""
+    """Builds a cell that installs the package if it is missing, from its repository if pyproject.toml names one."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     url = project.get("urls", {}).get("Repository")
     source = f"git+{url}" if url else "."
@@ -42,13 +42,13 @@ def _section(page: str, heading: str) -> str:
 
 
 def _cells(text: str) -> Iterator[dict[str, Any]]:
-    """Alternating cells of text and of code."""
+    """Yields alternating cells of text and of code."""
     for number, piece in enumerate(_CODE.split(text)):
         yield from map(_code, _sources(piece)) if number % 2 else [_text(piece)] * bool(piece.strip())
 
 
 def _sources(code: str) -> list[str]:
-    """The code of a block, without prompts and results; an example that shows a result ends its cell."""
+    """Extracts a block's code, without prompts and results; an example that shows a result ends its cell."""
     examples = doctest.DocTestParser().get_examples(code)
     apart = lambda source: "\n" * (source.count("\n") > 1) + source
     ends = "".join(apart(example.source) + "\0" * bool(example.want) for example in examples)
@@ -56,7 +56,7 @@ def _sources(code: str) -> list[str]:
 
 
 def _text(text: str) -> dict[str, Any]:
-    """A cell of Markdown, in which links into the guide, which lead nowhere from here, become plain words."""
+    """Builds a Markdown cell; links into the guide, which wouldn't work here, become plain words."""
     words = re.sub(r"\[([^\]]+)\]\((?!https?:)[^)]+\)", r"\1", text.strip())
     return {"cell_type": "markdown", "metadata": {}, "source": words.splitlines(keepends=True)}
 

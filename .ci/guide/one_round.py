@@ -1,4 +1,4 @@
-"""The guide's picture of a round: what happens where, and the roles that parts can play there."""
+"""The guide's picture of a round: its stages, where they run, and the roles of parts in each."""
 
 import inspect
 from collections.abc import Iterator, Sequence
@@ -10,17 +10,17 @@ from fedjax_bal import parts
 
 WIDTH, EDGE, INSET = 720, 12, 28
 LINE, CHIP, GAP = 19, 26, 22
-LABELS = 76  # beside the roles
+LABELS = 76  # next to the roles
 
 
 class Stage(NamedTuple):
     """A box of the picture.
 
     Attributes:
-        title: its name.
-        where: who does it.
+        title: the stage's name.
+        where: who performs it.
         words: a sentence, in lines.
-        rows: a label, which may be empty, and names, of which those of roles get a frame.
+        rows: labels, which may be empty, and names; names of roles get a frame.
     """
 
     title: str
@@ -64,7 +64,7 @@ def picture() -> str:
     """Draws a round as SVG.
 
     Raises:
-        ValueError: a role is missing, or one is named that there isn't.
+        ValueError: a role is missing, or a name isn't a role.
     """
     _check_roles()
     width, top = WIDTH - 2 * EDGE, EDGE + _height(SELECTION) + GAP
@@ -126,12 +126,12 @@ def _names(x: float, y: float, names: Sequence[str]) -> Iterator[str]:
 
 
 def _arrow(y: float) -> Iterator[str]:
-    """An arrow down to a height."""
+    """Draws an arrow down to a height."""
     yield f'<path class="arrow" d="M{WIDTH / 2:g} {y - GAP + 9}v11m-5-5 5 5 5-5"/>'
 
 
 def _loop(low: float, high: float) -> Iterator[str]:
-    """An arrow on the right, from a height up to another."""
+    """Draws an arrow on the right, from one height up to another."""
     x = WIDTH - INSET
     yield f'<path class="arrow" d="M{x} {low:g}h9V{high:g}h-8m5-5-5 5 5 5"/>'
 

@@ -1,4 +1,4 @@
-"""The guide's pages that are made from the package: README, a card for each method, keys, metrics."""
+"""The guide's generated pages: README, method cards, configuration keys and metrics."""
 
 import re
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from method_cards import method_card
 from mkdocs.structure.files import File, Files
 
 from fedjax_bal.cli.listing import grouped
-from fedjax_bal.config import KeyReference, key_references
+from fedjax_bal.config.reference import KeyReference, key_references
 from fedjax_bal.metrics import METRICS
 
 ROOT = Path(__file__).parents[2]
@@ -20,23 +20,23 @@ COPIED = {
     "benchmarks.md": ROOT / "benchmarks" / "README.md",
     "contributing.md": ROOT / "CONTRIBUTING.md",
 }
-NAMES = ".md-typeset td:first-child code { white-space: nowrap }"  # a name is hard to read in two lines
+NAMES = ".md-typeset td:first-child code { white-space: nowrap }"  # names are hard to read when broken over two lines
 
 
 def on_files(files: Files, config: object) -> Files:
-    """Adds the pages that are made to those that are files."""
+    """Adds the generated pages to the guide's files."""
     for path, text in (*_pages(), ("names.css", NAMES)):
         files.append(File.generated(config, path, content=text))
     return files
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Puts the table of metrics in its place."""
+    """Inserts the table of metrics into its page."""
     return markdown.replace("<!-- metrics -->", _metrics()) if "<!-- metrics -->" in markdown else markdown
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Shows formulas."""
+    """Renders formulas."""
     return with_formulas(html)
 
 
@@ -48,13 +48,13 @@ def _pages() -> Iterator[tuple[str, str]]:
 
 
 def _with_links_inside(text: str) -> str:
-    """The text of a file of the source, whose links lead to the guide's pages or to nothing."""
+    """Returns the text of a source file, with links redirected to the guide's pages or removed."""
     text = text.replace("](fedjax_bal/guide/", "](").replace("](benchmarks/README.md)", "](benchmarks.md)")
     return re.sub(r"\[([^\]]+)\]\((?!https?:|#)(?![\w/]+\.(?:md|svg|png|webp))[^)]+\)", r"\1", text)
 
 
 def _keys() -> str:
-    """All keys, a part of the page for each section."""
+    """Builds the page of all keys, with one part per section."""
     lines = [
         "# Keys of a configuration\n",
         "Every key of a configuration with its meaning, allowed values and default. `fedjax-bal config explain KEY` "
@@ -73,7 +73,7 @@ def _key(key: KeyReference) -> str:
 
 
 def _metrics() -> str:
-    """All metrics: whether of rounds or of runs, meaning and unit, and where a report shows them."""
+    """Builds the table of all metrics: of rounds or of runs, meaning, unit, and place in a report."""
     rows = []
     for metric in METRICS.values():
         of = ", ".join(["round"] * (metric.of_round is not None) + ["run"] * (metric.of_run is not None))
@@ -84,7 +84,7 @@ def _metrics() -> str:
 
 
 def _methods() -> Iterator[tuple[str, str]]:
-    """A page of cards for each family of methods, and their index."""
+    """Yields a page of cards per family of methods, and their index."""
     index = [
         "# Methods\n",
         "A card for each method: its parts with their equations, options, needs, measured results and papers. Methods "

@@ -1,4 +1,4 @@
-"""Makes the pictures of the guide and the README, and the gallery's page.
+"""Generates the pictures of the guide and the README, and the gallery's page.
 
 python .ci/guide/pictures.py              # all; with the quickstart's run, a minute on two idle cores
 python .ci/guide/pictures.py partitions   # or round, terminal, report
@@ -34,7 +34,7 @@ MAKERS = {"partitions": _partitions, "round": _round, "terminal": _terminal, "re
 
 
 def main(names: list[str]) -> None:
-    """Makes those with these names, or all."""
+    """Generates the pictures with these names; all without names."""
     if unknown := set(names) - set(MAKERS):
         sys.exit(f"{', '.join(sorted(unknown))}: there are {', '.join(MAKERS)}")
     for name in names or MAKERS:

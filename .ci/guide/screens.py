@@ -1,4 +1,4 @@
-"""Pictures of the first command's results: what it prints, and its report."""
+"""Pictures of the quickstart's results: its terminal output and its report."""
 
 import io
 import os
@@ -21,11 +21,11 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
 def terminal() -> str:
-    """Runs the first command, or goes on with it, and draws its table and the sentence below as SVG."""
+    """Runs the first command, or resumes it, and draws its table and the sentence below as SVG."""
     command = [sys.executable, "-m", "fedjax_bal", "run", "--plain", "--out", str(RUN)]
     environment = os.environ | {"FORCE_COLOR": "1", "COLUMNS": str(COLUMNS)}
     printed = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
-    # The progress before it, and the time and folder after it, are this machine's.
+    # Progress above the table, and time and folder below it, depend on this machine.
     table = re.search(r"\n( *\n.*?)\n[\d,]+ client updates in ", printed, re.DOTALL)
     if table is None:
         raise ValueError(f"no table in what {' '.join(command)} printed:\n{printed}")
@@ -36,7 +36,7 @@ def terminal() -> str:
 
 
 def report() -> bytes:
-    """Photographs the top of the report that `terminal` left, as PNG."""
+    """Takes a PNG screenshot of the top of the report that `terminal` left."""
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     if browser is None:
         raise ValueError(f"the report's picture needs a browser: one of {', '.join(BROWSERS)}")

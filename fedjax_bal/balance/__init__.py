@@ -1,6 +1,6 @@
 """Class balancing as pure jitted functions of arrays.
 
-The functions know nothing of clients, rounds or models: use them in any JAX training loop.
+The functions don't depend on clients, rounds or models: use them in any JAX training loop.
 """
 
 from fedjax_bal.balance.affine import affine_matrix, random_affine, random_matrices, warp

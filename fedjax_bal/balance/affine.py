@@ -16,10 +16,11 @@ def random_affine(
     shear: Num[Array, ""] | float,
     zoom: Num[Array, ""] | float,
 ) -> Num[Array, "B H W K"]:
-    """Applies to each image a random affine map of its own.
+    """Applies an independent random affine map to each image.
 
-    Each image is zoomed about its centre, then sheared, rotated and shifted, by amounts uniform in plus or minus the
-    range; see `affine_matrix`. Interpolation is bilinear, and the outside is zero: warp pixels before normalising them.
+    Each image is zoomed about its centre, then sheared, rotated and shifted, by amounts drawn uniformly between minus
+    and plus the range; see `affine_matrix`. Interpolation is bilinear, and pixels outside are zero: warp pixels before
+    normalising them.
 
     Args:
         keys: one JAX random key per image, `[B]`. The same key always gives the same map.
@@ -40,7 +41,7 @@ def random_affine(
         (dtype('uint8'), 200)
 
     References:
-        Astraea (Duan et al., 2019), section III-B: shift, rotation, shear and zoom, without ranges or order.
+        Astraea (Duan et al., 2019), section III-B, which names shift, rotation, shear and zoom without ranges or order.
     """
     return warp(images, random_matrices(keys, images.shape[1], images.shape[2], shift, rotate, shear, zoom))
 
@@ -63,7 +64,7 @@ def random_matrices(
         keys: one JAX random key per map, `[B]`.
         height: H, in pixels.
         width: W, in pixels.
-        shift: as all ranges, see `random_affine`.
+        shift: like all ranges, see `random_affine`.
         rotate: degrees.
         shear: tangent of the angle.
         zoom: relative, below 1.
@@ -89,11 +90,11 @@ def affine_matrix(
     shear: Num[Array, "*batch"] | float,
     zoom: Num[Array, "*batch"] | float,
 ) -> Float[Array, "*batch 2 3"]:
-    r"""Affine maps from the pixels of a zoomed, sheared, rotated and shifted image back to the original's.
+    r"""Computes affine maps from the pixels of a zoomed, sheared, rotated and shifted image back to the original's.
 
-    With offsets $p$ from the centre, in pixels, rows downwards and columns to the right, the image's point $p$ goes to
+    With offsets $p$ from the centre, in pixels, rows downwards and columns to the right, the image's point $p$ moves to
     $q = R S z p + t$: zoomed by $z$, then sheared by $S$ (columns move by $s$ times the row), then rotated by $R$,
-    then shifted by $t$. The matrix is of the inverse map, $p = [A \mid -A t] (q, 1)$ with $A = (R S z)^{-1}$.
+    then shifted by $t$. The matrix describes the inverse map, $p = [A \mid -A t] (q, 1)$ with $A = (R S z)^{-1}$.
 
     Args:
         shift: t, rows down and columns to the right, in pixels, `[..., 2]`.
@@ -114,7 +115,7 @@ def affine_matrix(
     rows = jnp.stack([cosine, sine], -1)
     columns = jnp.stack([-sine - shear * cosine, cosine - shear * sine], -1)
     back = jnp.stack([rows, columns], -2) / jnp.asarray(zoom, float)[..., None, None]
-    # Not a matrix product, which accelerators may compute in fewer bits.
+    # Not a matrix product: accelerators may compute it with reduced precision.
     return jnp.concatenate([back, -(back * shift[..., None, :]).sum(-1, keepdims=True)], -1)
 
 
@@ -150,8 +151,8 @@ def _warp_image(image: Num[Array, "H W K"], matrix: Float[Array, "2 3"]) -> Num[
     row, column = (line[0] * down + line[1] * right + line[2] for line in matrix)
     top, low = _split(row + (height - 1) / 2, height)
     left, far = _split(column + (width - 1) / 2, width)
-    # A frame of zeros spares a mask for each neighbour. Positions run from -1 to the side, and each reads the pixel
-    # at or before it and the next one: so one zero before, two after.
+    # A frame of zeros replaces a mask for each neighbour. Positions range from -1 to the side, and each reads the pixel
+    # at or before it and the next one; hence one zero before and two after.
     framed = jnp.pad(image, ((1, 2), (1, 2), (0, 0))).reshape(-1, channels)
     first = (top + 1) * (width + 3) + left + 1
     exact = jnp.promote_types(image.dtype, jnp.float32)
@@ -163,7 +164,7 @@ def _warp_image(image: Num[Array, "H W K"], matrix: Float[Array, "2 3"]) -> Num[
 
 
 def _split(place: Float[Array, "H W"], side: int) -> tuple[Num[Array, "H W"], Float[Array, "H W 1"]]:
-    """Pixel at or before a position, and the remaining fraction; positions far outside count as just outside."""
+    """Returns the pixel at or before a position, and the remaining fraction; positions outside are clipped."""
     place = jnp.clip(place, -1.0, side)
     before = jnp.floor(place)
     return before.astype(int), (place - before)[..., None]

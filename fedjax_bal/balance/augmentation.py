@@ -1,4 +1,4 @@
-"""Numbers of synthetic copies that make up for rare classes."""
+"""Numbers of synthetic copies that compensate for rare classes."""
 
 from functools import partial
 
@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Num, PRNGKeyArray
 
 _MODES = ("floor", "round", "stochastic", "target")
-# The largest number of copies: the largest float of 32 bits that is still an integer of 32 bits.
+# The largest number of copies: the largest 32-bit float that fits into a 32-bit integer.
 _LARGEST = 2**31 - 128
 
 
@@ -19,11 +19,11 @@ def augmentation_counts(
     key: PRNGKeyArray | None = None,
     max_copies: Int[Array, ""] | int | None = None,
 ) -> Int[Array, "*batch C"]:
-    r"""Number of extra copies of each sample, by class: the rarer the class, the more.
+    r"""Computes the number of extra copies of each sample, by class; rarer classes get more.
 
     With $r_c = (\bar n / n_c)^\alpha$ and the mean $\bar n$ over all C classes, a class with $0 < n_c < \bar n$ gets
 
-    - `"floor"`: $\lfloor r_c \rfloor$, so at least one copy.
+    - `"floor"`: $\lfloor r_c \rfloor$, hence at least one copy.
     - `"round"`: $r_c$ rounded to the nearest integer, halves to the even one.
     - `"stochastic"`: $\lfloor r_c \rfloor$, plus one with the probability of the fraction; $r_c$ on average.
     - `"target"`: `"stochastic"` for $r_c - 1$, so that a class grows to $r_c n_c$ samples: to the mean at alpha 1, not
@@ -36,13 +36,13 @@ def augmentation_counts(
         key: a JAX random key, for the last two modes. There is one draw per class. Leading axes share a key and draw
             independently; under `vmap` pass one key each, `vmap(lambda n, key: augmentation_counts(n, 1.0, "target",
             key))(counts, keys)`.
-        max_copies: the most copies of one sample; None for no limit short of 2 147 483 520.
+        max_copies: the maximum number of copies of one sample; None for no limit below 2 147 483 520.
 
     Returns:
         `[..., C]`; 0 for classes at or above the mean, and for empty ones.
 
     Raises:
-        ValueError: an unknown mode, or no key for a random mode.
+        ValueError: the mode is unknown, or a random mode has no key.
 
     Example:
         >>> import jax.numpy as jnp
@@ -54,12 +54,12 @@ def augmentation_counts(
         [0, 2, 3, 2]
 
     References:
-        Astraea (Duan et al., 2019), Algorithm 2, where $r_c$ is the number of augmentations. It leaves open how
-        fractions are rounded and whether the original counts; `"floor"` comes nearest to the storage that it reports.
+        Astraea (Duan et al., 2019), Algorithm 2, where $r_c$ is the number of augmentations. The paper doesn't state
+        how fractions are rounded and whether the original counts; `"floor"` is closest to the storage that it reports.
 
-        Ratios within a millionth of an integer count as that integer, so that neither the rounding of 32 bits nor an
-        alpha like 0.7 takes a copy away; and a class within a millionth of the mean is at the mean. At alpha 1 this
-        changes nothing up to 900,000 samples.
+        Ratios within a millionth of an integer count as that integer, so that neither 32-bit rounding nor an alpha like
+        0.7 removes a copy; a class within a millionth of the mean is at the mean. At alpha 1 this changes nothing up to
+        900,000 samples.
     """
     return _round_ratios(_ratio(class_counts, alpha), mode, key, max_copies)
 
@@ -73,24 +73,25 @@ def augmentation_copies(
     key: PRNGKeyArray | None = None,
     max_copies: Int[Array, ""] | int | None = None,
 ) -> Int[Array, " D"]:
-    """Number of extra copies of each sample, drawn sample by sample.
+    """Computes the number of extra copies of each sample, drawn independently for each sample.
 
-    The law is that of `augmentation_counts` for the sample's class. That function draws once per class, so that all of
-    its samples get the same number; here the random modes draw once per sample, so that a class's size hardly varies.
+    The distribution is that of `augmentation_counts` for the sample's class. That function draws once per class, so
+    that all samples of a class get the same number; here the random modes draw once per sample, so that a class's size
+    hardly varies.
 
     Args:
         labels: `[D]`.
         class_counts: samples of each class over all clients, `[C]`; usually, but not necessarily, those of `labels`.
         alpha: as in `augmentation_counts`.
         mode: as in `augmentation_counts`.
-        key: a JAX random key, needed by `"stochastic"` and `"target"`. The draw of row i follows from the key and i.
-        max_copies: the most copies of one sample; None for no limit.
+        key: a JAX random key, needed by `"stochastic"` and `"target"`. The draw of row i depends on the key and i.
+        max_copies: the maximum number of copies of one sample; None for no limit.
 
     Returns:
         `[D]`.
 
     Raises:
-        ValueError: an unknown mode, or no key for a random mode.
+        ValueError: the mode is unknown, or a random mode has no key.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -106,10 +107,10 @@ def augmentation_copies(
 
 
 def _ratio(class_counts: Num[Array, "*batch C"], alpha: Num[Array, ""] | float) -> Float[Array, "*batch C"]:
-    """(mean / count)^alpha of the classes below the mean, 0 for all others."""
+    """Returns (mean / count)^alpha for classes below the mean, 0 for all others."""
     counts = jnp.asarray(class_counts, float)
     present = counts > 0
-    # One division of sums, not the mean by the count: exact where the ratio is an integer.
+    # A single division of sums, instead of the mean by the count, is exact if the ratio is an integer.
     below = _snap_to_integers(counts.sum(-1, keepdims=True) / jnp.where(present, counts.shape[-1] * counts, 1.0))
     rare = present & (below > 1)
     return jnp.where(rare, _snap_to_integers(jnp.where(rare, below, 1.0) ** jnp.asarray(alpha, float)), 0.0)
@@ -124,7 +125,7 @@ def _snap_to_integers(ratio: Float[Array, "..."]) -> Float[Array, "..."]:
 def _round_ratios(
     ratio: Float[Array, "*shape"], mode: str, key: PRNGKeyArray | None, max_copies: Int[Array, ""] | int | None
 ) -> Int[Array, "*shape"]:
-    """Converts ratios to integers of copies."""
+    """Converts ratios to integer numbers of copies."""
     if mode not in _MODES:
         raise ValueError(f"mode: received {mode!r}, must be 'floor', 'round', 'stochastic' or 'target'")
     if mode in ("stochastic", "target"):

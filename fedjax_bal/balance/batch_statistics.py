@@ -19,10 +19,10 @@ def batch_norm_statistics_loss(
     running_variances: Sequence[Float[Array, " _"]],
     mode: str = "mean",
 ) -> Float[Array, ""]:
-    r"""Divergence of the running from the observed statistics of batch normalisation, taken as normal laws.
+    r"""Computes the divergence of batch normalisation's running statistics from the observed ones, as normal laws.
 
-    With $\hat\mu, \hat v$ mean and biased variance of a channel of a layer's input and $\mu, v$ the running ones, each
-    channel adds
+    With $\hat\mu, \hat v$ the mean and biased variance of a channel of a layer's input and $\mu, v$ the running ones,
+    each channel adds
 
     $$KL(N(\hat\mu, \hat v) \| N(\mu, v)) = \frac12 \log \frac{v + \epsilon}{\hat v + \epsilon} +
     \frac{\hat v + (\hat\mu - \mu)^2}{2 v + \epsilon} - \frac12, \qquad \epsilon = 10^{-6}.$$
@@ -33,18 +33,18 @@ def batch_norm_statistics_loss(
     - `"sum"`: summed over layers.
 
     Args:
-        means: observed, a sequence of layers, each `[channels]` with a number of channels of its own.
-        variances: observed and biased, as `means`.
-        running_means: as `means`; constants, no gradient reaches them.
-        running_variances: as `means`; constants, no gradient reaches them.
+        means: observed means, `[channels]` for each layer; layers may differ in their number of channels.
+        variances: observed biased variances, shaped like `means`.
+        running_means: shaped like `means`; constants, no gradient reaches them.
+        running_variances: shaped like `means`; constants, no gradient reaches them.
         mode: `"mean"` or `"sum"`.
 
     Returns:
-        Nats, `[]`; 0 for no layers. Finite for channels that are constant; for equal statistics a little below 0, by
-        $\epsilon / 4v$ a channel.
+        Nats, `[]`; 0 without layers. Finite for constant channels; for equal statistics slightly below 0, by
+        $\epsilon / 4v$ per channel.
 
     Raises:
-        ValueError: an unknown mode, or sequences that do not match.
+        ValueError: the mode is unknown, or the sequences don't match.
 
     Example:
         >>> import jax.numpy as jnp
@@ -55,9 +55,9 @@ def batch_norm_statistics_loss(
         1.5
 
     References:
-        CBFL (Li et al., 2023), eq. 8, is `"sum"`. The authors' code is `"mean"`, and the weights of this loss, 10 in
-        the paper and 3 in the code for CIFAR-10, go with it. The code has no $\epsilon$ in the logarithm, which is
-        infinite for a channel that is constant.
+        CBFL (Li et al., 2023), eq. 8, is `"sum"`. The authors' code is `"mean"`, to which the weights of this loss (10
+        in the paper, 3 in the code for CIFAR-10) belong. The code has no $\epsilon$ in the logarithm, which is infinite
+        for a constant channel.
     """
     if mode not in MODES:
         raise ValueError(f"mode: received {mode!r}, must be 'mean' or 'sum'")
@@ -72,14 +72,14 @@ def batch_norm_statistics_loss(
 def _divergence(
     mean: Float[Array, " K"], variance: Float[Array, " K"], stored_mean: Float[Array, " K"], stored: Float[Array, " K"]
 ) -> Float[Array, " K"]:
-    """Divergence of each channel of one layer, in nats."""
+    """Computes the divergence of each channel of a layer, in nats."""
     stored_mean, stored = jax.lax.stop_gradient((stored_mean, stored))
     spread = 0.5 * jnp.log((stored + _EPSILON) / (variance + _EPSILON))
     return spread + (variance + (mean - stored_mean) ** 2) / (2.0 * stored + _EPSILON) - 0.5
 
 
 def _check(name: str, shapes: Sequence[tuple[int, ...]], wanted: Sequence[tuple[int, ...]]) -> None:
-    """Raises unless every channel of every layer has a value."""
+    """Raises `ValueError` unless every channel of every layer has a value."""
     if list(shapes) != list(wanted):
         raise ValueError(
             f"{name}: received layers of channels {[shape[0] for shape in shapes]}, must be those of means, "

@@ -7,9 +7,9 @@ from jaxtyping import Array, Float, Num
 
 @jax.jit
 def inverse_class_probs(class_counts: Num[Array, "*batch C"]) -> Float[Array, "*batch C"]:
-    r"""Sampling probabilities that decrease linearly with a client's class shares.
+    r"""Computes sampling probabilities that decrease linearly with a client's class shares.
 
-    $\tilde P_c = (1 - P_c) / (C - 1)$ with $P_c = n_c / n$: a client's only class has probability 0, an absent one
+    $\tilde P_c = (1 - P_c) / (C - 1)$ with $P_c = n_c / n$: a client's only class has probability 0, an absent class
     $1 / (C - 1)$, the maximum.
 
     Args:
@@ -19,7 +19,7 @@ def inverse_class_probs(class_counts: Num[Array, "*batch C"]) -> Float[Array, "*
         Probabilities `[..., C]`; uniform for an empty client.
 
     Raises:
-        ValueError: fewer than two classes.
+        ValueError: there are fewer than two classes.
 
     Example:
         >>> import jax.numpy as jnp
@@ -27,7 +27,7 @@ def inverse_class_probs(class_counts: Num[Array, "*batch C"]) -> Float[Array, "*
         [0.0333, 0.3, 0.3333, 0.3333]
 
     References:
-        CBFL (Li et al., 2023), eq. 3 to 5; the sum in eq. 5 is C - 1 whatever the counts are.
+        CBFL (Li et al., 2023), eq. 3 to 5; the sum in eq. 5 is always C - 1.
     """
     counts = jnp.asarray(class_counts, float)
     classes = counts.shape[-1]
@@ -37,7 +37,7 @@ def inverse_class_probs(class_counts: Num[Array, "*batch C"]) -> Float[Array, "*
             "class there is nothing to balance"
         )
     total = counts.sum(-1, keepdims=True)
-    # n - n_c is exact for integers; 1 - n_c / n would lose the digits of a small difference.
+    # n - n_c is exact for integers; 1 - n_c / n would lose the precision of a small difference.
     shares = (total - counts) / jnp.where(total > 0, total * (classes - 1), 1.0)
     return jnp.where(total > 0, shares, 1.0 / classes)
 
@@ -46,15 +46,15 @@ def inverse_class_probs(class_counts: Num[Array, "*batch C"]) -> Float[Array, "*
 def effective_number_weights(
     class_counts: Num[Array, "*batch C"], beta: Num[Array, ""] | float
 ) -> Float[Array, "*batch C"]:
-    r"""Weight of one sample of each class: one over the effective number of samples of its class.
+    r"""Computes the weight of a sample of each class: one over the class's effective number of samples.
 
-    $w_c = (1 - \beta) / (1 - \beta^{n_c})$. At $\beta = 0$ all samples weigh the same, so that classes keep their
-    frequencies; at $\beta = 1$ the weight is $1 / n_c$, so that all classes count the same. In between, a class stops
-    gaining from further samples once it has about $1 / (1 - \beta)$ of them.
+    $w_c = (1 - \beta) / (1 - \beta^{n_c})$. At $\beta = 0$ all samples have equal weights, so that classes keep their
+    frequencies; at $\beta = 1$ the weight is $1 / n_c$, so that all classes have equal weights. In between, a class
+    gains little from further samples once it has about $1 / (1 - \beta)$ of them.
 
     Args:
         class_counts: `[..., C]`.
-        beta: in [0, 1]; the larger, the longer further samples add to a class.
+        beta: in [0, 1]; the larger, the more samples it takes until further ones add little.
 
     Returns:
         `[..., C]`, not normalised; 0 for a class without samples. A constant: no gradient passes.
@@ -68,14 +68,14 @@ def effective_number_weights(
 
     References:
         IWDS (Tang et al.), the sampling weight above eq. 1; Cui et al., "Class-Balanced Loss Based on Effective Number
-        of Samples", CVPR 2019, eq. 2. GossipFL's sampler counts an absent class as one sample; since nothing can be
-        drawn from it, the other weights are the same.
+        of Samples", CVPR 2019, eq. 2. GossipFL's sampler counts an absent class as one sample; as nothing can be drawn
+        from it, the other weights are the same.
     """
     counts, beta = jnp.asarray(class_counts, float), jnp.asarray(beta, float)
     present = counts > 0
     held = jnp.where(present, counts, 1.0)
     remainder = 1.0 - beta
-    # 1 - beta^n by expm1 and log1p: written out, it cancels to nothing in 32 bits for a beta near 1.
+    # 1 - beta^n is computed by expm1 and log1p: directly, it would cancel to 0 in 32 bits for a beta near 1.
     gained = -jnp.expm1(held * jnp.log1p(-remainder))
     weights = jnp.where(remainder > 0, remainder / jnp.where(remainder > 0, gained, 1.0), 1.0 / held)
     return jax.lax.stop_gradient(jnp.where(present, weights, 0.0))
@@ -88,7 +88,7 @@ def decayed_beta(
     beta_m: Num[Array, ""] | float,
     rho: Num[Array, ""] | float,
 ) -> Float[Array, ""]:
-    r"""Beta of a round: class-balanced sampling early, the classes' own frequencies later.
+    r"""Computes beta of a round: class-balanced sampling in early rounds, the classes' own frequencies later.
 
     $\beta_t = \beta_m + (\beta_0 - \beta_m) \rho^t$.
 
@@ -106,8 +106,8 @@ def decayed_beta(
         [0.9999, 0.9845, 0.8401]
 
     References:
-        IWDS (Tang et al.), eq. 1. It gives no values; those of the example are the defaults of GossipFL.
+        IWDS (Tang et al.), eq. 1, which states no values; those of the example are the defaults of GossipFL.
     """
     left = jnp.asarray(rho, float) ** round
-    # Written so that round 0 gives exactly beta_0: near 1, a rounding error would be a large part of 1 - beta.
+    # In this form round 0 gives exactly beta_0: near 1, a rounding error would be a large part of 1 - beta.
     return jnp.asarray(beta_m, float) * (1.0 - left) + jnp.asarray(beta_0, float) * left

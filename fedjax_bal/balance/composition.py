@@ -8,9 +8,9 @@ from jaxtyping import Array, Float, Num
 
 from fedjax_bal.balance.imbalance import kl_to_uniform
 
-# Norm of a class without any gradient, unless another class has less.
+# Norm of a class whose gradient is 0, unless another class has a smaller one.
 _SMALLEST_NORM = 1e-12
-# Added to shares, so that their logarithm is finite.
+# Added to shares to keep their logarithm finite.
 _SMALLEST_SHARE = 1e-15
 _LEAST_DIVERGENCE = 1e-6
 
@@ -19,17 +19,17 @@ _LEAST_DIVERGENCE = 1e-6
 def composition_from_gradients(
     squared_norms: Num[Array, "*batch C"], mode: str = "inverse", beta: Num[Array, ""] | float = 1.0
 ) -> Float[Array, "*batch C"]:
-    r"""Class shares of a client, estimated from its model's gradients on a few balanced images.
+    r"""Estimates a client's class shares from its model's gradients on a few balanced images.
 
-    The model has learnt the classes that the client trained on, so that $g_c$, the squared gradient of the loss of
+    The model has learned the classes that the client trained on, so that $g_c$, the squared gradient of the loss of
     class c, is small for them.
 
     - `"inverse"`: $R_c \propto 1 / g_c$.
-    - `"softmax_inv"`: $R_c \propto \exp(\beta / g_c)$; for gradients well below 1 it is close to a single class.
+    - `"softmax_inv"`: $R_c \propto \exp(\beta / g_c)$; for gradients well below 1 it is close to one-hot.
     - `"softmax_rel"`: $R_c \propto \exp(\beta \min g / g_c)$, which does not depend on the scale of the gradients.
 
     Args:
-        squared_norms: g, `[..., C]`, 0 or more: sums or means over parameters, as long as all classes have the same.
+        squared_norms: g, `[..., C]`, 0 or more: sums or means over parameters, the same for all classes.
         mode: `"inverse"`, `"softmax_inv"` or `"softmax_rel"`.
         beta: sharpness of the softmaxes, 0 or more.
 
@@ -37,7 +37,7 @@ def composition_from_gradients(
         Shares `[..., C]` that sum to 1. Finite unless a norm is NaN, which means that the model has diverged.
 
     Raises:
-        ValueError: an unknown mode.
+        ValueError: the mode is unknown.
 
     Example:
         >>> import jax.numpy as jnp
@@ -46,7 +46,7 @@ def composition_from_gradients(
 
     References:
         FL-CIR (Yang et al., 2021), eq. 7, is `"softmax_inv"` of the gradient of each output neuron's weights. The
-        authors' code replaces it by `"inverse"` of the whole network's, and has `"softmax_rel"` commented out.
+        authors' code replaces it by `"inverse"` of the whole network's gradient, with `"softmax_rel"` commented out.
     """
     if mode not in ("inverse", "softmax_inv", "softmax_rel"):
         raise ValueError(f"mode: received {mode!r}, must be 'inverse', 'softmax_inv' or 'softmax_rel'")
@@ -55,14 +55,14 @@ def composition_from_gradients(
     if mode == "inverse":
         shares = least / norms
         return shares / shares.sum(-1, keepdims=True)
-    # The exponent minus its largest value: min g / g - 1, and for 1 / g that divided by min g. It is never above 0, so
-    # that exp() can underflow but not overflow.
+    # The exponent minus its largest value: min g / g - 1, which is divided by min g for 1 / g. It is never above 0, so
+    # exp() can underflow but not overflow.
     exponent = beta * ((least - norms) / norms)
     return jax.nn.softmax(exponent / least if mode == "softmax_inv" else exponent)
 
 
 def _clamp_norms(norms: Float[Array, "*batch C"]) -> Float[Array, "*batch C"]:
-    """Norms clamped to the normal numbers; zeros become no larger than the smallest of the others."""
+    """Clamps norms to the normal numbers; zeros become at most the smallest other norm."""
     limits = jnp.finfo(norms.dtype)
     none = norms < limits.tiny
     smallest = jnp.where(none, jnp.inf, norms).min(-1, keepdims=True)
@@ -71,7 +71,7 @@ def _clamp_norms(norms: Float[Array, "*batch C"]) -> Float[Array, "*batch C"]:
 
 @partial(jax.jit, static_argnames="mode")
 def composition_reward(composition: Num[Array, "*batch C"], mode: str = "bounded") -> Float[Array, "*batch"]:
-    r"""Reward for selecting a client of this composition: the more balanced, the larger.
+    r"""Computes the reward for selecting a client of this composition; it is larger for balanced ones.
 
     - `"bounded"`: $1 / (\log C + KL(U \| R))$, between 0 and $1 / \log C$.
     - `"literal"`: $1 / KL(R \| U)$ with a divergence of at least $10^{-6}$, so at most a million.
@@ -84,7 +84,7 @@ def composition_reward(composition: Num[Array, "*batch C"], mode: str = "bounded
         One over nats, `[...]`; NaN for a composition with NaN.
 
     Raises:
-        ValueError: an unknown mode.
+        ValueError: the mode is unknown.
 
     Example:
         >>> import jax.numpy as jnp
@@ -95,7 +95,7 @@ def composition_reward(composition: Num[Array, "*batch C"], mode: str = "bounded
 
     References:
         FL-CIR, eq. 9, is `"literal"`. The authors' code uses the cross-entropy of the uniform distribution against the
-        composition, which is `"bounded"`: an unbounded reward would drown the bonus for exploring.
+        composition, which is `"bounded"`: an unbounded reward would dwarf the exploration bonus.
     """
     if mode not in ("bounded", "literal"):
         raise ValueError(f"mode: received {mode!r}, must be 'bounded' or 'literal'")
@@ -116,7 +116,7 @@ def discounted_mean(
     value: Num[Array, "*shape"],
     rho: Num[Array, ""] | float,
 ) -> tuple[Float[Array, "*shape"], Float[Array, ""]]:
-    r"""Updates a discounted mean, in which each value counts rho times as much as the next one.
+    r"""Updates a discounted mean, in which each value has rho times the weight of the next one.
 
     $S \leftarrow \rho S + 1$ and $\bar R \leftarrow \bar R + (R - \bar R) / S$, which gives
     $\sum_t \rho^{T - t} R(t) / \sum_t \rho^{T - t}$ without keeping the values.
@@ -125,7 +125,7 @@ def discounted_mean(
         mean: mean of the values so far, of any shape; 0 before the first.
         weight: S, the sum of their weights; 0 before the first.
         value: the new value.
-        rho: in [0, 1]; at 1 all values count the same.
+        rho: in [0, 1]; at 1 all values have equal weights.
 
     Returns:
         The mean and S.
@@ -138,7 +138,7 @@ def discounted_mean(
         ([0.6667, 1.0], 1.5)
 
     References:
-        FL-CIR, eq. 10, for the composition; with rho 1 the mean reward of Algorithm 1.
+        FL-CIR, eq. 10, for the composition; with rho = 1, the mean reward of Algorithm 1.
     """
     mean, value = jnp.asarray(mean, float), jnp.asarray(value, float)
     weight = jnp.asarray(rho, float) * weight + 1.0

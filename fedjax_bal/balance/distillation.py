@@ -1,4 +1,4 @@
-"""Losses that pull a student towards a teacher: in its logits, or in the places where its feature maps are active."""
+"""Losses that pull a student towards a teacher, in its logits or in its attention maps."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -20,7 +20,7 @@ def distillation_loss(
     direction: str = "teacher_student",
     real: Bool[Array, " B"] | None = None,
 ) -> Float[Array, ""]:
-    r"""Divergence between the class probabilities of a student and its teacher, softened by a temperature.
+    r"""Computes the divergence between a student's and its teacher's class probabilities, softened by a temperature.
 
     With $p_t$ and $p_s$ the softmax of the logits over T, the mean over the rows of
 
@@ -34,13 +34,13 @@ def distillation_loss(
         teacher_logits: `[B, C]`; a constant, no gradient reaches it.
         temperature: T, above 0.
         direction: `"teacher_student"` or `"student_teacher"`.
-        real: `[B]`; False leaves a row out, even one that is not finite. None for all rows.
+        real: `[B]`; False excludes a row, even if it isn't finite. None for all rows.
 
     Returns:
-        Nats, `[]`; 0 where no row is real.
+        Nats, `[]`; 0 if no row is real.
 
     Raises:
-        ValueError: an unknown direction.
+        ValueError: the direction is unknown.
 
     Example:
         >>> import jax.numpy as jnp
@@ -51,8 +51,8 @@ def distillation_loss(
         0.1438
 
     References:
-        CBFL (Li et al., 2023), eq. 11, is `"student_teacher"` without a temperature, so 1. The authors' code, and the
-        default here, is `"teacher_student"` at T = 5, as in Hinton et al., "Distilling the Knowledge in a Neural
+        CBFL (Li et al., 2023), eq. 11, is `"student_teacher"` without a temperature, i.e. T = 1. The authors' code uses
+        `"teacher_student"`, the default here, at T = 5, as in Hinton et al., "Distilling the Knowledge in a Neural
         Network", 2015.
     """
     if direction not in DIRECTIONS:
@@ -72,23 +72,23 @@ def attention_transfer_loss(
     teacher_features: Sequence[Float[Array, "B _ _ _"]],
     real: Bool[Array, " B"] | None = None,
 ) -> Float[Array, ""]:
-    r"""Difference between the attention maps of a student and its teacher.
+    r"""Computes the squared difference between a student's and its teacher's attention maps.
 
     The attention map of a feature map F is $A(F) = \sum_k F_k^2$ over its channels, divided by its length over all
     pixels, $\|A(F)\|_2 + 10^{-6}$. The loss is the sum over layers of the mean over rows and pixels of the squared
-    difference of the two maps. Neither sign nor scale of the features matters, up to the $10^{-6}$.
+    difference of the two maps. It doesn't depend on the sign or the scale of the features, up to the $10^{-6}$.
 
     Args:
-        student_features: feature maps, each `[B, H, W, K]` with sizes of its own.
-        teacher_features: as many, each of the same B, H and W as the student's; K may differ. Constants, no gradient
-            reaches them.
-        real: `[B]`; False leaves a row out, even one that is not finite. None for all rows.
+        student_features: feature maps, each `[B, H, W, K]`; H, W and K may differ between maps.
+        teacher_features: the teacher's feature maps, each with the same B, H and W as the student's; K may differ.
+            Constants, no gradient reaches them.
+        real: `[B]`; False excludes a row, even if it isn't finite. None for all rows.
 
     Returns:
         `[]`; 0 without real rows or without layers. The gradient of a map of zeros is 0.
 
     Raises:
-        ValueError: numbers or shapes of maps that do not match.
+        ValueError: numbers or shapes of the maps don't match.
 
     Example:
         >>> import jax.numpy as jnp
@@ -99,7 +99,7 @@ def attention_transfer_loss(
     References:
         CBFL (Li et al., 2023), eq. 12, after Zagoruyko and Komodakis, "Paying More Attention to Attention", ICLR 2017.
         As printed, eq. 12 divides the features, not the maps, by the length of the map and has a length in place of
-        the mean of squares; this is the form of the authors' code, whose weight of 400 goes with the mean.
+        the mean of squares; this is the form of the authors' code, whose weight of 400 is for the mean.
     """
     _check_maps([maps.shape for maps in student_features], [maps.shape for maps in teacher_features])
     loss = jnp.zeros(())
@@ -112,7 +112,7 @@ def attention_transfer_loss(
 
 
 def _divergence(p: Float[Array, "B C"], q: Float[Array, "B C"]) -> Float[Array, " B"]:
-    """Divergence of q from p, both log-probabilities; 0 log 0 = 0, in the gradient too."""
+    """Computes the divergence of q from p, both log-probabilities; 0 log 0 = 0, also in the gradient."""
     shares = jnp.exp(p)
     present = shares > 0
     ratio = jnp.where(present, p, 0.0) - jnp.where(present, q, 0.0)
@@ -120,9 +120,9 @@ def _divergence(p: Float[Array, "B C"], q: Float[Array, "B C"]) -> Float[Array, 
 
 
 def _attention_maps(features: Float[Array, "B H W K"]) -> Float[Array, "B H W"]:
-    """Attention maps of length 1; shorter for maps that are near the added 1e-6."""
+    """Computes attention maps of length 1; shorter if the map's length is close to the added 1e-6."""
     maps = (jnp.asarray(features, float) ** 2).sum(-1)
-    # In units of the largest pixel, so that squares of squares do not overflow.
+    # Maps are scaled by their largest pixel, so that squares of squares don't overflow.
     unit = jax.lax.stop_gradient(jnp.maximum(maps.max((1, 2), keepdims=True), _EPSILON))
     scaled = maps / unit
     squares = (scaled**2).sum((1, 2), keepdims=True)
@@ -131,18 +131,18 @@ def _attention_maps(features: Float[Array, "B H W K"]) -> Float[Array, "B H W"]:
 
 
 def _mask_rows(rows: Float[Array, "B ..."], real: Bool[Array, " B"] | None) -> Float[Array, "B ..."]:
-    """Sets the rows that do not count to 0, so that they reach neither value nor gradient."""
+    """Sets excluded rows to 0, so that they affect neither value nor gradient."""
     return rows if real is None else jnp.where(real.reshape(-1, *[1] * (rows.ndim - 1)), rows, 0)
 
 
 def _mean(values: Float[Array, " B"], real: Bool[Array, " B"] | None) -> Float[Array, ""]:
-    """Mean over the real rows; 0 without any."""
+    """Returns the mean over the real rows; 0 if there are none."""
     counted = jnp.ones(values.shape, bool) if real is None else real
     return jnp.where(counted, values, 0.0).sum() / jnp.maximum(counted.sum(), 1)
 
 
 def _check_maps(student: Sequence[tuple[int, ...]], teacher: Sequence[tuple[int, ...]]) -> None:
-    """Raises unless the maps can be compared pixel by pixel."""
+    """Raises `ValueError` unless the maps can be compared pixel by pixel."""
     if len(student) != len(teacher):
         raise ValueError(
             f"teacher_features: received {len(teacher)} feature maps for the student's {len(student)}, must be as many"

@@ -1,4 +1,4 @@
-"""Measures of class imbalance: divergences of class distributions, and of a federation as a whole and its clients."""
+"""Measures of class imbalance: of a class distribution, of the whole federation, and of its clients."""
 
 import jax
 import jax.numpy as jnp
@@ -8,13 +8,13 @@ from jaxtyping import Array, Float, Num
 
 @jax.jit
 def kl_divergence(p: Num[Array, "*#batch C"], q: Num[Array, "*#batch C"]) -> Float[Array, "*batch"]:
-    r"""Kullback-Leibler divergence of q from p.
+    r"""Computes the Kullback-Leibler divergence of q from p.
 
     $KL(p \| q) = \sum_c p_c \log(p_c / q_c)$, with 0 log 0 = 0.
 
     Args:
         p: probabilities along the last axis.
-        q: probabilities along the last axis; infinite divergence where q is 0 and p is not.
+        q: probabilities along the last axis; the divergence is infinite if q is 0 for a class for which p isn't.
 
     Returns:
         Divergence in nats, `[...]`.
@@ -29,7 +29,7 @@ def kl_divergence(p: Num[Array, "*#batch C"], q: Num[Array, "*#batch C"]) -> Flo
 
 @jax.jit
 def kl_to_uniform(counts: Num[Array, "*batch C"]) -> Float[Array, "*batch"]:
-    r"""Divergence of a class distribution from the uniform one.
+    r"""Computes the divergence of a class distribution from the uniform one.
 
     $KL(P \| U) = \log C - H(P)$, the imbalance that Astraea's mediators and FL-CIR's selection reduce.
 
@@ -55,7 +55,7 @@ def kl_to_uniform(counts: Num[Array, "*batch C"]) -> Float[Array, "*batch"]:
 
 @jax.jit
 def multiclass_imbalance_degree(counts: Num[Array, "*batch C"]) -> Float[Array, "*batch"]:
-    r"""Global class imbalance (MID): divergence from the uniform distribution, relative to the largest possible.
+    r"""Computes global class imbalance (MID): divergence from the uniform distribution, relative to the maximum.
 
     $MID = \sum_c \frac{n_c}{n} \log_C \frac{C n_c}{n} = KL(P \| U) / \log C$, with 0 log 0 = 0.
 
@@ -79,7 +79,7 @@ def multiclass_imbalance_degree(counts: Num[Array, "*batch C"]) -> Float[Array, 
 
 @jax.jit
 def weighted_cosine_similarity(class_counts: Num[Array, "*batch N C"]) -> Float[Array, "*batch"]:
-    r"""Similarity of clients' class counts to those of all clients together (WCS).
+    r"""Computes the similarity of clients' class counts to those of all clients together (WCS).
 
     $WCS = \sum_k \frac{n_k}{n} \cos(l_k, L)$, where l_k are the class counts of client k, n_k their sum, L the class
     counts of all clients and n the sum of those.

@@ -6,13 +6,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
-# Count of a class without samples: its offset is 100 tau, finite but large enough to exclude the class.
+# The count of a class without samples: its offset is 100 tau, finite but large enough to exclude the class.
 _FEWEST = 1e-8
 
 
 @jax.jit
 def logit_calibration(class_counts: Num[Array, "*batch C"], tau: Num[Array, ""] | float) -> Float[Array, "*batch C"]:
-    r"""Offsets to subtract from the training logits, so that rare classes must win by a wider margin.
+    r"""Computes offsets to subtract from the training logits, so that rare classes must win by a larger margin.
 
     $\tau n_c^{-1/4}$, with $n_c$ at least $10^{-8}$. It depends on the counts themselves, not on their shares.
 
@@ -30,8 +30,8 @@ def logit_calibration(class_counts: Num[Array, "*batch C"], tau: Num[Array, ""] 
 
     References:
         FedLC (Zhang et al., "Federated Learning with Label Distribution Skew via Logits Calibration", ICML 2022), the
-        fine-grained calibrated cross-entropy. It leaves absent classes open; ReBaFL's code adds 1e-9 to all counts,
-        so that their offset is 178 tau.
+        fine-grained calibrated cross-entropy. The paper doesn't define it for absent classes; ReBaFL's code adds 1e-9
+        to all counts, so that their offset is 178 tau.
     """
     counts = jnp.maximum(jnp.asarray(class_counts, float), _FEWEST)
     return jax.lax.stop_gradient(jnp.asarray(tau, float) * counts**-0.25)
@@ -41,7 +41,7 @@ def logit_calibration(class_counts: Num[Array, "*batch C"], tau: Num[Array, ""] 
 def restricted_scale(
     class_counts: Num[Array, "*batch C"], alpha: Num[Array, ""] | float, mode: str = "hard"
 ) -> Float[Array, "*batch C"]:
-    r"""Factors on the training logits that protect a client's absent classes from being pushed away.
+    r"""Computes factors on the training logits that protect a client's absent classes from being pushed away.
 
     `"hard"`: 1 for a class that the client holds, $\alpha$ for an absent one. `"soft"`: $\alpha + (1 - \alpha) n_c /
     \max n$.
@@ -52,10 +52,10 @@ def restricted_scale(
         mode: `"hard"` or `"soft"`.
 
     Returns:
-        `[..., C]`; alpha throughout for an empty client. A constant: no gradient passes.
+        `[..., C]`; alpha for all classes of an empty client. A constant: no gradient passes.
 
     Raises:
-        ValueError: an unknown mode.
+        ValueError: the mode is unknown.
 
     Example:
         >>> import jax.numpy as jnp
@@ -66,8 +66,8 @@ def restricted_scale(
 
     References:
         FedRS (Li and Zhan, "FedRS: Federated Learning with Restricted Softmax for Label Distribution Non-IID Data", KDD
-        2021); the soft form is that of the authors' code. In the code's first revision each local step scaled its own
-        last result, so that the factors reached 1 within a few steps; this was corrected later. Here they are constant.
+        2021); the soft form is that of the authors' code. In the code's first revision each local step rescaled the
+        factors of the last one, which reached 1 within a few steps; this was corrected later. Here they are constant.
     """
     if mode not in ("hard", "soft"):
         raise ValueError(f"mode: received {mode!r}, must be 'hard' or 'soft'")

@@ -4,16 +4,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Num
 
-# exp() of it is exactly 0, while its sums and products stay finite.
+# A logit whose exp() is exactly 0, while its sums and products stay finite.
 EXCLUDED = -1e9
 
 
 @jax.jit
 def smoothed_prior(class_counts: Num[Array, "*batch C"], epsilon: Float[Array, ""] | float) -> Float[Array, "*batch C"]:
-    r"""A client's class distribution, mixed with the uniform one.
+    r"""Mixes a client's class distribution with the uniform one.
 
-    $\hat p_c = (1 - \epsilon) n_c / n + \epsilon / C$. At 0 it is the empirical prior of balanced softmax, at 1 the
-    uniform prior of plain cross-entropy.
+    $\hat p_c = (1 - \epsilon) n_c / n + \epsilon / C$. At $\epsilon = 0$ it is the empirical prior of balanced softmax,
+    at 1 the uniform prior of plain cross-entropy.
 
     Args:
         class_counts: `[..., C]`.
@@ -41,9 +41,9 @@ def smoothed_prior(class_counts: Num[Array, "*batch C"], epsilon: Float[Array, "
 def prior_calibrated_logits(
     logits: Float[Array, "*batch C"], prior: Float[Array, "*#batch C"], tau: Num[Array, ""] | float = 1.0
 ) -> Float[Array, "*batch C"]:
-    r"""Logits whose softmax weighs every class by its prior, or by a power of it.
+    r"""Shifts logits so that their softmax weights every class by its prior, or by a power of it.
 
-    $z_c + \tau \log p_c$. A class of prior 0 is excluded exactly, whatever the power: its probability is 0 and no
+    $z_c + \tau \log p_c$. A class of prior 0 is excluded exactly, regardless of the power: its probability is 0 and no
     gradient reaches its logit.
 
     Args:
@@ -72,7 +72,7 @@ def prior_calibrated_logits(
 def prior_calibrated_cross_entropy(
     logits: Float[Array, "B C"], labels: Int[Array, " B"], prior: Float[Array, " C"]
 ) -> Float[Array, " B"]:
-    r"""Balanced softmax cross-entropy of each sample.
+    r"""Computes the balanced softmax cross-entropy of each sample.
 
     $-\log \frac{p_y e^{z_y}}{\sum_c p_c e^{z_c}}$.
 

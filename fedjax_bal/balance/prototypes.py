@@ -14,14 +14,14 @@ def class_sums(
     mask: Num[Array, " B"] | Bool[Array, " B"],
     num_classes: int,
 ) -> tuple[Float[Array, "C F"], Float[Array, " C"]]:
-    """Sum of features and number of samples, by class.
+    """Computes sums of features and numbers of samples, by class.
 
-    Sums and counts of many batches add up to those of a mean over all of them.
+    Add sums and counts over many batches to compute the mean over all of them.
 
     Args:
         features: `[B, F]`.
         labels: `[B]`.
-        mask: `[B]`; 0 or False leaves a row out.
+        mask: `[B]`; 0 or False excludes a row.
         num_classes: C.
 
     Returns:
@@ -45,12 +45,12 @@ def class_prototypes(
     mask: Num[Array, " B"] | Bool[Array, " B"],
     num_classes: int,
 ) -> tuple[Float[Array, "C F"], Float[Array, " C"]]:
-    """Mean feature of each class.
+    """Computes the mean feature of each class.
 
     Args:
         features: `[B, F]`.
         labels: `[B]`.
-        mask: `[B]`; 0 or False leaves a row out.
+        mask: `[B]`; 0 or False excludes a row.
         num_classes: C.
 
     Returns:
@@ -79,14 +79,14 @@ def transfer_features(
 ) -> tuple[Float[Array, "B F"], Int[Array, " B"]]:
     r"""Moves each feature from its own class to another one, keeping its offset from the prototype.
 
-    Row j aims at class $t = j \bmod C$ and becomes $p_t + \lambda (h_j - p_{y_j})$, so that a batch covers all
+    Row j moves to class $t = j \bmod C$ and becomes $p_t + \lambda (h_j - p_{y_j})$, so that a batch covers all
     classes evenly.
 
     Args:
         features: `[B, F]`.
         labels: `[B]`.
         prototypes: `[C, F]`.
-        present: `[C]`, which prototypes are known.
+        present: `[C]`, whether a prototype is known.
         scale: lambda, the factor on the offset.
 
     Returns:
@@ -103,8 +103,8 @@ def transfer_features(
         ([[-1.0], [11.0]], [0, 1])
 
     References:
-        ReBaFL, eq. 15 and the cyclic enumeration below it. Keeping a row whose prototypes are missing, rather than
-        leaving it out, follows the authors' code.
+        ReBaFL, eq. 15 and the cyclic enumeration below it. As in the authors' code, a row whose prototypes are missing
+        is kept, not excluded.
     """
     targets = jnp.arange(features.shape[0]) % prototypes.shape[0]
     moves = present[targets] & present[labels]

@@ -1,4 +1,4 @@
-"""The command `fedjax-bal bench`: measures case by case, then shows a table of 80 columns and JSON."""
+"""The command `fedjax-bal bench`: measures one case after another, then prints an 80-column table and JSON."""
 
 import dataclasses
 import functools
@@ -35,12 +35,12 @@ class BenchOptions(NamedTuple):
     """The options of `fedjax-bal bench`.
 
     Attributes:
-        config: a configuration file; None for workloads.
+        config: a configuration file; None to measure workloads.
         overrides: `key=value` changes.
-        workloads: names; none for all of them. Not with a configuration.
+        workloads: names of workloads; all if empty. Can't be combined with a configuration.
         seconds: time to measure each case.
-        clients_per_round: another size of the cohort; None for the case's own.
-        synthetic: random pixels, even with a folder of data.
+        clients_per_round: cohort size; None for the case's own.
+        synthetic: use random pixels even if there is a data folder.
         data_dir: the folder with the data sets' files.
         devices: number of devices that share the work, or "auto" for all; None for the configuration's.
     """
@@ -56,12 +56,12 @@ class BenchOptions(NamedTuple):
 
 
 def cases(wanted: BenchOptions) -> list[Case]:
-    """The cases of the options: workloads, or each method of a configuration.
+    """Lists the cases that the options select: workloads, or each method of a configuration.
 
-    Workloads make their data only when they are measured.
+    Workloads create their data only when they are measured.
 
     Raises:
-        ValueError: options that are wrong, or don't go together.
+        ValueError: an option is invalid, or options conflict.
 
     Example:
         >>> [case.name for case in cases(BenchOptions(workloads=["W3", "W1"]))]
@@ -112,8 +112,8 @@ def cases(wanted: BenchOptions) -> list[Case]:
 def bench(wanted: BenchOptions, note: Callable[[str], None] = lambda text: None) -> Iterator[dict[str, Any]]:
     """Yields the record of each case, as `measure` returns it, with `device`, `versions` and `data` added.
 
-    Results of finished cases are not lost when a later one fails. The compilation cache is off, because compiling is
-    measured too. Raises `ValueError`, which names the case, for wrong options, missing data or divergence.
+    Finished results survive the failure of a later case. The compilation cache is off, because compile time is
+    measured, too. Raises `ValueError`, which names the case, for invalid options, missing data or divergence.
     """
     chosen = cases(wanted)
     real = wanted.config is not None or wanted.data_dir is not None
@@ -138,11 +138,11 @@ def bench(wanted: BenchOptions, note: Callable[[str], None] = lambda text: None)
 
 
 def bench_command(wanted: BenchOptions, console: Console, file: str | None) -> None:
-    """Measures, then shows the results, also after an error or an interrupt.
+    """Measures the cases and shows the results, even after an error or an interrupt.
 
     JSON, a list of records, goes to the file, or to standard output for "-".
     """
-    if file is not None and file != "-":  # before measuring, which takes minutes
+    if file is not None and file != "-":  # checked before measuring, which takes minutes
         if Path(file).is_dir() or not os.access(Path(file).parent, os.W_OK):
             raise ValueError(f"--json: received {file}, where no file can be written; choose one in an existing folder")
         check_replaceable(Path(file))
@@ -163,7 +163,7 @@ def bench_command(wanted: BenchOptions, console: Console, file: str | None) -> N
 
 
 def caption(records: Sequence[dict[str, Any]]) -> str:
-    """A caption of the properties that all records share."""
+    """Lists the properties that all records share."""
     first = records[0]
     strategies = ", ".join(dict.fromkeys(record["strategy"] for record in records))
     peak = first["matmul_peak_flops_per_s"] / 1e9

@@ -1,9 +1,9 @@
-"""Floating-point operations of a model, counted in its own program.
+"""Counts the floating-point operations of a model in its traced program.
 
-A multiply-add is two operations; dense layers and convolutions count, everything else doesn't. A convolution counts as
-such (with its padding), whatever form computes it, so the count is taken from the model with JAX's own convolution.
-Training is the forward pass and two more of the same size, the gradients of weights and of inputs, less the gradient of
-the images, which is not needed.
+A multiply-add is two operations; only dense layers and convolutions count. A convolution is counted as one (with its
+padding) regardless of the form that computes it, so the model is traced with JAX's own convolution. Training is the
+forward pass and two more of the same size, the gradients of weights and of inputs, minus the gradient of the images,
+which isn't needed.
 """
 
 import math
@@ -21,8 +21,8 @@ class Flops(NamedTuple):
     """Floating-point operations per sample.
 
     Attributes:
-        forward: of a forward pass.
-        training: of a training step.
+        forward: operations of a forward pass.
+        training: operations of a training step.
     """
 
     forward: int
@@ -30,7 +30,7 @@ class Flops(NamedTuple):
 
 
 def model_flops(model: Model) -> Flops:
-    """Counts the operations per sample of a model, on JAX's own convolution.
+    """Counts the operations per sample of a model, traced with JAX's own convolution.
 
     Example:
         >>> from fedjax_bal import models
@@ -50,7 +50,7 @@ def model_flops(model: Model) -> Flops:
 def count(program: ClosedJaxpr | Jaxpr) -> Iterator[int]:
     """Yields the operations of each matrix product and convolution of a program, in order.
 
-    A loop counts as often as it runs, if that is known, and a branch as much as its longest arm.
+    A loop is counted as often as it runs, if that is known; a branch counts as its most expensive arm.
 
     Example:
         >>> import jax.numpy as jnp
@@ -82,7 +82,7 @@ def _product(equation: JaxprEqn) -> int:
 def _convolution(equation: JaxprEqn) -> int:
     kernel = equation.invars[1].aval.shape  # type: ignore[attr-defined]
     outputs = equation.params["dimension_numbers"].rhs_spec[0]
-    window = math.prod(kernel) // kernel[outputs]  # its channels are already those of one group
+    window = math.prod(kernel) // kernel[outputs]  # already the channels of one group
     return 2 * math.prod(equation.outvars[0].aval.shape) * window  # type: ignore[attr-defined]
 
 

@@ -1,4 +1,4 @@
-"""One measurement: compile, warm up, then measure dispatches of about a second; the machine's peak speed and memory."""
+"""Measures cases (compile, warm up, time dispatches of about a second), and the machine's peak speed and memory."""
 
 import dataclasses
 import math
@@ -40,9 +40,9 @@ class Case(NamedTuple):
     """A case to measure.
 
     Attributes:
-        name: the name shown.
+        name: the name in the table.
         make: builds the simulation.
-        precision: a name of `PRECISIONS`, for the peak that the case is compared with.
+        precision: a key of `PRECISIONS`; the case is compared with this precision's peak.
     """
 
     name: str
@@ -59,7 +59,7 @@ class _MeasuredRun:
         self.losses: list[list[float]] = []
 
     def time(self) -> tuple[float, DispatchResult]:
-        """Runs one dispatch, and returns its seconds and its result."""
+        """Runs one dispatch; returns its duration in seconds and its result."""
         began = time.perf_counter()
         first = int(self.snapshot.round) + 1
         advance = self.simulation.advance(_SEED, self.snapshot)
@@ -76,11 +76,11 @@ def measure(
     note: Callable[[str], None] = lambda text: None,
     turn: AbstractContextManager | None = None,
 ) -> dict[str, Any]:
-    """Measures one case, without evaluation; inside `turn` once it has compiled and warmed up.
+    """Measures one case without evaluation; after compilation and warm-up, waits for and holds `turn`.
 
-    Rounds are combined until a dispatch takes about a second. One dispatch warms up; then at least three count, for
+    Rounds are combined until a dispatch takes about a second. One dispatch warms up; then at least three are timed, for
     at least `seconds`. `peak` measures the matmul peak of a precision, in operations per second, and returns the best
-    so far.
+    value so far.
 
     Returns:
         The record, ready for JSON: `workload`; `client_updates_per_s` and `samples_per_s`, medians over dispatches;
@@ -96,8 +96,8 @@ def measure(
     memory = memory_peak()
     with turn or nullcontext():
         timed = _time_dispatches(run, seconds)
-        # After the peak of memory, which an accelerator counts since the process began. Twice, in case other programs
-        # slow down one of them.
+        # Measured after the memory peak, which an accelerator counts from the start of the process. Measured twice, in
+        # case other programs slow down one of the measurements.
         matmul = max(peak(case.precision), peak(case.precision))
     updates = [advance.client_updates / took for took, advance in timed]
     samples = statistics.median(advance.samples / took for took, advance in timed)
@@ -166,7 +166,7 @@ def _time_dispatches(run: _MeasuredRun, seconds: float) -> list[tuple[float, Dis
     timed: list[tuple[float, DispatchResult]] = []
     while len(timed) < _FEWEST or sum(took for took, _ in timed) < seconds:
         took, advance = run.time()
-        # Without its snapshot, which would keep a state alive for each dispatch.
+        # The snapshot is dropped, because it would keep one state alive per dispatch.
         timed.append((took, advance._replace(snapshot=None)))  # type: ignore[arg-type]
     return timed
 
@@ -177,11 +177,11 @@ def _waste(advances: list[DispatchResult]) -> float:
 
 
 class Peak(NamedTuple):
-    """A peak of memory.
+    """Peak memory.
 
     Attributes:
         size: in bytes.
-        kind: "device" (the allocators of all devices, since the process began) or "resident" (of the process).
+        kind: "device" (the allocators of all devices, since the process began) or "resident" (memory of the process).
     """
 
     size: int
@@ -189,9 +189,9 @@ class Peak(NamedTuple):
 
 
 def matmul_peak(precision: str = "float32", repeats: int = 5) -> float:
-    """Operations per second of large square matrix products on all devices at once, the best of several tries.
+    """Measures the operations per second of large square matrix products on all devices; the best of several tries.
 
-    A multiply-add is two operations; `precision` is a name of `PRECISIONS`.
+    A multiply-add is two operations; `precision` is a key of `PRECISIONS`.
     """
     side = _SIDE.get(target_platform(), _SIDE_OF_ACCELERATORS)
     kind, exactness = PRECISIONS[precision]
@@ -207,7 +207,7 @@ def matmul_peak(precision: str = "float32", repeats: int = 5) -> float:
 
 
 def forget_peak() -> None:
-    """Resets the process's peak of resident memory, if the system can."""
+    """Resets the process's peak of resident memory, if the system supports it."""
     try:
         _CLEAR.write_text("5")
     except OSError:
@@ -215,7 +215,7 @@ def forget_peak() -> None:
 
 
 def memory_peak() -> Peak:
-    """Peak memory of all devices, or of the process if they don't report it."""
+    """Returns the peak memory of all devices, or of the process if they don't report it."""
     stats = [device.memory_stats() or {} for device in jax.devices()]
     if all("peak_bytes_in_use" in each for each in stats):
         return Peak(sum(each["peak_bytes_in_use"] for each in stats), "device")
@@ -223,7 +223,7 @@ def memory_peak() -> Peak:
 
 
 def resident_peak() -> int:
-    """Peak resident memory of the process in bytes, since `forget_peak` if the system can reset it.
+    """Returns the process's peak resident memory in bytes, since `forget_peak` if the system supports it.
 
     Example:
         >>> resident_peak() > 1_000_000

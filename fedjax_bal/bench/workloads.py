@@ -1,6 +1,6 @@
-"""The workloads that are measured: images, clients, model and local training, and their simulations.
+"""The benchmark workloads: images, clients, model and local training; and their simulations.
 
-Only shapes, counts and sizes matter here, not accuracy. `Workload` holds all that other programs need;
+Only shapes, counts and sizes matter, not accuracy. `Workload` holds everything that other programs need;
 `benchmarks/export.py` writes it to a file for them.
 """
 
@@ -18,15 +18,15 @@ from fedjax_bal.options import Evaluation, Execution, LocalTraining, Participati
 from fedjax_bal.types import Federation, Model
 
 HORIZON = 2**30
-"""More rounds than any measurement takes, so that no round is the last."""
-# The classes and images per class of EMNIST's balanced split.
+"""More rounds than a measurement takes, so that no measured round is the last."""
+# Classes and images per class of EMNIST's balanced split.
 TURNED_CLASSES = 47
 TURNED_PER_CLASS = 2400
 _TURNS = 3
 
 
 class Source(NamedTuple):
-    """A source of images; `mean` and `std` are of the pixels scaled to [0, 1], for each channel."""
+    """A source of images; `mean` and `std` are per channel, of pixels scaled to [0, 1]."""
 
     read: Callable[[str], tuple[np.ndarray, np.ndarray]]  # read(data_dir) -> (images UInt8[D, H, W, K], labels Int[D])
     examples: int
@@ -37,7 +37,7 @@ class Source(NamedTuple):
 
 
 def pixels(source: Source, data_dir: str | None, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Images `UInt8[D, H, W, K]` and labels `Int32[D]` of a source; random ones without `data_dir`."""
+    """Returns images `UInt8[D, H, W, K]` and labels `Int32[D]` of a source; random pixels without `data_dir`."""
     if data_dir is not None:
         images, labels = source.read(data_dir)
         return images, labels.astype(np.int32)
@@ -54,7 +54,7 @@ def _read(name: str) -> Callable[[str], tuple[np.ndarray, np.ndarray]]:
 
 
 def _read_turned(data_dir: str) -> tuple[np.ndarray, np.ndarray]:
-    """MNIST, then Fashion-MNIST, each turned by 0, 90 and 180 degrees: the first 47 of sixty classes."""
+    """MNIST, then Fashion-MNIST, each rotated by 0, 90 and 180 degrees: the first 47 of these 60 classes."""
     stocks = [_read(name)(data_dir) for name in ("mnist", "fashion_mnist")]
     pieces = []
     for number in range(TURNED_CLASSES):
@@ -74,16 +74,16 @@ TURNED = Source(_read_turned, TURNED_CLASSES * TURNED_PER_CLASS, TURNED_CLASSES,
 
 
 class Workload(NamedTuple):
-    """Federated averaging with uniform selection and without evaluation, on given data.
+    """A benchmark task: federated averaging on given data, with uniform selection and without evaluation.
 
     Attributes:
-        name: its short name.
-        source: the source of its images.
+        name: the short name.
+        source: the source of the images.
         deal: `deal(rng, labels) -> N arrays of row numbers`; clients may share rows.
-        clients_per_round: the cohort's size.
+        clients_per_round: the cohort size.
         batch_size: B.
-        optimizer: `name` and numbers of the clients' optimizer, as `fedjax_bal.optimizer` takes them.
-        model: a name of `fedjax_bal.models`.
+        optimizer: `name` and hyperparameters of the clients' optimizer, as for `fedjax_bal.optimizer`.
+        model: a name in `fedjax_bal.models`.
         options: the model's options.
         local_epochs: E.
     """
@@ -100,7 +100,7 @@ class Workload(NamedTuple):
 
 
 class Material(NamedTuple):
-    """A workload's examples and their assignment to clients."""
+    """A workload's images and labels, and their assignment to clients."""
 
     images: np.ndarray  # UInt8[D, H, W, K]
     labels: np.ndarray  # Int32[D]
@@ -108,16 +108,16 @@ class Material(NamedTuple):
 
 
 def material(workload: Workload, data_dir: str | None = None, seed: int = 0) -> Material:
-    """Images, labels and clients of a workload, the same for the same seed; random pixels without `data_dir`."""
+    """Builds the data of a workload, deterministically for a seed; with random pixels without `data_dir`."""
     rng = np.random.default_rng(seed)
     images, labels = pixels(workload.source, data_dir, rng)
     return Material(images, labels, workload.deal(rng, labels))
 
 
 def spans(order: np.ndarray, sizes: np.ndarray) -> list[np.ndarray]:
-    """Cuts rows into consecutive clients of given sizes, starting again at the end of the rows.
+    """Assigns rows to consecutive clients of given sizes; starts again at the first row when the rows run out.
 
-    A client that is no larger than the list never holds a row twice.
+    A client with at most `len(order)` rows never holds a row twice.
 
     Example:
         >>> [rows.tolist() for rows in spans(np.array([7, 8, 9]), np.array([2, 3]))]
@@ -128,7 +128,7 @@ def spans(order: np.ndarray, sizes: np.ndarray) -> list[np.ndarray]:
 
 
 def spans_by_class(rng: np.random.Generator, labels: np.ndarray, counts: np.ndarray) -> list[np.ndarray]:
-    """Cuts the rows of each class into clients as `spans` does, `counts[i, c]` rows of class c for client i.
+    """Assigns each class's rows to clients as `spans` does, `counts[i, c]` rows of class c to client i.
 
     Example:
         >>> labels = np.array([0, 1, 0, 1])
@@ -141,13 +141,13 @@ def spans_by_class(rng: np.random.Generator, labels: np.ndarray, counts: np.ndar
 
 
 def lognormal_sizes(rng: np.random.Generator, clients: int) -> np.ndarray:
-    """Client sizes `Int[N]`, lognormal with mean 235 and deviation 1.2 of the logarithm, at least 10."""
+    """Draws client sizes `Int[N]`: lognormal with mean 235, sigma 1.2, and a minimum of 10."""
     sigma = 1.2
     return np.maximum(10, np.rint(rng.lognormal(np.log(235) - sigma**2 / 2, sigma, clients))).astype(np.int64)
 
 
 def uniform_sizes(rng: np.random.Generator, clients: int) -> np.ndarray:
-    """Client sizes `Int[N]`, uniform from 131 to 336."""
+    """Draws client sizes `Int[N]`: uniform from 131 to 336."""
     return rng.integers(131, 337, clients)
 
 
@@ -164,7 +164,7 @@ def _of_sizes(
 def _two_classes(rng: np.random.Generator, labels: np.ndarray) -> list[np.ndarray]:
     client = np.arange(50)
     counts = np.zeros((50, 10), int)
-    # The second class is 1 to 5 classes after the first, so that every class has equally many clients.
+    # The second class follows the first by 1 to 5 classes, so that every class has the same number of clients.
     for classes in (client % 10, (client + 1 + client // 10) % 10):
         counts[client, classes] = 500
     return spans_by_class(rng, labels, counts)
@@ -219,7 +219,7 @@ def simulation_of(
     convolution: str = "auto",
     method: str = "fedavg",
 ) -> Simulation:
-    """Builds a recipe, by default federated averaging, on a workload, evaluated on a single image."""
+    """Builds the simulation of a workload, by default with federated averaging; evaluated on a single image."""
     cohort = workload.clients_per_round if clients_per_round is None else clients_per_round
     return build(
         recipes.RECIPES[method](),

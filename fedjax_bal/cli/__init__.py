@@ -1,3 +1,3 @@
-"""The command line: `start` begins it, `app` declares the commands, the other files hold their work."""
+"""The command line: `start` is the entry point, `app` declares the commands, and the other modules implement them."""
 
 from fedjax_bal.cli.start import main

@@ -111,7 +111,7 @@ def run(
                 raise ValueError(
                     "--dry-run: received together with --distributed; leave that out: one process is enough"
                 )
-            # Before the processes join, none knows which of them is the first, nor what the run folder says.
+            # Which process is the first, and what its run folder holds, is known only after the processes have joined.
             split_cpu_for([config], wanted or most_devices([config]))
         in_use: dict[Path, str] = {}
         conflict = lambda path: in_use.get(path, "") or RunFolder(path).conflict(config)
@@ -131,7 +131,7 @@ def run(
                 try:
                     run_command(config, folder, data_dir, shared, trackers, fresh=fresh, show=show)
                     return
-                except FolderInUseError as error:  # another process was faster, with another configuration of this name
+                except FolderInUseError as error:  # another process claimed it first
                     if out or place or not error.another:
                         raise
                     in_use[folder] = "what another process has just begun there"
@@ -303,10 +303,10 @@ def verify(
     ],
     plugin: Plugins = None,
 ) -> Iterator[str]:
-    """Check that every file is as it was written, and say what to do about damaged or missing ones.
+    """Check that every file is intact, and give remedies for damaged or missing files.
 
-    Exit code 0: all files are whole. 1: some are damaged or missing.
-    3: none is, but there is no SHA256SUMS to compare with, as a session is running or was killed.
+    Exit code 0: all files are intact. 1: some are damaged or missing.
+    3: no damage found, but no SHA256SUMS to compare with, because a session is running or was killed.
     """
     from fedjax_bal.lab import verify as check
 
@@ -355,7 +355,7 @@ def export(
     data_dir: DataDir = None,
     plugin: Plugins = None,
 ) -> Iterator[str]:
-    """Write a trained model for programs without this package, with everything that prediction needs."""
+    """Write a trained model, with everything that prediction needs, for programs without this package."""
     from fedjax_bal.lab import load_run
 
     notes: list[str] = []

@@ -1,4 +1,4 @@
-"""Arguments that commands share: options, files, changes, and the number of devices."""
+"""Arguments shared by several commands: options, files, changes, and the number of devices."""
 
 import os
 from collections.abc import Sequence
@@ -13,8 +13,8 @@ from fedjax_bal.validate import one_of
 
 
 def _load(context: typer.Context, targets: list[str] | None) -> list[str] | None:
-    """Loads plug-ins while the command line is parsed, so that every command finds what they register."""
-    if not context.resilient_parsing:  # completion runs no user's code
+    """Loads plug-ins during command-line parsing, so that every command sees what they register."""
+    if not context.resilient_parsing:  # shell completion must not run user code
         with messages():
             from fedjax_bal.plugins import load_plugins
 
@@ -61,25 +61,25 @@ Processes = Annotated[int | None, typer.Option(metavar="N", help="Number of proc
 
 
 def split_arguments(arguments: Sequence[str] | None) -> tuple[str | None, list[str]]:
-    """The file, None without one, and the changes to it."""
+    """Separates the file (None if there is none) from the changes to it."""
     paths = [argument for argument in arguments or () if not is_change(argument)]
     if len(paths) > 1:
         raise ValueError(
             f"command line: received {len(paths)} files ({', '.join(paths)}); give one configuration, "
             "and changes to it as key=value"
         )
-    # YAML is UTF-8, regardless of the encoding that the locale gave the arguments.
+    # YAML is UTF-8, whatever encoding the locale gave the arguments.
     changes = [os.fsencode(text).decode(errors="surrogateescape") for text in arguments or () if is_change(text)]
     return (paths[0] if paths else None), changes
 
 
 def is_change(argument: str) -> bool:
-    """Distinguishes a change, key=value, from a file, whose path may have such a sign too, as a sweep's points do."""
+    """Whether an argument is a change, key=value, and not a file, whose path may contain "=", too."""
     return "=" in argument and not os.path.isfile(argument)
 
 
 def devices_of(wanted: str | None) -> str | int | None:
-    """The value of `--devices`: "auto" for all, a number, or None if it isn't given."""
+    """Parses `--devices`: "auto" for all devices, a number, or None if it isn't given."""
     if wanted is None or wanted == "all":
         return wanted and "auto"
     if not wanted.isdecimal() or len(wanted) > 9 or not 1 <= int(wanted) <= MOST_DEVICES:
@@ -88,13 +88,13 @@ def devices_of(wanted: str | None) -> str | int | None:
 
 
 def check_engine(name: str, address: str | None) -> None:
-    """Refuses an unknown engine, and an address without a cluster."""
+    """Rejects an unknown engine, and an address given without a cluster engine."""
     if one_of("--engine", name, ("local", "ray")) == "local" and address is not None:
         raise ValueError(f"--address: received {address!r}, which is for --engine ray: add that, or leave it out")
 
 
 def part_of(text: str | None) -> tuple[int, int] | None:
-    """The value of `--part`, I/N: the number of a part, from 1, and the number of parts; None if it isn't given."""
+    """Parses `--part` I/N: part number (from 1) and number of parts; None if it isn't given."""
     if text is None:
         return None
     number, _, parts = text.partition("/")
@@ -104,7 +104,7 @@ def part_of(text: str | None) -> tuple[int, int] | None:
 
 
 def split_cpu_for(configs: Sequence[Any], devices: str | int | None) -> None:
-    """Sets the number of CPU devices, before jax starts; None for all that the configurations ask for."""
+    """Sets the number of CPU devices before jax starts; None takes the number that the configurations ask for."""
     from fedjax_bal.jax_setup import settle_process, split_cpu
 
     settle_process()
@@ -113,7 +113,7 @@ def split_cpu_for(configs: Sequence[Any], devices: str | int | None) -> None:
 
 
 def most_devices(configs: Sequence[Any]) -> int:
-    """The most devices that any method of the configurations asks for; 1 if none asks for a number."""
+    """The largest number of devices that a method of the configurations asks for; 1 if none gives a number."""
     return max((int(number) for number in _asked(configs) if number != "auto"), default=1)
 
 

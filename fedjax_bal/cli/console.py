@@ -1,4 +1,4 @@
-"""What a command prints: lines, tables and messages, without control characters of names from elsewhere; and Ctrl-C."""
+"""Console output of commands: lines, tables and messages, with control characters replaced; and handling of Ctrl-C."""
 
 import contextlib
 import dataclasses
@@ -25,11 +25,11 @@ _WIDE = 110
 
 
 class Output(Console):
-    """A console for texts that hold names from elsewhere: of files, classes and methods.
+    """A console for texts that contain names from outside: of files, classes and methods.
 
-    They are printed as they are: what looks like rich's markup or an emoji's name is text, and control characters,
-    which could move the cursor, rename the window or hide what is printed, become a sign. Its reader may close the
-    pipe: the command continues without output.
+    Texts are printed literally: rich's markup and emoji codes aren't interpreted, and control characters, which could
+    move the cursor, rename the window or hide output, are replaced by a sign. If the reader closes the pipe, the
+    command continues without output.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -37,10 +37,10 @@ class Output(Console):
 
     def say(self, text: str) -> None:
         """Prints a line without wrapping it."""
-        self.print(harmless(text), soft_wrap=True)  # rich would drop some control characters without a sign
+        self.print(harmless(text), soft_wrap=True)  # rich would silently drop some control characters
 
     def render(self, renderable: Any, options: ConsoleOptions | None = None) -> Iterator[Segment]:
-        """Renders texts without control characters; rich's own codes are no text."""
+        """Renders texts without control characters; rich's own control codes are kept."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=harmless(segment.text))
 
@@ -51,12 +51,12 @@ class Output(Console):
 
 @dataclasses.dataclass(frozen=True)
 class Showing:
-    """How a command shows its progress: lines or a live display, all of it or only the result.
+    """The options that control how a command shows its progress.
 
     Attributes:
-        plain: lines in place of a live display.
-        quiet: the closing lines and errors alone.
-        verbose: also the plan, programs, placement and memory.
+        plain: print lines instead of a live display.
+        quiet: print only the final lines and errors.
+        verbose: also print the plan, programs, placement and memory.
     """
 
     plain: bool = False
@@ -64,23 +64,23 @@ class Showing:
     verbose: bool = False
 
     def __post_init__(self) -> None:
-        """Refuses contradicting options."""
+        """Rejects contradictory options."""
         if self.quiet and self.verbose:
             raise ValueError("--quiet: received together with --verbose; give one of them")
 
     def progress(self, *, shown: bool = True) -> Output:
-        """The console for progress; one that shows nothing if it is quiet, or isn't `shown`."""
-        # A live display on a terminal would swallow what is written to standard error.
+        """Returns the console for progress; a silent one if `quiet` is set or `shown` is False."""
+        # On a terminal, a live display would swallow messages on standard error.
         return Output() if shown and not self.quiet else Output(quiet=True, force_terminal=False)
 
     def left_out(self, keys: Sequence[str]) -> None:
-        """Says which keys of a base don't count, unless only the result is shown."""
+        """Prints the keys of a base that are ignored, unless `quiet` is set."""
         if keys:
             self.progress().say(f"ignored from the base, which has other data or another partition: {', '.join(keys)}")
 
 
 def harmless(text: str) -> str:
-    r"""A text with a sign in place of each control character, mark of writing direction, and half of a character.
+    r"""Replaces control characters, marks of writing direction and surrogates by a sign.
 
     Example:
         >>> harmless("cat\x1b[2J").replace("\N{REPLACEMENT CHARACTER}", "?")
@@ -90,21 +90,21 @@ def harmless(text: str) -> str:
 
 
 def names_table(entries: Iterable[tuple[str, Sequence[str]]]) -> Table:
-    """A table of names in bold, with the lines on each beside it, all but the first dim."""
+    """Builds a two-column table: names in bold and their descriptions, with all lines but the first dimmed."""
     table = Table.grid(padding=(0, 3))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for name, lines in entries:
-        first, *others = lines or [""]  # a recipe of a plug-in may have no text
+        first, *others = lines or [""]  # a plug-in's recipe may have no description
         dim = [Text(f"\n{harmless(line)}", "dim") for line in others]
         table.add_row(Text(harmless(name), "bold"), Text.assemble(harmless(first), *dim))
     return table
 
 
 def print_table(text: Any, console: Output, caption: str, title: str = "") -> None:
-    """Prints a `fedjax_bal.report.Table`, with cells of several lines if need be; as lines where that has no room."""
-    rows = [tuple(map(harmless, cells)) for cells in text.rows]  # before widths are measured
-    # Wide, or with the text after a number below it and headings broken at commas.
+    """Prints a `fedjax_bal.report.Table`: in multi-line cells if it is too wide, as lines if it still doesn't fit."""
+    rows = [tuple(map(harmless, cells)) for cells in text.rows]  # before column widths are measured
+    # First in one line per row; then with text after a number below it and headings broken at commas.
     narrow = [_two_lines(name).replace(", ", ",\n") for name in text.headings]
     for heads, body in ((text.headings, rows), (narrow, [tuple(map(_two_lines, cells)) for cells in rows])):
         columns = zip(heads, *body, strict=True)
@@ -139,7 +139,7 @@ def _two_lines(cell: str) -> str:
 
 
 def with_short_names(rows: Sequence[Any], console: Console) -> list[Any]:
-    """Rows whose methods' names are shortened to what a table has room for, unless no short form is unique."""
+    """Shortens the names of methods to fit a table, if the short names stay unique."""
     longest = 24 if console.width >= _WIDE else 16
     half = longest // 2
     names = [row.method for row in rows]
@@ -150,7 +150,7 @@ def with_short_names(rows: Sequence[Any], console: Console) -> list[Any]:
 
 
 def printing(command: Callable[..., Iterator[Any]]) -> Callable[..., None]:
-    """A command that prints the lines and tables that another yields, and turns errors into messages."""
+    """Decorates a generator of lines and tables as a command that prints them and turns errors into messages."""
 
     @functools.wraps(command)
     def printed(*args: Any, **kwargs: Any) -> None:
@@ -164,7 +164,7 @@ def printing(command: Callable[..., Iterator[Any]]) -> Callable[..., None]:
 
 @contextlib.contextmanager
 def messages() -> Iterator[None]:
-    """Turns errors that a user can cause into a message and an exit code, without a traceback."""
+    """Turns errors that users can cause into a message and an exit code, without a traceback."""
     try:
         with plugin_errors():
             yield
@@ -194,7 +194,7 @@ def complain(message: str) -> None:
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[Callable[[], bool]]:
-    """Yields a function that tells whether Ctrl-C was pressed once; pressed twice it stops at once."""
+    """Yields a function that returns whether Ctrl-C was pressed; a second Ctrl-C stops the command at once."""
     asked = False
 
     def ask(number: int, frame: Any) -> None:

@@ -17,13 +17,13 @@ from fedjax_bal.files import check_replaceable
 
 _MEBIBYTE = 2**20
 _MOST_CLASSES = 20
-_SHOWN_OF_MANY = 5  # of more classes the largest and the smallest
-_MOST_DRAWN = 200  # clients of a picture
+_SHOWN_OF_MANY = 5  # largest and smallest classes shown if there are many
+_MOST_DRAWN = 200  # clients in a picture
 _PICTURES = (".png", ".svg")
 
 
 def list_datasets(data_dir: DataDir = None, plugin: Plugins = None) -> Iterator[Table]:
-    """List the data sets, and show which of them a folder holds."""
+    """List the data sets, and show which of them are in a folder."""
     from fedjax_bal.data import DATASETS, folder_of, prepared_status
 
     folder = None if data_dir is None else folder_of("the data sets", data_dir)
@@ -46,7 +46,7 @@ def prepare(
     plugin: Plugins = None,
     check: Annotated[bool, typer.Option("--check", help="Read and report, but write nothing.")] = False,
 ) -> Iterator[str]:
-    """Check a data set's files, and convert them to a file that loads quickly."""
+    """Check a data set's files, and convert them to a format that loads quickly."""
     from fedjax_bal.data import find_reader, inventory, inventory_digest, load
 
     if find_reader(name).origin == "own":
@@ -95,7 +95,7 @@ def _range(counts: np.ndarray) -> str:
 
 
 def _own_files(name: str, options: list[str]) -> dict[str, Any]:
-    """The options, checked as the section `dataset` of a configuration."""
+    """Validates the options as the section `dataset` of a configuration."""
     from fedjax_bal.config import DatasetSection, check_section, parse_yaml, raise_all
 
     given = {}
@@ -142,7 +142,7 @@ def describe(
             "data set, and changes to it as key=value"
         )
     (source,) = named
-    # Keys without a dot are the partition's, unless a section has that name.
+    # Keys without a dot belong to the partition, unless they name a section.
     changes = []
     for text in filter(is_change, arguments):
         key = text.partition("=")[0]
@@ -161,7 +161,8 @@ def describe(
         check_replaceable(out)
 
     if source in DATASETS:
-        # All else is the quickstart's, but for the server's rows; a cohort of one fits any number of clients.
+        # Everything else comes from the quickstart, except the server's rows; a cohort of one fits any number of
+        # clients.
         scheme = f"partition={{scheme: {json.dumps(partition or 'iid')}, clients: 10, seed: 0}}"
         fixed = [f"dataset.name={source}", "selection.clients_per_round=1", "auxiliary.per_class=0", "partition=null"]
         config = load_config(None, [*fixed, scheme, *changes], needs=False)
@@ -185,7 +186,7 @@ def describe(
     description = None
     if not alone:
         pool, rows, _ = split_rows(dataset, config)
-        parts = [np.searchsorted(pool.rest, of_client) for of_client in rows]  # `rest` is in ascending order
+        parts = [np.searchsorted(pool.rest, of_client) for of_client in rows]  # `rest` is sorted
         description = in_numbers(pool.labels[pool.rest], parts, classes)
         title += f": {_in_words(config.partition)}"
         counts["clients"] = description.class_counts.sum(axis=0)
@@ -224,7 +225,7 @@ def describe(
 
 
 def _in_words(wanted: Any) -> str:
-    """A partition in one line: the values that differ from the defaults."""
+    """Describes a partition in one line: the values that differ from the defaults."""
     changes = []
     for key, field in type(wanted).model_fields.items():
         value = getattr(wanted, key)
@@ -235,7 +236,7 @@ def _in_words(wanted: Any) -> str:
 
 
 def _clients(description: Any) -> Iterator[str]:
-    """The sizes, classes and imbalance of the clients of a partition."""
+    """Describes the sizes, classes and imbalance of the clients of a partition."""
     sizes = description.sizes
     classes = (description.class_counts > 0).sum(axis=1)
     low, quarter, median, three_quarters, high = np.percentile(sizes, [0, 25, 50, 75, 100])

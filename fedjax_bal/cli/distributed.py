@@ -1,4 +1,4 @@
-"""One run on several processes: how they join, what they must agree on, and how they end."""
+"""Distributed runs: how processes join, which facts they must agree on, and how they end."""
 
 import contextlib
 import os
@@ -24,19 +24,21 @@ SWEEP_ALONE = (
     "--part I/N to each process, or --engine ray"
 )
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
-# A killed process is noticed within a second, as its connections break; one that hangs, or whose machine is gone, after
-# two thirds to all of the heartbeat. At the end the others wait for process 0, which still writes pages: jax ends them
-# all if that takes longer than the shutdown's time.
+# A killed process is detected within a second, because its connections break; a process that hangs, or whose machine is
+# gone, after two thirds to all of the heartbeat timeout. At the end the other processes wait for process 0, which still
+# writes pages; jax ends them all if that exceeds the shutdown timeout.
 _JOIN_S = 120
 _HEARTBEAT_S = 30
 _SHUTDOWN_S = 3600
 
 
 class ProcessPlace(NamedTuple):
-    """A process among several, as the user gives it; None is left to jax, which knows SLURM, Open MPI and Kubernetes.
+    """A process among several, as given by the user.
+
+    None leaves a value to jax, which detects SLURM, Open MPI and Kubernetes.
 
     Attributes:
-        address: HOST:PORT, where process 0 waits for the others.
+        address: HOST:PORT at which process 0 waits for the others.
         index: this process's number, from 0.
         count: the number of processes.
     """
@@ -53,10 +55,10 @@ def place_of(
     processes: int | None,
     environment: Mapping[str, str],
 ) -> ProcessPlace | None:
-    """Reads this process's number from the flags, else from the environment; None for a run of one process.
+    """Reads this process's place from the options, otherwise from the environment; None for a single process.
 
     Raises:
-        ValueError: flags without `--distributed`, or an invalid value.
+        ValueError: options without `--distributed`, or an invalid value.
     """
     given = {"--coordinator": coordinator, "--process-id": process_id, "--processes": processes}
     if not distributed:
@@ -82,7 +84,7 @@ def place_of(
 
 
 def shared_facts(config: Any) -> dict[str, str]:
-    """Everything that results depend on and that may differ between processes; `Runner` compares the data."""
+    """Lists the facts that affect results and may differ between processes; `Runner` compares the data."""
     from fedjax_bal.config import config_leaves
     from fedjax_bal.lab import numeric_settings, versions
 
@@ -94,13 +96,13 @@ def shared_facts(config: Any) -> dict[str, str]:
 def joined_processes(
     place: ProcessPlace | None, facts: Callable[[], Mapping[str, str]], devices: str | int | None
 ) -> Iterator[None]:
-    """Joins this process to the others of a run, and leaves them at the end; without a `place` nothing happens.
+    """Joins this process to the others of a run, and leaves them at the end; does nothing without a `place`.
 
-    The CPU has to be split before, and jax must not have started. `facts` are values, by name, that must be the same in
-    all processes; `devices` is the value of `--devices`, for each.
+    The CPU must already be split into devices, and jax must not have started. `facts` are named values that must be
+    equal in all processes; `devices` is the value of `--devices` for each process.
 
     Raises:
-        ValueError: the processes don't come together.
+        ValueError: the processes can't connect or don't agree.
     """
     if place is None:
         yield
@@ -108,10 +110,10 @@ def joined_processes(
     import jax
     from jax.errors import JaxRuntimeError
 
-    jax.config.update("jax_enable_preemption_service", False)  # or else SIGTERM would no longer end this process
+    jax.config.update("jax_enable_preemption_service", False)  # otherwise SIGTERM would no longer end this process
     options: dict[str, Any] = {}
     if place.address is not None and place.address.rpartition(":")[0] in _LOOPBACK:
-        # Otherwise on all interfaces, as a host may not know the name that others use for it.
+        # Listens on all interfaces, because a host may not know the name that others use for it.
         options["coordinator_bind_address"] = place.address
     if place.address is not None and place.index == 0:
         _check_port(place.address)
@@ -134,11 +136,11 @@ def joined_processes(
     try:
         _check_agreement(place, facts(), devices)
         yield
-    except typer.Exit:  # all processes end like this
+    except typer.Exit:  # reached by all processes
         jax.distributed.shutdown()
         raise
     except BaseException as error:
-        # Exits at once, without jax's wait for the others, which may be gone, and which notice that this one is.
+        # Exits at once: jax would wait for the other processes, which may be gone or will notice this exit.
         text = str(error)
         code = 1
         if "Gloo" in text or (isinstance(error, JaxRuntimeError) and "RESOURCE_EXHAUSTED" not in text):
@@ -153,7 +155,7 @@ def joined_processes(
                 traceback.print_exc()
         with contextlib.suppress(OSError, ValueError):
             if sys.stdout.isatty():
-                sys.stdout.write("\x1b[?25h\n")  # a live display has hidden the cursor
+                sys.stdout.write("\x1b[?25h\n")  # shows the cursor, which a live display has hidden
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(code)
@@ -162,7 +164,7 @@ def joined_processes(
 
 
 def _check_port(address: str) -> None:
-    """Refuses a port that is taken: jax would share it with another run in silence, and mix up their processes."""
+    """Rejects a port in use: jax would silently share it with another run and mix up the processes."""
     host, _, port = address.rpartition(":")
     name = host.strip("[]") if host in _LOOPBACK else ""
     family = socket.AF_INET6 if ":" in name else socket.AF_INET
@@ -183,7 +185,7 @@ def _check_agreement(place: ProcessPlace, facts: Mapping[str, str], devices: str
     group = processes()
     if group.count < 2:
         raise ValueError(f"--distributed: received process {group.index} of {group.count}; there are at least 2")
-    # From jax itself: processes with different numbers couldn't even exchange them.
+    # From jax itself, because processes with different numbers couldn't even exchange them.
     numbers = Counter(device.process_index for device in jax.devices())
     if len(set(numbers.values())) > 1:
         each = ", ".join(f"{number} on process {index}" for index, number in sorted(numbers.items()))

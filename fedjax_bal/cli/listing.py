@@ -1,4 +1,4 @@
-"""The commands that explain: `fedjax-bal list`, `guide`, `config explain` and `config schema`."""
+"""The documentation commands: `fedjax-bal list`, `guide`, `config explain` and `config schema`."""
 
 import inspect
 import json
@@ -40,7 +40,7 @@ def explain(
 
 
 def schema(plugin: Plugins = None) -> Iterator[str]:
-    """Print the JSON Schema of configurations, with which editors complete and check them."""
+    """Print the JSON Schema of configurations, for completion and validation in editors."""
     from fedjax_bal.config import json_schema
 
     yield json.dumps(json_schema(), indent=1)
@@ -77,7 +77,7 @@ def list_names(
 
 
 def listing(what: str) -> dict[str, str]:
-    """The names of one kind, one of `KINDS`, each with a text of one or more lines.
+    """Returns the names of one kind of `KINDS`, each with a description of one or more lines.
 
     Example:
         >>> print(listing("partitions")["shards"])
@@ -85,12 +85,12 @@ def listing(what: str) -> dict[str, str]:
         takes shards_per_client=2
         also called shard
         >>> print(listing("recipes")["fedavg_ft"])
-        FedAvg whose server fine-tunes the classifier on balanced rows of its own after each round.
+        FedAvg whose server fine-tunes the classifier on its own balanced rows after each round.
         takes epochs=5, learning_rate=0.01, momentum=0.5, batch_size=50
         needs auxiliary rows (auxiliary.per_class)
         from Xu et al., arXiv 2023
     """
-    # Each kind imports only what it needs.
+    # Imports are local, so that each kind imports only what it needs.
     from fedjax_bal.config import nearest_choices, parameters
 
     match what:
@@ -163,9 +163,9 @@ def listing(what: str) -> dict[str, str]:
 
 
 def grouped(what: str | None) -> Iterator[tuple[str, dict[str, str]]]:
-    """The names of a kind with their texts, in groups with headings; recipes by family, others in one group.
+    """Returns a kind's names and descriptions, in groups with headings; only recipes have several groups, by family.
 
-    For None the kinds themselves.
+    None returns the kinds.
     """
     if what is None:
         yield "", {kind: f"fedjax-bal list {kind}" for kind in KINDS}
@@ -183,10 +183,10 @@ def grouped(what: str | None) -> Iterator[tuple[str, dict[str, str]]]:
 
 
 def described_whole(kind: str, name: str) -> str:
-    """All about a name: its docstring or header, and of a recipe its parts and papers; else what `listing` says.
+    """Describes a name in full: docstring or header, and a recipe's parts and papers; otherwise as `listing` does.
 
     Raises:
-        ValueError: there is no such kind or name.
+        ValueError: the kind or name doesn't exist.
 
     Example:
         >>> "Proximal (Loss)" in described_whole("recipes", "fedprox")
@@ -230,7 +230,7 @@ def _whole_recipe(function: Callable[..., Any]) -> Iterator[str]:
     parts = []
     for part in recipe.parts:
         roles = [kind.__name__ for kind in type(part).__mro__ if kind.__module__ == "fedjax_bal.methods.roles"]
-        # Its docstring, equations and departures from the paper included; the recipe's says what its fields mean.
+        # The part's docstring has the equations and departures from the paper; the recipe's explains the fields.
         sections = re.split(r"\n\n(?=[A-Z]\w+:\n)", inspect.getdoc(type(part)) or "")
         says = "\n\n".join(text for text in sections if not text.startswith(("Attributes:", "Example:")))
         parts.append(f"  {type(part).__name__} ({', '.join(roles)})\n{indent(says, '    ')}")
@@ -242,7 +242,7 @@ def _whole_recipe(function: Callable[..., Any]) -> Iterator[str]:
 
 
 def _at_defaults(recipe: Callable[..., Any]) -> Any:
-    """The recipe at its defaults; None if one of its parameters has none."""
+    """Builds the recipe with its defaults; None if a parameter has no default."""
     parameters = inspect.signature(recipe).parameters.values()
     return None if any(parameter.default is parameter.empty for parameter in parameters) else recipe()
 
@@ -253,7 +253,7 @@ def _variants(recipe: Callable[..., Any]) -> list[tuple[str, str]]:
 
 
 def _headers() -> dict[str, str]:
-    """The comments at the top of built-in configurations."""
+    """Returns the header comments of built-in configurations."""
     from fedjax_bal.config import builtin_configs
 
     heads = {name: file.read_text(encoding="utf-8").partition("\n\n")[0] for name, file in builtin_configs().items()}
@@ -269,23 +269,23 @@ def _first_line(function: Callable[..., Any]) -> str:
 
 
 def _takes(function: Callable[..., Any], skip: Collection[str] = ()) -> str:
-    """The parameters of a function with their defaults."""
+    """Describes the parameters of a function with their defaults."""
     known = inspect.signature(function).parameters.values()
     return written_out({p.name: ... if p.default is p.empty else p.default for p in known if p.name not in skip})
 
 
 def _optax(name: str, fields: Mapping[str, tuple[Any, Any]]) -> str:
-    """The text on a function of optax, whose docstrings are long."""
+    """Describes a function of optax briefly, because its docstring is long."""
     return _text(f"optax.{name}", ("takes", written_out({key: default for key, (_, default) in fields.items()})))
 
 
 def written_out(values: Mapping[str, Any]) -> str:
-    """Parameters as a configuration writes them; ... stands for the default of one that has to be given."""
+    """Formats parameters as in a configuration; ... marks a required parameter."""
     texts = []
     for name, value in values.items():
         try:
             text = value if isinstance(value, str | type(...)) else json.dumps(value)
-        except TypeError:  # a function, or a number of NumPy, of a plug-in
+        except TypeError:  # a plug-in's default may be a function or a NumPy number
             text = getattr(value, "__name__", value)
         texts.append(name if text is ... else f"{name}={text}")
     return ", ".join(texts)

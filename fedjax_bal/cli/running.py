@@ -1,4 +1,4 @@
-"""What the commands `fedjax-bal run` and `fedjax-bal sweep` do: they train, and show tables and pages."""
+"""Implements `fedjax-bal run` and `fedjax-bal sweep`: training, and the tables and pages of results."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -24,9 +24,9 @@ _MOST_FAILURES = 20
 
 
 def next_folder(name: str, what: str, conflict: Callable[[Path], str], *, shown: bool = True) -> Path:
-    """The folder for a configuration or a sweep, as `what` says; says so, if `shown`, where it isn't that of its name.
+    """Chooses the folder for a configuration or sweep (`what`); with `shown`, says so if it isn't runs/NAME.
 
-    `conflict` says what keeps this one from resuming in a folder.
+    `conflict` describes why this configuration or sweep can't resume in a folder.
     """
     from fedjax_bal.lab import choose_folder
 
@@ -38,7 +38,7 @@ def next_folder(name: str, what: str, conflict: Callable[[Path], str], *, shown:
 
 
 def build_page(path: Path) -> Path:
-    """Writes the page of a run's folder, or of a sweep's; returns its file."""
+    """Writes the page of a run or sweep; returns its path."""
     with drawing():
         from fedjax_bal.lab import SweepFolder
         from fedjax_bal.report import build, build_sweep
@@ -47,7 +47,7 @@ def build_page(path: Path) -> Path:
 
 
 def describe_run(config: Any, path: Path, data_dir: Path | None, devices: str | int | None, *, fresh: bool) -> None:
-    """Says what `run_command` would do."""
+    """Describes what `run_command` would do."""
     from fedjax_bal.lab import RunFolder, dry_run
 
     console = Output()
@@ -69,7 +69,7 @@ def run_command(
     """Starts or resumes a comparison, and shows its results; `fresh` starts over, regardless of the folder's content.
 
     Raises:
-        typer.Exit: the user stopped it, or a run diverged.
+        typer.Exit: the user stopped the command, or a run diverged.
     """
     from fedjax_bal.contrib.trackers import Mirror, tracked_runs
     from fedjax_bal.engine.processes import processes
@@ -87,7 +87,7 @@ def run_command(
         try:
             with (
                 contextlib.closing(Mirror(trackers, tracked_runs(config), display.note)) as mirror,
-                interruptible() as asked,  # only here: once all is trained, there is nothing to wait for
+                interruptible() as asked,  # only here: after training there is nothing to wait for
             ):
                 runner = Runner(config, folder, display, **options, should_stop=asked, mirror=mirror)
                 for line in runner.inputs.data_lines():
@@ -144,13 +144,13 @@ def sweep_command(
     engine: str = "local",
     address: str | None = None,
 ) -> None:
-    """Starts or resumes a sweep, or a part of it, in its `SweepFolder`, and shows its results.
+    """Starts or resumes a sweep, or one part of it, in a `SweepFolder`, and shows its results.
 
-    `engine` is the backend, "local" for this process or "ray" for a cluster, and `address` the cluster's; `together` is
-    the most runs of a batch, None for as many as fit into memory.
+    `engine` is the backend, "local" for this process or "ray" for a cluster with the given `address`. `together` is the
+    maximum number of runs per batch; None for as many as fit into memory.
 
     Raises:
-        typer.Exit: the user stopped it, or some runs have no result.
+        typer.Exit: the user stopped the command, or some runs have no result.
     """
     compiled = count_compiled_programs()
     place = data_dir and str(data_dir.absolute())
@@ -178,7 +178,7 @@ def sweep_command(
 
 
 def _devices_per_batch(plan: Any, devices: str | int | None) -> int:
-    """The number of devices of one machine for each worker of a cluster."""
+    """The number of devices that each worker of a cluster needs on its machine."""
     if isinstance(devices, str):
         raise ValueError("--devices: received all, but with --engine ray every group asks for its own: give a number")
     return devices or most_devices([point.config for point in plan.points])
@@ -194,7 +194,7 @@ def _backend(name: str, address: str | None, devices: Any, data_dir: str | None)
     from fedjax_bal.lab import connected
 
     with connected(address) as ray:
-        jax.config.update("jax_platforms", "cpu")  # this machine's GPUs, if any, are the workers'
+        jax.config.update("jax_platforms", "cpu")  # leaves this machine's GPUs to the workers
         from fedjax_bal.lab import RayBackend
 
         yield RayBackend(ray, devices, data_dir)
@@ -223,7 +223,7 @@ def _conclude_sweep(folder: Any, rows: list[dict[str, Any]], console: Output) ->
 
 
 def show_results(path: Path, console: Output) -> None:
-    """Prints the comparison at each condition if there are a few, what a paper reports, and the result in words."""
+    """Prints the comparison at each condition (if they are few), the paper's results, and a verdict."""
     from fedjax_bal.report import answer, beside_of_sweep, comparable, paper_tables, paper_verdict, read_results, table
 
     results = read_results(path)

@@ -1,7 +1,8 @@
-"""Configurations: one YAML file, checked as a whole, the same for the command line and for Python.
+"""Configurations: one YAML file, validated as a whole, for both the command line and Python.
 
-`load_config` reads a file and the command line's changes; a `Config` holds the sections, and each of its `methods` the
-sections that it runs with. Importing this module imports pydantic and PyYAML, which the engine does without.
+`load_config` reads a file and the command line's changes. A `Config` holds the sections; each of its `methods` holds
+the sections with that method's overrides. Importing this module imports pydantic and PyYAML, which the engine doesn't
+need.
 """
 
 from fedjax_bal.annotations import parameters

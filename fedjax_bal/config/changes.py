@@ -1,7 +1,7 @@
-"""Short forms of a configuration, written out, and changes of single keys.
+"""Expands the short forms of a configuration, and applies changes of single keys.
 
-A name in place of a section, a number of seeds, a key without its path: they are understood where they can mean one
-thing only. A run folder records what they stand for. Relative paths of files become absolute, too.
+A name in place of a section, a number of seeds, or a key without its path is accepted where it is unambiguous. A run
+folder records the expanded form. Relative paths of files become absolute.
 """
 
 import os
@@ -14,17 +14,17 @@ from fedjax_bal.config.sections import SYNONYMS, Section, choose_variant, key_pa
 from fedjax_bal.config.yaml_text import parse_yaml
 
 PATHS = ("availability", "delivery", "speed", "partition")
-"""The sections whose key `file` is a path."""
+"""The sections with a key `file` that is a path."""
 _LONGEST_PATH = 20
 
 
 def written_out(value: Any, section: type[Section] | None = Config, path: KeyPath = ()) -> Any:
-    """Writes out the short forms in a configuration, or in the part of it under a path.
+    """Expands the short forms in a configuration, or in the part of it at a path.
 
     Args:
-        value: the configuration or the part, not checked yet; what is no short form stays as it is.
-        section: the section's class; None for a value that is no section.
-        path: the keys that lead to it.
+        value: the configuration or the part, not validated yet; everything but short forms is unchanged.
+        section: the section's class; None for a value that isn't a section.
+        path: the keys that lead to the part.
 
     Example:
         >>> written_out({"dataset": "CIFAR10", "methods": ["fedavg", "FedProx"], "seeds": 2})
@@ -54,7 +54,7 @@ def _section(value: Any, section: type[Section], path: KeyPath) -> Any:
 
 
 def _known_name(name: Any, section: type[Section]) -> Any:
-    """The name that is meant, if it differs in case and punctuation only."""
+    """Returns the only known name that differs from `name` in case and punctuation alone; else `name` itself."""
     if not isinstance(name, str) or name in section.choices():
         return name
     near = [known for known in section.choices() if _letters(known) == _letters(name)]
@@ -66,7 +66,7 @@ def _letters(name: str) -> str:
 
 
 def section_of(path: KeyPath) -> type[Section] | None:
-    """The class of the section at a path, or of the section whose choice the path names."""
+    """Returns the class of the section at a path; the path of a choice gives the section that contains it."""
     section: type[Section] | None = Config
     for key in path:
         if section is None or key == section.choice:
@@ -76,19 +76,18 @@ def section_of(path: KeyPath) -> type[Section] | None:
 
 
 def completed_path(given: KeyPath, value: Any, data: Any, source: str | None = None) -> KeyPath:
-    """Returns the whole path of a key given by its end; a path that ends no known one stays as it is.
+    """Completes the path of a key from the end of it; returns the path unchanged if no known key has this end.
 
-    Of the optimizers, the clients' is meant.
+    An option of optimizers means the clients' optimizer.
 
     Args:
-        given: the path, as a change on the command line or an axis has it.
-        value: the value that the key gets; the name of a choice stands for the key of that choice.
-        data: the configuration so far; its choices decide which parameters there are.
-        source: for messages; without it, a path stays as it is where several keys are called so, maybe until a choice
-            is made.
+        given: the path, from the command line or an axis of a sweep.
+        value: the key's new value; a name for a whole section sets the section's choice.
+        data: the configuration so far; its choices decide which parameters exist.
+        source: for messages; without it, an ambiguous path is returned unchanged, since a later choice may resolve it.
 
     Raises:
-        ConfigError: several keys end like this.
+        ConfigError: the path is ambiguous.
 
     Example:
         >>> completed_path(("lr",), 0.1, {}), completed_path(("partition",), "iid", {})
@@ -119,7 +118,7 @@ def with_absolute_paths(value: Any, folder: str | os.PathLike[str], path: KeyPat
 
     Args:
         value: a configuration, or the part of it under `path`.
-        folder: what relative paths are relative to.
+        folder: the folder that relative paths start from.
         path: the keys that lead to the part.
 
     Example:
@@ -137,10 +136,10 @@ def with_absolute_paths(value: Any, folder: str | os.PathLike[str], path: KeyPat
 
 
 def parse_overrides(overrides: Sequence[str]) -> list[tuple[KeyPath, Any]]:
-    """Reads changes from the command line, each `dotted.path=VALUE` with VALUE in YAML, as paths and values.
+    """Parses the command line's changes, each `dotted.path=VALUE` with VALUE in YAML, to paths and values.
 
     Raises:
-        ConfigError: one of them is not of that form.
+        ConfigError: a change doesn't have that form.
     """
     changes = []
     for text in overrides:
@@ -158,7 +157,7 @@ def parse_overrides(overrides: Sequence[str]) -> list[tuple[KeyPath, Any]]:
 
 
 def apply_changes(data: Mapping[str, Any], changes: Sequence[tuple[KeyPath, Any]], source: str) -> Mapping[str, Any]:
-    """Returns a mapping with changes of paths to values made, not checked yet; raises `ConfigError` for a bad path.
+    """Applies changes, pairs of path and value, without validating the result; raises `ConfigError` for a bad path.
 
     Example:
         >>> apply_changes({"training": {"rounds": 3}}, [(("training", "rounds"), 5)], "mine")
@@ -168,9 +167,9 @@ def apply_changes(data: Mapping[str, Any], changes: Sequence[tuple[KeyPath, Any]
 
 
 def changed(data: Any, changes: Sequence[tuple[KeyPath, Any]], source: str) -> tuple[Mapping[str, Any], list[KeyPath]]:
-    """The mapping with the changes made, and their whole paths."""
-    # A choice drops parameters, so that it has to come before those that are given along with it; but it stays behind
-    # other choices, and behind changes of the section as a whole.
+    """Applies changes; returns the new mapping, and the complete paths of the changes."""
+    # A choice drops the parameters of the previous one, so it goes before the parameters that are given with it, but
+    # after other choices and after changes of the section as a whole.
     ordered: list[tuple[KeyPath, bool, tuple[KeyPath, Any]]] = []
     for change in changes:
         path = completed_path(*change, data)

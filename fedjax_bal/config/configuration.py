@@ -1,4 +1,4 @@
-"""A whole configuration: its sections, the methods to compare, each with its sections, and the seeds."""
+"""A whole configuration: shared sections, the methods to compare, each with its overrides, and the seeds."""
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -38,7 +38,7 @@ class RecipeChoice(Section):
 
     Attributes:
         name: one of `fedjax_bal.recipes.RECIPES`.
-        hyperparameters: all of them, so that the recipe is `RECIPES[name](**hyperparameters)`.
+        hyperparameters: all hyperparameters; the recipe is `RECIPES[name](**hyperparameters)`.
     """
 
     name: str
@@ -46,12 +46,12 @@ class RecipeChoice(Section):
 
 
 class MethodConfig(Sections):
-    """A method: its recipes, and the sections with its overrides in place.
+    """A method: its recipes, and the sections with its overrides applied.
 
     Attributes:
-        name: its name in reports.
-        recipes: combined in order.
-        overrides: its changes to the sections of the configuration.
+        name: the method's name in reports.
+        recipes: the recipes, to be combined in this order.
+        overrides: the method's changes to the sections of the configuration.
     """
 
     registry: ClassVar[str] = "recipes.RECIPES"
@@ -64,16 +64,16 @@ class MethodConfig(Sections):
 
     @property
     def recipe(self) -> "Recipe":
-        """The recipes combined."""
+        """The combined recipe."""
         return _combined(self.recipes)
 
 
-# An entry is read by `read_methods`, over the sections.
+# pydantic passes entries on as they are: `read_methods` validates them once the shared sections are valid.
 _Entry = Annotated[MethodConfig, Readable("a recipe's name or a mapping with the key recipe", lambda entry: entry)]
 
 
 class ReportedResults(Section):
-    """A paper's results, which the report sets beside this run's.
+    """A paper's results, which the report compares with this run's.
 
     Attributes:
         source: the paper and table, and where its setting differs.
@@ -93,12 +93,12 @@ class Config(Sections):
     """A complete, checked configuration.
 
     Attributes:
-        name: of the run folder; without it, that of the file.
-        methods: the methods that are compared; an entry is a recipe's name, or a mapping with the key recipe, the
-            recipe's hyperparameters, and changes to the sections.
-        seeds: distinct; every method runs once with each.
-        partition_seeds: for each of `seeds` the seed of a partition, so that intervals over seeds cover the draw of the
-            partition too; None for one partition, that of `partition.seed`.
+        name: the name of the run folder; by default the file's name.
+        methods: the methods to compare; an entry is a recipe's name, or a mapping with the key recipe, the recipe's
+            hyperparameters, and changes to the sections.
+        seeds: distinct seeds; every method runs once with each.
+        partition_seeds: one partition seed for each of `seeds`, so that intervals over seeds include the variation
+            between partitions; None for a single partition, drawn with `partition.seed`.
         paper: a paper's results in this setting; None for none.
         plugins: the plug-ins that a run used, with the digests of their sources.
     """
@@ -112,11 +112,11 @@ class Config(Sections):
 
     @classmethod
     def child(cls, key: str) -> type[Section] | None:
-        """The section under a key; that of the list of methods is the one of its entries."""
+        """Returns the class of the section at a key; for `methods`, the class of its entries."""
         return MethodConfig if key == "methods" else super().child(key)
 
     def with_partition_of(self, seed: int, method: MethodConfig) -> MethodConfig:
-        """The configuration of a method with the partition that one of the seeds runs on.
+        """Returns a method's configuration with the partition seed that belongs to one of `seeds`.
 
         Example:
             >>> from fedjax_bal.config import load_config
@@ -137,7 +137,7 @@ class Config(Sections):
 
 
 def _combined(recipes: Iterable[RecipeChoice]) -> "Recipe":
-    """The recipes in one; raises `ValueError` if they can't be combined."""
+    """Combines recipes into one; raises `ValueError` if they can't be combined."""
     from fedjax_bal.recipes import RECIPES, combine
 
     return combine(*(RECIPES[recipe.name](**recipe.hyperparameters) for recipe in recipes))
@@ -148,8 +148,8 @@ def read_methods(entries: Any, shared: Sections | None) -> tuple[list[MethodConf
 
     Args:
         entries: the list as it is in the file.
-        shared: the sections that the methods change, checked; None if they have problems: what the methods change is
-            then neither checked nor filled in.
+        shared: the validated sections that methods override; None if they have problems, in which case overrides are
+            neither validated nor completed.
     """
     methods: list[MethodConfig] = []
     problems: list[Problem] = []
@@ -178,7 +178,8 @@ def _read_method(entry: Any, shared: Sections | None, path: KeyPath) -> tuple[Me
     if "name" in entry and not METHOD_NAME.accepts(name):
         problems.append(Problem((*path, "name"), f"received {received_value(name)}, must be {METHOD_NAME.wanted}"))
 
-    # A run folder's text has every default of the shared sections, and has to mean the same: methods change these.
+    # A run folder's file states every default of the shared sections and must mean the same when it is read again, so
+    # overrides are merged into the completed sections.
     sections = {key: getattr(shared, key, None) for key in Sections.model_fields}
     overrides = {key: value for key, value in entry.items() if key in Sections.model_fields}
     if overrides and shared:
@@ -239,7 +240,7 @@ def _read_recipe(
             with plugin_errors():
                 RECIPES[name](**values)
             return RecipeChoice(name=name, hyperparameters=dict(values)), []
-    except (ValueError, TypeError) as error:  # the recipe's, perhaps of one of its hyperparameters
+    except (ValueError, TypeError) as error:  # raised by the recipe, perhaps about one of its hyperparameters
         text = str(error)
         mentioned = [given for given in values if re.search(rf"\b{re.escape(given)}\b", text)]
         if len(mentioned) != 1:
@@ -260,7 +261,7 @@ def _read_recipe(
 
 
 def _picked(shape: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of the keys that a nested mapping has, at every level."""
+    """Returns the entries of `values` whose keys `shape` has, at every level."""
     picked = {}
     for key, below in shape.items():
         nested = isinstance(below, Mapping) and isinstance(values[key], Mapping)
@@ -269,7 +270,7 @@ def _picked(shape: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, An
 
 
 def check_methods(config: Config, source: str, overridden: Sequence[KeyPath] = ()) -> None:
-    """Refuses methods that lack what they need; raises `ConfigError` with one line for each, beginning with `source`.
+    """Raises `ConfigError` for methods whose requirements aren't met, one line each, beginning with `source`.
 
     Example:
         >>> from fedjax_bal.config import load_config
@@ -302,9 +303,9 @@ def check_methods(config: Config, source: str, overridden: Sequence[KeyPath] = (
 
 
 def unknown_published(accuracies: Iterable[str], methods: Collection[str]) -> list[Problem]:
-    """The published names that are neither a method's nor made of recipes; a table may have more than is asked for.
+    """Finds published names that are neither methods nor combinations of recipes.
 
-    What follows in brackets tells variants of a recipe apart.
+    A table may list recipes that the configuration doesn't run; text in brackets distinguishes variants of a recipe.
     """
     problems = []
     for name in accuracies:

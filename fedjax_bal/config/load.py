@@ -1,8 +1,8 @@
-"""Reads a file, its bases and the command line into one mapping, and that into a checked configuration.
+"""Merges a file, its bases and the command line into one mapping, and validates it as a configuration.
 
-What a base brings is left out where the user has chosen other data or another partition: a partition, rows taken out
-for the server, a target accuracy or a paper's results describe the data of the configuration that states them. With
-another data set they would silently thin it out, or mean nothing.
+A partition, rows held by the server, a target accuracy and a paper's results describe the data of the configuration
+that states them. If the user chooses another data set or partition, those of the base are left out: they would silently
+thin out the new data, or mean nothing.
 """
 
 import os
@@ -30,7 +30,7 @@ from fedjax_bal.config.sections import Section, check_section, merge_sections, t
 from fedjax_bal.config.yaml_text import read_yaml
 
 _MOST_BASES = 20
-_NO_PATH = re.compile("^$|[\0\ud800-\udfff]")  # nothing, or what no file's name can hold
+_NO_PATH = re.compile("^$|[\0\ud800-\udfff]")  # empty, or with characters that no file name can have
 _LONG_TAIL: tuple[KeyPath, ...] = tuple(
     ("partition", key) for key in ("imbalance_factor", "imbalance_profile", "imbalance_order")
 )
@@ -46,11 +46,11 @@ _BY_CLIENT = ("availability", "delivery", "speed")
 
 
 class Layers(NamedTuple):
-    """A configuration that isn't checked yet, in two layers.
+    """A configuration in two layers, not validated yet.
 
     Attributes:
-        base: what a base brings: the file that the key `base` names, or a built-in configuration as a whole.
-        stated: what the user's own file states over it.
+        base: the file that the key `base` names, or a whole built-in configuration.
+        stated: the user's file, which overrides the base.
     """
 
     base: Mapping[str, Any]
@@ -58,18 +58,18 @@ class Layers(NamedTuple):
 
     @property
     def merged(self) -> dict[str, Any]:
-        """The stated keys laid over the base; a list is replaced as a whole, that of the methods too."""
+        """The base overridden by the stated keys; lists, that of the methods included, are replaced as a whole."""
         methods = {key: value for key, value in self.stated.items() if key == "methods"}
         others = {key: value for key, value in self.stated.items() if key != "methods"}
-        return merge_sections(Config, self.base, others) | methods  # last, as in the text of a sweep
+        return merge_sections(Config, self.base, others) | methods  # methods come last, as in a sweep's text
 
     @property
     def settled(self) -> dict[str, Any]:
-        """The stated keys laid over what they leave of the base."""
+        """The base without its stale keys, overridden by the stated keys."""
         return self.without(self.stale(self.merged)).merged
 
     def without(self, paths: Iterable[KeyPath]) -> "Layers":
-        """The same without some keys of the base and of its entries of methods; what the user states stays."""
+        """Returns the layers without some keys of the base and of its methods; stated keys stay."""
         base = dict(self.base)
         for path in paths:
             base = _without(base, path)
@@ -78,10 +78,10 @@ class Layers(NamedTuple):
         return Layers(base, self.stated)
 
     def stale(self, chosen: Mapping[str, Any]) -> list[KeyPath]:
-        """The keys of the base that make no sense for what is chosen in the whole configuration."""
+        """Returns the keys of the base that don't fit the data set and the partition chosen in `chosen`."""
         if _another("dataset", self.base, chosen):
             files = [(key,) for key in _BY_CLIENT if "file" in _mapping(self.base.get(key))]
-            stale = [*_OF_DATA, *files]  # a file says something about each of the base's clients
+            stale = [*_OF_DATA, *files]  # such a file describes the base's clients
         elif _another("partition", self.base, chosen):
             by_owner = _variant("partition", chosen).model_fields["clients"].default == ALL_CLIENTS
             stale = [*_LONG_TAIL, *([("partition", "clients")] if by_owner else []), ("auxiliary",), ("paper",)]
@@ -106,17 +106,17 @@ def load_config(
     Args:
         path: a YAML file, or the name of a built-in configuration; None for the quickstart.
         overrides: changes from the command line, each `dotted.path=VALUE` with VALUE in YAML; the end of a path is
-            enough where no other key ends like it. A mapping changes the keys that it has, and the others stay.
-            Choosing another optimizer, scheme, law or recipe drops the parameters of the one before. A relative path
-            counts from the working directory here, and in a file from its folder.
-        recorded: take the digests of plug-ins from the file, that of a run folder, regardless of what is loaded now.
-        needs: whether a method that lacks what it needs is refused, unless the file is a recorded one.
+            enough if it is unambiguous. A mapping changes only the keys that it has. Choosing another optimizer,
+            scheme, law or recipe drops the parameters of the previous one. Relative paths start from the working
+            directory here, and from the file's folder in a file.
+        recorded: the file is a run folder's: take plug-ins' digests from it, regardless of the plug-ins loaded now.
+        needs: raise for a method whose requirements aren't met; ignored for a recorded file.
 
     Returns:
         The configuration.
 
     Raises:
-        ConfigError: something is wrong; its text has all the problems, one a line.
+        ConfigError: the configuration is invalid; the message lists all problems, one a line.
 
     Example:
         >>> load_config(None, ["training.rounds=3", "seeds=[7]"]).training.rounds
@@ -134,7 +134,7 @@ def load_config(
 def load_over_base(
     path: str | os.PathLike[str] | None, overrides: Sequence[str] = (), *, recorded: bool = False, needs: bool = True
 ) -> tuple[Config, list[str]]:
-    """Does what `load_config` does, and lists, as KEY=VALUE, what of the base was left out for other data.
+    """Loads a configuration as `load_config` does, and lists, as KEY=VALUE, the base's keys left out for other data.
 
     Example:
         >>> load_over_base(None, ["partition=iid", "methods=[fedavg]"])[1]
@@ -161,10 +161,10 @@ def load_over_base(
 
 
 def read_layers(path: str | os.PathLike[str] | None) -> Layers:
-    """Reads a configuration whose keys aren't checked yet, and its base; a built-in one is the base of the changes.
+    """Reads a configuration and its base without validating the keys; a built-in configuration is all base.
 
-    Paths of files in it become absolute, and short forms are written out. Raises `ConfigError` if it can't be read or
-    holds something else.
+    Paths of files become absolute, and short forms are expanded. Raises `ConfigError` if the file can't be read or
+    isn't a mapping.
 
     Args:
         path: a YAML file, or the name of a built-in configuration; None for the quickstart.
@@ -178,7 +178,7 @@ def read_layers(path: str | os.PathLike[str] | None) -> Layers:
 
 
 def source_name(path: str | os.PathLike[str] | None) -> str:
-    """The name of a configuration in messages."""
+    """Returns the name of a configuration in messages."""
     return "built-in quickstart" if path is None else os.fspath(path)
 
 
@@ -189,7 +189,7 @@ def _read_over_base(path: str | os.PathLike[str] | None, above: tuple[str, ...])
     if not isinstance(data, Mapping):
         wanted = f"must be a mapping of {', '.join(Config.model_fields)}"
         raise ConfigError(f"{source}: {'is empty' if data is None else f'received {received_value(data)}'}, {wanted}")
-    axes = {key: data[key] for key in ("sweep",) if key in data}  # as they are: labels of points are made of them
+    axes = {key: data[key] for key in ("sweep",) if key in data}  # as written: labels of points are made from them
     data = {**written_out(with_absolute_paths(dict(data), os.curdir if path is None else file.parent)), **axes}
     if "base" not in data:
         return Layers({}, data)
@@ -211,17 +211,18 @@ def _read_over_base(path: str | os.PathLike[str] | None, above: tuple[str, ...])
     layers = Layers({key: value for key, value in below.items() if key != "name"}, data)
     axes = data["sweep"] if isinstance(data.get("sweep"), list) else []
     swept = [str(key) for axis in axes if isinstance(axis, Mapping) for key in axis]
+    # A file that changes a paper's configuration notes the changed values with the paper's results.
     noted = with_paper_setting(layers.base, layers.settled).get("paper")
     if noted is None or "paper" in data or any(key.startswith("paper.") for key in swept):
         return layers
-    return layers._replace(base={**layers.base, "paper": noted})  # not as stated: other data make it stale
+    return layers._replace(base={**layers.base, "paper": noted})  # in the base, so that choosing other data drops it
 
 
 def find_config(path: str | os.PathLike[str] | None) -> File:
-    """The file of a configuration: the one at a path, or a built-in one of that name; None is the quickstart."""
+    """Finds the file of a configuration by its path or built-in name; None finds the quickstart."""
     name = "quickstart" if path is None else os.fspath(path)
     builtin = builtin_configs()
-    exists = os.path.lexists(name) and not (name in builtin and os.path.isdir(name))  # a run's folder may be called so
+    exists = os.path.lexists(name) and not (name in builtin and os.path.isdir(name))  # a run folder may have that name
     if path is not None and (exists or (File(name).suffix and name not in builtin)):
         return File(name)
     if name not in builtin:
@@ -232,17 +233,17 @@ def find_config(path: str | os.PathLike[str] | None) -> File:
 
 
 def builtin_configs() -> dict[str, File]:
-    """The built-in configurations: file by name, its path below `configs` without the ending."""
+    """Lists the built-in configurations: files by name, the path below `configs` without the suffix."""
     package = File(__file__).parents[1]
     folder = next(folder for folder in (package / "configs", package.parent / "configs") if folder.is_dir())
     return {file.relative_to(folder).with_suffix("").as_posix(): file for file in sorted(folder.rglob("*.yaml"))}
 
 
 def build_config(data: Mapping[str, Any], changes: Sequence[tuple[KeyPath, Any]], source: str) -> Config:
-    """Builds a configuration from a mapping and changes of paths to values; messages begin with `source`.
+    """Builds a configuration from a mapping and changes, pairs of path and value; messages begin with `source`.
 
     Raises:
-        ConfigError: something is wrong; its text has all the problems, one a line.
+        ConfigError: the configuration is invalid; the message lists all problems, one a line.
     """
     config, problems = _build(apply_changes(data, changes, source))
     raise_all(source, problems)
@@ -252,15 +253,15 @@ def build_config(data: Mapping[str, Any], changes: Sequence[tuple[KeyPath, Any]]
 def with_paper_setting(
     paper: Mapping[str, Any], data: Mapping[str, Any], changes: Sequence[tuple[KeyPath, Any]] = ()
 ) -> Mapping[str, Any]:
-    """Notes in a configuration which values of a paper's configuration it changes, under `paper.setting`.
+    """Records under `paper.setting` which values of a paper's configuration another configuration changes.
 
     Args:
-        paper: the paper's, or any; its mapping, not checked yet.
-        data: what was made of it. If it states its own `paper`, it is a paper's itself, and nothing is noted.
-        changes: of paths to values, that complete both.
+        paper: a paper's configuration or any other, a mapping that isn't validated yet.
+        data: a configuration derived from it. If its key `paper` differs, nothing is recorded.
+        changes: pairs of path and value, applied to both first.
 
     Returns:
-        The second one, as it is if one of them isn't valid, which is said elsewhere.
+        `data` with the setting; unchanged if either configuration is invalid, which is reported elsewhere.
     """
     results = data.get("paper")
     if not isinstance(results, Mapping) or results != paper.get("paper") or data == paper:
@@ -278,27 +279,27 @@ def with_paper_setting(
 
 
 def _build(data: Mapping[str, Any], *, check_plugins: bool = True) -> tuple[Any, list[Problem]]:
-    """Checks a mapping, every value once; returns the configuration, or None and all problems."""
+    """Validates a mapping, each value once; returns the configuration, or None and all problems."""
     absent_plugins = plugin_problems(data.get("plugins", {}))
     config, problems = check_section(Config, {key: value for key, value in data.items() if key != "plugins"})
     methods, refusals = read_methods(data.get("methods"), config)
-    if config is not None and config.paper is not None and not refusals:  # a refused method has no name
+    if config is not None and config.paper is not None and not refusals:  # an invalid method's name is unknown
         refusals = unknown_published(config.paper.accuracy, {method.name for method in methods})
     problems += refusals
     if config is None or problems or (check_plugins and absent_plugins):
-        return None, absent_plugins or problems  # all other problems may be because a plug-in is missing
+        return None, absent_plugins or problems  # a missing plug-in may be the cause of all other problems
     config = config.model_copy(update={"methods": tuple(methods)})
     return config.model_copy(update={"plugins": used_plugins(config)}), []
 
 
 def left_out(base: Mapping[str, Any], paths: Iterable[KeyPath], data: Mapping[str, Any], config: Config) -> list[str]:
-    """Lists, as KEY=VALUE, the keys of a base that were left out and that the user would otherwise have got.
+    """Lists, as KEY=VALUE, the keys that were left out of a base and would have changed the configuration.
 
     Args:
-        base: what the base brings.
-        paths: what was left out of it.
-        data: the configuration as it was read without these keys: those that are there nevertheless are stated.
-        config: the same, checked and complete.
+        base: the base.
+        paths: the keys left out of it.
+        data: the configuration read without these keys; if it has one of them, the user stated it.
+        config: the same, validated and complete.
 
     Example:
         >>> from fedjax_bal.config import load_config
@@ -317,14 +318,14 @@ def left_out(base: Mapping[str, Any], paths: Iterable[KeyPath], data: Mapping[st
 
 
 def _another(section: str, base: Mapping[str, Any], chosen: Mapping[str, Any]) -> bool:
-    """Whether another name is chosen than the base's; not if one of the two is unknown, which is refused later."""
+    """Returns whether a section's choice differs from the base's; False if either is unknown: it is rejected later."""
     before = _variant(section, base).picked
     now = _variant(section, chosen).picked
     return None not in (before, now) and before != now
 
 
 def _variant(section: str, data: Mapping[str, Any]) -> type[Section]:
-    """The class of a section with the parameters of its choice; without any for an unknown choice."""
+    """Returns a section's class with the parameters of its choice; without parameters for an unknown choice."""
     kind: Any = Sections.child(section)
     return kind.chosen(_mapping(data.get(section))) or kind
 

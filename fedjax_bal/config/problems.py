@@ -1,4 +1,4 @@
-"""Problems of a configuration and their wording: where, what was received, what is allowed."""
+"""Problems of a configuration and their messages: the key, the value received, the values allowed."""
 
 import difflib
 import re
@@ -14,7 +14,7 @@ NO_OTHERS: Mapping[str, str] = MappingProxyType({})
 
 
 class ConfigError(ValueError):
-    """Refuses a configuration; the text has one problem a line, each with its source and key."""
+    """Raised for an invalid configuration; the message has one problem a line, each with its source and key."""
 
 
 class Problem(NamedTuple):
@@ -22,7 +22,7 @@ class Problem(NamedTuple):
 
     Attributes:
         path: the keys that lead to it, outermost first.
-        text: what was received and what is allowed.
+        text: the value received and the values allowed.
         unknown: whether the last key of the path is not one of the schema's.
     """
 
@@ -32,7 +32,7 @@ class Problem(NamedTuple):
 
 
 def received_value(value: Any) -> str:
-    """Shows a value in a message: in YAML's words, on one line, shortened.
+    """Formats a value for a message: as in YAML, on one line, shortened.
 
     Example:
         >>> received_value("fashin_mnist"), received_value(None), received_value(True), received_value({"a": 1})
@@ -47,12 +47,12 @@ def received_value(value: Any) -> str:
 
 
 def nearest_choices(value: Any, allowed: Iterable[str], also: Mapping[str, str] = NO_OTHERS) -> str:
-    """Lists the allowed names, and suggests the nearest to what was received, or those that begin with it.
+    """Lists the allowed names, and suggests those that begin with the received one, or else the nearest.
 
     Args:
-        value: what was received.
+        value: the name received.
         allowed: the valid names.
-        also: other names that are understood, with what they stand for.
+        also: aliases, and the names that they stand for.
 
     Example:
         >>> nearest_choices("mnst", ["mnist", "cifar10"])
@@ -72,7 +72,7 @@ def nearest_choices(value: Any, allowed: Iterable[str], also: Mapping[str, str] 
 
 
 def dotted_path(path: Sequence[str | int]) -> str:
-    """Writes keys and positions as `training.optimizer.momentum`, odd keys in quotes.
+    """Formats keys and positions as `training.optimizer.momentum`; unusual keys are quoted.
 
     Example:
         >>> dotted_path(("methods", 1, "mu")), dotted_path(("a b",))
@@ -83,7 +83,7 @@ def dotted_path(path: Sequence[str | int]) -> str:
 
 
 def raise_all(source: str, problems: Iterable[Problem], overridden: Sequence[KeyPath] = ()) -> None:
-    """Raises one `ConfigError` with all problems, if there are any.
+    """Raises one `ConfigError` that lists all problems; does nothing if there are none.
 
     Args:
         source: the name of the file.

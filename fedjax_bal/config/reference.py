@@ -1,4 +1,4 @@
-"""The reference of all keys of a configuration, derived from the sections that check them."""
+"""The reference of all keys of a configuration, derived from the sections that validate them."""
 
 import difflib
 import json
@@ -20,11 +20,11 @@ class KeyReference(NamedTuple):
     """The entry of one key in the reference.
 
     Attributes:
-        path: its keys, dotted.
-        choices: the names that it is a parameter of (`dirichlet`); empty for a key that is always there.
-        meaning: from the docstring; empty where there is none.
-        allowed: its values, in words that complete "must be".
-        default: as a message shows it; empty for a key that has to be given.
+        path: the key's dotted path.
+        choices: the choices that have this parameter (`dirichlet`); empty for a key that always exists.
+        meaning: the docstring's description; empty without one.
+        allowed: the allowed values, in words that complete "must be".
+        default: the default as messages show it; empty for a required key.
     """
 
     path: str
@@ -35,7 +35,7 @@ class KeyReference(NamedTuple):
 
 
 def key_references(section: type[Section] = Config, path: KeyPath = ()) -> Iterator[KeyReference]:
-    """Yields the reference of every key, section by section, parameters of a choice after the keys of its section.
+    """Yields the reference of every key, section by section; parameters of choices follow the keys of their section.
 
     Example:
         >>> next(key for key in key_references() if key.path == "availability.p").choices
@@ -52,7 +52,7 @@ def key_references(section: type[Section] = Config, path: KeyPath = ()) -> Itera
             yield from key_references(below, (*path, key))
     if not issubclass(section, Variant):
         return
-    # The parameters of all choices; what is the same for several of them is one entry.
+    # The parameters of all choices; a parameter that several choices share is one entry.
     same: dict[tuple[str, str, str, str], list[str]] = {}
     for name, choice in section.choices().items():
         meanings = documented(choice) if callable(choice) else {}
@@ -64,11 +64,11 @@ def key_references(section: type[Section] = Config, path: KeyPath = ()) -> Itera
 
 
 def _shown(default: Any) -> str:
-    return received_value(to_plain(default))  # a list as YAML has it, not a tuple
+    return received_value(to_plain(default))  # as a list of YAML, not a tuple
 
 
 def explained(key: str) -> list[KeyReference]:
-    """The references of a key, given by its path or the end of it, and of the keys directly below; `all` is every key.
+    """Finds a key's reference, by its path or the end of it, and those of the keys directly below; `all` finds all.
 
     Raises:
         ValueError: there is no such key.
@@ -84,7 +84,7 @@ def explained(key: str) -> list[KeyReference]:
         return known
     matches = [entry for entry in known if f".{entry.path}".endswith(f".{end}")]
     if not matches:
-        # The paths, if few, that end nearly so; those in the section that the key names, if any.
+        # Suggests paths with a similar end, if there are few, and rather those in the section that the key names.
         ends = {entry.path: entry.path.rpartition(".")[2] for entry in known}
         near = difflib.get_close_matches(end.rpartition(".")[2].lower(), set(ends.values()), 1)
         paths = [path for path, name in ends.items() if name in near]
@@ -97,7 +97,7 @@ def explained(key: str) -> list[KeyReference]:
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON Schema of a configuration, for editors: keys, types and names, but not what excludes what.
+    """Returns the JSON Schema of a configuration, for editors: keys, types and names, without constraints between keys.
 
     Example:
         >>> json_schema()["properties"]["training"]["properties"]["rounds"]["minimum"]
@@ -128,7 +128,7 @@ def _schema(section: type[Section]) -> dict[str, Any]:
         if below is not None and type(None) in get_args(field.annotation):
             kind = _any_of([kind, {"type": "null"}])
         properties[key] = kind | ({"description": meanings[key]} if meanings.get(key) else {})
-    if issubclass(section, Variant):  # whose choices may have a parameter of one name with different values
+    if issubclass(section, Variant):  # choices may have parameters of the same name but different types
         parameters: dict[str, list[Any]] = {}
         for name in section.choices():
             for key, (annotation, _) in section.parameters_of(name).items():
@@ -148,9 +148,9 @@ def _type_schema(annotation: Any) -> Any:
 
 
 def _with_bounds(schema: Any) -> Any:
-    """Renames bounds, which pydantic leaves under its own names where a value is converted before it is checked.
+    """Renames bounds: pydantic uses names that JSON Schema lacks where a value is converted before it is checked.
 
-    Mappings may be empty, as the axes of a sweep may fill them.
+    Mappings may be empty, since the axes of a sweep may fill them.
     """
     if isinstance(schema, dict):
         kept = ((key, value) for key, value in schema.items() if key != "minProperties")

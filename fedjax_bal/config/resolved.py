@@ -1,4 +1,4 @@
-"""The identity of a configuration: its text, its digest, the plug-ins that it uses, and differences between two."""
+"""The identity of a configuration: its text, its digest, its plug-ins, and its differences from another one."""
 
 import hashlib
 import os
@@ -14,11 +14,11 @@ from fedjax_bal.metrics import METRICS
 from fedjax_bal.registry import PLUGINS
 
 _SEEDS = ("seeds", "partition_seeds")
-_SELDOM = ("partition_seeds", "plugins")  # left out of the resolved YAML where they are empty
-_NO_SETTING = ("name", "paper", "plugins", "execution", "evaluation.target_accuracy")  # change no accuracy
+_SELDOM = ("partition_seeds", "plugins")  # left out of the resolved YAML if they are empty
+_NO_SETTING = ("name", "paper", "plugins", "execution", "evaluation.target_accuracy")  # don't affect accuracies
 _PRECISION = "execution.precision"
 AUTO, AUTO_FORMS = "auto", ("builtin", "fast")
-"""The value of `model.convolution` that a run replaces, and what it may become."""
+"""The value of `model.convolution` that a run replaces, and the possible replacements."""
 
 
 def resolved_yaml(config: Config) -> str:
@@ -30,7 +30,7 @@ def resolved_yaml(config: Config) -> str:
 
 
 def with_convolution(config: Config, form: str, of: str = AUTO) -> Config:
-    """The configuration with a form of convolution in place of "auto" or another, in the methods' own sections too.
+    """Replaces the convolution form "auto", or another one, in a configuration and in its methods' overrides.
 
     Example:
         >>> from fedjax_bal.config import load_config
@@ -61,10 +61,10 @@ def config_digest(config: Config) -> str:
 
 
 def run_digest(config: Config) -> str:
-    """Returns the digest of what the rounds of a run depend on: all but their number, and the seeds of other runs.
+    """Returns the digest of the settings that a run's rounds depend on: all but the number of rounds and the seeds.
 
-    Checkpoints know their configuration by it. Of a file's path it has the name alone, so that a folder with a
-    configuration, its files and its runs can be moved: checkpoints also know the files' content.
+    Checkpoints identify their configuration by it. It includes the name of a file but not its path, so that a folder
+    with a configuration, its files and its runs can be moved; checkpoints also record the files' content.
 
     Example:
         >>> from fedjax_bal.config import load_config
@@ -80,16 +80,16 @@ def run_digest(config: Config) -> str:
         for key, section in list(sections.items()):
             if key in PATHS and "file" in section:
                 sections[key] = section | {"file": os.path.basename(section["file"])}
-    if sheet["paper"]:  # whose `setting` depends on the rounds and seeds, too
+    if sheet["paper"]:  # its `setting` depends on the rounds and seeds, too
         sheet["paper"] = {key: value for key, value in sheet["paper"].items() if key != "setting"}
     return _digest(sheet)
 
 
 def continues(config: Config, earlier: Config) -> bool:
-    """Tells whether a configuration asks for the same as an earlier one, or for more of its rounds or seeds.
+    """Returns whether a configuration equals an earlier one, or only adds rounds or seeds to it.
 
-    Nothing that happens in a round depends on how many there are, so that the earlier runs are the beginning of these.
-    New seeds come after the old ones, as attacks and pictures are of the first seed.
+    No round depends on the number of rounds, so the earlier runs are the beginning of the new ones. New seeds must
+    follow the old ones, since attacks and pictures use the first seed.
 
     Example:
         >>> from fedjax_bal.config import load_config
@@ -114,7 +114,7 @@ def _digest(sheet: Mapping[str, Any]) -> str:
 
 
 def differences(here: Config, asked: Config) -> list[str]:
-    """Lists the keys in which the configuration of a run folder and the one that was asked for differ.
+    """Lists the keys in which the configuration of a run folder and the requested one differ.
 
     Example:
         >>> from fedjax_bal.config import load_config
@@ -131,12 +131,12 @@ def differences(here: Config, asked: Config) -> list[str]:
 
 
 def config_leaves(config: Config) -> dict[str, str]:
-    """Returns the values of a configuration as text by their dotted paths."""
+    """Returns the values of a configuration as text, by dotted path."""
     return {path: received_value(value) for path, value in leaves(_sheet(config)).items()}
 
 
 def setting_leaves(sheet: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a configuration that accuracies can depend on, by dotted paths, and then those of each method.
+    """Returns the values that accuracies can depend on, by dotted path: the shared ones, then those of each method.
 
     Example:
         >>> setting_leaves({"name": "mine", "seeds": [0], "methods": [{"name": "slow", "training": {"rounds": 9}}]})
@@ -152,29 +152,30 @@ def setting_leaves(sheet: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _counted(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """The leaves that accuracies can depend on."""
+    """Returns the leaves that accuracies can depend on."""
     starts = tuple(f"{key}." for key in _NO_SETTING)
     return {key: value for key, value in leaves(tree).items() if key == _PRECISION or not f"{key}.".startswith(starts)}
 
 
 def paper_setting(paper: Config, config: Config) -> dict[str, Any]:
-    """The values of a configuration with a paper's results that another one, made from it, changes."""
+    """Returns the values of a paper's configuration that a configuration derived from it changes."""
     noted = paper.paper.setting if paper.paper else {}
     ours = setting_leaves(_sheet(config))
 
-    # What the paper's has noted of a key holds for the methods that have no value of their own.
-    theirs = setting_leaves(_sheet(paper))
-    for key, value in list(theirs.items()):
+    # A value that the paper's configuration notes for a key also holds for the methods that don't override the key.
+    leaves_of_paper = setting_leaves(_sheet(paper))
+    theirs = dict(leaves_of_paper)
+    for key, value in leaves_of_paper.items():
         shared = key.rpartition(": ")[2]
-        if theirs.get(shared) == value and shared in noted:
+        if leaves_of_paper.get(shared) == value and shared in noted:
             theirs[key] = noted[shared]
     theirs |= noted
 
-    # A key that one of them lacks goes with a choice, such as a network's name, which is in both.
+    # A key that only one of them has is skipped: it belongs to a choice, such as a network's name, that both have.
     changed = {key: value for key, value in theirs.items() if key in ours and ours[key] != value}
     for key in list(changed):
         shared = key.rpartition(": ")[2]
-        if shared != key and shared in changed and ours[shared] == ours[key]:  # said of all methods already
+        if shared != key and shared in changed and ours[shared] == ours[key]:  # already listed for all methods
             del changed[key]
     return changed
 
@@ -197,7 +198,7 @@ def _entry(method: MethodConfig) -> dict[str, Any]:
 
 
 def leaves(value: Any, path: tuple[str | int, ...] = ()) -> dict[str, Any]:
-    """The values in nested mappings, and lists of mappings, by dotted paths."""
+    """Flattens nested mappings and lists of mappings to values by dotted path."""
     if isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
         value = dict(enumerate(value))
     if not isinstance(value, Mapping):
@@ -206,7 +207,7 @@ def leaves(value: Any, path: tuple[str | int, ...] = ()) -> dict[str, Any]:
 
 
 def used_plugins(config: Config) -> dict[str, str]:
-    """The plug-ins that a configuration names anything of, and those with metrics, with their sources' digests."""
+    """Returns the digests of the plug-ins that a configuration uses, and of those with metrics, by name."""
     used: set[Any] = {*METRICS.plugins()}
     for method in config.methods if PLUGINS else ():
         recipes: Any = MethodConfig.choices()
@@ -218,7 +219,7 @@ def used_plugins(config: Config) -> dict[str, str]:
 
 
 def plugin_problems(recorded: Any) -> list[Problem]:
-    """The differences between the plug-ins that a run has recorded and those that are loaded."""
+    """Finds differences between the plug-ins that a run has recorded and those that are loaded."""
     if not isinstance(recorded, Mapping):
         text = (
             "a configuration never loads code: leave the key out, and name the file with --plugin on the command line"

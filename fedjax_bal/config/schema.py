@@ -24,7 +24,7 @@ from fedjax_bal.metrics import SHOTS, EarlyStopping, Shots, stopping_metrics
 from fedjax_bal.options import Evaluation, Execution, LocalTraining
 
 ALL_CLIENTS: Literal["all"] = "all"
-"""The number of clients of a partition by the data set's own writers or users: each of them is one."""
+"""The value of `clients` for one client per writer or user of the data set."""
 
 _Constant = Literal["own"] | Number | Annotated[tuple[Number, ...], MinLen(1)]
 _PositiveConstant = Literal["own"] | Positive | Annotated[tuple[Positive, ...], MinLen(1)]
@@ -34,9 +34,9 @@ class DatasetSection(Variant):
     """The data set.
 
     Attributes:
-        name: one of `fedjax_bal.data.DATASETS`. Beside it stand `mean` and `std`, with which pixels are normalised: a
-            number, one for each channel, or `own` for that of the training images, see `fedjax_bal.data.normalisation`.
-            A data set of the user's own files has a path, and the arguments of its reader.
+        name: one of `fedjax_bal.data.DATASETS`. Further keys are `mean` and `std`, which normalise pixels: a number,
+            one for each channel, or `own` for that of the training images, see `fedjax_bal.data.normalisation`; and,
+            for the user's own files, `path` and the options of their reader.
     """
 
     registry: ClassVar[str] = "data.DATASETS"
@@ -45,7 +45,7 @@ class DatasetSection(Variant):
 
     @classmethod
     def parameters_of(cls, name: str) -> Mapping[str, Any]:
-        """The normalisation constants, and the arguments of the reader of the user's own files."""
+        """Returns the normalisation constants and, for the user's own files, the options of their reader."""
         from fedjax_bal.data import DATASETS, OWN
 
         reader = DATASETS[name]
@@ -57,14 +57,15 @@ class PartitionSection(Variant):
     """How the training images are divided among clients.
 
     Attributes:
-        scheme: one of `fedjax_bal.data.SCHEMES`, or an alias of one; its parameters stand beside it. Without it,
-            `dirichlet` at an alpha of 0.3.
-        clients: N, the number of clients. With `natural` it is `all` by default: each writer or user of the data set.
+        scheme: one of `fedjax_bal.data.SCHEMES`, or an alias of one; its parameters are further keys. By default
+            `dirichlet` with an alpha of 0.3.
+        clients: N, the number of clients. For `natural` the default is `all`: one for each writer or user of the data
+            set.
         seed: the seed of the partition alone.
-        imbalance_factor: the largest class over the smallest, before the scheme divides the remaining images; 1 keeps
-            all images.
-        imbalance_profile: how class sizes fall, see `fedjax_bal.data.partition.long_tailed`.
-        imbalance_order: which class is the largest, see there.
+        imbalance_factor: the ratio of the largest class to the smallest, to which classes are thinned out before the
+            scheme divides the images; 1 keeps all images.
+        imbalance_profile: how class sizes decrease, see `fedjax_bal.data.partition.long_tailed`.
+        imbalance_order: which class is the largest, see `fedjax_bal.data.partition.long_tailed`.
     """
 
     registry: ClassVar[str] = "data.SCHEMES"
@@ -79,14 +80,14 @@ class PartitionSection(Variant):
 
     @classmethod
     def aliases(cls) -> dict[str, str]:
-        """The scheme of each alias."""
+        """Returns the scheme of each alias."""
         from fedjax_bal.data import ALIASES
 
         return {name: alias.scheme for name, alias in ALIASES.items()}
 
     @classmethod
     def chosen(cls, value: Mapping[str, Any]) -> type[Section] | None:
-        """The class with the parameters of the scheme, given by its name or an alias."""
+        """Returns the class with the parameters of the scheme, given by its name or an alias."""
         return super().chosen(_with_scheme(value))
 
     @model_validator(mode="before")
@@ -101,7 +102,7 @@ class PartitionSection(Variant):
 
     @property
     def drawing(self) -> dict[str, Any]:
-        """The arguments of `fedjax_bal.data.partition.draw` besides the labels."""
+        """The arguments of `fedjax_bal.data.partition.draw` except the labels."""
         shared = {key: getattr(self, key) for key in self.common()}
         return {**shared, "clients": self.known_clients, "parameters": self.parameters}
 
@@ -112,7 +113,7 @@ class PartitionSection(Variant):
 
     @classmethod
     def parameters_of(cls, name: str) -> Mapping[str, Any]:
-        """The parameters of a scheme."""
+        """Returns the parameters of a scheme."""
         from fedjax_bal.data import FROM_DATASET, takes_owners
 
         fields = parameters(cls.choices()[name], skip=("rng", "labels", "num_clients", *FROM_DATASET))
@@ -124,14 +125,14 @@ def _with_scheme(value: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def by_own_name(value: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Replaces a scheme's alias by its name, and adds the parameters that the alias implies."""
+    """Replaces an alias by the scheme's name, and adds the parameters that the alias implies."""
     alias = _alias(value)
     return value if alias is None else {**alias.parameters, **value, "scheme": alias.scheme}
 
 
 def contradicted_parameter(value: Mapping[str, Any]) -> str | None:
-    """Names the parameter that contradicts the number in a scheme's alias; None if none does."""
-    alias, key = _alias(value), "classes_per_client"  # what other names imply is a default
+    """Returns the key of a parameter that contradicts the number in a scheme's alias; None if none does."""
+    alias, key = _alias(value), "classes_per_client"  # other implied parameters are defaults
     wanted = None if alias is None else alias.parameters.get(key)
     return key if wanted is not None and value.get(key, wanted) != wanted else None
 
@@ -144,13 +145,13 @@ def _alias(value: Mapping[str, Any]) -> Any:
 
 
 class AuxiliarySection(Section):
-    """Balanced images that the server keeps for methods that use some: the federation's set "balanced".
+    """Class-balanced images that the server keeps for methods that need them: the federation's set "balanced".
 
     Attributes:
         per_class: images of each class; 0 for none.
-        source: `train` takes them out of the training images before the partition, drawn with the partition's seed;
-            `test` takes the first ones of each class in the test set and leaves them there too: so do the papers, but
-            the server then trains on images that it is tested on.
+        source: `train` draws them from the training images with the partition's seed, and removes them before the
+            partition; `test` copies the first ones of each class in the test set, as the papers do, so that the server
+            trains on images that it is tested on.
     """
 
     per_class: Natural = 0
@@ -161,11 +162,10 @@ class ModelSection(Variant):
     """The network.
 
     Attributes:
-        name: one of `fedjax_bal.models.MODELS`; its options stand beside it.
-        convolution: `auto` for the best that the machine can run, `builtin` or `fast`, with which the run then goes on
-            anywhere; `fast`, in XLA; `builtin`, through jaxlib's own oneDNN, for CPUs; `onednn`, once `python -m
-            fedjax_bal.models.onednn` has compiled it; or `plain` for what needs second derivatives, on a single device
-            of a CPU.
+        name: one of `fedjax_bal.models.MODELS`; its options are further keys.
+        convolution: `auto`, which is `builtin` on CPUs that can run it and `fast` otherwise, and stays so if the run is
+            resumed elsewhere; `fast`, in XLA; `builtin`, through jaxlib's oneDNN, for CPUs; `onednn`, after `python -m
+            fedjax_bal.models.onednn` has compiled it; `plain`, with second derivatives, on a single device of a CPU.
     """
 
     registry: ClassVar[str] = "models.MODELS"
@@ -175,7 +175,7 @@ class ModelSection(Variant):
 
     @classmethod
     def parameters_of(cls, name: str) -> Mapping[str, Any]:
-        """The options of a model."""
+        """Returns the options of a model."""
         from fedjax_bal.models import options
 
         return {
@@ -187,11 +187,11 @@ class SelectionSection(Variant):
     """How clients are selected.
 
     Attributes:
-        name: one of `fedjax_bal.selection.SELECTORS`; its parameters stand beside it. A recipe with a selector of its
-            own (astraea, flcir) uses that where this is `uniform`. Updates are averaged by number of samples; after
-            `by_size` and `power_of_choice`, which draw clients so, plainly.
-        clients_per_round: the cohort's size; all available clients where these are fewer. By default 10, or all
-            clients where there are fewer.
+        name: one of `fedjax_bal.selection.SELECTORS`; its parameters are further keys. With `uniform`, a recipe that
+            has a selector (astraea, flcir) uses it instead. Updates are weighted by number of samples, except after
+            `by_size` and `power_of_choice`, which draw clients by number of samples already: then all count the same.
+        clients_per_round: the size of the cohort, or the number of available clients if that is smaller. By default
+            10, or the number of clients if that is smaller.
     """
 
     registry: ClassVar[str] = "selection.SELECTORS"
@@ -201,7 +201,7 @@ class SelectionSection(Variant):
 
     @classmethod
     def parameters_of(cls, name: str) -> Mapping[str, Any]:
-        """The parameters of a selector, without those that the federation gives."""
+        """Returns the parameters of a selector, without those that come from the federation."""
         from fedjax_bal.selection import FROM_FEDERATION
 
         return parameters(cls.choices()[name], skip=("clients_per_round", *FROM_FEDERATION))
@@ -211,9 +211,9 @@ class AvailabilitySection(Variant):
     """The clients that can be selected in a round.
 
     Attributes:
-        name: `always`; `bernoulli`: each client with probability p, in some rounds none; `periodic`: the same, redrawn
-            every `period` rounds; `clustered`: client i with the i-th probability of the list p, which repeats;
-            `trace`: read from a file, see `fedjax_bal.selection.trace`. A round without clients trains nothing.
+        name: `always`; `bernoulli`: each client with probability p, possibly none; `periodic`: the same, redrawn every
+            `period` rounds; `clustered`: client i with the i-th probability of the list p, which repeats; `trace`: read
+            from a file, see `fedjax_bal.selection.trace`. A round without clients trains nothing.
     """
 
     registry: ClassVar[str] = "selection.AVAILABILITY"
@@ -222,7 +222,7 @@ class AvailabilitySection(Variant):
 
 
 class DeliverySection(Variant):
-    """The clients that send their update back.
+    """The clients that return their update.
 
     Attributes:
         name: `always`; `bernoulli`: each selected client with probability p; `trace`: read from a file.
@@ -237,9 +237,10 @@ class SpeedSection(Variant):
     """How fast clients compute, and how late clients are handled.
 
     Attributes:
-        name: `unlimited`, time plays no role; `constant`, `uniform` or `lognormal`, the distribution of local steps a
-            second; `file`, read from a file. Beside it stand `deadline`, the seconds of a round, null for none, and
-            `late`: `partial`, a client that would take longer does the steps that fit; `drop`, it doesn't deliver.
+        name: `unlimited`, time is not simulated; `constant`, `uniform` or `lognormal`, the distribution of local steps
+            per second; `file`, read from a file. Further keys are `deadline`, the seconds of a round, null for none,
+            and `late`, for clients that would take longer: `partial`, they take only the steps that fit; `drop`, they
+            don't deliver.
     """
 
     registry: ClassVar[str] = "selection.SPEEDS"
@@ -268,7 +269,7 @@ class ShotsSection(Section):
 
     @property
     def bounds(self) -> Shots:
-        """The bounds as the library has them."""
+        """The bounds as an object of the library."""
         return Shots(self.few, self.many)
 
 
@@ -281,14 +282,15 @@ class _HeldOutSection(Section):
 
     @property
     def wanted(self) -> bool:
-        """Whether any images are held out."""
+        """Whether images are held out."""
         return any(value is not None for _, value in self)
 
 
 class ValidationSection(_HeldOutSection):
-    """Training images that validate the global model: taken out before the partition, never trained on.
+    """Training images that validate the global model: removed before the partition, never trained on.
 
-    They are the federation's set "validation". At most one of the two keys is given; without either, no set is made.
+    They are the federation's set "validation". At most one of the two keys may be given; without either there is no
+    set.
 
     Attributes:
         per_class: images of each class.
@@ -300,13 +302,13 @@ class ValidationSection(_HeldOutSection):
 
 
 class ClientTestSection(_HeldOutSection):
-    """Images that test each client, the global model's and its own; never trained on.
+    """Each client's test images, for the global model and the client's own; never trained on.
 
-    At most one of the two keys is given; without either, clients are not tested.
+    At most one of the two keys may be given; without either, clients are not tested.
 
     Attributes:
         fraction: share of each client's rows that is held out for it, drawn with the partition's seed.
-        per_client: images of the test set for each client instead, in the proportions of its own classes.
+        per_client: instead, images of the test set for each client, in the class proportions of its training images.
     """
 
     fraction: _Share = None
@@ -314,13 +316,13 @@ class ClientTestSection(_HeldOutSection):
 
 
 class EarlyStoppingSection(Section):
-    """When a run ends before its last round: see `fedjax_bal.metrics.EarlyStopping`.
+    """The rule that ends a run before its last round: see `fedjax_bal.metrics.EarlyStopping`.
 
     Attributes:
-        patience: evaluated rounds in a row without improvement; None for never. The run ends with the dispatch in which
-            this number is reached, regardless of the later rounds of that dispatch.
+        patience: evaluated rounds in a row without improvement after which the run ends; None for never. It ends with
+            the dispatch in which this number is reached, regardless of the later rounds of that dispatch.
         metric: a metric of the validation rows.
-        min_delta: the least increase over the best so far that counts as an improvement.
+        min_delta: an increase over the best so far counts as an improvement only if it exceeds this.
     """
 
     patience: Count | None = None
@@ -329,22 +331,22 @@ class EarlyStoppingSection(Section):
 
     @property
     def rule(self) -> EarlyStopping:
-        """The rule as the library has it."""
+        """The rule as an object of the library."""
         return EarlyStopping(self.patience, self.metric, self.min_delta)
 
 
 class ScheduleSection(Variant):
-    """A factor on the learning rate that changes with time.
+    """A factor on the learning rate that changes over time.
 
     Attributes:
-        name: one of `fedjax_bal.optim.schedule_names()`; its parameters stand beside it.
+        name: one of `fedjax_bal.optim.schedule_names()`; its parameters are further keys.
     """
 
     name: Annotated[str, OneOf(lambda: ScheduleSection.choices())] = "constant"
 
     @classmethod
     def choices(cls) -> Mapping[str, Any]:
-        """The functions that make a schedule."""
+        """Returns the functions that build schedules, by name."""
         from fedjax_bal.optim import schedule_factory, schedule_names
 
         return {name: schedule_factory(name) for name in schedule_names()}
@@ -368,11 +370,11 @@ class OptimizerSection(Variant):
     """An optax optimizer.
 
     Attributes:
-        name: any optax optimizer that takes a learning rate; its options stand beside it.
-        learning_rate: in round 0.
-        weight_decay: coupled, that is, added to the gradient; an optimizer with a weight decay of its own gets this
-            one.
-        decay: the factor on the learning rate each round.
+        name: any optax optimizer that takes a learning rate; its options are further keys.
+        learning_rate: the learning rate in round 0.
+        weight_decay: coupled weight decay, added to the gradient; an optimizer that has such an option (adamw, for
+            instance) gets it instead.
+        decay: the factor by which the learning rate is multiplied each round.
         schedule: a further factor on the learning rate, by round.
         clip_norm: the largest global norm of a gradient; None for no limit.
         clip_value: the largest magnitude of each number of a gradient; None for no limit.
@@ -388,7 +390,7 @@ class OptimizerSection(Variant):
 
     @classmethod
     def choices(cls) -> Mapping[str, Any]:
-        """The functions of optax."""
+        """Returns the functions of optax, by name."""
         import optax
 
         from fedjax_bal.optim import optimizer_names
@@ -397,7 +399,7 @@ class OptimizerSection(Variant):
 
     @classmethod
     def parameters_of(cls, name: str) -> Mapping[str, Any]:
-        """The options of an optimizer."""
+        """Returns the options of an optimizer."""
         return parameters(cls.choices()[name], skip=cls.model_fields)
 
     @property
@@ -429,8 +431,8 @@ class LocalOptimizerSection(OptimizerSection):
 
     Attributes:
         step_schedule: a further factor on the learning rate, by local step, from 0 in each local training.
-        clip_at: whether a gradient is clipped before parts change it, `start`, as by SCAFFOLD's correction, or after,
-            `end`.
+        clip_at: when a gradient is clipped: `start`, before parts change it (SCAFFOLD's correction, for instance), or
+            `end`, after.
     """
 
     step_schedule: ScheduleSection = Field(default_factory=ScheduleSection.default)
@@ -438,7 +440,7 @@ class LocalOptimizerSection(OptimizerSection):
 
 
 class ServerOptimizerSection(OptimizerSection):
-    """The optimizer that applies the cohort's mean update; by default it adds it."""
+    """The optimizer that applies the cohort's mean update, by default plain addition."""
 
     learning_rate: Positive = 1.0
 
@@ -453,10 +455,10 @@ class TrainingSection(OptionsSection):
 
     Attributes:
         rounds: the number of rounds.
-        batch_size: images of a local step.
-        optimizer: of the clients, fresh at every local training.
-        server_optimizer: of the server.
-        early_stopping: whether a run ends once its validation metric has stopped improving.
+        batch_size: images per local step.
+        optimizer: the clients' optimizer, reset at the start of every local training.
+        server_optimizer: the server's optimizer.
+        early_stopping: the rule that ends a run once its validation metric stops improving.
     """
 
     rounds: Count = 50
@@ -469,7 +471,7 @@ class TrainingSection(OptionsSection):
 
     @property
     def options(self) -> LocalTraining:
-        """The library's options."""
+        """The options of the library."""
         return LocalTraining(**self.arguments(optimizer=self.optimizer.built))
 
     @model_validator(mode="before")
@@ -493,18 +495,18 @@ class TrainingSection(OptionsSection):
 
 @with_options(Evaluation, before={"privacy": "traffic", "attack_steps": "traffic", "target_accuracy": "shots"})
 class EvaluationSection(OptionsSection):
-    """When the global model is tested: the options of `fedjax_bal.options.Evaluation`, and more reports.
+    """Evaluation of models: the options of `fedjax_bal.options.Evaluation`, and further reports.
 
     Attributes:
-        privacy: at the end of each method's run with the first seed, measure what it gives away: neighbours of
-            generated images among the clients', and attacks on shared prototypes.
+        privacy: after each method's run with the first seed, measure what it leaks: the clients' images nearest to
+            generated ones, and attacks on shared prototypes.
         attack_steps: training steps of each of these attacks.
-        target_accuracy: the accuracy in (0, 1] whose first round is reported; None for none.
+        target_accuracy: the accuracy in (0, 1] for which the first round that reaches it is reported; None for none.
         shots: the bounds of many-, medium- and few-shot classes.
         validation: training images that validate the global model.
         client_test: images that test each client.
-        personalised: epochs for which the final global model is fine-tuned on each client, which is then tested; None
-            for no fine-tuning. It uses plain cross-entropy and the local optimizer, for every method, at the
+        personalised: epochs for which the final global model is fine-tuned on each client before the client's test;
+            None for no fine-tuning. Every method is fine-tuned with plain cross-entropy and the local optimizer, at the
             learning rate of the round after the last; `step_schedule` is ignored.
     """
 
@@ -524,10 +526,9 @@ class EvaluationSection(OptionsSection):
 
 @with_options(Execution, names={"differentiable": None}, before={"checkpoint_every": "broken_clients"})
 class ExecutionSection(OptionsSection):
-    """How the work is laid out on the machine: the options of `fedjax_bal.options.Execution`, and checkpoints.
+    """Layout of the work on the machine: the options of `fedjax_bal.options.Execution`, and checkpoints.
 
-    A CPU has a device for each core unless `--devices` asks for another number; a folder's runs go on with those that
-    they began with.
+    A CPU has one device per core unless `--devices` gives another number; resumed runs keep their number of devices.
 
     Attributes:
         checkpoint_every: rounds between two checkpoints.

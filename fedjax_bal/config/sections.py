@@ -1,4 +1,4 @@
-"""The base of all sections of a configuration: checked as a whole, immutable, merged key by key."""
+"""Base classes of configuration sections: validated as a whole, immutable, merged key by key."""
 
 import dataclasses
 import difflib
@@ -15,18 +15,18 @@ from fedjax_bal.annotations import checkable, documented, names_of, parameters, 
 from fedjax_bal.config.problems import KeyPath, Problem, dotted_path, nearest_choices, received_value
 
 SYNONYMS = {"lr": "learning_rate", "epochs": "local_epochs", "steps": "local_steps", "wd": "weight_decay"}
-"""Keys that others call differently, with what they are called here."""
+"""Names of keys in other libraries -> their names here."""
 
 
 class Section(BaseModel):
-    """A mapping of known keys; frozen, other keys are refused.
+    """A frozen mapping of known keys; other keys are rejected.
 
     Attributes:
-        registry: package and name of the registry with the values of `choice`, imported when it is asked for, as
-            packages below need jax.
+        registry: package and name of the registry with the values of `choice`, imported when needed, since these
+            packages import jax.
         choice: the key whose value decides which other keys are allowed; None for no such key.
-        picked: the value of that key that this class is for; None in the class for all values.
-        listed: whether it is an entry of a list.
+        picked: the value of `choice` that this class is for; None for the class for all values.
+        listed: whether the section is an entry of a list.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, protected_namespaces=())
@@ -38,54 +38,54 @@ class Section(BaseModel):
 
     @classmethod
     def choices(cls) -> Mapping[str, Any]:
-        """What the key `choice` can name; a function's docstring explains the parameters beside its name."""
+        """Returns the values of the key `choice` by name; a function's docstring describes the choice's parameters."""
         package, _, name = cls.registry.partition(".")
         return getattr(importlib.import_module(f"fedjax_bal.{package}"), name) if name else {}
 
     @classmethod
     def chosen(cls, value: Mapping[str, Any]) -> "type[Section] | None":
-        """Returns the class that checks a value: this one, or that of the chosen name; None for an unknown name."""
+        """Returns the class that validates a value: this one, or that of its choice; None for an unknown choice."""
         del value
         return cls
 
     @classmethod
     def default(cls) -> Self:
-        """Builds the section that a configuration without it has."""
+        """Builds the section with its defaults."""
         return cls.model_validate({})
 
     @classmethod
     def common(cls) -> frozenset[str]:
-        """The keys that all choices share: those of the class that a choice's own class extends."""
+        """Returns the keys that all choices share: those of the class that a choice's class extends."""
         declared: Any = cls.__base__ if cls.picked else cls
         return frozenset(declared.model_fields)
 
     @classmethod
     def meanings(cls) -> dict[str, str]:
-        """The meaning of each key, from the docstrings of this class and of those that it extends."""
+        """Returns the meaning of each key, from the docstrings of this class and its base classes."""
         return {key: text for kind in reversed(cls.__mro__) for key, text in documented(kind).items()}
 
     @classmethod
     def child(cls, key: str) -> "type[Section] | None":
-        """Returns the section under a key, if the key has one."""
+        """Returns the class of the section at a key; None for any other key."""
         field = cls.model_fields.get(key)
         below = field.annotation if field else None
-        kinds = [below, *get_args(below)]  # a section or None too
+        kinds = [below, *get_args(below)]  # also of `Section | None`
         return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Section)), None)
 
     def _check(self) -> Self:
-        """Checks values against each other, once all are valid alone; returns the section, or raises `refused`."""
+        """Checks values against each other, once each is valid; returns the section, or raises `refused`."""
         return self
 
     @model_validator(mode="wrap")
     @classmethod
     def _validate_once(cls, value: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
-        """Checks with the class of the choice, and words errors; those of sections below are worded already."""
+        """Validates with the class of the choice, and rewords pydantic's errors, except those of nested sections."""
         if isinstance(value, Section):
             return cast(Self, value)  # checked before
         if not isinstance(value, Mapping):
             raise refused(f"received {received_value(value)}, must be a mapping of {', '.join(cls.model_fields)}")
         kind: Any = cls.chosen(value)
-        if kind is None:  # the parameters of an unknown name are unknown too
+        if kind is None:  # the choice is unknown, and so are its parameters
             value = {key: value[key] for key in value if key in cls.common()}
         elif kind is not cls:
             return kind.model_validate(value)
@@ -97,7 +97,7 @@ class Section(BaseModel):
 
 
 def refused(text: str, *path: str | int) -> ValidationError:
-    """Builds the error of a value that is refused, at a path within the section that is being checked."""
+    """Builds the error of a rejected value at a path within the section that is being validated."""
     return ValidationError.from_exception_data("", [_detail("refused", text, path)])
 
 
@@ -106,14 +106,14 @@ def _detail(kind: LiteralString, text: str, path: tuple[str | int, ...]) -> Init
 
 
 def _in_words(section: type[Section], value: Mapping[str, Any], detail: dict[str, Any]) -> InitErrorDetails:
-    """What was received and what is allowed, for an error of pydantic's in a section."""
+    """Rewords an error of pydantic in a section: the value received and the values allowed."""
     kind = detail["type"]
     path = detail["loc"]
-    if kind in ("refused", "unknown"):  # of a section below, or of `_check`
+    if kind in ("refused", "unknown"):  # worded already, by a nested section or by `_check`
         return _detail(kind, detail["msg"], path)
     if kind in ("extra_forbidden", "invalid_key"):
         return _detail("unknown", _unknown_key(section, str(path[0])), path)
-    key = path[0]  # an error within a value is one of the whole value
+    key = path[0]  # an error inside a value is reported for the whole value
     annotation = section.model_fields[key].rebuild_annotation()
     if kind == "missing":
         return _detail("refused", f"missing, must be {wanted(annotation)}", (key,))
@@ -129,7 +129,7 @@ def _unknown_key(section: type[Section], key: str) -> str:
     of_choice = f" for {section.picked}" if section.picked else ""
     space = "; YAML needs a space after the colon" if ":" in key else ""
     hint = nearest_choices(key, section.model_fields)
-    if "did you mean" not in hint:  # perhaps a key of a section below is meant
+    if "did you mean" not in hint:  # the key may belong to a nested section
         paths = list(key_paths(section, {}))
         near = difflib.get_close_matches(key, [str(path[-1]) for path in paths], 1, 0.8)
         meant = SYNONYMS.get(key) or next(iter(near), None)
@@ -139,7 +139,7 @@ def _unknown_key(section: type[Section], key: str) -> str:
 
 
 class Variant(Section):
-    """A section with a key, `choice`, whose value decides which parameters are allowed beside it.
+    """A section with a key, `choice`, whose value decides which parameters it also has.
 
     A subclass declares the keys that all its choices share.
 
@@ -153,12 +153,12 @@ class Variant(Section):
 
     @classmethod
     def parameters_of(cls, name: str) -> Mapping[str, Any]:
-        """The fields that a choice adds, as pydantic's `create_model` takes them: by default those of its function."""
+        """Returns the fields that a choice adds, for `create_model`; by default its function's parameters."""
         return parameters(cls.choices()[name])
 
     @classmethod
     def chosen(cls, value: Mapping[str, Any]) -> type[Section] | None:
-        """The class with the parameters of the chosen name."""
+        """Returns the class with the parameters of the choice; None for an unknown choice."""
         if cls.picked:
             return cls
         name = value.get(str(cls.choice), cls.model_fields[str(cls.choice)].default)
@@ -174,26 +174,27 @@ class Variant(Section):
 
 @functools.lru_cache(maxsize=256)
 def variant(base: type[Section], name: str, parameters: tuple[tuple[str, Any], ...]) -> type[Section]:
-    """The class of a section with the parameters of a choice."""
+    """Creates a section's class with the parameters of a choice."""
+    # Cached, since creating a class is slow, and sections are equal only if they have the same class.
     made = create_model(f"{base.__name__}_{name}", __base__=base, **dict(parameters))
     made.picked = name
     return made
 
 
 class OptionsSection(Section):
-    """A section with the options of a dataclass, `options_type`, as keys; `option_keys` is the key of each field."""
+    """A section with the options of a dataclass, `options_type`, as keys; `option_keys` maps its fields to keys."""
 
     option_keys: ClassVar[Mapping[str, str]] = {}
     options_type: ClassVar[type | None] = None
 
     @classmethod
     def meanings(cls) -> dict[str, str]:
-        """The meaning of each key; that of an option comes from the docstring of its dataclass."""
+        """Returns the meaning of each key; an option's comes from the docstring of its dataclass."""
         texts = documented(cls.options_type)
         return {key: texts.get(field, "") for field, key in cls.option_keys.items()} | super().meanings()
 
     def arguments(self, **others: Any) -> dict[str, Any]:
-        """The options by the names of their fields, with some replaced by others."""
+        """Returns the options by field name, with `others` in place of some."""
         return {field: getattr(self, key) for field, key in self.option_keys.items()} | others
 
 
@@ -203,14 +204,14 @@ S = TypeVar("S", bound=OptionsSection)
 def with_options(
     options: type, names: Mapping[str, str | None] = {}, before: Mapping[str, str] = {}
 ) -> Callable[[type[S]], type[S]]:
-    """Gives a section a key for each option of a dataclass, beside the keys that it declares itself.
+    """Adds a key for each option of a dataclass to the keys that a section declares.
 
     Args:
-        options: the dataclass. A field whose key the section declares keeps that declaration; one whose type YAML has
-            no values for gets no key.
-        names: the keys of fields that have another name; None for no key.
-        before: for other keys of the section, the option that they precede; by default they follow all options. The
-            order of keys is part of a configuration's text, by which run folders and checkpoints know it.
+        options: the dataclass. A key that the section declares keeps that declaration; a field whose type YAML can't
+            express gets no key.
+        names: field -> key, where they differ; None for no key.
+        before: other key of the section -> the option that it precedes; by default they follow all options. The order
+            of keys is part of a configuration's text, by which run folders and checkpoints identify it.
 
     Returns:
         A decorator of sections.
@@ -228,7 +229,7 @@ def with_options(
         made.options_type = options
         made.option_keys = {field.name: key for field, key in keys.items() if key in made.model_fields}
 
-        # pydantic puts the declared keys first.
+        # Keys are reordered, since pydantic puts the declared ones first.
         fields = dict(made.model_fields)
         options_first = [*made.option_keys.values(), *fields]
         order = [key for option in options_first for key in (*(k for k in before if before[k] == option), option)]
@@ -241,7 +242,7 @@ def with_options(
 
 
 def check_section(section: type[Section], value: Any, path: KeyPath = ()) -> tuple[Any, list[Problem]]:
-    """Checks a value against a section, and returns the section and no problems, or None and all of them.
+    """Validates a value as a section; returns the section and no problems, or None and all problems.
 
     Args:
         section: the section's class.
@@ -263,9 +264,9 @@ def check_section(section: type[Section], value: Any, path: KeyPath = ()) -> tup
 
 
 def merge_sections(section: type[Section], base: Any, patch: Any) -> Any:
-    """Lays one mapping over another, key by key, both of one section.
+    """Merges `patch` into `base` recursively; both describe `section`.
 
-    Choosing another name (an optimizer, a partition scheme) drops the parameters of the one before.
+    Choosing another name (an optimizer, a partition scheme) drops the parameters of the previous one.
 
     Example:
         >>> from fedjax_bal.config.schema import AvailabilitySection
@@ -284,11 +285,11 @@ def merge_sections(section: type[Section], base: Any, patch: Any) -> Any:
 
 
 def without_defaults(section: type[Section], value: Any) -> Any:
-    """Leaves out the keys that have their defaults, at every level; a name stays where something of its choice does.
+    """Removes keys that have their defaults, at every level; a choice stays if any other key of its section does.
 
     Args:
         section: the section's class.
-        value: its plain value, which may be damaged.
+        value: the section as a plain mapping, which may be invalid.
 
     Example:
         >>> from fedjax_bal.config.schema import AvailabilitySection, SelectionSection
@@ -313,7 +314,7 @@ def without_defaults(section: type[Section], value: Any) -> Any:
 
 
 def choose_variant(section: type[Section], value: Mapping[str, Any], name: Any) -> dict[str, Any]:
-    """Returns a section's mapping with another name chosen, without the parameters of the one before."""
+    """Returns a section's mapping with another choice, without the parameters of the previous one."""
     key = str(section.choice)
     field = section.model_fields.get(key)
     before = value.get(key, field.default if field else None)
@@ -322,7 +323,7 @@ def choose_variant(section: type[Section], value: Mapping[str, Any], name: Any) 
 
 
 def to_plain(value: Any) -> Any:
-    """Converts a section to complete mappings, lists and values in the schema's order, which YAML can write."""
+    """Converts a section with all its defaults to mappings and lists that YAML can write, in the schema's order."""
     if isinstance(value, Section):
         return {key: to_plain(getattr(value, key)) for key in type(value).model_fields}
     if isinstance(value, Mapping):
@@ -331,7 +332,7 @@ def to_plain(value: Any) -> Any:
 
 
 def key_paths(section: type[Section], value: Any, path: KeyPath = ()) -> Iterator[KeyPath]:
-    """Yields the paths of all keys below a section, with the parameters of the names that a value chooses."""
+    """Yields the paths of all keys below a section, including the parameters of the choices that a value makes."""
     value = value if isinstance(value, Mapping) else {}
     here = section.chosen(value) or section
     for key in here.model_fields:

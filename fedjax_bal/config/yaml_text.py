@@ -1,7 +1,7 @@
-"""Reads and writes the safe, plain part of YAML, with limits.
+"""Reads and writes a safe subset of YAML, with limits.
 
-The language is the core of YAML 1.2: `1e-3` is a number, `no` is a text, `010` is ten. Anchors, tags, repeated keys
-and deep nesting are refused, so that a file can't grow, hide a value or exhaust the stack.
+Values are those of YAML 1.2's core schema: `1e-3` is a number, `no` is text, `010` is ten. Anchors, tags, repeated keys
+and deep nesting are rejected, so that a file can't expand in memory, hide a value or exhaust the stack.
 """
 
 import os
@@ -15,13 +15,13 @@ from fedjax_bal.config.problems import ConfigError, received_value
 from fedjax_bal.files import read_bytes
 
 LARGEST_YAML = 4_000_000
-"""Bytes of a file, enough for a comparison of thousands of methods."""
+"""The largest file in bytes, enough for a comparison of thousands of methods."""
 
 _DEEPEST = 20
 _LONGEST_NUMBER = 40
 
 _KINDS: dict[str, tuple[str, str, Callable[[str], Any]]] = {
-    # Of plain scalars: the pattern, the characters that they can begin with besides nothing, and their value.
+    # Types of unquoted scalars: pattern, possible first characters of a text that isn't empty, and conversion.
     "null": (r"~|null|Null|NULL|", "~nN", lambda text: None),
     "bool": (r"true|True|TRUE|false|False|FALSE", "tTfF", lambda text: text.lower() == "true"),
     "int": (r"[-+]?[0-9]+", "-+0123456789", int),
@@ -34,7 +34,7 @@ _KINDS: dict[str, tuple[str, str, Callable[[str], Any]]] = {
 
 
 class _Loader(yaml.SafeLoader):
-    """Composes the plain part of YAML."""
+    """Composes the nodes of the safe subset."""
 
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012
     depth = 0
@@ -54,7 +54,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def _value(node: Any) -> Any:
-    """The value of a node; keys are text as it is written, `0.5` too."""
+    """Converts a node to its value; keys stay text as written, even `0.5`."""
     if isinstance(node, yaml.SequenceNode):
         return [_value(item) for item in node.value]
     if isinstance(node, yaml.MappingNode):
@@ -73,7 +73,7 @@ def _value(node: Any) -> Any:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes text wherever this reader, or one of YAML 1.1, would take it for something else."""
+    """Quotes text that this reader, or one of YAML 1.1, would read as another type."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -85,10 +85,10 @@ for _kind, (_pattern, _first, _) in _KINDS.items():
 
 
 def parse_yaml(text: str, source: str) -> Any:
-    """Reads one YAML document from a text.
+    """Parses one YAML document.
 
     Raises:
-        ConfigError: not YAML, or outside its plain part; says the line and the column.
+        ConfigError: the text isn't YAML, or outside the safe subset; the message names line and column.
 
     Example:
         >>> parse_yaml("{learning_rate: 5e-4, name: no}", "my.yaml")
@@ -110,7 +110,7 @@ def parse_yaml(text: str, source: str) -> Any:
 
 
 def read_yaml(path: str | os.PathLike[str], source: str) -> Any:
-    """Reads YAML from a UTF-8 file of at most 4 MB; raises `ConfigError` if it can't."""
+    """Reads YAML from a UTF-8 file of at most 4 MB; raises `ConfigError` on failure."""
     try:
         text = read_bytes(path, LARGEST_YAML).decode("utf-8-sig")
     except OSError as error:
@@ -123,7 +123,7 @@ def read_yaml(path: str | os.PathLike[str], source: str) -> Any:
 
 
 def dump_yaml(value: Any) -> str:
-    """Writes YAML with keys in their order; the same value gives the same bytes."""
+    """Returns a value as YAML, keys in their order; equal values give equal bytes."""
     return yaml.dump(value, Dumper=_Dumper, sort_keys=False, default_flow_style=None, width=120, allow_unicode=False)
 
 

@@ -1,1 +1,1 @@
-"""Beside the simulator: attacks on privacy, and trackers of metrics."""
+"""Additions to the simulator: privacy attacks and metric trackers."""

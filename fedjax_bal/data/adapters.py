@@ -21,17 +21,17 @@ def from_arrays(
     """Makes a data set from arrays.
 
     Args:
-        train: inputs and labels `Int[D]` from 0, or D texts, whose classes are those of `class_names`, or else all
-            different texts in alphabetical order. Inputs are images `UInt8[D, H, W, K]`, or `UInt8[D, H, W]`; other
-            numbers `Float[D, ...]`, feature vectors for instance; or token ids `Int[D, ...]`. Columns of pandas are
-            taken too.
+        train: inputs and labels. Inputs are images `UInt8[D, H, W, K]` or `UInt8[D, H, W]`; other numbers
+            `Float[D, ...]`, such as feature vectors; or token ids `Int[D, ...]`. Labels are `Int[D]` from 0, or D texts
+            whose classes are `class_names`, by default the distinct texts in alphabetical order. pandas columns are
+            accepted too.
         test: the same.
         class_names: C names; None for the numbers of the classes.
-        train_clients: number or name of each training input's client, which gives a natural partition.
+        train_clients: number or name of each training input's client, for a natural partition.
 
     Returns:
-        The data set. `federate` normalises it with the mean and standard deviation of each channel or feature of its
-        training inputs, unless told otherwise; token ids stay as they are.
+        The data set. By default `federate` normalises it with the mean and standard deviation of each channel or
+        feature of its training inputs; token ids are not changed.
 
     Raises:
         DataError: arrays that don't fit each other, or can't be inputs or labels.
@@ -60,16 +60,16 @@ def from_torch(train: Any, test: Any, class_names: Sequence[str] | None = None) 
     """Makes a data set from PyTorch's data sets or loaders, which are read once.
 
     Args:
-        train: pairs of input and label, or batches of them. Of tensors that are images the channels, which PyTorch has
-            first, are moved to the end; arrays and images of Pillow are taken as they are.
+        train: pairs of input and label, or batches of them. Image tensors, which have their channels first in PyTorch,
+            get them last; arrays and Pillow images are not changed.
         test: the same.
         class_names: see `from_arrays`.
 
     Returns:
-        The data set, with each input as the data set's transform returned it: leave out random ones.
+        The data set, with each input as the transform of `train` or `test` returned it: leave out random transforms.
 
     Raises:
-        ValueError: examples that are no pairs or of several shapes; see also `from_arrays`.
+        ValueError: examples aren't pairs or have different shapes; see also `from_arrays`.
 
     Example:
         >>> pairs = [(np.zeros((8, 8, 3), np.uint8), 0), (np.ones((8, 8, 3), np.uint8), 1)]
@@ -89,7 +89,7 @@ def from_tf_data(
     inputs: str = "image",
     labels: str = "label",
 ) -> Dataset:
-    """Makes a data set from two of type `tf.data.Dataset`, which are read once.
+    """Makes a data set from two `tf.data.Dataset` objects, which are read once.
 
     Args:
         train: pairs of input and label, mappings that hold both, or batches of either.
@@ -102,7 +102,7 @@ def from_tf_data(
         The data set.
 
     Raises:
-        ValueError: examples that are no pairs, lack a key, or have several shapes; see also `from_arrays`.
+        ValueError: examples aren't pairs, lack a key, or have different shapes; see also `from_arrays`.
 
     Example:
         >>> import tensorflow as tf  # doctest: +SKIP
@@ -121,7 +121,7 @@ def from_tf_data(
 
 
 def from_huggingface(train: Any, test: Any, *, inputs: str = "image", labels: str = "label") -> Dataset:
-    """Makes a data set from two of type `datasets.Dataset`; a label column of type `ClassLabel` names the classes.
+    """Makes a data set from two `datasets.Dataset` objects; a label column of type `ClassLabel` names the classes.
 
     Args:
         train: one split, `load_dataset(...)["train"]` for instance.
@@ -133,7 +133,7 @@ def from_huggingface(train: Any, test: Any, *, inputs: str = "image", labels: st
         The data set.
 
     Raises:
-        ValueError: a column isn't named by a text or is missing, or inputs have several shapes; see also `from_arrays`.
+        ValueError: a column is missing or its name isn't text, or inputs have different shapes; see also `from_arrays`.
 
     Example:
         >>> from datasets import load_dataset  # doctest: +SKIP
@@ -154,18 +154,18 @@ def _array(name: str, values: Any) -> np.ndarray:
         array = np.asarray(values)
     except ValueError as error:
         raise DataError(f"from_arrays: {name} is no array ({error}); expected lists of one length.") from error
-    # As pandas, among others, keeps texts.
+    # pandas, among others, stores texts as objects.
     return array.astype(str) if array.dtype == object and all(isinstance(item, str) for item in array.flat) else array
 
 
 def _numbered(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Arrays with the numbers of the classes as labels, where these are texts."""
+    """Replaces labels that are texts by the numbers of their classes."""
     labels = {name: arrays[name] for name in ("train_labels", "test_labels")}
     if not all(half.dtype.kind == "U" and half.ndim == 1 for half in labels.values()):
         return arrays
     names = arrays.get("class_names", np.unique(np.concatenate(list(labels.values()))))
     if names.dtype.kind != "U" or names.ndim != 1 or not len(names):
-        return arrays  # which is refused with the others
+        return arrays  # the checks that follow reject it
     order = np.argsort(names, kind="stable")
     for name, texts in labels.items():
         numbers = order[np.searchsorted(names, texts, sorter=order).clip(max=len(names) - 1)]
@@ -177,7 +177,7 @@ def _numbered(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def _pair(columns: Mapping[str, Any], inputs: str, labels: str) -> tuple[Any, Any]:
-    """Takes inputs and labels out of an example, or of the columns of many."""
+    """Returns inputs and labels of one example, or of the columns of many."""
     for name in (inputs, labels):
         if not isinstance(name, str) or name not in columns:
             raise ValueError(
@@ -192,8 +192,8 @@ def _examples(dataset: Any) -> Iterable[Any]:
 
 
 def _channels_last(example: Any) -> Any:
-    """Converts the tensors of a pair, or of a batch, to arrays, those of images with channels at the end."""
-    tensor = getattr(sys.modules.get("torch"), "Tensor", ())  # where no one has imported PyTorch, nothing is a tensor
+    """Converts the tensors of a pair or a batch to arrays; images get their channels last."""
+    tensor = getattr(sys.modules.get("torch"), "Tensor", ())  # if PyTorch isn't imported, nothing is a tensor
     if not isinstance(example, tuple | list) or len(example) != 2:
         return example
     arrays = [part.numpy(force=True) if isinstance(part, tensor) else np.asarray(part) for part in example]

@@ -1,4 +1,4 @@
-"""Augmented copies of samples, as further rows of the clients that hold them."""
+"""Augmented copies of samples, added as rows to the clients that hold them."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,7 +17,7 @@ from fedjax_bal.validate import finite_number, switch, whole_number
 
 LARGEST_SEED = 2**32 - 1
 
-_MAPS = 2**14  # in the table: more than a sample has copies, few enough for the device
+_MAPS = 2**14  # size of the table: more than the copies of a sample, small enough for the device
 _FINENESS = 128  # a map's entries are multiples of 1/128
 _BLOCK = 4096  # images made at a time
 _LARGEST = {"shift": 1.0, "rotate": 360.0, "shear": 10.0, "zoom": 0.99}
@@ -48,19 +48,19 @@ def augment(
         federation: without copies; images `[D, H, W, K]` of bytes or floats.
         copies_per_class: `Int[C]`, copies of every sample, by class; from `balance.augmentation_counts`, say.
         copies_per_row: instead, `Int[R]`, copies of each of the federation's rows.
-        seed: of the maps, from 0 to 2**32 - 1.
-        shift: largest shift, as a share of the side.
+        seed: the seed of the maps, from 0 to 2**32 - 1.
+        shift: largest shift, as a fraction of the side.
         rotate: largest rotation, in degrees.
         shear: largest shear, as a tangent.
         zoom: largest relative change of size, below 1.
-        store: makes the pixels of all copies now, which takes memory; otherwise they are made whenever they are drawn,
-            which takes time. The pixels are the same.
+        store: compute the pixels of all copies now, which takes memory, and not each time that they are drawn, which
+            takes time; the pixels are the same.
 
     Returns:
         The federation with each copy after its original; class counts and clients' weights include copies.
 
     Raises:
-        ValueError: copies are of another shape or kind, or exceed memory; the federation has copies already, or has no
+        ValueError: copies have the wrong shape or type, or exceed memory; the federation has copies already, or has no
             images; or a value is out of range.
 
     Example:
@@ -90,7 +90,7 @@ def augment(
 
 
 def copy_options(options: Mapping[str, Any], owner: str = "") -> dict[str, Any]:
-    """Returns `augment`'s options as plain values, after checking them; `owner` stands before names in messages."""
+    """Validates `augment`'s options and returns them as plain values; `owner` precedes names in messages."""
     given = {name: value.item() if isinstance(value, np.generic) else value for name, value in options.items()}
     seed = whole_number(f"{owner}seed", given["seed"], low=0)
     if seed > LARGEST_SEED:
@@ -100,7 +100,7 @@ def copy_options(options: Mapping[str, Any], owner: str = "") -> dict[str, Any]:
 
 
 def extra_bytes(federation: Federation) -> int:
-    """Returns the memory of a federation's copies, one image each, whether or not their pixels are stored."""
+    """Returns the bytes of a federation's copies, one image each, even if their pixels are not stored."""
     image = int(np.prod(federation.images.shape[1:])) * federation.images.dtype.itemsize
     return int(np.count_nonzero(federation.copy)) * image
 
@@ -123,7 +123,7 @@ def _copies(federation: Federation, by_class: np.ndarray | None, by_row: np.ndar
 
 
 def _check_room(federation: Federation, copies: np.ndarray, store: bool) -> None:
-    """Raises `ValueError` for more copies than can be numbered or fit in memory, before any is made."""
+    """Raises `ValueError` for more copies than can be numbered or fit in memory, before they are made."""
     count = int(copies.sum())
     rows = len(copies) + count
     fewer = "ask for fewer copies (a smaller alpha, or max_copies)"
@@ -136,7 +136,7 @@ def _check_room(federation: Federation, copies: np.ndarray, store: bool) -> None
     if store:
         images = len(federation.labels)
         image = int(np.prod(federation.images.shape[1:])) * federation.images.dtype.itemsize
-        most = np.zeros(images, np.int64)  # copies of each image, which clients that share it have in common
+        most = np.zeros(images, np.int64)  # copies of each image: clients that share it share its copies
         np.maximum.at(most, federation.rows, copies)
         subject = "pixels"
         taken = int(most.sum()) * image
@@ -157,6 +157,7 @@ def _maps(seed: int, sides: tuple[int, int], ranges: Mapping[str, float]) -> np.
 
 
 def _with_copies(federation: Federation, copies: np.ndarray) -> Federation:
+    # Each row is followed by its copies, numbered from 1; number 0 is the row itself.
     times = copies + 1
     starts = np.cumsum(times) - times
     numbers = np.arange(times.sum()) - np.repeat(starts, times)
@@ -174,6 +175,7 @@ def _with_copies(federation: Federation, copies: np.ndarray) -> Federation:
 
 def _stored(federation: Federation) -> Federation:
     """Adds the pixels of a federation's copies to its images."""
+    # Clients that share a row share its copies: each pair of row and copy number is stored once.
     copies = federation.copy > 0
     pairs, number = np.unique(
         np.stack([federation.rows[copies], federation.copy[copies]], 1), axis=0, return_inverse=True
@@ -190,13 +192,14 @@ def _stored(federation: Federation) -> Federation:
 
 
 def _with_pixels(federation: Federation, pairs: np.ndarray) -> np.ndarray:
-    """Returns the images, followed by a copy for each pair of a row and the number of a copy."""
+    """Returns the images, followed by a copy for each pair of row number and copy number."""
     images = np.asarray(federation.images)
     larger = np.empty((len(images) + len(pairs), *images.shape[1:]), images.dtype)
     larger[: len(images)] = images
     make = jax.jit(copied)
     for begin in range(0, len(pairs), _BLOCK):
         block = pairs[begin : begin + _BLOCK]
+        # The last block is padded, so that all have the same shape and share one program.
         padded = np.pad(block, ((0, _BLOCK - len(block)), (0, 0)), mode="edge")
         start = len(images) + begin
         made = make(federation.warp, images[padded[:, 0]], *padded.T)

@@ -1,4 +1,4 @@
-"""Reading a federation's rows on the device."""
+"""Reads a federation's rows on the device."""
 
 from collections.abc import Callable
 
@@ -16,7 +16,7 @@ from fedjax_bal.validate import whole_number
 def normalised(images: jax.Array, mean: jax.Array, std: jax.Array) -> jax.Array:
     """Turns stored pixels, or other inputs, into network input.
 
-    Bytes are scaled to [0, 1] first; floats are taken as they are; token ids stay what they are.
+    Bytes are scaled to [0, 1] first; floats are not; token ids are not normalised at all.
 
     Args:
         images: `UInt8[..., K]`, `Float[..., K]`, or token ids `Int[...]`.
@@ -48,6 +48,7 @@ def gather(federation: Federation, positions: jax.Array, real: jax.Array) -> Bat
     Returns:
         The batch, its images normalised.
     """
+    # Padding may lie beyond the last row: "clip" gathers some row in its place, which `real` masks.
     rows = federation.rows.at[positions].get(mode="clip")
     images = federation.images.at[rows].get(mode="clip")
     if federation.warp is not None:
@@ -57,9 +58,10 @@ def gather(federation: Federation, positions: jax.Array, real: jax.Array) -> Bat
 
 
 def copied(table: Warp, images: jax.Array, rows: jax.Array, copies: jax.Array) -> jax.Array:
-    """Makes augmented copies of images `[B, H, W, K]`, given their rows and numbers; copy 0 is the original."""
+    """Makes augmented copies of images `[B, H, W, K]`, by row number and copy number; copy 0 is the original."""
     key = jax.random.key(table.seed)
 
+    # The map depends on row and copy number only, so a copy is the same in every epoch and for every client.
     def chosen(row: jax.Array, copy: jax.Array) -> jax.Array:
         own_key = jax.random.fold_in(jax.random.fold_in(key, row), copy)
         return table.maps[jax.random.bits(own_key, (), jnp.uint32) % len(table.maps)]
@@ -69,7 +71,7 @@ def copied(table: Warp, images: jax.Array, rows: jax.Array, copies: jax.Array) -
 
 
 def join(batch: Batch, images: jax.Array, labels: jax.Array) -> Batch:
-    """Appends rows to a batch, after the client's own.
+    """Appends rows to a batch, after the client's rows.
 
     Args:
         batch: the batch.
@@ -98,10 +100,11 @@ def join(batch: Batch, images: jax.Array, labels: jax.Array) -> Batch:
 
 
 def repeat(body: Callable[[jax.Array, PyTree], PyTree], count: jax.Array, init: PyTree, most: int | None) -> PyTree:
-    """Applies `body(index, carry) -> carry` `count` times, in a loop of static length if `most` is given.
+    """Applies `body(index, carry) -> carry` `count` times, in a loop of static length `most` if that is given.
 
-    Iterations beyond `count` then change nothing, and the loop has a derivative in reverse mode.
+    Iterations beyond `count` then change nothing, and reverse-mode differentiation works.
     """
+    # A loop with a traced count has no reverse-mode derivative, one with a static count has.
     if most is None:
         return lax.fori_loop(0, count, body, init)
 
@@ -114,7 +117,7 @@ def repeat(body: Callable[[jax.Array, PyTree], PyTree], count: jax.Array, init: 
 def over_rows(function: Callable[[PyTree, Batch], PyTree], init: PyTree, ctx: Context) -> PyTree:
     """Folds a function over all of a client's rows, a batch at a time, in the stored order.
 
-    The last batch is padded, as `batch.real` says.
+    The last batch may be padded; `batch.real` marks its rows.
 
     Args:
         function: `function(carry, batch) -> carry`.
@@ -146,17 +149,17 @@ def over_rows(function: Callable[[PyTree, Batch], PyTree], init: PyTree, ctx: Co
 
 
 def without_lone_rows(federation: Federation, batch_size: int, seed: int = 0) -> Federation:
-    """Removes a random row, for good, of each client whose last batch would have a single row.
+    """Permanently removes a random row from each client whose last batch would have a single row.
 
     Batch normalisation needs the mean and variance of a batch; those of a single image say little, and a feature map of
-    one pixel has variance 0. Training needs no such federation: `LocalTraining(lone_rows="drop")` leaves another row
-    out in every epoch, and weights and class counts as they are. Here they leave the removed rows out. A client with a
-    single row is left with none, and takes no part.
+    one pixel has variance 0. Training doesn't need this function: `LocalTraining(lone_rows="drop")` skips a different
+    row in every epoch, and keeps weights and class counts. Here these exclude the removed rows. A client with a single
+    row keeps none, and doesn't participate.
 
     Args:
         federation: the federation, its rows and offsets in NumPy.
         batch_size: B; nothing changes if it is 1.
-        seed: decides which of a client's rows is removed, each with the same probability, from 0 on.
+        seed: draws the row that each client loses, all rows equally likely; at least 0.
 
     Returns:
         The federation; the same object if no client has such a row.

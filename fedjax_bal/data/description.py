@@ -1,4 +1,4 @@
-"""Measures of a partition: class counts, sizes, imbalance of classes."""
+"""Measures of a partition: class counts, client sizes, class imbalance."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -13,12 +13,12 @@ class Description(NamedTuple):
 
     Attributes:
         class_counts: `Int[N, C]`, rows of each class that each client holds.
-        kl_of_all: divergence of all clients' rows together from even classes, in nats.
-        kl_of_clients: the same of each client that has rows, `Float[N']`.
+        kl_of_all: Kullback-Leibler divergence of all clients' rows together from uniform classes, in nats.
+        kl_of_clients: the same for each client that has rows, `Float[N']`.
         mid: multiclass imbalance degree of all clients' rows together.
         wcs: weighted cosine similarity of the clients' classes to those of all.
         unused: rows of the data set that no client holds.
-        repeated: rows that clients list beyond distinct ones; a row that three clients share counts twice.
+        repeated: listed rows minus distinct ones; a row that three clients share counts twice.
     """
 
     class_counts: np.ndarray
@@ -69,5 +69,5 @@ def describe(labels: np.ndarray, parts: Sequence[np.ndarray], num_classes: int) 
 
 
 def _above_0(divergence) -> np.ndarray:
-    """Removes the minus of a rounding error."""
+    """Raises divergences that are negative by a rounding error to 0."""
     return np.maximum(np.asarray(divergence), 0.0)

@@ -76,7 +76,7 @@ def federate(
         mean: `[K]` (or one number) subtracted from pixels scaled to [0, 1], or from floats, K on their last axis; by
             default the data set's, 0 for arrays.
         std: `[K]` (or one number) that the difference is divided by; by default the data set's, 1 for arrays.
-        tests: N arrays of row numbers that no client may own: each client's own test rows, see `hold_out`.
+        tests: N arrays of row numbers that no client may own: each client's test rows, see `hold_out`.
 
     Returns:
         The federation, in NumPy arrays, with `copy` all 0.
@@ -141,6 +141,7 @@ def federate(
         last = max(first + 1, int(np.searchsorted(offsets, offsets[first] + _BLOCK, side="right")) - 1)
         block = rows_per_client[first:last]
         listed, owner = _checked_rows("rows_per_client", clients[first:last], block, len(labels))
+        # One stable sort by client and class keeps the order of rows within a class.
         keys = owner * num_classes + labels[listed]
         counts[first:last] = np.bincount(keys, minlength=(last - first) * num_classes).reshape(-1, num_classes)
         rows[offsets[first] : offsets[last]] = listed[np.argsort(keys, kind="stable")]
@@ -198,7 +199,7 @@ def _by_client(name: str, rows: Any) -> Sequence[np.ndarray]:
 
 
 def _offsets(name: str, keys: Sequence[Any], lists: Sequence[np.ndarray]) -> np.ndarray:
-    """Returns the beginning of each list's rows, and the end of the last one's, `Int32[N + 1]`."""
+    """Returns the position where each list's rows begin, and where the last one's end, `Int32[N + 1]`."""
     if len(lists) == 0:
         raise ValueError(f"{name} is empty; a federation has at least one client.")
     for key, rows in zip(keys, lists, strict=True):
@@ -221,9 +222,9 @@ def _checked_rows(
     num_examples: int,
     taken: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the rows of some lists in turn, and the position of each row's list, both `Int64[R]`.
+    """Concatenates lists of rows; returns the rows, and the position of each row's list, both `Int64[R]`.
 
-    Raises `ValueError` for a row that is out of range, listed twice by a list, or `taken`, `Bool[D]`.
+    Raises `ValueError` for a row that is out of range, repeated within a list, or `taken`, `Bool[D]`.
     """
     sizes = np.diff(_offsets(name, keys, lists))
     rows = np.concatenate([np.asarray(listed, np.int64) for listed in lists])

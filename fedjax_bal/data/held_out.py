@@ -1,4 +1,4 @@
-"""Rows held out of training: auxiliary sets, a validation split, and each client's own test rows."""
+"""Rows held out of training: auxiliary sets, a validation split, and each client's test rows."""
 
 from collections.abc import Sequence
 
@@ -11,9 +11,9 @@ from fedjax_bal.validate import checked_labels
 
 @checked
 def carve(rng: np.random.Generator, labels: np.ndarray, per_class: Count) -> tuple[np.ndarray, np.ndarray]:
-    """Takes the same number of rows of each class present out of the data, before it is partitioned.
+    """Draws the same number of rows of each class present, for an auxiliary set, before the data are partitioned.
 
-    The rows make an auxiliary set of the server. Partition `labels[rest]`; its row numbers then point into `rest`.
+    Partition `labels[rest]`; the resulting row numbers then index `rest`.
 
     Args:
         rng: source of randomness.
@@ -24,7 +24,7 @@ def carve(rng: np.random.Generator, labels: np.ndarray, per_class: Count) -> tup
         The rows taken, `Int[per_class * classes present]`, class after class, and the others, ascending.
 
     Raises:
-        ValueError: a class has too few rows, or an argument is of the wrong kind.
+        ValueError: a class has too few rows, or an argument is invalid.
 
     Example:
         >>> from fedjax_bal.data import federate
@@ -48,7 +48,7 @@ def carve(rng: np.random.Generator, labels: np.ndarray, per_class: Count) -> tup
 
 @checked
 def carve_share(rng: np.random.Generator, labels: np.ndarray, fraction: Share) -> tuple[np.ndarray, np.ndarray]:
-    """Takes the same share of each class out of the data, before it is partitioned.
+    """Draws the same share of each class, before the data are partitioned.
 
     Args:
         rng: source of randomness.
@@ -80,8 +80,8 @@ def hold_out(
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Splits each client's rows into training and test rows.
 
-    A row that several clients share is a test row of all of them if one of them holds it out. So a client that shares
-    rows may have more test rows than its share, and no training row in the worst case.
+    A shared row that one client holds out is a test row of all clients that have it. So a client with shared rows may
+    have more test rows than its share, and no training rows in the worst case.
 
     Args:
         rng: source of randomness.
@@ -105,7 +105,7 @@ def hold_out(
     counts = _share_of(sizes, fraction)
     flat = np.concatenate(listed).astype(np.int64) if sizes.sum() else np.zeros(0, np.int64)
     distinct, which = np.unique(flat, return_inverse=True)
-    # One draw for each row, and not for each of its owners, so that owners hold out mostly the same shared rows.
+    # One draw per row, not per owner of it, so that owners of shared rows hold out mostly the same ones.
     draws = rng.permutation(len(distinct))[which]
     out = np.zeros(len(distinct), bool)
     for rows, draw, count in zip(cut(which, sizes), cut(draws, sizes), counts, strict=True):
@@ -119,10 +119,10 @@ def hold_out(
 def rows_by_share(
     rng: np.random.Generator, class_counts: np.ndarray, test_labels: np.ndarray, per_client: Count
 ) -> list[np.ndarray]:
-    """Draws each client rows of a common test set, in the proportions of its own classes.
+    """Draws test rows for each client from a common test set, in the class proportions of its training rows.
 
-    Each class gets its share of `per_client` rows, rounded by largest remainders, equal ones in random order, or all
-    its test rows if these are fewer.
+    Each class gets its share of `per_client` rows, rounded by largest remainders with ties broken at random, or all its
+    test rows if these are fewer.
 
     Args:
         rng: source of randomness.
@@ -131,7 +131,7 @@ def rows_by_share(
         per_client: rows to draw for each client.
 
     Returns:
-        N arrays of row numbers of the test set, different ones within a client; clients may share rows.
+        N arrays of row numbers in the test set, distinct within a client; clients may share rows.
 
     Raises:
         ValueError: `per_client` is not an integer of at least 1, or labels aren't integers.
@@ -161,13 +161,13 @@ def rows_by_share(
 
 
 def _draw(rng: np.random.Generator, groups: Sequence[np.ndarray], counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Draws a number of rows from each group; returns them and the others, ascending."""
+    """Draws `counts` rows from each group; returns them, and the others in ascending order."""
     drawn = [rng.choice(rows, count, replace=False) for rows, count in zip(groups, counts, strict=True)]
     taken = np.concatenate(drawn)
     return taken, np.delete(np.arange(sum(map(len, groups))), taken)
 
 
 def _share_of(sizes: np.ndarray, fraction: float) -> np.ndarray:
-    """Returns the number of rows to take from each group: its share, at least one of two or more, and never all."""
+    """Returns the number of rows to take from each group: its share, at least one but never all; 0 of a single row."""
     wanted = np.rint(fraction * sizes).astype(np.int64)
     return np.clip(wanted, 1, np.maximum(sizes - 1, 1)) * (sizes > 1)

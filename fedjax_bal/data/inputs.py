@@ -11,19 +11,19 @@ _BLOCK = 4096  # images counted at a time
 
 
 def are_tokens(inputs: Any) -> bool:
-    """Tells whether an array holds token ids: integers, unless they are bytes, which are pixels."""
+    """Returns whether an array holds token ids: integers other than bytes, which are pixels."""
     return inputs.dtype.kind in "iu" and inputs.dtype != np.uint8
 
 
 def num_channels(inputs: Any) -> int:
-    """Returns K, the length of the last axis, which normalisation treats by itself; 1 for token ids."""
+    """Returns K, the length of the last axis, along which normalisation has separate constants; 1 for token ids."""
     return 1 if are_tokens(inputs) else inputs.shape[-1]
 
 
 def stored_inputs(inputs: np.ndarray) -> np.ndarray | None:
     """Returns inputs as a federation stores them: bytes, floats of at most 32 bits, or ids of 32 bits.
 
-    None for what can't be an input: other types, bytes that are no images `[D, H, W, K]`, or ids of more bits.
+    None for anything else: other types, bytes that aren't images `[D, H, W, K]`, or ids of more bits.
 
     Example:
         >>> stored_inputs(np.ones((3, 5))).dtype, stored_inputs(np.ones((3, 7), int)).dtype
@@ -43,12 +43,12 @@ def stored_inputs(inputs: np.ndarray) -> np.ndarray | None:
 
 
 def checked_examples(inputs: Any, labels: Any, name: str = "", most: int = _IDS.max) -> tuple[np.ndarray, np.ndarray]:
-    """Inputs and labels as they are stored, after the checks that all raw arrays go through, for training or testing.
+    """Validates raw inputs and labels, for training or testing, and returns them as they are stored.
 
     Args:
         inputs: `[D, ...]`, one of the kinds that `stored_inputs` takes.
         labels: `Int[D]`.
-        name: what they are, for messages: "test " for a test set.
+        name: the prefix of names in messages: "test " for a test set.
         most: the largest label.
 
     Returns:
@@ -79,7 +79,7 @@ def checked_examples(inputs: Any, labels: Any, name: str = "", most: int = _IDS.
 
 
 def check_finite(name: str, inputs: np.ndarray, stored: np.ndarray) -> None:
-    """Raises `ValueError`, which names the first such row, for inputs that aren't finite as they are stored."""
+    """Raises `ValueError`, which names the first bad row, for inputs that aren't finite as they are stored."""
     if stored.dtype.kind != "f" or np.isfinite(stored).all():
         return
     finite = np.isfinite(stored).reshape(len(stored), -1)
@@ -89,13 +89,13 @@ def check_finite(name: str, inputs: np.ndarray, stored: np.ndarray) -> None:
 
 
 def check_one_type(train: Any, test: Any) -> None:
-    """Raises `ValueError` for test inputs of another type, and so perhaps on another scale, than those for training."""
+    """Raises `ValueError` if test inputs have another type, and so perhaps another scale, than training inputs."""
     if train.dtype != test.dtype:
         raise ValueError(f"training images are of {train.dtype} and test images of {test.dtype}; expected one type.")
 
 
 def check_images(who: str, inputs: Any) -> None:
-    """Raises `ValueError`, which begins with who needs images, for inputs of another shape than `[D, H, W, K]`."""
+    """Raises `ValueError`, which begins with `who`, for inputs that aren't images `[D, H, W, K]`."""
     if inputs.ndim != 4 or are_tokens(inputs):
         raise ValueError(
             f"{who}: received inputs of shape {tuple(inputs.shape[1:])} and type {inputs.dtype}, must be images "
@@ -104,7 +104,7 @@ def check_images(who: str, inputs: Any) -> None:
 
 
 def own_constants(images: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Returns K means and standard deviations of images, with bytes scaled to [0, 1]; 1 for a constant channel's."""
+    """Returns K means and standard deviations, bytes scaled to [0, 1]; a constant channel has standard deviation 1."""
     if are_tokens(images):
         return (0.0,), (1.0,)
     means = []

@@ -1,9 +1,8 @@
 """The data sets in a folder: their official files, and the prepared files that `fedjax-bal data prepare` writes.
 
 A prepared file holds a data set's arrays, for fast loading. It records the names, lengths and modification times of its
-sources, and is ignored once these have changed. Of sets with one file an image it records the folders, whose times
-change with the list of files: an image that is overwritten under its old name goes unnoticed until the set is prepared
-again.
+sources, and is ignored once these change. For sets with one file per image it records only the folders, whose times
+change when files are added or removed: an image that is overwritten goes unnoticed until the set is prepared again.
 """
 
 import hashlib
@@ -23,11 +22,11 @@ from fedjax_bal.data.sources.reader import Reader
 from fedjax_bal.files import own_folder, replacing
 from fedjax_bal.types import Dataset
 
-_FOLDER = "fedjax_bal"  # below the one with the data sets' own files
+_FOLDER = "fedjax_bal"  # subfolder of the one with the official files
 
 
 class FoundFiles(NamedTuple):
-    """A data set's files: their kind in words, the files and folders that decide what is read, and their reader."""
+    """A data set's files: a description, the files and folders that decide what is read, and the reading function."""
 
     kind: str
     places: tuple[Path, ...]
@@ -39,7 +38,7 @@ class Prepared(NamedTuple):
 
     Attributes:
         dataset: the data set.
-        kind: its source, in words.
+        kind: a description of its source.
         places: files and folders that it was read from.
         file: the prepared file; None if none was written.
     """
@@ -51,14 +50,14 @@ class Prepared(NamedTuple):
 
 
 def folder_of(name: str, data_dir: str | os.PathLike) -> Path:
-    """Returns the folder that holds the files of `name`; raises `DataError` if it is no folder."""
+    """Returns the folder that holds the files of `name`; raises `DataError` if it isn't a folder."""
     if not os.path.isdir(data_dir):
         raise DataError(f"{data_dir}: is not a folder; --data-dir must be the folder that holds the files of {name}.")
     return Path(data_dir)
 
 
 def find_files(reader: Reader, data_dir: Path) -> FoundFiles:
-    """Finds a data set's official files in a folder, or else those that TensorFlow Datasets has prepared in it."""
+    """Finds a data set's official files in a folder, or those that TensorFlow Datasets has prepared there."""
     try:
         with reading(data_dir):
             return FoundFiles("official files", tuple(reader.find(data_dir)), lambda: reader.read(data_dir))
@@ -70,7 +69,7 @@ def find_files(reader: Reader, data_dir: Path) -> FoundFiles:
 
 
 def prepared_status(name: str, data_dir: Path | None) -> str:
-    """Says in a few words whether a data set is available in a folder; None for no folder."""
+    """Describes in a few words whether a data set is available; `data_dir` is None without a folder."""
     reader = DATASETS[name]
     if reader.origin == "own":
         return "your own file or folder"
@@ -133,7 +132,7 @@ def read_prepared(name: str, data_dir: Path, places: Sequence[Path] | None) -> D
 
 
 def inventory_digest(dataset: Dataset) -> str:
-    """Returns the SHA-256 of all images and labels in hexadecimal digits, in the order of their source."""
+    """Returns the SHA-256, in hexadecimal, of all images and labels in the order of their source."""
     digest = hashlib.sha256()
     for array in dataset[:4]:
         digest.update(np.ascontiguousarray(array).data)
@@ -141,7 +140,7 @@ def inventory_digest(dataset: Dataset) -> str:
 
 
 def common_folder(places: Sequence[Path]) -> Path:
-    """Returns the innermost folder that contains all of some files and folders."""
+    """Returns the innermost folder that contains all given files and folders."""
     return Path(os.path.commonpath([path.parent for path in places]))
 
 
@@ -176,7 +175,7 @@ def _write_prepared(name: str, data_dir: Path, dataset: Dataset, places: Sequenc
 
 
 def _is_current(name: str, data_dir: Path, places: Sequence[Path]) -> bool:
-    """Tells whether a data set's prepared file exists and its sources haven't changed since."""
+    """Returns whether a data set's prepared file exists and its sources haven't changed since."""
     file = _prepared_file(name, data_dir)
     if not file.is_file():
         return False

@@ -1,4 +1,4 @@
-"""Loading of data sets by name: from the package, from the user's files, or through TensorFlow Datasets."""
+"""Loads data sets by name: from the package, from the user's files, or through TensorFlow Datasets."""
 
 import inspect
 import os
@@ -17,7 +17,7 @@ from fedjax_bal.types import Dataset
 from fedjax_bal.validate import per_channel
 
 OWN = "own"
-"""Stands for the constant of the training images."""
+"""The value of `mean` or `std` that stands for that of the training images."""
 
 
 def load(
@@ -31,9 +31,9 @@ def load(
     """Loads a data set into memory.
 
     Sets that come with the package need no files. The others are read from `data_dir`: from their official files, or
-    from a folder that TensorFlow Datasets has prepared, which gives the same images in another order. The file that
-    `fedjax-bal data prepare` wrote takes their place until they change. Without `data_dir`, TensorFlow Datasets
-    provides its sets, and downloads each once. `fedjax-bal data list` shows all sets, and whether a folder holds them.
+    from a folder that TensorFlow Datasets has prepared, which gives the same images in another order. A file written by
+    `fedjax-bal data prepare` is read instead, until they change. Without `data_dir`, TensorFlow Datasets provides its
+    sets, and downloads each once. `fedjax-bal data list` shows all sets, and whether a folder holds them.
 
     A user's own images, feature vectors or token ids come from an npz file, `load("npz", path="mine.npz")`, or images
     from a folder of image files for each class, `load("image_folder", path="mine", side=64)`; a relative path starts at
@@ -108,7 +108,7 @@ def normalisation(
         std: the standard deviation, likewise.
 
     Returns:
-        K means and K standard deviations; 1 for the own standard deviation of a constant channel.
+        K means and K standard deviations; the "own" deviation of a constant channel is 1.
 
     Raises:
         ValueError: the name is unknown, or numbers are not finite, not one for each channel, or, for `std`, not above
@@ -138,7 +138,7 @@ def normalisation(
 
 
 def _read_own(reader: Reader, data_dir: str | os.PathLike | None, options: dict[str, Any]) -> Dataset:
-    """Reads the user's own files, after checking the options."""
+    """Validates the options, and reads the user's own files."""
     name = reader.name
     taken = inspect.signature(reader.read).parameters
     if "path" in taken and not isinstance(options.get("path"), str | os.PathLike):

@@ -1,4 +1,4 @@
-"""Checks that memory suffices before it is allocated."""
+"""Checks that there is enough memory before it is allocated."""
 
 import contextlib
 import math
@@ -26,9 +26,9 @@ _VERSION_2 = _GroupFiles("sys/fs/cgroup", "memory.max", "memory.current", "inact
 
 
 def available_bytes(root: Path = Path("/")) -> int | None:
-    """Returns the memory that this process may still take: what is free, or what its container's limit leaves.
+    """Returns the bytes that this process may still allocate: free memory, or less if a container limits it.
 
-    All memory of the machine counts as free if the system doesn't say what is; None if it says neither.
+    If the system doesn't report free memory, all memory counts as free; None if it reports neither.
 
     Args:
         root: the folder of `proc` and `sys`.
@@ -44,7 +44,7 @@ def available_bytes(root: Path = Path("/")) -> int | None:
 
 
 def _left_to_groups(root: Path) -> Iterator[int]:
-    """Yields the bytes left to each control group of this process; a group's limit holds for those below it, too."""
+    """Yields the bytes left to each control group of this process; a group's limit also applies to its subgroups."""
     with contextlib.suppress(OSError, ValueError):
         for line in (root / "proc/self/cgroup").read_text().splitlines():
             _, controllers, path = line.split(":", 2)
@@ -52,7 +52,7 @@ def _left_to_groups(root: Path) -> Iterator[int]:
                 continue
             files = _VERSION_1 if controllers else _VERSION_2
             mount = root / files.mount
-            # In a container the path may be the host's, of which only the mount itself exists.
+            # In a container, the path may be the host's; then only the mount itself exists.
             innermost = mount / path.strip("/") if ".." not in path else mount
             for group in (innermost, *(parent for parent in innermost.parents if parent.is_relative_to(mount))):
                 with contextlib.suppress(OSError, ValueError):  # no such group, or "max" for no limit
@@ -67,7 +67,7 @@ def _cached(file: Path, key: str) -> int:
 
 
 def check_memory(subject: str, needed: int, remedy: str = "take a machine with more") -> None:
-    """Raises `DataError` if `subject`, which begins the message and ends in a verb, takes more bytes than are free."""
+    """Raises `DataError` if `needed` bytes are not free; the message begins with `subject`, which ends in a verb."""
     free = available_bytes()
     if free is not None and needed > free:
         raise DataError(
@@ -78,6 +78,6 @@ def check_memory(subject: str, needed: int, remedy: str = "take a machine with m
 def check_images_fit(
     place: str | os.PathLike, count: int, shape: tuple[int, ...], remedy: str = "take a machine with more"
 ) -> None:
-    """Raises `DataError` if that many images of a shape `(H, W, K)`, one byte a value, exceed the free memory."""
+    """Raises `DataError` if `count` images of a shape `(H, W, K)`, one byte per value, exceed the free memory."""
     size = "x".join(map(str, shape[:2]))
     check_memory(f"{place}: {count} images of {size} pixels need", math.prod((count, *shape)), remedy)

@@ -1,4 +1,4 @@
-"""Reading of data files from any source: finding them, and one seam for all that can be wrong with them.
+"""Finds and reads data files, and turns every failure into a `DataError`.
 
 A file's size is checked before memory is allocated for it, and nothing is unpickled.
 """
@@ -19,30 +19,31 @@ FETCH_AGAIN = "the file is incomplete or damaged: fetch it again."
 """The remedy for a published file."""
 
 MAX_DEFLATE_RATIO = 1032
-"""The most that deflate can compress: 258 bytes to 2 bits."""
+"""The highest compression of deflate: 258 bytes to 2 bits."""
 
 
 class DataError(ValueError):
-    """A data set can't be read: the message names the file, what was expected, what was found, and what to do."""
+    """Raised if a data set can't be read; the message has the file, what was expected and found, and the remedy."""
 
 
 class MissingError(DataError):
-    """None of a data set's files was found; the message says which were looked for, and where."""
+    """Raised if none of a data set's files are found; the message lists the files and the folders searched."""
 
 
 @contextlib.contextmanager
 def reading(file: str | os.PathLike, remedy: str = FETCH_AGAIN, closed: str = CHECK_PATH) -> Iterator[None]:
     """Turns every exception of a reader into a `DataError` that names the file.
 
-    Damaged content makes readers fail in any way; that is why all of them read in here, and raise a plain `ValueError`
-    for what doesn't fit. `remedy` ends the message; `closed` does if the file can't be opened.
+    Damaged content can raise any exception in a reader, so all of them read inside this context manager, and raise a
+    plain `ValueError` for invalid content. The message ends with `remedy`, or with `closed` if the file can't be
+    opened.
     """
     try:
         yield
     except DataError:
         raise
     except Exception as error:
-        if isinstance(error, OSError) and error.strerror:  # decoders raise those without
+        if isinstance(error, OSError) and error.strerror:  # decoders raise OSError without it
             raise DataError(f"{error.filename or file}: can't be read ({error.strerror}); {closed}") from error
         kind = {ValueError: "", KeyError: "lacks "}.get(type(error), f"{type(error).__name__}: ")
         text = " ".join(str(error).split())
@@ -50,7 +51,7 @@ def reading(file: str | os.PathLike, remedy: str = FETCH_AGAIN, closed: str = CH
 
 
 def find_folder(name: str, data_dir: Path, folders: tuple[str, ...], wanted: tuple[str, ...], remedy: str) -> Path:
-    """Finds the first of some folders below `data_dir` with all wanted files, and folders, which end in a slash."""
+    """Finds the first of `folders` below `data_dir` that has all wanted files and folders (which end in a slash)."""
     candidates = [data_dir / folder for folder in folders]
     for folder in candidates:
         if all((folder / item).is_dir() if item.endswith("/") else (folder / item).is_file() for item in wanted):
@@ -61,7 +62,7 @@ def find_folder(name: str, data_dir: Path, folders: tuple[str, ...], wanted: tup
 
 
 def list_files(folder: Path, endings: tuple[str, ...]) -> list[Path]:
-    """Lists a folder's files with some endings, in lower case or capitals, by name."""
+    """Lists a folder's files with the given endings, in lower or upper case, sorted by name."""
     with os.scandir(folder) as entries:
         return sorted(Path(entry.path) for entry in entries if entry.name.lower().endswith(endings) and entry.is_file())
 
@@ -77,6 +78,6 @@ def read_json(file: Path, limit: int, remedy: str) -> Any:
 
 
 def shortened(value: Any, limit: int = 100) -> str:
-    """Returns the beginning of a text, or of another value's JSON, for a message."""
+    """Shortens a text, or another value's JSON, for a message."""
     text = value if isinstance(value, str) else json.dumps(value)
     return text if len(text) <= limit else f"{text[:limit]} ..."

@@ -1,1 +1,1 @@
-"""The engine: the program (`device`), its `host`, several processes (`processes`), and a plain `reference`."""
+"""The engine: the compiled program (`device`), its `host`, runs on several `processes`, and a plain `reference`."""

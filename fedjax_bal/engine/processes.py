@@ -1,7 +1,7 @@
-"""The processes that train one federation in step, joined by `jax.distributed`: what they tell each other.
+"""Agreement between the processes of a run, which `jax.distributed` joins.
 
-Every process runs the same host code on the same numbers, and its devices do their part of every round. Decisions
-that depend on the machine or on the moment must not differ between processes; they are made here.
+Every process runs the same host code on the same numbers, and its devices do their share of every round. Decisions that
+depend on the machine or on timing must not differ between processes, so they are made here.
 """
 
 import json
@@ -16,7 +16,9 @@ T = TypeVar("T")
 
 
 class ProcessGroup(NamedTuple):
-    """The processes of a run, seen from one of them; all but `first` waits for all processes, in the same order.
+    """The processes of a run, as seen from one of them.
+
+    Every method waits for the other processes, so all processes must call the same methods in the same order.
 
     Attributes:
         index: this process's number, from 0.
@@ -32,12 +34,13 @@ class ProcessGroup(NamedTuple):
         return self.index == 0
 
     def share(self, value: Any) -> list[Any]:
-        """Every process's value, in their order; it may be all that JSON can hold."""
+        """Returns the values of all processes, by index; a value must be representable in JSON."""
         if self.count == 1:
             return [value]
         content = json.dumps(value).encode()
         lengths = np.ravel(multihost_utils.process_allgather(np.array([len(content)], np.int32)))
-        # A power of two, as each length is a program of its own.
+        # An all-gather needs one shape on all processes, so the lengths are exchanged first. They are rounded up to a
+        # power of two, because jax compiles a program for every length.
         room = np.zeros(1 << int(max(lengths) - 1).bit_length(), np.uint8)
         room[: len(content)] = np.frombuffer(content, np.uint8)
         rows = multihost_utils.process_allgather(room)
@@ -48,12 +51,12 @@ class ProcessGroup(NamedTuple):
         return any(self.share(flag))
 
     def least(self, number: int | None) -> int | None:
-        """The smallest of the processes' numbers; None if any process has none."""
+        """Returns the smallest of the processes' numbers, or None if a process has none."""
         numbers = self.share(number)
         return None if None in numbers else min(numbers)
 
     def agree(self, facts: Mapping[str, str]) -> None:
-        """Refuses facts that differ between processes with a ValueError that names them."""
+        """Raises a ValueError that names the facts that differ between processes, if there are such facts."""
         lines = differing_facts(self.share(dict(facts)))
         if lines:
             raise ValueError(
@@ -61,7 +64,7 @@ class ProcessGroup(NamedTuple):
             )
 
     def from_first(self, make: Callable[[], T], pack: Callable[[T], bytes], unpack: Callable[[bytes], T]) -> T:
-        """The first process's value, on all processes; `pack` and `unpack` turn it into bytes and back."""
+        """Returns the first process's value on all processes; `pack` and `unpack` convert it to bytes and back."""
         if not self.first:
             return unpack(self._broadcast(b""))
         value = make()
@@ -70,7 +73,7 @@ class ProcessGroup(NamedTuple):
         return value
 
     def _broadcast(self, packed: bytes) -> bytes:
-        """The first process's bytes, on all processes."""
+        """Returns the first process's bytes on all processes."""
         row = np.zeros(self.share(len(packed))[0], np.uint8)
         if self.first:
             row[:] = np.frombuffer(packed, np.uint8)
@@ -78,14 +81,14 @@ class ProcessGroup(NamedTuple):
 
 
 def processes() -> ProcessGroup:
-    """The processes of this run; without `jax.distributed` this one alone, and jax isn't started for it."""
+    """Returns the processes of this run; without `jax.distributed`, this process alone, without starting jax."""
     if not jax.distributed.is_initialized():
         return ProcessGroup(0, 1)
     return ProcessGroup(jax.process_index(), jax.process_count())
 
 
 def differing_facts(facts: Sequence[Mapping[str, Any]]) -> list[str]:
-    """One line for each fact that differs between processes: the first value, and the first other one."""
+    """Describes each fact that differs between processes: process 0's value, and the first value that differs."""
     lines = []
     for name in sorted(set().union(*facts)):
         values = [of_process.get(name, "nothing") for of_process in facts]

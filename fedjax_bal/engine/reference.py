@@ -1,7 +1,7 @@
-"""FedAvg in plain loops: what `device/` computes in one compiled program, written down to be read.
+"""FedAvg in plain loops, written to be read: `device/` computes the same in one compiled program.
 
-One client after another, batch after batch, without padding, lanes, chains or devices. Only the random draws are the
-engine's, by round, client and epoch, so that both can be compared to rounding.
+Clients train one after another, without padding, lanes, chains or devices. The random draws are the engine's, by round,
+client and epoch, so that both give the same results up to rounding.
 
 References:
     McMahan et al., 2017, Algorithm 1.
@@ -31,10 +31,10 @@ def fedavg_round(
     epochs: int,
     batch_size: int,
 ) -> Variables:
-    """The global model after round `number`, from 0, in which these clients train and deliver; `key` is the run's."""
+    """Returns the model after round `number` (from 0), in which `clients` train and deliver; `key` is the run's."""
     trained = []
     for client in clients:
-        # Every client begins with the global model and a fresh optimizer.
+        # Every client starts from the global model with a fresh optimizer.
         params, stats = variables
         state = optimizer.init(params)
         for rows, step_key in batches(federation, client, key=key, number=number, epochs=epochs, batch_size=batch_size):
@@ -49,7 +49,7 @@ def fedavg_round(
             updates, state = optimizer.update(grads, state, params)
             params = optax.apply_updates(params, updates)
         trained.append(Variables(params, stats))
-    # The new model is the mean of theirs, weighted by how many rows they have.
+    # The new global model is the mean of the clients' models, weighted by their numbers of rows.
     sizes = np.diff(federation.offsets)[list(clients)]
     shares = sizes / sizes.sum()
     return jax.tree.map(lambda *leaves: sum(w * leaf for w, leaf in zip(shares, leaves, strict=True)), *trained)
@@ -58,9 +58,9 @@ def fedavg_round(
 def batches(
     federation: Federation, client: int, *, key: Key, number: int, epochs: int, batch_size: int, turn: int = 0
 ) -> Iterator[tuple[np.ndarray, Key]]:
-    """The row numbers of a client's batches, each with the key of its local step; `turn` is the pass of its chain.
+    """Yields the row numbers of a client's batches, with the key of each local step; `turn` is the pass of its chain.
 
-    In every epoch all rows come once, in another order. The last batch may be short.
+    Every epoch goes through all rows once, in a new order. Its last batch may be short.
     """
     first = federation.offsets[client]
     last = federation.offsets[client + 1]

@@ -1,4 +1,4 @@
-"""From a configuration to trained simulations: runs, sweeps, and their folders, whose files are named only here."""
+"""Trains simulations from a configuration: runs, sweeps and their folders. Only this package names files in folders."""
 
 import importlib
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fedjax_bal.lab.sweep import run_sweep
     from fedjax_bal.lab.training import Stopped
 
-# Imported when they are first used: they need jax, which reports and `verify` do without.
+# Imported on first use, because they need jax, which reports and `verify` do without.
 _LATE = {
     "display": ("Progress",),
     "environment": ("device_name", "numeric_settings", "versions"),

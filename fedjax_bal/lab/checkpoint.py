@@ -1,4 +1,7 @@
-"""Checkpoints: npz files with a manifest of SHA-256 sums, two generations kept, so that a kill leaves a whole one."""
+"""Checkpoints: npz files with a manifest of SHA-256 sums.
+
+The two newest are kept, so that a kill leaves an intact one.
+"""
 
 import contextlib
 import errno
@@ -20,7 +23,7 @@ from fedjax_bal.files import open_file, replacing
 GENERATIONS = 2
 OWNER = ".owner"
 FINGERPRINT = ".fingerprint"
-"""The names of the arrays that say whose a checkpoint is, and on which data; their shapes never change."""
+"""Names of the arrays that identify a checkpoint's run and data; their shapes never change."""
 
 _NAME = re.compile(r"round-\d{1,19}\.npz")
 _MANIFEST = "manifest.json"
@@ -28,15 +31,15 @@ _FORMAT = 1
 
 
 class CheckpointError(ValueError):
-    """A checkpoint that is damaged: its bytes are not those that were saved."""
+    """A damaged checkpoint: its bytes differ from those that were saved."""
 
 
 class StateError(ValueError):
-    """A whole checkpoint of another state: of another format, or with other names, shapes or types of arrays."""
+    """An undamaged checkpoint that doesn't match: another format, or other array names, shapes or types."""
 
 
 def save(folder: Path, round: int, tree: Any) -> Path:
-    """Writes a checkpoint, a pytree of arrays and numbers, `round` rounds done; drops all but the newest generations.
+    """Saves a pytree of arrays and numbers as the checkpoint of round `round`; deletes all but the newest checkpoints.
 
     The file appears under its name only once it is complete and on disk.
     """
@@ -44,40 +47,40 @@ def save(folder: Path, round: int, tree: Any) -> Path:
     file = folder / f"round-{round:08d}.npz"
     with replacing(file) as stream:
         _write(stream, tree)
-    # Interrupted saves leave temporary files, which must not pile up.
+    # Interrupted saves leave temporary files; deleted so that they don't pile up.
     for old in [*generations(folder)[GENERATIONS:], *folder.glob(".round-*.part")]:
         old.unlink()
     return file
 
 
 def read(file: Path | IO[bytes]) -> dict[str, np.ndarray]:
-    """Reads the arrays of a checkpoint by name, checks every byte of it, and unpickles nothing.
+    """Reads the arrays of a checkpoint by name; checks every byte and unpickles nothing.
 
     Raises:
         CheckpointError: the file is damaged.
-        StateError: its format is another version's.
-        OSError: it can't be read, which says nothing about its content.
+        StateError: the file has another version's format.
+        OSError: the file can't be read; its content may be intact.
     """
     return dict(_members(file))
 
 
 def load(file: Path | IO[bytes], template: Any) -> Any:
-    """Reads a checkpoint as a pytree like the template; raises what `read` and `fit` raise."""
+    """Reads a checkpoint into a pytree like the template. Raises the same errors as `read` and `fit`."""
     return fit(read(file), template)
 
 
 def fit(
     arrays: Mapping[str, np.ndarray], template: Any, restore: Callable[[Any, Any], Any] = lambda tree, template: tree
 ) -> Any:
-    """Puts the arrays of a checkpoint into a pytree like the template; leaves are NumPy arrays.
+    """Arranges the arrays of a checkpoint in a pytree like the template; leaves are NumPy arrays.
 
     Args:
-        arrays: what `read` returned.
-        template: a pytree of the same structure, of arrays or their shapes.
-        restore: `restore(tree, template)` brings what was saved in fewer rows to the template's shapes.
+        arrays: the result of `read`.
+        template: a pytree with the same structure whose leaves are arrays or their shapes.
+        restore: `restore(tree, template)` expands arrays that were saved with fewer rows to the template's shapes.
 
     Raises:
-        StateError: they were saved from a tree of other names, shapes or types.
+        StateError: the names, shapes or types differ from the template's.
     """
     import jax  # late, as reports read run folders without it
 
@@ -95,8 +98,8 @@ def fit(
 
 
 def disk_fault(error: BaseException | None) -> OSError | None:
-    """The reason why a file can't be read for the moment, which says nothing about its content; None if it can be."""
-    # Readers turn it into errors of their own. EINVAL is none: a damaged archive makes them seek before its begin.
+    """Returns the `OSError` behind a failed read if the file itself may be intact; None if the content is at fault."""
+    # Libraries wrap the OSError in their own errors. EINVAL doesn't count: seeking in a damaged archive causes it.
     while error is not None:
         if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL, errno.ENOENT):
             return error
@@ -105,29 +108,32 @@ def disk_fault(error: BaseException | None) -> OSError | None:
 
 
 def owner(config: Config, method: int, seed: int) -> np.ndarray:
-    """What a checkpoint holds as its owner: a hash of its configuration, its method's number and its seed."""
+    """Identifies the run of a checkpoint: a hash of its configuration, method number and seed."""
     return np.frombuffer(hashlib.sha256(f"{run_digest(config)} {method} {seed}".encode()).digest(), np.uint8)
 
 
 def check(file: Path) -> None:
-    """Checks every byte of a checkpoint, an array at a time.
+    """Checks every byte of a checkpoint, one array at a time.
 
     Raises:
-        CheckpointError: it is damaged.
-        StateError: its format is another version's.
-        OSError: it can't be read.
+        CheckpointError: the file is damaged.
+        StateError: the file has another version's format.
+        OSError: the file can't be read.
     """
     for _ in _members(file):
         pass
 
 
 def round_of(file: Path) -> int:
-    """The rounds that were done, by a checkpoint's name."""
+    """Reads the number of finished rounds from a checkpoint's name."""
     return int(file.stem.removeprefix("round-"))
 
 
 def generations(folder: Path) -> list[Path]:
-    """The checkpoints in a folder, newest first; raises `OSError` if it can't be read, where `glob` would find none."""
+    """Lists the checkpoints in a folder, newest first.
+
+    Raises `OSError` if the folder can't be read, where `glob` would find nothing.
+    """
     try:
         names = os.listdir(folder)
     except (FileNotFoundError, NotADirectoryError):
@@ -136,7 +142,7 @@ def generations(folder: Path) -> list[Path]:
 
 
 def encode(tree: Any) -> bytes:
-    """The content of a checkpoint's file."""
+    """Returns the content of a checkpoint file."""
     buffer = io.BytesIO()
     _write(buffer, tree)
     return buffer.getvalue()
@@ -154,18 +160,18 @@ def _write(stream: IO[bytes], tree: Any) -> None:
             digest.update(piece)
         sums[name] = digest.hexdigest()
     with zipfile.ZipFile(stream, "w") as archive:
-        # Without the time of day, which a clock may have that an archive can't hold.
+        # `ZipInfo` has a fixed date; the clock's could lie outside the range that an archive can store.
         archive.writestr(zipfile.ZipInfo(_MANIFEST), json.dumps({"format": _FORMAT, "sha256": sums}))
         for name, pieces in members.items():
             about = zipfile.ZipInfo(name)
-            about.file_size = sum(map(len, pieces))  # beyond 2 GB the archive takes another form
+            about.file_size = sum(map(len, pieces))  # sizes beyond 2 GB need another header
             with archive.open(about, "w") as member:
                 for piece in pieces:
                     member.write(piece)
 
 
 def _npy(leaf: Any) -> tuple[bytes, Any]:
-    """The header of an npy file, and the array's own memory, which may be most of the machine's: it isn't copied."""
+    """Returns the header of an npy file and a view of the array's memory; states are too large to copy."""
     array = np.asarray(leaf, order="C")
     header = io.BytesIO()
     np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(array))
@@ -173,12 +179,12 @@ def _npy(leaf: Any) -> tuple[bytes, Any]:
 
 
 def _members(file: Path | IO[bytes]) -> Iterator[tuple[str, np.ndarray]]:
-    """The names and arrays of a checkpoint, each checked when it is read."""
+    """Yields the names and arrays of a checkpoint; checks each array as it is read."""
     try:
         opened = open_file(file) if isinstance(file, Path) else contextlib.nullcontext(file)
         with opened as stream, zipfile.ZipFile(stream) as archive:
             length = stream.seek(0, io.SEEK_END)
-            # No checkpoint is packed, so that no member can be longer than the file.
+            # Checkpoints aren't compressed, so no member can be longer than the file.
             if any(member.compress_type or member.file_size > length for member in archive.infolist()):
                 raise ValueError("it is packed, which no checkpoint is")
             manifest = json.loads(archive.read(_MANIFEST))
@@ -188,14 +194,14 @@ def _members(file: Path | IO[bytes]) -> Iterator[tuple[str, np.ndarray]]:
                 yield name.removesuffix(".npy"), _array(archive.read(name), name, digest, file)
     except (CheckpointError, StateError, MemoryError):
         raise
-    except Exception as error:  # a flipped byte can make the archive's reader fail in any way
+    except Exception as error:  # a flipped byte can make zipfile raise almost any error
         if fault := disk_fault(error):
             raise fault from None
         raise CheckpointError(f"{file}: damaged ({error})") from error
 
 
 def _array(content: bytes, name: str, digest: str, file: Path | IO[bytes]) -> np.ndarray:
-    """Checks and reads an array, whose header can't claim more than the content holds."""
+    """Checks and reads one array; a header that claims more data than there is raises an error."""
     if hashlib.sha256(content).hexdigest() != digest:
         raise CheckpointError(f"{file}: damaged (the checksum of {name} is wrong)")
     stream = io.BytesIO(content)

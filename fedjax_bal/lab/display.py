@@ -27,11 +27,11 @@ class _Unit:
 
 
 class Progress:
-    """Shows the progress of units of work: runs, or a sweep's batches of runs.
+    """Shows the progress of units of work: runs, or the batches of a sweep.
 
-    A unit that ends gets a line. Meanwhile a terminal shows a bar for all of them and one for each in training; other
-    output gets a line about every two seconds. The time left is at the pace of this session's rounds, without
-    compilation.
+    A finished unit prints a line. During training, a terminal shows a bar for all units and one per unit in training;
+    other output gets a line about every two seconds. The remaining time is extrapolated from this session's rounds,
+    without compilation.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Progress:
             self._bars = Bars(title, BarColumn(10), status, console=console)
 
     def start(self, units: Mapping[Hashable, tuple[str, int]], noun: str = "runs", headline: str = "") -> None:
-        """Training starts; each unit has a title and a number of rounds."""
+        """Starts the display; `units` maps each unit's key to its title and number of rounds."""
         self._units = {key: _Unit(*unit) for key, unit in units.items()}
         self._noun = noun
         self._began = self._clock()
@@ -69,15 +69,15 @@ class Progress:
             self._bars.start()
 
     def compiling(self, key: Hashable) -> None:
-        """A unit's program is being compiled, until its next `advance`; that time doesn't count as training."""
+        """Shows that a unit's program is being compiled; time until its next `advance` doesn't count as training."""
         self._event = None
         self._show(self._units[key], "compiling")
 
     def advance(self, key: Hashable, done: int, clients_per_s: float, accuracy: float | None = None) -> None:
-        """A unit has done a number of rounds, with this test accuracy in [0, 1].
+        """Shows that a unit has finished `done` rounds, with a test accuracy in [0, 1].
 
-        `clients_per_s` is 0 if nothing was trained since the last call: for a run that was found on disk, finished or
-        not, and for one that is about to train.
+        `clients_per_s` is 0 if nothing was trained since the last call: for a run loaded from disk, and before its
+        first dispatch.
         """
         unit = self._units[key]
         now = self._clock()
@@ -95,17 +95,17 @@ class Progress:
             self._show(unit, status, last=finishes)
 
     def ended(self, key: Hashable) -> None:
-        """A unit ends early, without its remaining rounds."""
+        """Shows that a unit ends early, without its remaining rounds."""
         unit = self._units[key]
         unit.ended = True
         self._show(unit, f"stopped early after round {unit.done}", last=True)
 
     def note(self, text: str) -> None:
-        """A warning or a remark."""
+        """Prints a warning or remark."""
         self._print(text)
 
     def stop(self) -> None:
-        """Training ends, finished or not; says once how many units are finished."""
+        """Stops the display and prints how many units are finished."""
         if self._bars is not None:
             self._bars.stop()
         if self._units:
@@ -138,7 +138,7 @@ class Progress:
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds as hours (from one hour on), minutes and seconds; "-:--" for None."""
+    """Formats seconds as h:mm:ss, or m:ss below one hour; "-:--" for None."""
     if seconds is None:
         return "-:--"
     minutes, rest = divmod(round(seconds), 60)

@@ -1,4 +1,4 @@
-"""What the numbers of a run depend on beside its configuration and data, and what repeats it, for its files."""
+"""Describes the environment of a run: device, versions and settings that its numbers depend on."""
 
 import contextlib
 import os
@@ -17,7 +17,7 @@ from fedjax_bal.plugins import loaded_plugins
 
 
 def device_name() -> str:
-    """The device, in words."""
+    """Describes the device for people."""
     device = jax.devices()[0]
     if device.platform != "cpu":
         return f"{jax.device_count()} x {device.device_kind}"
@@ -25,12 +25,12 @@ def device_name() -> str:
 
 
 def command_options(config: Config, data_dir: str | os.PathLike[str] | None) -> dict[str, Any]:
-    """The options, as absolute paths, with which `fedjax-bal run` repeats a configuration from any folder."""
+    """Returns the options, with absolute paths, that make `fedjax-bal run` repeat a configuration from any folder."""
     plugin = lambda target: Path(target.removesuffix("/__init__.py")).stem if "/" in target else target.split(".")[0]
     datasets = [method.dataset.parameters for method in config.methods]
     paths = [str(parameters["path"]) for parameters in datasets if "path" in parameters]
     if data_dir is None and not all(map(os.path.isabs, paths)):
-        data_dir = os.curdir  # a relative path counts from the folder of the data, or else from the current one
+        data_dir = os.curdir  # a relative path is relative to the data folder, or without one to the current folder
     return {
         "plugins": [target for target in loaded_plugins() if plugin(target) in config.plugins],
         "data_dir": None if data_dir is None else os.path.abspath(data_dir),
@@ -46,7 +46,7 @@ def _processor() -> str:
 
 
 def versions() -> dict[str, str]:
-    """The versions of this package and of what its results may depend on; oneDNN's only where it is called."""
+    """Returns the versions of this package and of libraries that affect results; oneDNN's only if it is used."""
     import flax
     import jaxlib
     import optax
@@ -72,9 +72,9 @@ _SETTINGS = (
 
 
 def numeric_settings() -> dict[str, str]:
-    """The settings of jax that random numbers and rounding depend on, by name.
+    """Returns jax's settings that affect random numbers and rounding, by name.
 
-    The processes of a run must have the same, and a run goes on only with those that it was begun with.
+    All processes of a run must have the same settings, and a run resumes only with those that it began with.
 
     Example:
         >>> numeric_settings()["jax_random_seed_offset"]
@@ -84,7 +84,7 @@ def numeric_settings() -> dict[str, str]:
 
 
 def differing_settings(here: Mapping[str, str], now: Mapping[str, str]) -> str:
-    """The settings that have changed since a run was begun, in words, with how to set them; empty if none have.
+    """Describes the settings that have changed since the run began, and how to set them; empty if none have.
 
     Example:
         >>> differing_settings({"jax_enable_x64": "False"}, {"jax_enable_x64": "True"})
@@ -98,7 +98,7 @@ def differing_settings(here: Mapping[str, str], now: Mapping[str, str]) -> str:
 
 
 def with_earlier(now: str, earlier: object) -> str:
-    """A device or a version that a run was trained with, behind those of earlier sessions.
+    """Appends a device or version to the list of those used by earlier sessions of a run.
 
     Example:
         >>> with_earlier("0.10.2", None), with_earlier("0.12.0", "0.10.2"), with_earlier("0.10.2", "0.10.2; 0.12.0")

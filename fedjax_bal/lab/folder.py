@@ -1,4 +1,4 @@
-"""The folders of runs and of sweeps: their owners, and their files, written by sessions and read by reports."""
+"""The folders of runs and sweeps: ownership, and the files that sessions write and reports read."""
 
 import contextlib
 import csv
@@ -61,21 +61,21 @@ _FORMAT = 1
 _RUN = "method-{}-seed-{}"
 SHEET = "sweep.yaml"
 POINTS = "points"
-"""The file that makes a folder a sweep's, and the folder in it with those of its points."""
+"""The file that marks a folder as a sweep's, and its subfolder for the points."""
 
 _EXPORTS = "exports"
 _CHECKPOINTS = f"checkpoints/{_RUN}"
 _PICTURES = f"pictures/{_RUN}.npz"
 _LEAKS = f"pictures/{_RUN}.json"
 _PERSONALISED = f"personalised/{_RUN}.json"
-# What results can be had from again, and what only this folder holds. Not pages and tables, which `report` writes
-# again, nor exports, which have sums of their own, nor trackers' files, which are theirs.
+# Files that results are recomputed from, and that exist only here. Pages and tables aren't covered, because `report`
+# rewrites them; exports have their own checksums; trackers' files belong to the trackers.
 _CHECKPOINT_FILES = f"{_CHECKPOINTS.format('*', '*')}/round-*.npz"
 COVERED = (
     *(_CONFIG, _METRICS, _SUMMARY, _CONFUSION, _EXECUTION, _CHECKPOINT_FILES),
     *(name.format("*", "*") for name in (_PICTURES, _LEAKS, _PERSONALISED)),
 )
-# Not config.yaml, which says whose folder it is: a kill must not leave a folder without an owner.
+# Without config.yaml, which identifies the folder's run: a kill must not leave a folder without an owner.
 _WRITTEN = (
     *(SUMS, _METRICS, _SUMMARY, _CONFUSION, _REPORT, _COMPARISON, _EXECUTION, "plots/*.svg"),
     *(f"{name}.{ending}" for name in ("tables", "comparison-tables") for ending in ("csv", "tex")),
@@ -85,7 +85,7 @@ _WRITTEN = (
     "wandb/*run-*-fedjax-bal-*/**/*",
 )
 
-# Of a sweep.
+# Files of a sweep.
 _RESULTS = "results.csv"
 _CURVES = "curves.csv"
 _COSTS = "costs.json"
@@ -93,19 +93,19 @@ _PAGE = "sweep.html"
 _PART_COSTS = "costs-{}-of-{}.json"
 _COVERED = (SHEET, _RESULTS, _COSTS)
 _LARGEST_TABLE = 100_000_000  # bytes
-_WORDS = ("point", "method", "status", "failure")  # columns of text
+_WORDS = ("point", "method", "status", "failure")  # text columns
 _OF_RUN = ("point", "method", "seed")
 _FORMULA = re.compile(r"'*[=+@\t\r-]")
 _AGAIN = "run `fedjax-bal sweep` on its file again to rewrite it"
 
 
 class RecordedExecution(NamedTuple):
-    """How a folder's runs were begun, and how they go on.
+    """The environment in which a folder's runs began or resume.
 
     Attributes:
-        devices: the number of devices that share the work.
-        settings: what random numbers and rounding depend on, by name.
-        instructions: the CPU's vector instructions, on which rounding depends; empty for other devices.
+        devices: number of devices that share the work.
+        settings: jax's settings that affect random numbers and rounding, by name.
+        instructions: the CPU's vector instructions, which affect rounding; empty for other devices.
     """
 
     devices: int
@@ -114,7 +114,7 @@ class RecordedExecution(NamedTuple):
 
 
 class RunFolder:
-    """The files of a comparison; methods are given by their places in the configuration.
+    """The files of a comparison; methods are identified by their position in the configuration.
 
     Attributes:
         path: the folder.
@@ -126,17 +126,17 @@ class RunFolder:
         self.files = files or OutputFiles(path, COVERED)
 
     def exists(self) -> bool:
-        """Whether the folder is a run's."""
+        """Whether the folder belongs to a run."""
         return (self.path / _CONFIG).is_file()
 
     @contextlib.contextmanager
     def claimed(self, config: Config) -> Iterator[None]:
-        """Makes the folder, checks that it is free or that the configuration continues it, and locks it.
+        """Creates the folder, checks that it is free or that the configuration continues it, and locks it.
 
-        A point of a sweep can't be claimed while its sweep trains, which locks the points together.
+        A point of a sweep can't be claimed while its sweep trains, because the sweep locks all of its points.
 
         Raises:
-            FolderError: it can't be written, is in use, or holds something else.
+            FolderError: the folder can't be written, is in use, or holds something else.
         """
         outer = Path(os.path.realpath(self.path)).parent
         owner = f"{run_digest(config)} {config.seeds[0]}"
@@ -147,13 +147,13 @@ class RunFolder:
             yield
 
     def check(self, config: Config) -> None:
-        """Makes the folder and checks that it is free or that the configuration continues it, without the lock."""
+        """Creates the folder and checks that it is free or that the configuration continues it; doesn't lock it."""
         self.files.prepare(lambda: self.check_owner(config))
 
     def begin(self, config: Config, *, fresh: bool) -> None:
-        """Writes config.yaml, which makes the folder this configuration's, after everything else has been checked.
+        """Writes config.yaml, which assigns the folder to this configuration, after all other checks.
 
-        `fresh` removes what an earlier run of the same configuration left.
+        `fresh` deletes the results of an earlier run of the same configuration.
         """
         text = resolved_yaml(config)
         check_readable(self.path / _CONFIG, text)
@@ -164,12 +164,12 @@ class RunFolder:
             self.files.make_folder("checkpoints")
 
     def check_session(self) -> None:
-        """Compares the files that a session goes on from with `SHA256SUMS`, if the session before has ended.
+        """Compares the files that a session resumes from with `SHA256SUMS`, if the last session has ended.
 
-        Of checkpoints only that they are there: each has a manifest, by which it is checked when it is read.
+        Checkpoints are only checked for existence: each has its own manifest, which is checked when it is read.
 
         Raises:
-            FolderError: one of them is damaged or missing, and nothing is touched.
+            FolderError: a file is damaged or missing; nothing is changed.
         """
         for name, digest in (self.files.sums() or {}).items():
             saved = fnmatch.fnmatchcase(name, _CHECKPOINT_FILES) and (self.path / name).exists()
@@ -177,10 +177,11 @@ class RunFolder:
                 raise FolderError(f"{self.path / name}: {wrong}; nothing is touched: {PUT_BACK}, or {START_OVER}")
 
     def read_execution(self) -> RecordedExecution | None:
-        """How the folder's runs were begun; None for runs without a checkpoint.
+        """Reads the environment in which the folder's runs began; None for runs without a checkpoint.
 
         Raises:
-            FolderError: it is missing beside checkpoints, damaged, of another format, or can't be read.
+            FolderError: the file is missing although there are checkpoints, is damaged, has another format, or can't be
+                read.
         """
         file = self.path / _EXECUTION
         damages = []
@@ -200,12 +201,12 @@ class RunFolder:
         return RecordedExecution(devices, {str(name): str(value) for name, value in settings.items()}, instructions)
 
     def read_devices(self) -> int | None:
-        """The number of devices that the folder's runs were begun with; None for runs without a checkpoint."""
+        """Reads the number of devices that the folder's runs began with; None for runs without a checkpoint."""
         execution = self.read_execution()
         return execution and execution.devices
 
     def write_execution(self, execution: RecordedExecution) -> None:
-        """Writes how the folder's runs go on."""
+        """Writes the environment in which the folder's runs resume."""
         self.files.write_json(_EXECUTION, {"format": _FORMAT, **execution._asdict()})
 
     def checkpoints(self, method: int, seed: int) -> Path:
@@ -213,14 +214,16 @@ class RunFolder:
         return self.path / _CHECKPOINTS.format(method, seed)
 
     def save(self, method: int, seed: int, round: int, tree: Any) -> None:
-        """Writes a checkpoint of one run, `round` rounds done."""
+        """Writes a run's checkpoint of round `round`."""
         self.files.save_checkpoint(_CHECKPOINTS.format(method, seed), round, tree)
 
     def read_metrics(self, note: Callable[[str], object] = lambda text: None) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl, without a last one that is cut off, and damaged ones, which `note` is told.
+        """Returns the valid lines of metrics.jsonl.
+
+        A truncated last line is dropped; damaged lines are dropped and reported to `note`.
 
         Raises:
-            FolderError: it isn't what the last session wrote, or can't be read.
+            FolderError: the file differs from what the last session wrote, or can't be read.
         """
         self.files.check_sums(_METRICS)
         try:
@@ -231,7 +234,7 @@ class RunFolder:
             raise unreadable(self.path / _METRICS, error) from error
         lines = []
         damaged = []
-        for number, text in enumerate(content.split(b"\n")[:-1], 1):  # one that is cut off has no end
+        for number, text in enumerate(content.split(b"\n")[:-1], 1):  # a truncated line has no newline
             try:
                 values = parse_json(text)
                 ResumableLine.model_validate(values)
@@ -251,11 +254,11 @@ class RunFolder:
         self.files.write(_METRICS, b"".join(map(_line, lines)))
 
     def append_metrics(self, lines: Sequence[dict[str, Any]]) -> None:
-        """Adds lines to metrics.jsonl, on disk before it returns."""
+        """Appends lines to metrics.jsonl and flushes them to disk."""
         self.files.append(_METRICS, map(_line, lines))
 
     def read_summary(self, note: Callable[[str], object] = lambda text: None) -> dict[str, Any]:
-        """The summary of an earlier session; empty if it is missing, or damaged, which `note` is told."""
+        """Reads the summary of an earlier session; empty if it is missing or damaged (reported to `note`)."""
         return self._mapping(_SUMMARY, note) or {}
 
     def write_summary(self, summary: dict[str, Any]) -> None:
@@ -263,7 +266,7 @@ class RunFolder:
         self.files.write_json(_SUMMARY, summary)
 
     def write_confusion(self, matrices: Mapping[tuple[int, int], np.ndarray]) -> None:
-        """Replaces the runs' confusion matrices, of each one true classes, predicted classes, counts: `Int64[3, K]`."""
+        """Replaces the runs' confusion matrices, each as `Int64[3, K]`: true classes, predicted classes, counts."""
         content = io.BytesIO()
         kept = {}
         size = 0
@@ -271,27 +274,27 @@ class RunFolder:
             places = np.nonzero(matrix)
             cells = np.array([*places, matrix[places]], np.int64)
             size += cells.nbytes + _NPY_HEADER
-            if size <= LARGEST_CONFUSION:  # no more are read
+            if size <= LARGEST_CONFUSION:  # the limit of `read_confusion`
                 kept[_RUN.format(*run)] = cells
         np.savez_compressed(content, **kept)  # type: ignore[arg-type]
         self.files.write(_CONFUSION, content.getvalue())
 
     def write_pictures(self, method: int, seed: int, pictures: Mapping[str, np.ndarray]) -> None:
-        """Replaces a run's pictures, arrays of pixels by name."""
+        """Replaces a run's pictures: arrays of pixels by name."""
         content = io.BytesIO()
         np.savez_compressed(content, **pictures)  # type: ignore[arg-type]
         self.files.write(_PICTURES.format(method, seed), content.getvalue())
 
     def clear_pictures(self, method: int, seed: int) -> None:
-        """Removes a run's pictures."""
+        """Deletes a run's pictures."""
         self.files.remove(_PICTURES.format(method, seed))
 
     def clear_conclusion(self, method: int, seed: int) -> None:
-        """Removes the results that follow a run's end."""
+        """Deletes the results of a run's post-training analyses."""
         self.files.remove(*(name.format(method, seed) for name in (_LEAKS, _PERSONALISED)))
 
     def read_leaks(self, method: int, seed: int) -> dict[str, Any] | None:
-        """A run's privacy leaks; None if they haven't been looked for, or the file is damaged."""
+        """Reads a run's privacy leaks; None if they weren't computed or the file is damaged."""
         return self._mapping(_LEAKS.format(method, seed))
 
     def write_leaks(self, method: int, seed: int, figures: Mapping[str, Any]) -> None:
@@ -299,7 +302,7 @@ class RunFolder:
         self.files.write_json(_LEAKS.format(method, seed), figures)
 
     def read_personalised(self, method: int, seed: int) -> dict[str, Any] | None:
-        """Results of clients' fine-tuned models; None if they haven't been made, or the file is damaged."""
+        """Reads the results of the clients' fine-tuned models; None if they weren't computed or the file is damaged."""
         return self._mapping(_PERSONALISED.format(method, seed))
 
     def write_personalised(self, method: int, seed: int, figures: Mapping[str, Any]) -> None:
@@ -307,10 +310,10 @@ class RunFolder:
         self.files.write_json(_PERSONALISED.format(method, seed), figures)
 
     def read_configuration(self) -> Config:
-        """The configuration that the folder belongs to.
+        """Reads the folder's configuration.
 
         Raises:
-            ValueError: it is missing or damaged, or isn't what the last session wrote.
+            ValueError: the file is missing or damaged, or differs from what the last session wrote.
         """
         if not self.exists():
             raise ConfigError(f"{self.path / _CONFIG}: there is no such file; give the folder that a run wrote")
@@ -318,16 +321,16 @@ class RunFolder:
         return load_config(self.path / _CONFIG)
 
     def missing_plugins(self) -> list[str]:
-        """The plug-ins that the runs used and that aren't loaded."""
+        """Names the plug-ins that the runs used and that aren't loaded."""
         return missing_plugins(self.path / _CONFIG)
 
     def export_file(self, name: str) -> Path:
-        """The place of an exported model in the folder, which `fresh` leaves alone."""
+        """Returns the path of an exported model in the folder; `fresh` doesn't delete exports."""
         self.files.make_folder(_EXPORTS)
         return self.path / _EXPORTS / name
 
     def write_report(self, page: bytes, figures: Mapping[str, str], tables: Mapping[str, bytes]) -> Path:
-        """Replaces the report, its figures, SVG documents by name, and its tables by ending; returns the page."""
+        """Replaces the report, its figures (SVG by name) and tables (by file extension); returns the page's path."""
         file = self.files.write_page(_REPORT, page, figures)
         for ending, content in tables.items():
             self.files.write(f"tables.{ending}", content)
@@ -339,13 +342,13 @@ class RunFolder:
         return self.path / _COMPARISON
 
     def read(self) -> RunRecord:
-        """Reads and checks all that a report shows.
+        """Reads and checks everything that a report shows.
 
-        A last line of the metrics that was cut off is left out, and of two lines for the same run and round the later
-        one counts; NaN and infinite numbers are read as None.
+        A truncated last line of the metrics is dropped; of two lines for the same run and round the later counts; NaN
+        and infinite numbers become None.
 
         Raises:
-            FolderError: a file is missing, can't be read, or does not hold what it should.
+            FolderError: a file is missing, can't be read, or has unexpected content.
         """
         if not self.path.is_dir():
             raise FolderError(f"{self.path}: no such folder; give the folder that a run wrote")
@@ -360,7 +363,7 @@ class RunFolder:
         first: dict[str, int] = {}
         for run in summary["runs"]:
             first.setdefault(run["method"], run["seed"])
-        # By the configuration, as the summary leaves out methods that never began.
+        # From the configuration, because the summary omits methods that never began.
         methods = config.get("methods")
         entries = methods if isinstance(methods, list) else []
         names = [entry.get("name") if isinstance(entry, dict) else None for entry in entries]
@@ -381,10 +384,10 @@ class RunFolder:
         return found if isinstance(found, dict) else None
 
     def conflict(self, config: Config) -> str:
-        """The keys in which the folder's configuration differs from one that doesn't continue it; empty if it does.
+        """Names the keys in which the folder's configuration conflicts with this one; empty if this one continues it.
 
         Raises:
-            FolderError: it holds something else than a run, or can't be read.
+            FolderError: the folder holds something other than a run, or can't be read.
         """
         if self.begun_form(config):
             return ""
@@ -398,7 +401,7 @@ class RunFolder:
         return "\n  ".join(differing[:8] + (["..."] if len(differing) > 8 else []))
 
     def check_owner(self, config: Config) -> None:
-        """Checks that the folder is free, or that the configuration continues it, and writes nothing."""
+        """Checks, without writing, that the folder is free or that the configuration continues it."""
         differing = self.conflict(config)
         if differing:
             raise FolderError(
@@ -407,15 +410,15 @@ class RunFolder:
             )
 
     def begun_form(self, config: Config) -> str | None:
-        """The form of convolution in place of "auto" with which a configuration continues the folder's; None if none.
+        """Finds the form of convolution with which a configuration continues the folder's runs; None if there is none.
 
-        So a run goes on with the form that it began with, on a machine where "auto" would be another, too.
+        This form replaces "auto", so that a run resumes with its first form on a machine where "auto" means another.
 
         Raises:
-            FolderError: it holds something else than a run, or can't be read.
+            FolderError: the folder holds something other than a run, or can't be read.
         """
         asked = {form: with_convolution(config, form) for form in (*AUTO_FORMS, AUTO)}
-        try:  # most are of this very configuration, and parsing takes long in a large sweep
+        try:  # mostly the same configuration, and parsing is slow in a large sweep
             written = self.files.read(_CONFIG)
             found = next((form for form, wanted in asked.items() if resolved_yaml(wanted).encode() == written), None)
         except OSError:
@@ -450,10 +453,10 @@ class RunFolder:
 
 
 class SweepFolder:
-    """One sweep's files.
+    """The files of a sweep.
 
-    `part` are the number of a part, from 1, and the number of parts, for a process that trains one of several parts of
-    a sweep: such processes share the folder, and each keeps the costs of its runs in a file of its own.
+    `part` is the number of a part, from 1, and the number of parts, for a process that trains one part of a sweep. Such
+    processes share the folder, and each writes the costs of its runs to its own file.
     """
 
     def __init__(self, path: Path, part: tuple[int, int] | None = None) -> None:
@@ -467,7 +470,7 @@ class SweepFolder:
         return self.path / _RESULTS
 
     def exists(self) -> bool:
-        """Whether the folder is a sweep's."""
+        """Whether the folder belongs to a sweep."""
         return (self.path / SHEET).is_file()
 
     def point(self, label: str) -> RunFolder:
@@ -475,30 +478,31 @@ class SweepFolder:
         return RunFolder(self.path / POINTS / label)
 
     def points(self) -> list[RunFolder]:
-        """The run folders of the points that have one, by name."""
+        """The existing run folders of points, sorted by name."""
         folder = self.path / POINTS
         return [RunFolder(point) for point in sorted(folder.iterdir()) if point.is_dir()] if folder.is_dir() else []
 
     def read_devices(self) -> int | None:
-        """The number of devices that its runs were begun with; None before the first checkpoint."""
+        """Reads the number of devices that the runs began with; None before the first checkpoint."""
         for point in self.points():
-            with contextlib.suppress(FolderError):  # which is this point's, and said when it is to go on
+            with contextlib.suppress(FolderError):  # reported when this point is resumed
                 if devices := point.read_devices():
                     return devices
         return None
 
     def claimed(self) -> contextlib.AbstractContextManager[None]:
-        """A context that makes the folder, checks that it is a sweep's or free, and locks it, or shares it for a part.
+        """Returns a context that creates, checks and locks the folder (shared lock for a part).
 
         Raises:
-            FolderError: it can't be written, is in use, or holds something else.
+            FolderError: the folder can't be written, is in use, or holds something else.
         """
         return self.files.locked(self._check_owner, shared=self.part is not None)
 
     def conflict(self, text: str, points: Mapping[str, Config]) -> str:
-        """What keeps a sweep, given as sweep.yaml and its points by label, from going on here; empty if nothing does.
+        """Describes why a sweep can't continue in this folder; empty if it can.
 
-        A folder's sweep may get other values on its axes, more rounds, and more seeds.
+        The sweep is given as the text of sweep.yaml and its points by label. It may have other values on its axes, more
+        rounds and more seeds than the folder's.
 
         Raises:
             FolderError: sweep.yaml can't be read.
@@ -527,7 +531,7 @@ class SweepFolder:
         return next((f"{label}: {conflict}" for label, conflict in found if conflict), "")
 
     def check_owner(self, text: str, points: Mapping[str, Config]) -> None:
-        """Checks that the folder is free, or holds a sweep that this one continues, and writes nothing."""
+        """Checks, without writing, that the folder is free or holds a sweep that this one continues."""
         self._check_owner()
         differing = self.conflict(text, points)
         if differing:
@@ -540,8 +544,8 @@ class SweepFolder:
         """Writes sweep.yaml.
 
         Raises:
-            FolderError: the folder holds a sweep that this one doesn't continue, a file isn't what the last session
-                wrote, or a point is missing.
+            FolderError: the folder holds a sweep that this one doesn't continue, a file differs from what the last
+                session wrote, or a point is missing.
         """
         self.check_owner(text, points)
         sums = self.files.sums() or {}
@@ -554,10 +558,10 @@ class SweepFolder:
         self.files.write(SHEET, text.encode())
 
     def seal(self) -> None:
-        """Writes `SHA256SUMS`, with the sums of the points' files, unless nothing has changed since it was written."""
+        """Writes `SHA256SUMS`, including the points' files, unless nothing has changed since it was written."""
         sums: dict[str, str] = {}
         for point in self.points():
-            with contextlib.suppress(FolderError):  # it can't go on, which the sweep has said
+            with contextlib.suppress(FolderError):  # the point can't resume, which the sweep has reported
                 here = point.files.sums() or {}
                 sums |= {f"{POINTS}/{point.path.name}/{name}": digest for name, digest in here.items()}
         known = self.files.sums()
@@ -566,7 +570,7 @@ class SweepFolder:
         self.files.seal(sums)
 
     def read_sheet(self) -> tuple[dict[str, Any], str]:
-        """The sweep, and the text that it was read from; raises `FolderError` if it is missing or damaged."""
+        """Reads the sweep and its text; raises `FolderError` if the file is missing or damaged."""
         path = self.path / SHEET
         self.files.check_sums(SHEET)
         try:
@@ -580,14 +584,14 @@ class SweepFolder:
         return sheet, text
 
     def missing_plugins(self) -> list[str]:
-        """The plug-ins that the runs used and that aren't loaded."""
+        """Names the plug-ins that the runs used and that aren't loaded."""
         return missing_plugins(self.path / SHEET)
 
     def read_results(self, swept: Sequence[str]) -> list[dict[str, Any]]:
-        """The rows of the table, values as numbers, texts or None.
+        """Reads the rows of the table; values are numbers, texts or None.
 
         Raises:
-            FolderError: `results.csv` is missing or damaged, or has no column for one of the swept keys.
+            FolderError: `results.csv` is missing or damaged, or lacks a column for a swept key.
         """
         path = self.results
         self.files.check_sums(_RESULTS)
@@ -606,7 +610,7 @@ class SweepFolder:
             raise FolderError(f"{path}: not the table of a sweep ({error}); {_AGAIN}") from error
         for row in rows:
             for key, text in row.items():
-                written = text[1:] if text[:1] == "'" and _FORMULA.match(text[1:]) else text  # as `as_csv` writes it
+                written = text[1:] if text[:1] == "'" and _FORMULA.match(text[1:]) else text  # undoes `as_csv`
                 row[key] = written if key in _WORDS else _value(written)
         return rows
 
@@ -615,7 +619,7 @@ class SweepFolder:
         self.files.write(_RESULTS, as_csv(table).encode())
 
     def read_costs(self) -> dict[tuple[str, str, int], dict[str, Any]]:
-        """The costs of each run in earlier sessions, by point, method and seed, without those in damaged files."""
+        """Reads each run's costs in earlier sessions, by point, method and seed; skips damaged files."""
         own = _COSTS if self.part is None else _PART_COSTS.format(*self.part)
         parts = [] if self.part else sorted(file.name for file in self.path.glob(_PART_COSTS.format("*", "*")))
         costs: dict[Any, dict[str, Any]] = {}
@@ -626,17 +630,17 @@ class SweepFolder:
         return costs
 
     def write_costs(self, costs: Mapping[tuple[str, str, int], Mapping[str, Any]]) -> None:
-        """Writes the costs of each run's batch, of all runs or of a part's."""
+        """Writes the costs of each run's batch; a process that trains one part writes only its own runs'."""
         entries = [{**dict(zip(_OF_RUN, run, strict=True)), **figures} for run, figures in costs.items()]
         if self.part is None:
             self.files.write_json(_COSTS, {"runs": entries})
-            self.files.remove(_PART_COSTS.format("*", "*"))  # which are in it now
+            self.files.remove(_PART_COSTS.format("*", "*"))  # their content is in _COSTS now
         else:
-            self.files.remove(SUMS)  # its points change
+            self.files.remove(SUMS)  # the part changes points, which the sums cover
             self.files.write_json(_PART_COSTS.format(*self.part), {"runs": entries})
 
     def write_page(self, page: bytes, figures: Mapping[str, str], curves: bytes, tables: Mapping[str, bytes]) -> Path:
-        """Replaces the sweep's page, its figures, SVG documents by name, its curves, and its tables by ending."""
+        """Replaces the sweep's page, figures (SVG documents by name), curves and tables (by file extension)."""
         file = self.files.write_page(_PAGE, page, figures)
         self.files.write(_CURVES, curves)
         for ending, content in tables.items():
@@ -652,16 +656,16 @@ class SweepFolder:
 
 
 def as_csv(table: Sequence[Mapping[str, Any]]) -> str:
-    """The table as CSV, with a line of headings; None is empty, and lists are as YAML writes them.
+    """Formats the table as CSV with a header line; None is an empty cell, and lists are written as in YAML.
 
-    A text that a spreadsheet would take for a formula gets an apostrophe in front.
+    A text that a spreadsheet would interpret as a formula gets a leading apostrophe.
     """
     text = io.StringIO()
     writer = csv.DictWriter(text, list(table[0]) if table else [], lineterminator="\n")
     writer.writeheader()
     for row in table:
         formulas = [key for key, value in row.items() if isinstance(value, str) and _FORMULA.match(value)]
-        # Numbers such as -0.5 stay.
+        # Negative numbers such as -0.5 stay.
         writer.writerow({**row, **{key: f"'{row[key]}" for key in formulas if isinstance(_value(row[key]), str)}})
     return text.getvalue()
 
@@ -677,7 +681,7 @@ def _value(text: str) -> Any:
 
 
 def _axes(text: str) -> list[Any]:
-    """The keys of a sweep's axes."""
+    """Reads the keys of a sweep's axes."""
     sheet = parse_yaml(text, SHEET)
     if not isinstance(sheet, dict) or not isinstance(sheet.get("sweep"), list):
         raise ValueError("it is no sweep")
@@ -685,7 +689,7 @@ def _axes(text: str) -> list[Any]:
 
 
 def _figures(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """The costs in an entry, without values of other types."""
+    """Returns the costs in an entry; drops values of other types."""
     return {key: value for key, value in entry.items() if key not in _OF_RUN and isinstance(value, int | float)}
 
 
@@ -693,7 +697,8 @@ def choose_folder(path: Path, conflict: Callable[[Path], str]) -> tuple[Path, st
     """Finds the folder for a session's runs: the first of NAME, NAME-2, NAME-3, ... without a conflict.
 
     Returns:
-        The folder, and the conflict with NAME if it isn't that one. Whatever else is wrong with a folder, so that
+        The folder, and the conflict with NAME if another folder was chosen. If `conflict` raises an error, the folder
+            counts as free of conflicts; claiming it reports the error.
         `conflict` raises an error, is left to the one who claims it.
 
     Example:
@@ -715,7 +720,7 @@ def choose_folder(path: Path, conflict: Callable[[Path], str]) -> tuple[Path, st
 
 
 def known_conflict(place: Path, conflict: Callable[[Path], str]) -> str:
-    """The conflict with a folder; empty for one that can't be asked, as it is missing, damaged or something else."""
+    """Returns the conflict with a folder; empty if the folder is missing, damaged or not a run's."""
     try:
         return conflict(place)
     except (FolderError, OSError):

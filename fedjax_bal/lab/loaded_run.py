@@ -1,4 +1,4 @@
-"""Run folders read back: their metrics, their trained models, and what these predict."""
+"""Loads run folders: metrics, trained models and their predictions."""
 
 import functools
 import importlib
@@ -37,23 +37,22 @@ def load_run(
     data_dir: str | os.PathLike[str] | None = None,
     note: Callable[[str], None] = warnings.warn,
 ) -> "LoadedRun":
-    """Reads a run folder back.
+    """Loads a run folder.
 
-    Metrics come from the folder alone. For models and predictions the run is set up once more as its `config.yaml`
-    says, with the data that it was trained on; nothing is trained or unpickled, and every byte of a checkpoint is
-    checked.
+    Metrics come from the folder alone. Models and predictions need the data that the run was trained on: the simulation
+    is rebuilt from `config.yaml`. Nothing is trained or unpickled, and every byte of a checkpoint is checked.
 
     Args:
-        folder: a folder that `fedjax-bal run` wrote, or one of a sweep's points.
-        data_dir: where the data set's own files are, as `--data-dir`.
-        note: called with a text about damaged lines in the metrics of a session that hasn't ended, which are left out,
-            and about a damaged checkpoint, in place of which the one before it is read.
+        folder: a folder that `fedjax-bal run` wrote, or a point of a sweep.
+        data_dir: the folder with the data set's files, as `--data-dir`.
+        note: called with a message for damaged metric lines of an unfinished session, which are skipped, and for a
+            damaged checkpoint, which the previous one replaces.
 
     Returns:
-        The run; its models are read when they are asked for.
+        The run; models are loaded on first use.
 
     Raises:
-        ValueError: it isn't the folder of a run, or its configuration can't be read, or isn't what the run wrote.
+        ValueError: the folder isn't a run's, or its configuration can't be read or differs from what the run wrote.
 
     Example:
         After `fedjax-bal run training.rounds=1 "model={name: mlp}" "methods=[{recipe: fedavg}]" "seeds=[0]"`, here:
@@ -72,7 +71,7 @@ def load_run(
         >>> bool(np.isclose((predicted == dataset.test_labels).mean(), accuracy).all())
         True
 
-        `simulate(..., variables=run.variables("fedavg", seed=0))` trains on from there.
+        `simulate(..., variables=run.variables("fedavg", seed=0))` continues training from these variables.
     """
     path = Path(folder)
     if SweepFolder(path).exists():
@@ -86,9 +85,9 @@ class TrainedModel(NamedTuple):
     Attributes:
         method: the method's number.
         seed: the seed.
-        round: the rounds that it was trained for.
+        round: number of rounds of training.
         simulation: the method's simulation.
-        variables: the global model as the test set saw it, in NumPy arrays.
+        variables: the global model as evaluated on the test set, as NumPy arrays.
     """
 
     method: int
@@ -99,7 +98,7 @@ class TrainedModel(NamedTuple):
 
 
 class LoadedRun:
-    """A run folder's metrics and models. By default a model is that of the first method with the first seed.
+    """The metrics and models of a run folder. By default, models are those of the first method and first seed.
 
     Attributes:
         config: the configuration.
@@ -116,10 +115,11 @@ class LoadedRun:
         self.seeds = tuple(self.config.seeds)
 
     def metrics(self) -> Any:
-        """The metrics of all evaluated rounds, a row for each method, seed and round.
+        """Returns the metrics of all evaluated rounds, one row per method, seed and round.
 
         Returns:
-            A pandas `DataFrame` where pandas is installed, or else a dict of its columns as NumPy arrays: numbers (nan
+            A pandas `DataFrame` if pandas is installed, otherwise a dict of columns as NumPy arrays: numbers (nan if
+                missing), texts, and lists such as `per_class_accuracy` as objects.
             where there is none), texts, and lists such as `per_class_accuracy` as objects.
         """
         columns = as_columns(self._folder.read_metrics(self._note))
@@ -130,23 +130,23 @@ class LoadedRun:
 
     @property
     def model(self) -> Model:
-        """The network, with what the first method adds to it."""
+        """The network, including the first method's additions."""
         return self._comparison.simulations[0].setting.model
 
     def variables(self, method: str | None = None, seed: int | None = None) -> Variables:
-        """The global model after the last round that was saved, as the test set saw it, in NumPy arrays.
+        """Returns the global model of the last saved round, as evaluated on the test set, as NumPy arrays.
 
         Raises:
-            ValueError: an unknown method or seed, no checkpoint, or data other than those that it was trained on.
+            ValueError: an unknown method or seed, no checkpoint, or data other than the training data.
         """
         return self.trained(method, seed).variables
 
     @package_settings()
     def predict(self, images: Any, method: str | None = None, seed: int | None = None) -> np.ndarray:
-        """Predicts the classes of images, as numbers into the data set's `class_names`.
+        """Predicts the classes of images, as indices into the data set's `class_names`.
 
         Args:
-            images: `[B, ...]` like the training images, not normalised; or floats on their scale, [0, 1] for bytes.
+            images: `[B, ...]` like the training images, not normalised; or floats on the same scale, [0, 1] for bytes.
             method: the method's name.
             seed: the seed.
 
@@ -154,7 +154,7 @@ class LoadedRun:
             `Int[B]`.
 
         Raises:
-            ValueError: images of another shape or type, or what `variables` raises.
+            ValueError: images of another shape or type, or an error of `variables`.
         """
         images = np.asarray(images)
         trained = self.trained(method, seed)
@@ -173,20 +173,20 @@ class LoadedRun:
     def export(
         self, method: str | None = None, seed: int | None = None, kind: str | None = None, out: Path | None = None
     ) -> Path:
-        """Writes a model for programs without this package; returns the file, by default in the folder's `exports`.
+        """Exports a model for programs without this package; returns the file, by default in the folder's `exports`.
 
-        The file has an array for each of the model's, named like `params/head/dense/kernel`, and a JSON text `about`
-        (of safetensors in the metadata, of Orbax an item): input shape, mean and standard deviation, class names,
-        which run it is from, and checksums, which `fedjax-bal verify` compares.
+        The file has one array per array of the model, named like `params/head/dense/kernel`, and a JSON text `about`
+        (safetensors: in the metadata; Orbax: an item) with input shape, mean and standard deviation, class names, the
+        run, and checksums that `fedjax-bal verify` compares.
 
         Args:
             method: the method's name.
             seed: the seed.
-            kind: the format: npz, safetensors or orbax; by default that of the ending of `out`, or npz.
-            out: the file, or Orbax's folder.
+            kind: the format: npz, safetensors or orbax; by default from the extension of `out`, or npz.
+            out: the file, or the folder for Orbax.
 
         Raises:
-            ValueError: an unknown format or ending, or what `variables` raises.
+            ValueError: an unknown format or extension, or an error of `variables`.
         """
         asked = "format" if kind or out is None else f"the ending of {out} (or give a format beside it)"
         kind = one_of(asked, kind or (out and out.suffix[1:]) or "npz", MODEL_FORMATS)
@@ -200,7 +200,7 @@ class LoadedRun:
 
     @package_settings()
     def trained(self, method: str | None = None, seed: int | None = None) -> TrainedModel:
-        """The model at the end of a run, or so far; raises what `variables` raises."""
+        """Returns the newest model of a run; raises the same errors as `variables`."""
         index = 0 if method is None else self.methods.index(one_of("method", method, self.methods))
         seed = self.seeds[0] if seed is None else seed
         if seed not in self.seeds:
@@ -243,7 +243,7 @@ class LoadedRun:
 
 
 def as_columns(lines: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
-    """The values of lines as columns, one for each key that occurs.
+    """Transposes lines of metrics into columns, one for each key that occurs.
 
     Example:
         >>> as_columns([{"round": 1, "loss": 0.5}, {"round": 2, "loss": None, "shares": [0.1, 0.9]}])
@@ -263,6 +263,6 @@ def _column(values: list[Any]) -> np.ndarray:
 
 @functools.partial(jax.jit, static_argnames="model")
 def _logits(model: Model, variables: Variables, chunks: Array, mean: Array, std: Array) -> Array:
-    """The logits of chunks of images, one at a time: in evaluation's chunks, on whose size rounding depends."""
+    """Computes the logits one chunk at a time, with evaluation's chunk size, because rounding depends on it."""
     one = lambda images: model.apply(variables, normalised(images, mean, std), train=False)[0].logits
     return jax.lax.map(one, chunks)

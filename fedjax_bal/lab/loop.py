@@ -1,6 +1,6 @@
 """The loop that trains batches of runs and records their results; a run is a sweep of one point.
 
-What else happens to results is the callbacks' matter: the loop knows nothing of displays, trackers, tables or analyses.
+Callbacks handle everything else: the loop knows nothing of displays, trackers, tables or analyses.
 """
 
 import contextlib
@@ -25,17 +25,17 @@ from fedjax_bal.lab.training import (
 )
 from fedjax_bal.types import size_in_bytes
 
-_COPIES = 4  # of a stack's states: before, after, in the chains, and in their sums
+_COPIES = 4  # copies of a stack's states: before, after, in the chains and in the chains' sums
 
 
 class SweepRun(NamedTuple):
     """A run with rounds left to do."""
 
-    point: int  # its point's number
-    run: tuple[int, int]  # its method's number and its seed
+    point: int  # number of its point
+    run: tuple[int, int]  # number of its method, and seed
     simulation: Simulation
-    round: int  # rounds done
-    recorder: Any = None  # its point's; None in a plan that isn't carried out
+    round: int  # finished rounds
+    recorder: Any = None  # of its point; None in a dry run
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -43,10 +43,10 @@ class SweepBatch:
     """Runs that one program trains together.
 
     Attributes:
-        program: its number; batches with the same one differ at most in their number of runs.
+        program: the program's number; batches with the same program differ at most in their number of runs.
         tasks: the runs.
-        number: the batch's, under which it is announced; also that of its parts, if it has to be divided.
-        tries: losses of a worker in a row without progress, and one.
+        number: the batch's number on the display; its halves keep it if it has to be divided.
+        tries: 1 plus the number of consecutive losses of a worker without progress.
     """
 
     program: int
@@ -56,23 +56,23 @@ class SweepBatch:
 
     @property
     def state_bytes(self) -> int:
-        """Bytes that the states of all its runs take on the devices."""
+        """Memory of all runs' states on the devices, in bytes."""
         return len(self.tasks) * size_in_bytes(self.tasks[0].simulation.state_shapes().state)
 
     def starts(self) -> list[RunStart]:
-        """The runs as their training starts. To be called once, as it gives their models away."""
+        """Returns the starting states of all runs. Call once, because training takes ownership of the models."""
         return [task.recorder.start(task.run) for task in self.tasks]
 
 
 def batch_runs(tasks: Sequence[SweepRun], most: int | None = None, places: int = 1) -> list[SweepBatch]:
     """Groups runs with equal stacking keys into batches of at most `most`, in the order of their first runs.
 
-    None for `most` stands for as many as fit into memory and leave none of the `places`, where batches are trained at a
-    time, without a batch.
+    `most=None`: as many as fit into memory, and small enough that each of the `places`, the batches that train
+    concurrently, gets a batch.
     """
     groups: dict[Any, list[SweepRun]] = {}
     for task in tasks:
-        # Clients' memory on the host is gathered for each dispatch of a run by itself.
+        # A client memory on the host is gathered per run and dispatch, so the run can't be stacked.
         alone = task.simulation.keeps_memory_on_host
         key = (task.point, task.run) if alone else (stacking_key(task.simulation), task.round)
         groups.setdefault(key, []).append(task)
@@ -81,14 +81,14 @@ def batch_runs(tasks: Sequence[SweepRun], most: int | None = None, places: int =
         sizes = _for_all(places, [len(group) for group in groups.values()], sizes)
     batches: list[SweepBatch] = []
     for program, (group, size) in enumerate(zip(groups.values(), sizes, strict=True)):
-        # Batches of about equal sizes, so that the last one isn't left with a single run.
+        # Batches of about equal size, so that the last one isn't a single run.
         for piece in np.array_split(np.arange(len(group)), -(-len(group) // size)):
             batches.append(SweepBatch(program, tuple(group[index] for index in piece), len(batches)))
     return batches
 
 
 def _for_all(places: int, runs: Sequence[int], sizes: Sequence[int]) -> list[int]:
-    """The largest sizes of batches with which no place is left without one, or else single runs."""
+    """Returns the largest batch sizes that give every place a batch; single runs if no size does."""
     for largest in range(max(sizes, default=1), 1, -1):
         capped = [min(size, largest) for size in sizes]
         if sum(-(-count // size) for count, size in zip(runs, capped, strict=True)) >= places:
@@ -104,28 +104,28 @@ def _most_in_memory(simulation: Simulation) -> int:
 
 
 class Callback:
-    """Told how training goes on; a subclass overrides what it wants to know."""
+    """Base class of callbacks; subclasses override the events that they handle."""
 
     def started(self, batch: SweepBatch) -> None:
-        """A process has taken a batch, and compiles its program."""
+        """Called when a process has taken a batch, before it compiles the program."""
 
     def built(self, batch: SweepBatch, built: BuiltBatch) -> None:
-        """A batch's program is ready."""
+        """Called when a batch's program is compiled."""
 
     def recorded(self, recorder: Recorder, run: tuple[int, int], clients_per_s: float) -> None:
-        """A run's results are on disk: of a dispatch, or with a pace of 0 of earlier sessions."""
+        """Called when results of a dispatch are on disk; with a rate of 0 for results of earlier sessions."""
 
     def saving(self, recorder: Recorder, run: tuple[int, int], snapshot: Snapshot) -> None:
-        """A checkpoint is about to be written."""
+        """Called before a checkpoint is written."""
 
     def ended(self, recorder: Recorder, run: tuple[int, int], snapshot: Snapshot) -> None:
-        """A run's last round is saved. A session that was killed meanwhile is followed by one that tells it again."""
+        """Called after a run's last round is saved; again in the next session if a kill interrupted the callbacks."""
 
     def stepped(self, batch: SweepBatch, step: StepResult) -> None:
-        """All results of a step are on disk."""
+        """Called when all results of a step are on disk."""
 
     def failed(self, batch: SweepBatch, error: Exception) -> None:
-        """The training of a batch has ended with an error that the others survive."""
+        """Called when a batch fails with an error from which the other batches are unaffected."""
 
 
 class Backend(Protocol):
@@ -133,25 +133,25 @@ class Backend(Protocol):
 
     @property
     def places(self) -> int:
-        """Number of batches that it trains at a time."""
+        """Number of batches that train concurrently."""
         ...
 
     def about(self) -> str:
-        """The machines, in words."""
+        """Describes the machines."""
         ...
 
     def train(
         self, waiting: deque[SweepBatch], should_stop: Callable[[], bool]
     ) -> Generator[tuple[SweepBatch, Event], None, None]:
-        """Trains the batches in the queue, which the caller may extend, and yields their events.
+        """Trains the batches in the queue, to which the caller may add, and yields their events.
 
-        Raises `Stopped`, with all that matters yielded, once `should_stop` returns True and something is left.
+        Raises `Stopped` after yielding all results if `should_stop` returned True before the work was complete.
         """
         ...
 
 
 def runs_left(recorder: Recorder, callbacks: Sequence[Callback], point: int = 0) -> list[SweepRun]:
-    """The runs of a resumed recorder with rounds left; the others are ended, unless they have failed."""
+    """Lists the runs of a resumed recorder that have rounds left; ends the complete runs that haven't failed."""
     left = []
     for run, state in recorder.states.items():
         if state.failure is not None:
@@ -160,7 +160,7 @@ def runs_left(recorder: Recorder, callbacks: Sequence[Callback], point: int = 0)
             for callback in callbacks:
                 callback.recorded(recorder, run, 0.0)
         if recorder.is_over(run):
-            _end(recorder, run, recorder.start(run).snapshot, callbacks)  # in case the session was killed before it
+            _end(recorder, run, recorder.start(run).snapshot, callbacks)  # in case a kill prevented it
         else:
             left.append(SweepRun(point, run, recorder.comparison.simulation(run), state.round, recorder))
     return left
@@ -174,10 +174,10 @@ def train(
     backend: Backend | None = None,
     retry: Callable[[SweepBatch, Exception], Iterable[SweepBatch]] | None = None,
 ) -> None:
-    """Trains batches one after the other, or in the processes of a `backend`, and records each step's results.
+    """Trains batches sequentially, or concurrently in the processes of `backend`, and records each step's results.
 
-    `retry` returns the batches to be trained in place of one that ended with an error, or raises it; without it, every
-    error is raised. Raises `Stopped` once `should_stop` returns True and something is left.
+    `retry` returns the replacements of a batch that failed, or raises the error; without it, every error is raised.
+    Raises `Stopped` if `should_stop` returned True before the work was complete.
     """
     waiting = deque(batches)
 
@@ -220,7 +220,7 @@ def train(
 
 
 def _record(batch: SweepBatch, step: StepResult, callbacks: Sequence[Callback]) -> None:
-    """Records a step's results, saves what is due, and ends runs whose last round it was."""
+    """Records a step's results, saves the checkpoints that are due, and ends the runs that are complete."""
     for place, result in step.results.items():
         recorder = batch.tasks[place].recorder
         run = batch.tasks[place].run
@@ -233,11 +233,11 @@ def _record(batch: SweepBatch, step: StepResult, callbacks: Sequence[Callback]) 
     for place in list(step.snapshots):
         recorder = batch.tasks[place].recorder
         run = batch.tasks[place].run
-        snapshot = step.snapshots.pop(place)  # so that its memory is free before the next dispatch
+        snapshot = step.snapshots.pop(place)  # frees its memory before the next dispatch
         for callback in callbacks:
-            callback.saving(recorder, run, snapshot)  # first: a round with a checkpoint is never repeated
+            callback.saving(recorder, run, snapshot)  # before saving: a round with a checkpoint is never repeated
         recorder.save(run, snapshot)
-        # What follows a run's last round may take long, and waits for the next session if the user wants to stop.
+        # Callbacks at a run's end can take long; they wait for the next session if the user wants to stop.
         if place in step.ended and not step.stopped:
             _end(recorder, run, snapshot, callbacks)
 

@@ -1,4 +1,4 @@
-"""Trained models as files for other programs: npz, safetensors and Orbax, each with a text that says what it holds."""
+"""Model files for other programs: npz, safetensors and Orbax, each with a JSON description of its content."""
 
 import hashlib
 import io
@@ -21,13 +21,13 @@ _LONGEST_HEADER = 2**27  # bytes, as in the safetensors library
 
 
 def write_model(kind: str, file: Path, tensors: Tensors, about: Mapping[str, Any]) -> None:
-    """Writes a model and its description, which gets the sums of all by name, and of itself."""
+    """Writes a model and its description, to which the checksums of all arrays and of the description are added."""
     sums = model_sums(tensors, about)
     MODEL_FORMATS[kind].write(file, tensors, json.dumps({**about, _SUMS: sums}, indent=1))
 
 
 def model_sums(tensors: Tensors, about: Mapping[str, Any]) -> dict[str, str]:
-    """The SHA-256 of each array's type, shape and little-endian bytes, and of the description as JSON, without sums."""
+    """Returns SHA-256 checksums: of each array's type, shape and little-endian bytes, and of the JSON description."""
     text = json.dumps({key: value for key, value in about.items() if key != _SUMS})
     return {_ABOUT: hashlib.sha256(text.encode()).hexdigest(), **{name: _sum(array) for name, array in tensors.items()}}
 
@@ -46,15 +46,15 @@ def _npz(file: Path, tensors: Tensors, about: str) -> None:
 
 
 def _read_npz(file: Path) -> tuple[Tensors, Any]:
-    from fedjax_bal.data import read_arrays  # late, as few commands read models
+    from fedjax_bal.data import read_arrays  # imported here, because few commands read models
 
     tensors = read_arrays(file, None)
     return tensors, parse_json(str(tensors.pop(_ABOUT)))
 
 
 def _safetensors(file: Path, tensors: Tensors, about: str) -> None:
-    # Written by hand: the format is a length, a JSON object and the arrays' bytes, and is read by libraries of all
-    # frameworks, so that nobody should have to install one in order to write it.
+    # Written by hand, so that users needn't install the library: the format is only a length, a JSON object and the
+    # arrays' bytes.
     header: dict[str, Any] = {"__metadata__": {"about": about}}
     end = 0
     for name, array in tensors.items():
@@ -63,7 +63,7 @@ def _safetensors(file: Path, tensors: Tensors, about: str) -> None:
         dtype = f"{array.dtype.kind.upper()}{8 * array.itemsize}"  # F32, I32, U8
         header[name] = {"dtype": dtype, "shape": list(array.shape), "data_offsets": [begin, end]}
     text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)  # so that the arrays are aligned
+    text += b" " * (-len(text) % 8)  # aligns the arrays
     parts = [array.astype(array.dtype.newbyteorder("<")).tobytes() for array in tensors.values()]
     write_atomically(file, b"".join([len(text).to_bytes(8, "little"), text, *parts]))
 
@@ -86,7 +86,7 @@ def _read_safetensors(file: Path) -> tuple[Tensors, Any]:
             dtype = np.dtype(f"<{entry['dtype'][0].lower()}{int(entry['dtype'][1:]) // 8}")
             if last - first != dtype.itemsize * math.prod(entry["shape"]):
                 raise ValueError(f"{name} has {last - first} bytes")
-            # Mapped, so that a model of any size takes no memory until its arrays are used.
+            # Memory-mapped, so that a model takes no memory until its arrays are used.
             empty = np.zeros(entry["shape"], dtype)
             mapped = last > first
             tensors[name] = np.memmap(stream, dtype, "r", begin + first, tuple(entry["shape"])) if mapped else empty
@@ -100,7 +100,7 @@ def _orbax(folder: Path, tensors: Tensors, about: str) -> None:
         import orbax.checkpoint as orbax
     except ImportError as error:
         raise FolderError("format: orbax needs a library: pip install orbax-checkpoint") from error
-    if os.path.lexists(folder):  # which Orbax could only replace by removing all that it holds
+    if os.path.lexists(folder):  # Orbax could only replace it by deleting everything in it
         raise FolderError(f"{folder}: is there already; choose another folder with --out")
     items = orbax.args.Composite(
         variables=orbax.args.StandardSave(unflatten_dict(tensors, sep="/")),
@@ -126,8 +126,8 @@ class ModelFormat(NamedTuple):
 
     Attributes:
         write: writes the file (Orbax: a new folder) from arrays by name such as `params/head/dense/kernel`, and a JSON
-            text about them.
-        read: reads both back; raises anything if they are damaged.
+            text that describes them.
+        read: reads both; raises any kind of exception if they are damaged.
     """
 
     write: Callable[[Path, Tensors, str], None]
@@ -139,4 +139,4 @@ MODEL_FORMATS: Mapping[str, ModelFormat] = {
     "safetensors": ModelFormat(_safetensors, _read_safetensors),
     "orbax": ModelFormat(_orbax, _read_orbax),
 }
-"""The formats by name, which is how files end."""
+"""The formats by name; the names are also the file extensions."""

@@ -1,4 +1,4 @@
-"""What a run or a sweep would do, and how long it would take, before it starts."""
+"""Describes the work and the expected duration of a run or sweep before it starts."""
 
 import json
 import os
@@ -25,11 +25,11 @@ from fedjax_bal.parts import Shift
 from fedjax_bal.types import Batch, Variables, size_in_bytes
 
 _TRIES = 5
-_FORWARD = 1 / 3  # of a training step: one pass of the three that a step is made of
+_FORWARD = 1 / 3  # share of a training step: a forward pass is one of its three passes
 
 
 def run_outline(config: Config, tasks: Sequence[SweepRun]) -> Iterator[str]:
-    """Describes a run, a sweep of one point, with these rounds left."""
+    """Describes a run, which is a sweep of one point; `tasks` have rounds left."""
     sweep = Sweep(config.name, (), (Point("", {}, config),), "")
     return sweep_outline(sweep, batch_runs(tasks, most=1))
 
@@ -40,9 +40,9 @@ def sweep_outline(
     broken: Collection[int] = (),
     cluster: str = "",
 ) -> Iterator[str]:
-    """Describes a sweep: a line on the whole, then lines on the cluster, overriding methods and programs.
+    """Describes a sweep: a summary line, then lines about the cluster, overriding methods and programs.
 
-    `batches` are those that are left, `broken` the numbers of the points that can't be set up.
+    `batches` are the remaining ones; `broken` are the numbers of points that can't be set up.
     """
     tasks = [task for batch in batches for task in batch.tasks]
     programs: dict[int, list[SweepBatch]] = {}
@@ -60,7 +60,7 @@ def sweep_outline(
     points = f" from {len(sweep.points)} points ({axes})" if sweep.axes else ""
     pace = "" if not cluster else ", group after group and at this machine's pace"
     several = f" for {len(batches)} batches" if sweep.axes and len(batches) > len(programs) else ""
-    # Images, partitions and test sets that simulations share count once.
+    # Images, partitions and test sets that simulations share are counted once.
     arrays = {id(leaf): leaf for task in tasks for leaf in jax.tree.leaves(task.simulation.on_device)}
     device_bytes = size_in_bytes(list(arrays.values())) + max((batch.state_bytes for batch in batches), default=0)
     paces: dict[Any, float] = {}
@@ -94,7 +94,7 @@ def sweep_outline(
 
 
 def program_line(title: str, built: BuiltBatch) -> str:
-    """Describes a compiled program: its time, its placement and its memory."""
+    """Describes a compiled program: compile time, devices and memory."""
     layout = built.layout
     seconds = f"{built.compile_s:.1f} s"
     return (
@@ -104,7 +104,7 @@ def program_line(title: str, built: BuiltBatch) -> str:
 
 
 def batch_title(sweep: Sweep, batch: SweepBatch) -> str:
-    """The title of a batch: its methods, and the number of its runs."""
+    """The title of a batch: its methods and its number of runs."""
     methods = _methods(sweep, batch.tasks)
     (first, *others) = batch.tasks
     return f"{methods} x {len(batch.tasks)}" if others else f"{methods}, {sweep.points[first.point].label}"
@@ -118,8 +118,8 @@ def _methods(sweep: Sweep, tasks: Sequence[SweepRun]) -> str:
 def dry_run(
     config: Config, folder: RunFolder, data_dir: str | os.PathLike | None, devices: str | int | None, *, fresh: bool
 ) -> Iterator[str]:
-    """Describes a run that would go on in its folder, or with `fresh` start over there."""
-    with folder.files.writing():  # for the messages of a folder that couldn't be written
+    """Describes the run that would resume in the folder, or with `fresh` start over there."""
+    with folder.files.writing():  # reports a folder that couldn't be written
         folder.check_owner(config)
     before = None if fresh else folder
     inputs = SharedInputs(data_dir, devices, before and before.read_devices())
@@ -129,7 +129,7 @@ def dry_run(
 
 
 def place_of_results(folder: RunFolder | SweepFolder, *, fresh: bool = False) -> str:
-    """Says where results would be written."""
+    """Describes where results would be written."""
     does = "would be written to" if not folder.exists() else "would start over in" if fresh else "would go on in"
     return f"  {does} {folder.path}"
 
@@ -137,9 +137,9 @@ def place_of_results(folder: RunFolder | SweepFolder, *, fresh: bool = False) ->
 def find_left(
     number: int, config: Config, folder: RunFolder | None, inputs: SharedInputs, *, retried: bool = False
 ) -> list[SweepRun]:
-    """The runs of a point of this number that have rounds left, by the summary in its folder, if it has one.
+    """Lists a point's runs with rounds left, according to the summary in its folder; all runs if there is none.
 
-    Runs that have diverged are among them only if they are `retried`, as `run` does and a sweep doesn't.
+    Diverged runs are included only if they are `retried`, as `run` does and a sweep doesn't.
     """
     comparison = set_up(config, inputs=inputs)
     earlier = known_runs(folder.read_summary()) if folder else {}
@@ -172,7 +172,7 @@ def _seconds(task: SweepRun, paces: dict[Any, float]) -> float:
 
 
 def _time_a_step(simulation: Simulation) -> float:
-    """Seconds of one forward and backward pass over a mini-batch, the median of a few."""
+    """Median duration in seconds of a forward and backward pass over a mini-batch."""
     model = simulation.setting.model
     size = simulation.setting.batch_size
     images = jnp.zeros((size, *model.input_shape), model.input_dtype)

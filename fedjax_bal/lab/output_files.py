@@ -1,4 +1,4 @@
-"""The files of an output folder, on disk or written by another process, and their sums in `SHA256SUMS`."""
+"""The files of an output folder, local or managed by another process, and their checksums in `SHA256SUMS`."""
 
 import contextlib
 import errno
@@ -23,13 +23,13 @@ _LINE = re.compile(r"([0-9a-f]{64})  ([^\\\r\n]+)")
 
 
 LARGEST_FILE = 2**28
-"""Bytes; longer files are not read, but for metrics."""
+"""Maximum size in bytes of files that are read, except metrics."""
 
 START_OVER = (
     "start over with --fresh (for a point of a sweep: remove its folder and the sweep's SHA256SUMS), or in another "
     "folder with --out"
 )
-"""What to do about a run that can't go on; nothing in its folder is changed unless the user asks for it."""
+"""The remedy for a run that can't resume; its folder is changed only when the user asks for it."""
 
 PUT_BACK = f"put back a copy of it, or remove {SUMS} to go on with what is here"
 
@@ -38,17 +38,17 @@ _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 
 
 class FolderError(ValueError):
-    """A folder of runs that can't be used; the message names the file, the line if any, and what to do."""
+    """An unusable run folder; the message names the file, the line if there is one, and the remedy."""
 
 
 def unreadable(file: Path, error: OSError) -> FolderError:
-    """The error for a file that can't be read now: it may be whole, so that nothing is done about it."""
+    """Returns the error for a file that can't be read now; the file may be intact, so it isn't replaced."""
     reason = (error.strerror or str(error)).lower()
     return FolderError(f"{file}: can't be read ({reason}), and nothing is touched; try again once it can be")
 
 
 class FolderInUseError(FolderError):
-    """A folder in which another process is running; `another` if what it runs is known to be something else."""
+    """A folder in use by another process; `another` is True if that process is known to run something else."""
 
     def __init__(self, message: str, *, another: bool) -> None:
         super().__init__(message)
@@ -56,10 +56,11 @@ class FolderInUseError(FolderError):
 
 
 class OutputFiles:
-    """Reads and writes a folder's files by their names in it; nothing is written outside of it, nor through a link.
+    """Reads and writes a folder's files by relative name; never writes outside the folder or through a link.
 
-    `covered` are patterns of the names of those files whose sums `SHA256SUMS` holds. It is written when a session ends,
-    and removed before the first of them changes: where it is, they are as the last session left them.
+    `covered` are name patterns of the files that `SHA256SUMS` lists. A session writes `SHA256SUMS` when it ends and
+    deletes it before the first change to a covered file. If it exists, the covered files should be as the last session
+    left them.
     """
 
     def __init__(self, path: Path, covered: Sequence[str] = ()) -> None:
@@ -67,27 +68,27 @@ class OutputFiles:
         self.covered = covered
 
     def names(self) -> list[str]:
-        """The names of the folder's entries, without its lock; none for a folder that doesn't exist."""
+        """Names of the folder's entries, except its lock; empty if the folder doesn't exist."""
         entries = self.path.iterdir() if self.path.exists() else ()
         return sorted(entry.name for entry in entries if entry.name != _LOCK)
 
     def prepare(self, check: Callable[[], None]) -> None:
-        """Makes the folder unless it exists, and has it checked before anything is written into it."""
+        """Creates the folder if needed and calls `check` before anything is written into it."""
         with self.writing():
             self.path.mkdir(parents=True, exist_ok=True)
             check()
 
     @contextlib.contextmanager
     def locked(self, check: Callable[[], None], owner: str = "", *, shared: bool = False) -> Iterator[None]:
-        """Makes the folder, has it checked, and keeps other processes out of it, but for those that share it.
+        """Creates the folder, calls `check`, and locks the folder against other processes, except sharers of the lock.
 
-        Those that are kept out can tell whether the `owner` is the same as theirs.
+        A process that is kept out can tell whether the folder's `owner` is its own.
         """
         self.prepare(check)
         with self.writing():
             lock = open_to_append(self.path / _LOCK)
         with lock:
-            # The file is never removed: it could be the one that another process has just locked.
+            # The lock file is never deleted: another process may just have locked it.
             try:
                 fcntl.flock(lock, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -106,12 +107,12 @@ class OutputFiles:
                 lock.truncate(0)
                 lock.write(owner.encode())
                 lock.flush()
-            check()  # again: another process may have written here before the lock
+            check()  # again: another process may have written here before this one got the lock
             yield
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
-        """Turns an `OSError` into a `FolderError` that says what to do."""
+        """Turns an `OSError` into a `FolderError` with a remedy."""
         try:
             yield
         except OSError as error:
@@ -121,14 +122,14 @@ class OutputFiles:
             ) from error
 
     def read(self, name: str, limit: int = LARGEST_FILE) -> bytes:
-        """The content of a file of at most `limit` bytes."""
+        """Reads a file of at most `limit` bytes."""
         return read_bytes(self.path / name, limit)
 
     def read_json(self, name: str, note: Callable[[str], object] = lambda text: None) -> Any:
-        """The content of a JSON file; None if it is missing, or damaged, which `note` is told.
+        """Reads a JSON file; None if it is missing or damaged (reported to `note`).
 
         Raises:
-            FolderError: it can't be read.
+            FolderError: the file can't be read.
         """
         try:
             return parse_json(self.read(name))
@@ -141,10 +142,10 @@ class OutputFiles:
             return None
 
     def sums(self) -> dict[str, str] | None:
-        """What `SHA256SUMS` lists; None without one: a session is going on, was killed, or there was none.
+        """Reads `SHA256SUMS`; None if there is none, because a session is active, was killed, or never ran.
 
         Raises:
-            FolderError: it is damaged, or can't be read.
+            FolderError: the file is damaged or can't be read.
         """
         file = self.path / SUMS
         sums = {}
@@ -166,19 +167,19 @@ class OutputFiles:
         return sums
 
     def has(self, pattern: str) -> bool:
-        """Whether there is a file whose name matches."""
+        """Whether a file name matches the pattern."""
         return any(self.path.glob(pattern))
 
     def covered_names(self) -> list[str]:
-        """The names of the files that are there and that `SHA256SUMS` is to cover."""
+        """Names of the existing files that `SHA256SUMS` is to cover."""
         found = (file for pattern in self.covered for file in self.path.glob(pattern))
         return sorted(file.relative_to(self.path).as_posix() for file in found if not file.name.startswith("."))
 
     def misfit(self, name: str, digest: str | None) -> str:
-        """What is wrong with a file that had this sum, None for a file that wasn't there; empty if nothing is.
+        """Describes how a file differs from its checksum (None: an unlisted file); empty if it matches.
 
         Raises:
-            FolderError: it can't be read.
+            FolderError: the file can't be read.
         """
         try:
             if digest is None:
@@ -192,35 +193,35 @@ class OutputFiles:
         return ""
 
     def check_sums(self, *names: str) -> None:
-        """Compares files with `SHA256SUMS`, if there is one.
+        """Compares files with `SHA256SUMS` if it exists.
 
         Raises:
-            FolderError: a file isn't what was written, is missing, or can't be read.
+            FolderError: a file differs, is missing, or can't be read.
         """
         sums = self.sums()
         for name in names:
             wrong = self.misfit(name, sums.get(name)) if sums is not None else ""
-            if wrong and self.sums() == sums:  # or else a session has begun, or ended, meanwhile
+            if wrong and self.sums() == sums:  # a session may have begun or ended meanwhile
                 raise FolderError(f"{self.path / name}: {wrong}; {PUT_BACK}")
 
     def seal(self, others: Mapping[str, str] = MappingProxyType({})) -> None:
-        """Writes `SHA256SUMS`, with the sums of `others` in it, unless it is there."""
+        """Writes `SHA256SUMS` with the folder's checksums and `others`, unless it exists."""
         if not (self.path / SUMS).exists():
             sums = {**{name: _sum(self.path / name) for name in self.covered_names()}, **others}
-            text = "".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items()))  # as `sha256sum -c` reads it
+            text = "".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items()))  # for `sha256sum -c`
             write_atomically(self.path / SUMS, text.encode())
 
     def is_sealed(self) -> bool:
-        """Whether there is a `SHA256SUMS`, so that nothing has changed since the end of a session."""
+        """Whether `SHA256SUMS` exists, so that nothing has changed since the end of a session."""
         return (self.path / SUMS).exists()
 
     def _changes(self, name: str) -> None:
-        """Removes `SHA256SUMS` before a file that it covers changes."""
+        """Deletes `SHA256SUMS` before a covered file changes."""
         if any(fnmatch.fnmatchcase(name, pattern) for pattern in self.covered):
             (self.path / SUMS).unlink(missing_ok=True)
 
     def write(self, name: str, content: bytes) -> None:
-        """Replaces a file that doesn't hold this already, and makes its folder unless that exists."""
+        """Writes a file and creates its folder if needed; leaves a file that already has this content."""
         folder, _, last = name.rpartition("/")
         file = (own_folder(self.path, folder) if folder else self.path) / last
         if not _holds(file, content):
@@ -228,7 +229,7 @@ class OutputFiles:
             write_atomically(file, content)
 
     def make_folder(self, name: str) -> None:
-        """Makes a folder inside, unless it exists."""
+        """Creates a subfolder if needed."""
         own_folder(self.path, name)
 
     def write_json(self, name: str, values: Mapping[str, Any]) -> None:
@@ -236,7 +237,7 @@ class OutputFiles:
         self.write(name, (json.dumps(values, indent=1) + "\n").encode())
 
     def write_page(self, name: str, page: bytes, figures: Mapping[str, str]) -> Path:
-        """Replaces a page and `plots/*.svg`, its figures by name; returns the page's file."""
+        """Replaces a page and its figures, `plots/NAME.svg`; returns the page's path."""
         self.make_folder("plots")
         for figure, document in figures.items():
             self.write(f"plots/{figure}.svg", document.encode())
@@ -244,11 +245,11 @@ class OutputFiles:
         return self.path / name
 
     def append(self, name: str, lines: Iterable[bytes]) -> None:
-        """Adds lines to a file, on disk before it returns."""
+        """Appends lines to a file and flushes them to disk."""
         file = self.path / name
         self._changes(name)
         try:
-            # A snapshot made with `cp -al` shares the file, and must not grow with this one.
+            # A copy made with `cp -al` shares the file and must not grow with it.
             if file.exists() and not file.is_symlink() and file.stat().st_nlink > 1:
                 with open_file(file) as shared, replacing(file) as copy:
                     shutil.copyfileobj(shared, copy)
@@ -260,7 +261,7 @@ class OutputFiles:
             raise OSError(error.errno, error.strerror, str(file)) from error
 
     def remove(self, *patterns: str) -> None:
-        """Removes the files that match, but none behind a link, which may belong to another program."""
+        """Deletes the matching files, except those behind a link, which may belong to another program."""
         for pattern in patterns:
             for file in self.path.glob(pattern):
                 name = file.relative_to(self.path)
@@ -282,7 +283,7 @@ def _sum(file: Path) -> str:
 
 
 def _holds(file: Path, content: bytes) -> bool:
-    """Whether a file, which is no link, has this content."""
+    """Whether a file has this content and isn't a link."""
     try:
         return not file.is_symlink() and read_bytes(file, len(content)) == content
     except OSError:
@@ -293,9 +294,9 @@ def _do_nothing(*_: Any, **__: Any) -> None: ...
 
 
 class RemoteFiles(OutputFiles):
-    """Stands for files that another process reads and writes: finds none, and writes nothing.
+    """Null object for processes other than the first: reads find nothing, writes are ignored.
 
-    That process sends what it reads, so that the folder needn't be on a file system that all processes share.
+    The first process reads the files and broadcasts their content, so the folder needn't be on a shared file system.
     """
 
     prepare = make_folder = write = append = remove = save_checkpoint = seal = _do_nothing
@@ -303,21 +304,21 @@ class RemoteFiles(OutputFiles):
     def locked(
         self, check: Callable[[], None], owner: str = "", *, shared: bool = False
     ) -> contextlib.AbstractContextManager[None]:
-        """Locks nothing."""
+        """Does nothing."""
         return contextlib.nullcontext()
 
     def sums(self) -> dict[str, str] | None:
-        """Finds none."""
+        """Returns None."""
         return None
 
     def has(self, pattern: str) -> bool:
-        """Finds none."""
+        """Returns False."""
         return False
 
     def is_sealed(self) -> bool:
-        """Never."""
+        """Returns False."""
         return False
 
     def read(self, name: str, limit: int = LARGEST_FILE) -> bytes:
-        """Finds nothing."""
+        """Raises `FileNotFoundError`."""
         raise FileNotFoundError(name)

@@ -1,4 +1,4 @@
-"""The plan of a sweep: its axes, and its points, each a configuration."""
+"""The plan of a sweep: its axes and its points, each of which is a configuration."""
 
 import contextlib
 import hashlib
@@ -38,7 +38,7 @@ _SCALES = ("linear", "log")
 
 
 class Axis(NamedTuple):
-    """Keys that change together, and each key's values, equally many."""
+    """Keys that change together, and the values of each key; all keys have the same number of values."""
 
     keys: tuple[str, ...]  # dotted paths of a configuration
     values: tuple[tuple[Any, ...], ...]
@@ -50,11 +50,11 @@ class Axis(NamedTuple):
 def read_axes(entries: Any, source: str) -> list[Axis]:
     """Reads the list of axes below `sweep`, a list of mappings.
 
-    A mapping of several keys is one axis along which they change together. The values of a key are a list, or a range
-    `{from: 0.01, to: 1, steps: 3, scale: log}`, whose ends belong to it. `source`, the file's name, is for messages.
+    A mapping of several keys is one axis along which they change together. The values of a key are a list or a range
+    `{from: 0.01, to: 1, steps: 3, scale: log}`, both ends included. `source`, the file's name, appears in messages.
 
     Raises:
-        ConfigError: anything else; names the place, the value received and the rule.
+        ConfigError: the list is invalid; the message names the place, the value and the rule.
     """
     if not isinstance(entries, list) or not entries:
         wanted = "must be a list of axes, for instance [{training.optimizer.learning_rate: [0.01, 0.1]}]"
@@ -73,13 +73,13 @@ def read_axes(entries: Any, source: str) -> list[Axis]:
 
 
 def combinations(axes: Sequence[Axis]) -> list[dict[str, Any]]:
-    """All combinations of the axes, the last axis changing fastest, each with the value of every key."""
+    """Combines the axes; each combination maps every key to a value, and the last axis changes fastest."""
     along = [[dict(zip(axis.keys, values, strict=True)) for values in zip(*axis.values, strict=True)] for axis in axes]
     return [{key: value for part in parts for key, value in part.items()} for parts in itertools.product(*along)]
 
 
 def path_of(key: str) -> KeyPath:
-    """A dotted key as a path."""
+    """Converts a dotted key to a path."""
     return tuple(key.split("."))
 
 
@@ -142,7 +142,7 @@ def _spaced(low: float, high: float, steps: int, scale: str) -> list[Any]:
     shares = [place / (steps - 1) for place in range(steps)]
     log = scale == "log"
     spaced = [low * (high / low) ** share if log else low + (high - low) * share for share in shares]
-    # Six digits, so that a file name and a table show the value that is used.
+    # Six digits, so that file names and tables show the exact value.
     rounded = [low, *(float(f"{number:.6g}") for number in spaced[1:-1]), high]
     whole = isinstance(low, int) and isinstance(high, int) and all(float(number).is_integer() for number in rounded)
     return list(map(int if whole else float, rounded))
@@ -154,34 +154,34 @@ _LONGEST_LABEL = 100
 class Point(NamedTuple):
     """One combination of the axes' values."""
 
-    label: str  # also the name of its folder: clients=10,p=0.5
-    values: dict[str, Any]  # of every swept key
+    label: str  # also the name of its folder, for example clients=10,p=0.5
+    values: dict[str, Any]  # by swept key
     config: Config
 
 
 class Sweep(NamedTuple):
-    """A sweep, read and checked."""
+    """A sweep after reading and checking."""
 
     name: str
     axes: tuple[Axis, ...]
     points: tuple[Point, ...]  # all combinations, in order
-    text: str  # the whole sweep as YAML, with its base written out
-    left_out: tuple[str, ...] = ()  # of the base, as other data are chosen
+    text: str  # the whole sweep as YAML, with its base expanded
+    left_out: tuple[str, ...] = ()  # keys of the base that don't apply, because another data set is chosen
 
     @property
     def configs(self) -> dict[str, Config]:
-        """The configurations of the points by their labels."""
+        """The configurations of the points, by label."""
         return {point.label: point.config for point in self.points}
 
 
 def load_sweep(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Sweep:
     """Reads and checks a sweep file.
 
-    It holds the keys of a configuration and the key `sweep`, a list of axes (see `read_axes`). `overrides` are changes
-    for all points, as on the command line of `run`.
+    The file has the keys of a configuration and the key `sweep`, a list of axes (see `read_axes`). `overrides` change
+    all points, as on the command line of `run`.
 
     Raises:
-        ConfigError: anything is wrong, in any of its points; one problem a line.
+        ConfigError: the file or one of its points is invalid; one problem per line.
     """
     source = os.fspath(path)
     layers = read_layers(path)
@@ -193,7 +193,7 @@ def load_sweep(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> S
     stated = "sweep" in layers.stated
     layers = Layers(*({key: layer[key] for key in layer if key != "sweep"} for layer in layers))
 
-    # Axes get the whole paths of their keys, by which a report knows conditions: partition.alpha for alpha.
+    # Axes get full key paths, such as partition.alpha for alpha, by which reports identify conditions.
     whole = lambda key: ".".join(map(str, completed_path(path_of(key), None, layers.merged)))
     axes = [Axis(tuple(map(whole, axis.keys)), axis.values) for axis in axes]
     for key, times in Counter(key for axis in axes for key in axis.keys).items():
@@ -208,11 +208,11 @@ def load_sweep(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> S
                 f"command line: {dotted_path(given)}: is swept by {source}; change the axis there instead"
             )
 
-    # Keys of the base that make no sense for at least one point: all points go without, as they are compared.
+    # Keys of the base that don't apply to every point are dropped for all points, so that the points stay comparable.
     chosen = [apply_changes(layers.merged, changes, "command line")]
-    for axis in axes if stated else ():  # or else the base's own
+    for axis in axes if stated else ():  # otherwise the axes are the base's own
         for values in zip(*axis.values, strict=True):
-            with contextlib.suppress(ConfigError):  # raised again, with its place, when the point is made
+            with contextlib.suppress(ConfigError):  # raised again, with its location, when the point is built
                 along = [(path_of(key), value) for key, value in zip(axis.keys, values, strict=True)]
                 chosen.append(apply_changes(chosen[0], along, source))
     stale = list(dict.fromkeys(path for data in chosen for path in layers.stale(data)))
@@ -243,7 +243,7 @@ def load_sweep(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> S
 
 
 def short_keys(axes: Sequence[Axis]) -> dict[str, str]:
-    """The shortest end of each key that no other key has: rounds for training.rounds; none for a paper's results."""
+    """Shortens each key to its shortest unique suffix, such as rounds for training.rounds; skips a paper's results."""
     keys = [key for axis in axes for key in axis.keys if path_of(key)[0] != "paper"]
 
     def shortest(key: str) -> str:
@@ -255,7 +255,7 @@ def short_keys(axes: Sequence[Axis]) -> dict[str, str]:
 
 
 def shown(value: Any) -> str:
-    """A value of an axis, in one line."""
+    """Formats a value of an axis on one line."""
     return repr(value) if isinstance(value, float) else dump_yaml(value).strip().removesuffix("...").strip()
 
 

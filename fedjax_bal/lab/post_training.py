@@ -1,4 +1,4 @@
-"""What follows a run: a search for privacy leaks in images and prototypes, and models fine-tuned on clients."""
+"""Analyses after training: privacy leaks in images and prototypes, and models fine-tuned on clients."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -24,20 +24,20 @@ from fedjax_bal.lab.recorder import Recorder
 from fedjax_bal.metrics import across_clients, order_statistics
 from fedjax_bal.types import Federation, Model, Variables
 
-_GRADIENTS = 4  # images whose gradients are inverted: second derivatives take their time
+_GRADIENTS = 4  # images whose gradients are inverted; few, because second derivatives are slow
 _AUXILIARY = 10_000
-_CLASSES = 20  # of many: those that a report shows
+_CLASSES = 20  # classes that a report shows
 
 
 class PrivacyLeaks(NamedTuple):
-    """Pictures by name, pixels `UInt8[C, S, H, W, K]`, and numbers by name."""
+    """Pictures by name, with pixels `UInt8[C, S, H, W, K]`, and numbers by name."""
 
     pictures: dict[str, np.ndarray]
     figures: dict[str, Any]
 
 
 class _AttackInputs(NamedTuple):
-    """A frozen model and the images that an attacker has: `[A, H, W, K]`, and one more of each class, normalised."""
+    """A frozen model, the attacker's images `[A, H, W, K]`, and one further image per class; normalised."""
 
     model: Model
     variables: Variables
@@ -47,10 +47,10 @@ class _AttackInputs(NamedTuple):
 
 
 def nearest_images(simulation: Simulation, generated: np.ndarray) -> PrivacyLeaks:
-    """The clients' image nearest to each generated one, `UInt8[C, S, H, W, K]`, and its distance.
+    """Finds the clients' image nearest to each generated one, `UInt8[C, S, H, W, K]`, and its distance.
 
-    The same distance of test images, which no client learnt, serves as a control; distances are root mean squares over
-    pixels of 0 to 255, on average and the least.
+    The distances of test images, on which no client trained, serve as a control. Distances are root mean squares over
+    pixels of 0 to 255; their mean and minimum are returned.
     """
     pool = _pixels(_own_images(simulation.federation))
     flat = generated.reshape(-1, *generated.shape[2:])
@@ -66,13 +66,13 @@ def nearest_images(simulation: Simulation, generated: np.ndarray) -> PrivacyLeak
 def attack_prototypes(simulation: Simulation, snapshot: Snapshot, steps: int) -> PrivacyLeaks:
     """Attacks the prototypes that clients and server share, and single images for comparison.
 
-    The attacker knows the global model and has the test images, but for one of each class. These serve as a control:
-    attacks on their features, or on the gradient of one, show what an attack can do. As in ReBaFL (Xu et al., 2023),
-    section 5.6.
+    The attacker knows the global model and all test images except one per class. Attacks on the features of these
+    images, or on the gradient of one of them, serve as a control: they show how much an attack can recover. As in
+    ReBaFL (Xu et al., 2023), section 5.6.
 
-    Returns, for each attack, `prototype/ATTACK` and `single/ATTACK`, `gradient/grnn`, and the truth beside them, `mean`
-    (of the clients' images of a class) and `single`; correlations of the pixels with the truth, and with other classes;
-    nothing for a method without shared prototypes.
+    Returns pictures `prototype/ATTACK`, `single/ATTACK` and `gradient/grnn`, with the truth: `mean` (of the clients'
+    images of a class) and `single`; and correlations of the pixels with the truth and with other classes. Empty for a
+    method without shared prototypes.
     """
     shared = shared_prototypes(simulation, snapshot)
     if shared is None:
@@ -98,7 +98,7 @@ def _attack_inputs(simulation: Simulation, variables: Variables) -> _AttackInput
     images, labels = _test_images(simulation)
     federation = simulation.federation
     order = _some(len(labels), len(labels))
-    # Any image where the test set lacks a class.
+    # An arbitrary image for classes that the test set lacks.
     singles = order[[np.argmax(labels[order] == label) for label in range(federation.num_classes)]]
     rest = order[~np.isin(order, singles)][:_AUXILIARY]
     take = lambda rows: normalised(jnp.asarray(images[rows]), federation.mean, federation.std)
@@ -106,7 +106,7 @@ def _attack_inputs(simulation: Simulation, variables: Variables) -> _AttackInput
 
 
 def _run_attacks(inputs: _AttackInputs, prototypes: jax.Array, steps: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Reconstructed images of the prototypes, and of the features of single images, by attack."""
+    """Reconstructs images from the prototypes and from the features of single images, by attack."""
     of_singles = privacy.features_of(inputs.model, inputs.variables, inputs.singles)
     targets = jnp.concatenate([prototypes, of_singles])
     count = len(prototypes)
@@ -122,7 +122,7 @@ def _run_attacks(inputs: _AttackInputs, prototypes: jax.Array, steps: int) -> di
 
 
 def _invert_gradients(inputs: _AttackInputs, steps: int) -> dict[str, np.ndarray]:
-    """Reconstructed images of the gradients of a few single images; the others stay black."""
+    """Reconstructs a few single images from their gradients; the other images stay black."""
     model = models.differentiable(inputs.model)
     few = inputs.singles[:_GRADIENTS]
     gradients = privacy.single_gradients(model, inputs.variables, few, jnp.arange(len(few)))
@@ -135,7 +135,7 @@ def _invert_gradients(inputs: _AttackInputs, steps: int) -> dict[str, np.ndarray
 
 
 def _figures(images_by_attack: Mapping[str, np.ndarray], classes: np.ndarray) -> dict[str, Any]:
-    """By attack, correlations with the true images and with those of other classes."""
+    """Computes each attack's correlations with the true images and with those of other classes."""
     correlations = {}
     for name, images in images_by_attack.items():
         kind = name.partition("/")[0]
@@ -155,18 +155,18 @@ def _correlations(images: np.ndarray, truth: np.ndarray, rows: np.ndarray) -> di
 
 
 def _test_images(simulation: Simulation) -> tuple[np.ndarray, np.ndarray]:
-    """Test images as they are stored, and labels."""
+    """Test images, in their stored format, and labels."""
     images, labels, real = fetch(simulation.test)
     return images[real], labels[real]
 
 
 def _some(total: int, count: int) -> np.ndarray:
-    """At most `count` of `total` rows in random order, the same in every run: test sets are often ordered by class."""
+    """Samples at most `count` of `total` rows, the same in every run; at random, because test sets are often sorted."""
     return np.random.default_rng(0).permutation(total)[:count]
 
 
 def _own_images(federation: Federation) -> np.ndarray:
-    """The images that clients own, each once."""
+    """The clients' images, without duplicates."""
     return np.asarray(federation.images)[np.unique(np.asarray(federation.rows))]
 
 
@@ -192,17 +192,17 @@ def _white(federation: Federation) -> jax.Array:
 
 
 def _shares(federation: Federation, images: np.ndarray) -> np.ndarray:
-    """Normalised images as shares of full brightness."""
+    """Converts normalised images to fractions of full brightness."""
     return np.asarray(images) * np.asarray(federation.std) + np.asarray(federation.mean)
 
 
 def _pixels(images: np.ndarray) -> np.ndarray:
-    """Images as `UInt8`; floats are shares of full brightness."""
+    """Converts images to `UInt8`; floats are fractions of full brightness."""
     return images if images.dtype == np.uint8 else np.clip(np.rint(images * 255), 0, 255).astype(np.uint8)
 
 
 def some_of_each_class(federation: Federation, classes: int, count: int) -> np.ndarray:
-    """The first of the clients' images of each class, `UInt8[classes, count, H, W, K]`; black if there are too few."""
+    """The clients' first images of each class, `UInt8[classes, count, H, W, K]`; black where a class has fewer."""
     rows = np.unique(np.asarray(federation.rows))
     labels = np.asarray(federation.labels)[rows]
     images = federation.images
@@ -215,17 +215,18 @@ def some_of_each_class(federation: Federation, classes: int, count: int) -> np.n
 
 
 class PostTraining(Callback):
-    """Writes into run folders, once per run, what their configurations want to know of final models."""
+    """Runs the analyses that the configuration asks for, once per run, and saves their results in the run folder."""
 
     def __init__(self) -> None:
-        self.tuners: dict[int, FineTuner] = {}  # by the identity of their simulations
+        self.tuners: dict[int, FineTuner] = {}  # by the identity of the simulation
 
     def saving(self, recorder: Recorder, run: tuple[int, int], snapshot: Snapshot) -> None:
-        """Keeps the images that the model makes at its checkpoint."""
+        """Saves images that the model generates at a checkpoint."""
         self._keep_pictures(recorder, run, snapshot)
 
     def ended(self, recorder: Recorder, run: tuple[int, int], snapshot: Snapshot) -> None:
-        """Does what is left to do for a run."""
+        """Runs the analyses that are missing for a run."""
+        # Only the first process reads files, but all processes must take the same branch.
         is_done = lambda figures: processes().any(figures is not None)
         folder = recorder.folder
         title = recorder.states[run].title
@@ -258,7 +259,7 @@ class PostTraining(Callback):
             folder.write_personalised(*run, figures)
 
     def _keep_pictures(self, recorder: Recorder, run: tuple[int, int], snapshot: Snapshot) -> dict[str, Any]:
-        """Writes the images that a method has learnt to make, with real ones beside them; returns both."""
+        """Saves a method's generated images together with real ones; returns both."""
         simulation = recorder.comparison.simulation(run)
         generated = generated_images(simulation, snapshot)
         if generated is None:

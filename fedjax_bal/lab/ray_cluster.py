@@ -1,4 +1,4 @@
-"""Sweeps on a cluster through Ray: its connection, the backend, and the workers, which train and write nothing."""
+"""Sweeps on a cluster through Ray: the connection, the backend, and the workers, which train and write nothing."""
 
 import contextlib
 import dataclasses
@@ -42,23 +42,23 @@ from fedjax_bal.registry import PluginError, described, plugin_errors
 from fedjax_bal.target import target_platform
 
 _CONNECT_S = 5.0
-_STORE_BYTES = 512 * 2**20  # states pass through it, one batch's at a time; the rest goes to disk
+_STORE_BYTES = 512 * 2**20  # for states, one batch's at a time; the rest spills to disk
 _SAME = ("fedjax_bal", "jax", "jaxlib", "numpy")
-_PATIENCE_S = 0.5  # between two checks whether the user wants to stop
-_SILENCE_S = 300.0  # without an answer, after which a worker is named; again after twice as long, and so on
-_STOP_S = 60.0  # that a worker may take for its rounds once the user wants to stop
-_LONGER = 2  # times the longest wait for an answer so far are allowed, too
+_PATIENCE_S = 0.5  # between checks for the user's wish to stop
+_SILENCE_S = 300.0  # of silence before a warning about a worker; doubles with each warning
+_STOP_S = 60.0  # that a worker may take to finish its rounds after the user stops
+_LONGER = 2  # multiple of the longest wait so far that is also allowed
 
 
 @contextlib.contextmanager
 def connected(address: str | None) -> Iterator[Any]:
     """Connects to a Ray cluster; yields the module `ray`.
 
-    `address` is HOST:PORT of the cluster's head, or "auto" for the cluster of this machine; None stands for
-    RAY_ADDRESS, if set, or else for a cluster of this machine's own that ends with the sweep.
+    `address` is HOST:PORT of the cluster's head, or "auto" for the cluster of this machine. None means RAY_ADDRESS if
+    it is set, otherwise a local cluster that ends with the sweep.
 
     Raises:
-        ValueError: Ray isn't installed, or the address has no cluster, or one of another version.
+        ValueError: Ray isn't installed, or the address has no cluster, or a cluster of another version.
     """
     ray = _imported()
     name = "--address" if address is not None else "RAY_ADDRESS"
@@ -78,11 +78,11 @@ def _imported() -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "error")
     os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
-    os.environ.setdefault("RAY_worker_niceness", "0")  # or else every other process of the machine comes first
+    os.environ.setdefault("RAY_worker_niceness", "0")  # by default workers have the lowest priority on their machine
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
         return importlib.import_module("ray")
-    except Exception as error:  # a package that doesn't fit the others here may raise anything when it is imported
+    except Exception as error:  # importing a package with incompatible dependencies can raise anything
         raise ValueError(
             f"--engine ray: ray can't be imported ({error}); install it with pip install 'fedjax_bal[cluster]', "
             "or leave out --engine ray"
@@ -93,7 +93,7 @@ def _start(ray: Any, name: str, **options: Any) -> None:
     quiet = {"log_to_driver": False, "logging_level": logging.CRITICAL}
     try:
         with warnings.catch_warnings():
-            # Ray forks only to start programs of its own, which take none of jax's locks with them.
+            # Ray forks only to start its own programs, which don't inherit jax's locks.
             warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
             ray.init(**options, **quiet)
     except ConnectionError as error:
@@ -103,7 +103,7 @@ def _start(ray: Any, name: str, **options: Any) -> None:
             "start --head, set RAY_AUTH_MODE and RAY_AUTH_TOKEN where it asks for a token, or leave the address out "
             "for one of this machine's own"
         ) from error
-    except SystemExit as error:  # Ray's answer to a server of another kind
+    except SystemExit as error:  # raised by Ray if another kind of server answers
         raise ValueError(f"{name}: what answers there is no Ray cluster; give HOST:PORT of its head") from error
     except RuntimeError as error:
         reason = " ".join(str(error).split())
@@ -114,7 +114,7 @@ def _start(ray: Any, name: str, **options: Any) -> None:
 
 
 def _check_reachable(name: str, address: str) -> None:
-    """Refuses an address at which nothing answers; Ray itself would wait for minutes, and end the process."""
+    """Rejects an address that doesn't answer; Ray itself would wait for minutes and then end the process."""
     host, _, port = address.rpartition(":")
     if "://" in address or not host or not port.isdecimal() or not 0 < int(port) < 2**16:
         raise ValueError(
@@ -132,42 +132,42 @@ def _check_reachable(name: str, address: str) -> None:
 
 
 class Resources(NamedTuple):
-    """Resources of a machine that each worker needs."""
+    """Resources that each worker needs on its machine."""
 
     cpus: int
     gpus: int
 
     def fit(self, machine: Mapping[str, float]) -> int:
-        """Number of such workers that a machine has room for at a time."""
+        """Number of workers with these needs that fit on a machine at a time."""
         room = int(machine.get("CPU", 0)) // self.cpus
         return min(room, int(machine.get("GPU", 0)) // self.gpus) if self.gpus else room
 
 
 @dataclasses.dataclass
 class RemoteBatch:
-    """A batch in a worker."""
+    """A batch that was sent to a worker."""
 
     batch: SweepBatch
     worker: Any  # Ray's handle
-    stream: Any  # Ray's generator of references to the events
-    heard: float  # when the last event arrived, or else the batch was sent
-    process: Started | None = None  # None before there is room for it
+    stream: Any  # Ray's generator of event references
+    heard: float  # time of the last event, or of sending the batch
+    process: Started | None = None  # None until the cluster has room for it
     built: bool = False
-    named_s: float = 0.0  # how long it had been silent when the user was told
+    named_s: float = 0.0  # length of the silence at the last warning
 
     def __str__(self) -> str:
-        """The worker, in words."""
+        """Describes the worker."""
         if self.process is None:
             return "a worker that the cluster may have no room for"
         return f"worker {self.process.pid} on {self.process.node}"
 
 
 class RayBackend:
-    """Trains each batch in a worker, on any machine that has room for one.
+    """Trains each batch in a worker on any machine that has room.
 
-    Workers receive configurations and snapshots, and return their runs' results; only this process writes. A worker
-    that is killed loses the rounds since the last checkpoint. `ray` is the module, connected; `devices` those of a
-    batch; `data_dir` the folder with the data sets' files, on every machine; `warn` is told of workers that don't
+    Workers receive configurations and snapshots and return results; only this process writes files. If a worker is
+    killed, the rounds since the last checkpoint are lost. `ray` is the connected module, `devices` the number of
+    devices per batch, `data_dir` the data sets' folder on every machine; `warn` is called about workers that don't
     answer.
     """
 
@@ -185,7 +185,7 @@ class RayBackend:
         machines = self._machines()
         with_gpus = any(machine.get("GPU", 0) >= 1 for machine in machines)
         self.needs = Resources(1, devices) if with_gpus else Resources(devices, 0)
-        self.at_work: dict[Any, RemoteBatch] = {}  # by their streams
+        self.at_work: dict[Any, RemoteBatch] = {}  # by stream
         if not self.places:
             kind = "GPU" if with_gpus else "CPU"
             most = max((int(machine.get(kind, 0)) for machine in machines), default=0)
@@ -196,11 +196,11 @@ class RayBackend:
 
     @property
     def places(self) -> int:
-        """Number of workers that the cluster has room for, without other jobs."""
+        """Number of workers that the cluster has room for, ignoring other jobs."""
         return sum(self.needs.fit(machine) for machine in self._machines())
 
     def about(self) -> str:
-        """The cluster, in words."""
+        """Describes the cluster."""
         kind = "GPU" if self.needs.gpus else "CPU"
         machines = len(self._machines())
         return (
@@ -211,8 +211,8 @@ class RayBackend:
     def train(
         self, waiting: deque[SweepBatch], should_stop: Callable[[], bool]
     ) -> Generator[tuple[SweepBatch, Event], None, None]:
-        """Trains as many batches at a time as there are places, and one more waits in Ray's own queue."""
-        asked_at: float | None = None  # when the user wanted to stop
+        """Trains one batch per place concurrently; one more batch waits in Ray's queue."""
+        asked_at: float | None = None  # time of the user's request
         longest_s = 0.0
         unfinished = False
         try:
@@ -227,7 +227,7 @@ class RayBackend:
                     now = time.monotonic()
                     if isinstance(event, Started):
                         remote.process = event
-                    else:  # the time until there is room for a worker says nothing of others
+                    else:  # waiting for a free place says nothing about other workers' speed
                         longest_s = max(longest_s, now - remote.heard)
                     remote.heard = now
                     remote.built = remote.built or isinstance(event, BuiltBatch)
@@ -251,7 +251,7 @@ class RayBackend:
                         )
                     if asked_at is None:
                         continue
-                    # The user wants to stop: what doesn't train yet has nothing to save.
+                    # The user wants to stop: a worker that isn't training yet has nothing to save.
                     enough = max(_STOP_S, _LONGER * longest_s)
                     hangs = min(silent_s, time.monotonic() - asked_at) > enough
                     if hangs:
@@ -272,7 +272,7 @@ class RayBackend:
             raise Stopped
 
     def _send(self, batch: SweepBatch) -> RemoteBatch:
-        """Asks for a worker, and sends it a batch."""
+        """Requests a worker and sends it a batch."""
         jobs = [
             WorkerJob(
                 resolved_yaml(start.comparison.config),
@@ -283,7 +283,7 @@ class RayBackend:
             )
             for start in batch.starts()
         ]
-        # Two calls at a time: `stop` must be heard while `train` works.
+        # Two concurrent calls: `stop` must be handled while `train` runs.
         options = {"num_cpus": self.needs.cpus, "num_gpus": self.needs.gpus, "max_restarts": 0, "max_concurrency": 2}
         worker = self.ray.remote(Worker).options(max_task_retries=0, **options)
         worker = worker.remote(self.devices, self.needs.gpus > 0, os.getcwd(), loaded_plugins())
@@ -292,7 +292,7 @@ class RayBackend:
         return RemoteBatch(batch, worker, stream, time.monotonic())
 
     def _next(self, stream: Any) -> Event | None:
-        """The next event of a stream that has one; None at its end."""
+        """Returns the next event of a ready stream; None at its end."""
         errors = self.ray.exceptions
         try:
             return self.ray.get(next(stream))
@@ -307,7 +307,7 @@ class RayBackend:
             return _lost(error)
 
     def _end(self, remote: RemoteBatch) -> None:
-        """Ends a worker, or the wait for one."""
+        """Ends a worker, or the request for one."""
         del self.at_work[remote.stream]
         self.ray.kill(remote.worker)
 
@@ -331,18 +331,18 @@ def _line(text: object) -> str:
 
 
 class WorkerJob(NamedTuple):
-    """A run that a worker is to train."""
+    """A run to be trained by a worker."""
 
-    config: str  # as YAML: a configuration's classes are made when the package is imported, and can't be sent
+    config: str  # YAML: configuration classes are created at import and can't be pickled
     method: int
     seed: int
-    fingerprint: np.ndarray  # of the data that it is to be trained on
+    fingerprint: np.ndarray  # of the training data
     snapshot: Snapshot | None  # on the host; None for a run that hasn't started
-    lines: list[Mapping[str, Any]]  # metrics of the rounds that were evaluated before
+    lines: list[Mapping[str, Any]]  # metrics of earlier evaluated rounds
 
 
 class Worker:
-    """Trains a batch of runs on some devices: GPUs, or parts of the CPU."""
+    """Trains a batch of runs on GPUs or on parts of the CPU."""
 
     def __init__(self, devices: int, gpus: bool, place: str, plugins: Sequence[str] = ()) -> None:
         self.devices = devices
@@ -350,22 +350,22 @@ class Worker:
         self.plugins = plugins
         self.asked = threading.Event()
         with contextlib.suppress(OSError):
-            os.chdir(place)  # where the sweep was started, for relative paths
+            os.chdir(place)  # relative paths are relative to the sweep's working directory
         _start_jax(devices, gpus)
 
     def stop(self) -> None:
-        """Asks for the end of training after this dispatch; called while `train` works."""
+        """Asks training to end after the current dispatch; called while `train` runs."""
         self.asked.set()
 
     def train(self, needed: Mapping[str, str], jobs: bytes, data_dir: str | None) -> Iterator[Event]:
-        """Trains a batch, and yields its events, with arrays on the host.
+        """Trains a batch and yields its events, with arrays on the host.
 
-        `jobs` is a pickled list of `WorkerJob`s: it may refer to plug-ins, and to another NumPy than that of this
-        machine, and is opened once the plug-ins are loaded and the versions are those `needed`.
+        `jobs` is a pickled list of `WorkerJob`s. It is unpickled after loading the plug-ins and comparing versions with
+        `needed`, because it may refer to plug-ins or to another version of NumPy.
 
         Raises:
-            BatchRefused: the batch can't be trained here.
-            ValueError: it doesn't fit onto the devices.
+            BatchRefused: the batch can't be trained on this machine.
+            ValueError: the batch doesn't fit onto the devices.
             MemoryError: there isn't enough memory.
         """
         node = socket.gethostname()
@@ -388,7 +388,7 @@ class Worker:
             raise BatchRefused(described(error)) from error
 
     def _load(self, needed: Mapping[str, str], jobs: bytes, data_dir: str | None) -> list[RunStart]:
-        """Reads the data and builds the runs of a batch; raises ValueError for what is another here."""
+        """Loads the data and builds the runs of a batch; raises ValueError if versions, devices or data differ here."""
         with plugin_errors():
             load_plugins(self.plugins)
             here = installed_versions()
@@ -426,7 +426,7 @@ class Worker:
 
 
 def installed_versions() -> dict[str, str]:
-    """The versions and jax's settings that a worker's results, and messages to it, depend on."""
+    """The versions and jax settings that must be equal on all machines, for equal results and readable messages."""
     return {"Python": platform.python_version(), **{name: versions()[name] for name in _SAME}, **numeric_settings()}
 
 

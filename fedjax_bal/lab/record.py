@@ -1,4 +1,4 @@
-"""Reads and checks a run folder's files for a report; a message says what is wrong and what to do."""
+"""Reads and checks a run folder's files for a report; messages name the fault and the remedy."""
 
 import contextlib
 import os
@@ -30,9 +30,9 @@ LARGEST = LARGEST_SHOWN
 
 
 def numbers(*shape: str, low: float = -LARGEST, high: float = LARGEST, gaps: bool = False) -> AfterValidator:
-    """Accepts null, a number, or nested lists of numbers, with null among them if `gaps` are allowed.
+    """Accepts null, a number or nested lists of numbers; lists may contain null if `gaps` is set.
 
-    `shape` gives the lengths of the lists, outermost first: "classes", or the length of the list with that key.
+    `shape` gives the lengths of the lists, outermost first: "classes", or a key whose list has the same length.
     """
     bounds = f"within ±{high:g}" if low == -high else f"from {low:g} to {high:g}"
 
@@ -59,7 +59,7 @@ def _expected(what: str) -> PydanticCustomError:
     return PydanticCustomError("expected", "must be {what}", {"what": what})
 
 
-_NULL: Any = None  # of a key that must be there: null is checked like any value, and the message names the type
+_NULL: Any = None  # default of a required key: null fails the type check, so that the message names the type
 _Number = Annotated[Any, numbers()]
 _PerClass = Annotated[list, numbers("classes", low=0)]
 _Amount = Annotated[int, numbers(low=0)]
@@ -67,13 +67,13 @@ _Measured = Annotated[float, numbers()]
 
 
 class JsonObject(BaseModel):
-    """An object of a file; types are not converted."""
+    """A JSON object of a file; types are not converted."""
 
     model_config = ConfigDict(extra="allow", strict=True, validate_default=True)
 
 
 class ResumableLine(JsonObject, extra="ignore"):
-    """A line of metrics that a run can go on from."""
+    """A line of metrics from which a run can resume."""
 
     method: str
     seed: int
@@ -136,7 +136,7 @@ class _Run(create_model("Figures", __base__=JsonObject, **_FIGURES)):
 
     @model_validator(mode="after")
     def _with_numbers(self) -> Self:
-        """Plug-ins' metrics are registered after this class is made."""
+        """Checks the metrics of plug-ins, which are registered after this class is created."""
         for name, value in (self.model_extra or {}).items():
             if METRICS.plugin(name) and not (value is None or _are_numbers(value, [], -LARGEST, LARGEST)):
                 raise _expected(f"{name}, a number (within ±{LARGEST:g}), or null")
@@ -178,17 +178,17 @@ class SummaryFile(JsonObject):
 
 
 def misfit(error: ValidationError) -> tuple[str, Any]:
-    """The first error's place and expectation in words, and the value found there."""
+    """Describes the first error: its location and the expectation; also returns the value."""
     first = error.errors(include_url=False)[0]
     place = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in first["loc"]).lstrip(".")
     return f"{place or 'all of it'}: {first['msg']}", first["input"]
 
 
 LARGEST_CONFUSION = 2**31
-"""Bytes of all confusion matrices of a folder, enough for 1,700 runs with 50,000 test images each."""
+"""Maximum size in bytes of a folder's confusion matrices: 1,700 runs with 50,000 test images each."""
 
 LARGEST_METRICS = 2**32  # bytes
-_LARGEST_PICTURES = 2**28  # bytes of all arrays of a file
+_LARGEST_PICTURES = 2**28  # bytes of all arrays in a file
 _LARGEST_SHOWN = 10**100
 _DEEPEST = 20
 _AGAIN = "put back a copy of it; without one, `fedjax-bal run` with --fresh starts over"
@@ -199,15 +199,15 @@ class RunRecord(NamedTuple):
 
     config: dict[str, Any]  # resolved
     config_text: str
-    lines: list[dict[str, Any]]  # of metrics.jsonl, one per run and round, in the order of the file
+    lines: list[dict[str, Any]]  # of metrics.jsonl, one per run and round, in file order
     summary: dict[str, Any]
-    # The first seed's UInt8[c, S, H, W, K] by name, real ones too, of methods that have learnt to make images.
+    # UInt8[c, S, H, W, K] by name, of each method's first seed: generated images and real ones.
     pictures: Mapping[str, Mapping[str, np.ndarray]] = MappingProxyType({})
 
 
 @contextlib.contextmanager
 def _reading(path: Path, line: int | None = None) -> Iterator[None]:
-    """Turns what is wrong with a file, or with a line of it, into a `FolderError` that names it."""
+    """Turns errors about a file, or about one line of it, into a `FolderError` that names the file."""
     try:
         yield
     except FolderError:
@@ -226,7 +226,7 @@ def _reading(path: Path, line: int | None = None) -> Iterator[None]:
 
 
 def read_config(path: Path) -> tuple[dict[str, Any], str]:
-    """The resolved configuration, and the text that it was read from."""
+    """Reads the resolved configuration and its text."""
     with _reading(path):
         text = read_bytes(path, LARGEST_YAML).decode()
         config = parse_yaml(text, str(path))
@@ -238,14 +238,14 @@ def read_config(path: Path) -> tuple[dict[str, Any], str]:
 
 
 def check_readable(path: Path, text: str) -> None:
-    """Raises `FolderError` for a configuration that is too large to be read back, as of 10,000 methods."""
+    """Raises `FolderError` for a configuration that is too large to be read back, such as one of 10,000 methods."""
     if len(text) > LARGEST_YAML:
         size = f"{len(text):,} bytes, of which {LARGEST_YAML:,} can be read"
         raise FolderError(f"{path}: would be too large to be read back ({size}); leave out some methods")
 
 
 def missing_plugins(path: Path) -> list[str]:
-    """The plug-ins that a configuration or a sweep has recorded and that aren't loaded; none if it can't be read."""
+    """Names the plug-ins recorded in a configuration or sweep that aren't loaded; none if the file can't be read."""
     try:
         recorded = read_config(path)[0].get("plugins")
     except FolderError:
@@ -254,7 +254,7 @@ def missing_plugins(path: Path) -> list[str]:
 
 
 def read_summary(path: Path) -> dict[str, Any]:
-    """The summary, with null for keys that are missing."""
+    """Reads the summary; missing keys become null."""
     if not os.path.lexists(path):
         raise FolderError(
             f"{path}: there is none: the run's first session is going on, or was killed. A session writes it when it "
@@ -269,7 +269,10 @@ def read_summary(path: Path) -> dict[str, Any]:
 
 
 def read_metrics(path: Path, classes: int) -> list[dict[str, Any]]:
-    """The lines of metrics, without a last one that was cut off; of two lines for a run and round the later one."""
+    """Reads the lines of metrics.
+
+    A truncated last line is dropped; of two lines for the same run and round the later counts.
+    """
     held: dict[tuple[str, int, int], dict[str, Any]] = {}
     with _reading(path):
         texts = read_bytes(path, LARGEST_METRICS).split(b"\n")
@@ -280,7 +283,7 @@ def read_metrics(path: Path, classes: int) -> list[dict[str, Any]]:
             except ValueError:
                 if number < len(texts):
                     raise
-                continue  # cut off
+                continue  # truncated
             if line is not None:
                 MetricLine.model_validate(line, context={"classes": classes})
                 held[line["method"], line["seed"], line["round"]] = line
@@ -288,8 +291,8 @@ def read_metrics(path: Path, classes: int) -> list[dict[str, Any]]:
 
 
 def read_pictures(path: Path, classes: int) -> dict[str, np.ndarray]:
-    """A run's pictures, `UInt8[c, S, H, W, K]` by name."""
-    from fedjax_bal.data import read_arrays  # late, as few runs have pictures
+    """Reads a run's pictures, `UInt8[c, S, H, W, K]` by name."""
+    from fedjax_bal.data import read_arrays  # imported here, because few runs have pictures
 
     with _reading(path):
         arrays = read_arrays(path, None, _LARGEST_PICTURES)
@@ -302,7 +305,7 @@ def read_pictures(path: Path, classes: int) -> dict[str, np.ndarray]:
 
 
 def read_confusion(path: Path, classes: int) -> dict[str, Any]:
-    """The confusion matrices of runs, sparse, by the names that the file has for them; none where there is no file."""
+    """Reads the runs' sparse confusion matrices, by their names in the file; empty if there is no file."""
     from scipy.sparse import coo_array
 
     from fedjax_bal.data import read_arrays
@@ -322,7 +325,7 @@ def read_confusion(path: Path, classes: int) -> dict[str, Any]:
 
 
 def _refuse_extremes(value: Any) -> None:
-    """Refuses endless nesting, and numbers of thousands of digits."""
+    """Rejects very deep nesting and numbers with thousands of digits."""
     left = [(value, 0)]
     while left:
         item, depth = left.pop()

@@ -1,4 +1,4 @@
-"""The runs of a comparison in their folder: loaded, recorded step by step, saved, and summarised."""
+"""Loads, records, saves and summarises the runs of a comparison in their folder."""
 
 import dataclasses
 import io
@@ -40,17 +40,17 @@ from fedjax_bal.target import target_platform
 
 
 class SavedRun(NamedTuple):
-    """The content of a checkpoint; its field names are those of the arrays in the file."""
+    """The content of a checkpoint; field names are the array names in the file."""
 
     snapshot: Snapshot
     confusion: Any  # matrix of the last evaluation
-    fingerprint: Any  # of the data that the run was begun with
-    owner: Any  # digest of what identifies the run
-    chosen: Any  # number of times that each client was asked to train, Int32[N]
+    fingerprint: Any  # of the data with which the run began
+    owner: Any  # hash that identifies the run
+    chosen: Any  # number of times each client was asked to train, Int32[N]
 
 
 def saved_template(comparison: Comparison, run: tuple[int, int]) -> SavedRun:
-    """The shapes that a run's checkpoint must have, with its fingerprint and owner, and zeros for counts."""
+    """Returns the shapes that a run's checkpoint must have, with its fingerprint and owner, and zeros for counts."""
     simulation = comparison.simulation(run)
     fingerprint = comparison.fingerprint(run)
     classes = simulation.setting.model.num_classes
@@ -61,7 +61,7 @@ def saved_template(comparison: Comparison, run: tuple[int, int]) -> SavedRun:
 
 
 def unstarted(comparison: Comparison, run: tuple[int, int]) -> SavedRun:
-    """The saved run before its first round, without a state."""
+    """Returns a run before its first round, without a state."""
     nothing: Any = None
     return saved_template(comparison, run)._replace(snapshot=Snapshot(0, nothing, nothing, Counts()))
 
@@ -69,11 +69,11 @@ def unstarted(comparison: Comparison, run: tuple[int, int]) -> SavedRun:
 def load_newest(
     folder: RunFolder, comparison: Comparison, run: tuple[int, int], note: Callable[[str], None]
 ) -> SavedRun | None:
-    """Loads a run's newest undamaged checkpoint, None if it has none; calls `note` about a damaged one.
+    """Loads a run's newest undamaged checkpoint; None if it has none. Reports damaged ones to `note`.
 
     Raises:
-        FolderError: all checkpoints are damaged, or one can't be read, is another run's, or was begun with other data
-            or saved from another state. Nothing is changed.
+        FolderError: all checkpoints are damaged, or one can't be read or belongs to another run, other data or another
+            state. Nothing is changed.
     """
     wanted = saved_template(comparison, run)
     encode = lambda saved: b"" if saved is None else checkpoint.encode(saved)
@@ -83,13 +83,13 @@ def load_newest(
 
 
 def pack(saved: SavedRun) -> SavedRun:
-    """The run as its checkpoint holds it: without the memory of clients that never trained, which may be most of it."""
+    """Drops the memory of clients that never trained, which can be most of a checkpoint."""
     memory = rows_to_save(saved.snapshot.state.memory, saved.chosen)
     return _with_memory(saved, memory)
 
 
 def unpack(saved: SavedRun, template: SavedRun) -> SavedRun:
-    """Undoes `pack`; what doesn't fit the template stays as it is."""
+    """Undoes `pack`; arrays that don't fit the template are left unchanged."""
     if saved.chosen.shape != template.chosen.shape or saved.chosen.dtype != template.chosen.dtype:
         return saved
     shapes = template.snapshot.state.memory
@@ -117,7 +117,7 @@ def _newest(folder: RunFolder, run: tuple[int, int], wanted: SavedRun, note: Cal
             raise FolderError(f"{error}; go on with the version that wrote it, or {START_OVER}") from error
         except OSError as error:
             raise unreadable(file, error) from error
-        # Whose it is, and on which data it was begun, come before its state: other data may have other shapes.
+        # Owner and fingerprint are checked before the state: with other data its shapes may differ.
         if not np.array_equal(arrays.get(checkpoint.OWNER, ()), wanted.owner):
             raise FolderError(f"{file}: belongs to another run; move it away, or {START_OVER}")
         if not np.array_equal(arrays.get(checkpoint.FINGERPRINT, ()), wanted.fingerprint):
@@ -147,7 +147,7 @@ class RunState:
 
     method: str
     seed: int
-    saved: SavedRun | None = None  # after the last dispatch, without the model once it trains; None before it is loaded
+    saved: SavedRun | None = None  # after the last dispatch; without the model during training; None before loading
     lines: list[dict[str, Any]] = dataclasses.field(default_factory=list)  # of metrics.jsonl
     failure: str | None = None
     concluded: bool = False
@@ -155,35 +155,35 @@ class RunState:
 
     @property
     def key(self) -> tuple[str, int]:
-        """The name of the method, and the seed."""
+        """The method's name, and the seed."""
         return self.method, self.seed
 
     @property
     def title(self) -> str:
-        """The run in words."""
+        """Describes the run."""
         return f"{self.method}, seed {self.seed}"
 
     @property
     def round(self) -> int:
-        """Rounds done."""
+        """Number of finished rounds."""
         return self.saved.snapshot.round if self.saved else 0
 
     @property
     def begun(self) -> bool:
-        """Whether there is anything to summarise."""
+        """Whether there are results to summarise."""
         return bool(self.lines) or self.failure is not None
 
 
 class Recorder:
-    """Keeps the runs of a comparison in its folder. A run is a method's number and a seed.
+    """Records the runs of a comparison in its folder. A run is a method number and a seed.
 
     Args:
         config: the configuration.
         folder: its run folder, already claimed.
-        note: called with remarks.
-        data_dir: the folder with the data set's files, unless that is embedded.
-        devices: number of devices that share the work, whatever the configuration says; None leaves it to that.
-        fresh: start over, whatever the folder holds.
+        note: called with remarks for the user.
+        data_dir: the folder with the data set's files, unless they are embedded.
+        devices: number of devices that share the work; overrides the configuration unless None.
+        fresh: start over, regardless of the folder's content.
         inputs: inputs shared with the other comparisons of a sweep.
     """
 
@@ -200,13 +200,13 @@ class Recorder:
     ) -> None:
         self.folder = folder
         self.note = note
-        # Read before anything is changed, so that a folder that can't go on stays as it is.
+        # Read before any change, so that a folder that can't resume stays as it is.
         self.begun = None if fresh else folder.read_execution()
         self.inputs = inputs or SharedInputs(data_dir, devices, self.begun and self.begun.devices)
-        self.unable = ""  # why this machine can't go on with the runs
+        self.unable = ""  # reason why this machine can't resume the runs
         self.config = config = self._with_chosen_convolution(config, fresh=fresh)
         self.comparison: Comparison = (set_up_to_read if self.unable else set_up)(config, inputs=self.inputs)
-        # In words, for the message about a process with other data.
+        # For the message about a process whose data differ.
         data = {
             f"images, labels and partition of {method.name}": digest.tobytes().hex()[:12]
             for method, digest in zip(config.methods, self.comparison.fingerprints, strict=True)
@@ -224,18 +224,18 @@ class Recorder:
         self.began = time.perf_counter()
         self.spent_s = 0.0
         self.swept = inputs is not None
-        self.device: str | None = None  # that trains in this session: of a sweep's worker it may be another machine's
+        self.device: str | None = None  # device of this session; a sweep's worker may be on another machine
 
     def _with_chosen_convolution(self, config: Config, *, fresh: bool) -> Config:
-        """The configuration with the form of convolution that "auto" stands for: from the first session to the last."""
+        """Replaces "auto" by a form of convolution, which stays the same in all sessions of the runs."""
         models = [method.model for method in config.methods]
         if not any(model.convolution == AUTO and convolves(model.name) for model in models):
-            return with_convolution(config, "fast")  # it makes no difference
+            return with_convolution(config, "fast")  # no difference: no model with "auto" convolves
         find = lambda: AUTO if fresh else self.folder.begun_form(config) or AUTO
         form = processes().from_first(find, str.encode, bytes.decode)
         if form == "fast":
             return with_convolution(config, form)
-        # All processes compute in the same form.
+        # All processes must use the same form.
         reasons = [reason for _, reason in processes().share(automatic.choice()) if reason]
         if form != AUTO:
             if reasons:
@@ -246,10 +246,10 @@ class Recorder:
         return with_convolution(config, "fast" if reasons else automatic.choice()[0])
 
     def resume(self) -> None:
-        """Loads every run from its newest checkpoint, but for those that have failed.
+        """Loads every run from its newest checkpoint, except failed runs.
 
         Raises:
-            FolderError: the folder can't go on as it is; nothing in it is touched.
+            FolderError: the folder can't resume; nothing in it is changed.
         """
 
         def read_metrics() -> list[dict[str, Any]]:
@@ -270,11 +270,10 @@ class Recorder:
         self._write_metrics()
 
     def _begin(self) -> None:
-        """Makes the folder this session's, unless there is nothing to do in it.
+        """Prepares the folder for this session, unless all runs are finished.
 
         Raises:
-            FolderError: its runs would go on under other random numbers, another precision, or another form of
-                convolution.
+            FolderError: random numbers, precision or the form of convolution would differ from the first session's.
         """
         if self.before.get("finished") is True and all(self.is_over(run) for run in self.states):
             return
@@ -301,17 +300,17 @@ class Recorder:
         self.folder.write_execution(RecordedExecution(devices, settings, instructions))
 
     def rewind(self, run: tuple[int, int]) -> None:
-        """Takes a run back to its newest checkpoint, or to its start."""
+        """Resets a run to its newest checkpoint, or to its start."""
         self._load(run)
         self._drop_later(run)
         self._write_metrics()
 
     def _load(self, run: tuple[int, int]) -> None:
-        """Loads the saved state of a run, with its metrics until then in order; changes nothing in the folder.
+        """Loads the saved state of a run and its metrics up to then, in order; changes nothing in the folder.
 
-        Of two lines of one round the later counts. A run without a checkpoint starts from the beginning if it can't
-        have had one yet, and a checkpoint without all of its lines isn't gone on from: its sums over rounds would be
-        wrong.
+        Of two lines for a round the later counts. A run without a checkpoint starts over if it is too short to have
+        saved one, otherwise an error is raised. An error is also raised if lines before the checkpoint are missing,
+        because sums over rounds would be wrong.
         """
         state = self.states[run]
         saved = load_newest(self.folder, self.comparison, run, self.note)
@@ -320,12 +319,13 @@ class Recorder:
         lines = {line["round"]: line for line in state.lines}
         simulation = self.comparison.simulation(run)
         every = self.comparison.methods[run[0]].execution.checkpoint_every
+        # By this round a checkpoint was due, so its file must have been lost.
         if not saved and max(lines, default=0) >= every + simulation.rounds_per_dispatch:
             raise FolderError(
                 f"{self.folder.checkpoints(*run)}: has no checkpoint, but {file} has round {max(lines)} of "
                 f"{state.title}; put back a copy of the checkpoints, or {START_OVER}"
             )
-        # A run that was shorter has a line of its last round, too, where the longer one may have none.
+        # A shorter run evaluated its last round, which a longer run may skip.
         due = dict.fromkeys(simulation.setting.evaluation.rounds(state.round, simulation.rounds))
         missing = next((round for round in due if round not in lines), None)
         if missing is not None:
@@ -337,19 +337,19 @@ class Recorder:
         state.unwritten_s = 0.0
 
     def _drop_later(self, run: tuple[int, int]) -> None:
-        """Removes what an interrupted session has made of a run after its checkpoint."""
+        """Deletes a run's results from after its checkpoint, which an interrupted session left."""
         if not self.states[run].round:
             self.folder.clear_pictures(*run)
         if not self.is_over(run):
             self.folder.clear_conclusion(*run)
 
     def is_over(self, run: tuple[int, int]) -> bool:
-        """Whether a run has ended after the rounds that are done."""
+        """Whether a run is over after its finished rounds."""
         state = self.states[run]
         return state.round > 0 and is_over(self.comparison, run, state.round, state.lines)
 
     def start(self, run: tuple[int, int]) -> RunStart:
-        """A run as its training starts. To be called once, as it gives the model away."""
+        """Returns the start of a run's training. Call once, because training takes ownership of the model."""
         state = self.states[run]
         assert state.saved is not None
         snapshot = state.saved.snapshot
@@ -357,12 +357,12 @@ class Recorder:
         return RunStart(self.comparison, run, snapshot if snapshot.round else None, state.lines)
 
     def add_built(self, built: BuiltBatch, runs: int) -> None:
-        """Counts a run's share of the time that compiling took, and notes the device."""
+        """Adds a run's share of the compile time, and notes the device."""
         self.cost = self.cost._replace(compile_s=self.cost.compile_s + built.compile_s / runs)
         self.device = built.device
 
     def record(self, run: tuple[int, int], result: DispatchResult, seconds: float) -> None:
-        """Writes the results of a dispatch, which took so many seconds."""
+        """Records the results of a dispatch that took `seconds`."""
         state = self.states[run]
         assert state.saved is not None
         earlier = state.lines[-1]["wall_s"] if state.lines else 0.0
@@ -384,13 +384,13 @@ class Recorder:
         state.saved = state.saved._replace(snapshot=result.snapshot, confusion=confusion)
 
     def save(self, run: tuple[int, int], snapshot: Snapshot) -> None:
-        """Writes a checkpoint of a run, whose snapshot has its model."""
+        """Writes a checkpoint of a run; the snapshot must include the model."""
         state = self.states[run]
         assert state.saved is not None
         self.folder.save(*run, snapshot.round, pack(fetch(state.saved._replace(snapshot=snapshot))))
 
     def fail(self, run: tuple[int, int], reason: str) -> None:
-        """Notes that a run has failed; its last checkpoint stays."""
+        """Records a run's failure; its last checkpoint stays."""
         state = self.states[run]
         state.failure = reason
         kept = checkpoint.generations(self.folder.checkpoints(*run))
@@ -398,14 +398,14 @@ class Recorder:
         self.note(f"{state.title}: diverged in {reason}; {last}")
 
     def recall_failures(self) -> None:
-        """Reads the failures of earlier sessions from the summary, so that diverged runs aren't tried again."""
+        """Reads earlier failures from the summary, so that diverged runs aren't tried again."""
         earlier = known_runs(self.before)
         for state in self.states.values():
             failure = earlier.get(state.key, {}).get("failure")
             state.failure = failure if isinstance(failure, str) else None
 
     def summarise(self, run: tuple[int, int]) -> dict[str, Any]:
-        """A run's entry in the summary."""
+        """Builds a run's entry in the summary."""
         state = self.states[run]
         selector = state.saved.snapshot.selector if state.saved and state.round else None
         return {
@@ -425,7 +425,7 @@ class Recorder:
     def finish(self) -> dict[str, Any]:
         """Ends the session: writes metrics, summary and `SHA256SUMS`; returns the summary.
 
-        A session in which nothing has changed leaves all of it as it is.
+        A session that changed nothing rewrites nothing.
         """
         if self.folder.files.is_sealed():
             return self.before
@@ -434,16 +434,16 @@ class Recorder:
         self.folder.write_confusion({run: np.asarray(saved.confusion) for run, saved in trained.items() if saved})
         summary = self._summary()
         self.folder.write_summary(summary)
-        self.folder.files.seal()  # the session has ended, and what it has left is whole
+        self.folder.files.seal()  # marks the end of the session: all files are complete
         return summary
 
     def _write_metrics(self) -> None:
         self.folder.write_metrics([line for state in self.states.values() for line in state.lines])
 
     def _summary(self) -> dict[str, Any]:
-        # In a session for several folders each counts its own part.
+        # In a session with several folders, each counts its own time.
         session_s = self.spent_s if self.swept else time.perf_counter() - self.began
-        # Of the sessions that trained: one that only finds all of it done may run elsewhere.
+        # Only devices of sessions that trained; a session that finds everything done may run elsewhere.
         device = self.before.get("device")
         trained_with = self.before.get("versions")
         if self.device is not None or not trained_with:

@@ -1,4 +1,4 @@
-"""The command `run`: trains a comparison, a sweep of one point, and shows its progress."""
+"""The command `run`: trains a comparison and shows its progress; a comparison is a sweep of one point."""
 
 import os
 from collections.abc import Callable, Hashable
@@ -25,7 +25,7 @@ class RunProgress(Callback):
         self.detail = detail
 
     def started(self, batch: SweepBatch) -> None:
-        """Says where the run goes on, and that its program is compiled."""
+        """Shows the round from which the run resumes, and that its program is being compiled."""
         [task] = batch.tasks
         state = task.recorder.states[task.run]
         if task.round:
@@ -34,14 +34,14 @@ class RunProgress(Callback):
             self.display.compiling(state.key)
 
     def built(self, batch: SweepBatch, built: BuiltBatch) -> None:
-        """Shows where the run stands before it is trained."""
+        """Shows the run's progress before training starts."""
         [task] = batch.tasks
         if self.detail:
             self.detail(program_line(task.recorder.states[task.run].title, built))
         self.recorded(task.recorder, task.run, 0.0)
 
     def recorded(self, recorder: Recorder, run: tuple[int, int], clients_per_s: float) -> None:
-        """Shows where the run stands."""
+        """Shows the run's progress."""
         state = recorder.states[run]
         accuracy = state.lines[-1]["test_accuracy"] if state.lines else None
         self.display.advance(state.key, state.round, clients_per_s, accuracy)
@@ -53,27 +53,27 @@ class RunProgress(Callback):
 
 
 class Trackers(Callback):
-    """Shows the metrics in other tools."""
+    """Sends the metrics to experiment trackers."""
 
     def __init__(self, mirror: Mirror) -> None:
         self.mirror = mirror
 
     def recorded(self, recorder: Recorder, run: tuple[int, int], clients_per_s: float) -> None:
-        """Brings them up to date with the run's lines."""
+        """Sends the run's new lines."""
         self.mirror.follow(*run, recorder.states[run].lines, finished=recorder.is_over(run))
 
 
 class Runner:
-    """Trains a comparison, in as many sessions as it takes.
+    """Trains a comparison in one or more sessions.
 
     Args:
         config: the configuration.
         folder: its run folder, already claimed.
         display: the progress display.
-        should_stop: asked between dispatches; True ends the session with `Stopped`.
-        mirror: shows the metrics in trackers too; the caller closes it.
-        detail: told what is left to do, and about each compiled program; None for nothing.
-        options: those of `Recorder`: `data_dir`, `devices` and `fresh`.
+        should_stop: called between dispatches; True ends the session with `Stopped`.
+        mirror: sends the metrics to trackers; the caller closes it.
+        detail: called with the remaining work and with each compiled program; None to skip.
+        options: `data_dir`, `devices` and `fresh` of `Recorder`.
     """
 
     def __init__(
@@ -99,9 +99,9 @@ class Runner:
             self.callbacks.append(Trackers(mirror))
 
     def run(self) -> dict[str, Any]:
-        """Trains the runs that are not finished; returns the summary, which is also on disk.
+        """Trains the unfinished runs; returns the summary, which is also saved.
 
-        A run that diverges is noted and ends there; the others go on.
+        A run that diverges is recorded as failed; the others continue.
 
         Raises:
             Stopped: `should_stop` returned True.
@@ -122,9 +122,9 @@ class Runner:
             if self.detail:
                 for line in run_outline(recorder.config, left):
                     self.detail(line)
-            # Runs of a comparison aren't stacked: most differ in more than numbers.
+            # The runs of a comparison aren't stacked, because most methods have different programs.
             batches = [SweepBatch(0, (task,)) for task in left]
-            train(batches, self.callbacks, lambda: processes().any(self.should_stop()))  # by the user of any process
+            train(batches, self.callbacks, lambda: processes().any(self.should_stop()))  # the user may stop any process
         finally:
             summary = recorder.finish()
         return summary

@@ -28,33 +28,33 @@ _MOST_LINES = 8
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """All methods of a configuration, ready to run; tuples have an entry for each method.
+    """All methods of a configuration, ready to run; tuples have one entry per method.
 
-    Where seeds have partitions of their own, these are the first seed's, and `others` has the rest.
+    If each seed has its own partition, the fields belong to the first seed, and `others` has the other seeds.
     """
 
     config: Config
     methods: tuple[MethodConfig, ...]
     simulations: tuple[Simulation, ...]
-    dataset: Dataset  # the first method's
-    rows_used: tuple[str, ...]  # how many rows and clients are trained on, in words
+    dataset: Dataset  # of the first method
+    rows_used: tuple[str, ...]  # describes the rows and clients used for training
     fingerprints: tuple[np.ndarray, ...]  # see `SharedInputs.fingerprint`
     others: Mapping[int, "Comparison"] = dataclasses.field(default_factory=dict)  # by seed
 
     def simulation(self, run: tuple[int, int]) -> Simulation:
-        """The simulation of a run, a method's number and a seed."""
+        """Returns the simulation of a run, given by method number and seed."""
         return self.others.get(run[1], self).simulations[run[0]]
 
     def fingerprint(self, run: tuple[int, int]) -> np.ndarray:
-        """The fingerprint of a run's data."""
+        """Returns the fingerprint of a run's data."""
         return self.others.get(run[1], self).fingerprints[run[0]]
 
 
 class SharedInputs:
-    """Data sets, federations and models, each built only once for all methods that use it.
+    """Data sets, federations and models, each built once and shared by all methods that use it.
 
-    `devices`, the number of devices that share the work, takes precedence over the configurations unless it is None;
-    `begun`, that with which the runs were begun, if they were, takes the place of "auto" in these.
+    `devices`, the number of devices that share the work, overrides the configurations unless it is None. `begun`, the
+    number with which the runs began, replaces "auto" in the configurations.
     """
 
     def __init__(self, data_dir: str | os.PathLike | None, devices: str | int | None, begun: int | None = None) -> None:
@@ -66,7 +66,7 @@ class SharedInputs:
         self.used: dict[str, dict[str, None]] = {}
 
     def once(self, kind: str, make: Any, *sections: Any) -> Any:
-        """The value of `make`, computed only once for the same kind and sections of a configuration."""
+        """Returns the value of `make`, computed once per kind and sections of a configuration."""
         key = json.dumps([kind, *(section.model_dump(mode="json") for section in sections)], sort_keys=True)
         if key not in self.made:
             self.made[key] = make()
@@ -85,19 +85,19 @@ class SharedInputs:
         return self.once("dataset", lambda: data.load(wanted.name, self.data_dir, **wanted.parameters), wanted)
 
     def test_set(self, config: MethodConfig) -> TestSet:
-        """The test set, on the devices."""
+        """The test set, placed on the devices."""
         dataset = self.dataset(config)
         layout = self.layout(config)
         place = lambda: divide(padded(chunked(dataset.test_images, dataset.test_labels), layout.devices), layout)
         return self.once(f"test on {layout.devices}", place, config.dataset)
 
     def federation(self, config: MethodConfig) -> Federation:
-        """The partitioned federation, its images on the devices."""
+        """The partitioned federation, with its images on the devices."""
         devices = self.layout(config).devices
         return self.once(f"federation on {devices}", lambda: self._federate(config), *_sections(config))
 
     def enlarged(self, federation: Federation, recipe: recipes.Recipe) -> Federation:
-        """The federation as a recipe's parts prepare it, each of them only once."""
+        """Applies the preparations of a recipe's parts to a federation, each only once."""
         for part in recipe.parts:
             key = (id(federation), Opaque(part))
             if key not in self.larger:
@@ -106,7 +106,7 @@ class SharedInputs:
         return federation
 
     def fingerprint(self, config: MethodConfig) -> np.ndarray:
-        """The SHA-256, `UInt8[32]`, of images, labels, class names, partition, auxiliary rows and presence files."""
+        """SHA-256, `UInt8[32]`, of images, labels, class names, partition, auxiliary rows and presence files."""
         images = self.once("fingerprint", lambda: self._digest(config), *_sections(config))
         clock = [getattr(self.presence(config, name), "digest", None) for name in _CLOCK]
         if not any(clock):
@@ -117,20 +117,20 @@ class SharedInputs:
         return np.frombuffer(digest.digest(), np.uint8)
 
     def presence(self, config: MethodConfig, name: str) -> Any:
-        """Availability, delivery or speed of the clients; a file is read once."""
+        """Availability, delivery or speed of the clients; each file is read once."""
         section = getattr(config, name)
         with explained(f"{name} (of {config.name})"):
             return self.once(name, lambda: _CLOCK[name][section.name](**section.parameters), section)
 
     def rows_used(self, config: MethodConfig, needing: Sequence[str]) -> str:
-        """How many rows and clients are used, in words; `needing` are the methods that need the server's rows."""
+        """Describes the rows and clients that are used; `needing` are the methods that need the server's rows."""
         use = lambda: rows_used(config, self.dataset(config), self.federation(config), needing)
         text = self.once(f"rows used with {needing}", use, *_sections(config))
         self.used.setdefault(text, {})[config.name] = None
         return text
 
     def data_lines(self) -> list[str]:
-        """How many rows and clients are used, a line for each different answer, at most so many."""
+        """Describes the rows and clients that are used: one line per distinct description, up to a limit."""
         several = len(set(map(tuple, self.used.values()))) > 1
         whose = lambda names: f" of {', '.join(names)}" if several else ""
         lines = [f"data{whose(names)}: {text}" for text, names in self.used.items()]
@@ -147,7 +147,7 @@ class SharedInputs:
         pool, rows, tests = split_rows(dataset, config)
         whole = dataset._replace(train_images=pool.images, train_labels=pool.labels)
         federation = data.federate(whole, rows, auxiliary=pool.auxiliary, tests=tests)
-        # Images that are the data set's own are placed once for all partitions of them.
+        # The data set's original images are placed once for all of its partitions.
         sections = (config.dataset,) if pool.images is dataset.train_images else _sections(config)
         place = lambda: replicate((federation.images, federation.labels), layout)
         images, labels = self.once(f"images on {layout.devices}", place, *sections)
@@ -157,7 +157,7 @@ class SharedInputs:
         dataset = self.dataset(config)
         federation = self.federation(config)
         digest = hashlib.sha256()
-        digest.update(json.dumps(dataset.class_names).encode())  # in another order, classes would swap their accuracies
+        digest.update(json.dumps(dataset.class_names).encode())  # another order would swap the accuracies of classes
         owners = () if dataset.train_clients is None else (dataset.train_clients,)
         held = (*federation.auxiliary.values(), *(federation.tests or ()))
         for array in (*dataset[:4], *owners, federation.rows, federation.offsets, *held):
@@ -175,7 +175,7 @@ class SharedInputs:
 
 
 def _sections(config: MethodConfig) -> tuple[Any, ...]:
-    """The sections of a configuration that decide which client holds which images."""
+    """The sections of a configuration that determine which client holds which images."""
     held = (config.evaluation.validation, config.evaluation.client_test)
     return config.dataset, config.partition, config.auxiliary, *held
 
@@ -186,12 +186,12 @@ def set_up(
     devices: str | int | None = None,
     inputs: SharedInputs | None = None,
 ) -> Comparison:
-    """Loads data, partitions it and builds a simulation for every method; compiles nothing yet.
+    """Loads the data, partitions it and builds a simulation for every method; compiles nothing.
 
-    `inputs`, shared with other comparisons, take the place of `data_dir` and `devices`.
+    `inputs`, shared with other comparisons, replaces `data_dir` and `devices`.
 
     Raises:
-        ValueError: unreadable data, an impossible partition, or a recipe that doesn't fit its setting.
+        ValueError: the data can't be read, the partition is impossible, or a recipe doesn't fit its configuration.
     """
     inputs = inputs or SharedInputs(data_dir, devices)
     distinct = config.seeds if config.partition_seeds else config.seeds[:1]
@@ -202,9 +202,9 @@ def set_up(
 def set_up_to_read(
     config: Config, data_dir: str | os.PathLike | None = None, devices: int | None = None, **options: Any
 ) -> Comparison:
-    """As `set_up`, on any machine: what was trained with "builtin" convolutions is set up with "fast" without them.
+    """Same as `set_up`, but a machine without "builtin" convolutions uses "fast" ones in their place.
 
-    The two differ in the last digits, so that runs can be read, but must not go on.
+    The two forms differ in rounding, so such runs can be read but must not resume.
     """
     usable = config if automatic.choice()[0] == "builtin" else with_convolution(config, "fast", of="builtin")
     return dataclasses.replace(set_up(usable, data_dir, devices, **options), config=config)
@@ -213,7 +213,7 @@ def set_up_to_read(
 def _on_partition_of(seed: int, config: Config, inputs: SharedInputs) -> Comparison:
     methods = tuple(config.with_partition_of(seed, method) for method in config.methods)
     simulations = tuple(_simulation(inputs, index, method) for index, method in enumerate(methods))
-    # What follows training is refused before it.
+    # Invalid post-training analyses are rejected before training.
     for method, simulation in zip(methods, simulations, strict=True):
         if method.evaluation.privacy and shares_prototypes(simulation):
             try:
@@ -230,7 +230,7 @@ def _on_partition_of(seed: int, config: Config, inputs: SharedInputs) -> Compari
 
 
 def _simulation(inputs: SharedInputs, index: int, config: MethodConfig) -> Simulation:
-    # A default selector and plain averaging are left to the recipe, which may have its own.
+    # Default selection and averaging are passed as None, because the recipe may define its own.
     selector = Choice(config.selection.name, tuple(sorted(config.selection.parameters.items())))
     server = config.training.server_optimizer.built
     cohort = config.selection.clients_per_round

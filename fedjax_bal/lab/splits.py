@@ -1,4 +1,4 @@
-"""Splits a data set's rows between server, validation and clients, and says how many are used."""
+"""Splits a data set's rows between server, validation and clients, and describes how many are used."""
 
 import contextlib
 import functools
@@ -16,7 +16,7 @@ from fedjax_bal.types import Dataset, Federation
 
 
 def rows_used(config: Sections, dataset: Dataset, federation: Federation, needing: Sequence[str] = ()) -> str:
-    """Says how many rows and clients of how many a federation has, and why not all.
+    """Describes how many of the rows and clients a federation uses, and why not all.
 
     Args:
         config: the sections that describe the federation.
@@ -44,7 +44,7 @@ def rows_used(config: Sections, dataset: Dataset, federation: Federation, needin
         rest = np.setdiff1d(np.arange(everything), server)
         kept = rest[data.partition.thinned(dataset.train_labels[rest], **_long_tail(config))]
         given = federation.rows if federation.tests is None else np.union1d(federation.rows, federation.tests.rows)
-        if len(np.setdiff1d(kept, given)):  # the scheme leaves rows out, for its parameters that aren't at defaults
+        if len(np.setdiff1d(kept, given)):  # the scheme itself leaves out rows, because of non-default parameters
             wanted = config.partition
             fields = type(wanted).model_fields
             values = {"clients": wanted.clients, **wanted.parameters}
@@ -59,12 +59,12 @@ def rows_used(config: Sections, dataset: Dataset, federation: Federation, needin
 
 
 def rows_left(config: Sections, labels: np.ndarray, everything: int) -> str:
-    """Says what is left for the partition, for a message about too few rows; empty where all rows are.
+    """Describes how many rows are left for the partition, for a message about too few rows; empty if all are left.
 
     Args:
         config: the sections that describe the federation.
-        labels: those of the rows that the partition begins with, before a long tail.
-        everything: rows of the data set.
+        labels: labels of the rows before long-tail thinning.
+        everything: number of rows of the data set.
     """
     left = len(data.partition.thinned(labels, **_long_tail(config)))
     if left == everything:
@@ -74,7 +74,7 @@ def rows_left(config: Sections, labels: np.ndarray, everything: int) -> str:
 
 
 def _held_back(config: Sections, needing: Sequence[str] = ()) -> list[str]:
-    """The keys that leave rows out before the partition is drawn."""
+    """Lists the keys that remove rows before the partition is drawn."""
     reasons = []
     if config.partition.imbalance_factor != 1:
         reasons.append(f"imbalance_factor={config.partition.imbalance_factor:g}")
@@ -92,11 +92,11 @@ def _long_tail(config: Sections) -> dict[str, Any]:
 
 
 class SetupError(ValueError):
-    """A configuration whose values are valid one by one, but not together; the message says where and why."""
+    """A configuration whose values are valid individually but not together; the message says where and why."""
 
 
 class TrainingRows(NamedTuple):
-    """Images, and the rows of them that clients may get, `rest`, or the server has, by the name of the set."""
+    """Images with the row numbers that clients may get (`rest`) and those of each server set, by name."""
 
     images: np.ndarray  # UInt8[D, H, W, K]
     labels: np.ndarray  # Int[D]
@@ -106,7 +106,7 @@ class TrainingRows(NamedTuple):
 
 @contextlib.contextmanager
 def explained(section: str) -> Iterator[None]:
-    """Puts the section's name in front of the message of a `ValueError`."""
+    """Prefixes the message of a `ValueError` with the section's name."""
     try:
         yield
     except SetupError:
@@ -118,10 +118,10 @@ def explained(section: str) -> Iterator[None]:
 def split_rows(
     dataset: Dataset, config: Sections
 ) -> tuple[TrainingRows, Sequence[np.ndarray], Sequence[np.ndarray] | None]:
-    """Returns the images, each client's training rows, and each client's test rows if the configuration wants any.
+    """Returns the images, each client's training rows, and each client's test rows if the configuration has any.
 
     Raises:
-        SetupError: too few rows for one of the sections.
+        SetupError: a section has too few rows.
     """
     partition = config.partition
     with explained("auxiliary"):
@@ -143,7 +143,7 @@ def split_rows(
 
 
 def _take_auxiliary(dataset: Dataset, wanted: AuxiliarySection, seed: int) -> TrainingRows:
-    """Sets the server's own images apart before the others are partitioned."""
+    """Sets aside the server's images before the rest are partitioned."""
     images = dataset.train_images
     labels = dataset.train_labels
     everything = np.arange(len(labels))
@@ -159,7 +159,7 @@ def _take_auxiliary(dataset: Dataset, wanted: AuxiliarySection, seed: int) -> Tr
 
 
 def _take_validation(pool: TrainingRows, config: Sections) -> TrainingRows:
-    """Moves validation rows out of those that clients may get."""
+    """Moves validation rows out of the rows for clients."""
     wanted = config.evaluation.validation
     rest = pool.rest
     if not wanted.wanted:
@@ -182,7 +182,7 @@ def _take_validation(pool: TrainingRows, config: Sections) -> TrainingRows:
 def _take_client_tests(
     pool: TrainingRows, rows: Sequence[np.ndarray], dataset: Dataset, config: Sections
 ) -> tuple[TrainingRows, Sequence[np.ndarray], Sequence[np.ndarray]]:
-    """Holds test rows out of each client's own, or deals it some of the test set, which then joins the images."""
+    """Holds out test rows of each client, or assigns clients rows of the test set, which is appended to the images."""
     wanted = config.evaluation.client_test
     rng = _generator(config.partition.seed, "client test")
     if wanted.fraction is not None:
@@ -199,7 +199,7 @@ def _take_client_tests(
 
 
 def _first_of_each_class(labels: np.ndarray, classes: int, per_class: int) -> np.ndarray:
-    """Row numbers, class after class; `[classes * per_class]`."""
+    """Takes the first `per_class` rows of each class, in class order; `[classes * per_class]`."""
     numbers = [np.flatnonzero(labels == label)[:per_class] for label in range(classes)]
     sizes = [len(rows) for rows in numbers]
     if min(sizes) < per_class:
@@ -212,5 +212,5 @@ def _first_of_each_class(labels: np.ndarray, classes: int, per_class: int) -> np
 
 
 def _generator(seed: int, purpose: str) -> np.random.Generator:
-    # A generator of its own for each purpose, so that the partition is drawn from the same numbers with and without.
+    # A separate generator for each purpose, so that drawing other rows doesn't change the partition.
     return np.random.default_rng([seed, zlib.crc32(purpose.encode())])

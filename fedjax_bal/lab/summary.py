@@ -18,13 +18,13 @@ from fedjax_bal.parts import Batches
 from fedjax_bal.types import Federation
 from fedjax_bal.validate import is_number
 
-_SHOWN = 50  # clients whose mini-batches are looked at
-_HEAT_MAP_CLIENTS = 200  # more rows than that can't be told apart on a page
-_MOST_CELLS = 1_000_000  # shares or counts by client and class that all runs or methods together keep for pictures
+_SHOWN = 50  # clients whose mini-batches are examined
+_HEAT_MAP_CLIENTS = 200  # more rows can't be distinguished on a page
+_MOST_CELLS = 1_000_000  # maximum number of values by client and class that all runs or methods store for figures
 
 
 class Cost(NamedTuple):
-    """The cost of training, in all sessions of a folder or for one batch."""
+    """The cost of training, over all sessions of a folder or of one batch."""
 
     compile_s: float = 0.0
     train_s: float = 0.0
@@ -32,19 +32,19 @@ class Cost(NamedTuple):
     samples: int = 0
 
     def after(self, seconds: float, results: Iterable[DispatchResult]) -> "Cost":
-        """The cost after one more dispatch."""
+        """Adds the cost of one dispatch."""
         found = list(results)
         updates = sum(result.client_updates for result in found)
         samples = sum(result.samples for result in found)
         return Cost(self.compile_s, self.train_s + seconds, self.client_updates + updates, self.samples + samples)
 
     def rates(self) -> dict[str, float | None]:
-        """Rates of training, compilation apart; None before anything was trained."""
+        """Training rates, excluding compilation; None before any training."""
         counts = {"client_updates_per_s": self.client_updates, "samples_per_s": self.samples}
         return {name: round(count / self.train_s, 3) if self.train_s > 0 else None for name, count in counts.items()}
 
     def in_words(self, wall_s: float) -> str:
-        """The client updates, their pace, and the share of so many seconds in which compilation was waited for.
+        """Describes the number and rate of client updates, and the share of `wall_s` spent waiting for compilation.
 
         Example:
             >>> Cost(compile_s=21.0, train_s=60.0, client_updates=6000).in_words(wall_s=84.0)
@@ -59,23 +59,23 @@ class Cost(NamedTuple):
 
 
 def total(costs: Iterable[Cost]) -> Cost:
-    """The sum of costs."""
+    """Sums costs."""
     return Cost(*map(sum, zip(*costs, strict=True)))
 
 
 def cost_of(saved: Any) -> Cost:
-    """The cost that an earlier session wrote down; 0 for what is damaged."""
+    """Reads the cost recorded by an earlier session; damaged values become 0."""
     values = saved if isinstance(saved, dict) else {}
     return Cost(*(number(values.get(key)) for key in Cost._fields))
 
 
 def number(value: Any) -> Any:
-    """A count or a time that an earlier session wrote; 0 where it is damaged."""
+    """Reads a count or time recorded by an earlier session; 0 if damaged."""
     return value if is_number(value) and math.isfinite(value) else 0
 
 
 def known_runs(summary: Mapping[str, Any]) -> dict[tuple[str, int], Mapping[str, Any]]:
-    """The runs that an earlier session wrote down, by method and seed, without damaged entries."""
+    """Returns the runs recorded by an earlier session, by method and seed; drops damaged entries."""
     runs = summary.get("runs")
     entries = [run for run in runs if isinstance(run, dict)] if isinstance(runs, list) else []
     return {(str(entry.get("method")), number(entry.get("seed"))): entry for entry in entries}
@@ -90,10 +90,10 @@ def summarise_state(
     personalised: Mapping[str, Any] | None,
     leaks: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """A run's figures in the summary.
+    """Builds a run's entry of the summary.
 
-    `selector` is its state, None before the first dispatch; `personalised` and `leaks` are what the run's folder has on
-    fine-tuned models and on leaks.
+    `selector` is the selector's state, None before the first dispatch; `personalised` and `leaks` are the results of
+    the post-training analyses.
     """
     history = RunHistory(
         lines=lines,
@@ -113,7 +113,7 @@ def summarise_state(
 
 
 def _finite_leaks(leaks: Mapping[str, Any]) -> dict[str, Any]:
-    """The results of attacks of which all numbers are finite: a model that has gone astray can have others."""
+    """Drops attack results with non-finite numbers, which a diverging model can produce."""
     finite = lambda figures: all(number is not None and np.isfinite(number) for number in figures.values())
     inversion = {name: figures for name, figures in (leaks.get("inversion") or {}).items() if finite(figures)}
     nearest = leaks.get("nearest")
@@ -123,7 +123,7 @@ def _finite_leaks(leaks: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def summarise_partitions(comparison: Comparison) -> list[dict[str, Any]]:
-    """The class counts of clients, once for all methods that share them, and how many rows and clients are used."""
+    """Summarises the clients' class counts and the rows used, once for all methods that share a partition."""
     shared: dict[Any, dict[str, Any]] = {}
     whole = zip(comparison.methods, comparison.simulations, comparison.rows_used, strict=True)
     for method, simulation, used in whole:
@@ -141,7 +141,7 @@ def summarise_partitions(comparison: Comparison) -> list[dict[str, Any]]:
             "samples": np.asarray(federation.class_counts).sum(0).tolist(),
             **_augmentation(federation),
         }
-        # By content: what a method does to its federation may leave it like another one's.
+        # Compared by content, because different methods may prepare equal federations.
         constants = entry["mean"], entry["std"]
         key = np.asarray(federation.class_counts).tobytes(), repr((_augmentation(federation), constants, used))
         shared.setdefault(key, entry)["methods"].append(method.name)
@@ -149,7 +149,7 @@ def summarise_partitions(comparison: Comparison) -> list[dict[str, Any]]:
 
 
 def summarise_batches(config: Config, simulations: Sequence[Simulation]) -> list[dict[str, Any]]:
-    """The classes in mini-batches of methods that add to them, once for all methods that add the same."""
+    """Summarises the classes in mini-batches for methods that add rows, once for all methods with the same result."""
     found: list[dict[str, Any]] = []
     for method, simulation in zip(config.methods, simulations, strict=True):
         about = _batches(simulation, len(simulations))
@@ -162,7 +162,7 @@ def summarise_batches(config: Config, simulations: Sequence[Simulation]) -> list
 
 
 def _augmentation(federation: Federation) -> dict[str, Any]:
-    """Samples of each class before and after augmentation, and what it added; empty without copies."""
+    """Counts each class before and after augmentation, and the added rows and bytes; empty without augmented copies."""
     if not np.any(federation.copy):
         return {}
     classes = federation.num_classes
@@ -174,7 +174,7 @@ def _augmentation(federation: Federation) -> dict[str, Any]:
 
 
 def _batches(simulation: Simulation, methods: int) -> dict[str, Any]:
-    """How far some clients' classes, and their mini-batches', are from even ones; empty where no part adds rows."""
+    """Computes the divergence of clients' classes and mini-batches from uniform; empty if no part adds rows."""
     counts = np.asarray(simulation.federation.class_counts, float)
     shown = _spread(len(counts), _SHOWN, counts.shape[1] * methods)
     shown = shown[counts[shown].sum(1) > 0]
@@ -190,7 +190,7 @@ def _batches(simulation: Simulation, methods: int) -> dict[str, Any]:
 
 
 def _compared(estimates: np.ndarray, class_counts: np.ndarray) -> dict[str, Any]:
-    """Compares estimated and true shares of the classes: Spearman's correlation within a client, on average."""
+    """Compares estimated and true class shares: mean over clients of Spearman's rank correlation."""
     sound = (np.isfinite(estimates) & (estimates >= 0)).all(1)
     comparable = sound & (estimates.sum(1) > 0) & (class_counts.sum(1) > 0)
     ranks = rank_correlations(estimates[comparable], class_counts[comparable])
@@ -200,10 +200,10 @@ def _compared(estimates: np.ndarray, class_counts: np.ndarray) -> dict[str, Any]
 
 
 def _spread(count: int, most: int, cells: int) -> np.ndarray:
-    """At most so many of the places 0 to `count` - 1, evenly spaced; fewer where each stands for very many cells."""
+    """Selects at most `most` evenly spaced indices from 0 to `count` - 1; fewer if each stands for many `cells`."""
     return np.unique(np.linspace(0, count - 1, min(count, most, max(_MOST_CELLS // cells, 1))).astype(int))
 
 
 def _shortest(numbers: Any) -> list[float]:
-    """Numbers of 32 bits, with no more digits than they need: 0.1307, not 0.13070000708103180."""
+    """Converts 32-bit numbers with as few digits as needed: 0.1307, not 0.13070000708103180."""
     return [float(str(number)) for number in np.asarray(numbers, np.float32)]

@@ -1,4 +1,4 @@
-"""A sweep: batches of runs, each batch one program, and the table of their results."""
+"""Trains a sweep in batches of runs, one program per batch, and writes the table of results."""
 
 import contextlib
 import dataclasses
@@ -25,42 +25,42 @@ from fedjax_bal.registry import PluginError
 
 COSTS = ("program", "runs_together", "compile_s", "client_updates_per_s", "samples_per_s", "device_bytes")
 
-_MAX_RETRIES = 3  # consecutive losses of a worker without progress before a batch is given up
+_MAX_RETRIES = 3  # consecutive losses of a worker without progress after which a batch is given up
 
-# The whole table is written each time: done after every run, that would be quadratic in their number. So the next
-# writing waits while writing has taken more than this share of the time so far. The table of a small sweep, which is
-# written in milliseconds, still has every row at once; that of thousands of runs lags by seconds.
+# The whole table is written each time; doing so after every run would take quadratic time. So a write waits while
+# writing has taken more than this share of the time so far. A small table, written in milliseconds, still shows every
+# row at once; a table of thousands of runs lags by seconds.
 _SHARE = 1 / 20
 
 Run = tuple[int, int, int]
-"""A run of a sweep: its point's number, its method's number and its seed."""
+"""A run of a sweep: point number, method number and seed."""
 
 
 @dataclasses.dataclass
 class BatchCosts:
-    """Cost of a batch in this session."""
+    """The costs of a batch in this session."""
 
     cost: Cost
     device_bytes: int  # of data, states and the program on each device
 
 
 class SweepSession(Callback):
-    """A session of a sweep: which runs are left, what becomes of them, and the table of results.
+    """One session of a sweep: the remaining runs, their outcomes, and the table of results.
 
     Args:
         sweep: the sweep, or the part of it that this session trains.
         folder: its folder, already claimed.
         display: the progress display.
-        most: the most runs of a batch; None for as many as fit into memory.
+        most: maximum number of runs per batch; None for as many as fit into memory.
         backend: trains the batches; None for this process.
-        detail: told about each compiled program; None for nothing.
+        detail: called with each compiled program; None to skip.
 
     Attributes:
-        recorders: the recorder of every point that can be set up, by its number; none in a dry run.
-        broken: the reason why a point can't be set up, by its number.
-        lost: the reason why a run could not be trained.
-        batches: the batches that are left to train.
-        costs: costs of the batches that were trained in this session.
+        recorders: the recorders of all points that can be set up, by point number; empty in a dry run.
+        broken: why a point can't be set up, by point number.
+        lost: why a run could not be trained.
+        batches: the remaining batches.
+        costs: the costs of batches trained in this session.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class SweepSession(Callback):
         self._written = 0  # rows of the table
 
     def prepare(self, left: Callable[[int, Point, RunFolder], list[SweepRun]]) -> None:
-        """Finds the batches that are left by asking each point for its runs; points that can't be set up are noted."""
+        """Collects the remaining batches, with `left` called for each point; records points that can't be set up."""
         tasks: list[SweepRun] = []
         for number, point in enumerate(self.sweep.points):
             try:
@@ -102,50 +102,54 @@ class SweepSession(Callback):
         self.batches = batch_runs(tasks, self.most, self.backend.places if self.backend else 1)
 
     def resume(self, number: int, point: Point, folder: RunFolder, inputs: SharedInputs) -> list[SweepRun]:
-        """Takes up a point's runs where earlier sessions have left them; returns those that are left."""
+        """Resumes a point's runs from earlier sessions; returns the runs with rounds left."""
         recorder = Recorder(
             point.config, folder, lambda text: self.display.note(f"{point.label}: {text}"), inputs=inputs
         )
         recorder.recall_failures()
         recorder.resume()
         tasks = runs_left(recorder, self.callbacks, number)
-        self.recorders[number] = recorder  # only now: `finish` must not write into a folder that can't be resumed
+        self.recorders[number] = recorder  # set last: `finish` must not write into a folder that can't resume
         return tasks
 
     def train(self, should_stop: Callable[[], bool]) -> None:
-        """Trains the batches that are left; a run that diverges or can't be trained is noted, and the others go on."""
+        """Trains the remaining batches; a run that diverges or can't be trained is noted, and the others go on."""
         train(self.batches, self.callbacks, should_stop, backend=self.backend, retry=self.retry)
 
     def retry(self, batch: SweepBatch, error: Exception) -> list[SweepBatch]:
-        """The batches in place of one that ended with an error; none if fewer runs or another try would not help."""
+        """Returns the replacements of a failed batch; none if neither fewer runs nor another try would help."""
         if isinstance(error, BatchRefused | PluginError):
             self._give_up(batch.tasks, str(error))
             return []
         if isinstance(error, WorkerLost):
             left = self._rewound(batch)
+            # Progress since the last loss resets the count.
             tries = 1 if any(task.round > batch.tasks[0].round for task in left) else batch.tries + 1
             if tries > _MAX_RETRIES:
                 self._give_up(left, f"{error} (tried {_MAX_RETRIES} times without getting on)")
                 return []
             again = []
-            for round in sorted({task.round for task in left}):  # one, unless a checkpoint is damaged
+            for round in sorted({task.round for task in left}):  # one round, unless a checkpoint is damaged
                 self.display.note(f"{self._title(batch)}: {error}; going on after round {round}")
                 tasks = tuple(task for task in left if task.round == round)
                 again.append(dataclasses.replace(batch, tasks=tasks, tries=tries))
             return again
+        # Any other error is a bug rather than a property of this batch.
         if not isinstance(error, ValueError | MemoryError) and "RESOURCE_EXHAUSTED" not in str(error):
             raise error
+        # A batch that has trained before isn't too large, so halving it would not help.
         if len(batch.tasks) == 1 or (batch in self.costs and self.costs[batch].cost.train_s > 0):
             memory = isinstance(error, MemoryError | RuntimeError)
             remedy = "not enough memory; train fewer runs at a time with --together, or fewer clients"
             self._give_up(batch.tasks, remedy if memory else str(error))
             return []
+        # The batch may be too large for memory or devices.
         left = self._rewound(batch)
         halves = (left[: len(left) // 2], left[len(left) // 2 :])
         return [dataclasses.replace(batch, tasks=tuple(half), tries=1) for half in halves if half]
 
     def _rewound(self, batch: SweepBatch) -> list[SweepRun]:
-        """The runs of a batch at their last checkpoints, without those that are over."""
+        """Resets the runs of a batch to their last checkpoints; returns those that aren't over."""
         tasks = []
         for task in batch.tasks:
             if task.recorder.states[task.run].failure is None:
@@ -161,40 +165,40 @@ class SweepSession(Callback):
             self.display.note(f"{self.sweep.points[task.point].label}, {method}: left out: {reason}")
 
     def _title(self, batch: SweepBatch) -> str:
-        """The first run of a batch, and the number of the others."""
+        """Names the first run of a batch and counts the others."""
         first = batch.tasks[0]
         others = f" and {len(batch.tasks) - 1} more" if len(batch.tasks) > 1 else ""
         return f"{self.sweep.points[first.point].label}, {first.recorder.states[first.run].method}{others}"
 
     def started(self, batch: SweepBatch) -> None:
-        """Shows that a program is compiled."""
+        """Shows that a program is being compiled."""
         self.display.compiling(batch.number)
-        self.update()  # with the points that can't be set up
+        self.update()  # includes the points that can't be set up
 
     def built(self, batch: SweepBatch, built: BuiltBatch) -> None:
-        """Counts the cost of compiling, and shows that training begins."""
+        """Adds the cost of compilation, and shows that training begins."""
         self.costs[batch] = BatchCosts(Cost(built.compile_s), built.device_bytes)
         self.display.advance(batch.number, batch.tasks[0].round, 0.0)
         if self.detail:
             self.detail(program_line(self._title(batch), built))
 
     def stepped(self, batch: SweepBatch, step: StepResult) -> None:
-        """Counts the cost of a step, shows where the batch stands, and adds the runs that are over to the table."""
+        """Adds the cost of a step, shows the batch's progress, and adds finished runs to the table."""
         costs = self.costs[batch]
         costs.cost = costs.cost.after(step.seconds, step.results.values())
         updates = sum(result.client_updates for result in step.results.values())
-        # A batch that was halved or resumed is shown as a part of the one that was announced.
+        # The display shows a halved or resumed batch as the one that was announced.
         self.display.advance(batch.number, step.round, updates / step.seconds)
         if len(step.ended) == len(step.results) and step.round < batch.tasks[0].simulation.rounds:
             self.display.ended(batch.number)
         self.update()
 
     def failed(self, batch: SweepBatch, error: Exception) -> None:
-        """Adds runs that were given up to the table."""
+        """Adds the runs that were given up to the table."""
         self.update()
 
     def update(self) -> None:
-        """Adds the runs that are over, so that a kill leaves their rows, unless writing has taken too much time."""
+        """Writes finished runs to the table, so that a kill doesn't lose them, unless writing has taken too long."""
         now = time.monotonic()
         over = [run for run in self._runs() if self._is_over(run)]
         if len(over) > self._written and self._writing_s <= _SHARE * (now - self._began):
@@ -202,10 +206,10 @@ class SweepSession(Callback):
             self._writing_s += time.monotonic() - now
 
     def finish(self) -> list[dict[str, Any]]:
-        """Writes the metrics and summaries of all points, and a row for each run, over or not; returns the rows.
+        """Writes the metrics and summaries of all points, and a table row for every run; returns the rows.
 
-        A row has the swept keys, `point`, `method`, `seed`, `status`, the metrics of runs, `COSTS` and `failure`. The
-        rates are those of all runs of the batch.
+        A row has the swept keys, `point`, `method`, `seed`, `status`, the run's metrics, `COSTS` and `failure`. Rates
+        are those of the run's whole batch.
         """
         for recorder in self.recorders.values():
             recorder.finish()
@@ -218,17 +222,17 @@ class SweepSession(Callback):
         return state.concluded or state.failure is not None
 
     def _runs(self) -> Iterator[Run]:
-        """Every run in the order of the table."""
+        """Iterates over all runs in table order."""
         for number, point in enumerate(self.sweep.points):
             for index in range(len(point.config.methods)):
                 yield from ((number, index, seed) for seed in point.config.seeds)
 
     def _name(self, run: Run) -> tuple[str, int]:
-        """A run's method and seed."""
+        """Returns a run's method and seed."""
         return self.sweep.points[run[0]].config.methods[run[1]].name, run[2]
 
     def _row(self, run: Run) -> dict[str, Any]:
-        """The row of a run, its costs empty."""
+        """Builds the row of a run, without costs."""
         method, seed = self._name(run)
         refused = self.broken.get(run[0])
         lost = self.lost.get(run)
@@ -255,7 +259,7 @@ class SweepSession(Callback):
         }
 
     def _write(self, runs: list[Run]) -> list[dict[str, Any]]:
-        """Writes and returns the rows of runs, with the costs of earlier sessions, too; of a part only the costs."""
+        """Writes and returns the rows of runs, including earlier sessions' costs; for a part, writes only the costs."""
         rows = [self._row(run) for run in runs]
         costs = self.folder.read_costs()
         for batch, spent in self.costs.items():
@@ -297,17 +301,17 @@ def run_sweep(
         sweep: the sweep.
         folder: its folder, claimed.
         console: shows outline and progress.
-        plain: lines in place of the live display.
+        plain: print lines instead of the live display.
         dry_run: only print the outline.
-        data_dir: the folder with the data set's files, unless that is embedded.
-        devices: number of devices that share the work, whatever the configurations say; None leaves it to them.
-        should_stop: asked between dispatches; True ends the session.
-        most: the most runs of a batch; None for as many as fit into memory.
+        data_dir: the folder with the data set's files, unless they are embedded.
+        devices: number of devices that share the work; overrides the configurations unless None.
+        should_stop: called between dispatches; True ends the session.
+        most: maximum number of runs per batch; None for as many as fit into memory.
         backend: trains the batches; None for this process.
-        detail: told about each compiled program; None for nothing.
+        detail: called with each compiled program; None to skip.
 
     Returns:
-        The rows of the table, and whether the user stopped it.
+        The rows of the table, and whether the user stopped the sweep.
     """
     display = Progress(console, plain=plain)
     if dry_run:
@@ -324,7 +328,7 @@ def run_sweep(
         def left(number: int, point: Point, place: RunFolder) -> list[SweepRun]:
             if dry_run:
                 return find_left(number, point.config, place, inputs)
-            if folder.part is None:  # the whole sweep's own lock keeps others from its points
+            if folder.part is None:  # the lock of the whole sweep covers its points
                 place.check(point.config)
             else:
                 claims.enter_context(place.claimed(point.config))

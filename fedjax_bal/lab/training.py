@@ -1,4 +1,4 @@
-"""Trains one batch of runs, in this process or in a worker of a cluster; writes nothing."""
+"""Trains one batch of runs in this process or in a cluster's worker; writes no files."""
 
 import contextlib
 import time
@@ -16,24 +16,24 @@ from fedjax_bal.registry import plugin_errors
 
 
 class Stopped(Exception):  # noqa: N818 - not an error: the user asked for it
-    """Training was asked to stop, and has saved all that it needs to resume."""
+    """Training stopped at the user's request, after saving everything needed to resume."""
 
 
 class WorkerLost(Exception):  # noqa: N818 - an event, not a mistake
-    """The worker that trained a batch is gone, with its unsent results; the message says why."""
+    """The worker that trained a batch is gone, and so are the results it hadn't sent; the message says why."""
 
 
 class BatchRefused(Exception):  # noqa: N818 - an event, not a mistake
-    """A batch, however small, can't be trained by its worker; the message gives the reason and a remedy."""
+    """A worker can't train a batch of any size; the message gives the reason and a remedy."""
 
 
 class RunStart(NamedTuple):
-    """A run as its training starts or goes on."""
+    """A run at the start of its training, or at the round where it resumes."""
 
     comparison: Comparison
-    run: tuple[int, int]  # its method's number and its seed
+    run: tuple[int, int]  # number of its method, and seed
     snapshot: Snapshot | None  # None before the first round
-    lines: Sequence[Mapping[str, Any]]  # metrics of the rounds that were evaluated before
+    lines: Sequence[Mapping[str, Any]]  # metrics of earlier evaluated rounds
 
     @property
     def simulation(self) -> Simulation:
@@ -53,40 +53,40 @@ class BuiltBatch(NamedTuple):
 
     compile_s: float
     device_bytes: int  # of data, states and the program on each device
-    device: str  # in words
+    device: str  # for people
     layout: Layout
 
 
 class StepResult(NamedTuple):
-    """Results of one dispatch for the runs of a batch, by their places in it."""
+    """Results of one dispatch, by the runs' positions in the batch."""
 
-    results: dict[int, DispatchResult]  # of the runs that were trained, without states
-    failures: dict[int, str]  # of runs that have diverged in it
-    round: int  # rounds done
+    results: dict[int, DispatchResult]  # of the trained runs, without states
+    failures: dict[int, str]  # of runs that diverged in this dispatch
+    round: int  # finished rounds
     seconds: float
-    snapshots: dict[int, Snapshot]  # of runs that are to be saved now
-    ended: list[int]  # runs whose last round this was
-    stopped: bool  # the user wants to stop, and some runs are not concluded
+    snapshots: dict[int, Snapshot]  # of runs to be saved now
+    ended: list[int]  # runs that are complete
+    stopped: bool  # the user wants to stop, and some runs aren't finished
 
 
 Event = Started | BuiltBatch | StepResult | Exception
-"""A step in the training of a batch. An exception is its last one."""
+"""An event in the training of a batch. An exception is always the last one."""
 
 
 def is_over(comparison: Comparison, run: tuple[int, int], round: int, lines: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether a run has ended, by its number of rounds or by early stopping; a resumed run ends at the same round."""
+    """Whether a run has ended, by its number of rounds or by early stopping; resuming doesn't change the round."""
     simulation = comparison.simulation(run)
-    between = round % simulation.rounds_per_dispatch != 0  # where only the end of a shorter run can be
+    between = round % simulation.rounds_per_dispatch != 0  # only a shorter run can end there
     stopping = comparison.methods[run[0]].training.early_stopping.rule
     return round >= simulation.rounds or (not between and stopping.over(lines))
 
 
 def train_batch(starts: Sequence[RunStart], should_stop: Callable[[], bool]) -> Iterator[Event]:
-    """Trains runs with equal stacking keys, all at the same round, to their ends.
+    """Trains runs with equal stacking keys, all at the same round, until they end.
 
-    Yields the compiled program, then the results of each dispatch; the exception that ends the training is its last
-    event. A step's snapshots are donated to the next one, so they must be saved before it is asked for. After each
-    dispatch `should_stop` is asked; True saves all runs and ends the training.
+    Yields the compiled program, then the results of each dispatch; an exception that ends the training is the last
+    event. The next step donates a step's snapshots, so they must be saved before requesting it. `should_stop` is called
+    after each dispatch; if True, all runs are saved and training ends.
     """
     try:
         with plugin_errors():
@@ -95,7 +95,7 @@ def train_batch(starts: Sequence[RunStart], should_stop: Callable[[], bool]) -> 
             with plugin_errors(part for start in starts for part in start.simulation.setting.parts):
                 members = [Member(start.simulation, start.run[1]) for start in starts]
                 stack = open_stack(members, [start.snapshot for start in starts])
-                starts = [start._replace(snapshot=None) for start in starts]  # whose memory is the stack's from here on
+                starts = [start._replace(snapshot=None) for start in starts]  # the stack owns their memory from here on
                 compile_s = stack.compile()
             yield BuiltBatch(compile_s, stack.device_bytes, device_name(), stack.setting.layout)
             saved_at = stack.round
@@ -117,12 +117,13 @@ def train_batch(starts: Sequence[RunStart], should_stop: Callable[[], bool]) -> 
                     if is_over(starts[place].comparison, starts[place].run, stack.round, lines[place]):
                         ended.append(place)
                         stack.rest(place)
+                # Runs that end are always saved; all runs if a checkpoint is due or the user stops.
                 saving = ended
                 stopping = should_stop()
                 if stopping or stack.round - saved_at >= every:
                     saving = list(results)
                     saved_at = stack.round
-                # Nothing here refers to the snapshots, which take memory, once the receiver has saved them.
+                # No reference to the snapshots remains here, so their memory is freed once the receiver has saved them.
                 yield StepResult(
                     results,
                     {place: str(stack.failures[place]) for place in trained if place not in results},
@@ -134,20 +135,20 @@ def train_batch(starts: Sequence[RunStart], should_stop: Callable[[], bool]) -> 
                 )
                 if stopping:
                     return
-    except Exception as error:  # the caller knows after which errors it can go on
+    except Exception as error:  # the caller knows which errors allow training to continue
         yield error
 
 
 @contextlib.contextmanager
 def compiled_ahead(stacks: Iterable[tuple[Simulation, ...]]) -> Iterator[Sequence[Future[Any]]]:
-    """Within this context a thread compiles the programs of stacks, in this order, while others are trained."""
-    # A stopped run doesn't wait for the thread: XLA can't be interrupted, and everything is saved by then. Several
-    # processes don't compile ahead, as all of them would have to compile at the same moments. The thread only compiles:
-    # its errors are dropped, as a batch that is reached asks again; and what the machine's free memory decides is
-    # decided then, while nothing else is trained.
+    """Returns a context in which a thread compiles the programs of stacks, in order, while others train."""
+    # A stopped run doesn't wait for the thread: XLA can't be interrupted, and everything is saved by then. With several
+    # processes nothing is compiled ahead, because all would have to compile at the same moments. The thread drops
+    # errors, because the batch compiles again when it is reached. Decisions that depend on free memory are also made
+    # then, when nothing else trains.
     thread = ThreadPoolExecutor(1, "compilation")
     try:
-        # The list keeps the programs until they are asked for.
+        # The list keeps the programs alive until they are used.
         programs = [thread.submit(program_of, stack) for stack in dict.fromkeys(stacks) if jax.process_count() == 1]
         yield programs
     finally:

@@ -1,6 +1,6 @@
-"""Checks every file from which a folder's results can be had again: is it what was written?
+"""Checks that the files of a run, a sweep or an exported model are intact.
 
-Not pages, figures and tables, which `fedjax-bal report` writes again from these files.
+Pages, figures and tables aren't checked, because `fedjax-bal report` rewrites them.
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,7 +14,7 @@ from fedjax_bal.lab.folder import POINTS, RunFolder, SweepFolder
 from fedjax_bal.lab.model_files import MODEL_FORMATS, model_sums
 from fedjax_bal.lab.output_files import LARGEST_FILE, PUT_BACK, START_OVER, SUMS, FolderError, unreadable
 
-_ORBAX = "_CHECKPOINT_METADATA"  # by which Orbax knows its folders
+_ORBAX = "_CHECKPOINT_METADATA"  # marks a folder written by Orbax
 _BEFORE = "the same command again goes on from the one before it, if that is whole"
 _KILLED = "there is none: a session is going on here, or was killed: the same command again goes on, and writes it"
 
@@ -23,11 +23,11 @@ class Finding(NamedTuple):
     """A file that was checked.
 
     Attributes:
-        kind: config.yaml, checkpoint, ...
+        kind: the kind of file: config.yaml, checkpoint, ...
         place: the file.
-        damage: what is wrong, and what to do; empty for a whole file.
-        remark: what could not be checked; empty if nothing.
-        unfinished: whether this says that the folder's last session hasn't ended, so that it has no sums.
+        damage: describes the damage and the remedy; empty for an intact file.
+        remark: describes what could not be checked; empty if everything was.
+        unfinished: True if the folder has no checksums because its last session hasn't ended.
     """
 
     kind: str
@@ -38,17 +38,18 @@ class Finding(NamedTuple):
 
 
 def verify(path: Path) -> Iterator[Finding]:
-    """Checks the folder of a run or of a sweep, or an exported model; trains, unpickles and changes nothing.
+    """Checks the folder of a run or sweep, or an exported model; trains, unpickles and changes nothing.
 
-    With `SHA256SUMS` every file is compared with its sum, those of a sweep's points with the sweep's. Without, as a
-    session is going on or was killed, each file is read: checkpoints have sums of their own, the others must be whole.
+    Every file is compared with its checksum in `SHA256SUMS`; a sweep's file also covers its points. Without this file,
+    because a session is active or was killed, each file is read: checkpoints have their own checksums, the other files
+    must be readable.
 
     Raises:
-        FolderError: it is none of these, or a file can't be read, which says nothing about its content.
+        FolderError: the path is none of these, or a file can't be read (its content may be intact).
     """
     run = RunFolder(path)
     sweep = SweepFolder(path)
-    # SHA256SUMS says what there was if the file that makes it a run's or a sweep's folder is missing.
+    # SHA256SUMS identifies the folder even if the file that marks it as a run's or sweep's is missing.
     sealed = run.files.is_sealed()
     if sweep.exists() or (sealed and (path / POINTS).is_dir()):
         points = sweep.points()
@@ -66,7 +67,7 @@ def verify(path: Path) -> Iterator[Finding]:
 
 
 def _folder(folder: RunFolder | SweepFolder, inner: Iterable[str] = ()) -> Iterator[Finding]:
-    """Checks a folder's own files, and if it has sums also files of folders in it."""
+    """Checks a folder's files, and if it has checksums also the files `inner` in its subfolders."""
     sums = folder.files.sums()
     covered = folder.files.covered_names()
     if sums is None:
@@ -81,7 +82,7 @@ def _folder(folder: RunFolder | SweepFolder, inner: Iterable[str] = ()) -> Itera
 
 
 def _damage(folder: RunFolder | SweepFolder, name: str) -> str:
-    """Describes the damage of a file without a sum in `SHA256SUMS`; empty if it is whole, or has been removed since."""
+    """Describes the damage of a file without a checksum; empty if it is intact or has been deleted since."""
     file = folder.path / name
     damaged = []
     try:
@@ -109,7 +110,7 @@ def _exports(path: Path) -> Iterator[Finding]:
 
 
 def _model(file: Path) -> Finding:
-    """Checks an exported model, which has sums of its own."""
+    """Checks an exported model against its own checksums."""
     kind = "orbax" if file.is_dir() else file.suffix[1:]
     again = "export it again"
     if kind not in MODEL_FORMATS:
@@ -119,7 +120,7 @@ def _model(file: Path) -> Finding:
         differing = sorted(set(about["sha256"].items()) ^ set(model_sums(tensors, about).items()))
     except ImportError as error:
         return Finding("export", str(file), remark=f"not checked: {error}")
-    except Exception as error:  # a flipped byte can make a format's reader fail in any way
+    except Exception as error:  # a flipped byte can make a format's reader raise any exception
         if fault := checkpoint.disk_fault(error):
             raise unreadable(file, fault) from error
         return Finding("export", str(file), f"damaged ({error}); {again}")

@@ -1,8 +1,7 @@
 """Methods, one file each: the mathematics, the parts, the recipe and the keys of its papers.
 
-`part`, `roles`, `needs` and `combine` are all that the author of a method has to read. A file in this folder is
-imported, and its recipes are registered, without being listed anywhere. Users import from `fedjax_bal.recipes` and
-`fedjax_bal.parts`.
+To write a method, read `part`, `roles`, `needs` and `combine`; nothing else is needed. Every file in this folder is
+imported automatically, which registers its recipes. Users import from `fedjax_bal.recipes` and `fedjax_bal.parts`.
 """
 
 import importlib

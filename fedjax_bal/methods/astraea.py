@@ -1,4 +1,4 @@
-"""Astraea's augmentation: rare classes get copies, before training."""
+"""Astraea: warped copies of rare classes are added before training, and mediators train their clients in turn."""
 
 from typing import Literal
 
@@ -15,7 +15,7 @@ from fedjax_bal.types import Federation
 _DRAWN = ("stochastic", "target")
 
 
-_ENDLESS = 2**31 - 1  # the most that a device's integers hold, and more than any federation can
+_ENDLESS = 2**31 - 1  # the largest int32, more copies than any federation can hold
 
 
 @part
@@ -24,18 +24,18 @@ class Augmentation(Part):
 
     Attributes:
         alpha: degree of augmentation.
-        mode: how ratios become numbers of copies, see `fedjax_bal.balance.augmentation_counts`; those that draw, draw
+        mode: how ratios become numbers of copies, see `fedjax_bal.balance.augmentation_counts`; the random modes draw
             for each sample.
-        max_copies: the most copies of one sample; None for no limit.
-        seed: decides the copies' maps and what is drawn, from 0 to 2**32 - 1.
-        shift: of the maps, as the next three, see `fedjax_bal.data.augment`.
+        max_copies: the maximum number of copies of one sample; None for no limit.
+        seed: seeds the copies' maps and the random modes, from 0 to 2**32 - 1.
+        shift: range of the maps, like the next three, see `fedjax_bal.data.augment`.
         rotate: degrees.
         shear: tangent.
         zoom: relative.
-        store: whether the copies' pixels are made once and kept.
+        store: whether the copies' pixels are computed once and kept.
 
     References:
-        Astraea (Duan et al., 2019), Algorithm 2. The ranges of the maps are not given there.
+        Astraea (Duan et al., 2019), Algorithm 2, which doesn't state the ranges of the maps.
     """
 
     alpha: float = static(0.67)
@@ -49,7 +49,7 @@ class Augmentation(Part):
     store: bool = static(True)
 
     def prepare_federation(self, federation: Federation) -> Federation:
-        """The federation with copies."""
+        """Returns the federation with copies."""
         counts = np.asarray(federation.class_counts).sum(0, dtype=np.int64)
         ranges = {"shift": self.shift, "rotate": self.rotate, "shear": self.shear, "zoom": self.zoom}
         asked = copy_options({"seed": self.seed, "store": self.store, **ranges})
@@ -81,39 +81,40 @@ def astraea(
     store: bool = True,
     seed: int = 0,
 ) -> Recipe:
-    """Astraea: rare classes augmented, and mediators whose clients train in turn and are balanced together.
+    """Astraea: rare classes are augmented, and mediators train groups of clients with balanced classes in turn.
 
-    Of its two halves either can be left out: `alpha=None` augments nothing; `size=1, mediator_epochs=1` has a mediator
-    for each client, which is FedAvg.
+    Either half can be turned off: `alpha=None` augments nothing; `size=1, mediator_epochs=1` gives each client a
+    mediator, which is FedAvg.
 
     Args:
         alpha: degree of augmentation, 0 or more; None for no augmentation.
-        size: gamma, clients a mediator.
-        mediator_epochs: how often a mediator goes through its clients.
+        size: gamma, the number of clients of a mediator.
+        mediator_epochs: a mediator's number of passes over its clients.
         mode: how ratios become copies, see `fedjax_bal.balance.augmentation_counts`.
-        max_copies: the most copies of one sample; None for no limit.
-        resched: group the clients of each round, or all clients once.
-        order: in which a mediator's clients train, "fixed" or "shuffled".
-        pool: what grouping adds up, see `fedjax_bal.selection.mediators`.
-        optimizer_state: of the local optimizer, "fresh" for each client, or "carried" along a mediator's clients.
+        max_copies: the maximum number of copies of one sample; None for no limit.
+        resched: group the clients of each round ("per_round"), or all clients once ("once").
+        order: the order in which a mediator's clients train, "fixed" or "shuffled".
+        pool: the quantity that grouping sums, see `fedjax_bal.selection.mediators`.
+        optimizer_state: the local optimizer's state, "fresh" for each client, or "carried" along a mediator's clients.
         shift: largest shift of a copy, as a share of the side.
         rotate: largest rotation, in degrees.
         shear: largest shear, as a tangent.
         zoom: largest relative change of size, below 1.
-        store: make copies once and keep them, or again whenever they are drawn.
-        seed: decides what copies look like, from 0 to 2**32 - 1; the same for all runs.
+        store: whether copies are computed once and kept, or computed whenever they are drawn.
+        seed: seeds the copies, from 0 to 2**32 - 1; the same for all runs.
 
     Example:
         >>> astraea(alpha=None, size=5).selector.options[-1]
         ('size', 5)
 
     References:
-        Duan et al., 2019, Algorithms 1 to 3. Whether clients hand on the optimizer's state is not said there. Nor are
-        ranges of the augmentation; those above are customary ones for small images, as in Keras. Of the readings of
-        Algorithm 2 "floor" is the default, because with English letter frequencies copies then take 25.6% more storage
-        at alpha 0.67, against 25.5% in the paper ("stochastic" 32%, "target" 12%). The paper subtracts the mediators'
-        updates, final minus initial weights, from the global ones, a slip of the sign; here they are added. The n of
-        its weights n_m / n isn't explained; here it is the samples of the round's mediators, so that weights sum to 1.
+        Duan et al., 2019, Algorithms 1 to 3. The paper states neither whether clients pass on the optimizer's state nor
+        the ranges of the augmentation; the defaults are common for small images, as in Keras. Of the readings of
+        Algorithm 2, "floor" is the default: with English letter frequencies and alpha 0.67, copies then take 25.6% more
+        storage, against 25.5% in the paper ("stochastic" 32%, "target" 12%). The paper subtracts the mediators'
+        updates, final minus initial weights, from the global weights, a sign error; here they are added. The n of its
+        weights n_m / n isn't explained; here it is the number of samples of the round's mediators, so that weights sum
+        to 1.
     """
     options = {"order": order, "passes": mediator_epochs, "pool": pool, "resched": resched, "size": size}
     chains = Choice("mediated", tuple(options.items())) if (size, mediator_epochs) != (1, 1) else None

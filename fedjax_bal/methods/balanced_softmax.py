@@ -1,4 +1,4 @@
-"""Balanced softmax, plain, relaxed and with a power (logit adjustment): train against the class distribution."""
+"""Balanced softmax (plain, relaxed, or with a power: logit adjustment) compensates for the class distribution."""
 
 import jax.numpy as jnp
 
@@ -19,7 +19,7 @@ class PriorCalibration(Logits):
             cross-entropy.
         tau: the strength; 0 is cross-entropy over the classes that are present.
         counts: whose prior: "local", the client's, or "global", that of all clients' rows together.
-        absent: as many rows an absent class counts as having.
+        absent: the number of rows assumed for an absent class.
 
     References:
         ReBaFL (Xu et al., 2023), eq. 9 and 10; balanced softmax (Ren et al., 2020), eq. 4; logit adjustment (Menon et
@@ -32,7 +32,7 @@ class PriorCalibration(Logits):
     absent: int = static(0)
 
     def logits(self, logits: Array, batch: Batch, ctx: Context) -> Array:
-        """`Float[B, C]` to `Float[B, C]`."""
+        """Maps `Float[B, C]` to `Float[B, C]`."""
         counts = counts_in(ctx, self.counts)
         prior = smoothed_prior(jnp.where(counts > 0, counts, self.absent), self.epsilon)
         return prior_calibrated_logits(logits, prior, self.tau)
@@ -44,7 +44,7 @@ def logit_adjustment(tau: NonNegative = 1.0, counts: Scope = "local", epsilon: S
 
     Args:
         tau: the strength, at least 0. With 1 and a client's own counts this is `balanced_softmax`.
-        counts: whose prior: "local", the client's, or "global", that of all clients' rows, which they would have to
+        counts: whose prior: "local", the client's, or "global", that of all clients' rows, which clients would have to
             disclose.
         epsilon: share of the uniform distribution in the prior, in [0, 1]. At 0 a class without samples is excluded.
 
@@ -58,13 +58,13 @@ def logit_adjustment(tau: NonNegative = 1.0, counts: Scope = "local", epsilon: S
 
 @recipe("losses", "ren2020balanced")
 def balanced_softmax() -> Recipe:
-    """FedAvg whose local loss is calibrated with the client's class prior (BSM-FedAvg).
+    """FedAvg with a local loss that is calibrated with the client's class prior (BSM-FedAvg).
 
     Example:
         >>> balanced_softmax().parts
         (PriorCalibration(epsilon=0.0, tau=1.0, counts='local', absent=0),)
 
     References:
-        Ren et al., 2020, eq. 4; in federated learning ReBaFL, eq. 8. It is the generic model of `fedrod`.
+        Ren et al., 2020, eq. 4; in federated learning ReBaFL, eq. 8. The generic model of `fedrod` is trained this way.
     """
     return Recipe("balanced_softmax", (PriorCalibration(0.0),))

@@ -1,4 +1,4 @@
-"""BalanceFL: predictions among a client's own classes are kept from becoming too sure."""
+"""BalanceFL: balanced sampling, distillation on absent classes, and a penalty on overconfident predictions."""
 
 import jax
 import jax.numpy as jnp
@@ -14,9 +14,9 @@ from fedjax_bal.types import Array, Batch, Context, Outputs, PyTree
 
 @part
 class PredictionEntropy(Loss):
-    r"""Takes $\gamma$ times the entropy of the probabilities among a client's own classes off the loss.
+    r"""Subtracts from the loss $\gamma$ times the entropy of the probabilities among the client's own classes.
 
-    It is the sum over the rows of a batch, not their mean.
+    The entropy is summed over the rows of a batch, not averaged.
 
     Attributes:
         weight: gamma.
@@ -28,7 +28,7 @@ class PredictionEntropy(Loss):
     weight: float = 0.002
 
     def loss(self, outputs: Outputs, batch: Batch, params: PyTree, ctx: Context) -> Array:
-        """The negative weighted entropy, `Float[]`."""
+        """Returns the negative weighted entropy, `Float[]`."""
         present = ctx.class_counts > 0
         own = jnp.broadcast_to(present | ~present.any(), outputs.logits.shape)  # all classes, for a client without rows
         terms = jax.nn.softmax(outputs.logits, where=own) * jax.nn.log_softmax(outputs.logits, where=own)
@@ -37,11 +37,11 @@ class PredictionEntropy(Loss):
 
 @recipe("losses", "shuai2022balancefl")
 def balancefl(weight: NonNegative = 1.0, temperature: Positive = 2.0, smoothing: NonNegative = 0.002) -> Recipe:
-    """Classes drawn alike, a loss among those that a client has, and distillation on those that it lacks.
+    """Class-balanced draws, a loss over the client's own classes, and distillation on the classes that it lacks.
 
     Args:
-        weight: lambda, of the distillation, without the usual factor of the squared temperature; at least 0.
-        temperature: of the distillation, above 0.
+        weight: lambda, weight of the distillation, without the usual factor of the squared temperature; at least 0.
+        temperature: temperature of the distillation, above 0.
         smoothing: weight of the entropy of predictions, summed over a batch, at least 0.
 
     Example:
@@ -50,10 +50,10 @@ def balancefl(weight: NonNegative = 1.0, temperature: Positive = 2.0, smoothing:
 
     References:
         Shuai et al., 2022, without its noise on the features of rare classes. The defaults are those of the authors'
-        code, which takes the classes of each batch for those of the client, and whose teacher is in training mode; here
-        it is in evaluation mode.
+        code. That code uses the classes of each batch in place of the client's, and a teacher in training mode; here it
+        is in evaluation mode.
     """
-    drawn = DecayedResampling(1.0, schedule="fixed")  # by one over the number of the class's samples
+    drawn = DecayedResampling(1.0, schedule="fixed")  # with weight 1 / (number of samples of the class)
     kept = VacantClassDistillation(weight / temperature**2, temperature)
     parts = (drawn, PriorCalibration(0.0, 0.0), kept, PredictionEntropy(smoothing))
     return Recipe("balancefl", parts, drawing="replacement")

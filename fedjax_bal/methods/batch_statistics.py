@@ -1,4 +1,4 @@
-"""Running batch statistics that a client begins with, other than the global model's."""
+"""Initial running batch statistics for a client's training that replace the global model's."""
 
 import jax
 
@@ -11,23 +11,23 @@ from fedjax_bal.types import Context, Outcome, PyTree, Variables
 class OwnStatistics(Start, Memory):
     """Starts each client with the running statistics that it had after its last local training.
 
-    The global model has the mean of those delivered, as ever, and is evaluated with it.
+    The global model still gets the mean of the delivered statistics, and is evaluated with it.
 
     References:
-        Statistics that stay with the clients are those of SiloBN (Andreux et al., 2020); its parameters of batch
-        normalisation are shared, as here.
+        SiloBN (Andreux et al., 2020) keeps the statistics with the clients and shares the parameters of batch
+        normalisation, as here.
     """
 
     def init_memory(self, variables: Variables) -> PyTree:
-        """The initial statistics."""
+        """Returns the initial statistics."""
         return variables.stats
 
     def remember(self, memory: PyTree, outcome: Outcome) -> PyTree:
-        """Those at the end of local training."""
+        """Returns the statistics at the end of local training."""
         return outcome.end.stats
 
     def start(self, variables: Variables, ctx: Context) -> Variables:
-        """With the client's own statistics."""
+        """Replaces the statistics by the client's own."""
         return variables._replace(stats=ctx.memory[self.slot])
 
 
@@ -35,11 +35,11 @@ class OwnStatistics(Start, Memory):
 class FreshStatistics(Start):
     """Starts each client with initial running statistics, mean 0 and variance 1.
 
-    The global model's are therefore those of the last cohort alone, as far as its steps have moved them.
+    The global model's statistics therefore reflect only the last cohort, as far as its local steps have moved them.
     """
 
     def start(self, variables: Variables, ctx: Context) -> Variables:
-        """With the initial statistics."""
+        """Replaces the statistics by the initial ones."""
         return variables._replace(stats=ctx.model.init(jax.random.key(0)).stats)
 
 
@@ -48,4 +48,4 @@ BATCH_STATISTICS: dict[str, tuple[Part, ...]] = {
     "local": (OwnStatistics(),),
     "server_reset": (FreshStatistics(),),
 }
-"""The parts for each way to treat running statistics, by its name."""
+"""The parts for each treatment of running statistics, by its name."""

@@ -1,4 +1,4 @@
-"""CBFL: clients train on images of classes that they lack, from a generator that has learned from the global model."""
+"""CBFL: clients also train on images of the classes that they lack, made by a generator trained on the global model."""
 
 import abc
 from typing import Annotated, ClassVar, Literal, NamedTuple
@@ -30,11 +30,11 @@ SHOWN_CLASSES = 20
 
 
 class Teacher(NamedTuple):
-    """The models with which clients make and judge fakes.
+    """The models with which clients generate fakes and predict on them.
 
     Attributes:
         generator: the generator's `Variables`.
-        teacher: the `Variables` that it was trained against, or those of this round.
+        teacher: the classifier's `Variables`: those that the generator was trained against, or this round's.
     """
 
     generator: Variables
@@ -42,12 +42,12 @@ class Teacher(NamedTuple):
 
 
 def teacher_of(ctx: Context) -> Teacher:
-    """The generator that a client makes fakes with, its own or the one that all share, and its teacher."""
+    """Returns the client's generator, its own or the shared one, and the generator's teacher."""
     return Teacher(ctx.prepared[SLOT], ctx.start) if SLOT in ctx.prepared else ctx.broadcast[SLOT]
 
 
 class WarmUp(Part, abc.ABC):
-    """Begins in the round `warm_up`, counted from 0."""
+    """A part that is active from the round `warm_up`, counted from 0."""
 
     warm_up: int
 
@@ -58,7 +58,7 @@ class WarmUp(Part, abc.ABC):
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """A round after warm-up."""
+        """Requires at least one round after warm-up."""
         return (Need(f"at least {self.warm_up + 1} rounds" if self.warm_up else "", self._check_warm_up),)
 
     def _check_warm_up(self, facts: RunFacts) -> None:
@@ -73,21 +73,21 @@ class WarmUp(Part, abc.ABC):
 
 @part
 class _Generating(WarmUp, abc.ABC):
-    """Trains generators against the model: one for all clients, or one for each; the kinds differ in that.
+    """Trains generators against the model; subclasses train one for all clients, or one for each.
 
     Attributes:
-        warm_up: the first round, from 0, in which it is trained.
-        width: the generator's, see `fedjax_bal.models.generator`.
+        warm_up: the first round, from 0, in which a generator is trained.
+        width: the generator's width, see `fedjax_bal.models.generator`.
         latent: length of the noise.
         iterations: steps of a training.
-        batch_size: images a step.
+        batch_size: images per step.
         rate: Adam's learning rate.
         gamma: weight of the batch statistics' divergence.
-        layers: "mean" or "sum" of it over layers.
+        layers: how the divergence is reduced over layers, "mean" or "sum".
         classification: weight of the cross-entropy, 1 in the paper.
 
     References:
-        CBFL (Li et al., 2023), eq. 6 to 9, Algorithm 2; Adam's betas (0.5, 0.999) are the authors' code's.
+        CBFL (Li et al., 2023), eq. 6 to 9, Algorithm 2; Adam's betas (0.5, 0.999) are from the authors' code.
     """
 
     warm_up: int = static(700)
@@ -102,16 +102,16 @@ class _Generating(WarmUp, abc.ABC):
 
     @property
     def slot(self) -> str:
-        """The same for all kinds, so that no two of them can be combined."""
+        """The same name for both kinds of generators, so that they can't be combined."""
         return SLOT
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """Rounds after warm-up, and the batch statistics to learn from."""
+        """Requires rounds after warm-up, and batch statistics to learn from."""
         return *super().needs, Need("batch normalisation" if self.gamma else "", self._check_statistics)
 
     def check(self, setting: RunSetting) -> None:
-        """Refuses images of a size that no generator has."""
+        """Rejects image sizes that the generator doesn't support."""
         self.network(setting.model)
 
     def _check_statistics(self, facts: RunFacts) -> None:
@@ -124,15 +124,15 @@ class _Generating(WarmUp, abc.ABC):
             )
 
     def network(self, model: Model) -> Generator:
-        """The generator's architecture."""
+        """Builds the generator's architecture."""
         return build_generator(model.num_classes, model.input_shape, self.width, self.latent)
 
     def fit(self, key: Key, model: Model, teacher: Variables) -> Variables:
         r"""Trains a new generator against a frozen network.
 
-        Each step draws noise and, uniformly, classes y, and takes Adam's step on the mean cross-entropy of y under the
-        teacher in evaluation mode plus $\gamma$ times the divergence of the statistics that the images have at each
-        batch normalisation from the running ones.
+        Each step draws noise and, uniformly, classes y. It takes an Adam step on the mean cross-entropy of y under the
+        teacher in evaluation mode, plus $\gamma$ times the divergence between the images' statistics and the running
+        statistics at each batch normalisation.
         """
         net = self.network(model)
         running = jax.tree.leaves(teacher.stats)
@@ -163,18 +163,18 @@ class _Generating(WarmUp, abc.ABC):
 class SharedGenerator(_Generating, Server):
     """Trains one generator on the server, against the global model, and sends it to all clients.
 
-    It is trained from scratch in the rounds `warm_up`, `warm_up + interval`, ..., whether or not updates arrive in
-    them; in others nothing of it runs. Nothing of what it sends counts as traffic: it stands for generators that
-    clients train themselves, as in the paper. With an interval above 1 or a snapshot, a client that was absent when a
-    generator was trained would have to be sent it, or the model of that round; this is left out too.
+    It is trained from scratch in the rounds `warm_up`, `warm_up + interval`, ..., even if no updates arrive in them,
+    and costs nothing in other rounds. Sending it doesn't count as traffic, because it stands in for generators that
+    clients train themselves, as in the paper. With an interval above 1 or a snapshot, a client that was absent when the
+    generator was trained would need the generator, or the model of that round; this isn't counted either.
 
     Attributes:
         interval: rounds from one training to the next.
-        teacher: "current", the global model of each round judges the fakes; "snapshot", the one of the last training.
+        teacher: "current": the global model of each round predicts on the fakes; "snapshot": that of the last training.
 
     References:
-        CBFL (Li et al., 2023), Algorithm 1 and 2. There every client trains its own; all are draws of one procedure on
-        the same model, so that one for all changes only how alike the clients' fakes are.
+        CBFL (Li et al., 2023), Algorithm 1 and 2. There every client trains its own generator. All are random results
+        of one procedure on the same model, so that sharing one only makes the clients' fakes more similar.
     """
 
     interval: int = static(1)
@@ -183,11 +183,11 @@ class SharedGenerator(_Generating, Server):
     travels: ClassVar[bool] = False
 
     def init_server(self, server: ServerContext) -> Teacher:
-        """An untrained generator, and the initial model where a snapshot is kept."""
+        """Returns an untrained generator, and the initial model if a snapshot is kept."""
         return Teacher(self.network(server.model).init(jax.random.key(0)), self._kept(server))
 
     def broadcast(self, key: Key, server: ServerContext) -> tuple[Teacher, Teacher]:
-        """The generator, new where it is due, and the teacher."""
+        """Returns the generator, newly trained if due, and the teacher."""
         since = server.round - self.warm_up
         due = (since >= 0) & (since % self.interval == 0)
         new = lambda: Teacher(self.fit(key, server.model, server.variables), self._kept(server))
@@ -198,11 +198,11 @@ class SharedGenerator(_Generating, Server):
         return server.variables if self.teacher == "snapshot" else Variables({}, {})
 
     def update(self, key: Key, server: ServerContext) -> Teacher:
-        """As it was."""
+        """Returns the state unchanged."""
         return server.state
 
     def show(self, key: Key, server: ServerContext) -> Exhibit:
-        """Fakes of each of the first classes, from the last generator."""
+        """Returns fakes of the first classes, made by the last generator."""
         net = self.network(server.model)
         classes = min(net.num_classes, SHOWN_CLASSES)
         labels = jnp.repeat(jnp.arange(classes), SHOWN)
@@ -213,49 +213,49 @@ class SharedGenerator(_Generating, Server):
 
 @part
 class LocalGenerator(_Generating, Prepare):
-    """Trains a generator in each client's local training, against the model that the client received.
+    """Trains a generator at each client, before its local training, against the received model.
 
     References:
-        CBFL (Li et al., 2023), Algorithm 1, as it is printed.
+        CBFL (Li et al., 2023), Algorithm 1, as printed.
     """
 
     def prepare(self, key: Key, variables: Variables, ctx: Context) -> Variables:
-        """A generator of this client's own, its `Variables`; an untrained one during warm-up."""
+        """Returns the `Variables` of the client's generator; an untrained one during warm-up."""
         new = lambda: self.fit(key, ctx.model, variables)
         return lax.cond(ctx.round >= self.warm_up, new, lambda: self.network(ctx.model).init(key))
 
 
 @part
 class Fakes(WarmUp, Batches, Loss):
-    r"""Adds fakes to each mini-batch, and has the student learn from the teacher on them.
+    r"""Adds fakes to each mini-batch, on which the student learns from the teacher.
 
-    Real images and fakes go through the student in one pass, so that batch statistics are those of both. The added
-    loss is, over fakes alone, $\lambda (T^2 KL(t \| s) + \beta \sum_l MSE(A(s_l), A(t_l)))$: distillation at
-    temperature T, and the transfer of the attention maps A at each tap.
+    Real images and fakes go through the student in one pass and share batch statistics. The added loss, over fakes
+    only, is $\lambda (T^2 KL(t \| s) + \beta \sum_l MSE(A(s_l), A(t_l)))$: distillation at temperature T, and the
+    transfer of the attention maps A at each tap.
 
     Attributes:
-        count: fakes a mini-batch.
-        labels: of the fakes: "balanced", drawn with probability (1 - P_c) / (C - 1) for a client whose share of class
-            c is P_c; "uniform"; "rarest", with the same weights, but only the `rarest` classes of which the client
-            holds the least.
-        rarest: how many classes.
-        images: "generator"; "gaussian" for noise from the standard normal law; or "dcgan" for images from DCGANs of
-            other clients, see `SharedDcgans`.
-        learn: "distillation", or "cross_entropy" of the fakes' labels in its place.
+        count: fakes per mini-batch.
+        labels: distribution of the fakes' labels: "balanced", with probability (1 - P_c) / (C - 1) for a client whose
+            share of class c is P_c; "uniform"; "rarest", with the same weights, but only the client's `rarest` least
+            frequent classes.
+        rarest: number of these classes.
+        images: "generator"; "gaussian" for noise from the standard normal distribution; or "dcgan" for images from
+            DCGANs of other clients, see `SharedDcgans`.
+        learn: "distillation", or "cross_entropy" on the fakes' labels.
         weight: lambda.
-        distillation: weight of the distillation in it, 1 in the paper.
+        distillation: weight of the distillation in the added loss, 1 in the paper.
         attention: beta.
         temperature: T.
-        direction: of the divergence, see `fedjax_bal.balance.distillation_loss`.
+        direction: direction of the divergence, see `fedjax_bal.balance.distillation_loss`.
         warm_up: rounds without fakes.
-        width: the generator's.
+        width: the generator's width.
         latent: length of its noise.
 
     References:
-        CBFL (Li et al., 2023), eq. 3 to 5 and 10 to 13. Real images enter neither added term in the authors' code. The
-        teacher is the one that `SharedGenerator` sends; with other fakes it is the model that the client received,
-        which along a mediator's chain is its predecessor's. Table 6 has the balanced sampler where all classes are the
-        rarest, so that rarest ones keep its weights.
+        CBFL (Li et al., 2023), eq. 3 to 5 and 10 to 13. As in the authors' code, real images enter neither added term.
+        The teacher is the one that `SharedGenerator` sends; without a generator, it is the model that the client
+        received, which in a mediator's chain is its predecessor's. In Table 6 the sampler for the rarest classes equals
+        the balanced one if all classes are included, so "rarest" uses the balanced weights.
     """
 
     count: int = static(70)
@@ -273,7 +273,7 @@ class Fakes(WarmUp, Batches, Loss):
     latent: int = static(100)
 
     def check(self, setting: RunSetting) -> None:
-        """Refuses a model without as many classes as are asked for, and generated images where nothing makes them."""
+        """Rejects token inputs, models with too few classes, and fakes whose source isn't in the recipe."""
         if are_tokens(setting.federation.images):
             raise ValueError("fakes: received token ids, must be images: no fake can be made of ids; take fedavg")
         classes = setting.model.num_classes
@@ -298,31 +298,31 @@ class Fakes(WarmUp, Batches, Loss):
             )
 
     def batch(self, key: Key, batch: Batch, ctx: Context) -> Batch:
-        """The batch with the fakes behind it."""
+        """Appends the fakes to the batch."""
         label_key, noise_key = jax.random.split(key)
         labels = draw_labels(label_key, self.label_law(ctx.class_counts), self.count)
         return join(batch, self.make_images(noise_key, labels, ctx), labels)
 
     def added(self, class_counts: Array) -> Array:
-        """As many fakes of each class as are drawn on average."""
+        """Returns the mean number of fakes of each class."""
         return self.count * self.label_law(class_counts)
 
     def label_law(self, class_counts: Array) -> Array:
-        """Probabilities of the fakes' classes, `Float[C]`."""
+        """Computes the probabilities of the fakes' classes, `Float[C]`."""
         classes = class_counts.shape[-1]
         if self.labels == "uniform":
             return jnp.full(classes, 1 / classes)
         law = inverse_class_probs(class_counts)
         if self.labels == "balanced":
             return law
-        # Classes of equal counts, such as all that a client lacks, share the places that rarer ones leave.
+        # Classes with equal counts, such as all that a client lacks, share the slots that rarer classes leave free.
         rarer = (class_counts[..., None, :] < class_counts[..., :, None]).sum(-1)
         equal = (class_counts[..., None, :] == class_counts[..., :, None]).sum(-1)
         law = law * jnp.clip((self.rarest - rarer) / equal, 0.0, 1.0)
         return law / law.sum()
 
     def make_images(self, key: Key, labels: Array, ctx: Context) -> Array:
-        """Fakes of given classes, `Float[A, H, W, K]`."""
+        """Makes fakes of the given classes, `Float[A, H, W, K]`."""
         model = ctx.model
         if self.images == "gaussian":
             return jax.random.normal(key, (len(labels), *model.input_shape))
@@ -333,7 +333,7 @@ class Fakes(WarmUp, Batches, Loss):
         return lax.stop_gradient(net.apply(teacher_of(ctx).generator, latents, labels, train=False)[0])
 
     def loss(self, outputs: Outputs, batch: Batch, params: PyTree, ctx: Context) -> Array:
-        """The added loss, `Float[]`."""
+        """Returns the added loss, `Float[]`."""
         own = slice(ctx.batch_size, ctx.batch_size + self.count)
         if self.learn == "cross_entropy":
             logits = outputs.logits[own]
@@ -344,7 +344,7 @@ class Fakes(WarmUp, Batches, Loss):
         return self.transfer_loss(outputs, theirs, ctx.batch_size)
 
     def transfer_loss(self, outputs: Outputs, teacher: Outputs, first: int) -> Array:
-        """Distillation and attention transfer from the teacher's outputs on the fakes, rows `first` on of the batch."""
+        """Returns the loss of distillation and attention transfer on the fakes, the batch's rows from `first` on."""
         own = slice(first, first + self.count)
         distilled = distillation_loss(outputs.logits[own], teacher.logits, self.temperature, direction=self.direction)
         maps = attention_transfer_loss([tap[own] for tap in outputs.taps], teacher.taps)
@@ -352,8 +352,8 @@ class Fakes(WarmUp, Batches, Loss):
 
 
 def draw_labels(key: Key, law: Array, count: int) -> Array:
-    """Classes drawn with replacement by their probabilities `Float[C]`, `Int32[count]`; none of probability 0."""
-    # Not by a running sum of the law: its rounding gives classes of probability 0 a share where there are many.
+    """Draws `Int32[count]` classes with replacement by their probabilities `Float[C]`; none of probability 0."""
+    # Not via a cumulative sum of the probabilities: with many classes its rounding may select classes of probability 0.
     return jax.random.categorical(key, jnp.log(law), shape=(count,)).astype(jnp.int32)
 
 
@@ -392,44 +392,44 @@ def cbfl(
 ) -> Recipe:
     """CBFL: images of the classes that clients lack, from a generator trained on the global model's batch statistics.
 
-    `variant="paper"` or `variant="code"` sets all options in which the paper and the authors' code differ; what is
-    given beside it comes first.
+    `variant="paper"` or `variant="code"` sets all options in which the paper and the authors' code differ; explicit
+    arguments override it.
 
     Args:
-        warm_up: the first round with fakes, counted from 1, which the run must reach; 0 is as good as 1. The authors'
-            code begins a round later.
+        warm_up: the first round with fakes, counted from 1, which the run must reach; 0 means the same as 1. The
+            authors' code starts a round later.
         interval: rounds from one training of a shared generator to the next.
-        teacher: of a shared generator and its fakes: the global model of the round ("current") or of the last training
-            ("snapshot").
+        teacher: teacher on a shared generator's fakes: the global model of the round ("current") or of the last
+            training ("snapshot").
         generator: "shared", one for all clients; "per_client", one for each local training; "gaussian", noise instead;
-            "dcgan", a DCGAN that each client trains on its own data before the first round and lends all others.
-        labels: of the fakes: "balanced", by inverse class frequency; "uniform"; "rarest", of the classes that the
-            client holds least of.
-        rarest: how many classes, with "rarest"; equally rare ones, such as all that a client lacks, share the last
-            places.
-        learn: what the student learns on fakes, the teacher's answers ("distillation") or their labels
+            "dcgan", a DCGAN that each client trains on its own data before the first round and lends to all others.
+        labels: labels of the fakes: "balanced", by inverse class frequency; "uniform"; "rarest", only the client's
+            least frequent classes.
+        rarest: number of classes, with "rarest"; equally rare ones, such as all that a client lacks, share the last
+            slots.
+        learn: the student's targets on fakes: the teacher's outputs ("distillation") or their labels
             ("cross_entropy").
-        fakes: for each mini-batch.
-        weight: lambda, of all that is learnt on fakes.
-        distillation: of the teacher's answers in it, 1 in the paper; 0 leaves attention transfer alone.
-        attention: beta, of the attention transfer in it.
+        fakes: number of fakes per mini-batch.
+        weight: lambda, weight of the loss on fakes.
+        distillation: weight of the distillation in this loss, 1 in the paper; 0 leaves only attention transfer.
+        attention: beta, weight of the attention transfer in this loss.
         temperature: T of the distillation.
-        direction: of its divergence.
+        direction: direction of its divergence.
         gamma: weight of the batch statistics in the generator's loss; 0 for a model without batch normalisation.
-        layers: "mean" or "sum" of them over layers.
-        classification: weight of the cross-entropy in that loss, 1 in the paper.
+        layers: "mean" or "sum" of their divergence over layers.
+        classification: weight of the cross-entropy in the generator's loss, 1 in the paper.
         iterations: the generator's steps.
-        generator_batch: images a step.
-        generator_rate: its learning rate, Adam's.
-        width: its channels; a DCGAN's too.
-        latent: length of its noise; a DCGAN's too.
+        generator_batch: the generator's images per step.
+        generator_rate: the generator's learning rate, for Adam.
+        width: the generator's channels; also a DCGAN's.
+        latent: length of the generator's noise; also a DCGAN's.
         dcgan_iterations: each DCGAN's steps.
-        dcgan_pool: images that each DCGAN makes, from which fakes are drawn.
-        dcgan_seed: decides the DCGANs, from 0 to 2**32 - 1; all seeds of a run share them.
+        dcgan_pool: number of images that each DCGAN makes, from which fakes are drawn.
+        dcgan_seed: seeds the DCGANs, from 0 to 2**32 - 1; all seeds of a run share them.
 
     Raises:
-        ValueError: a value out of range; `rarest` without its labels or the other way round; `interval` or `teacher`
-            with generators of the clients' own, which are trained in each round, against the model received.
+        ValueError: a value is out of range, `rarest` is given without `labels="rarest"` or vice versa, or `interval` or
+            `teacher` is set for per-client generators, which are trained in each round against the received model.
 
     Example:
         >>> [type(part).__name__ for part in cbfl(generator="gaussian").parts]
@@ -437,9 +437,10 @@ def cbfl(
 
     References:
         CBFL (Li et al., 2023), Algorithms 1 and 2, with the paper's constants for CIFAR-10. The direction of the
-        divergence, T, the mean over layers, and fakes alone in the added loss are the authors' code's. In the paper
-        every client trains a generator of its own. Noise and DCGANs: section 6.2, Table 5. Of the DCGANs nothing more
-        is known; `fedjax_bal.parts.SharedDcgans` says what was chosen, and that lending them is not counted as traffic.
+        divergence, T, the mean over layers, and the restriction of the added loss to fakes are from the authors' code.
+        In the paper every client trains its own generator. Noise and DCGANs: section 6.2, Table 5, without details of
+        the DCGANs; `fedjax_bal.parts.SharedDcgans` documents the choices made here. Lending DCGANs isn't counted as
+        traffic.
     """
     if (rarest is None) == (labels == "rarest"):
         raise ValueError(f"cbfl: rarest: received {rarest} with labels={labels!r}; it goes with labels='rarest' alone")

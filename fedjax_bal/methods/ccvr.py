@@ -1,4 +1,4 @@
-"""CCVR: before an evaluation the classifier is calibrated on features drawn from all clients' class statistics."""
+"""CCVR: before each evaluation the classifier is calibrated on features drawn from all clients' class statistics."""
 
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ from fedjax_bal.types import Array, Batch, Key, Outcome, ServerContext, Variable
 
 
 class Moments(NamedTuple):
-    """Sums over features by class, which add up over clients.
+    """Sums of features by class, which are added up over clients.
 
     Attributes:
         counts: `Float[C]`.
@@ -28,13 +28,13 @@ class Moments(NamedTuple):
 
 
 def class_moments(features: Array, labels: Array, real: Array, classes: int) -> Moments:
-    """The moments of a batch of features, `Float[B, F]`; rows that aren't `real` don't count."""
+    """Computes the moments of a batch of features, `Float[B, F]`; padded rows (not `real`) are ignored."""
     own = jax.nn.one_hot(labels, classes) * real[:, None]
     return Moments(own.sum(0), own.T @ features, jnp.einsum("bc,bf,bg->cfg", own, features, features))
 
 
 def class_gaussians(moments: Moments) -> tuple[Array, Array]:
-    """Means `Float[C, F]` and unbiased covariances `Float[C, F, F]`; zeros for a class without rows."""
+    """Returns means `Float[C, F]` and unbiased covariances `Float[C, F, F]`; zeros for a class without rows."""
     counts = moments.counts[:, None]
     means = moments.sums / jnp.maximum(counts, 1.0)
     products = moments.products - counts[..., None] * means[:, :, None] * means[:, None, :]
@@ -42,16 +42,16 @@ def class_gaussians(moments: Moments) -> tuple[Array, Array]:
 
 
 def draw_gaussians(key: Key, means: Array, covariances: Array, per_class: int) -> Array:
-    """Features from each class's Gaussian, `Float[C, per_class, F]`; covariances may be singular."""
+    """Draws features from each class's Gaussian, `Float[C, per_class, F]`; covariances may be singular."""
     noise = jax.random.normal(key, (len(means), per_class, means.shape[-1]), means.dtype)
     return means[:, None] + jnp.einsum("cmk,cfk->cmf", noise, roots(covariances))
 
 
 def roots(covariances: Array) -> Array:
-    """Lower triangular roots L of covariances, `Float[C, F, F]`, L L^T; a direction without variance has a zero column.
+    """Computes lower triangular L with L L^T = covariances, `Float[C, F, F]`; a column without variance is zero.
 
-    Column by column, and not by `jnp.linalg`: on several CPU devices jaxlib's batched LAPACK calls take all threads and
-    then wait for one, for ever.
+    It works column by column instead of calling `jnp.linalg`: on several CPU devices jaxlib's batched LAPACK calls
+    occupy all threads, then deadlock waiting for one.
     """
     covariances = jnp.asarray(covariances)
     places = jnp.arange(covariances.shape[-1])
@@ -70,25 +70,25 @@ def roots(covariances: Array) -> Array:
 class VirtualRepresentations(Closing):
     r"""Trains the classifier on features drawn from a Gaussian of each class, for evaluation only.
 
-    Every client reports, of the features of its rows by the global model, the number, sum and sum of outer products by
-    class. They give the mean and the unbiased covariance over all clients,
+    Every client computes its rows' features with the global model and reports, by class, their number, sum and sum of
+    outer products. These give the mean and the unbiased covariance over all clients,
     $\mu_c = \frac{1}{N_c} \sum_k N_{c,k} \mu_{c,k}$ and
     $\Sigma_c = \sum_k \frac{N_{c,k} - 1}{N_c - 1} \Sigma_{c,k} + \sum_k \frac{N_{c,k}}{N_c - 1} \mu_{c,k}
-    \mu_{c,k}^\top - \frac{N_c}{N_c - 1} \mu_c \mu_c^\top$. As many features are drawn from
-    $N(\mu_c, \Sigma_c)$ for each class that a client has, and the classifier is trained on them with SGD, from its
-    parameters. Each evaluation draws features again, also if the model is the same as at the last one, and all clients'
-    reports count as traffic.
+    \mu_{c,k}^\top - \frac{N_c}{N_c - 1} \mu_c \mu_c^\top$. The same number of features is drawn from
+    $N(\mu_c, \Sigma_c)$ for each class that any client has, and the classifier is trained on them with SGD, starting
+    from its parameters. Each evaluation draws new features, even if the model is unchanged since the last one, and all
+    clients' reports count as traffic.
 
     Attributes:
         per_class: features drawn of each class.
-        epochs: passes over them.
-        batch_size: features a step.
-        learning_rate: of SGD.
+        epochs: passes over these features.
+        batch_size: features per step.
+        learning_rate: SGD's learning rate.
 
     References:
-        CCVR (Luo et al., 2021), eq. 3 and 4, Algorithm 1. Its authors' code is not public:
-        200 features of each class and one epoch are FL-bench's. The statistics travel as sums, which give the
-        same mean and covariance. The paper calibrates once, after training; here each evaluation shows what that gives.
+        CCVR (Luo et al., 2021), eq. 3 and 4, Algorithm 1. The authors' code is not public: 200 features of each class
+        and one epoch are FL-bench's. Clients send sums, which give the same mean and covariance. The paper calibrates
+        once, after training; here each evaluation shows the calibrated model.
     """
 
     per_class: int = static(200)
@@ -97,11 +97,11 @@ class VirtualRepresentations(Closing):
     learning_rate: float = 0.01
 
     def check(self, setting: RunSetting) -> None:
-        """Refuses a model without a classifier under its usual name."""
+        """Rejects a model without a classifier under its usual name."""
         classifier_shapes(setting.model)
 
     def closing_report(self, outcome: Outcome) -> Moments:
-        """The moments of the client's features."""
+        """Computes the moments of the client's features."""
         model = outcome.ctx.model
         classes = outcome.ctx.class_counts.shape[-1]
 
@@ -115,7 +115,7 @@ class VirtualRepresentations(Closing):
         return over_rows(lambda sums, batch: jax.tree.map(jnp.add, sums, moments(batch)), zeros, outcome.ctx)
 
     def close(self, key: Key, variables: Variables, reports: Moments, server: ServerContext) -> Variables:
-        """The global model with the calibrated classifier."""
+        """Returns the global model with the calibrated classifier."""
         draw, order = jax.random.split(key)
         features = draw_gaussians(draw, *class_gaussians(reports), self.per_class)
         by_row = lambda of_class: jnp.repeat(of_class, self.per_class)
@@ -139,13 +139,13 @@ def ccvr(
 ) -> Recipe:
     """FedAvg whose classifier is calibrated, before each evaluation, on features drawn by class.
 
-    Every evaluation takes a pass over all clients' rows: evaluate rarely where there are many.
+    Every evaluation takes a pass over all clients' rows: evaluate less often if there are many.
 
     Args:
         per_class: features drawn of each class, at least 1.
-        epochs: passes over them, at least 1.
-        batch_size: features a step, at least 1.
-        learning_rate: of SGD on the classifier, at least 0; 0 is FedAvg.
+        epochs: passes over these features, at least 1.
+        batch_size: features per step, at least 1.
+        learning_rate: learning rate of SGD on the classifier, at least 0; 0 is FedAvg.
 
     Example:
         >>> ccvr().parts

@@ -1,4 +1,4 @@
-"""What to cite: the papers behind a recipe, as BibTeX."""
+"""Citations: the papers behind a recipe, as BibTeX."""
 
 import difflib
 import functools
@@ -18,7 +18,7 @@ class Paper(NamedTuple):
     """A paper.
 
     Attributes:
-        bibtex: its entry.
+        bibtex: its BibTeX entry.
         short: authors, venue and year in one line.
     """
 
@@ -28,16 +28,16 @@ class Paper(NamedTuple):
 
 @functools.cache
 def papers() -> Mapping[str, Paper]:
-    """All papers by the keys of their entries, in the order of the file; an entry is a block with a field a line."""
+    """Reads all papers, by key, in the order of the file; an entry is a block with one field per line."""
     return _read(resources.files("fedjax_bal.methods").joinpath("papers.bib").read_text("utf-8").partition("\n\n")[2])
 
 
 PLUGIN_PAPERS: dict[str, Mapping[str, Paper]] = {}
-"""The papers behind plug-ins' recipes, by the recipe's name, each by its key."""
+"""The papers behind plug-ins' recipes: a mapping by key for each recipe's name."""
 
 
 def cite(recipe: str, bibtex: str) -> None:
-    """Makes the papers behind a recipe of one's own known; raises `ValueError` for text that can't be read."""
+    """Registers the papers behind a user's recipe; raises `ValueError` for text that can't be parsed."""
     try:
         PLUGIN_PAPERS[recipe] = _read(bibtex)
     except (AttributeError, KeyError, StopIteration, ValueError):
@@ -48,7 +48,7 @@ def cite(recipe: str, bibtex: str) -> None:
 
 
 def _read(bibtex: str) -> dict[str, Paper]:
-    """Papers by key; an entry is a block with a field a line."""
+    """Parses papers by key; an entry is a block with one field per line."""
     blocks = inspect.cleandoc(bibtex).split("\n\n")
     return {block[block.index("{") + 1 : block.index(",")]: _paper(block.strip()) for block in blocks}
 
@@ -63,31 +63,32 @@ def _paper(entry: str) -> Paper:
 
 
 def _behind(name: str) -> dict[str, Paper]:
-    """A recipe's papers by key."""
+    """Returns a recipe's papers by key."""
     keys = METHODS[name].papers if name in METHODS else ()
     return {key: papers()[key] for key in keys} | {**PLUGIN_PAPERS.get(name, {})}
 
 
 def citation(recipe: Recipe) -> str:
-    """The BibTeX entries of the papers behind a recipe.
+    """Returns the BibTeX entries of the papers behind a recipe.
 
-    FedAvg's comes first, since every recipe changes it, then those of the combined recipes in their order, each once.
+    FedAvg's entry comes first, because every recipe builds on it, followed by those of the combined recipes in order,
+    without repetition.
 
     Args:
-        recipe: a recipe, or a combination of several, found by its name.
+        recipe: a recipe or a combination of several; only its name is used.
 
     Returns:
-        The entries, with an empty line between two.
+        The entries, separated by empty lines.
 
     Raises:
-        ValueError: a name that isn't made of recipes with known papers.
+        ValueError: the name contains something other than recipes with known papers.
 
     Example:
         >>> from fedjax_bal.recipes import balanced_softmax, combine, scaffold
         >>> print(*(line for line in citation(combine(scaffold(), balanced_softmax())).splitlines() if "@" in line))
         @inproceedings{mcmahan2017fedavg, @inproceedings{karimireddy2020scaffold, @inproceedings{ren2020balanced,
     """
-    recipe = combine(recipe)  # refuses what is none
+    recipe = combine(recipe)  # rejects what isn't a recipe
     found: dict[str, Paper] = {}
     for name in ("fedavg", *recipe.name.split("+")):
         found |= _behind(name) or _refuse(recipe.name, name)
@@ -95,7 +96,7 @@ def citation(recipe: Recipe) -> str:
 
 
 def short_citation(name: str) -> str:
-    """Authors, venue and year of a recipe's papers, in a line; empty where none is known.
+    """Returns authors, venue and year of a recipe's papers in one line; empty if none is known.
 
     Example:
         >>> short_citation("iwds")

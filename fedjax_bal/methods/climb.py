@@ -1,4 +1,4 @@
-"""CLIMB: clients whose loss is far above the mean weigh more, by a dual variable for each."""
+"""CLIMB: a dual variable for each client increases the weight of clients whose loss is far above the mean."""
 
 import jax.numpy as jnp
 
@@ -13,12 +13,12 @@ _LARGEST = 100.0
 
 @part
 class DualWeights(Weigh, Server):
-    r"""Weighs client i by $1 + \lambda_i - \bar\lambda$, at least 0, with the mean $\bar\lambda$ over all N clients.
+    r"""Weights client i by $1 + \lambda_i - \bar\lambda$, at least 0, with the mean $\bar\lambda$ over all N clients.
 
-    $\lambda$ belongs to the constraint that no client's loss $f_i$ exceeds the mean loss by more than $\epsilon$. It
-    begins at 0 and moves, after every `interval` rounds, by $\eta (f_i - \bar f - \epsilon) / N$ for the clients of the
-    round, whose mean loss is $\bar f$, within [0, 100]. If no update arrives in such a round, $\lambda$ waits for the
-    next one. A chain of several clients weighs their mean.
+    $\lambda$ is the dual variable of the constraint that no client's loss $f_i$ exceeds the mean loss by more than
+    $\epsilon$. It starts at 0. After every `interval` rounds it changes by $\eta (f_i - \bar f - \epsilon) / N$ for the
+    clients of the round, whose mean loss is $\bar f$, and is clipped to [0, 100]. If no update arrives in such a round,
+    $\lambda$ changes one interval later. A chain of several clients gets their mean weight.
 
     Attributes:
         rate: $\eta$.
@@ -26,9 +26,9 @@ class DualWeights(Weigh, Server):
         interval: rounds from one change of $\lambda$ to the next.
 
     References:
-        CLIMB (Shen et al., 2022), with constants of the authors' code. There f is the loss, of all clients, of the
-        model before the first round of the interval; here it is the mean over the local training of those that deliver,
-        which takes no other pass. Weights are made to sum to 1 over the cohort, and negative ones are 0.
+        CLIMB (Shen et al., 2022), with constants of the authors' code. There f is the loss of all clients under the
+        model before the first round of the interval; here it is the mean loss during local training of the clients that
+        deliver, which costs no extra pass. Weights are normalised over the cohort, and negative ones are set to 0.
     """
 
     rate: float = 1.0
@@ -41,27 +41,28 @@ class DualWeights(Weigh, Server):
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """No other part that weighs clients; most of them take their sizes out as well."""
+        """Requires that no other part weights clients; most of them also make weights independent of sizes."""
         why = "which weighs clients, too, so that it isn't clear how much their losses count"
         return (apart_from("climb", self, Weigh, because=why),)
 
     def init_server(self, server: ServerContext) -> Array:
-        """Lambda, `Float[N]`."""
+        """Returns the initial lambda, `Float[N]`."""
         return jnp.zeros(server.federation.num_clients)
 
     def broadcast(self, key: Key, server: ServerContext) -> tuple[Array, tuple[()]]:
-        """Clients need nothing but the model."""
+        """Sends nothing: clients only need the model."""
         return server.state, ()
 
     def weigh(self, weights: Array, cohort: Cohort, server: ServerContext) -> Array:
-        """The same for every client, whatever its size, but for lambda."""
+        """Weights clients by lambda only, regardless of their sizes."""
         counted = cohort.local_steps > 0
+        # Empty places hold the client number N, which is out of range: reads give 0, and `update` drops their writes.
         own = server.state.at[cohort.clients].get(mode="fill", fill_value=0.0)
         means = jnp.where(counted, own, 0.0).sum(1) / jnp.maximum(counted.sum(1), 1)
         return weights / jnp.maximum(cohort.sizes, 1.0) * jnp.maximum(1.0 + means - server.state.mean(), 0.0)
 
     def update(self, key: Key, server: ServerContext) -> Array:
-        """The next lambda."""
+        """Returns the next lambda."""
         losses = server.aggregate.losses
         known = jnp.isfinite(losses) & ((server.round + 1) % self.interval == 0)
         mean = jnp.where(known, losses, 0.0).sum() / jnp.maximum(known.sum(), 1)
@@ -72,10 +73,10 @@ class DualWeights(Weigh, Server):
 
 @recipe("long_tail", "shen2022climb")
 def climb(rate: NonNegative = 1.0, tolerance: NonNegative = 1.0, interval: Count = 5) -> Recipe:
-    """FedAvg in which the clients with the highest losses weigh more and more, instead of the largest ones.
+    """FedAvg that weights clients with high losses more and more, instead of weighting clients by their size.
 
     Args:
-        rate: of the dual variables, at least 0; 0 is FedAvg whose clients weigh the same.
+        rate: step size of the dual variables, at least 0; 0 is FedAvg with equal weights.
         tolerance: how far a client's loss may exceed the mean, at least 0.
         interval: rounds from one change of the dual variables to the next.
 

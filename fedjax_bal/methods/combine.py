@@ -1,4 +1,4 @@
-"""Recipes: how a method declares one, how its values are checked, and how several are combined."""
+"""Recipes: how a method declares its recipe, how its values are checked, and how several recipes are combined."""
 
 import dataclasses
 import functools
@@ -24,7 +24,7 @@ _SINGLE = {
     Reduce: "reduce the updates; there is only one reduction",
     Shift: "choose where a gradient is taken; there is only one such place",
 }
-"""The roles that a recipe has one part for, each with its reason."""
+"""The roles that at most one part of a recipe may play, each with the rest of an error message."""
 
 Count = Annotated[int, Ge(1)]
 CountOrZero = Annotated[int, Ge(0)]
@@ -38,15 +38,15 @@ PositiveShare = Annotated[float, Gt(0), Le(1)]
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """A method: its parts, and settings that a run has only one of.
+    """A method: its parts, and settings of which a run has only one.
 
     Attributes:
         name: its name.
         parts: the parts, in the order in which those of one role compose.
-        server_optimizer: the server's optimizer; None leaves it to the setting (by default plain averaging).
-        drawing: "epochs" without replacement or "replacement"; None leaves it to the setting.
-        selector: which selector chooses the clients; None leaves it to the setting.
-        carried: whether the clients of a chain hand on the local optimizer's state; None for no.
+        server_optimizer: the server's optimizer; None keeps the run's setting (by default plain averaging).
+        drawing: "epochs" without replacement or "replacement"; None keeps the run's setting.
+        selector: the selector that chooses the clients; None keeps the run's setting.
+        carried: whether the clients of a chain pass on the local optimizer's state; None means no.
     """
 
     name: str = dataclasses.field(metadata={"static": True})
@@ -77,10 +77,10 @@ FAMILIES = {
 
 
 class Method(NamedTuple):
-    """A recipe of the package and what lists say about it.
+    """A recipe of the package, with its heading and citations for lists.
 
     Attributes:
-        build: the function that makes it.
+        build: the function that builds it.
         family: a key of `FAMILIES`.
         papers: the keys of its papers in `papers.bib`.
     """
@@ -91,18 +91,18 @@ class Method(NamedTuple):
 
 
 METHODS: dict[str, Method] = {}
-"""The recipes of this package by name, as the decorator `recipe` enters them."""
+"""The recipes of this package by name, filled by the decorator `recipe`."""
 
 
 def family_of(name: str) -> str:
-    """The heading under which lists show a recipe."""
+    """Returns the heading under which lists show a recipe."""
     return FAMILIES[METHODS[name].family] if name in METHODS else "Of your own"
 
 
 def recipe(family: str, *papers: str) -> Callable[[Callable[P, Recipe]], Callable[P, Recipe]]:
-    """Registers a function as the recipe of its name, and checks its values by their annotations.
+    """Registers a function as the recipe of its name, and checks its arguments against their annotations.
 
-    A parameter that is annotated as plain `int`, `float` or `str` is left to the function.
+    The function itself checks parameters that are annotated as plain `int`, `float` or `str`.
 
     Args:
         family: a key of `FAMILIES`.
@@ -126,7 +126,7 @@ def recipe(family: str, *papers: str) -> Callable[[Callable[P, Recipe]], Callabl
 
         @functools.wraps(function)
         def build(*args: Any, **kwargs: Any) -> Recipe:
-            values = (*map(read, parameters, args), *args[len(parameters) :])  # Python refuses too many
+            values = (*map(read, parameters, args), *args[len(parameters) :])  # surplus arguments: Python's own error
             return function(*values, **{name: read(name, value) for name, value in kwargs.items()})  # type: ignore[call-arg]
 
         METHODS[function.__name__] = Method(build, family, papers)
@@ -136,9 +136,9 @@ def recipe(family: str, *papers: str) -> Callable[[Callable[P, Recipe]], Callabl
 
 
 def readings(**variants: Mapping[str, Any]) -> Callable[[Callable[..., Recipe]], Callable[..., Recipe]]:
-    """Gives a recipe the keyword `variant`, which names a reading of its paper: values in place of the defaults.
+    """Gives a recipe the keyword `variant`, which selects a reading of its paper: values that replace the defaults.
 
-    Values that are given along with it come first. The readings are in the recipe's attribute `variants`.
+    Explicit arguments override the reading. The readings are in the recipe's attribute `variants`.
 
     Example:
         >>> from fedjax_bal.recipes import rebafl
@@ -161,7 +161,7 @@ def readings(**variants: Mapping[str, Any]) -> Callable[[Callable[..., Recipe]],
 
 
 def with_reading(recipe: Callable[..., Recipe], values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The values with those of the reading that `variant` among them names; unchanged for a recipe without readings.
+    """Replaces `variant` in the values by the reading that it names; changes nothing for a recipe without readings.
 
     Raises:
         ValueError: the recipe has no such reading.
@@ -186,18 +186,18 @@ def positive(name: str, value: float, reason: str = "") -> float:
 
 
 def combine(*recipes: Recipe) -> Recipe:
-    """Puts the parts of several recipes together, in order.
+    """Combines several recipes into one, with their parts in order.
 
     Args:
-        *recipes: at least one. A setting of which a run has one (server optimizer, drawing, selector) comes from the
-            recipe that sets it.
+        *recipes: at least one. A setting of which a run has only one (server optimizer, drawing, selector) comes from
+            the recipe that sets it.
 
     Returns:
-        A recipe named after all of them, joined with "+".
+        A recipe whose name joins theirs with "+".
 
     Raises:
-        ValueError: something other than a recipe, the same part twice, two parts in a role for which there is one
-            (Criterion, Shift, Reduce), or two recipes that set the same thing differently.
+        ValueError: an argument isn't a recipe, a part occurs twice, two parts play a role that only one may play
+            (Criterion, Shift, Reduce), or two recipes set the same setting differently.
 
     Example:
         >>> from fedjax_bal.recipes import balanced_softmax, scaffold

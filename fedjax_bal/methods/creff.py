@@ -1,4 +1,4 @@
-"""CReFF: the server learns balanced features from clients' gradients, and retrains the classifier on them."""
+"""CReFF: the server learns balanced features from clients' gradients and retrains the classifier on them."""
 
 from typing import NamedTuple
 
@@ -20,8 +20,8 @@ class FederatedFeatures(NamedTuple):
     """The server's state in CReFF.
 
     Attributes:
-        features: `Float[C, M, F]`, M of each class.
-        head: the classifier trained on them.
+        features: `Float[C, M, F]`, M for each class.
+        head: the classifier trained on these features.
     """
 
     features: Array
@@ -29,7 +29,7 @@ class FederatedFeatures(NamedTuple):
 
 
 class ClassGradients(NamedTuple):
-    """Gradients of the classifier by class, which add up over clients.
+    """Gradients of the classifier by class, which are summed over clients.
 
     Attributes:
         gradients: like the classifier, with a first axis of C classes; zeros for a class that a client lacks.
@@ -42,27 +42,28 @@ class ClassGradients(NamedTuple):
 
 @part
 class FeatureMatching(Server, Report, Refine):
-    r"""Learns features whose gradients match the clients', and evaluates a classifier that is trained on them.
+    r"""Learns features whose gradients match the clients', and evaluates with a classifier trained on these features.
 
-    A client computes, on the model received and with the last retrained classifier in place of its own, the mean
-    gradient $g_c^k$ of the classifier over its rows of each class c. The server averages them over the clients that
+    A client computes the classifier's mean gradient $g_c^k$ over its rows of each class c, with the received model and
+    the last retrained classifier in place of the model's own. The server averages these gradients over the clients that
     have the class, and moves its features of the class by gradient descent on $\sum_c D(\hat g_c, g_c)$. $\hat g_c$ is
-    the gradient that the features give, and D the sum of $1 - \cos$ over the weights' rows, one for each output, and
-    the biases as one row. Then a classifier with random weights is trained on the features of all classes: it goes
-    to the clients of the next round, and takes the place of the global one in evaluation. The global model is FedAvg's.
+    the gradient on the features. D is the sum of $1 - \cos$ over the rows of the weights, one for each output; the
+    biases count as one row. Then a classifier with new random weights is trained on the features of all classes. It is
+    sent to the clients of the next round, and replaces the global classifier in evaluation. The global model itself is
+    FedAvg's.
 
     Attributes:
         per_class: M, features of each class.
         match_steps: steps on the features in a round.
         match_rate: learning rate of these steps.
         epochs: passes over the features, for the classifier.
-        batch_size: features a step of the classifier.
-        learning_rate: of the classifier's SGD.
+        batch_size: features per step of the classifier.
+        learning_rate: learning rate of the classifier's SGD.
 
     References:
-        CReFF (Shang et al., 2022), eq. 5 to 8, Algorithm 1; constants of the authors' code,
-        which estimates $g_c^k$ from ten draws of 32 augmented images where the paper and this part take all rows. The
-        clients' first retrained classifier is the initial model's; in the code it is another random one.
+        CReFF (Shang et al., 2022), eq. 5 to 8, Algorithm 1, with the constants of the authors' code. The code estimates
+        $g_c^k$ from ten draws of 32 augmented images; the paper and this part use all rows. The clients' first
+        retrained classifier is the initial model's; in the code it is another random one.
     """
 
     per_class: int = static(100)
@@ -75,20 +76,20 @@ class FeatureMatching(Server, Report, Refine):
     evaluation_only = True
 
     def check(self, setting: RunSetting) -> None:
-        """Refuses a model without a classifier under its usual name."""
+        """Rejects a model without a classifier under its usual name."""
         classifier_shapes(setting.model)
 
     def init_server(self, server: ServerContext) -> FederatedFeatures:
-        """Random features, and the initial classifier."""
+        """Returns random features and the initial classifier."""
         shape = (server.federation.num_classes, self.per_class, num_features(server.model, server.variables))
         return FederatedFeatures(jax.random.normal(server.key, shape), classifier(server.variables.params))
 
     def broadcast(self, key: Key, server: ServerContext) -> tuple[FederatedFeatures, PyTree]:
-        """The retrained classifier goes to every client."""
+        """Sends the retrained classifier to every client."""
         return server.state, server.state.head
 
     def report(self, outcome: Outcome) -> ClassGradients:
-        """The client's mean gradient of each of its classes."""
+        """Returns the client's mean gradient for each of its classes."""
         ctx = outcome.ctx
         params = {**outcome.start.params, "head": outcome.ctx.broadcast[self.slot]}
         counts = ctx.class_counts.astype(float)
@@ -103,7 +104,7 @@ class FeatureMatching(Server, Report, Refine):
         return ClassGradients(_over(sums, counts), (counts > 0).astype(float))
 
     def update(self, key: Key, server: ServerContext) -> FederatedFeatures:
-        """Features nearer to the reported gradients, and a classifier trained on them."""
+        """Moves the features so that their gradients match the reported ones, and trains a classifier on them."""
         old = server.state
         sums, clients = server.aggregate.reports[self.slot]
         params = {**server.variables.params, "head": old.head}
@@ -125,12 +126,12 @@ class FeatureMatching(Server, Report, Refine):
         return FederatedFeatures(features, head)
 
     def refine(self, key: Key, variables: Variables, server: ServerContext) -> Variables:
-        """The global model with the retrained classifier."""
+        """Returns the global model with the retrained classifier."""
         return variables._replace(params={**variables.params, "head": server.state.head})
 
 
 def class_gradients(model: Model, params: PyTree, features: Array, labels: Array, real: Array, classes: int) -> PyTree:
-    """The classifier's gradient of the summed cross-entropy of each class's real rows, leaves `[C, ...]`."""
+    """Returns the classifier's gradient of the summed cross-entropy of each class's real rows, leaves `[C, ...]`."""
     own = jax.nn.one_hot(labels, classes) * real[:, None]
 
     def losses(head: PyTree) -> Array:
@@ -143,7 +144,7 @@ def class_gradients(model: Model, params: PyTree, features: Array, labels: Array
 def matched_features(
     model: Model, params: PyTree, features: Array, wanted: PyTree, present: Array, steps: int, rate: Array | float
 ) -> Array:
-    """Features `Float[C, M, F]` of present classes after steps that bring their gradients near the wanted ones."""
+    """Returns features `Float[C, M, F]` after gradient descent towards the wanted gradients of the present classes."""
 
     def distance(features: Array) -> Array:
         def one(features: Array, label: Array, wanted: PyTree) -> Array:
@@ -159,7 +160,7 @@ def matched_features(
 
 
 def gradient_distance(found: PyTree, wanted: PyTree) -> Array:
-    """The sum of 1 - cos over the rows of all leaves, `Float[]`: of weights `[..., out]` one for each output."""
+    """Returns the sum of 1 - cos over the rows of all leaves, `Float[]`; weights `[..., out]` have a row per output."""
 
     def one(a: Array, b: Array) -> Array:
         a, b = (x.reshape(-1, x.shape[-1] if x.ndim > 1 else 1) for x in (a, b))
@@ -170,7 +171,7 @@ def gradient_distance(found: PyTree, wanted: PyTree) -> Array:
 
 
 def _over(sums: PyTree, counts: Array) -> PyTree:
-    """Means by class, from leaves `[C, ...]`."""
+    """Returns means by class, from leaves `[C, ...]`."""
     share = 1.0 / jnp.maximum(counts, 1.0)
     return jax.tree.map(lambda leaf: leaf * share.reshape(-1, *[1] * (leaf.ndim - 1)), sums)
 
@@ -188,11 +189,11 @@ def creff(
 
     Args:
         per_class: features of each class, at least 1.
-        match_steps: steps on them in a round.
+        match_steps: steps on the features in a round.
         match_rate: learning rate of these steps, at least 0.
         epochs: passes over the features for the classifier, at least 1.
-        batch_size: features a step, at least 1.
-        learning_rate: of SGD on the classifier, at least 0.
+        batch_size: features per step, at least 1.
+        learning_rate: learning rate of SGD on the classifier, at least 0.
 
     Example:
         >>> creff().parts[0].slot

@@ -1,4 +1,4 @@
-"""Crops, mirror images and holes, the usual augmentation of small photographs, drawn again in each local step."""
+"""Random crops, mirroring and cutout: the usual augmentation of small photographs, redrawn in each local step."""
 
 import jax
 import jax.numpy as jnp
@@ -13,13 +13,13 @@ from fedjax_bal.types import Array, Batch, Context, Key
 
 @part
 class CropAndFlip(Batches):
-    """Cuts a window of the image's own size out of the image with a black border, and mirrors half of the windows.
+    """Pads images with a black border, crops them to their original size, and mirrors half of the crops.
 
-    Window and mirroring are drawn for each image of each local step. Evaluation, probes and prototypes see the images
-    as they are; images that another part has added to the batch stay as they are too.
+    Crop and mirroring are drawn for each image in each local step. Evaluation, probes and prototypes use the unchanged
+    images; images that another part has added to the batch stay unchanged, too.
 
     Attributes:
-        pad: width of the border in pixels, and so the largest shift to either side.
+        pad: width of the border in pixels, hence the largest shift to either side.
         flip: whether to mirror, left to right.
 
     References:
@@ -30,11 +30,11 @@ class CropAndFlip(Batches):
     flip: bool = static(True)
 
     def check(self, setting: RunSetting) -> None:
-        """Refuses inputs that are no images."""
+        """Rejects inputs that are no images."""
         check_images("crops", setting.federation.images)
 
     def batch(self, key: Key, batch: Batch, ctx: Context) -> Batch:
-        """The batch with other windows of its images."""
+        """Returns the batch with crops of its images."""
         federation = ctx.federation
         count, height, width, channels = batch.images.shape
         corner_key, flip_key = jax.random.split(key)
@@ -55,24 +55,24 @@ class CropAndFlip(Batches):
 class Cutout(Batches):
     """Fills a square of the image with the mean pixel, 0 after normalisation.
 
-    Its centre is drawn for each image of each local step, anywhere in the image, so that part of the square may lie
-    outside. Other inputs see the images as they are, as with `CropAndFlip`.
+    Its centre is drawn anywhere in the image, for each image in each local step; part of the square may lie outside.
+    The same uses and images stay unchanged as with `CropAndFlip`.
 
     Attributes:
-        side: of the square in pixels.
+        side: side of the square in pixels.
 
     References:
-        DeVries and Taylor, 2017, section 3.2. There it is 16 pixels for CIFAR-10.
+        DeVries and Taylor, 2017, section 3.2, with 16 pixels for CIFAR-10.
     """
 
     side: int = static(16)
 
     def check(self, setting: RunSetting) -> None:
-        """Refuses inputs that are no images."""
+        """Rejects inputs that are no images."""
         check_images("holes", setting.federation.images)
 
     def batch(self, key: Key, batch: Batch, ctx: Context) -> Batch:
-        """The batch with a hole in each of its images."""
+        """Returns the batch with a hole in each of its images."""
         count, height, width, _ = batch.images.shape
         centres = jax.random.randint(key, (count, 2), 0, jnp.array([height, width]))
         away = [jnp.arange(length) - centres[:, axis, None] for axis, length in enumerate((height, width))]
@@ -90,9 +90,9 @@ def _window(image: Array, corner: Array, shape: tuple[int, int, int]) -> Array:
 
 @recipe("sampling", "he2016deep")
 def crop_flip(pad: CountOrZero = 4, flip: bool = True) -> Recipe:
-    """Random crops and mirror images, as is usual for CIFAR, drawn again each time that a client draws an image.
+    """Random crops and mirroring, as is usual for CIFAR, redrawn each time that a client draws an image.
 
-    Not a method of federated learning but something to add to one: `combine(flcir(), crop_flip())`.
+    This isn't a federated method; combine it with one: `combine(flcir(), crop_flip())`.
 
     Args:
         pad: width of the black border in pixels, 0 or more.
@@ -107,10 +107,10 @@ def crop_flip(pad: CountOrZero = 4, flip: bool = True) -> Recipe:
 
 @recipe("sampling", "devries2017cutout")
 def cutout(side: Count = 16) -> Recipe:
-    """A square hole in each image, at a new place each time that a client draws it; put it after `crop_flip`.
+    """A square hole in each image, redrawn each time that a client draws the image; put it after `crop_flip`.
 
     Args:
-        side: of the square in pixels, at least 1; the image's border may cut it off.
+        side: side of the square in pixels, at least 1; the image's border may cut it off.
 
     Example:
         >>> cutout().parts

@@ -1,4 +1,4 @@
-"""DCGANs that clients train on their own data and lend each other: the comparison for CBFL's generator."""
+"""DCGANs that clients train on their own data and lend to each other: the baseline for CBFL's generator."""
 
 import dataclasses
 from collections.abc import Callable
@@ -18,12 +18,12 @@ from fedjax_bal.types import Array, Context, Federation, Key, PyTree, Variables
 
 
 def discriminator_loss(real: Array, fake: Array) -> Array:
-    """Mean cross-entropy of the logits of real images taken for real plus that of fakes taken for fakes, in nats."""
+    """Returns the discriminator's mean cross-entropy on real images plus that on fakes, in nats, from its logits."""
     return jax.nn.softplus(-real).mean() + jax.nn.softplus(fake).mean()
 
 
 def generator_loss(fake: Array) -> Array:
-    """Mean cross-entropy of the logits of fakes taken for real, in nats: the form that does not saturate."""
+    """Returns the mean cross-entropy of the fakes' logits with the label "real", in nats: the non-saturating form."""
     return jax.nn.softplus(-fake).mean()
 
 
@@ -32,12 +32,12 @@ def train_dcgan(
 ) -> tuple[tuple[Variables, Variables], Array]:
     """Trains a new DCGAN with Adam at betas (0.5, 0.999), as Radford, Metz and Chintala (ICLR 2016) do.
 
-    Each step draws real images, by `draw`, with values from -1 to 1, and noise. The discriminator moves first, with
-    batch statistics of real images and of fakes apart, then the generator on the same noise.
+    Each step draws noise and, by `draw`, real images with values from -1 to 1. The discriminator is updated first, with
+    separate batch statistics for real images and fakes, then the generator on the same noise.
 
     Returns:
-        The variables of generator and discriminator, and their losses before each step: the discriminator's and the
-        generator's, `Float[iterations, 2]`.
+        The variables of generator and discriminator, and the losses of discriminator and generator in each step,
+        `Float[iterations, 2]`.
     """
     optimizer = optax.adam(rate, b1=0.5, b2=0.999)
 
@@ -65,18 +65,18 @@ def train_dcgan(
 
 
 def noise(key: Key, count: int, net: Dcgan) -> Array:
-    """The input of a generator, `Float32[count, Z]`."""
+    """Draws a generator's input, `Float32[count, Z]`."""
     return jax.random.normal(key, (count, net.latent), jnp.float32)
 
 
 def _generate(net: Dcgan, stats: PyTree, latents: Array, params: PyTree) -> tuple[Array, PyTree]:
-    """Fakes, and the generator's new statistics."""
+    """Returns fakes and the generator's new statistics."""
     images, after = net.generate(Variables(params, stats), latents, train=True)
     return images, after.stats
 
 
 def _discriminate(net: Dcgan, stats: PyTree, real: Array, fake: Array, params: PyTree) -> tuple[Array, PyTree]:
-    """The discriminator's loss, and its new statistics."""
+    """Returns the discriminator's loss and its new statistics."""
     of_real, after = net.judge(Variables(params, stats), real, train=True)
     of_fake, after = net.judge(after, fake, train=True)
     return discriminator_loss(of_real, of_fake), after.stats
@@ -87,17 +87,17 @@ POOL = "dcgan"
 
 
 NONE = -1
-"""The label of an image that was made, and the row number of a client without images."""
+"""The label of a generated image, and the row number of a client without images."""
 
 
 _BYTES = 255.0
 
 
 def lending_law(class_counts: Array, labels: Array, client: Array) -> Array:
-    """Probabilities, `Float[A, N]`, with which a client borrows fakes of the given classes from each other client.
+    """Computes the probability of borrowing a fake of each given class from each other client, `Float[A, N]`.
 
-    They are in proportion to the other clients' numbers of images of the class. Where no other client holds the class,
-    all that hold anything are equally likely.
+    It is proportional to the other clients' numbers of images of the class. If no other client holds the class, all
+    other clients with images are equally likely.
 
     Example:
         >>> counts = jnp.array([[5, 5], [3, 0], [1, 0], [0, 0]])
@@ -112,7 +112,7 @@ def lending_law(class_counts: Array, labels: Array, client: Array) -> Array:
 
 
 def borrow_images(key: Key, labels: Array, ctx: Context) -> Array:
-    """Normalised images that other clients' DCGANs have made, one for each label, `Float[A, H, W, K]`."""
+    """Draws normalised images made by other clients' DCGANs, one for each label, `Float[A, H, W, K]`."""
     federation = ctx.federation
     lender_key, image_key = jax.random.split(key)
     pools = jnp.asarray(federation.auxiliary[POOL]).reshape(federation.num_clients, -1)
@@ -126,33 +126,33 @@ def borrow_images(key: Key, labels: Array, ctx: Context) -> Array:
 class SharedDcgans(Part):
     """Trains a DCGAN on every client's own rows, before the first round, and lends its images to all other clients.
 
-    A DCGAN has no classes and can't be asked for one. For a fake of a class a sampler asks one of the clients that hold
-    it, see `lending_law`; what the image shows is left to chance.
+    A DCGAN is unconditional: it can't generate a given class. For a fake of a class, a sampler picks one of the clients
+    that hold the class, see `lending_law`; the class that the image shows is left to chance.
 
-    Each client lends `pool` images that its network has made once, not the network: every fake of a mini-batch comes
-    from another client, so that each would go through a network of its own, 70 networks and a quarter of a gigabyte of
-    weights in a local step. Taking images from a pool costs no time in a round. In return fakes recur, and take memory:
-    the pool of 100 clients, 256 images each, is half as large as CIFAR-10.
+    Each client lends `pool` images, made once by its network, instead of the network. The fakes of a mini-batch come
+    from many clients; generating them in the local step would take up to 70 networks and a quarter of a gigabyte of
+    weights. Drawing images from a pool costs no time in a round. In return fakes recur and take memory: the pool of 100
+    clients, 256 images each, is half as large as CIFAR-10.
 
-    The images follow the federation's own and have their type: bytes are rounded, floats lie between the lowest and the
-    highest value of the client's own. Clients' rows and counts stay as they are. The auxiliary set "dcgan",
-    `Int32[N * pool]`, has each client's images one after another, and -1 for clients without rows, who train and lend
-    nothing. A client's DCGAN depends on its number, its rows (copies included) and the seed alone; all seeds of a run
-    share it. It is trained whenever a simulation is built, one client after another. Exchanging networks, once, is not
-    counted as traffic.
+    The images are appended to the federation's and have their type: bytes are rounded, floats lie between the lowest
+    and the highest value of the client's own. Clients' rows and counts don't change. The auxiliary set "dcgan",
+    `Int32[N * pool]`, lists each client's images in order of clients, with -1 for clients without rows, which train and
+    lend nothing. A client's DCGAN depends only on its number, its rows (copies included) and the seed; all seeds of a
+    run share it. It is trained whenever a simulation is built, one client after another. The single exchange of
+    networks isn't counted as traffic.
 
     Attributes:
         iterations: steps of the optimizers.
-        pool: images that each DCGAN makes.
-        batch_size: images a step, drawn with replacement from the client's rows.
+        pool: number of images that each DCGAN makes.
+        batch_size: images per step, drawn with replacement from the client's rows.
         rate: Adam's learning rate.
         width: see `fedjax_bal.models.dcgan.build_dcgan`.
         latent: length of the noise.
-        seed: decides initial weights, noise and batches, from 0 to 2**32 - 1.
+        seed: seeds initial weights, noise and batches, from 0 to 2**32 - 1.
 
     References:
-        CBFL (Li et al., 2023), section 6.2 and Table 5, which give neither the architecture nor any constant, and do
-        not say whose DCGAN a client asks. Radford, Metz and Chintala, ICLR 2016, for the networks and the optimizer.
+        CBFL (Li et al., 2023), section 6.2 and Table 5, which state neither the architecture nor any constant, nor
+        whose DCGAN a client uses. Radford, Metz and Chintala, ICLR 2016, for the networks and the optimizer.
     """
 
     iterations: int = static(2000)
@@ -164,7 +164,7 @@ class SharedDcgans(Part):
     seed: int = static(0)
 
     def check(self, setting: RunSetting) -> None:
-        """Refuses a federation in which no client could borrow from another one."""
+        """Rejects a federation in which no client can borrow from another one."""
         holders = np.count_nonzero(np.diff(np.asarray(setting.federation.offsets)))
         if holders < 2:
             raise ValueError(
@@ -173,7 +173,7 @@ class SharedDcgans(Part):
             )
 
     def prepare_federation(self, federation: Federation) -> Federation:
-        """The federation with all DCGANs' images."""
+        """Returns the federation with all DCGANs' images."""
         if POOL in federation.auxiliary:
             raise ValueError("shared DCGANs: received a federation that has their images; enlarge the original one")
         build_dcgan(tuple(federation.images.shape[1:]), self.width, self.latent)
@@ -191,14 +191,14 @@ class SharedDcgans(Part):
 
 
 def _check_room(federation: Federation, count: int) -> None:
-    """Refuses more images than can be numbered, or than fit into memory, before any is made."""
+    """Rejects more images than can be numbered, or than fit into memory, before any is made."""
     own = len(federation.images)
     fewer = "ask for a smaller pool"
     if own + count > MAX_ROWS:
         raise ValueError(f"pool: {count:,} images make {own + count:,} rows; at most {MAX_ROWS} are supported: {fewer}")
     image = int(np.prod(federation.images.shape[1:])) * federation.images.dtype.itemsize
     needed = (2 * own + count) * image
-    free = available_bytes()  # the old ones twice: also where training reads them
+    free = available_bytes()  # the old images count twice, as training the DCGANs reads a copy
     if free is not None and needed > free:
         raise ValueError(
             f"pool: {count:,} images take {count * image / 1e9:.3g} GB; with all else that making them takes it is "
@@ -207,7 +207,7 @@ def _check_room(federation: Federation, count: int) -> None:
 
 
 def _add_images(part: SharedDcgans, federation: Federation, holders: np.ndarray) -> np.ndarray:
-    """The images, followed by those that each holder's DCGAN makes."""
+    """Returns the images, followed by those that each holder's DCGAN makes."""
     images = np.asarray(federation.images)
     larger = np.empty((len(images) + len(holders) * part.pool, *images.shape[1:]), images.dtype)
     larger[: len(images)] = images
@@ -222,7 +222,7 @@ def _add_images(part: SharedDcgans, federation: Federation, holders: np.ndarray)
 
 
 def _range(images: np.ndarray, rows: np.ndarray) -> tuple[Any, Any]:
-    """The values that become -1 and 1, bytes scaled to [0, 1]."""
+    """Returns the values that are mapped to -1 and 1; bytes are already scaled to [0, 1]."""
     if images.dtype == np.uint8:
         return np.float32(0), np.float32(1)
     low = np.float32(images[rows].min())
@@ -232,7 +232,7 @@ def _range(images: np.ndarray, rows: np.ndarray) -> tuple[Any, Any]:
 
 @partial(jax.jit, static_argnums=0)
 def _make_pool(part: SharedDcgans, federation: Federation, key: Key, client: Array, low: Array, high: Array) -> Array:
-    """Images from one client's DCGAN, `[pool, H, W, K]` of the type of the federation's images."""
+    """Trains one client's DCGAN and makes its images, `[pool, H, W, K]` of the type of the federation's images."""
     key = jax.random.fold_in(key, client)
     net = build_dcgan(federation.images.shape[1:], part.width, part.latent)
     draw = lambda key: 2 * (_draw_images(key, federation, client, part.batch_size) - low) / (high - low) - 1
@@ -246,7 +246,7 @@ def _make_pool(part: SharedDcgans, federation: Federation, key: Key, client: Arr
 
 
 def _draw_images(key: Key, federation: Federation, client: Array, count: int) -> Array:
-    """Images of a client, drawn with replacement: bytes scaled to [0, 1], floats as they are."""
+    """Draws images of a client with replacement: bytes scaled to [0, 1], floats unchanged."""
     first = federation.offsets[client]
     end = federation.offsets[client + 1]
     positions = jax.random.randint(key, (count,), first, end)

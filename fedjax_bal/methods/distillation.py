@@ -1,4 +1,4 @@
-"""Distillation from the received model on some of the classes, which several methods share."""
+"""Distillation from the received model on a subset of the classes, which several methods share."""
 
 import jax.numpy as jnp
 
@@ -9,11 +9,11 @@ from fedjax_bal.types import Array, Batch, Context
 def distil_received(
     logits: Array, batch: Batch, ctx: Context, temperature: Array | float, *, taught: Array, learned: Array
 ) -> Array:
-    r"""$T^2 KL$ from the received model's probabilities to the ones in training, each among its own classes, `Float[]`.
+    r"""Computes $T^2 KL$ from the received model's probabilities to those of the model in training, `Float[]`.
 
-    `taught`, `Bool[B, C]`, are the classes of the received model's probabilities and `learned` those of the model in
-    training, which include them. It is the mean over real rows; a row without a class to be taught adds nothing. The
-    received model is applied in evaluation mode and gets no gradient.
+    The received model's probabilities are taken among the classes `taught`, `Bool[B, C]`, those of the model in
+    training among `learned`, which include `taught`. The result is the mean over real rows; a row without a `taught`
+    class adds 0. The received model is applied in evaluation mode and gets no gradient.
     """
     received, _ = ctx.model.apply(ctx.start, batch.images, train=False)
     counted = batch.real & taught.any(-1)

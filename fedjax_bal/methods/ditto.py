@@ -1,4 +1,4 @@
-"""Ditto: beside the global model every client trains one of its own, which is held near the global one."""
+"""Ditto: in addition to the global model, every client trains a personal model that is kept near the global one."""
 
 import functools
 from typing import Any
@@ -18,18 +18,18 @@ _TWIN = "own_model"
 
 @part
 class SeparateModel(Separate, Loss):
-    r"""Trains a client's own model v along with the global one, on $F_k(v) + \frac{\lambda}{2} \|v - w\|^2$.
+    r"""Trains a personal model v along with the global one, on $F_k(v) + \frac{\lambda}{2} \|v - w\|^2$.
 
-    Both take their steps on the same batches and with the same optimizer; w is the model received. The client's own
-    has no influence on the other, nor have the terms, corrections and ascents of other parts on the client's own. It is
-    a second set of parameters, `params["own_model"]`, which begins like the first.
+    Both take their steps on the same batches with the same optimizer; w is the received model. The personal model
+    doesn't influence the global one, and loss terms, corrections and ascents of other parts don't affect the personal
+    one. It is a second set of parameters, `params["own_model"]`, initialised like the first.
 
     Attributes:
-        attraction: lambda; 0 trains the client's model on its rows alone.
+        attraction: lambda; 0 trains the personal model only on the client's rows.
 
     References:
-        Ditto (Li et al., 2021), Algorithm 1, with as many steps for v as for w. The own model is trained with plain
-        cross-entropy and without dropout. Updates are averaged by number of samples; add `equal_weights` for the
+        Ditto (Li et al., 2021), Algorithm 1, with equally many steps for v and w. The personal model is trained with
+        plain cross-entropy and without dropout. Updates are averaged by number of samples; add `equal_weights` for the
         paper's uniform average.
     """
 
@@ -38,21 +38,21 @@ class SeparateModel(Separate, Loss):
     own = (_TWIN,)
 
     def bind(self, model: Model) -> Model:
-        """The network with the second set of parameters."""
+        """Returns the network with the second set of parameters."""
         return _with_twin(model)
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """No batch statistics, of which the two models would need two sets."""
+        """Requires a model without batch statistics, as two models would need two sets of them."""
         return (Need("a model without batch normalisation", _check_statistics),)
 
     def own_model(self, variables: Variables) -> Variables:
-        """With the second set in place of the first."""
+        """Replaces the first set of parameters by the second."""
         own = variables.params[_TWIN]
         return variables._replace(params={**own, _TWIN: own})
 
     def loss(self, outputs: Outputs, batch: Batch, params: PyTree, ctx: Context) -> Array:
-        """The own model's objective, `Float[]`."""
+        """Returns the personal model's objective, `Float[]`."""
         own = params[_TWIN]
         received = _without_twin(ctx.start.params)
         theirs, _ = ctx.model.apply(
@@ -62,7 +62,7 @@ class SeparateModel(Separate, Loss):
         return batch_loss(theirs.logits, batch) + 0.5 * self.attraction * distance
 
 
-@functools.lru_cache(maxsize=64)  # equal models are one object, so that their runs share a program
+@functools.lru_cache(maxsize=64)  # equal models must be one object: another object would be compiled again
 def _with_twin(model: Model) -> Model:
     return model._replace(init=functools.partial(_init, model), apply=functools.partial(_apply, model))
 
@@ -92,10 +92,10 @@ def _check_statistics(facts: RunFacts) -> None:
 
 @recipe("personal", "li2021ditto")
 def ditto(attraction: NonNegative = 0.1) -> Recipe:
-    """FedAvg, and beside it a model of each client's own that is held near the global one.
+    """FedAvg, plus a personal model for each client that is kept near the global one.
 
     Args:
-        attraction: lambda, the weight of the squared distance, at least 0; 0 is `local` for the own models.
+        attraction: lambda, the weight of the squared distance, at least 0; with 0 the personal models are `local`'s.
 
     Example:
         >>> ditto().parts

@@ -1,4 +1,4 @@
-"""Differential privacy for clients: clipped updates, Gaussian noise on their sum, and the epsilon that this gives."""
+"""Client-level differential privacy: clipped updates, Gaussian noise on their sum, and the resulting epsilon."""
 
 import functools
 import importlib
@@ -18,8 +18,8 @@ from fedjax_bal.methods.roles import Closing, Personal, Probe, Reduce, Report
 from fedjax_bal.types import Array, PyTree, ServerContext
 from fedjax_bal.validate import finite_number, one_of, whole_number
 
-# Of Rényi divergences. The sums for orders in between don't converge for every sampling rate, and the package warns of
-# each; without sampling its own orders have a closed form.
+# Orders of the Rényi divergences. With sampling, sums for fractional orders don't converge for every sampling rate, and
+# dp-accounting warns about each; without sampling, its default orders have a closed form.
 _ORDERS_OF_SAMPLES = np.array([*range(2, 65), 128, 256, 512, 1024])
 
 
@@ -31,28 +31,28 @@ def epsilon(
     delta: float,
     neighbours: Literal["add_or_remove", "replace"] = "add_or_remove",
 ) -> float:
-    r"""The $\epsilon$ for which so many rounds of `recipes.dp` are $(\epsilon, \delta)$-differentially private.
+    r"""Computes the $\epsilon$ for which a run of `recipes.dp` is $(\epsilon, \delta)$-differentially private.
 
-    What is private is a client's taking part. The metric `epsilon` of a run is this number after each round. It needs
-    `pip install 'fedjax_bal[privacy]'`, whose package `dp-accounting` adds up Rényi divergences.
+    The privacy concerns a client's participation. The metric `epsilon` of a run is this number after each round. It
+    needs `pip install 'fedjax_bal[privacy]'`: the package `dp-accounting` adds up Rényi divergences.
 
     Args:
-        noise: z, the recipe's noise multiplier, above 0.
+        noise: z, the recipe's noise multiplier, at least 0.
         rounds: the number of rounds so far.
         clients: N.
         clients_per_round: the cohort's size, at most N.
         delta: in (0, 1), usually below 1 / N.
-        neighbours: "add_or_remove", federations with one client more or less, as if each client were drawn on its own
-            with probability `clients_per_round` / N: the usual number in papers. "replace", federations that differ in
-            one client, and cohorts of fixed size, as `selection.uniform` draws them: larger, for a client that is
-            replaced moves the sum by twice the bound.
+        neighbours: "add_or_remove": federations with one client more or less, as if each client were drawn
+            independently with probability `clients_per_round` / N; papers usually report this number. "replace":
+            federations that differ in one client, and cohorts of fixed size, as `selection.uniform` draws them; this
+            epsilon is larger, because a replaced client moves the sum by twice the bound.
 
     Returns:
         epsilon, infinite without noise.
 
     Raises:
         ImportError: `dp-accounting` is not installed.
-        ValueError: a value out of range.
+        ValueError: a value is out of range.
     """
     if finite_number("epsilon: noise", noise) == 0:
         return float("inf")
@@ -84,19 +84,19 @@ def epsilon(
 
 @part
 class PrivateMean(Reduce):
-    r"""Clips updates to a norm S, adds $\mathcal N(0, (z S)^2)$ to their sum, and divides it by their number.
+    r"""Clips updates to a norm S, adds $\mathcal N(0, (z S)^2)$ to their sum, and divides the sum by their number.
 
-    Updates weigh the same, whatever the client's size, so that one client moves the sum by at most S. How many deliver
-    counts as public.
+    Updates have equal weights, regardless of the client's size, so that one client moves the sum by at most S. The
+    number of clients that deliver is assumed to be public.
 
     Attributes:
         bound: S, over all parameters.
         noise: z, the noise multiplier.
-        delta: that of the epsilon reported; None for $N^{-1.1}$, N clients.
+        delta: delta of the reported epsilon; None for $N^{-1.1}$ with N clients.
 
     References:
-        McMahan et al., 2018, Algorithm 1 with flat clipping. Methods by which the server sees more of a client than the
-        noisy mean are refused, and so are networks with batch normalisation, whose statistics would have no noise.
+        McMahan et al., 2018, Algorithm 1 with flat clipping. Methods that show the server more of a client than the
+        noisy mean are rejected, as are networks with batch normalisation, whose statistics would have no noise.
     """
 
     bound: float = 1.0
@@ -105,7 +105,7 @@ class PrivateMean(Reduce):
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """Nothing of a client that the server would see without noise, running batch statistics included."""
+        """Requires that the server sees nothing of a client without noise, running batch statistics included."""
         statistics = Need("a model without batch normalisation, or fedbn beside it", _check_statistics)
         return Need("", self._check_alone), statistics
 
@@ -119,11 +119,12 @@ class PrivateMean(Reduce):
                 )
 
     def round_metrics(self, past: RoundsSoFar) -> dict[str, float]:
-        """Epsilon, where it holds and its package is there.
+        """Computes epsilon, if it is defined and its package is installed.
 
-        It doesn't hold with several clients behind one update, or where the selector sees more than the noisy mean.
+        It is undefined if a chain has several clients, or if the selector sees more than the noisy mean.
         """
-        drawn = past.clients_per_round if past.drawn_evenly else past.clients  # all: being left out hides nothing
+        # Without a uniform draw, sampling doesn't amplify privacy: each client counts as if it were in every round.
+        drawn = past.clients_per_round if past.drawn_evenly else past.clients
         delta = max(past.clients, 2) ** -1.1 if self.delta is None else self.delta
         try:
             known = past.chain_length == 1 and not past.closed_loop
@@ -133,7 +134,7 @@ class PrivateMean(Reduce):
             return {}
 
     def reduce(self, deltas: PyTree, weights: Array, server: ServerContext) -> PyTree:
-        """Like params; zeros where no chain counts."""
+        """Returns the private mean, shaped like the parameters; zeros if all weights are 0."""
         counts = weights > 0
         number = counts.sum()
         each = 1.0 / jnp.maximum(number, 1)
@@ -159,16 +160,16 @@ def _check_statistics(facts: RunFacts) -> None:
 
 @recipe("robust", "mcmahan2018dp")
 def dp(bound: Positive = 1.0, noise: NonNegative = 1.0, delta: Annotated[Positive, Lt(1)] | None = None) -> Recipe:
-    """Differential privacy of clients: updates clipped to a norm, and Gaussian noise on their sum.
+    """Client-level differential privacy: updates clipped to a norm, and Gaussian noise on their sum.
 
-    A run is (epsilon, delta)-differentially private up to each round, with the round's metric `epsilon`, which needs
-    `pip install 'fedjax_bal[privacy]'`. A cohort hides who is in it if it is drawn uniformly of all clients; with other
-    selectors, or clients that aren't always available, each counts as if it were in every round. There is no epsilon
-    with `power_of_choice`, which sees clients' losses without noise.
+    Up to each round, a run is (epsilon, delta)-differentially private with the round's metric `epsilon`, which needs
+    `pip install 'fedjax_bal[privacy]'`. Sampling improves privacy if cohorts are drawn uniformly from all clients; with
+    other selectors, or if clients aren't always available, each client counts as if it were in every round. There is no
+    epsilon with `power_of_choice`, which sees clients' losses without noise.
 
     Args:
         bound: the largest norm S of a client's update; above 0.
-        noise: z, the standard deviation of the noise on the sum in units of S; at least 0, where nothing is private.
+        noise: z, the standard deviation of the noise on the sum in units of S; at least 0; 0 gives no privacy.
         delta: in (0, 1); None for N to the power of -1.1, a little below 1 / N for N clients.
 
     Example:

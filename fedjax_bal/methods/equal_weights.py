@@ -1,4 +1,4 @@
-"""Updates that weigh the same, whatever the size of the client."""
+"""Updates with equal weights, regardless of the client's size."""
 
 import jax.numpy as jnp
 
@@ -15,27 +15,27 @@ class EqualWeights(Weigh):
     """Gives every chain that delivers the same weight, instead of its number of samples.
 
     References:
-        FedBABU (Oh et al., 2022) in the authors' code, as many others.
+        FedBABU (Oh et al., 2022) in the authors' code, like many others.
     """
 
     ignores_sizes = True
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """Weights that are still numbers of samples."""
+        """Requires weights that still contain the number of samples."""
         why = "whose updates weigh the same already"
         return (apart_from("equal_weights", self, ControlVariates, because=why),)
 
     def weigh(self, weights: Array, cohort: Cohort, server: ServerContext) -> Array:
-        """Divides by the number of samples, so that what other parts make of the weights stays."""
+        """Divides by the number of samples, which preserves the factors of other parts."""
         return weights / jnp.maximum(cohort.sizes, 1.0)
 
 
 @recipe("averaging", "oh2022fedbabu")
 def equal_weights() -> Recipe:
-    """FedAvg whose updates weigh the same, whatever the number of samples.
+    """FedAvg with equal weights, regardless of the number of samples.
 
-    Something to add to another method, too: `combine(fedbabu(), equal_weights())` averages as FedBABU's authors do.
+    It can be added to another method: `combine(fedbabu(), equal_weights())` averages as FedBABU's authors do.
 
     Example:
         >>> equal_weights().parts

@@ -1,4 +1,4 @@
-"""Injected faults: chosen clients that return broken or stale updates, for studies of robustness."""
+"""Fault injection: chosen clients return broken or stale updates, for studies of robustness."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -25,10 +25,10 @@ class Faults(Deliver):
     """Breaks the updates that some clients return in some rounds.
 
     Attributes:
-        factor: by which `huge` changes are too large.
+        factor: the factor on the updates of kind `huge`.
         kind: `not_a_number`, `infinite` or `huge`.
-        clients: their ids.
-        rounds: the rounds, from 1; None for every one.
+        clients: ids of these clients.
+        rounds: these rounds, from 1; None for all.
     """
 
     factor: float = 1e6
@@ -38,7 +38,7 @@ class Faults(Deliver):
 
     @property
     def slot(self) -> str:
-        """One for each kind, so that several kinds go together."""
+        """A separate name for each kind, so that several kinds can be combined."""
         return f"Faults {self.kind}"
 
     @property
@@ -47,7 +47,7 @@ class Faults(Deliver):
         return (Need("", functools.partial(_check_places, self.clients, self.rounds)),)
 
     def deliver(self, outcome: Outcome) -> Variables:
-        """The trained model, or the spoilt one; batch statistics stay."""
+        """Returns the trained model or, if the client is faulty, the broken one; batch statistics don't change."""
         struck = _struck(self.clients, self.rounds, outcome.ctx)
         factor = jnp.asarray(self.factor, float)
 
@@ -61,8 +61,8 @@ class LastUpdate(NamedTuple):
     """The last update that a client trained and returned.
 
     Attributes:
-        delta: its change of the parameters; zeros if there was none.
-        there: whether there was one, `Bool[]`.
+        delta: its change of the parameters; zeros if there is none.
+        there: whether there is one, `Bool[]`.
     """
 
     delta: PyTree
@@ -71,15 +71,15 @@ class LastUpdate(NamedTuple):
 
 @part
 class StaleUpdates(Deliver, Memory):
-    """Lets some clients return, in some rounds, the update of the last round in which they delivered.
+    """Makes some clients return, in some rounds, the update of the last round in which they delivered.
 
-    A client that never delivered before returns what it trained. Batch statistics, and changes that other parts make to
-    the returned model, are of this round.
+    A client that never delivered before returns its new update. Batch statistics, and changes that other parts make to
+    the returned model, are from the current round.
 
     Attributes:
-        clients: their ids.
-        rounds: the rounds, from 1; None for every one.
-        tagged: whether updates name their round, so that the server can tell.
+        clients: ids of these clients.
+        rounds: these rounds, from 1; None for all.
+        tagged: whether updates name their round, so that the server recognises stale ones.
     """
 
     clients: tuple[int, ...] = static(())
@@ -92,22 +92,22 @@ class StaleUpdates(Deliver, Memory):
         return (Need("", functools.partial(_check_places, self.clients, self.rounds)),)
 
     def init_memory(self, variables: Variables) -> LastUpdate:
-        """No update."""
+        """Returns an empty memory."""
         return LastUpdate(jax.tree.map(jnp.zeros_like, variables.params), jnp.array(False))
 
     def outdated(self, outcome: Outcome) -> Array:
-        """Whether the older update is sent and tagged as such."""
+        """Returns whether the older update is sent and tagged as such."""
         return self._again(outcome) & self.tagged
 
     def deliver(self, outcome: Outcome) -> Variables:
-        """The trained model, or the received one with the older change."""
+        """Returns the trained model, or the received one with the older change."""
         again = self._again(outcome)
         last = outcome.ctx.memory[self.slot]
         one = lambda start, end, delta: jnp.where(again, start + delta, end)
         return outcome.end._replace(params=jax.tree.map(one, outcome.start.params, outcome.end.params, last.delta))
 
     def remember(self, memory: LastUpdate, outcome: Outcome) -> LastUpdate:
-        """The change that was returned: the older one, if it was sent."""
+        """Remembers the returned change: the older one, if that was sent."""
         again = self._again(outcome)
         one = lambda start, end, delta: jnp.where(again, delta, end - start)
         delta = jax.tree.map(one, outcome.start.params, outcome.end.params, memory.delta)
@@ -118,7 +118,7 @@ class StaleUpdates(Deliver, Memory):
 
 
 def _struck(clients: tuple[int, ...], rounds: tuple[int, ...] | None, ctx: Context) -> Array:
-    """Whether a client breaks in this round, `Bool[]`."""
+    """Returns whether the client is faulty in this round, `Bool[]`."""
     hit = (ctx.client == jnp.array(clients, jnp.int32)).any()
     return hit if rounds is None else hit & (ctx.round + 1 == jnp.array(rounds, jnp.int32)).any()
 
@@ -144,27 +144,27 @@ def faults(
     factor: NonNegative = 1e6,
     tagged: bool = True,
 ) -> Recipe:
-    """Clients that return a broken update, to see how a method copes with it.
+    """Clients that return broken updates, to test how a method copes with them.
 
-    Not a method of federated learning but something to add to one: `combine(median(), faults("huge", [3, 7]))`. Faults
-    of several kinds go together too. `execution.broken_clients` says how they are handled; huge ones reach the method
-    only with `execution.huge_factor: null`.
+    This isn't a federated method; combine it with one: `combine(median(), faults("huge", [3, 7]))`. Faults of several
+    kinds can be combined. `execution.broken_clients` sets how they are handled; huge updates reach the method only with
+    `execution.huge_factor: null`.
 
     Args:
-        kind: "not_a_number" or "infinite", all parameters are; "huge", the change of the parameters times `factor`;
-            "stale", the change of the last round that the client delivered, once again.
-        clients: the clients that break, by number, from 0.
-        rounds: in which rounds, from 1, one of them at least within the run; None for every one.
+        kind: "not_a_number" or "infinite": the value of all parameters; "huge": the change of the parameters times
+            `factor`; "stale": the change of the last round in which the client delivered, again.
+        clients: the faulty clients, by number, from 0.
+        rounds: the rounds, from 1, at least one of them within the run; None for all.
         factor: for "huge"; 0 or more.
-        tagged: for "stale", whether updates name their round, so that the server can tell and treats them like updates
-            that aren't finite; nothing in the numbers themselves says so.
+        tagged: for "stale", whether updates name their round. The server then treats them like non-finite updates;
+            otherwise nothing marks them as stale.
 
     Example:
         >>> faults("huge", [3, 7], rounds=[5]).parts
         (Faults(factor=1000000.0, kind='huge', clients=(3, 7), rounds=(5,)),)
 
     References:
-        Blanchard et al., 2017, whose Byzantine workers may send anything; these are usual ways to break by accident.
+        Blanchard et al., 2017, whose Byzantine workers may send anything; the faults here are common accidental ones.
     """
     who = _numbers("clients", clients, 0)
     when = None if rounds is None else _numbers("rounds", rounds, 1)
@@ -173,7 +173,7 @@ def faults(
 
 
 def _numbers(name: str, values: Sequence[Any], low: int) -> tuple[int, ...]:
-    """Sorted integers, each once; at least one."""
+    """Returns the integers sorted and without repetition; there must be at least one."""
     if isinstance(values, str) or not isinstance(values, Sequence) or not len(values):
         raise ValueError(f"faults: {name}: received {values!r}, must be a list of at least one number")
     return tuple(sorted({whole_number(f"faults: {name}", value, low=low) for value in values}))

@@ -1,4 +1,4 @@
-"""Feature skew: clients whose images differ by how much noise they have, or how far they are turned."""
+"""Feature skew: clients whose images differ in their noise or their rotation."""
 
 from typing import Annotated
 
@@ -16,37 +16,37 @@ from fedjax_bal.types import Array, Batch, Context, Key
 
 @part
 class NoiseByClient(Batches):
-    r"""Adds Gaussian noise to a client's images, of standard deviation $\sigma i / (N - 1)$ for client i of N.
+    r"""Adds Gaussian noise with standard deviation $\sigma i / (N - 1)$ to the images of client i of N.
 
-    It is drawn again in each local step. The first client's images stay as they are, and so do those that another part
-    has added to the batch, evaluation, and what reports and prototypes are made of.
+    The noise is redrawn in each local step. Unchanged are the first client's images, images that another part has added
+    to the batch, and the images of evaluation, reports and prototypes.
 
     Attributes:
-        level: sigma, the last client's, in units of pixels scaled to [0, 1].
+        level: sigma, the last client's standard deviation, in units of pixels scaled to [0, 1].
 
     References:
-        NIID-Bench (Li et al., 2022), "noise-based feature imbalance", the authors' code, which calls sigma a variance
-        and doesn't clip either. It adds every client's noise to a copy of the test set besides. Rotations are not in
-        that paper.
+        NIID-Bench (Li et al., 2022), "noise-based feature imbalance", as in the authors' code, which calls sigma a
+        variance. Pixels aren't clipped, as there. That code also adds every client's noise to a copy of the test set.
+        The paper has no rotations.
     """
 
     level: float = 0.1
 
     def batch(self, key: Key, batch: Batch, ctx: Context) -> Batch:
-        """The batch with noise on its images."""
+        """Returns the batch with noise on its images."""
         noise = jax.random.normal(key, batch.images.shape) * self.level * _share(ctx) / ctx.federation.std
         return _with_images(batch, batch.images + noise)
 
     def check(self, setting: RunSetting) -> None:
-        """Refuses inputs that are no images."""
+        """Rejects inputs that are no images."""
         check_images("noise", setting.federation.images)
 
 
 @part
 class RotationByClient(Batches):
-    r"""Turns a client's images by $\phi i / (N - 1)$, for client i of N, always by the same angle.
+    r"""Rotates all images of client i of N by the angle $\phi i / (N - 1)$.
 
-    The corners become black. What stays as it is, see `NoiseByClient`.
+    The corners become black. `NoiseByClient` lists the images that stay unchanged.
 
     Attributes:
         degrees: phi, the last client's angle, anticlockwise.
@@ -55,7 +55,7 @@ class RotationByClient(Batches):
     degrees: float = 90.0
 
     def batch(self, key: Key, batch: Batch, ctx: Context) -> Batch:
-        """The batch with its images turned."""
+        """Returns the batch with rotated images."""
         mean = ctx.federation.mean
         std = ctx.federation.std
         matrix = affine_matrix(jnp.zeros(2), self.degrees * _share(ctx), 0.0, 1.0)
@@ -63,12 +63,12 @@ class RotationByClient(Batches):
         return _with_images(batch, (turned - mean) / std)
 
     def check(self, setting: RunSetting) -> None:
-        """Refuses inputs that are no images."""
+        """Rejects inputs that are no images."""
         check_images("rotations", setting.federation.images)
 
 
 def _share(ctx: Context) -> Array:
-    """From 0 for the first client to 1 for the last, `Float[]`."""
+    """Returns the client's relative position, from 0 for the first client to 1 for the last, `Float[]`."""
     return ctx.client / max(ctx.federation.num_clients - 1, 1)
 
 
@@ -83,10 +83,10 @@ Degrees = Annotated[float, Ge(-360), Le(360)]
 
 @recipe("sampling", "li2022niidbench")
 def feature_skew(noise: NonNegative = 0.1, rotate: Degrees = 0.0) -> Recipe:
-    """Clients whose images differ: more and more noise, or a larger and larger angle, from the first to the last.
+    """Clients whose images differ: noise or rotation increases from the first client to the last.
 
-    Not a method of federated learning but something to add to one, and to a partition with label skew:
-    `combine(scaffold(), feature_skew(rotate=45))`. The test set stays as it is.
+    This isn't a federated method; combine it with one, and with any label skew of the partition:
+    `combine(scaffold(), feature_skew(rotate=45))`. The test set is unchanged.
 
     Args:
         noise: standard deviation of the last client's Gaussian noise, on pixels from 0 to 1; at least 0.

@@ -1,4 +1,4 @@
-"""FedACG: clients start where the server's momentum leads; evaluation sees the model before that."""
+"""FedACG: clients start from the server's lookahead model; evaluation uses the model before the lookahead."""
 
 import jax
 
@@ -12,18 +12,18 @@ from fedjax_bal.types import Key, PyTree, ServerContext, Variables
 
 @part
 class BeforeLookahead(Server, Refine):
-    r"""Shows, of a server with Nesterov momentum, the model without the part of the step that looks ahead.
+    r"""Evaluates the model of a server with Nesterov momentum before the lookahead.
 
-    Such a server sends $\phi_t = w_t + \lambda (w_t - w_{t-1})$. With the mean of the clients' models,
-    $w_{t+1}$, it goes on to $\phi_{t+1} = (1 + \lambda) w_{t+1} - \lambda w_t$, from which this part has $w_{t+1}$.
+    Such a server sends $\phi_t = w_t + \lambda (w_t - w_{t-1})$. With the mean of the clients' models, $w_{t+1}$, its
+    next model is $\phi_{t+1} = (1 + \lambda) w_{t+1} - \lambda w_t$, from which this part recovers $w_{t+1}$.
 
     Attributes:
-        momentum: lambda, that of the server's optimizer.
+        momentum: lambda, the momentum of the server's optimizer.
 
     References:
-        FedACG (Kim et al., 2024), Algorithm 1. This is Nesterov's momentum, evaluated before it looks ahead. The
+        FedACG (Kim et al., 2024), Algorithm 1, which is Nesterov's momentum evaluated before the lookahead. The
         defaults are those of the authors' code, whose proximal term lacks the factor 1/2. Updates are averaged by
-        number of samples, in the code without weights.
+        number of samples; the code averages them uniformly.
     """
 
     momentum: float = 0.85
@@ -32,29 +32,29 @@ class BeforeLookahead(Server, Refine):
     evaluation_only = True
 
     def init_server(self, server: ServerContext) -> PyTree:
-        """w, like params."""
+        """Returns w, shaped like the parameters."""
         return server.variables.params
 
     def broadcast(self, key: Key, server: ServerContext) -> tuple[PyTree, PyTree]:
-        """Clients need nothing but the model."""
+        """Sends nothing: clients only need the model."""
         return server.state, ()
 
     def update(self, key: Key, server: ServerContext) -> PyTree:
-        """The next w."""
+        """Returns the next w."""
         share = 1.0 / (1.0 + self.momentum)
         return jax.tree.map(lambda ahead, w: share * ahead + (1.0 - share) * w, server.variables.params, server.state)
 
     def refine(self, key: Key, variables: Variables, server: ServerContext) -> Variables:
-        """The model that is evaluated."""
+        """Returns the model to be evaluated."""
         return variables._replace(params=server.state)
 
 
 @recipe("averaging", "kim2024fedacg")
 def fedacg(momentum: BelowOne = 0.85, mu: NonNegative = 0.002) -> Recipe:
-    """FedAvg whose clients begin where the server's momentum leads, and stay near that model.
+    """FedAvg whose clients start from the server's lookahead model, and stay near it.
 
     Args:
-        momentum: lambda, of the server, in [0, 1).
+        momentum: lambda, the server's momentum, in [0, 1).
         mu: weight of the proximal term, at least 0.
 
     Example:

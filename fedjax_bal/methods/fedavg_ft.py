@@ -1,4 +1,4 @@
-"""FedAvg-FT: the server fine-tunes the classifier on balanced rows of its own."""
+"""FedAvg-FT: the server fine-tunes the classifier on its own balanced rows."""
 
 import jax.numpy as jnp
 from jax import lax
@@ -14,21 +14,21 @@ from fedjax_bal.types import Array, Key, ServerContext, Variables
 
 @part
 class RefinedHead(Refine):
-    """Fine-tunes the classifier of the global model after each round, and goes on from there.
+    """Fine-tunes the global model's classifier after each round; the next round starts from the result.
 
     Attributes:
         epochs: passes over the rows.
-        batch_size: rows a step; the last step of a pass takes what is left.
-        learning_rate: of SGD.
-        momentum: of SGD, fresh each time.
-        evaluation_only: whether only the test set sees the fine-tuned classifier, and the next round goes on without.
-            The order of rows is drawn again for each evaluation, also if the model is the same as at the last one.
+        batch_size: rows per step; the last step of a pass takes the remaining rows.
+        learning_rate: SGD's learning rate.
+        momentum: SGD's momentum, reset each time.
+        evaluation_only: whether only evaluation uses the fine-tuned classifier, and training continues without it. The
+            order of rows is redrawn for each evaluation, even if the model is unchanged.
 
     References:
-        ReBaFL (Xu et al., 2023), Figure 1, where the rows are 30 test images of each class. Here they come from
-        wherever the federation's auxiliary set "balanced" does. The size of a batch is not stated. For evaluation only,
-        FedBABU (Oh et al., 2022), Algorithm 1, where each client fine-tunes on its own rows and is evaluated on its own
-        distribution; here it is the one global model, on rows of all classes.
+        ReBaFL (Xu et al., 2023), Figure 1, where the rows are 30 test images of each class and the batch size isn't
+        stated. Here the rows are the federation's auxiliary set "balanced". For evaluation only: FedBABU (Oh et al.,
+        2022), Algorithm 1, where each client fine-tunes on its own rows and is evaluated on its own distribution; here
+        the global model is fine-tuned on rows of all classes.
     """
 
     epochs: int = static(5)
@@ -39,18 +39,18 @@ class RefinedHead(Refine):
 
     @property
     def slot(self) -> str:
-        """One for each use, so that both go together."""
+        """A separate name for each use, so that both can be combined."""
         return "ShownHead" if self.evaluation_only else "RefinedHead"
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """Rows of the server's own."""
+        """Requires rows of the server's own."""
         return (SERVER_ROWS,)
 
     def refine(self, key: Key, variables: Variables, server: ServerContext) -> Variables:
-        """The global model with a fine-tuned classifier; all else stays as it is, batch statistics included."""
+        """Returns the global model with a fine-tuned classifier; all else is unchanged, batch statistics included."""
         rows = jnp.asarray(balanced_rows(server.federation))
-        # The body doesn't change, so that features are computed once, in evaluation mode.
+        # The body doesn't change, so features are computed only once, in evaluation mode.
         head = retrained(
             server.model,
             variables.params,
@@ -66,7 +66,7 @@ class RefinedHead(Refine):
 
 
 def _features(variables: Variables, server: ServerContext, rows: Array, size: int) -> Array:
-    """The classifier's inputs, `Float[R, F]`, some at a time; the last row is repeated to fill the last step."""
+    """Computes the classifier's inputs, `Float[R, F]`, in batches; the last row is repeated to fill the last batch."""
     padded = jnp.pad(rows, (0, -len(rows) % size), mode="edge").reshape(-1, size)
 
     def one(rows: Array) -> Array:
@@ -80,13 +80,13 @@ def _features(variables: Variables, server: ServerContext, rows: Array, size: in
 def fedavg_ft(
     epochs: Count = 5, learning_rate: NonNegative = 0.01, momentum: BelowOne = 0.5, batch_size: Count = 50
 ) -> Recipe:
-    """FedAvg whose server fine-tunes the classifier on balanced rows of its own after each round.
+    """FedAvg whose server fine-tunes the classifier on its own balanced rows after each round.
 
     Args:
-        epochs: passes over these rows, at least 1. They come with the configuration's `auxiliary.per_class`.
-        learning_rate: of SGD on the classifier, at least 0.
+        epochs: passes over these rows, at least 1. The configuration's `auxiliary.per_class` provides the rows.
+        learning_rate: learning rate of SGD on the classifier, at least 0.
         momentum: in [0, 1).
-        batch_size: rows a step, at least 1.
+        batch_size: rows per step, at least 1.
 
     Example:
         >>> fedavg_ft().parts

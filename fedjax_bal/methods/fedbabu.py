@@ -10,7 +10,7 @@ from fedjax_bal.types import PyTree
 
 @part
 class FrozenHead(Freeze):
-    """Keeps the classifier, `params["head"]`, at its random start, which all clients share.
+    """Keeps the classifier, `params["head"]`, at its random initialisation, which all clients share.
 
     References:
         FedBABU (Oh et al., 2022), Algorithm 1. Updates are weighted by number of samples; add `equal_weights` for the
@@ -18,7 +18,7 @@ class FrozenHead(Freeze):
     """
 
     def frozen(self, params: PyTree) -> PyTree:
-        """The classifier."""
+        """Selects the classifier."""
         classifier(params)
         return {name: name == "head" for name in params}
 
@@ -30,15 +30,15 @@ def fedbabu(
     fine_tune_momentum: BelowOne = 0.5,
     fine_tune_batch_size: Count = 50,
 ) -> Recipe:
-    """FedAvg of the body alone; the classifier stays at its random start.
+    """FedAvg of the body only; the classifier keeps its random initialisation.
 
     Args:
-        fine_tune_epochs: passes over the server's balanced rows for which the classifier is trained before each
-            evaluation; 0, as in the tables of ReBaFL, evaluates it as it is. Rows come with the configuration's
-            `auxiliary.per_class`.
-        fine_tune_learning_rate: of that training, at least 0.
-        fine_tune_momentum: in [0, 1).
-        fine_tune_batch_size: rows a step, at least 1.
+        fine_tune_epochs: passes over the server's balanced rows to train the classifier before each evaluation; 0, as
+            in the tables of ReBaFL, evaluates it untrained. The configuration's `auxiliary.per_class` provides the
+            rows.
+        fine_tune_learning_rate: learning rate of this training, at least 0.
+        fine_tune_momentum: momentum of this training, in [0, 1).
+        fine_tune_batch_size: rows per step, at least 1.
 
     Example:
         >>> fedbabu().parts

@@ -1,4 +1,4 @@
-"""FedAvg of all but normalisation layers, which stay with each client, running statistics included."""
+"""FedBN: normalisation layers stay with each client, running statistics included; all else is averaged."""
 
 import jax
 
@@ -11,9 +11,9 @@ from fedjax_bal.types import PyTree
 
 @part
 class OwnNormalisation(Personal):
-    """Every client has normalisation layers of its own, with their running statistics.
+    """Gives every client its own normalisation layers, with their running statistics.
 
-    They are the layers with "norm" in their name, in any case, or a name that begins with "bn".
+    These are the layers whose name contains "norm", in upper or lower case, or begins with "bn".
 
     References:
         FedBN (Li et al., 2021), Algorithm 1.
@@ -23,11 +23,11 @@ class OwnNormalisation(Personal):
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """Such layers."""
+        """Requires a model with such layers."""
         return (Need("a model with normalisation layers", _check_layers),)
 
     def personal(self, params: PyTree) -> PyTree:
-        """Scales and shifts of these layers."""
+        """Selects scales and shifts of these layers."""
         return jax.tree_util.tree_map_with_path(lambda path, _: any(map(normalises, path)), params)
 
 
@@ -41,7 +41,7 @@ def _check_layers(facts: RunFacts) -> None:
 
 @recipe("personal", "li2021fedbn")
 def fedbn() -> Recipe:
-    """FedAvg of all but normalisation layers, which stay with each client, running statistics included.
+    """FedAvg of all layers except normalisation, which stays with each client, running statistics included.
 
     Example:
         >>> fedbn().parts

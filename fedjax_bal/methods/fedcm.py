@@ -1,4 +1,4 @@
-"""FedCM: every local step goes partly in the direction of the last mean update."""
+"""FedCM: every local step moves partly in the direction of the last mean update."""
 
 import jax
 import jax.numpy as jnp
@@ -15,14 +15,15 @@ from fedjax_bal.types import Context, Key, PyTree, ServerContext
 class ClientMomentum(Gradient, Server):
     r"""Replaces the gradient g with $\alpha g + (1 - \alpha) m$.
 
-    m is the last mean update in units of a plain local step, $-d / (\eta \bar \tau)$, with the mean number of steps
-    that the updates amount to; 0 in the first round. A round in which nothing arrives keeps it.
+    m is the last mean update in units of a plain local step, $-d / (\eta \bar \tau)$, where $\bar \tau$ is the mean
+    number of plain steps that the updates are equivalent to; m is 0 in the first round. A round without updates keeps
+    m.
 
     Attributes:
         alpha: share of the client's own gradient, in (0, 1].
 
     References:
-        FedCM (Xu et al., 2021); MoFedSAM (Qu et al., 2022) with gradients taken elsewhere. The default is that of
+        FedCM (Xu et al., 2021); MoFedSAM (Qu et al., 2022) with gradients at shifted parameters. The default is that of
         github.com/woodenchild95/FL-Simulator. Updates are averaged by number of samples; add `equal_weights` for the
         paper's uniform average.
     """
@@ -31,27 +32,27 @@ class ClientMomentum(Gradient, Server):
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """Local steps of which an update is a known number, of all leaves."""
+        """Requires updates that are equivalent to a known number of local steps, for all leaves."""
         reason = "an update is known in units of local steps for plain SGD only"
         why = "whose leaves stay with the clients, so that the server has no momentum for them"
         alone = apart_from("fedcm", self, Personal, because=why)
         return fresh_momentum(self.slot), plain_sgd("fedcm", reason), alone
 
     def gradient(self, grads: PyTree, params: PyTree, ctx: Context) -> PyTree:
-        """The mixed gradient, like params."""
+        """Returns the mixed gradient, shaped like the parameters."""
         mix = lambda g, m: self.alpha * g + (1.0 - self.alpha) * m
         return jax.tree.map(mix, grads, ctx.broadcast[self.slot])
 
     def init_server(self, server: ServerContext) -> PyTree:
-        """Zeros, like params."""
+        """Returns zeros, shaped like the parameters."""
         return jax.tree.map(jnp.zeros_like, server.variables.params)
 
     def broadcast(self, key: Key, server: ServerContext) -> tuple[PyTree, PyTree]:
-        """The momentum goes to every client."""
+        """Sends the momentum to every client."""
         return server.state, server.state
 
     def update(self, key: Key, server: ServerContext) -> PyTree:
-        """The mean update in units of a local step."""
+        """Returns the mean update in units of a local step."""
         cohort = server.cohort
         reach = cohort.full_steps
         if reach is None:

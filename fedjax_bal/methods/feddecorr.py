@@ -1,4 +1,4 @@
-"""FedDecorr: keep features of a batch uncorrelated, so that they don't collapse onto few dimensions."""
+"""FedDecorr: features of a batch are kept uncorrelated, so that they don't collapse onto few dimensions."""
 
 import jax.numpy as jnp
 
@@ -18,15 +18,14 @@ class Decorrelation(Loss):
         weight: beta.
 
     References:
-        FedDecorr (Shi et al., 2023), in the form that the weights of the authors' code belong to. The paper has no
-        factor of n, and counts the correlations of features with themselves, which are constant. The default is that of
-        the authors' code.
+        FedDecorr (Shi et al., 2023), in the form and with the default weight of the authors' code. The paper has no
+        factor of n, and includes the correlations of features with themselves, which are constant.
     """
 
     weight: float = 0.1
 
     def loss(self, outputs: Outputs, batch: Batch, params: PyTree, ctx: Context) -> Array:
-        """The weighted mean, `Float[]`; 0 with a single row or a single feature."""
+        """Returns the weighted mean, `Float[]`; 0 with a single row or a single feature."""
         rows = batch.real.sum()
         width = outputs.features.shape[-1]
         real = batch.real[:, None]
@@ -39,7 +38,7 @@ class Decorrelation(Loss):
 
 @recipe("drift", "shi2023feddecorr")
 def feddecorr(weight: NonNegative = 0.1) -> Recipe:
-    """FedAvg whose clients keep features uncorrelated, against their collapse onto few dimensions.
+    """FedAvg whose clients keep features uncorrelated, to prevent their collapse onto few dimensions.
 
     Args:
         weight: beta, at least 0; 0 is FedAvg.

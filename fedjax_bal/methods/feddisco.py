@@ -1,4 +1,4 @@
-"""FedDisco: clients weigh less, the less even their classes are."""
+"""FedDisco: clients with less balanced classes get smaller weights."""
 
 import jax.numpy as jnp
 
@@ -14,18 +14,17 @@ from fedjax_bal.types import Array, Cohort, ServerContext
 
 @part
 class DiscrepancyWeights(Weigh):
-    r"""Weighs client k by $\max(0, p_k - a d_k + b)$.
+    r"""Weights client k by $\max(0, p_k - a d_k + b)$.
 
-    $p_k$ is its share of the cohort's samples, and $d_k$ the divergence of its classes from uniform, as a share of
-    the cohort's sum of divergences. Where no client would have any weight, the weights stay as they are.
+    $p_k$ is the client's share of the cohort's samples, and $d_k$ the divergence of its classes from uniform, as a
+    share of the cohort's sum of divergences. If all weights would be 0, they are left unchanged.
 
     Attributes:
         a: weight of the discrepancy; with a = b = 0 this is FedAvg.
         b: added to each weight.
 
     References:
-        FedDisco (Ye et al., 2023), eq. 6, with the divergence that the authors' code has by default. The defaults are
-        those of the authors' code.
+        FedDisco (Ye et al., 2023), eq. 6, with the authors' code's default divergence and default values.
     """
 
     a: float = 0.5
@@ -33,7 +32,7 @@ class DiscrepancyWeights(Weigh):
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """Weights that are shares of the cohort, and that stay as this part makes them."""
+        """Requires that this part receives shares of the cohort, and that no later part overrides its weights."""
         return (Need("", self._check_order),)
 
     def _check_order(self, facts: RunFacts) -> None:
@@ -48,7 +47,7 @@ class DiscrepancyWeights(Weigh):
             )
 
     def weigh(self, weights: Array, cohort: Cohort, server: ServerContext) -> Array:
-        """`Float[G]` to `Float[G]`; the engine normalises."""
+        """Maps `Float[G]` to `Float[G]`; the engine normalises the result."""
         shares = weights / jnp.maximum(weights.sum(), 1e-12)
         distances = jnp.where(weights > 0, kl_to_uniform(cohort.class_counts), 0.0)
         distances = distances / jnp.maximum(distances.sum(), 1e-12)
@@ -58,10 +57,10 @@ class DiscrepancyWeights(Weigh):
 
 @recipe("averaging", "ye2023feddisco")
 def feddisco(a: NonNegative = 0.5, b: NonNegative = 0.1) -> Recipe:
-    """FedAvg in which clients weigh less, the less even their classes are.
+    """FedAvg in which clients with less balanced classes get smaller weights.
 
     Args:
-        a: weight of the divergence from even classes, at least 0.
+        a: weight of the divergence from balanced classes, at least 0.
         b: added to each weight, at least 0; with a = b = 0 this is FedAvg.
 
     Example:

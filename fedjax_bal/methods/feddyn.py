@@ -1,4 +1,4 @@
-"""FedDyn: a penalty that makes the optimum of each client's loss that of the whole federation."""
+"""FedDyn: a penalty that aligns the optimum of each client's loss with that of the whole federation."""
 
 import jax
 import jax.numpy as jnp
@@ -13,28 +13,28 @@ from fedjax_bal.types import Array, Batch, Cohort, Context, Key, Outcome, Output
 
 @part
 class DynamicRegularisation(Loss, Gradient, Memory, Weigh, Step, Server):
-    r"""Adds a penalty that follows a client's drift so far.
+    r"""Adds a penalty that depends on a client's accumulated drift.
 
     A client minimises its own loss plus $\frac{\alpha_k}{2} \| y \|^2 + \alpha_k \langle y, h_k - w \rangle$, where
-    $h_k$ is the sum of its changes $y - w$ so far, zeros for one that never trained. The server takes the
-    plain mean of the models delivered and adds $H = \frac{1}{N} \sum_k h_k$ over all clients. After one round of full
-    participation from zeros it therefore moves by twice the mean change: this over-relaxation is intended.
+    $h_k$ is the sum of its changes $y - w$ so far, zeros for a client that never trained. The server takes the plain
+    mean of the delivered models and adds $H = \frac{1}{N} \sum_k h_k$ over all clients. After the first round, with
+    full participation, it therefore moves by twice the mean change: this over-relaxation is intended.
 
     The penalty is computed as $\alpha_k (\frac{1}{2} \| y - w \|^2 + \langle y - w, h_k \rangle)$, which differs by a
-    constant and is 0 when local training starts: reported losses can be compared, and no digits are lost.
+    constant and is 0 when local training starts. Reported losses are then comparable, and no precision is lost.
 
     Attributes:
         alpha: the penalty's weight.
         adaptive: divide it by the client's size relative to the mean size, $n_k N / n$.
         clip: largest global norm of a gradient, penalty included; None for no limit.
         in_loss: whether the penalty is part of the loss; if not, its gradient is added at the unshifted parameters,
-            which matters beside a Shift.
+            which makes a difference with a Shift.
 
     References:
         FedDyn (Acar et al., 2021), Algorithm 1; the adaptive weight and clipping are from the authors' code, where
-        $\alpha_k y$ is a weight decay and so escapes clipping. Their state is a gradient, $-\alpha h_k$ here. Only
-        trainable parameters are penalised and remembered; batch statistics are averaged plainly. The defaults are those
-        of the authors' code on CIFAR; ReBaFL compares itself with alpha=1e-4, not adaptive.
+        $\alpha_k y$ is a weight decay and therefore isn't clipped. The code's state is a gradient, $-\alpha h_k$ here.
+        Only trainable parameters are penalised and remembered; batch statistics are averaged as in FedAvg. The defaults
+        are those of the authors' code on CIFAR; ReBaFL's comparison uses alpha=1e-4, not adaptive.
     """
 
     alpha: float = 0.01
@@ -46,7 +46,7 @@ class DynamicRegularisation(Loss, Gradient, Memory, Weigh, Step, Server):
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """No part that weighs or reduces updates in another way, and none that keeps leaves on the clients."""
+        """Requires that no other part weights or reduces updates, or keeps leaves on the clients."""
         why = (
             "which changes how clients count, while the server's state adds up with a plain mean over those who "
             "deliver only"
@@ -55,7 +55,7 @@ class DynamicRegularisation(Loss, Gradient, Memory, Weigh, Step, Server):
         return apart_from("feddyn", self, Weigh, Reduce, because=why), apart_from("feddyn", self, Personal, because=own)
 
     def loss(self, outputs: Outputs, batch: Batch, params: PyTree, ctx: Context) -> Array:
-        """The penalty, `Float[]`."""
+        """Returns the penalty, `Float[]`."""
         if not self.in_loss:
             return jnp.zeros(())
 
@@ -72,7 +72,7 @@ class DynamicRegularisation(Loss, Gradient, Memory, Weigh, Step, Server):
         return self.alpha * mean_size / jnp.maximum(ctx.size, 1)
 
     def gradient(self, grads: PyTree, params: PyTree, ctx: Context) -> PyTree:
-        """The gradient, with the penalty's if the loss is without it, no longer than allowed."""
+        """Returns the clipped gradient, to which the penalty's is added if the loss doesn't contain it."""
         if not self.in_loss:
             weight = self._weight(ctx)
             own = ctx.memory[self.slot]
@@ -81,39 +81,39 @@ class DynamicRegularisation(Loss, Gradient, Memory, Weigh, Step, Server):
         return grads if self.clip is None else optax.clip_by_global_norm(self.clip).update(grads, optax.EmptyState())[0]
 
     def init_memory(self, variables: Variables) -> PyTree:
-        """Zeros, like params."""
+        """Returns zeros, shaped like the parameters."""
         return jax.tree.map(jnp.zeros_like, variables.params)
 
     def remember(self, memory: PyTree, outcome: Outcome) -> PyTree:
-        """Adds the change of this round."""
+        """Adds this round's change."""
         return jax.tree.map(lambda h, y, w: h + (y - w), memory, outcome.end.params, outcome.start.params)
 
     def weigh(self, weights: Array, cohort: Cohort, server: ServerContext) -> Array:
-        """The same weight for every chain that delivers."""
+        """Gives the same weight to every chain that delivers."""
         return cohort.delivered.astype(weights.dtype)
 
     def step(self, delta: PyTree, server: ServerContext) -> tuple[PyTree, PyTree]:
-        """The update plus the mean of all N clients' memories once those of the cohort have changed, and this mean."""
+        """Returns the update plus the mean of all N clients' memories after this round, and this mean."""
         share = server.cohort.delivered.sum() / server.cohort.num_clients
         mean = jax.tree.map(lambda mean, delta: mean + share * delta, server.state, server.aggregate.delta)
         return jax.tree.map(jnp.add, delta, mean), mean
 
     def init_server(self, server: ServerContext) -> PyTree:
-        """The mean of all clients' memories: zeros, like params."""
+        """Returns the mean of all clients' memories: zeros, shaped like the parameters."""
         return jax.tree.map(jnp.zeros_like, server.variables.params)
 
     def broadcast(self, key: Key, server: ServerContext) -> tuple[PyTree, PyTree]:
-        """Clients need nothing but the model."""
+        """Sends nothing: clients only need the model."""
         return server.state, ()
 
     def update(self, key: Key, server: ServerContext) -> PyTree:
-        """The mean after this round's changes, from `step`."""
+        """Keeps the mean that `step` has computed."""
         return server.state
 
 
 @recipe("drift", "acar2021feddyn")
 def feddyn(alpha: NonNegative = 0.01, adaptive: bool = True, clip: NonNegative | None = 10.0) -> Recipe:
-    """Dynamic regularisation: a penalty that remembers each client's drift, and a server that adds their mean.
+    """Dynamic regularisation: a penalty on each client's accumulated drift, whose mean the server adds.
 
     Args:
         alpha: weight of the penalty, at least 0. At 0 clients train as in FedAvg, but the server still adds their mean

@@ -1,4 +1,4 @@
-"""FedETF: all clients train towards the same fixed classifier, a simplex."""
+"""FedETF: all clients train towards the same fixed classifier, a simplex (equiangular tight frame)."""
 
 from typing import Literal
 
@@ -11,20 +11,20 @@ from fedjax_bal.types import Model
 
 @part
 class SimplexClassifier(Part):
-    """Replaces the classifier with a dense layer to C numbers, whose direction is compared to a fixed simplex.
+    """Replaces the classifier by a dense layer with C outputs, whose direction is compared to a fixed simplex.
 
     Attributes:
-        scale: start of the trained scale on the cosines.
+        scale: initial value of the trained scale on the cosines.
 
     References:
-        FedETF (Li et al., 2023), and the authors' code. The simplex has the dimension C, as in most of its networks,
-        and is not rotated: the layer before it starts at random. Fine-tuning on each client is left out.
+        FedETF (Li et al., 2023), and the authors' code. The simplex has C dimensions, as in most of its networks. It
+        isn't rotated, because the layer before it is initialised at random. Fine-tuning on each client is omitted.
     """
 
     scale: float = static(1.0)
 
     def bind(self, model: Model) -> Model:
-        """The network with the new classifier."""
+        """Returns the network with the new classifier."""
         return with_cosine_head(model, "simplex", self.scale)
 
 
@@ -33,9 +33,10 @@ def fedetf(scale: Positive = 1.0, absent: Literal["excluded", "one"] = "excluded
     """Balanced softmax towards a classifier that is the same fixed simplex for all clients.
 
     Args:
-        scale: start of the trained factor on cosines, above 0; the authors' code has 1, and 10 for two small networks.
-        absent: classes that a client lacks are "excluded" from its loss, as the paper's formula has it, or count as
-            having "one" row, as in the authors' code. The latter matters for clients with few rows.
+        scale: initial value of the trained factor on cosines, above 0; the authors' code uses 1, and 10 for two small
+            networks.
+        absent: classes that a client lacks are "excluded" from its loss, as in the paper's formula, or count as having
+            "one" row, as in the authors' code, which makes a difference for clients with few rows.
 
     Example:
         >>> [part.slot for part in fedetf().parts]

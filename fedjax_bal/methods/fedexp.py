@@ -1,4 +1,4 @@
-"""FedExP: the server goes further where the clients' updates disagree."""
+"""FedExP: the server takes a longer step if the clients' updates disagree."""
 
 import jax
 import jax.numpy as jnp
@@ -13,19 +13,19 @@ from fedjax_bal.types import Array, PyTree, ServerContext
 class Extrapolation(Step):
     r"""Multiplies the aggregated update by $\max(1, \frac{\sum_k p_k \|d_k\|^2}{2 (\|d\|^2 + \epsilon)})$.
 
-    $d_k$ are the updates of chains, $p_k$ their weights and d is their mean. The server keeps every chain's update
-    until then.
+    $d_k$ are the updates of chains, $p_k$ their weights and d is their mean. The server must keep every chain's update
+    for this.
 
     Attributes:
-        epsilon: keeps the factor small where the mean update is.
+        epsilon: keeps the factor small if the mean update is small.
         decay: factor on epsilon in each round.
         per_client: whether epsilon is multiplied by the number of chains that deliver.
 
     References:
-        FedExP (Jhunjhunwala et al., 2023), Algorithm 1, whose clients weigh the same. The paper evaluates the mean of
-        the last two models, which is left out; batch statistics are averaged plainly. The default of epsilon is that of
-        FedDecorr's code. The authors' code has `per_client=True`, and as `decay` the square of the factor by which the
-        local learning rate falls in a round.
+        FedExP (Jhunjhunwala et al., 2023), Algorithm 1, whose clients have equal weights. The paper evaluates the mean
+        of the last two models, which is omitted here; batch statistics are averaged as in FedAvg. The default of
+        epsilon is that of FedDecorr's code. The authors' code has `per_client=True`, and as `decay` the square of the
+        factor by which the local learning rate decays in a round.
     """
 
     epsilon: float = 1e-3
@@ -35,7 +35,7 @@ class Extrapolation(Step):
     needs_deltas = True
 
     def step(self, delta: PyTree, server: ServerContext) -> tuple[PyTree, PyTree]:
-        """The longer update, like params."""
+        """Returns the extrapolated update, shaped like the parameters."""
         weights = server.aggregate.weights
         mean = server.aggregate.delta
         each = sum(jax.tree.leaves(jax.tree.map(_squares, server.aggregate.deltas)), jnp.zeros(weights.shape))
@@ -43,22 +43,22 @@ class Extrapolation(Step):
         epsilon = self.epsilon * self.decay**server.round
         if self.per_client:
             epsilon *= (weights > 0).sum()
-        # An update that doesn't count may be anything, nan too.
+        # Excluded updates may contain anything, even nan.
         ratio = (weights * jnp.where(weights > 0, each, 0.0)).sum() / (2 * (whole + epsilon))
         return jax.tree.map(lambda leaf: jnp.maximum(ratio, 1.0) * leaf, delta), server.state
 
 
 def _squares(leaf: Array) -> Array:
-    """Squared norms of each chain's leaf, `Float[G]`."""
+    """Returns the squared norms of each chain's leaf, `Float[G]`."""
     return (leaf**2).sum(tuple(range(1, leaf.ndim)))
 
 
 @recipe("averaging", "jhunjhunwala2023fedexp")
 def fedexp(epsilon: Positive = 0.001, per_client: bool = False, decay: PositiveShare = 1.0) -> Recipe:
-    """FedAvg whose server goes further than the mean update where clients disagree.
+    """FedAvg whose server extrapolates beyond the mean update if clients disagree.
 
     Args:
-        epsilon: above 0; the larger, the shorter the step after small updates.
+        epsilon: above 0; the larger, the shorter the step for small updates.
         per_client: multiply epsilon by the number of clients in the round.
         decay: factor on epsilon in each round, above 0 and at most 1.
 

@@ -1,4 +1,4 @@
-"""Fed-GraB: a controller for each class keeps what raises its logit and what lowers it in balance."""
+"""Fed-GraB: a controller for each class balances the gradients that raise its logit and those that lower it."""
 
 from typing import NamedTuple
 
@@ -30,14 +30,14 @@ class Controllers(NamedTuple):
 
 @part
 class GradientBalancer(Criterion, Steps, Memory):
-    r"""Binary cross-entropy of every class, whose two sides a controller of the class weighs against each other.
+    r"""Binary cross-entropy of every class, with a controller for each class that weights its two terms.
 
     The loss of a row with label y is $-f(u_y) \log \sigma(z_y) - \sum_{c \ne y} f(-u_c) \log(1 - \sigma(z_c))$, with
-    $f(u) = 10 / (1 + 9 e^{-u/2})$, which is 1 at 0. The error $e_c$ is the sum over a client's local steps of the
-    loss's gradient with respect to logit c, summed over the batch: positive where rows of other classes have pushed the
-    logit down further than rows of the class have pushed it up. From it
+    $f(u) = 10 / (1 + 9 e^{-u/2})$, which is 1 at 0. The error $e_c$ is the sum over a client's local steps of the mean
+    loss's gradient with respect to logit c, summed over the batch. It is positive if rows of other classes have pushed
+    the logit down further than rows of the class have pushed it up. The controller's output is
     $u_c = K_p e_c + K_i \sum e_c + K_d \Delta e_c$, with the sum and the last change over local steps. A client's
-    controllers go on where its last local training left them, and begin at 0.
+    controllers start at 0 and keep their state between local trainings.
 
     Attributes:
         proportional: $K_p$.
@@ -45,12 +45,12 @@ class GradientBalancer(Criterion, Steps, Memory):
         derivative: $K_d$.
 
     References:
-        Fed-GraB (Xiao et al., 2023), the gradient balancer, in the form of the authors' code, which has a controller
-        for every class, too. The code draws in each step classes that are left at weight 1 and out of their e, fewer
-        and fewer the higher their number; here none are. Its optimizer leaves out the classifier, of which each client
-        has another random one in the first round; here it is trained, from one start. The analysis of the classifier's
-        norms, by which the paper finds the classes that are rare among all clients, is left out. The defaults are those
-        of the authors' code.
+        Fed-GraB (Xiao et al., 2023), the gradient balancer, in the form of the authors' code, which also has a
+        controller for every class. In each step the code draws classes (those with higher numbers less often) that keep
+        weight 1 and don't update their e; here none are drawn. Its optimizer doesn't train the classifier, and each
+        client has a different random one in the first round; here it is trained, from a common initialisation. The
+        analysis of the classifier's norms, by which the paper finds globally rare classes, is omitted. The defaults are
+        those of the authors' code.
     """
 
     proportional: float = 10.0
@@ -59,35 +59,35 @@ class GradientBalancer(Criterion, Steps, Memory):
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """The network's own logits."""
+        """Requires that no other part changes the logits."""
         why = "which changes the logits of the loss, while controllers watch those of the network"
         return (apart_from("fedgrab", self, Logits, because=why),)
 
     def check(self, setting: RunSetting) -> None:
-        """Refuses a model without a classifier of that name."""
+        """Rejects a model without a classifier of that name."""
         classifier_shapes(setting.model)
 
     def init_memory(self, variables: Variables) -> Controllers:
-        """Controllers at rest."""
+        """Returns controllers with state 0."""
         rest = jnp.zeros(jax.tree.leaves(classifier(variables.params))[0].shape[-1])
         return Controllers(rest, rest, rest)
 
     def remember(self, memory: Controllers, outcome: Outcome) -> Controllers:
-        """The controllers after the last local step."""
+        """Returns the controllers after the last local step."""
         return outcome.ctx.steps_state[self.slot]
 
     def init_steps(self, ctx: Context) -> Controllers:
-        """The client's controllers as they were."""
+        """Returns the client's controllers from its last local training."""
         return ctx.memory[self.slot]
 
     def losses(self, logits: Array, labels: Array, ctx: Context) -> Array:
-        """`Float[B]`."""
+        """Returns the loss of each row, `Float[B]`."""
         own = jax.nn.one_hot(labels, logits.shape[-1])
         weights = _weights(ctx.steps_state[self.slot].output, own)
         return (weights * optax.sigmoid_binary_cross_entropy(logits, own)).sum(-1)
 
     def next_steps(self, carry: Controllers, outputs: Outputs, batch: Batch, ctx: Context) -> Controllers:
-        """The controllers after one more step."""
+        """Returns the controllers after another step."""
         own = jax.nn.one_hot(batch.labels, outputs.logits.shape[-1])
         pushes = _weights(carry.output, own) * (jax.nn.sigmoid(outputs.logits) - own)
         change = jnp.where(batch.real[:, None], pushes, 0.0).sum(0) / jnp.maximum(batch.real.sum(), 1)
@@ -98,19 +98,19 @@ class GradientBalancer(Criterion, Steps, Memory):
 
 
 def _weights(output: Array, own: Array) -> Array:
-    """f(u) for a row's own class, f(-u) for all others, `Float[B, C]`."""
+    """Returns f(u) for a row's own class and f(-u) for all others, `Float[B, C]`."""
     return 10.0 * jax.nn.sigmoid(jnp.where(own > 0, output, -output) / 2 - jnp.log(9.0))
 
 
 @recipe("long_tail", "xiao2023fedgrab")
 def fedgrab(proportional: NonNegative = 10.0, integral: NonNegative = 0.01, derivative: NonNegative = 0.1) -> Recipe:
-    """A binary loss for each class, whose controller balances the gradients that raise its logit and that lower it.
+    """A binary loss for each class, with a controller that balances the gradients that raise and lower its logit.
 
     Args:
-        proportional: gain on the imbalance of the gradients so far, at least 0; with all gains 0 this is FedAvg with a
-            binary loss for each class.
-        integral: gain on its sum over local steps, at least 0.
-        derivative: gain on its last change, at least 0.
+        proportional: gain on the accumulated imbalance of the gradients, at least 0; with all gains 0 this is FedAvg
+            with a binary loss for each class.
+        integral: gain on the imbalance's sum over local steps, at least 0.
+        derivative: gain on the imbalance's last change, at least 0.
 
     Example:
         >>> fedgrab().parts

@@ -1,4 +1,4 @@
-"""FedIC: the server teaches the mean model with a calibrated ensemble of the clients' models."""
+"""FedIC: the server distils a calibrated ensemble of the clients' models into the mean model."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -16,11 +16,11 @@ from fedjax_bal.methods.part import Need, part, static
 from fedjax_bal.methods.roles import Server, Step
 from fedjax_bal.types import Array, Key, PyTree, ServerContext, Variables
 
-_DECAY = 2e-4  # of the server's two models
+_DECAY = 2e-4  # weight decay of the server's two models
 
 
 class Calibration(NamedTuple):
-    """The trained numbers that make one teacher of several, as in `CalibratedDistillation`.
+    """The trained numbers that combine several models into one teacher, see `CalibratedDistillation`.
 
     Attributes:
         client_scale: a, `Float[C]`.
@@ -40,12 +40,12 @@ class Calibration(NamedTuple):
 
 
 class TeacherState(NamedTuple):
-    """What the server keeps.
+    """The server's state.
 
     Attributes:
-        calibration: the calibration, trained a little further in each round.
-        received: the model that the round began with.
-        seed: of the round's batches, `UInt32[]`.
+        calibration: the calibration, trained further in each round.
+        received: the model at the start of the round.
+        seed: seed of the round's batches, `UInt32[]`.
     """
 
     calibration: Calibration
@@ -54,13 +54,13 @@ class TeacherState(NamedTuple):
 
 
 class Answers(NamedTuple):
-    """What models say about the server's rows.
+    """The models' outputs on the server's rows.
 
     Attributes:
-        logits: of the clients, `Float[G, A, C]`.
-        features: their mean over clients, `Float[A, F]`.
+        logits: the clients' logits, `Float[G, A, C]`.
+        features: the mean of the clients' features, `Float[A, F]`.
         tuned: logits of the fine-tuned mean model, `Float[A, C]`.
-        counted: chains that deliver, `Bool[G]`.
+        counted: whether a chain delivers, `Bool[G]`.
     """
 
     logits: Array
@@ -71,28 +71,28 @@ class Answers(NamedTuple):
 
 @part
 class CalibratedDistillation(Step, Server):
-    r"""Distils the clients' models into their mean, on balanced rows of the server's.
+    r"""Distils the clients' models into their mean, on the server's balanced rows.
 
-    First the mean model is fine-tuned on the rows; its logits are $z'$. The clients' logits $z_k$ are added up with
-    weights proportional to $\sigma(a \cdot z_k + b)$ to z. The teacher's logits are
-    $g (s z + t) + (1 - g) z'$, with the gate $g = \sigma(v \cdot h + r)$ of the clients' mean features h. Its numbers
-    $a, b, s, t, v, r$ are trained by cross-entropy, and go on from round to round. Last, the mean model is trained on
-    $\lambda$ times the divergence from the teacher plus $1 - \lambda$ times the cross-entropy. All three take as many
-    steps of Adam.
+    First, the mean model is fine-tuned on the rows; its logits are $z'$. The clients' logits $z_k$ are summed to z with
+    weights proportional to $\sigma(a \cdot z_k + b)$. The teacher's logits are $g (s z + t) + (1 - g) z'$, with the
+    gate $g = \sigma(v \cdot h + r)$ of the clients' mean features h. Second, the numbers $a, b, s, t, v, r$ are trained
+    by cross-entropy, starting from their values in the last round. Third, the mean model is trained on $\lambda$ times
+    the divergence from the teacher plus $1 - \lambda$ times the cross-entropy. All three trainings take the same number
+    of Adam steps.
 
     Attributes:
         share: $\lambda$.
-        temperature: of the distillation, without the factor $T^2$.
-        rate: of Adam.
-        steps: of each training.
-        batch_size: rows a step.
-        distilled: rows a step of the divergence.
+        temperature: temperature of the distillation, without the factor $T^2$.
+        rate: Adam's learning rate.
+        steps: steps of each training.
+        batch_size: rows per step.
+        distilled: rows per step for the divergence.
 
     References:
-        FedIC (Shang et al., 2022), and the authors' code with its constants, which distils on CIFAR-100 where rows are
-        of CIFAR-10, keeps Adam's state from round to round, augments the rows, and trains in training mode, with each
-        client's batch statistics. Here all rows are the balanced ones, Adam begins anew, and models are applied in
-        evaluation mode, with the statistics that the round began with.
+        FedIC (Shang et al., 2022), and the authors' code with its constants. That code distils on CIFAR-100 if the
+        rows are from CIFAR-10, keeps Adam's state from round to round, augments the rows, and trains in training mode,
+        with each client's batch statistics. Here all rows are the balanced ones, Adam's state is reset, and models are
+        applied in evaluation mode, with the statistics from the start of the round.
     """
 
     share: float = 0.5
@@ -107,11 +107,11 @@ class CalibratedDistillation(Step, Server):
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """Rows of the server's own."""
+        """Requires rows of the server's own."""
         return (SERVER_ROWS,)
 
     def init_server(self, server: ServerContext) -> TeacherState:
-        """Everything counts alike but for the gate, which is drawn."""
+        """Returns a neutral calibration with a random gate."""
         classes = server.federation.num_classes
         width = jax.eval_shape(lambda: _apply(server, server.variables)[1]).shape[-1]
         bound = width**-0.5
@@ -122,11 +122,11 @@ class CalibratedDistillation(Step, Server):
         return TeacherState(calibration, server.variables, jnp.zeros((), jnp.uint32))
 
     def broadcast(self, key: Key, server: ServerContext) -> tuple[TeacherState, tuple[()]]:
-        """Clients need nothing but the model; what is needed again at the end of the round is kept."""
+        """Sends nothing beyond the model; keeps the model and a seed for the end of the round."""
         return server.state._replace(received=server.variables, seed=jax.random.bits(key, dtype=jnp.uint32)), ()
 
     def step(self, delta: PyTree, server: ServerContext) -> tuple[PyTree, TeacherState]:
-        """The update to the taught model, like params, and the calibration that made its teacher."""
+        """Returns the update to the distilled model, and the state with the trained calibration."""
         received = server.state.received
         labels = _labels(server)
         answers, calibration = self._calibrated(server)
@@ -146,11 +146,11 @@ class CalibratedDistillation(Step, Server):
         return update, server.state._replace(calibration=calibration)
 
     def update(self, key: Key, server: ServerContext) -> TeacherState:
-        """The calibration, from `step`."""
+        """Keeps the state that `step` has computed."""
         return server.state
 
     def _calibrated(self, server: ServerContext) -> tuple[Answers, Calibration]:
-        """The models' answers, and the calibration trained on them."""
+        """Computes the models' outputs, and trains the calibration on them."""
         labels = _labels(server)
         received = server.state.received
         counted = server.aggregate.weights > 0
@@ -162,7 +162,7 @@ class CalibratedDistillation(Step, Server):
         tuned = self._train(hard, mean, _key(server, 0), len(labels), _DECAY)
 
         def one(chain: tuple[Array, PyTree]) -> tuple[Array, Array]:
-            counts, change = chain  # an update that doesn't count may be anything, nan too
+            counts, change = chain  # excluded updates may contain anything, even nan
             own = jax.tree.map(lambda w, d: w + jnp.where(counts, d, 0.0), received.params, change)
             return _apply(server, received._replace(params=own))
 
@@ -178,7 +178,7 @@ class CalibratedDistillation(Step, Server):
     def _train(
         self, loss: Callable[[PyTree, Key, Array], Array], start: PyTree, key: Key, rows: int, decay: float = 0.0
     ) -> PyTree:
-        """Takes the steps of one of the trainings, each on rows drawn anew."""
+        """Runs one of the trainings; each step draws new rows."""
         optimizer = optax.chain(optax.add_decayed_weights(decay), optax.adam(self.rate))
 
         def step(index: Array, carry: tuple[PyTree, PyTree]) -> tuple[PyTree, PyTree]:
@@ -192,7 +192,7 @@ class CalibratedDistillation(Step, Server):
 
 
 def teach(calibration: Calibration, answers: Answers) -> Array:
-    """The teacher's logits, `Float[A, C]`."""
+    """Computes the teacher's logits, `Float[A, C]`."""
     a, b, s, t, v, r = calibration
     trust = jnp.where(answers.counted[:, None], jax.nn.sigmoid(answers.logits @ a + b), 0.0)
     trust = trust / jnp.maximum(trust.sum(0), jnp.finfo(trust.dtype).tiny)
@@ -206,7 +206,7 @@ def _key(server: ServerContext, training: int) -> Key:
 
 
 def _apply(server: ServerContext, model: Variables, places: Array | None = None) -> tuple[Array, Array]:
-    """Logits and features of the server's rows, or of some of them."""
+    """Returns logits and features of the server's rows, or of a subset."""
     federation = server.federation
     rows = jnp.asarray(balanced_rows(server.federation))
     rows = rows if places is None else rows[places]
@@ -232,16 +232,16 @@ def fedic(
     batch_size: Count = 20,
     distillation_batch: Count = 128,
 ) -> Recipe:
-    """FedAvg whose mean model a server trains on balanced rows of its own, with all clients' models for a teacher.
+    """FedAvg whose server trains the mean model on its own balanced rows, with all clients' models as the teacher.
 
     Args:
-        share: lambda, of the distillation in the loss, in [0, 1]. The rows come with the configuration's
-            `auxiliary.per_class`.
-        temperature: of the distillation, above 0.
-        learning_rate: of Adam, at least 0.
-        steps: of each of the three trainings in a round: of a fine-tuned model, the teacher and the mean model.
-        batch_size: rows a step.
-        distillation_batch: rows a step of the distillation.
+        share: lambda, weight of the distillation in the loss, in [0, 1]. The configuration's `auxiliary.per_class`
+            provides the rows.
+        temperature: temperature of the distillation, above 0.
+        learning_rate: Adam's learning rate, at least 0.
+        steps: steps of each of the three trainings in a round: of a fine-tuned model, the teacher and the mean model.
+        batch_size: rows per step.
+        distillation_batch: rows per step for the distillation.
 
     Example:
         >>> [part.slot for part in fedic().parts]

@@ -1,4 +1,4 @@
-"""FedLESAM: take the gradient where the global model came from."""
+"""FedLESAM: gradients are taken at parameters shifted back along the path of the global model."""
 
 from typing import NamedTuple
 
@@ -14,11 +14,11 @@ from fedjax_bal.types import Array, Context, Outcome, PyTree, Variables
 
 
 class LastReceived(NamedTuple):
-    """The global model that a client trained from the last time.
+    """The global model that a client received in its last delivered training.
 
     Attributes:
-        params: its parameters; zeros for a client that never trained.
-        there: whether it has trained, `Bool[]`.
+        params: its parameters; zeros if there is none.
+        there: whether there is one, `Bool[]`.
     """
 
     params: PyTree
@@ -29,15 +29,15 @@ class LastReceived(NamedTuple):
 class GlobalAscent(Shift, Memory):
     r"""Takes the gradient at $y + \rho (w' - w) / \|w' - w\|$.
 
-    w is the model received, w' the one that the client received when it trained last. A client that never delivered
+    w is the received model, w' the model that the client received in its last training. A client that never delivered
     takes its gradients at y.
 
     Attributes:
-        rho: how far uphill.
+        rho: length of the shift.
 
     References:
-        FedLESAM (Fan et al., 2024), Algorithm 1; the default is that of the authors' code, which uses one element of
-        the last global update for each whole tensor. Updates are averaged by number of samples; add `equal_weights` for
+        FedLESAM (Fan et al., 2024), Algorithm 1; the default is that of the authors' code, which uses a single element
+        of the last global update for each tensor. Updates are averaged by number of samples; add `equal_weights` for
         the paper's uniform average.
     """
 
@@ -46,15 +46,15 @@ class GlobalAscent(Shift, Memory):
     needs_gradient = False
 
     def init_memory(self, variables: Variables) -> LastReceived:
-        """No model."""
+        """Returns an empty memory."""
         return LastReceived(jax.tree.map(jnp.zeros_like, variables.params), jnp.array(False))
 
     def remember(self, memory: LastReceived, outcome: Outcome) -> LastReceived:
-        """The model received."""
+        """Remembers the received model."""
         return LastReceived(outcome.start.params, jnp.array(True))
 
     def shift(self, params: PyTree, grads: PyTree | None, ctx: Context) -> PyTree:
-        """Parameters to parameters."""
+        """Returns the shifted parameters."""
         last: LastReceived = ctx.memory[self.slot]
         back = ctx.only_trained(jax.tree.map(jnp.subtract, last.params, ctx.start.params))
         scale = jnp.where(last.there, self.rho / (optax.tree.norm(back) + SMALLEST), 0.0)
@@ -63,11 +63,11 @@ class GlobalAscent(Shift, Memory):
 
 @recipe("flatness", "fan2024fedlesam")
 def fedlesam(rho: NonNegative = 0.1) -> Recipe:
-    """Gradients taken uphill, back along the path of the global model since the client last trained.
+    """FedAvg with gradients taken uphill, back along the path of the global model since the client last trained.
 
     Args:
-        rho: how far uphill, at least 0; 0 is FedAvg. It takes no second pass through the model, but each client
-            remembers a model.
+        rho: length of the shift uphill, at least 0; 0 is FedAvg. It needs no second pass through the model, but each
+            client remembers a model.
 
     Example:
         >>> fedlesam().parts

@@ -1,4 +1,4 @@
-"""FedLMD: keep what the received model knows of classes that a client has little of."""
+"""FedLMD: distillation preserves the received model's knowledge of the client's minority classes."""
 
 import jax
 
@@ -13,23 +13,23 @@ from fedjax_bal.types import Array, Batch, Context, Outputs, PyTree
 class LabelMaskingDistillation(Loss):
     r"""Adds $\beta$ times the divergence from the received model's probabilities among a client's minority classes.
 
-    These are the classes with no more rows than the mean over classes, without the row's own. The model in training is
-    compared by its probabilities among all classes but the row's own.
+    These are the classes with at most the mean number of rows over classes, except the row's own class. The
+    probabilities of the model in training are taken among all classes except the row's own.
 
     Attributes:
         weight: beta.
         temperature: T.
 
     References:
-        FedLMD (Lu et al., 2023), and the authors' code, which masks by taking 1000 off logits: where no class is left,
-        it distils from all of them; here such a row adds nothing. The defaults are those of the authors' code.
+        FedLMD (Lu et al., 2023), and the authors' code with its defaults. That code masks by subtracting 1000 from
+        logits, so that it distils from all classes if none is left; here such a row adds 0.
     """
 
     weight: float = 1.0
     temperature: float = 1.0
 
     def loss(self, outputs: Outputs, batch: Batch, params: PyTree, ctx: Context) -> Array:
-        """The weighted divergence, `Float[]`."""
+        """Returns the weighted divergence, `Float[]`."""
         others = ~jax.nn.one_hot(batch.labels, outputs.logits.shape[-1], dtype=bool)
         minority = ctx.class_counts <= ctx.class_counts.mean()
         return self.weight * distil_received(
@@ -39,11 +39,11 @@ class LabelMaskingDistillation(Loss):
 
 @recipe("losses", "lu2023fedlmd")
 def fedlmd(weight: NonNegative = 1.0, temperature: Positive = 1.0) -> Recipe:
-    """Distillation from the received model on the classes that a client has little of.
+    """Distillation from the received model on the client's minority classes.
 
     Args:
         weight: beta, at least 0; 0 is FedAvg.
-        temperature: what logits are divided by, above 0.
+        temperature: divisor of logits, above 0.
 
     Example:
         >>> fedlmd().parts

@@ -1,4 +1,4 @@
-"""FedLoGe: a fixed sparse simplex trains the body; classifiers beside it are realigned for evaluation."""
+"""FedLoGe: a fixed sparse simplex trains the body; two further classifiers are realigned for evaluation."""
 
 import functools
 import zlib
@@ -23,28 +23,29 @@ _OWN = "own_head"
 _PURPOSE = zlib.crc32(b"fedloge")
 
 
-_LENGTH = 0.1  # of class vectors, as in the authors' code
-_RATE = 1e-4  # of Adam, too
+_LENGTH = 0.1  # length of class vectors, as in the authors' code
+_RATE = 1e-4  # Adam's learning rate, as in the authors' code
 
 
 @part
 class RealignedHeads(Separate, Loss, Refine):
-    r"""Trains two classifiers on the features of a body whose own classifier is a sparse simplex.
+    r"""Trains two classifiers on the features of a body that is trained with a sparse simplex as its classifier.
 
-    `params["head"]` begins as the simplex, and has to be kept so. `params["global_head"]` is averaged over clients;
-    `params["own_head"]` stays with its client and begins as zeros. Both are trained by cross-entropy, whose gradient
-    doesn't reach the body. The test set sees the global one with class vectors $\nu w_c / \|w_c\|$; a client's own test
-    rows see the class vectors $(1 + \|v_c\|) w_c$, for its own $v_c$, and the sum of both biases.
+    `params["head"]` starts as the simplex and must be frozen. `params["global_head"]` is averaged over clients;
+    `params["own_head"]` stays with its client and starts as zeros. Both are trained by cross-entropy, whose gradient
+    doesn't reach the body. The test set is classified by the global classifier with class vectors $\nu w_c / \|w_c\|$,
+    a client's own test rows by the class vectors $(1 + \|v_c\|) w_c$, with the client's own $v_c$, and the sum of both
+    biases.
 
     Attributes:
         sparsity: share of zeros in each class vector of the simplex.
         norm: $\nu$.
-        steps: of Adam, at the start, which drive the class vectors apart and to the length 0.1.
+        steps: initial Adam steps that push the class vectors apart and to the length 0.1.
 
     References:
-        FedLoGe (Xiao et al., 2024), and the authors' code with its constants. It draws zeros over all class vectors
-        together, begins the clients' own classifiers at random, realigns once after training, and excludes the classes
-        that a client's test rows lack.
+        FedLoGe (Xiao et al., 2024), and the authors' code with its constants. That code draws zeros over all class
+        vectors together, initialises the clients' own classifiers at random, realigns once after training, and excludes
+        the classes that a client's test rows lack.
     """
 
     sparsity: float = static(0.6)
@@ -56,11 +57,14 @@ class RealignedHeads(Separate, Loss, Refine):
     shared = (_GLOBAL,)
 
     def bind(self, model: Model) -> Model:
-        """The network with three classifiers; refuses one that doesn't end in a dense layer, or has few features."""
+        """Returns the network with three classifiers.
+
+        Rejects a network that doesn't end in a dense layer, or has fewer features than classes.
+        """
         return _with_simplex(model, self.sparsity, self.steps)
 
     def check(self, setting: RunSetting) -> None:
-        """Refuses other classifiers, models of a client's own, and whatever would move the simplex between rounds."""
+        """Rejects parts with other classifiers or personal models, and parts that would change the simplex."""
         check_alone("fedloge", self, setting)
         for other in parts_with(setting.parts, Refine):
             if other.slot != self.slot:
@@ -70,25 +74,25 @@ class RealignedHeads(Separate, Loss, Refine):
                 )
 
     def loss(self, outputs: Outputs, batch: Batch, params: PyTree, ctx: Context) -> Array:
-        """The mean cross-entropies of the two classifiers, `Float[]`."""
+        """Returns the sum of the two classifiers' mean cross-entropies, `Float[]`."""
         features = lax.stop_gradient(outputs.features)
         logits = [ctx.model.head({**params, "head": params[name]}, features) for name in (_GLOBAL, _OWN)]
         return batch_loss(logits[0], batch) + batch_loss(logits[1], batch)
 
     def refine(self, key: Key, variables: Variables, server: ServerContext) -> Variables:
-        """With the global classifier, its class vectors all of one norm."""
+        """Replaces the simplex by the global classifier, with class vectors of equal norm."""
         aligned = lambda leaf: self.norm * unit(leaf.T).T if leaf.ndim == 2 else leaf
         head = jax.tree.map(aligned, variables.params[_GLOBAL])
         return variables._replace(params={**variables.params, "head": head})
 
     def own_model(self, variables: Variables) -> Variables:
-        """With the global classifier, its class vectors longer by the norms of the client's own."""
+        """Replaces the simplex by the global classifier, lengthened by the norms of the client's class vectors."""
         params = variables.params
         longer = lambda w, v: w * (1.0 + jnp.sqrt((v**2).sum(0))) if w.ndim == 2 else w + v
         return variables._replace(params={**params, "head": jax.tree.map(longer, params[_GLOBAL], params[_OWN])})
 
 
-@functools.lru_cache(maxsize=64)  # equal models are one object, so that their runs share a program
+@functools.lru_cache(maxsize=64)  # equal models must be one object: another object would be compiled again
 def _with_simplex(model: Model, sparsity: float, steps: int) -> Model:
     extended = with_extra_heads("fedloge", model, _GLOBAL, _OWN)
     shapes = [leaf.shape for leaf in jax.tree.leaves(classifier_shapes(model))]
@@ -109,7 +113,7 @@ def _init(model: Model, sparsity: float, steps: int, key: Key) -> Variables:
 
 
 def sparse_simplex(key: Key, shape: tuple[int, ...], sparsity: float, steps: int) -> Array:
-    """The class vectors of a rotated simplex as columns, `Float[F, C]`, some entries zero and the others adapted."""
+    """Returns a rotated simplex's class vectors as columns, `Float[F, C]`; some entries are 0, the others adapted."""
     rotation, choice = jax.random.split(key)
     vectors = jax.nn.initializers.orthogonal()(rotation, shape, float) @ simplex(shape[1])
     ranks = jax.random.uniform(choice, shape).argsort(0).argsort(0)
@@ -117,7 +121,7 @@ def sparse_simplex(key: Key, shape: tuple[int, ...], sparsity: float, steps: int
 
 
 def driven_apart(vectors: Array, steps: int) -> Array:
-    """Columns of about one length, each further from its nearest; their zeros stay."""
+    """Trains columns to equal lengths and large angles to their nearest neighbours; zeros are kept."""
     optimizer = optax.adam(_RATE)
     kept = vectors != 0
     diagonal = jnp.eye(vectors.shape[1], dtype=bool)
@@ -138,15 +142,15 @@ def driven_apart(vectors: Array, steps: int) -> Array:
 
 @recipe("personal", "xiao2024fedloge")
 def fedloge(sparsity: BelowOne = 0.6, norm: Positive = 1.7, steps: CountOrZero = 10_000) -> Recipe:
-    """A fixed sparse classifier for the body, and beside it one that all share and one of each client's own.
+    """A fixed sparse classifier trains the body; a shared and a personal classifier are trained on its features.
 
-    The test set sees the shared one, its class vectors brought to one norm; clients' own test rows see it with the
-    norms of their own.
+    The test set is classified by the shared classifier, with class vectors scaled to one norm; clients' own test rows
+    by the shared classifier with the norms of the personal one.
 
     Args:
         sparsity: share of zeros in the fixed classifier, in [0, 1).
-        norm: of class vectors in evaluation, above 0.
-        steps: which drive the fixed class vectors apart, once before training.
+        norm: norm of the class vectors in evaluation, above 0.
+        steps: steps that push the fixed class vectors apart, once before training.
 
     Example:
         >>> [part.slot for part in fedloge().parts]

@@ -1,4 +1,4 @@
-"""FedNH: the classifier is made of prototypes, which start evenly spread and then follow the clients' features."""
+"""FedNH: the classifier consists of prototypes, which start evenly spread and then follow the clients' features."""
 
 import jax.numpy as jnp
 
@@ -13,39 +13,39 @@ from fedjax_bal.types import Array, Key, Model, Outcome, PyTree, ServerContext, 
 
 @part
 class PrototypeClassifier(Freeze, Report, Refine):
-    r"""Classifies by cosine to prototypes, which clients don't train and the server moves.
+    r"""Classifies by cosine to prototypes, which are updated by the server and not trained by clients.
 
-    A client sends, for each of its classes, the direction of the mean of its unit features times their number. The
-    server adds these up; with their direction p, a prototype becomes the direction of $\rho w + (1 - \rho) p$. That of
-    a class that no client delivered stays.
+    For each of its classes, a client sends the direction of its mean unit feature, times the number of its rows. The
+    server sums these; with the direction p of the sum, a prototype w becomes the direction of
+    $\rho w + (1 - \rho) p$. The prototype of a class that no client delivered is kept.
 
     Attributes:
-        rho: how much of the old prototype stays.
-        scale: start of the trained scale on the cosines.
+        rho: weight of the old prototype.
+        scale: initial value of the trained scale on the cosines.
 
     References:
-        FedNH (Dai et al., 2023), Algorithm 1, and the authors' code, whose scale is trained from 1, in ResNets from 20,
-        unless it is fixed to 30. Updates are averaged by number of samples, in the code without weights.
+        FedNH (Dai et al., 2023), Algorithm 1, and the authors' code, whose scale is trained from 1 (20 in ResNets) or
+        fixed to 30. Updates are averaged by number of samples; the code averages them uniformly.
     """
 
     rho: float = 0.9
     scale: float = static(1.0)
 
     def bind(self, model: Model) -> Model:
-        """The network with orthogonal prototypes for a classifier."""
+        """Returns the network with orthogonal prototypes as its classifier."""
         return with_cosine_head(model, "orthogonal", self.scale)
 
     def frozen(self, params: PyTree) -> PyTree:
-        """The prototypes."""
+        """Selects the prototypes."""
         return dict.fromkeys(params, False) | {"head": {name: name == "kernel" for name in classifier(params)}}
 
     def report(self, outcome: Outcome) -> Array:
-        """The direction of each class's mean unit feature, times its number, `Float[C, F]`."""
+        """Returns the direction of each class's mean unit feature, times the number of its rows, `Float[C, F]`."""
         own = feature_sums(outcome.end, outcome.ctx, unit)
         return unit(own.sums) * own.counts[:, None]
 
     def refine(self, key: Key, variables: Variables, server: ServerContext) -> Variables:
-        """The model with moved prototypes."""
+        """Returns the model with updated prototypes."""
         head = classifier(variables.params)
         sums = server.aggregate.reports[self.slot]
         old = head["kernel"].T
@@ -59,8 +59,8 @@ def fednh(rho: Share = 0.9, scale: Positive = 1.0) -> Recipe:
     """A classifier of prototypes, which the server moves towards the clients' features.
 
     Args:
-        rho: how much of the old prototypes stays in a round, in [0, 1].
-        scale: start of the trained factor on cosines, above 0; the authors' code has 20 for ResNets.
+        rho: weight of the old prototypes in a round, in [0, 1].
+        scale: initial value of the trained factor on cosines, above 0; the authors' code uses 20 for ResNets.
 
     Example:
         >>> fednh().parts

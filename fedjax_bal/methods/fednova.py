@@ -1,4 +1,4 @@
-"""FedNova: updates are normalised by the number of local steps, so that more steps don't count more."""
+"""FedNova: updates are normalised by the number of local steps, so that more steps don't get more weight."""
 
 from typing import ClassVar
 
@@ -14,11 +14,11 @@ from fedjax_bal.methods.roles import Reduce, Step, Weigh
 from fedjax_bal.optim import optimizer
 from fedjax_bal.types import Array, Cohort, PyTree, ServerContext
 
-BITS = 31  # of the largest number of steps, Int32
+BITS = 31  # bits of the largest number of steps, Int32
 
 
 def momentum_steps(steps: Array, momentum: Array | float) -> Array:
-    r"""The number of plain steps that as many momentum steps amount to, `Float[...]`.
+    r"""Returns the number of plain steps that is equivalent to a number of momentum steps, `Float[...]`.
 
     $a = (\tau - \rho (1 - \rho^\tau) / (1 - \rho)) / (1 - \rho)$: along a constant gradient g, $\tau$ steps of SGD with
     momentum $\rho$ and learning rate $\eta$ move by $a \eta g$ (Wang et al., 2020, section 4.1).
@@ -28,14 +28,15 @@ def momentum_steps(steps: Array, momentum: Array | float) -> Array:
 
 
 def accumulated_steps(steps: Array, momentum: Array | float = 0.0, shrink: Array | float = 0.0) -> Array:
-    r"""The reach of local training in units of learning rate times gradient, `Float[...]`: the L1 norm of FedNova's a.
+    r"""Returns the equivalent number of plain local steps, `Float[...]`: the L1 norm of FedNova's a.
 
-    Each step does, beginning from zeros, $c \leftarrow \rho c + 1$ and $a \leftarrow a + c$ with momentum $\rho > 0$;
-    $a \leftarrow (1 - \eta \mu) a + 1$ with a proximal term (`shrink` is $\eta \mu$); $a \leftarrow a + 1$ with neither
-    of them. With both, the first two lines follow each other, which counts a step twice, as the authors' code does.
+    Starting from zeros, each step applies $c \leftarrow \rho c + 1$ and $a \leftarrow a + c$ with momentum $\rho > 0$;
+    $a \leftarrow (1 - \eta \mu) a + 1$ with a proximal term (`shrink` is $\eta \mu$); $a \leftarrow a + 1$ with
+    neither. With both, a step applies the first rule and then the second, so that it counts twice, as in the authors'
+    code.
     """
-    # A step is linear in (c, a, 1), so that powers of one matrix replace the loop over steps; none of its entries is
-    # negative as long as eta mu is at most 1, and nothing is lost to cancellation.
+    # A step is linear in (c, a, 1), so powers of one matrix replace the loop over steps. The matrix has no negative
+    # entries as long as eta mu is at most 1, so there is no cancellation.
     rho = jnp.asarray(momentum, float)
     keep = 1.0 - jnp.asarray(shrink, float)
     moves = (rho > 0).astype(float)
@@ -56,24 +57,24 @@ def accumulated_steps(steps: Array, momentum: Array | float = 0.0, shrink: Array
 
 @part
 class NormalisedAveraging(Weigh, Step):
-    r"""Averages directions instead of changes, and gives the mean its length back.
+    r"""Averages directions instead of changes, then rescales the mean to the effective number of steps.
 
-    A chain's change $\Delta_k$ is divided by the number $a_k$ of plain steps that its steps amount to, added up over
-    its clients. The server moves by $\tau_{eff} \sum_k p_k \Delta_k / a_k$, where $p_k$ are the cohort weights without
+    A chain's change $\Delta_k$ is divided by $a_k$, the equivalent number of plain steps, summed over the chain's
+    clients. The server moves by $\tau_{eff} \sum_k p_k \Delta_k / a_k$, where $p_k$ are the cohort weights without
     this part, and $\tau_{eff} = \sum_k p_k a_k$, or $\sum_k p_k \tau_k$ with a proximal term.
 
     The engine normalises weights once. They are therefore divided by $a_k$ beforehand; with the result $v_k$, the mean
     change is $\sum_k v_k \Delta_k$ and $p_k = v_k a_k / \sum_j v_j a_j$.
 
     Attributes:
-        mu: weight of the proximal term that stands beside this part, 0 for none.
+        mu: weight of the proximal term that is combined with this part, 0 for none.
 
     References:
-        FedNova (Wang et al., 2020), section 4, and the authors' code for a proximal term: only without one do equal
-        steps give FedAvg. All parameters are normalised; batch statistics are averaged as FedAvg does. The proximal
-        term is part of the loss, so that momentum sees it; the authors' code adds it behind the momentum. As there, the
-        effective number of steps leaves a momentum rho out once mu is set: over many local steps, updates are then
-        shorter by a factor of (1 - rho) / (2 - rho).
+        FedNova (Wang et al., 2020), section 4, and the authors' code for a proximal term: equal steps give FedAvg only
+        without one. All parameters are normalised; batch statistics are averaged as in FedAvg. The proximal term is
+        part of the loss, so that momentum sees it; the authors' code adds it after the momentum. As there, the
+        effective number of steps ignores a momentum rho if mu is set: over many local steps, updates are then shorter
+        by a factor of (1 - rho) / (2 - rho).
     """
 
     mu: float = 0.0
@@ -82,19 +83,19 @@ class NormalisedAveraging(Weigh, Step):
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """A change that is a known number of steps of plain SGD."""
+        """Requires changes that are equivalent to a known number of plain SGD steps."""
         reason = "how far its steps reach is known for plain SGD only"
         why = "which makes one update of all without looking at the weights that normalise them"
         alone = apart_from("fednova", self, Reduce, because=why)
         return fresh_momentum(self.slot), plain_sgd("fednova", reason), Need("", self._check_reach), alone
 
     def weigh(self, weights: Array, cohort: Cohort, server: ServerContext) -> Array:
-        """The weights for directions; 0 for a chain that takes no step."""
+        """Returns the weights for directions; 0 for a chain that takes no step."""
         reach = self._reach(cohort)
         return jnp.where(reach > 0, weights / jnp.where(reach > 0, reach, 1.0), 0.0)
 
     def step(self, delta: PyTree, server: ServerContext) -> tuple[PyTree, PyTree]:
-        """The mean direction times the effective number of steps, like params."""
+        """Returns the mean direction times the effective number of steps, shaped like the parameters."""
         weights = server.aggregate.weights
         reach = self._reach(server.cohort)
         mean = (weights * reach).sum()
@@ -118,23 +119,24 @@ class NormalisedAveraging(Weigh, Step):
             )
 
     def _reach(self, cohort: Cohort) -> Array:
-        """The reach of each chain's steps, `Float[G]`; every client begins without momentum."""
+        """Returns each chain's equivalent number of plain steps, `Float[G]`; every client starts without momentum."""
         reach = accumulated_steps(cohort.local_steps, cohort.momentum, cohort.learning_rate * self.mu)
         reach = reach if cohort.full_steps is None else cohort.full_steps
         return cohort.passes * reach.sum(-1)
 
 
 def _product(left: Array, right: Array) -> Array:
-    # Written out, as accelerators round matrix products to fewer digits.
+    # Not `@`: accelerators compute matrix products with reduced precision.
     return (left[:, :, None] * right[None, :, :]).sum(1)
 
 
 @recipe("drift", "wang2020fednova")
 def fednova(mu: NonNegative = 0.0, server_momentum: BelowOne = 0.0) -> Recipe:
-    """Normalised averaging: updates divided by how far their local steps reach, momentum included.
+    """Normalised averaging: updates are divided by their equivalent number of plain steps, momentum included.
 
     Args:
-        mu: weight of a proximal term, at least 0. It is part of how far steps reach: set it here, not with fedprox.
+        mu: weight of a proximal term, at least 0. It changes the equivalent number of steps: set it here, not with
+            fedprox.
         server_momentum: momentum of the server, in [0, 1).
 
     Example:

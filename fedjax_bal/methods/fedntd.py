@@ -1,4 +1,4 @@
-"""FedNTD: keep what the received model says about all classes but the true one."""
+"""FedNTD: distillation preserves the received model's predictions for all classes except the true one."""
 
 import jax
 
@@ -11,7 +11,7 @@ from fedjax_bal.types import Array, Batch, Context, Outputs, PyTree
 
 @part
 class NotTrueDistillation(Loss):
-    r"""Adds $\beta$ times the divergence from the received model's probabilities among all classes but a row's own.
+    r"""Adds $\beta$ times the divergence from the received model's probabilities among all classes but the row's own.
 
     Attributes:
         weight: beta.
@@ -26,7 +26,7 @@ class NotTrueDistillation(Loss):
     temperature: float = 1.0
 
     def loss(self, outputs: Outputs, batch: Batch, params: PyTree, ctx: Context) -> Array:
-        """The weighted divergence, `Float[]`."""
+        """Returns the weighted divergence, `Float[]`."""
         others = ~jax.nn.one_hot(batch.labels, outputs.logits.shape[-1], dtype=bool)
         return self.weight * distil_received(
             outputs.logits, batch, ctx, self.temperature, taught=others, learned=others
@@ -39,7 +39,7 @@ def fedntd(weight: NonNegative = 1.0, temperature: Positive = 1.0) -> Recipe:
 
     Args:
         weight: beta, at least 0; 0 is FedAvg.
-        temperature: what logits are divided by, above 0.
+        temperature: divisor of logits, above 0.
 
     Example:
         >>> fedntd().parts

@@ -13,15 +13,15 @@ def fedavgm(momentum: BelowOne = 0.9, learning_rate: NonNegative = 1.0, nesterov
     Args:
         momentum: beta, in [0, 1).
         learning_rate: the server's learning rate.
-        nesterov: w moves by the mean update plus beta v, Nesterov's momentum.
+        nesterov: use Nesterov's momentum: w moves by the mean update plus beta v.
 
     Example:
         >>> fedavgm().server_optimizer.options
         {'momentum': 0.9}
 
     References:
-        Hsu et al., 2019, FedAvgM: v is beta v plus the mean update, and w moves by v. That is the formula in the text;
-        the experiments have Nesterov's momentum, and so has Flower's reproduction of them.
+        Hsu et al., 2019, FedAvgM: v becomes beta v plus the mean update, and w moves by v. This is the formula in the
+        text; the experiments and Flower's reproduction of them use Nesterov's momentum.
     """
     flags: dict[str, Any] = {"nesterov": True} if nesterov else {}
     return Recipe("fedavgm", server_optimizer=optimizer("sgd", learning_rate, momentum=momentum, **flags))
@@ -42,8 +42,8 @@ def fedadam(
         beta_1: decay of the first moment m, in [0, 1).
         beta_2: decay of the second moment v, in [0, 1).
         tau: adaptivity, added to the root of the second moment; above 0.
-        form: "optax", whose Adam begins with m = v = 0 and corrects both for that; "paper", without correction and
-            with v = tau^2 at the beginning; "from_zero", without correction and with v = 0, as in FL-Simulator.
+        form: "optax", whose Adam starts with m = v = 0 and corrects both for this bias; "paper", without correction and
+            starting with v = tau^2; "from_zero", without correction and starting with v = 0, as in FL-Simulator.
 
     Example:
         >>> fedadam().server_optimizer.options
@@ -51,8 +51,8 @@ def fedadam(
 
     References:
         Reddi et al., 2021, Algorithm 2: $w \leftarrow w + \eta m / (\sqrt{v} + \tau)$. The first steps of form "optax"
-        are longer than the paper's, 17 times where updates are a tenth of tau; around round 20 they are half to twice
-        as long.
+        are longer than the paper's, 17 times as long for updates of a tenth of tau; around round 20 they are half to
+        twice as long.
     """
     tau = _adaptivity("fedadam", tau)
     if form == "optax":
@@ -69,7 +69,7 @@ def fedyogi(
     tau: float = 0.001,
     form: Literal["optax", "paper"] = "optax",
 ) -> Recipe:
-    r"""FedAvg with Yogi on the server, whose second moment follows that of the updates more slowly than Adam's.
+    r"""FedAvg with Yogi on the server, whose second moment adapts more slowly than Adam's.
 
     Args:
         learning_rate: the server's learning rate.
@@ -84,9 +84,9 @@ def fedyogi(
 
     References:
         Reddi et al., 2021, Algorithm 2: $v \leftarrow v - (1 - \beta_2) \Delta^2 sign(v - \Delta^2)$ for the mean
-        update $\Delta$. optax's Yogi corrects both moments for the first rounds, as the paper does not, and begins with
-        1e-6 in both whatever tau is, where the paper has m = 0 and v = $\tau^2$: until that has decayed, parameters
-        drift by up to about a thousandth of the learning rate a round.
+        update $\Delta$. Unlike the paper, optax's Yogi applies a bias correction to both moments, and starts both with
+        1e-6, regardless of tau; the paper starts with m = 0 and v = $\tau^2$. Until these initial values have decayed,
+        parameters drift by up to about a thousandth of the learning rate per round.
     """
     tau = _adaptivity("fedyogi", tau)
     if form == "optax":
@@ -111,8 +111,8 @@ def fedadagrad(
 
     References:
         Reddi et al., 2021, Algorithm 2, with $\beta_1 = 0$ as in its experiments: v is $\tau^2$ plus the sum of the
-        squared updates. optax divides by $\sqrt{v + \tau^2}$ where the paper has $\sqrt{v} + \tau$, so that small
-        updates go at most 1.42 times as far.
+        squared updates. optax divides by $\sqrt{v + \tau^2}$, the paper by $\sqrt{v} + \tau$, so that small updates
+        move parameters at most 1.42 times as far.
     """
     tau = _adaptivity("fedadagrad", tau)
     if form == "paper":

@@ -1,4 +1,4 @@
-"""FedAvg of the body; the classifier stays with each client."""
+"""FedPer: the body is averaged; the classifier stays with each client."""
 
 from fedjax_bal.methods.combine import Recipe, recipe
 from fedjax_bal.methods.heads import classifier_shapes
@@ -9,18 +9,18 @@ from fedjax_bal.types import PyTree
 
 @part
 class OwnHead(Personal):
-    """Every client has a classifier of its own, `params["head"]`, on a body that all share.
+    """Gives every client its own classifier, `params["head"]`, on a shared body.
 
     References:
         FedPer (Arivazhagan et al., 2019), Algorithms 1 and 2, with one personal layer.
     """
 
     def check(self, setting: RunSetting) -> None:
-        """Refuses a model without a classifier of that name."""
+        """Rejects a model without a classifier of that name."""
         classifier_shapes(setting.model)
 
     def personal(self, params: PyTree) -> PyTree:
-        """The classifier."""
+        """Selects the classifier."""
         return {name: name == "head" for name in params}
 
 

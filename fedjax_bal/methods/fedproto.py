@@ -13,23 +13,23 @@ from fedjax_bal.types import Array, Batch, Context, Outputs, PyTree
 class PrototypeDistance(SharedPrototypes, Loss):
     r"""Adds $\lambda$ times the mean squared distance, over rows and features, to the prototype of the row's class.
 
-    Prototypes are the mean features of all rows whose clients delivered in the round before; a row of a class without
-    one adds nothing.
+    Prototypes are the mean features over all rows of the clients that delivered in the previous round; a row of a class
+    without a prototype adds 0.
 
     Attributes:
         weight: lambda.
 
     References:
-        FedProto (Tan et al., 2022), Algorithm 1, beside an averaged model. In the paper models are not averaged, and
-        the nearest prototype classifies. Clients compute prototypes with the model that they deliver, where the
-        authors' code takes features as they come up in the last epoch and averages clients without their sizes. The
+        FedProto (Tan et al., 2022), Algorithm 1, combined with an averaged model. In the paper models are not averaged,
+        and rows are classified by the nearest prototype. Clients compute prototypes with the model that they deliver;
+        the authors' code uses the features that occur during the last epoch, and averages clients without weights. The
         default is that of the authors' code.
     """
 
     weight: float = 1.0
 
     def loss(self, outputs: Outputs, batch: Batch, params: PyTree, ctx: Context) -> Array:
-        """The weighted distance, `Float[]`."""
+        """Returns the weighted distance, `Float[]`."""
         known: Prototypes = ctx.broadcast[self.slot]
         distances = ((outputs.features - known.means[batch.labels]) ** 2).mean(-1)
         counted = batch.real & known.present[batch.labels]
@@ -38,7 +38,7 @@ class PrototypeDistance(SharedPrototypes, Loss):
 
 @recipe("drift", "tan2022fedproto")
 def fedproto(weight: NonNegative = 1.0) -> Recipe:
-    """FedAvg whose clients keep features near the prototype of their class over all clients.
+    """FedAvg whose clients keep features near the prototype of their class, the mean feature over all clients.
 
     Args:
         weight: lambda, at least 0; 0 is FedAvg.

@@ -1,4 +1,4 @@
-"""FedProx: stay near the received model."""
+"""FedProx: a penalty keeps local training near the received model."""
 
 import jax
 import jax.numpy as jnp
@@ -18,13 +18,13 @@ class Proximal(Loss):
 
     References:
         FedProx (Li et al., 2020), eq. 2. The penalty is part of the loss, so that momentum sees it; batch statistics
-        are left out. Partial work is not emulated.
+        aren't penalised. The paper's partial work of slow clients isn't part of this method.
     """
 
     mu: float = 0.001
 
     def loss(self, outputs: Outputs, batch: Batch, params: PyTree, ctx: Context) -> Array:
-        """The penalty, `Float[]`."""
+        """Returns the penalty, `Float[]`."""
         squares = jax.tree.map(lambda y, w: jnp.sum((y - w) ** 2), params, ctx.start.params)
         return 0.5 * self.mu * jnp.stack(jax.tree.leaves(squares)).sum()
 

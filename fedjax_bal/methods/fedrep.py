@@ -1,4 +1,4 @@
-"""FedRep: in a local training first the classifier is trained, then the body."""
+"""FedRep: local training first trains the classifier, then the body."""
 
 import jax.numpy as jnp
 
@@ -12,7 +12,7 @@ from fedjax_bal.types import Array, Batch, Context, Outputs, PyTree
 
 @part
 class HeadThenBody(Steps, Freeze):
-    """Trains `params["head"]` alone in the first local steps and all else in the others.
+    """Trains only `params["head"]` in the first local steps, and all else in the remaining ones.
 
     Attributes:
         head_share: share of a client's local steps, in [0, 1], for the classifier; rounded down to whole steps.
@@ -26,32 +26,32 @@ class HeadThenBody(Steps, Freeze):
     always = False
 
     def init_steps(self, ctx: Context) -> Array:
-        """No step has been taken."""
+        """Returns the initial number of steps, 0."""
         return jnp.zeros((), jnp.int32)
 
     def next_steps(self, carry: Array, outputs: Outputs, batch: Batch, ctx: Context) -> Array:
-        """One more."""
+        """Counts the step."""
         return carry + 1
 
     def frozen(self, params: PyTree) -> PyTree:
-        """All but the classifier."""
+        """Selects all but the classifier."""
         classifier(params)
         return {name: name != "head" for name in params}
 
     def trained(self, ctx: Context) -> tuple[Array, Array]:
-        """The body once the classifier has had its steps."""
-        # A share such as 0.29 of 100 steps is 28.99... in binary, and means 29.
+        """Trains the classifier in the first steps, the body afterwards."""
+        # Rounding: a share of 0.29 of 100 steps is 28.99... in binary but means 29.
         on_head = ctx.steps_state[self.slot] < jnp.floor(self.head_share * ctx.steps + 1e-4)
         return ~on_head, on_head
 
 
 @recipe("personal", "collins2021fedrep")
 def fedrep(head_share: Share = 0.5) -> Recipe:
-    """FedPer whose clients train first their classifier, on the body received, and then the body.
+    """FedPer whose clients first train their classifier, on the received body, and then the body.
 
     Args:
-        head_share: share of a client's local steps for the classifier, in [0, 1]. With the authors' 10 epochs for the
-            classifier and 1 for the body it is 10 / 11, and the number of local epochs 11.
+        head_share: share of a client's local steps for the classifier, in [0, 1]. The authors' 10 epochs for the
+            classifier and 1 for the body correspond to 10 / 11, with 11 local epochs.
 
     Example:
         >>> fedrep().parts

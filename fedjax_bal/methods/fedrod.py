@@ -1,4 +1,4 @@
-"""FedROD: beside the classifier that all share, each client trains one of its own on what that leaves over."""
+"""FedROD: in addition to the shared classifier, each client trains a personal one that is added to it."""
 
 import jax
 import jax.numpy as jnp
@@ -17,43 +17,43 @@ _OWN = "own_head"
 class ResidualHead(Separate, Loss):
     r"""Adds the mean cross-entropy of personalised logits $\psi^\top f + \varphi_k^\top f$ to the loss.
 
-    f are the features, $\psi$ is the shared classifier and $\varphi_k$ the client's own. The added gradient reaches
-    $\varphi_k$ alone, so that the generic model is trained as without it. $\varphi_k$ is a second set of the
-    classifier's parameters, `params["own_head"]`, and begins as zeros: a client that never trained is classified by the
-    generic model.
+    f are the features, $\psi$ is the shared classifier and $\varphi_k$ the client's own. The added loss has a gradient
+    only for $\varphi_k$, so that it doesn't affect the generic model. $\varphi_k$ is a second set of the classifier's
+    parameters, `params["own_head"]`, and starts as zeros: for a client that never trained, the generic model
+    classifies.
 
     References:
-        FedROD (Chen and Chao, 2022), section 4, its linear personalised head; the one that a hypernetwork makes is left
-        out. How the paper's linear head begins is not stated.
+        FedROD (Chen and Chao, 2022), section 4, with the linear personalised head, whose initialisation isn't stated;
+        the head from a hypernetwork is omitted.
     """
 
     own = (_OWN,)
 
     def bind(self, model: Model) -> Model:
-        """The network with the second set; refuses a classifier that isn't linear in its parameters."""
+        """Returns the network with the second set; rejects a classifier that isn't linear in its parameters."""
         return with_extra_heads("fedrod", model, _OWN)
 
     def check(self, setting: RunSetting) -> None:
-        """Refuses other classifiers and models of a client's own."""
+        """Rejects parts with other classifiers or personal models."""
         check_alone("fedrod", self, setting)
 
     def own_model(self, variables: Variables) -> Variables:
-        """With the sum of both classifiers, whose logits are the sum of theirs."""
+        """Replaces the classifier by the sum of both; as it is linear, logits are added, too."""
         params = variables.params
         return variables._replace(params={**params, "head": jax.tree.map(jnp.add, params["head"], params[_OWN])})
 
     def loss(self, outputs: Outputs, batch: Batch, params: PyTree, ctx: Context) -> Array:
-        """The personalised predictor's mean cross-entropy, `Float[]`."""
+        """Returns the personalised predictor's mean cross-entropy, `Float[]`."""
         generic, features = jax.lax.stop_gradient((outputs.logits, outputs.features))
         return batch_loss(generic + ctx.model.head({**params, "head": params[_OWN]}, features), batch)
 
 
 @recipe("personal", "chen2022fedrod")
 def fedrod() -> Recipe:
-    """Balanced softmax for the global model, and beside its classifier one of each client's own.
+    """Balanced softmax for the global model, plus a personal classifier for each client.
 
-    The test set sees the global model, which is that of `balanced_softmax`; clients' own test rows see the
-    personalised ones.
+    The test set is classified by the global model, which is that of `balanced_softmax`, clients' own test rows by the
+    personalised models.
 
     Example:
         >>> fedrod().parts

@@ -1,4 +1,4 @@
-"""FedSAM and MoFedSAM: take the gradient where the loss is largest nearby."""
+"""FedSAM and MoFedSAM: gradients are taken uphill, where the loss in the neighbourhood is largest."""
 
 import optax
 
@@ -13,30 +13,30 @@ SMALLEST = 1e-7  # added to a norm, as FL-Simulator does
 
 @part
 class Ascent(Shift):
-    r"""Takes the gradient at $y + \rho g / \|g\|$, where g is that at y.
+    r"""Takes the gradient at $y + \rho g / \|g\|$, where g is the gradient at y.
 
     Attributes:
-        rho: how far uphill.
+        rho: length of the shift.
 
     References:
-        FedSAM (Qu et al., 2022), after Foret et al., 2021; the default is that of
-        github.com/woodenchild95/FL-Simulator. FedDecorr's code has 0.05. Updates are averaged by number of samples; add
-        `equal_weights` for the paper's uniform average.
+        FedSAM (Qu et al., 2022), after Foret et al., 2021. The default is that of
+        github.com/woodenchild95/FL-Simulator; FedDecorr's code uses 0.05. Updates are averaged by number of samples;
+        add `equal_weights` for the paper's uniform average.
     """
 
     rho: float = 0.1
 
     def shift(self, params: PyTree, grads: PyTree | None, ctx: Context) -> PyTree:
-        """Parameters to parameters."""
+        """Returns the shifted parameters."""
         return optax.tree.add_scale(params, self.rho / (optax.tree.norm(grads) + SMALLEST), grads)
 
 
 @recipe("flatness", "qu2022generalized")
 def fedsam(rho: NonNegative = 0.1) -> Recipe:
-    """FedAvg on gradients that are taken uphill, where the loss is largest nearby.
+    """FedAvg with gradients taken uphill, where the loss in the neighbourhood is largest.
 
     Args:
-        rho: how far uphill, at least 0; 0 is FedAvg. Each local step takes two passes through the model.
+        rho: length of the shift uphill, at least 0; 0 is FedAvg. Each local step takes two passes through the model.
 
     Example:
         >>> fedsam().parts
@@ -47,10 +47,10 @@ def fedsam(rho: NonNegative = 0.1) -> Recipe:
 
 @recipe("flatness", "qu2022generalized")
 def mofedsam(rho: NonNegative = 0.1, alpha: PositiveShare = 0.1) -> Recipe:
-    """Client-level momentum on gradients that are taken uphill, where the loss is largest nearby.
+    """Client-level momentum with gradients taken uphill, where the loss in the neighbourhood is largest.
 
     Args:
-        rho: how far uphill, at least 0; 0 is `fedcm`.
+        rho: length of the shift uphill, at least 0; 0 is `fedcm`.
         alpha: share of the client's own gradient, above 0.
 
     Example:

@@ -1,4 +1,4 @@
-"""FedVLS: keep what the received model knows of absent classes, and hold down the logits of other classes."""
+"""FedVLS: distillation preserves knowledge of absent classes, and the logits of wrong classes are suppressed."""
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +29,7 @@ class VacantClassDistillation(Loss):
     temperature: float = 1.0
 
     def loss(self, outputs: Outputs, batch: Batch, params: PyTree, ctx: Context) -> Array:
-        """The weighted divergence, `Float[]`; 0 for a client with all classes."""
+        """Returns the weighted divergence, `Float[]`; 0 for a client with all classes."""
         absent = jnp.broadcast_to(ctx.class_counts == 0, outputs.logits.shape)
         return self.weight * distil_received(
             outputs.logits, batch, ctx, self.temperature, taught=absent, learned=absent
@@ -52,7 +52,7 @@ class LogitSuppression(Loss):
     weight: float = 0.005
 
     def loss(self, outputs: Outputs, batch: Batch, params: PyTree, ctx: Context) -> Array:
-        """The weighted loss, `Float[]`."""
+        """Returns the weighted loss, `Float[]`."""
         prior = smoothed_prior(ctx.class_counts, 0.0)
         own = jax.nn.one_hot(batch.labels, prior.shape[-1], dtype=bool)
         spread = jnp.where(own, 0.0, without_prior(outputs.logits, prior))
@@ -61,18 +61,18 @@ class LogitSuppression(Loss):
 
 @recipe("losses", "guo2025fedvls")
 def fedvls(weight: NonNegative = 0.1, suppression: NonNegative = 0.005) -> Recipe:
-    """Balanced softmax with distillation on the classes that a client lacks, and with small logits for other classes.
+    """Balanced softmax with distillation on the classes that a client lacks, and suppression of wrong classes' logits.
 
     Args:
-        weight: lambda, of the distillation, at least 0; 0.1 for ten classes, 0.5 for a hundred.
-        suppression: weight of the sum over classes that holds logits down, at least 0.
+        weight: lambda, weight of the distillation, at least 0; the authors use 0.1 for ten classes, 0.5 for a hundred.
+        suppression: beta, weight of the logit suppression, at least 0.
 
     Example:
         >>> [part.slot for part in fedvls().parts]
         ['PriorCalibration', 'VacantClassDistillation', 'LogitSuppression']
 
     References:
-        Guo et al., 2025, and the authors' code, whose balanced softmax adds 1e-9 to a prior; here absent classes are
+        Guo et al., 2025, and the authors' code, whose balanced softmax adds 1e-9 to the prior; here absent classes are
         excluded exactly.
     """
     return Recipe("fedvls", (PriorCalibration(0.0), VacantClassDistillation(weight), LogitSuppression(suppression)))

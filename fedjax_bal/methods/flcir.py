@@ -1,4 +1,4 @@
-"""FL-CIR: a client's class composition, estimated from the gradients of its trained model, and damped updates."""
+"""FL-CIR: class compositions are estimated from gradients of the clients' models, and updates are damped."""
 
 from typing import Any, Literal
 
@@ -21,19 +21,19 @@ from fedjax_bal.types import Array, Federation, Outcome, PyTree, ServerContext, 
 class CompositionProbe(Probe):
     r"""Estimates a client's class shares from its model's gradients on the server's balanced images.
 
-    For each class c the mean cross-entropy of the trained model on the images of c is differentiated, and $g_c$ is the
-    size of the gradient, which is small for a class that was learnt. The estimate is
-    `fedjax_bal.balance.composition_from_gradients` of g.
+    For each class c, $g_c$ is the size of the gradient of the trained model's mean cross-entropy on the images of c; it
+    is small for a class that the client has learned. The estimate is `fedjax_bal.balance.composition_from_gradients` of
+    g.
 
     Attributes:
-        mode: of the estimate, "inverse", "softmax_inv" or "softmax_rel".
+        mode: form of the estimate, "inverse", "softmax_inv" or "softmax_rel".
         scope: "network": g is the sum over all parameter arrays of the mean squared derivative; "output": the squared
             norm of the derivative with respect to the weights of output c.
         beta: sharpness of the softmaxes.
 
     References:
         FL-CIR (Yang et al., 2021), eq. 7, is "softmax_inv" and "output". The authors' code is "inverse" and "network",
-        and says that outputs alone did not do.
+        and notes that the output layer alone didn't suffice.
     """
 
     mode: str = static("inverse")
@@ -49,11 +49,11 @@ class CompositionProbe(Probe):
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """Rows of the server's own."""
+        """Requires rows of the server's own."""
         return (SERVER_ROWS,)
 
     def check(self, setting: RunSetting) -> None:
-        """Refuses a federation without equally many images of each class on the server."""
+        """Rejects a federation whose server doesn't have equally many images of each class."""
         federation = setting.federation
         rows = balanced_rows(federation)
         labels = jnp.asarray(federation.labels)[jnp.asarray(rows)]
@@ -65,7 +65,7 @@ class CompositionProbe(Probe):
             )
 
     def probe(self, outcome: Outcome) -> Array:
-        """Class shares, `Float[C]`."""
+        """Estimates class shares, `Float[C]`."""
         federation = outcome.ctx.federation
         model = outcome.ctx.model
         rows = jnp.asarray(balanced_rows(federation))
@@ -89,7 +89,7 @@ class CompositionProbe(Probe):
         return sum(((leaf**2).mean() for leaf in jax.tree.leaves(grads)), jnp.zeros(()))
 
     def _output(self, variables: Variables, model: Any, images: Array, label: Array) -> Array:
-        # d loss / d w_c = mean of (p_c - 1) h, whatever the classifier's weights are called.
+        # In closed form, d loss / d w_c = mean of (p_c - 1) h, which doesn't depend on the name of the weights.
         outputs = model.apply(variables, images, train=False)[0]
         slope = jax.nn.softmax(outputs.logits)[:, label] - 1.0
         return ((slope[:, None] * outputs.features).mean(0) ** 2).sum()
@@ -101,17 +101,17 @@ def _images(federation: Federation, rows: Array) -> Array:
 
 @part
 class ParticipatingShare(Step):
-    r"""Scales the mean update by the share of all samples that the clients who delivered hold.
+    r"""Scales the mean update by the delivering clients' share of all samples.
 
-    $w \leftarrow \sum_S p_k w_k + (1 - \sum_S p_k) w$ with $p_k = n_k / n$ over all N clients: absent ones
-    count as having kept the model.
+    $w \leftarrow \sum_S p_k w_k + (1 - \sum_S p_k) w$ with $p_k = n_k / n$ over all N clients: absent clients count as
+    having kept the model.
 
     References:
-        FL-CIR (Yang et al., 2021), eq. 4, and the authors' code. Batch statistics are averaged without it.
+        FL-CIR (Yang et al., 2021), eq. 4, and the authors' code. The average of batch statistics isn't scaled.
     """
 
     def step(self, delta: PyTree, server: ServerContext) -> tuple[PyTree, PyTree]:
-        """The update times the share, like params."""
+        """Returns the update times the share, shaped like the parameters."""
         cohort = server.cohort
         share = (cohort.sizes * cohort.delivered).sum() / jnp.maximum(cohort.total_size, 1.0)
         return jax.tree.map(lambda leaf: share * leaf, delta), server.state
@@ -140,33 +140,33 @@ def flcir(
     beta: NonNegative = 1.0,
     aggregation: Literal["all_clients", "selected"] = "all_clients",
 ) -> Recipe:
-    """FL-CIR: a bandit learns the clients' class compositions and chooses cohorts that are balanced together.
+    """FL-CIR: a bandit learns the clients' class compositions and chooses cohorts with balanced classes.
 
-    `variant="paper"` or `variant="code"` sets all options in which the paper and the authors' code differ; what is
-    given beside it comes first.
+    `variant="paper"` or `variant="code"` sets all options in which the paper and the authors' code differ; explicit
+    arguments override it.
 
     Args:
-        choose: "cucb", the bandit; "greedy", without exploration; "random", the comparison, which estimates nothing.
-        alpha: weight of the bandit's bonus for exploring; ignored by the other two.
+        choose: "cucb", the bandit; "greedy", without exploration; "random", the baseline without estimates.
+        alpha: weight of the bandit's exploration bonus; ignored by the other two.
         rho: discount of older estimates, above 0 and at most 1.
         reward: see `fedjax_bal.balance.composition_reward`.
-        direction: of the divergence from uniform, see `fedjax_bal.selection.class_balancing_set`.
-        first: whether the first client's classes count when others are added to it, see the same.
+        direction: direction of the divergence from uniform, see `fedjax_bal.selection.class_balancing_set`.
+        first: whether the first client's classes count when others are added, see `class_balancing_set`.
         composition: see `fedjax_bal.balance.composition_from_gradients`.
         scope: gradients of the whole "network", or of the "output" layer.
         beta: sharpness of the softmaxes.
-        aggregation: "all_clients": absent clients count as having kept the model; "selected": FedAvg's.
+        aggregation: "all_clients": absent clients count as having kept the model; "selected": FedAvg's average.
 
     Example:
         >>> flcir().selector.name, [part.slot for part in flcir().parts]
         ('cucb', ['composition', 'ParticipatingShare'])
 
     References:
-        Yang et al., 2021, Algorithms 1 and 2. The server needs balanced images of its own (`auxiliary.per_class`), 32 a
-        class in the authors' code; the paper says only that they are few. Where paper and code differ, alpha and rho
-        are the paper's (the code has 0.8 and 1); reward, direction, first and composition are the code's, for eq. 9 has
-        no bound, eq. 8 takes the divergence the other way round, Algorithm 2 leaves the first client out of R_total,
-        and eq. 7 ("softmax_inv") comes out one-hot.
+        Yang et al., 2021, Algorithms 1 and 2. The server needs its own balanced images (`auxiliary.per_class`), 32 per
+        class in the authors' code; the paper only says that they are few. Where paper and code differ, alpha and rho
+        are the paper's (the code has 0.8 and 1); reward, direction, first and composition are the code's. In the paper,
+        eq. 9 has no bound, eq. 8 takes the divergence in the other direction, Algorithm 2 omits the first client from
+        R_total, and eq. 7 ("softmax_inv") results in one-hot estimates.
     """
     if rho == 0:
         raise ValueError("flcir: rho: received 0, must be above 0 and at most 1")

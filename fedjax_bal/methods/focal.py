@@ -1,4 +1,4 @@
-"""Focal loss: examples that the model already classifies well count less."""
+"""Focal loss: rows that the model already classifies well get less weight."""
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +24,7 @@ class FocalLoss(Criterion):
     gamma: float = 2.0
 
     def losses(self, logits: Array, labels: Array, ctx: Context) -> Array:
-        """The loss of each row, `Float[B]`."""
+        """Returns the loss of each row, `Float[B]`."""
         log_probability = jnp.take_along_axis(jax.nn.log_softmax(logits), labels[:, None], axis=-1)[:, 0]
         # The bound keeps the gradient finite where the probability is 1 and gamma is below 1.
         doubt = jnp.maximum(-jnp.expm1(log_probability), 1e-12)
@@ -33,7 +33,7 @@ class FocalLoss(Criterion):
 
 @recipe("long_tail", "lin2017focal", "sarkar2020fedfocal")
 def focal(gamma: NonNegative = 2.0) -> Recipe:
-    """Cross-entropy in which rows that the model already classifies well count less.
+    """Cross-entropy in which rows that the model already classifies well get less weight.
 
     Args:
         gamma: focusing, at least 0; 0 is FedAvg.

@@ -1,4 +1,4 @@
-"""The classifier of a network: where it is, further ones on the same features, and training it alone."""
+"""The classifier of a network: finding it, adding further classifiers on the same features, training it alone."""
 
 import functools
 from typing import Any
@@ -14,7 +14,7 @@ from fedjax_bal.types import Array, Batch, Key, Model, Outputs, PyTree, Variable
 
 
 def classifier(params: PyTree) -> PyTree:
-    """The classifier's parameters, `params["head"]`; raises `ValueError` for a model without that entry."""
+    """Returns the classifier's parameters, `params["head"]`; raises `ValueError` for a model without that entry."""
     names = sorted(params) if isinstance(params, dict) else []
     if "head" not in names:
         raise ValueError(f"model: received parameters {names}, must have the classifier's under 'head': name them so")
@@ -22,16 +22,16 @@ def classifier(params: PyTree) -> PyTree:
 
 
 def classifier_shapes(model: Model) -> PyTree:
-    """The shapes of a network's classifier; raises `ValueError` for a network without one of that name."""
+    """Returns the shapes of a network's classifier; raises `ValueError` for a network without one of that name."""
     return classifier(jax.eval_shape(model.init, jax.random.key(0)).params)
 
 
-@functools.lru_cache(maxsize=64)  # equal models are one object, so that their runs share a program
+@functools.lru_cache(maxsize=64)  # equal models must be one object: another object would be compiled again
 def with_extra_heads(method: str, model: Model, *names: str) -> Model:
-    """The network with further sets of its classifier's parameters, by name, which begin as zeros.
+    """Returns the network with further sets of its classifier's parameters, by name, which start as zeros.
 
     Raises:
-        ValueError: a classifier that isn't linear in its parameters, so that the sum of two is none.
+        ValueError: the classifier isn't linear in its parameters, so that two of them can't be added.
     """
     _check_linear(method, model)
     return model._replace(
@@ -40,13 +40,13 @@ def with_extra_heads(method: str, model: Model, *names: str) -> Model:
 
 
 def batch_loss(logits: Array, batch: Batch) -> Array:
-    """The mean cross-entropy of the real rows, `Float[]`."""
+    """Returns the mean cross-entropy of the real rows, `Float[]`."""
     losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch.labels)
     return jnp.where(batch.real, losses, 0.0).sum() / jnp.maximum(batch.real.sum(), 1)
 
 
 def check_alone(method: str, own: Personal, setting: RunSetting) -> None:
-    """Refuses parts beside which a client's own classifier would not be what it was trained as."""
+    """Rejects parts with which a personal classifier would be used on another model than it was trained for."""
     params = jax.eval_shape(setting.model.init, jax.random.key(0)).params
     shapes = lambda name: jax.tree.map(lambda leaf: leaf.shape, params[name])
     if any(mine and shapes(name) != shapes("head") for name, mine in own.personal(params).items()):
@@ -116,19 +116,19 @@ def retrained(
     learning_rate: Array | float,
     momentum: Array | float = 0.0,
 ) -> PyTree:
-    """The classifier of `params` after some epochs of SGD on features.
+    """Trains the classifier of `params` with SGD on features and returns it.
 
     Args:
         model: the network.
         params: its parameters, of which only the classifier's are trained.
         features: `Float[R, F]`.
         labels: `Int[R]`.
-        key: of the order.
-        weights: `Float[R]`, how much each row counts in a step's mean; None for the same.
+        key: key of the order of rows.
+        weights: `Float[R]`, weight of each row in a step's mean; None for equal weights.
         epochs: passes over the rows.
-        batch_size: rows a step; the last step of a pass takes what is left.
-        learning_rate: of SGD.
-        momentum: of SGD.
+        batch_size: rows per step; the last step of a pass takes the remaining rows.
+        learning_rate: SGD's learning rate.
+        momentum: SGD's momentum.
     """
     size = min(batch_size, len(labels))
     weights = jnp.ones(len(labels)) if weights is None else weights
@@ -136,6 +136,7 @@ def retrained(
 
     def step(carry: tuple[PyTree, PyTree], places: Array) -> tuple[tuple[PyTree, PyTree], None]:
         head, state = carry
+        # Padding has the index R, which is out of range: clipped reads give the last row, whose weight is set to 0.
         counts = jnp.where(places < len(labels), weights.at[places].get(mode="clip"), 0.0)
 
         def loss(head: PyTree) -> Array:
@@ -151,6 +152,6 @@ def retrained(
 
 
 def _order(key: Key, epochs: int, rows: int, size: int) -> Array:
-    """Places among the rows, `Int[steps, size]`; each epoch has each one once, and padding at its end."""
+    """Returns row indices, `Int[steps, size]`; an epoch has each index once, and is padded with the number of rows."""
     own = jax.vmap(lambda epoch: jax.random.permutation(jax.random.fold_in(key, epoch), rows))(jnp.arange(epochs))
     return jnp.pad(own, ((0, 0), (0, -rows % size)), constant_values=rows).reshape(-1, size)

@@ -1,4 +1,4 @@
-"""IWDS: rare classes are drawn more often at first, and less so as training goes on."""
+"""IWDS: rare classes are oversampled at first, and less so as training proceeds."""
 
 from typing import Literal
 
@@ -15,22 +15,22 @@ Schedule = Literal["decay", "fixed", "uniform"]
 
 @part
 class DecayedResampling(Draw):
-    r"""Draws each sample with a weight that falls with the number of samples of its class on the client.
+    r"""Draws each sample with a weight that decreases with the number of the client's samples of its class.
 
-    A sample of class c weighs $(1 - \beta_t) / (1 - \beta_t^{n_c})$, the inverse of its class's effective number of
-    samples: close to $1 / n_c$ for $\beta$ near 1, which balances classes, and constant for $\beta = 0$. In round t
-    (from 0, the same for all clients) $\beta_t = \beta_m + (\beta_0 - \beta_m) \rho^t$.
+    A sample of class c has the weight $(1 - \beta_t) / (1 - \beta_t^{n_c})$, the inverse of its class's effective
+    number of samples: close to $1 / n_c$ for $\beta$ near 1, which balances classes, and constant for $\beta = 0$. In
+    round t (from 0, the same for all clients) $\beta_t = \beta_m + (\beta_0 - \beta_m) \rho^t$.
 
     Attributes:
         beta_0: beta in the first round.
         beta_m: beta in the limit.
-        rho: the decay of their difference in a round.
-        schedule: "decay" as above; "fixed" stays at beta_0; "uniform" is beta = 0, all samples alike.
+        rho: factor per round on the difference of beta from beta_m.
+        schedule: "decay": as above; "fixed": beta_0 in all rounds; "uniform": beta = 0, equal weights.
 
     References:
         IWDS (Tang et al.), eq. 1 and the weight above it; effective numbers are from Cui et al., 2019, eq. 2. The
-        poster gives no values: the defaults are those of the authors' code, which also leaves out the last short batch
-        of an epoch (`drop_last`).
+        poster states no values: the defaults are those of the authors' code, which also drops the last short batch of
+        an epoch (`drop_last`).
     """
 
     beta_0: float = 0.9999
@@ -39,7 +39,7 @@ class DecayedResampling(Draw):
     schedule: Schedule = static("decay")
 
     def log_weights(self, class_counts: Array, ctx: Context) -> Array:
-        """`Float[C]`; 0, which is never used, for a class without samples."""
+        """Returns the log-weights, `Float[C]`; 0, which is never used, for a class without samples."""
         weights = effective_number_weights(class_counts, self._beta(ctx.round))
         return jnp.log(jnp.where(weights > 0, weights, 1.0))
 
@@ -51,17 +51,17 @@ class DecayedResampling(Draw):
 
 @recipe("sampling", "tang2021iwds", "cui2019effective")
 def iwds(beta_0: Share = 0.9999, beta_m: Share = 0.8, rho: Share = 0.992, schedule: Schedule = "decay") -> Recipe:
-    """Imbalanced weight decay sampling: rare classes drawn more often at first, less so from round to round.
+    """Imbalanced weight decay sampling: rare classes are oversampled at first, less so from round to round.
 
-    An epoch is as many draws, with replacement, as the client has samples. Aggregation is left as it is: combine it
-    with any other method.
+    An epoch draws, with replacement, the client's number of samples. Aggregation doesn't change: combine it with any
+    other method.
 
     Args:
         beta_0: beta in the first round, in [0, 1]; near 1 all classes are drawn equally often, at 0 all samples.
         beta_m: beta in the limit, in [0, 1].
-        rho: decay of their difference in a round, in [0, 1].
-        schedule: "decay", "fixed" (beta_0 throughout, the poster's imbalanced sampling) or "uniform" (all samples
-            alike, the poster's uniform sampling).
+        rho: factor per round on the difference of beta from beta_m, in [0, 1].
+        schedule: "decay", "fixed" (beta_0 in all rounds, the poster's imbalanced sampling) or "uniform" (equal weights,
+            the poster's uniform sampling).
 
     Example:
         >>> iwds(schedule="fixed").parts

@@ -1,4 +1,4 @@
-"""LADE: logits, averaged over the batch, are kept from following the class prior of the training rows."""
+"""LADE: a regulariser disentangles logits from the class prior of the training rows."""
 
 import jax
 import jax.numpy as jnp
@@ -15,12 +15,12 @@ _SMALLEST = 1e-9  # added to a prior under a logarithm
 
 
 def without_prior(logits: Array, prior: Array) -> Array:
-    r"""$z_c - \log p_c + \log \frac{1}{C}$, `Float[B, C]`: logits as they would be for even classes."""
+    r"""Returns $z_c - \log p_c + \log \frac{1}{C}$, `Float[B, C]`: the logits for balanced classes."""
     return logits - jnp.log(prior + _SMALLEST) + jnp.log(1.0 / prior.shape[-1] + _SMALLEST)
 
 
 def log_mean_exp(values: Array, real: Array) -> Array:
-    """The log of the mean over real rows of the exponential, `Float[C]`; over all rows if none is real."""
+    """Returns the log of the mean exponential over real rows, `Float[C]`; over all rows if none is real."""
     counted = real | ~real.any()
     total = jax.nn.logsumexp(jnp.where(counted[:, None], values, -jnp.inf), axis=0)
     return total - jnp.log(counted.sum())
@@ -30,8 +30,8 @@ def log_mean_exp(values: Array, real: Array) -> Array:
 class Disentangling(Loss):
     r"""Adds $\alpha \sum_c p_c (G_c - \bar z_c + \lambda G_c^2)$, for the prior p of the training rows.
 
-    $\bar z_c$ is the mean logit of class c over the batch's rows of that class, 0 if there are none, and G_c the log of
-    the mean over all rows of $e^{z_c} / (C p_c)$: that of a class's logit if classes were even.
+    $\bar z_c$ is the mean logit of class c over the batch's rows of that class, 0 if there are none. $G_c$ is the log
+    of the mean of $e^{z_c} / (C p_c)$ over all rows, i.e. for the logits of balanced classes.
 
     Attributes:
         weight: alpha.
@@ -48,7 +48,7 @@ class Disentangling(Loss):
     counts: Scope = static("local")
 
     def loss(self, outputs: Outputs, batch: Batch, params: PyTree, ctx: Context) -> Array:
-        """The weighted loss, `Float[]`."""
+        """Returns the weighted loss, `Float[]`."""
         prior = smoothed_prior(counts_in(ctx, self.counts), 0.0)
         own = jax.nn.one_hot(batch.labels, prior.shape[-1]) * batch.real[:, None]
         means = (own * outputs.logits).sum(0) / jnp.maximum(own.sum(0), 1.0)
@@ -62,9 +62,9 @@ def lade(weight: NonNegative = 0.1, regularisation: NonNegative = 0.1, counts: S
     """Balanced softmax with a term that disentangles logits from the class prior of the training rows.
 
     Args:
-        weight: alpha, of that term, at least 0; 0 is balanced softmax.
-        regularisation: lambda, of the squares in it, at least 0.
-        counts: whose prior: "local", the client's, or "global", that of all clients' rows, which they would have to
+        weight: alpha, weight of this term, at least 0; 0 is balanced softmax.
+        regularisation: lambda, weight of the squares in this term, at least 0.
+        counts: whose prior: "local", the client's, or "global", that of all clients' rows, which clients would have to
             disclose.
 
     Example:

@@ -1,4 +1,4 @@
-"""LDAM: the rarer its class, the larger the margin by which a row must be classified correctly."""
+"""LDAM: rows of rarer classes must be classified correctly by a larger margin."""
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ from fedjax_bal.types import Array, Batch, Context, Model
 
 @part
 class LabelMargins(Logits):
-    r"""Takes $s m_y$ off the training logit of a row's own class, on a classifier of cosines times s.
+    r"""Subtracts $s m_y$ from the training logit of a row's own class; the classifier computes cosines times s.
 
     $m_c$ is proportional to $n_c^{-1/4}$; the rarest class that is present has the largest margin.
 
@@ -26,8 +26,8 @@ class LabelMargins(Logits):
 
     References:
         LDAM (Cao et al., 2019), section 3.2, with the normalised classifier of its experiments. The scale is part of
-        the classifier, so that evaluation sees it. With weights late in training, the authors' code divides the
-        weighted losses of a batch by the sum of their weights, this package by their number.
+        the classifier and therefore also used in evaluation. With deferred weights, the authors' code divides a batch's
+        weighted losses by the sum of the weights, this package by the number of rows.
     """
 
     margin: float = 0.5
@@ -35,11 +35,11 @@ class LabelMargins(Logits):
     counts: Scope = static("local")
 
     def bind(self, model: Model) -> Model:
-        """The network with a classifier of cosines."""
+        """Returns the network with a cosine classifier."""
         return with_cosine_head(model, "trained", self.scale)
 
     def logits(self, logits: Array, batch: Batch, ctx: Context) -> Array:
-        """`Float[B, C]` to `Float[B, C]`."""
+        """Maps `Float[B, C]` to `Float[B, C]`."""
         counts = counts_in(ctx, self.counts)
         margins = jnp.where(counts > 0, logit_calibration(counts, 1.0), 0.0)
         margins = self.margin * margins / jnp.maximum(margins.max(), jnp.finfo(margins.dtype).tiny)
@@ -54,15 +54,15 @@ def ldam(
     beta: Share = 0.9999,
     counts: Scope = "local",
 ) -> Recipe:
-    """Larger margins for rarer classes, on a classifier of cosines, and class-balanced weights late in training.
+    """Larger margins for rarer classes, on a cosine classifier, and class-balanced weights late in training.
 
     Args:
-        margin: that of the rarest class, at least 0.
+        margin: margin of the rarest class, at least 0.
         scale: factor on cosines, above 0.
         reweight_from: the round, from 0, from which weights apply (LDAM-DRW): in the paper after four fifths of
             training, 160 epochs of 200. None for never.
-        beta: of the weights, see `class_balanced`.
-        counts: whose samples: "local", the client's, or "global", all clients', which they would have to disclose.
+        beta: beta of the weights, see `class_balanced`.
+        counts: whose samples: "local", the client's, or "global", all clients', which clients would have to disclose.
 
     Example:
         >>> ldam().parts

@@ -1,10 +1,10 @@
-"""Training without others: every client has a model of its own.
+"""Local training: every client trains its own model, without the others.
 
-A client's own test rows, `evaluation.client_test` in a configuration, show what its model is worth: `client_accuracy`
-is that of all clients' own models. The test set sees the global model, whose personal leaves stay as initialised.
+These models are evaluated on clients' own test rows (`evaluation.client_test` in a configuration), by the metric
+`client_accuracy`. The test set is classified by the global model, which stays as initialised.
 
 Centralised training is FedAvg with one client that has all rows and always takes part: `data.partition.iid(rng, labels,
-1)`, or beside other methods of a configuration (availability and delivery are round by round, which no recipe decides)
+1)`, or next to other methods in a configuration (availability and delivery can't be set by a recipe)
 
     {name: centralised, recipe: fedavg, partition: {scheme: iid, clients: 1}, selection: {clients_per_round: 1},
      availability: {name: always}, delivery: {name: always}}
@@ -18,18 +18,18 @@ from fedjax_bal.types import PyTree
 
 @part
 class OwnModel(Personal):
-    """Every client has a model of its own, with its running statistics, and nothing is shared."""
+    """Keeps the whole model, with its running statistics, on each client; nothing is shared."""
 
     keeps_statistics = True
 
     def personal(self, params: PyTree) -> PyTree:
-        """All of it."""
+        """Selects the whole model."""
         return True
 
 
 @recipe("personal", "smith2017mocha")
 def local() -> Recipe:
-    """Every client trains a model of its own on its own rows; nothing is sent.
+    """Every client trains its own model on its own rows; nothing is sent.
 
     Example:
         >>> local().parts

@@ -1,4 +1,4 @@
-"""MOON: keep representations near the received model's and away from the client's own last ones."""
+"""MOON: representations are pulled towards the received model's and away from those of the client's last model."""
 
 from typing import NamedTuple
 
@@ -12,15 +12,15 @@ from fedjax_bal.models import FORMS, with_projection
 from fedjax_bal.types import Array, Batch, Context, Model, Outcome, Outputs, PyTree, Variables
 from fedjax_bal.validate import one_of
 
-_SMALLEST = 1e-8  # norms are taken for at least that, as PyTorch does
+_SMALLEST = 1e-8  # lower bound of norms, as in PyTorch
 
 
 class LastModel(NamedTuple):
-    """A client's model after its last local training.
+    """A client's model after its last delivered training.
 
     Attributes:
-        variables: the model; zeros for a client that never trained.
-        there: whether it has trained, `Bool[]`.
+        variables: the model; zeros if there is none.
+        there: whether there is one, `Bool[]`.
     """
 
     variables: Variables
@@ -28,7 +28,7 @@ class LastModel(NamedTuple):
 
 
 def cosine_similarity(a: Array, b: Array) -> Array:
-    """The cosine of two representations, row by row; 0, with a finite gradient, where one of them is all zeros."""
+    """Returns the cosine of two representations, row by row; 0, with a finite gradient, if one of them is all zeros."""
     norm = lambda x: jnp.sqrt(jnp.maximum((x * x).sum(-1), _SMALLEST**2))
     return (a * b).sum(-1) / (norm(a) * norm(b))
 
@@ -46,11 +46,11 @@ class ModelContrast(Loss, Memory):
         mu: weight of the added loss; 0 is FedAvg.
         temperature: T.
         projection: the form of the representation, see `fedjax_bal.models.with_projection`.
-        width: of the projection.
+        width: width of the projection.
 
     References:
-        MOON (Li et al., 2021), eq. 3 and Algorithm 1, with one previous model. In the authors' code a client that was
-        never trained is contrasted to its random initial model from the second round on; here it is not.
+        MOON (Li et al., 2021), eq. 3 and Algorithm 1, with one previous model. In the authors' code, from the second
+        round on, a client that never trained is contrasted with its random initial model; here it isn't.
     """
 
     mu: float = 1.0
@@ -59,19 +59,19 @@ class ModelContrast(Loss, Memory):
     width: int = static(256)
 
     def bind(self, model: Model) -> Model:
-        """The network with the projection."""
+        """Returns the network with the projection."""
         return with_projection(model, self.projection, self.width)
 
     def init_memory(self, variables: Variables) -> LastModel:
-        """No model."""
+        """Returns an empty memory."""
         return LastModel(jax.tree.map(jnp.zeros_like, variables), jnp.array(False))
 
     def remember(self, memory: LastModel, outcome: Outcome) -> LastModel:
-        """The model after training, with its batch statistics."""
+        """Remembers the model after training, with its batch statistics."""
         return LastModel(outcome.end, jnp.array(True))
 
     def loss(self, outputs: Outputs, batch: Batch, params: PyTree, ctx: Context) -> Array:
-        """The contrastive loss, `Float[]`."""
+        """Returns the contrastive loss, `Float[]`."""
         last: LastModel = ctx.memory[self.slot]
 
         def similarity(variables: Variables) -> Array:
@@ -93,14 +93,14 @@ def _representation(outputs: Outputs) -> Array:
 
 @recipe("drift", "li2021moon")
 def moon(mu: NonNegative = 1.0, temperature: float = 0.5, projection: str = "head", width: Count = 256) -> Recipe:
-    """A contrastive loss that draws a client's representations to the global model's and away from its own last ones.
+    """A contrastive loss pulls representations towards the global model's, away from those of the client's last model.
 
     Args:
         mu: weight of the contrastive loss, at least 0.
-        temperature: what cosines are divided by, above 0.
-        projection: "head" puts two dense layers between features and classifier, as the authors' code does; "side" puts
-            them beside the classifier, which leaves the network that is evaluated as it is; "none" compares features.
-        width: of the projection, without effect for "none".
+        temperature: divisor of cosines, above 0.
+        projection: "head" puts two dense layers between features and classifier, as in the authors' code; "side" puts
+            them parallel to the classifier, so that the evaluated network doesn't change; "none" compares features.
+        width: width of the projection, without effect for "none".
 
     Example:
         >>> moon(mu=5.0).parts

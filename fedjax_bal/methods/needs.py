@@ -1,4 +1,4 @@
-"""Needs that several parts have, among them the server's balanced rows, and their check before any data is loaded."""
+"""Requirements that several parts share, such as the server's balanced rows, checked before any data is loaded."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -9,7 +9,7 @@ from fedjax_bal.types import Federation
 
 
 def check_needs(facts: RunFacts) -> None:
-    """Refuses a run that lacks what one of its parts needs, or that ends before a part's first round."""
+    """Rejects a run that doesn't meet a part's requirements, or that ends before a part's first round."""
     for part in facts.parts:
         for need in part.needs:
             need.check(facts)
@@ -22,7 +22,7 @@ def check_needs(facts: RunFacts) -> None:
 
 
 def names_of_needs(parts: Iterable[Part]) -> list[str]:
-    """The names of the needs of all parts, without repetition.
+    """Returns the names of all parts' requirements, without repetition.
 
     Example:
         >>> from fedjax_bal.recipes import fedprox, scaffold
@@ -33,7 +33,7 @@ def names_of_needs(parts: Iterable[Part]) -> list[str]:
 
 
 def plain_sgd(method: str, reason: str) -> Need:
-    """Local steps of SGD without Nesterov momentum, whose learning rate is known."""
+    """Requires SGD without Nesterov momentum, with a known learning rate, as the local optimizer."""
 
     def check(facts: RunFacts) -> None:
         local = facts.local
@@ -48,7 +48,7 @@ def plain_sgd(method: str, reason: str) -> Need:
 
 
 def fresh_momentum(slot: str) -> Need:
-    """A local momentum, if any, that isn't handed on from client to client."""
+    """Requires that clients of a chain don't pass on a local momentum."""
 
     def check(facts: RunFacts) -> None:
         if facts.carried and facts.local.options.get("momentum"):
@@ -61,7 +61,7 @@ def fresh_momentum(slot: str) -> Need:
 
 
 def apart_from(method: str, own: Part, *roles: type[Part], because: str) -> Need:
-    """No other part in some roles."""
+    """Requires that no other part plays any of the roles."""
 
     def check(facts: RunFacts) -> None:
         for other in parts_with(facts.parts, *roles):
@@ -72,11 +72,11 @@ def apart_from(method: str, own: Part, *roles: type[Part], because: str) -> Need
 
 
 BALANCED = "balanced"
-"""The name of the auxiliary set."""
+"""The name of the auxiliary set with the server's rows."""
 
 
 def balanced_rows(federation: Federation) -> Any:
-    """The server's own rows, of all classes, `Int32[A]`."""
+    """Returns the indices of the server's own rows, of all classes, `Int32[A]`."""
     return federation.auxiliary[BALANCED]
 
 
@@ -89,4 +89,4 @@ def _check_rows(facts: RunFacts) -> None:
 
 
 SERVER_ROWS = Need("auxiliary rows (auxiliary.per_class)", _check_rows)
-"""The need for these rows."""
+"""Requires rows in the set `BALANCED`."""

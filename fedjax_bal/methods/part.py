@@ -17,8 +17,8 @@ T = TypeVar("T")
 def part(cls: type[T]) -> type[T]:
     """Makes a class a part: a frozen dataclass whose fields are pytree leaves.
 
-    Numbers that only change a value stay leaves, so that they can be swept without another compilation. What changes
-    a shape or decides what is computed is declared with `static`.
+    Numbers are leaves, so that they can be swept without another compilation. Declare a field with `static` if it
+    changes a shape or decides what is computed.
 
     Example:
         >>> import jax
@@ -33,8 +33,8 @@ def part(cls: type[T]) -> type[T]:
     leaves = [field.name for field in fields if not field.metadata.get("static")]
     others = [field.name for field in fields if field.metadata.get("static")]
 
-    # The class belongs to the structure. `register_dataclass` leaves it out of the comparison of structures: parts of
-    # two classes with as many leaves are equal to it, and one method could get the compiled program of another.
+    # The class must be part of the tree structure. `register_dataclass` ignores it when it compares structures: parts
+    # of two classes with equally many leaves compare equal, and one method could get another's compiled program.
     def flatten(own: Any) -> tuple[list[tuple[Any, Any]], tuple[Any, ...]]:
         keyed = [(jax.tree_util.GetAttrKey(name), getattr(own, name)) for name in leaves]
         return keyed, (made, *(getattr(own, name) for name in others))
@@ -47,27 +47,27 @@ def part(cls: type[T]) -> type[T]:
 
 
 def static(default: Any) -> Any:
-    """Declares a field of a part as structure, not a value: another value means another program."""
+    """Declares a part's field as structure, not a pytree leaf: each of its values compiles another program."""
     return dataclasses.field(default=default, metadata={"static": True})
 
 
 def parts_with(parts: "Iterable[Part]", *roles: type[T]) -> list[T]:
-    """The parts that play a role, or one of several, in order."""
+    """Returns the parts that play at least one of the roles, in order."""
     return [part for part in parts if isinstance(part, roles)]
 
 
 class RunFacts(NamedTuple):
-    """What a configuration says about a run before its data is loaded.
+    """The facts about a run that its configuration states before the data is loaded.
 
     Attributes:
         parts: all parts, in order.
         local: the clients' optimizer.
-        carried: whether the clients of a chain pass on its state.
+        carried: whether the clients of a chain pass on the optimizer's state.
         rounds: the number of rounds.
-        clients: N; None where only the data set tells.
+        clients: N; None if it is only known once the data set is loaded.
         auxiliary: the names of the sets of rows that clients don't have.
         model: the network's name.
-        normalisation: the network's; None where only building it tells.
+        normalisation: the network's; None if it is only known once the network is built.
     """
 
     parts: "tuple[Part, ...]"
@@ -81,11 +81,11 @@ class RunFacts(NamedTuple):
 
 
 class Need(NamedTuple):
-    """Something without which a part would not do what its documentation says.
+    """A requirement of a part on the rest of the run, e.g. plain SGD.
 
     Attributes:
-        name: what it is, in lists of methods; empty where they leave it out.
-        check: raises `ValueError` for a run that lacks it; the message says what to change.
+        name: its name in lists of methods; empty if they omit it.
+        check: raises `ValueError` for a run that doesn't meet it; the message says what to change.
     """
 
     name: str
@@ -97,10 +97,10 @@ class RunSetting(NamedTuple):
 
     Attributes:
         parts: all parts, in order.
-        model: the network, with all that parts add to it.
-        federation: the federation, before parts prepare it, without the rows that are left out.
+        model: the network, with the additions of all parts.
+        federation: the federation, without excluded rows, before parts prepare it.
         local: the clients' optimizer.
-        carried: whether the clients of a chain pass on its state.
+        carried: whether the clients of a chain pass on the optimizer's state.
         rounds: the number of rounds.
     """
 
@@ -116,12 +116,12 @@ class RoundsSoFar(NamedTuple):
     """The rounds of a run until now, as `Part.round_metrics` sees them.
 
     Attributes:
-        rounds: their number.
+        rounds: the number of rounds.
         clients: the number of clients that can train.
-        clients_per_round: the most that do so in a round.
-        drawn_evenly: whether each round's cohort is a uniform draw of these clients, whatever came before.
-        closed_loop: whether a cohort depends on what clients reported in earlier rounds.
-        chain_length: the most clients that one averaged update goes through.
+        clients_per_round: the maximum number that train in a round.
+        drawn_evenly: whether each cohort is a uniform draw of these clients, independent of earlier rounds.
+        closed_loop: whether a cohort depends on the clients' reports in earlier rounds.
+        chain_length: the maximum number of clients in a chain, which contributes one update to the average.
     """
 
     rounds: int
@@ -133,56 +133,55 @@ class RoundsSoFar(NamedTuple):
 
 
 class Part:
-    """A unit of behaviour that a client or the server plays during a round.
+    """A unit of behaviour of a client or the server during a round.
 
     A part subclasses one or more roles (`fedjax_bal.methods.roles`) and is final: wrap it, don't subclass it. The
-    methods here run once, on the host, before anything is compiled, and change nothing unless a part overrides them.
-    They raise `ValueError` for a model, a federation or a run that the part can't work with; the message says what to
-    change.
+    methods of this class run once, on the host, before anything is compiled; by default they change nothing. They raise
+    `ValueError` for a model, a federation or a run that doesn't suit the part; the message says what to change.
 
     Attributes:
         needs_deltas: whether the server keeps the update of every chain of a round, in `server.aggregate.deltas`.
-        needs_losses: whether the server uses the clients' training losses, `server.aggregate.losses`, so that each
-            client sends its own.
+        needs_losses: whether the server uses the clients' training losses, `server.aggregate.losses`; each client then
+            sends its loss.
     """
 
     needs_deltas: ClassVar[bool] = False
     needs_losses: ClassVar[bool] = False
 
     def __init__(self, *values: Any, **named: Any) -> None:
-        """Refuses a class without the decorator `part`, which gives each class an `__init__` of its own."""
+        """Rejects a class without the decorator `part`, which would have replaced this `__init__`."""
         name = type(self).__name__
         raise ValueError(f"{name}: not declared as a part: put @part, from fedjax_bal.parts, above class {name}")
 
     @property
     def needs(self) -> "tuple[Need, ...]":
-        """Requirements on the rest of a run, checked when its configuration is read."""
+        """Requirements on the rest of the run, checked when its configuration is read."""
         return ()
 
     @property
     def first_round(self) -> int:
-        """The first round, counted from 0, in which the part changes local steps; until then it isn't computed."""
+        """The first round, counted from 0, in which the part changes local steps; in earlier ones it isn't computed."""
         return 0
 
     @property
     def slot(self) -> str:
-        """The name under which the engine keeps what belongs to this part."""
+        """The name under which the engine keeps the part's state, broadcasts and reports."""
         return type(self).__name__
 
     def bind(self, model: Model) -> Model:
-        """The network with the part's additions; weights that both have begin the same."""
+        """Returns the network with the part's additions; weights that both have must be initialised equally."""
         return model
 
     def prepare_federation(self, federation: Federation) -> Federation:
-        """The federation with what the part adds to it; selectors see its class counts."""
+        """Returns the federation with the part's additions; selectors see the result's class counts."""
         return federation
 
     def check(self, setting: RunSetting) -> None:
-        """Refuses a model or a federation with which this part would not do what its documentation says."""
+        """Rejects a model or a federation with which the part would not work as documented."""
 
     def round_metrics(self, past: RoundsSoFar) -> dict[str, float]:
-        """The part's own numbers for an evaluated round, by name, computed on the host; none unless overridden.
+        """Computes the part's metrics for an evaluated round, by name, on the host; by default none.
 
-        They are in `RoundResult.reported`, where a metric of the same name finds them.
+        They go to `RoundResult.reported`, where a metric of the same name finds them.
         """
         return {}

@@ -1,4 +1,4 @@
-"""Mean features by class, which clients report and the server sends to all of them."""
+"""Prototypes: mean features by class, which clients report and the server broadcasts."""
 
 import abc
 from collections.abc import Callable
@@ -26,7 +26,7 @@ class Prototypes(NamedTuple):
 
 
 class FeatureSums(NamedTuple):
-    """Sums of features by class, which add up over clients and give prototypes.
+    """Sums of features by class, which are added up over clients to compute prototypes.
 
     Attributes:
         sums: `Float[C, F]`.
@@ -40,7 +40,7 @@ class FeatureSums(NamedTuple):
 def feature_sums(
     variables: Variables, ctx: Context, change: Callable[[Array], Array] = lambda features: features
 ) -> FeatureSums:
-    """One evaluation pass over a client's rows: summed features, maybe changed, and counts by class."""
+    """Sums features, after `change`, and counts rows by class, in an evaluation pass over a client's rows."""
     classes = ctx.federation.num_classes
 
     def add(carry: FeatureSums, batch: Batch) -> FeatureSums:
@@ -53,41 +53,41 @@ def feature_sums(
 
 
 def num_features(model: Model, variables: Variables) -> int:
-    """F, the width of the classifier's input."""
+    """Returns F, the width of the classifier's input."""
     image = jnp.zeros((1, *model.input_shape), model.input_dtype)
     return jax.eval_shape(lambda: model.apply(variables, image, train=False)[0].features).shape[-1]
 
 
 def prototypes_of(sums: FeatureSums) -> Prototypes:
-    """Means of the classes that have samples."""
+    """Computes the means of the classes that have samples."""
     present = sums.counts > 0
     return Prototypes(sums.sums / jnp.where(present, sums.counts, 1.0)[:, None], present)
 
 
 class SharedPrototypes(Report, Server, abc.ABC):
-    """The base of parts whose clients get prototypes from the server, made of those that were delivered last.
+    """The base of parts whose server broadcasts prototypes, computed from the last delivered reports.
 
-    A round in which no update arrives keeps them.
+    A round without updates keeps them.
     """
 
     def report(self, outcome: Outcome) -> FeatureSums:
-        """Feature sums by class with the updated extractor."""
+        """Returns feature sums by class, computed with the trained extractor."""
         return feature_sums(outcome.end, outcome.ctx)
 
     def init_server(self, server: ServerContext) -> Prototypes:
-        """No prototypes."""
+        """Returns empty prototypes."""
         classes = server.federation.num_classes
         width = num_features(server.model, server.variables)
         return Prototypes(jnp.zeros((classes, width)), jnp.zeros(classes, bool))
 
     def broadcast(self, key: Key, server: ServerContext) -> tuple[Prototypes, Prototypes]:
-        """The prototypes go to every client."""
+        """Sends the prototypes to every client."""
         return server.state, server.state
 
     def show(self, key: Key, server: ServerContext) -> Exhibit:
-        """The prototypes that all clients get."""
+        """Returns the prototypes that all clients receive."""
         return Exhibit(prototypes=tuple(server.state))
 
     def update(self, key: Key, server: ServerContext) -> Prototypes:
-        """Means over all samples delivered this round."""
+        """Computes means over all samples of the clients that delivered in this round."""
         return prototypes_of(server.aggregate.reports[self.slot])

@@ -1,4 +1,4 @@
-"""Ratio loss: a server with a few rows of each class finds out which classes training neglects."""
+"""Ratio loss: a server with a few rows of each class monitors which classes training neglects."""
 
 import jax
 import jax.numpy as jnp
@@ -13,33 +13,35 @@ from fedjax_bal.methods.part import Need, RunSetting, part
 from fedjax_bal.methods.roles import Criterion, Server
 from fedjax_bal.types import Array, Context, Key, PyTree, ServerContext
 
-_ALONE = 0.8  # a weight speaks for one class if no other one moves it by more than this share
+_ALONE = 0.8  # a weight belongs to a class if no other class moves it by more than this share
 
 
 _LARGEST = 5000.0
 
 
-_UNDEFINED = 10.0  # where no other class moves the weights of a class
+_UNDEFINED = 10.0  # the ratio if no other class moves the weights of a class
 
 
 @part
 class RatioLoss(Criterion, Server):
     r"""Cross-entropy times $\alpha + \beta R_y$, with ratios R from the server's monitor.
 
-    Each round the server computes, for each class, the step of the classifier's weights along the gradient on its own
-    rows of that class. A weight belongs to the class that moves it up the most, unless another class moves it by more
-    than 0.8 of that. $R_c$ is the size of the summed steps of class c at the weights that belong to it, over that of
-    the mean step of the other classes there. Clients use the ratios of the round before, and 1 as weights in the first.
-    The server monitors the model that it sends, so that a round in which no update arrives has ratios, too.
+    Each round the server computes, for each class, the step of the classifier's weights along the gradient on its rows
+    of that class. A weight belongs to the class that moves it up the most, unless another class moves it by more than
+    0.8 times as much. $R_c$ is the absolute value of the sum of class c's steps at the weights that belong to it,
+    divided by that of the other classes' mean steps there. Clients use the ratios of the previous round; in the first
+    round, all class weights are 1. The server monitors the model that it sends, so that it also has ratios after a
+    round without updates.
 
     Attributes:
         alpha: weight of the plain loss.
         beta: weight of the ratios.
 
     References:
-        Wang et al., 2021, and the authors' code, from which are the 0.8, the bound of 5000 on a ratio and its value of
-        10 where nothing else moves these weights. The code trains one copy of the model for each class over some
-        epochs; here a step is one gradient over all rows of a class, in evaluation mode, whose learning rate cancels.
+        Wang et al., 2021, and the authors' code, which is the source of the 0.8, of the bound of 5000 on a ratio, and
+        of the ratio 10 if no other class moves these weights. The code trains a copy of the model for each class over
+        several epochs; here a step is a single gradient over all rows of a class, in evaluation mode, whose learning
+        rate cancels.
     """
 
     alpha: float = 1.0
@@ -47,11 +49,11 @@ class RatioLoss(Criterion, Server):
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """Rows of the server's own."""
+        """Requires rows of the server's own."""
         return (SERVER_ROWS,)
 
     def check(self, setting: RunSetting) -> None:
-        """Refuses a server without rows of each class, and a model without a classifier of that name."""
+        """Rejects a server without rows of each class, and a model without a classifier of the usual name."""
         classifier_shapes(setting.model)
         labels = np.asarray(setting.federation.labels)[np.asarray(balanced_rows(setting.federation))]
         missing = sorted(set(range(setting.model.num_classes)) - set(labels.tolist()))
@@ -62,25 +64,25 @@ class RatioLoss(Criterion, Server):
             )
 
     def losses(self, logits: Array, labels: Array, ctx: Context) -> Array:
-        """`Float[B]`."""
+        """Returns the loss of each row, `Float[B]`."""
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
         return ctx.broadcast[self.slot][labels] * losses
 
     def init_server(self, server: ServerContext) -> Array:
-        """The weights of classes, `Float[C]`: 1."""
+        """Returns class weights of 1, `Float[C]`."""
         return jnp.ones(server.federation.num_classes)
 
     def broadcast(self, key: Key, server: ServerContext) -> tuple[Array, Array]:
-        """Monitors the model that is sent; clients get the weights of the round before."""
+        """Monitors the model that is sent; clients receive the class weights of the previous round."""
         return self.alpha + self.beta * ratios(_class_steps(server)), server.state
 
     def update(self, key: Key, server: ServerContext) -> Array:
-        """The weights as they are."""
+        """Returns the state unchanged."""
         return server.state
 
 
 def ratios(steps: Array) -> Array:
-    """How much more a class moves its own weights than the others do, `Float[C]`, from the steps `Float[C, W]`."""
+    """Computes from steps `Float[C, W]` how much more each class moves its own weights than others do, `Float[C]`."""
     largest = steps.max(0)
     near = jnp.where(largest == 0, steps == 0, jnp.abs(steps) > _ALONE * jnp.abs(largest))
     owner = jnp.where(near.sum(0) < 2, steps.argmax(0), -1)
@@ -91,10 +93,10 @@ def ratios(steps: Array) -> Array:
 
 
 def _class_steps(server: ServerContext) -> Array:
-    """The step of the classifier's weights for each class, `Float[C, W]`, without those of biases."""
+    """Computes the step of the classifier's weights for each class, `Float[C, W]`, without biases."""
     federation = server.federation
     params = server.variables.params
-    rows = balanced_rows(federation)  # as they are: where shapes alone are asked for, images are NumPy's
+    rows = balanced_rows(federation)  # not converted: under `eval_shape` images are NumPy arrays
     images = normalised(federation.images[rows], federation.mean, federation.std)
     features = server.model.apply(server.variables, images, train=False)[0].features
     labels = federation.labels[rows]
@@ -113,12 +115,12 @@ def _class_steps(server: ServerContext) -> Array:
 
 @recipe("long_tail", "wang2021addressing")
 def ratio_loss(alpha: NonNegative = 1.0, beta: NonNegative = 0.1) -> Recipe:
-    """Cross-entropy with class weights that the server estimates on a few rows of its own.
+    """Cross-entropy with class weights that the server estimates on a few balanced rows.
 
     Args:
         alpha: weight of the plain loss, at least 0.
-        beta: weight of the monitored ratios, at least 0; with 0 and alpha = 1 this is FedAvg. The server's rows come
-            with the configuration's `auxiliary.per_class`.
+        beta: weight of the monitored ratios, at least 0; with 0 and alpha = 1 this is FedAvg. The configuration's
+            `auxiliary.per_class` provides the server's rows.
 
     Example:
         >>> ratio_loss().parts

@@ -1,4 +1,4 @@
-"""ReBaFL's feature augmentation: train the classifier on features moved to the classes a client lacks."""
+"""ReBaFL: the classifier is also trained on features moved to other classes, such as those that the client lacks."""
 
 from typing import Literal
 
@@ -18,26 +18,26 @@ from fedjax_bal.types import Array, Batch, Context, Key, Outcome, Outputs, PyTre
 class FeatureTransfer(SharedPrototypes, Prepare, Loss):
     r"""Adds $\mu$ times the cross-entropy of the classifier on transferred features.
 
-    Before training a client computes prototypes of its own classes with the received extractor and takes those of the
+    Before training, a client computes prototypes of its own classes with the received extractor and takes those of the
     other classes from the server. In a mini-batch, sample j is moved to class $j \bmod C$; the cross-entropy of the
-    moved features is calibrated with the smoothed frequencies of their new labels. Its gradient reaches the
-    classifier only. After training the client sends the sums of its new features, from which the server makes the
-    prototypes of the next round: a class that no client delivered has none, unless no update arrived at all.
+    moved features is calibrated with the smoothed frequencies of their new labels. Its gradient reaches only the
+    classifier. After training, the client sends the sums of its new features, from which the server computes the
+    prototypes of the next round. A class that no client delivered has no prototype; a round without updates keeps all
+    prototypes.
 
-    The term is off while the server has no prototypes at all (in the first round), and for a client with a single
-    class.
+    The term is off while the server has no prototypes (in the first round), and for a client with a single class.
 
     Attributes:
         mu: weight of the added loss.
-        epsilon: smoothing of the moved labels' frequencies; the same as the client's prior in the paper.
+        epsilon: smoothing of the moved labels' frequencies; in the paper the same as for the client's prior.
         scale: lambda, the factor on a feature's offset from its prototype.
-        prototypes: "local_override" as above, or "global_only" to use the server's for all classes.
+        prototypes: "local_override" as above, or "global_only" to use the server's prototypes for all classes.
         carry: keep the old prototype of a class that no client delivered.
         min_classes: clients with fewer classes send no prototypes.
 
     References:
         ReBaFL (Xu et al., 2023), eq. 15 to 21 and 23, Algorithm 1. Frequencies per mini-batch and the single-class rule
-        follow the authors' code; the local override follows the paper (their code computes but does not use it).
+        follow the authors' code; the local override follows the paper (the code computes but doesn't use it).
     """
 
     mu: float = 0.1
@@ -48,7 +48,7 @@ class FeatureTransfer(SharedPrototypes, Prepare, Loss):
     min_classes: int = static(1)
 
     def prepare(self, key: Key, variables: Variables, ctx: Context) -> Prototypes:
-        """The prototypes to train with."""
+        """Returns the prototypes for training."""
         received: Prototypes = ctx.broadcast[self.slot]
         if self.prototypes == "global_only":
             return received
@@ -57,7 +57,7 @@ class FeatureTransfer(SharedPrototypes, Prepare, Loss):
         return Prototypes(means, own.present | received.present)
 
     def loss(self, outputs: Outputs, batch: Batch, params: PyTree, ctx: Context) -> Array:
-        """The classifier's loss on moved features, `Float[]`."""
+        """Returns the classifier's loss on moved features, `Float[]`."""
         known: Prototypes = ctx.prepared[self.slot]
         features, labels = transfer_features(
             jax.lax.stop_gradient(outputs.features), batch.labels, known.means, known.present, self.scale
@@ -72,13 +72,13 @@ class FeatureTransfer(SharedPrototypes, Prepare, Loss):
         return jnp.where(on, self.mu * mean, 0.0)
 
     def report(self, outcome: Outcome) -> FeatureSums:
-        """Feature sums by class with the updated extractor."""
+        """Returns feature sums by class, computed with the trained extractor; zeros from clients with few classes."""
         sums = super().report(outcome)
         enough = (outcome.ctx.class_counts > 0).sum() >= self.min_classes
         return jax.tree.map(lambda s: jnp.where(enough, s, 0.0), sums)
 
     def update(self, key: Key, server: ServerContext) -> Prototypes:
-        """Means over all samples delivered this round."""
+        """Computes means over all samples of the clients that delivered in this round; may keep old prototypes."""
         old = server.state
         new = super().update(key, server)
         if not self.carry:
@@ -98,12 +98,12 @@ def rebafl(
 ) -> Recipe:
     """Relaxed balanced softmax and feature augmentation from class prototypes.
 
-    `variant="paper"` or `variant="code"` sets all options in which the paper and the authors' code differ; what is
-    given beside it comes first.
+    `variant="paper"` or `variant="code"` sets all options in which the paper and the authors' code differ; explicit
+    arguments override it.
 
     Args:
         epsilon: share of the uniform distribution in the class prior, in [0, 1].
-        mu: weight of the feature augmentation, at least 0; at 0 its loss has no effect.
+        mu: weight of the feature augmentation's loss, at least 0.
         scale: lambda, the factor on a feature's offset from its prototype.
         prototypes: "local_override" or "global_only".
         carry: keep the prototype of a class that no client delivered.

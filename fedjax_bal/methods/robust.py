@@ -1,4 +1,4 @@
-"""Robust means, which a few outlying clients can't move far: median, trimmed mean, norm clipping."""
+"""Robust means, in which a few outlying clients have little influence: median, trimmed mean, norm clipping."""
 
 from collections.abc import Callable
 
@@ -14,7 +14,7 @@ from fedjax_bal.validate import finite_number
 
 @part
 class Median(Reduce):
-    """Takes the median of every coordinate over the chains that count, all alike.
+    """Takes the unweighted median of every coordinate over the chains whose weight isn't 0.
 
     Example:
         >>> import jax.numpy as jnp
@@ -24,20 +24,20 @@ class Median(Reduce):
 
     References:
         Yin et al., 2018, Algorithm 1, option I, on changes of the model instead of gradients. Batch statistics and
-        reports are averaged and summed as ever: they aren't robust.
+        reports are still averaged and summed: they aren't robust.
     """
 
     def reduce(self, deltas: PyTree, weights: Array, server: ServerContext) -> PyTree:
-        """Like params; the mean of the middle two where their number is even, zeros where no chain counts."""
+        """Returns the median, the mean of the middle two for an even number of chains; zeros if all weights are 0."""
         return _over_sorted(deltas, weights, _middle(weights))
 
 
 @part
 class TrimmedMean(Reduce):
-    """Averages every coordinate over the chains that count, all alike, without the largest and smallest values.
+    """Averages every coordinate over the chains whose weight isn't 0, unweighted and without the extreme values.
 
     Attributes:
-        share: of the chains cut from each end, in [0, 0.5); rounded down to whole chains.
+        share: share of the chains removed at each end, in [0, 0.5); rounded down to whole chains.
 
     Example:
         >>> import jax.numpy as jnp
@@ -47,15 +47,15 @@ class TrimmedMean(Reduce):
 
     References:
         Yin et al., 2018, Algorithm 1, option II, on changes of the model instead of gradients. Batch statistics and
-        reports are averaged and summed as ever: they aren't robust.
+        reports are still averaged and summed: they aren't robust.
     """
 
     share: float = 0.1
 
     def reduce(self, deltas: PyTree, weights: Array, server: ServerContext) -> PyTree:
-        """Like params; zeros where no chain counts."""
+        """Returns the trimmed mean, shaped like the parameters; zeros if all weights are 0."""
         count = (weights > 0).sum()
-        # A share such as 0.29 of 100 chains is 28.99... in binary, and means 29; something is always left.
+        # Rounding: a share of 0.29 of 100 chains is 28.99... in binary but means 29. At least one chain always remains.
         cut = jnp.minimum(jnp.floor(self.share * count + 1e-4).astype(count.dtype), jnp.maximum(count - 1, 0) // 2)
         rank = jnp.arange(len(weights))
         kept = (rank >= cut) & (rank < count - cut)
@@ -66,12 +66,12 @@ class TrimmedMean(Reduce):
 
 @part
 class NormClipping(Reduce):
-    """Averages with the usual weights after each update is scaled down to a largest norm, over all parameters.
+    """Scales each update down to a largest norm, over all parameters, then averages with the usual weights.
 
     Attributes:
-        bound: the largest norm; adaptive, in units of the median norm of the updates that count, the mean of the
-            middle two where their number is even.
-        adaptive: whether it is.
+        bound: the largest norm; if adaptive, in units of the median norm of the updates whose weight isn't 0 (the mean
+            of the middle two for an even number).
+        adaptive: whether the largest norm is relative to the median.
 
     Example:
         >>> import jax.numpy as jnp
@@ -80,26 +80,26 @@ class NormClipping(Reduce):
         [0.3, 0.775]
 
     References:
-        Sun et al., 2019, norm thresholding of updates, without noise; adaptive as FLAME (Nguyen et al., 2022, Algorithm
-        1). Batch statistics and reports are averaged and summed as ever: they aren't robust. Unlike the median, it
-        weighs clients by their samples as FedAvg does.
+        Sun et al., 2019, norm thresholding of updates, without noise; adaptive as in FLAME (Nguyen et al., 2022,
+        Algorithm 1). Batch statistics and reports are still averaged and summed: they aren't robust. Unlike the median,
+        it weights clients by their samples, as FedAvg does.
     """
 
     bound: float = 1.0
     adaptive: bool = static(False)
 
     def reduce(self, deltas: PyTree, weights: Array, server: ServerContext) -> PyTree:
-        """Like params; zeros where no chain counts."""
+        """Returns the mean of the clipped updates, shaped like the parameters; zeros if all weights are 0."""
         norms = jax.vmap(_norm)(deltas)
         bound = self.bound * (_over_sorted(norms, weights, _middle(weights)) if self.adaptive else 1.0)
         factors = weights * jnp.where(norms > bound, bound / jnp.where(norms > bound, norms, 1.0), 1.0)
         spread = lambda leaf: factors.reshape(-1, *[1] * (leaf.ndim - 1))
-        # An update that doesn't count may be anything, nan too.
+        # Excluded updates may contain anything, even nan.
         return jax.tree.map(lambda leaf: jnp.where(spread(leaf) > 0, spread(leaf) * leaf, 0.0).sum(0), deltas)
 
 
 def _middle(weights: Array) -> Callable[[Array], Array]:
-    """Takes the median of a leaf that is sorted along the chains that count."""
+    """Returns a function that takes the median of a sorted leaf in which excluded chains come last."""
     count = (weights > 0).sum()
     low = jnp.maximum(count - 1, 0) // 2
     high = count // 2
@@ -111,7 +111,7 @@ def _norm(tree: PyTree) -> Array:
 
 
 def _over_sorted(deltas: PyTree, weights: Array, mean: Callable[[Array], Array]) -> PyTree:
-    """Applies a mean to each leaf, sorted along the chains; those that don't count come last."""
+    """Applies a mean to each leaf, sorted along the chains; excluded chains come last."""
     counts = weights > 0
 
     def one(leaf: Array) -> Array:
@@ -154,7 +154,7 @@ def trimmed_mean(share: float = 0.1) -> Recipe:
     """The coordinate-wise mean of the updates without the largest and the smallest.
 
     Args:
-        share: of the clients that deliver, cut from each end and rounded down; in [0, 0.5).
+        share: share of the delivering clients removed at each end, rounded down; in [0, 0.5).
 
     Example:
         >>> trimmed_mean(0.2).parts

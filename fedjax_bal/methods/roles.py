@@ -1,12 +1,12 @@
 """The roles that a part can play, and how several parts in one role combine.
 
-The engine asks for the role, never for the method: composing, adding or keeping apart is decided here, by role. Roles
-of a client get a `Context`, those of the server a `ServerContext` with the part's own state in it.
+The engine looks only at roles, never at methods: the role decides whether several parts compose, add up or stay
+separate. Client roles receive a `Context`; server roles receive a `ServerContext` that holds the part's state.
 
-In a round in which no update arrives (no client is available or selected, all updates are lost or excluded, no client
-has rows, or no update has any weight) the model, the server optimizer's state and the states of Server parts stay as
-they are: nothing comes of Reduce, Step and `Server.update`, nor of Refine parts that change the model itself.
-`Server.broadcast` alone may change a part's state, as it precedes the clients' training.
+A round may yield no update: no client is available or selected, all updates are lost or excluded, no client has rows,
+or all updates have weight 0. Then the model, the server optimizer's state and the states of Server parts stay
+unchanged: the results of Reduce, Step, `Server.update` and of Refine parts that change the model itself are discarded.
+Only `Server.broadcast` may change a part's state, because it precedes the clients' training.
 """
 
 import abc
@@ -31,10 +31,10 @@ from fedjax_bal.types import (
 
 
 class Criterion(Part, abc.ABC):
-    """Replaces the cross-entropy of local training; there is only one such part.
+    """Replaces the cross-entropy of local training; a run has at most one Criterion.
 
-    The engine takes the mean over the real rows of a batch, of the logits that Logits parts return, and adds the terms
-    of Loss parts. The loss on the test set stays the cross-entropy.
+    The engine applies it to the logits that Logits parts return, averages over the real rows of the batch, and adds the
+    terms of Loss parts. The test loss remains the cross-entropy.
 
     Example:
         >>> import jax
@@ -48,7 +48,7 @@ class Criterion(Part, abc.ABC):
 
     @abc.abstractmethod
     def losses(self, logits: Array, labels: Array, ctx: Context) -> Array:
-        """The loss of each row, `Float[B]`, from `Float[B, C]` and `Int32[B]`; those of padded rows are left out."""
+        """Returns the loss of each row, `Float[B]`, from `Float[B, C]` and `Int32[B]`; padded rows are ignored."""
 
 
 class Logits(Part, abc.ABC):
@@ -56,7 +56,7 @@ class Logits(Part, abc.ABC):
 
     @abc.abstractmethod
     def logits(self, logits: Array, batch: Batch, ctx: Context) -> Array:
-        """`Float[B, C]` to `Float[B, C]`; evaluation never sees it."""
+        """Maps `Float[B, C]` to `Float[B, C]`; evaluation uses the unchanged logits."""
 
 
 class Loss(Part, abc.ABC):
@@ -64,15 +64,15 @@ class Loss(Part, abc.ABC):
 
     @abc.abstractmethod
     def loss(self, outputs: Outputs, batch: Batch, params: PyTree, ctx: Context) -> Array:
-        """The added term, `Float[]`; mask with `batch.real`."""
+        """Returns the added term, `Float[]`; mask padded rows with `batch.real`."""
 
 
 class Draw(Part, abc.ABC):
-    """Weighs classes when samples are drawn with replacement; several add up."""
+    """Weights classes when samples are drawn with replacement; several add up."""
 
     @abc.abstractmethod
     def log_weights(self, class_counts: Array, ctx: Context) -> Array:
-        """Log-weight of one sample of each class, `Float[C]`, up to a constant."""
+        """Returns the log-weight of a single sample of each class, `Float[C]`, up to a constant."""
 
 
 class Batches(Part, abc.ABC):
@@ -80,22 +80,22 @@ class Batches(Part, abc.ABC):
 
     @abc.abstractmethod
     def batch(self, key: Key, batch: Batch, ctx: Context) -> Batch:
-        """The batch, followed by rows that the part adds, if any (see `join`); every local step has its own key."""
+        """Returns the batch, to which the part may append rows (see `join`); every local step has its own key."""
 
     def added(self, class_counts: Array) -> Array:
-        """Mean number of rows of each class that it adds to a client's batch, `Float[C]`; none unless overridden."""
+        """Returns the mean number of rows of each class added to a client's batch, `Float[C]`; by default 0."""
         return jnp.zeros(class_counts.shape)
 
 
 class Shift(Part, abc.ABC):
-    """Chooses the parameters at which a local step takes its gradient; there is only one such part.
+    """Chooses the parameters at which a local step takes its gradient; a run has at most one Shift.
 
-    The step itself still starts from the unshifted parameters. Loss and batch statistics of the step are those at the
-    shifted ones. Parameters that the local step doesn't train, or that have a loss of their own (see `Separate`), stay
-    unshifted: their gradient is 0 here, and `ctx.trained` says False for them.
+    The step itself still starts from the unshifted parameters. Its loss and batch statistics are those at the shifted
+    ones. Parameters that the local step doesn't train, or that have a separate loss (see `Separate`), stay unshifted:
+    their gradient is 0 here, and `ctx.trained` is False for them.
 
     Attributes:
-        needs_gradient: whether it needs the gradient at the unshifted parameters, which takes another pass through the
+        needs_gradient: whether it needs the gradient at the unshifted parameters, which costs another pass through the
             model.
 
     Example:
@@ -116,7 +116,7 @@ class Shift(Part, abc.ABC):
 
     @abc.abstractmethod
     def shift(self, params: PyTree, grads: PyTree | None, ctx: Context) -> PyTree:
-        """Parameters to parameters; `grads` is like them, before Gradient parts, or None if it isn't needed."""
+        """Returns the shifted parameters; `grads` (None if not needed) are the gradients before Gradient parts."""
 
 
 class Gradient(Part, abc.ABC):
@@ -124,30 +124,30 @@ class Gradient(Part, abc.ABC):
 
     @abc.abstractmethod
     def gradient(self, grads: PyTree, params: PyTree, ctx: Context) -> PyTree:
-        """Gradients to gradients, like params."""
+        """Maps gradients to gradients, both with the structure of `params`."""
 
 
 class Update(Part, abc.ABC):
-    """Changes what the local optimizer is about to add to the parameters; several compose in order."""
+    """Changes the local optimizer's updates before they are added to the parameters; several compose in order."""
 
     @abc.abstractmethod
     def updates(self, updates: PyTree, params: PyTree, ctx: Context) -> PyTree:
-        """Updates to updates, like params; momentum and decay don't see the change."""
+        """Maps updates to updates, both with the structure of `params`; momentum and decay don't see the change."""
 
 
 class Freeze(Part, abc.ABC):
-    """Keeps leaves of the model from being trained, in all local steps or in some; of several parts, each adds its own.
+    """Freezes leaves of the model in all local steps or in some; the leaves of several parts are united.
 
-    As a parameter in PyTorch without `requires_grad`, a frozen leaf keeps its value and its optimizer state: it has no
+    Like a PyTorch parameter without `requires_grad`, a frozen leaf keeps its value and its optimizer state: it has no
     gradient, counts in no norm, and gets neither weight decay nor momentum. Leaves that are frozen in the same steps
-    share an optimizer state. An optax transformation is applied to each of these sets by itself.
+    share an optimizer state. An optax transformation is applied to each of these sets separately.
 
-    A leaf that is always frozen begins the same everywhere: no client sends it, and none gets it unless a Refine part
-    may change it.
+    A leaf that is always frozen starts with the same value everywhere: no client sends it, and it is only sent to
+    clients if a Refine part may change it.
 
     Attributes:
-        always: whether the leaves are frozen in all local steps, and for the server's optimizer, too; if not, `trained`
-            says when.
+        always: whether the leaves are frozen in all local steps and for the server's optimizer; if not, `trained`
+            decides for each step.
 
     Example:
         >>> from fedjax_bal.parts import part
@@ -161,42 +161,42 @@ class Freeze(Part, abc.ABC):
 
     @abc.abstractmethod
     def frozen(self, params: PyTree) -> PyTree:
-        """True or False, in Python, for each leaf or whole branch of the parameters."""
+        """Returns a Python bool for each leaf, or for whole branches, of the parameters."""
 
     def trained(self, ctx: Context) -> tuple[Array | bool, Array | bool]:
-        """Whether a local step trains the frozen leaves, and whether the others, each `Bool[]`."""
+        """Returns whether a local step trains the frozen leaves, and whether it trains the others, each `Bool[]`."""
         return False, True
 
 
 class Start(Part, abc.ABC):
-    """Chooses the model that a client begins with; several compose in order."""
+    """Chooses the model that a client starts from; several compose in order."""
 
     @abc.abstractmethod
     def start(self, variables: Variables, ctx: Context) -> Variables:
-        """From the variables received to others like them; `ctx.start` stays what was received."""
+        """Maps the received variables to the initial ones; `ctx.start` still holds the received ones."""
 
 
 class Steps(Part, abc.ABC):
-    """Carries something from local step to local step; each part finds its own in `ctx.steps_state`.
+    """Carries state from local step to local step; each part finds its own in `ctx.steps_state`.
 
-    It begins afresh with every local training; `outcome.ctx.steps_state` has its last value.
+    The state is reset at the start of every local training; `outcome.ctx.steps_state` holds its last value.
     """
 
     @abc.abstractmethod
     def init_steps(self, ctx: Context) -> PyTree:
-        """The value that the first local step sees."""
+        """Returns the state that the first local step sees."""
 
     @abc.abstractmethod
     def next_steps(self, carry: PyTree, outputs: Outputs, batch: Batch, ctx: Context) -> PyTree:
-        """The value that the next local step sees, like `carry`; gets no gradient. Mask with `batch.real`."""
+        """Returns the next step's state, shaped like `carry`; it gets no gradient. Mask with `batch.real`."""
 
 
 class Prepare(Part, abc.ABC):
-    """Computes something once, before local training; each part finds its own in `ctx.prepared`."""
+    """Computes something once, before local training; each part finds its result in `ctx.prepared`."""
 
     @abc.abstractmethod
     def prepare(self, key: Key, variables: Variables, ctx: Context) -> PyTree:
-        """From the received variables to whatever the part needs while training."""
+        """Computes from the received variables the pytree that the part uses during training."""
 
 
 class Deliver(Part, abc.ABC):
@@ -204,34 +204,34 @@ class Deliver(Part, abc.ABC):
 
     @abc.abstractmethod
     def deliver(self, outcome: Outcome) -> Variables:
-        """From `outcome.end` to others like it; memory, reports and probes are made from the result."""
+        """Maps `outcome.end` to the variables to return; memory, reports and probes are computed from these."""
 
     def outdated(self, outcome: Outcome) -> Array:
-        """Whether the returned update is of an earlier round, `Bool[]`; `outcome` is that before `deliver`."""
+        """Returns whether the returned update is of an earlier round, `Bool[]`; `deliver` hasn't changed `outcome`."""
         return jnp.zeros((), bool)
 
 
 class Memory(Part, abc.ABC):
-    """Keeps something for each client between its local trainings; each part finds its own in `ctx.memory`."""
+    """Keeps state for each client between its local trainings; each part finds its own in `ctx.memory`."""
 
     @abc.abstractmethod
     def init_memory(self, variables: Variables) -> PyTree:
-        """The memory of a client that has never trained."""
+        """Returns the memory of a client that has never trained."""
 
     @abc.abstractmethod
     def remember(self, memory: PyTree, outcome: Outcome) -> PyTree:
-        """The memory after local training, kept if the update is delivered."""
+        """Returns the memory after local training; it is kept if the update is delivered."""
 
 
 class Personal(Part, abc.ABC):
-    """Chooses leaves of the model that stay with the client; of several parts, each adds its own.
+    """Chooses leaves of the model that stay with the client; the leaves of several parts are united.
 
-    They begin as in the initial model. From then on a client starts with its own, keeps those that it trained if its
-    update is delivered, and sends the others: the global model never changes in these leaves, and they aren't counted
-    as traffic. A client's own test rows are classified by the global model with its own leaves, the test set by the
-    global model as it is. In training the leaves belong to the client's model like all others: other parts see them,
-    with the client's own value in `ctx.start`, and a norm counts them. Leaves that belong to another model or
-    classifier are declared with `Separate` instead.
+    They start with the values of the initial model. Each client then starts from its own values, keeps the trained ones
+    if its update is delivered, and never sends them: in the global model these leaves never change, and they don't
+    count as traffic. A client's own test rows are classified by the global model with the client's leaves, the test set
+    by the global model itself. In training they are ordinary leaves of the client's model: other parts see them, with
+    the client's value in `ctx.start`, and norms count them. Leaves that belong to another model or classifier are
+    declared with `Separate` instead.
 
     Attributes:
         keeps_statistics: whether running batch statistics stay with the client, too.
@@ -248,23 +248,24 @@ class Personal(Part, abc.ABC):
 
     @abc.abstractmethod
     def personal(self, params: PyTree) -> PyTree:
-        """True or False, in Python, for each leaf or whole branch of the parameters."""
+        """Returns a Python bool for each leaf, or for whole branches, of the parameters."""
 
     def own_model(self, variables: Variables) -> Variables:
-        """The model that a client uses itself, from its variables; the same unless overridden."""
+        """Returns the client's personal model, given its variables; by default these variables."""
         return variables
 
 
 class Separate(Personal, abc.ABC):
     """Trains another model or classifier along with the model, on a loss that the part adds.
 
-    Its parameters are entries of `params`, which the part adds in `bind`; the model must work without them, too. The
-    part's loss has a gradient for them only, and other losses have none. Each entry is clipped by itself, and has its
-    own optimizer state; Shift and Freeze parts leave it alone. An optax transformation is applied to each entry, and to
-    the model, by itself. Training losses, by which clients are weighed, chosen and reported, are without the part's.
+    Its parameters are entries of `params`, which the part adds in `bind`; the model must also work without them. The
+    part's loss has a gradient only for these entries, and other losses have none for them. Each entry is clipped
+    separately and has its own optimizer state; Shift and Freeze parts don't affect it. An optax transformation is
+    applied to each entry, and to the model, separately. The training losses by which clients are weighted, selected and
+    reported exclude the part's loss.
 
-    Other parts work as if entries that stay with the client did not exist, on clients and on the server: neither
-    parameters, gradients and updates nor variables in contexts and outcomes have them.
+    The entries that stay with the client are invisible to other parts, on clients and on the server: parameters,
+    gradients, updates and the variables in contexts and outcomes don't contain them.
 
     Attributes:
         own: names of the entries that stay with the client, see `Personal`.
@@ -275,44 +276,44 @@ class Separate(Personal, abc.ABC):
     shared: ClassVar[tuple[str, ...]] = ()
 
     def personal(self, params: PyTree) -> PyTree:
-        """The client's entries."""
+        """Selects the entries that stay with the client."""
         return {name: name in self.own for name in params}
 
     @abc.abstractmethod
     def own_model(self, variables: Variables) -> Variables:
-        """The model that a client uses itself, from its variables."""
+        """Returns the client's personal model, given its variables."""
 
 
 class Report(Part, abc.ABC):
-    """Sends the server something beside the update; summed over the cohort, each part on its own."""
+    """Sends the server a report in addition to the update; each part's reports are summed over the cohort."""
 
     @abc.abstractmethod
     def report(self, outcome: Outcome) -> PyTree:
-        """Arrays that add up over clients; `outcome.memory` is what the part's own `remember` has returned."""
+        """Returns arrays that are summed over clients; `outcome.memory` is the result of the part's `remember`."""
 
 
 class Probe(Part, abc.ABC):
-    """Measures a trained client for the selector on the host; kept per client, each part on its own.
+    """Measures a trained client for the selector on the host; each part's results are kept per client.
 
     The result goes to the host every round, so keep it small.
 
     Attributes:
-        travels: whether it counts as traffic; not if the server computes it from the model that the client sends.
+        travels: whether the result counts as traffic; False if the server can compute it from the client's model.
     """
 
     travels: ClassVar[bool] = True
 
     @abc.abstractmethod
     def probe(self, outcome: Outcome) -> PyTree:
-        """Small arrays, which the selector's `update` finds under the part's slot."""
+        """Returns small arrays, which the selector's `update` finds under the part's slot."""
 
 
 class Weigh(Part, abc.ABC):
-    """Weighs the chains of a cohort; several compose in order, the engine normalises once.
+    """Weights the chains of a cohort; several compose in order, then the engine normalises once.
 
     Attributes:
-        weighs_statistics: whether batch statistics are averaged with these weights too.
-        ignores_sizes: whether the part takes the numbers of samples out of the weights.
+        weighs_statistics: whether batch statistics are averaged with these weights, too.
+        ignores_sizes: whether the part makes the weights independent of the numbers of samples.
     """
 
     weighs_statistics: ClassVar[bool] = True
@@ -320,34 +321,35 @@ class Weigh(Part, abc.ABC):
 
     @abc.abstractmethod
     def weigh(self, weights: Array, cohort: Cohort, server: ServerContext) -> Array:
-        """`Float[G]` to `Float[G]`.
+        """Maps weights `Float[G]` to weights `Float[G]`.
 
-        The first part gets the number of samples, or 1 with a selector that draws clients by size unless a part ignores
-        sizes itself; 0 for a chain that doesn't deliver.
+        The first part receives each chain's number of samples; or 1, if the selector draws clients by size and no part
+        ignores sizes. The weight of a chain that doesn't deliver is 0.
         """
 
 
 class Reduce(Part, abc.ABC):
-    """Makes one update of all chains' updates, instead of their weighted mean; there is only one such part."""
+    """Combines all chains' updates into one, in place of their weighted mean; a run has at most one Reduce."""
 
     needs_deltas = True
 
     @abc.abstractmethod
     def reduce(self, deltas: PyTree, weights: Array, server: ServerContext) -> PyTree:
-        """From leaves `[G, ...]` and weights `Float[G]`, 0 for a chain that doesn't count, to leaves like params."""
+        """Maps leaves `[G, ...]` and weights `Float[G]`, 0 for excluded chains, to an update shaped like the model."""
 
 
 class Step(Part, abc.ABC):
     """Changes the aggregated update before the server optimizer; several compose in order.
 
-    Reports and losses of the clients are in `server.aggregate`, the model that they received in `server.variables`.
+    The clients' reports and losses are in `server.aggregate`, the model that they received in `server.variables`.
     """
 
     @abc.abstractmethod
     def step(self, delta: PyTree, server: ServerContext) -> tuple[PyTree, PyTree]:
-        """The update, like params, and the part's new state: `server.state` where it keeps none, or doesn't change it.
+        """Returns the update, shaped like the model, and the part's new state.
 
-        `update` of a Server part sees the new state.
+        A part without state, or with unchanged state, returns `server.state`. `update` of a Server part sees the new
+        state.
         """
 
 
@@ -355,41 +357,42 @@ class Refine(Part, abc.ABC):
     """Changes the global model after the server optimizer; several compose in order.
 
     Attributes:
-        evaluation_only: whether only the test set sees the change, and the next round goes on without it. Such a part
-            runs before each evaluation, also after a round in which no update arrived; what it draws is drawn again.
+        evaluation_only: whether only evaluation uses the changed model, and training continues with the unchanged one.
+            Such a part runs before each evaluation, also after a round without updates, with a new key each time.
     """
 
     evaluation_only: bool = False
 
     @abc.abstractmethod
     def refine(self, key: Key, variables: Variables, server: ServerContext) -> Variables:
-        """The model that goes on to the next round, or to its evaluation."""
+        """Returns the model for the next round, or only for evaluation."""
 
 
 class Closing(Part, abc.ABC):
-    """Gets a report of every client on the global model, without training, and changes the model that is evaluated.
+    """Collects every client's report on the global model, without training, and changes the model to be evaluated.
 
-    Such a closing round precedes every evaluation; training goes on without its result. It takes a pass over all
-    clients' rows: where that is too long, evaluate more rarely. All clients take part, available or not: each gets the
-    model and sends its reports, which counts as traffic. Several parts compose in order, each with its own reports.
+    Such a closing round precedes every evaluation; training continues with the unchanged model. It costs a pass over
+    all clients' rows: if that takes too long, evaluate less often. All clients take part, available or not: each
+    receives the model and sends its report, which counts as traffic. Several parts compose in order, each with its own
+    reports.
     """
 
     @abc.abstractmethod
     def closing_report(self, outcome: Outcome) -> PyTree:
-        """Arrays that add up over clients; `outcome.end` is the model to be evaluated, after no step."""
+        """Returns arrays that are summed over clients; `outcome.end` is the model to be evaluated, untrained by it."""
 
     @abc.abstractmethod
     def close(self, key: Key, variables: Variables, reports: PyTree, server: ServerContext) -> Variables:
-        """The model that is evaluated, from the sum of all clients' reports."""
+        """Computes the model to be evaluated from the sum of all clients' reports."""
 
 
 class Server(Part, abc.ABC):
-    """Keeps state on the server and sends something to the clients; each part on its own.
+    """Keeps state on the server and broadcasts to the clients; each part has its own state and broadcast.
 
     Attributes:
-        travels: whether what it sends counts as traffic; not if clients could make it from the model that they get.
-        adds_reports: whether `update` adds the sum of the reports to the state and does nothing else. In a round
-            without updates it then adds zeros; the states of other parts are kept.
+        travels: whether the broadcast counts as traffic; False if clients could compute it from the received model.
+        adds_reports: whether `update` only adds the sum of the reports to the state. In a round without updates it then
+            adds zeros; the states of other parts are kept.
     """
 
     travels: ClassVar[bool] = True
@@ -397,16 +400,16 @@ class Server(Part, abc.ABC):
 
     @abc.abstractmethod
     def init_server(self, server: ServerContext) -> PyTree:
-        """The state before the first round; `server.key` is for what is drawn."""
+        """Returns the state before the first round; random values are drawn with `server.key`."""
 
     @abc.abstractmethod
     def broadcast(self, key: Key, server: ServerContext) -> tuple[PyTree, PyTree]:
-        """At the start of a round: the new state, and what the clients find in `ctx.broadcast`."""
+        """At the start of a round, returns the new state and the clients' `ctx.broadcast`."""
 
     @abc.abstractmethod
     def update(self, key: Key, server: ServerContext) -> PyTree:
-        """At the end of a round: the new state; `server.variables` is the updated global model."""
+        """At the end of a round, returns the new state; `server.variables` is the updated global model."""
 
     def show(self, key: Key, server: ServerContext) -> Exhibit:
-        """Images or prototypes for a report or an attack once `first_round` is over; none unless overridden."""
+        """Returns images or prototypes for a report or an attack, after `first_round`; by default none."""
         return Exhibit()

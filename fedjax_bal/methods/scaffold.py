@@ -1,4 +1,4 @@
-"""SCAFFOLD: control variates against client drift, as published and as two papers' code has them."""
+"""SCAFFOLD: control variates against client drift, as published and as in the code of two other papers."""
 
 import abc
 
@@ -16,50 +16,50 @@ from fedjax_bal.validate import one_of
 
 
 class Controls(Memory, Report, Server, abc.ABC):
-    """The base of all forms: a control variate for each client, and the server's, which is sent to all clients."""
+    """The base of all variants: a control variate for each client, and the server's, which is sent to all clients."""
 
     adds_reports = True
 
     @property
     def slot(self) -> str:
-        """The same for all forms, so that no two of them can be combined."""
+        """The same name for all variants, so that no two of them can be combined."""
         return "ControlVariates"
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """Plain SGD, of all leaves."""
+        """Requires plain SGD, and that no leaves stay with the clients."""
         why = "whose leaves stay with the clients, so that the server's control variate would mix them"
         alone = apart_from("scaffold", self, Personal, because=why)
         return alone, plain_sgd("scaffold", "its control variates need plain SGD")
 
     def init_memory(self, variables: Variables) -> PyTree:
-        """Zeros: a client that never trained has no control variate."""
+        """Returns zeros: a client that never trained has no control variate."""
         return jax.tree.map(jnp.zeros_like, variables.params)
 
     def report(self, outcome: Outcome) -> PyTree:
-        """The change of the client's control variate."""
+        """Returns the change of the client's control variate."""
         return jax.tree.map(jnp.subtract, outcome.memory, outcome.ctx.memory[self.slot])
 
     def init_server(self, server: ServerContext) -> PyTree:
-        """Zeros, like params."""
+        """Returns zeros, shaped like the parameters."""
         return jax.tree.map(jnp.zeros_like, server.variables.params)
 
     def broadcast(self, key: Key, server: ServerContext) -> tuple[PyTree, PyTree]:
-        """The server's control variate goes to every client."""
+        """Sends the server's control variate to every client."""
         return server.state, server.state
 
     def moved(self, server: ServerContext, count: Array | int) -> PyTree:
-        """The server's control variate, moved by the summed changes over a number of clients."""
+        """Adds the clients' summed changes, divided by `count`, to the server's control variate."""
         return jax.tree.map(lambda c, change: c + change / count, server.state, server.aggregate.reports[self.slot])
 
 
 @part
 class ControlVariates(Controls, Gradient, Weigh):
-    r"""Corrects each local gradient by the difference of the server's and the client's control variate.
+    r"""Corrects each local gradient by the difference between the server's and the client's control variate.
 
     $y \leftarrow y - \eta (g - c_k + c)$ and, after $\tau$ steps, $c_k^+ = c_k - c + (w - y) / (\tau \eta)$
     (option II). The server takes the plain mean of the updates and
-    $c \leftarrow c + \frac{1}{N} \sum_{k \in S} (c_k^+ - c_k)$. A client that doesn't deliver changes neither.
+    $c \leftarrow c + \frac{1}{N} \sum_{k \in S} (c_k^+ - c_k)$. A client that doesn't deliver changes neither variate.
 
     Attributes:
         with_momentum: allow a local momentum; the drift is then divided by the momentum-equivalent number of steps.
@@ -75,12 +75,12 @@ class ControlVariates(Controls, Gradient, Weigh):
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """Local steps whose drift is a multiple of the mean gradient."""
+        """Requires local steps whose drift is a multiple of the mean gradient."""
         momentum = Need("" if self.with_momentum else "no local momentum", self._check_momentum)
         return fresh_momentum(self.slot), *super().needs, momentum
 
     def gradient(self, grads: PyTree, params: PyTree, ctx: Context) -> PyTree:
-        """The corrected gradient, like params."""
+        """Returns the corrected gradient, shaped like the parameters."""
         return jax.tree.map(lambda g, own, c: g - own + c, grads, ctx.memory[self.slot], ctx.broadcast[self.slot])
 
     def _check_momentum(self, facts: RunFacts) -> None:
@@ -97,72 +97,72 @@ class ControlVariates(Controls, Gradient, Weigh):
             )
 
     def remember(self, memory: PyTree, outcome: Outcome) -> PyTree:
-        """The new control variate of the client; the old one where it took no step."""
+        """Returns the client's new control variate; the old one if it took no step."""
         steps = outcome.steps
         equivalent = momentum_steps(steps, outcome.ctx.momentum) if self.with_momentum else steps
         rate = outcome.learning_rate_sum * equivalent / jnp.maximum(steps, 1)
         return _drifted(memory, outcome.ctx.broadcast[self.slot], outcome, rate)
 
     def weigh(self, weights: Array, cohort: Cohort, server: ServerContext) -> Array:
-        """Takes the number of samples out again: the same weight for every client that delivers."""
+        """Removes the number of samples from the weights: every client that delivers gets the same weight."""
         return weights / jnp.maximum(cohort.sizes, 1.0)
 
     def update(self, key: Key, server: ServerContext) -> PyTree:
-        """Moves by the summed changes over all N clients."""
+        """Adds the clients' summed changes, divided by N."""
         return self.moved(server, server.cohort.num_clients)
 
 
 @part
 class LateControlVariates(Controls, Gradient, Update):
-    r"""Control variates as in the code of two papers that compare themselves to SCAFFOLD; not SCAFFOLD itself.
+    r"""Control variates as in the code of two papers that compare with SCAFFOLD; this isn't SCAFFOLD itself.
 
-    Kept to reproduce the collapse that these papers publish under its name. It differs from `ControlVariates` in that
+    It exists to reproduce the collapse that these papers report for SCAFFOLD. It differs from `ControlVariates`:
 
-    * the optimizer takes its step first, and $y \leftarrow y - \eta (c - c_k)$ comes after it: momentum never sees the
-      correction;
-    * $c_k^+ = c_k - c + (w - y) / (\tau \eta)$ whatever the momentum $\rho$, which makes control variates up to
-      $1 / (1 - \rho)$ times too large, and the correction with them;
-    * $c \leftarrow c + \frac{1}{|S|} \sum_{k \in S} (c_k^+ - c_k)$: the server's moves N / |S| times as far;
-    * updates are averaged by number of samples, as in CBFL's code. ReBaFL's takes the plain mean, which is the same
-      in that paper, where all clients hold equally many.
+    * The optimizer takes its step first, followed by $y \leftarrow y - \eta (c - c_k)$: momentum never sees the
+      correction.
+    * $c_k^+ = c_k - c + (w - y) / (\tau \eta)$ regardless of the momentum $\rho$, which makes control variates and the
+      correction up to $1 / (1 - \rho)$ times too large.
+    * $c \leftarrow c + \frac{1}{|S|} \sum_{k \in S} (c_k^+ - c_k)$: the server's variate moves N / |S| times as far.
+    * Updates are averaged by number of samples, as in CBFL's code. ReBaFL's code takes the plain mean, which is the
+      same in that paper, where all clients have equally many samples.
 
     Attributes:
-        clip: the largest norm of the gradient of the loss, over all parameters; None not to clip.
+        clip: the largest norm of the loss's gradient, over all parameters; None for no limit.
 
     References:
-        github.com/JianXu95/ReBaFL, methods/scaffold.py, which clips at 10; the code of CBFL, which doesn't. Two more
-        properties of the latter are left out: control variates for running batch statistics, and clients' control
-        variates that are kept by worker process and mix up clients.
+        github.com/JianXu95/ReBaFL, methods/scaffold.py, which clips at 10; the code of CBFL, which doesn't. Two
+        properties of the latter are omitted: control variates for running batch statistics, and clients' control
+        variates that are kept per worker process, which mixes up clients.
     """
 
     clip: float | None = None
 
     def gradient(self, grads: PyTree, params: PyTree, ctx: Context) -> PyTree:
-        """The gradient, shortened to the largest norm allowed as PyTorch does it."""
+        """Returns the gradient, clipped to the largest norm as in PyTorch."""
         if self.clip is None:
             return grads
         factor = jnp.minimum(self.clip / (optax.tree.norm(grads) + 1e-6), 1.0)
         return jax.tree.map(lambda g: factor * g, grads)
 
     def updates(self, updates: PyTree, params: PyTree, ctx: Context) -> PyTree:
-        """The optimizer's step and the correction, like params."""
+        """Adds the correction to the optimizer's step."""
         rate = ctx.learning_rate
         return jax.tree.map(
             lambda u, own, c: u - rate * (c - own), updates, ctx.memory[self.slot], ctx.broadcast[self.slot]
         )
 
     def remember(self, memory: PyTree, outcome: Outcome) -> PyTree:
-        """The new control variate of the client; the old one where it took no step."""
+        """Returns the client's new control variate; the old one if it took no step."""
         return _drifted(memory, outcome.ctx.broadcast[self.slot], outcome, outcome.learning_rate_sum)
 
     def update(self, key: Key, server: ServerContext) -> PyTree:
-        """Moves by the mean change over the clients that delivered."""
+        """Adds the mean change of the clients that delivered."""
         return self.moved(server, jnp.maximum((server.cohort.local_steps > 0).sum(), 1))
 
 
 def _drifted(memory: PyTree, sent: PyTree, outcome: Outcome, rate: Array) -> PyTree:
-    """Option II: the drift over the summed learning rate becomes the client's part of the control variate."""
-    # Divided by 1, not 0, where nothing was done: `where` picks the old value, but its gradient stays finite.
+    """Returns the client's new control variate by option II: the drift divided by the summed learning rate."""
+    # If no step was taken, divide by 1, not 0: `where` selects the old value, but the other branch must be finite, too.
     moved = (outcome.steps > 0) & (rate > 0)
     rate = jnp.where(moved, rate, 1.0)
     return jax.tree.map(
@@ -175,21 +175,22 @@ def _drifted(memory: PyTree, sent: PyTree, outcome: Outcome, rate: Array) -> PyT
 
 
 VARIANTS = {"official": None, "rebafl_code": LateControlVariates(clip=10.0), "cbfl_code": LateControlVariates()}
-"""Forms of SCAFFOLD; the part, where it isn't the paper's."""
+"""Variants of SCAFFOLD, with the part of those that aren't the paper's."""
 
 
 @recipe("drift", "karimireddy2020scaffold")
 def scaffold(scaffold_momentum: bool = False, variant: str = "official") -> Recipe:
-    """Control variates against client drift, option II, updates averaged without weights.
+    """Control variates against client drift, option II; updates are averaged without weights.
 
     Args:
         scaffold_momentum: allow a local momentum, dividing the drift by the equivalent number of plain steps.
-        variant: "official", or what the code of ReBaFL or CBFL calls SCAFFOLD: "rebafl_code" or "cbfl_code". These two
-            are no good methods. They reproduce the very low rows in those papers' tables, which come from how the code
-            treats momentum and the server's control variate; see `fedjax_bal.parts.LateControlVariates`.
+        variant: "official", or the method that the code of ReBaFL or CBFL calls SCAFFOLD: "rebafl_code" or "cbfl_code".
+            Don't use these two as methods: they reproduce the very low results in those papers' tables, which are
+            caused by the code's treatment of momentum and of the server's control variate; see
+            `fedjax_bal.parts.LateControlVariates`.
 
     Raises:
-        ValueError: an unknown variant, or scaffold_momentum for another than the official one.
+        ValueError: the variant is unknown, or scaffold_momentum is given with another variant than the official one.
 
     Example:
         >>> scaffold().parts

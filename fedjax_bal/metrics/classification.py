@@ -1,4 +1,4 @@
-"""Scores of confusion matrices, class counts, rankings, groups of classes and accuracies over clients."""
+"""Scores of confusion matrices, class counts and rankings, groups of classes, and accuracies over clients."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -7,33 +7,33 @@ import numpy as np
 
 
 def accuracy(confusion: np.ndarray) -> float:
-    """The share of the images that is classified correctly.
+    """Computes the fraction of images classified correctly.
 
     Args:
-        confusion: `Int[C, C]`, true class by predicted class, here and below.
+        confusion: `Int[C, C]`, true class by predicted class; the same in the functions below.
     """
     return float(np.trace(confusion) / np.sum(confusion))
 
 
 def recalls(confusion: np.ndarray) -> np.ndarray:
-    """The share of each class that is classified correctly, `Float64[C]`; nan for a class without images."""
+    """Computes the fraction of each class classified correctly, `Float64[C]`; nan for a class without images."""
     hits = np.diag(confusion)
     truths = confusion.sum(1)
     return np.divide(hits, truths, out=np.full(len(hits), np.nan), where=truths > 0)
 
 
 def balanced_accuracy(confusion: np.ndarray) -> float:
-    """The mean of `recalls` over the classes that have images."""
+    """Computes the mean of `recalls` over the classes that have images."""
     return mean_known(recalls(confusion))
 
 
 def worst_class_accuracy(confusion: np.ndarray) -> float:
-    """The smallest of `recalls`."""
+    """Returns the smallest of `recalls`."""
     return float(np.nanmin(recalls(confusion)))
 
 
 def macro_f1(confusion: np.ndarray) -> float:
-    """The mean F1 over the classes that have images, 0 for one that is never predicted."""
+    """Computes the mean F1 over the classes that have images; it is 0 for a class that is never predicted."""
     truths = confusion.sum(1)
     guesses = confusion.sum(0)
     tested = truths > 0
@@ -41,13 +41,13 @@ def macro_f1(confusion: np.ndarray) -> float:
 
 
 def mean_known(values: np.ndarray) -> float:
-    """The mean of the values that are not nan; nan without any."""
+    """Computes the mean of the values that are not nan; nan if all are."""
     finite = values[np.isfinite(values)]
     return float(finite.mean()) if len(finite) else np.nan
 
 
 def divergences(class_counts: np.ndarray) -> np.ndarray:
-    """The divergence of each row's classes from even ones, KL(P || U), in nats.
+    """Computes the divergence of each row's classes from uniform ones, KL(P || U), in nats.
 
     Args:
         class_counts: `[G, C]`; rows of zeros are left out.
@@ -67,14 +67,14 @@ def divergences(class_counts: np.ndarray) -> np.ndarray:
 
 
 def evenly_spaced(count: int, most: int) -> np.ndarray:
-    """Positions of at most `most` of `count` things, evenly spaced, the first and the last among them.
+    """Selects at most `most` evenly spaced positions from 0 to `count` - 1, including the first and the last.
 
     Args:
-        count: number of things.
-        most: number to keep.
+        count: number of positions.
+        most: largest number to keep.
 
     Returns:
-        `Int[at most most]`, rising.
+        `Int[at most most]`, ascending.
 
     Example:
         >>> evenly_spaced(10, 4).tolist(), evenly_spaced(3, 4).tolist()
@@ -84,7 +84,7 @@ def evenly_spaced(count: int, most: int) -> np.ndarray:
 
 
 def order_statistics(values: np.ndarray, most: int = 100) -> list[float]:
-    """The values in rising order, to four digits; of more than `most`, evenly spaced ones of them.
+    """Sorts values and rounds them to four digits; if there are more than `most`, keeps evenly spaced ones.
 
     Example:
         >>> order_statistics(np.array([3.0, 1.0, 2.0]), most=2)
@@ -94,7 +94,7 @@ def order_statistics(values: np.ndarray, most: int = 100) -> list[float]:
 
 
 def rank_correlations(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Spearman's rank correlation of each row of two tables; ties share their mean rank.
+    """Computes Spearman's rank correlation of each row of two tables; ties share their mean rank.
 
     Args:
         first: `[N, C]`.
@@ -107,7 +107,7 @@ def rank_correlations(first: np.ndarray, second: np.ndarray) -> np.ndarray:
         >>> rank_correlations(np.array([[1, 2, 3]]), np.array([[10, 30, 20]])).tolist()
         [0.5]
     """
-    # Imported late, as in `seeds`. Of all rows at once: `scipy.stats.spearmanr` takes one pair of rows a call.
+    # Imported late, as in `seeds`. Ranks all rows at once: `scipy.stats.spearmanr` takes one pair of rows per call.
     from scipy.stats import rankdata
 
     ranks = [rankdata(table, axis=1) for table in (first, second)]
@@ -117,13 +117,13 @@ def rank_correlations(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 
 class Shots(NamedTuple):
-    """The bounds of the groups of classes, in training images of a class.
+    """The bounds of many-, medium- and few-shot classes, in training images of a class.
 
     The defaults are those that the long-tail literature uses for CIFAR and ImageNet.
 
     Attributes:
-        few: a class with fewer than this is a few-shot class.
-        many: one with more than this is a many-shot class; those between are medium-shot.
+        few: a class with fewer images is a few-shot class.
+        many: a class with more images is a many-shot class; other classes are medium-shot.
 
     References:
         Liu et al., Large-scale long-tailed recognition in an open world (CVPR 2019), section 5.1.
@@ -140,11 +140,11 @@ def shot_groups(class_counts: np.ndarray, shots: Shots = SHOTS) -> dict[str, np.
     """Groups classes into many-, medium- and few-shot ones.
 
     Args:
-        class_counts: training images of each class in the whole federation, `Int[C]`, copies left out.
+        class_counts: training images of each class in the whole federation, `Int[C]`, without copies.
         shots: the bounds of the groups.
 
     Returns:
-        A mask `Bool[C]` for each of `many`, `medium` and `few`; a class without training images is in the last.
+        A mask `Bool[C]` for each of `many`, `medium` and `few`; a class without training images is few-shot.
 
     Example:
         >>> {name: mask.tolist() for name, mask in shot_groups(np.array([101, 100, 19]), Shots()).items()}
@@ -159,11 +159,11 @@ def shot_groups(class_counts: np.ndarray, shots: Shots = SHOTS) -> dict[str, np.
 
 
 def client_accuracies(hits: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Accuracy of each client that has test rows.
+    """Computes the accuracy of each client that has test rows.
 
     Args:
-        hits: its test rows that are classified correctly, `Int[K]`.
-        sizes: how many it has, `Int[K]`.
+        hits: each client's number of test rows classified correctly, `Int[K]`.
+        sizes: each client's number of test rows, `Int[K]`.
 
     Returns:
         `Float64[at most K]`.
@@ -177,7 +177,7 @@ def client_accuracies(hits: np.ndarray, sizes: np.ndarray) -> np.ndarray:
 
 
 def worst_tenth(accuracies: np.ndarray) -> float:
-    """The mean of the worst tenth of the clients' accuracies, rounded up to whole clients."""
+    """Computes the mean accuracy of the worst tenth of the clients, rounded up to whole clients."""
     return float(np.sort(accuracies)[: -(-len(accuracies) // 10)].mean())
 
 
@@ -188,9 +188,9 @@ OVER_CLIENTS: Mapping[str, tuple[str, Callable[[np.ndarray], Any]]] = {
     "_p10": ("Tenth percentile of the accuracy", lambda accuracies: np.percentile(accuracies, 10)),
     "_p90": ("Ninetieth percentile of the accuracy", lambda accuracies: np.percentile(accuracies, 90)),
 }
-"""Summaries of accuracies over clients, which count the same, in words, by the ending of the metric's name.
+"""Ending of a metric's name -> its summary of accuracies over clients, in words and as a function.
 
-The standard deviation has divisor K, the number of clients.
+All clients count the same. The standard deviation has divisor K, the number of clients.
 """
 
 
@@ -198,11 +198,11 @@ def across_clients(name: str, accuracies: np.ndarray) -> dict[str, float | None]
     """Summarises an accuracy over clients.
 
     Args:
-        name: of the mean; the other names begin with it.
-        accuracies: one of each client, `Float[K]`.
+        name: the mean's name, with which the other names begin.
+        accuracies: one for each client, `Float[K]`.
 
     Returns:
-        A number for each of `OVER_CLIENTS`; all None without any client.
+        A number for each of `OVER_CLIENTS`; all None without clients.
 
     Example:
         >>> {key: round(value, 2) for key, value in across_clients("it", np.array([1.0, 0.0, 0.5, 0.5])).items()}

@@ -1,4 +1,4 @@
-"""Inputs of metrics, an evaluated round and a run so far; and early stopping, which metrics alone decide."""
+"""The inputs of metrics (an evaluated round, a run so far), and early stopping, which depends on metrics alone."""
 
 import dataclasses
 import math
@@ -43,26 +43,26 @@ class RoundResult:
 
     @property
     def validation(self) -> np.ndarray | None:
-        """Validation rows by true and predicted class, `Int64[C, C]`; None without any."""
+        """Validation rows by true and predicted class, `Int64[C, C]`; None without validation rows."""
         validation = self.evaluation.validation
         return None if validation is None else np.asarray(validation.confusion, np.int64)
 
     @cached_property
     def chain_divergences(self) -> np.ndarray:
-        """Divergence from even classes of each chain that delivers, its clients taken together; in nats."""
+        """Divergence from uniform classes, in nats, of the pooled rows of each chain that delivers."""
         last = self.federation.num_clients - 1
         counts = np.asarray(self.federation.class_counts)[np.minimum(self.plan.clients, last)]
         return divergences((counts * self.plan.delivered[..., None]).sum(1, dtype=np.float64))
 
     @cached_property
     def client_accuracies(self) -> np.ndarray | None:
-        """Accuracy of the model that each client uses on its own test rows, rising; None without test rows."""
+        """Accuracy of the model that each client uses, on the client's test rows, ascending; None without test rows."""
         hits = self.evaluation.client_hits
         return None if hits is None else np.sort(client_accuracies(np.asarray(hits), self._test_sizes))
 
     @cached_property
     def own_accuracies(self) -> np.ndarray | None:
-        """Accuracies of the models that the cohort delivered, each on its own client's test rows, rising."""
+        """Accuracies of the models that the cohort delivered, each on its client's test rows, ascending."""
         hits = self.reported.get(OWN_HITS.name)
         delivered = self.plan.delivered
         if hits is None:
@@ -76,21 +76,21 @@ class RoundResult:
 
 
 def stopping_metrics() -> tuple[str, ...]:
-    """Names of the metrics that early stopping can follow."""
+    """Returns the names of the metrics that early stopping can follow."""
     return tuple(name for name, metric in METRICS.items() if metric.best)
 
 
 @dataclasses.dataclass(frozen=True)
 class EarlyStopping:
-    """Ends a run whose validation metric has stopped getting better.
+    """Ends a run whose validation metric has stopped improving.
 
-    The decision is a function of the metrics of the evaluated rounds, so that a run that is resumed takes it again. A
-    run ends with the dispatch in which its patience runs out, regardless of the later rounds of that dispatch.
+    The decision depends only on the metrics of the evaluated rounds, so a resumed run makes the same one. A run ends
+    with the dispatch in which its patience runs out, regardless of the later rounds of that dispatch.
 
     Attributes:
         patience: evaluated rounds in a row without an improvement after which the run ends; None for never.
-        metric: one of `stopping_metrics()`; a loss is to fall, the others are to rise.
-        min_delta: by how much more than the best so far counts as an improvement.
+        metric: one of `stopping_metrics()`; a loss improves when it falls, the others when they rise.
+        min_delta: an improvement must exceed the best value so far by more than this.
 
     Raises:
         ValueError: a value out of range.
@@ -114,13 +114,13 @@ class EarlyStopping:
         finite_number("early_stopping.min_delta", self.min_delta)
 
     def over(self, records: Sequence[Mapping[str, Any]]) -> bool:
-        """Tells whether a run ends here.
+        """Returns whether a run ends after these rounds.
 
         Args:
             records: metrics of its evaluated rounds, in order; a value that is missing or not finite is no improvement.
 
         Returns:
-            True if `patience` of them in a row, here or earlier, brought no improvement.
+            True if `patience` of them in a row, the last ones or earlier ones, brought no improvement.
         """
         best = -math.inf
         waited = 0
@@ -135,7 +135,7 @@ class EarlyStopping:
         return False
 
     def best(self, records: Sequence[Mapping[str, Any]]) -> int | None:
-        """The index of the first record in which the metric is best; None if no record has it."""
+        """Returns the index of the first record in which the metric is best; None if no record has it."""
         values = self._goodness(records)
         best = max(values, default=-math.inf)
         return values.index(best) if best > -math.inf else None
@@ -151,13 +151,13 @@ class RunHistory:
     """A run so far.
 
     Attributes:
-        lines: metrics of its evaluated rounds, maybe from a file.
+        lines: metrics of its evaluated rounds, perhaps from a file.
         rounds: number of rounds that the configuration asks for.
         target: the accuracy to reach; None for none.
-        stopping: when it ends early.
+        stopping: the rule of early stopping.
         fine_tuned: results of the clients' fine-tuned models; empty without any.
-        failure: why it can't be finished; None if it is, or will be.
-        clients_per_chain: the most clients that one averaged model goes through.
+        failure: the reason why the run can't be finished; None if it is, or will be.
+        clients_per_chain: the largest number of clients that train one averaged model in turn.
         copies: augmented samples of all clients.
     """
 
@@ -172,12 +172,12 @@ class RunHistory:
 
     @property
     def last(self) -> Line:
-        """The last line; empty without one, and for a run that failed, even after some evaluations."""
+        """The last line; empty for a run without lines, and for a run that failed."""
         return self.lines[-1] if self.lines and not self.failure else {}
 
     @property
     def validated(self) -> Line:
-        """The first of the lines in which the validation metric is best; empty without one."""
+        """The first line in which the validation metric is best; empty without one."""
         best = self.stopping.best(self.lines)
         return {} if best is None else self.lines[best]
 
@@ -203,11 +203,11 @@ class RunHistory:
         return dataclasses.replace(self, lines=[line for line in self.lines if line["round"] <= reached])
 
     def numbers(self, name: str) -> list[Any]:
-        """A metric's finite numbers, in order of rounds."""
+        """Returns a metric's finite numbers, in order of rounds."""
         values: list[Any] = [line.get(name) for line in self.lines]
         return [value for value in values if is_number(value) and math.isfinite(value)]
 
     def total(self, name: str) -> Any:
-        """The sum of a metric over the rounds that have one; None if none has."""
+        """Returns the sum of a metric over the rounds that have it; None if none has."""
         numbers = self.numbers(name)
         return sum(numbers) if numbers else None

@@ -1,7 +1,7 @@
 """Statistics of a set of runs: means and spreads over seeds, paired differences, curves, class and client accuracies.
 
-The terminal's table and the report show the same numbers because both take them from here. Nothing is invented: a
-standard deviation or an interval of one seed is None.
+The terminal's table and the report show the same numbers because both take them from here. The standard deviation and
+the interval of a single seed are None.
 """
 
 from collections import Counter
@@ -14,9 +14,9 @@ import numpy as np
 
 CONFIDENCE = 0.95
 LARGEST_SHOWN = 1e100
-"""The largest number that is written and read; its square can still be added, and a larger one counts as infinite."""
+"""The largest number that is written and read: sums of squares don't overflow. Larger ones count as infinite."""
 MOST_AVERAGED = 5
-"""The last evaluations of which `last5_accuracy` is the mean, where a run has as many."""
+"""The number of last evaluations that `last5_accuracy` averages; all evaluations if a run has fewer."""
 
 
 class Spread(NamedTuple):
@@ -25,7 +25,7 @@ class Spread(NamedTuple):
     Attributes:
         mean: the mean over the seeds that have a value; None if none has.
         std: the sample standard deviation (divisor n - 1); None for fewer than two seeds.
-        seeds: n, how many seeds have a value.
+        seeds: n, the number of seeds that have a value.
     """
 
     mean: float | None
@@ -34,7 +34,7 @@ class Spread(NamedTuple):
 
 
 class SeededDraw(NamedTuple):
-    """The draws behind a run of a sweep: the seed of its partition, None where not known, and its own."""
+    """The two seeds of a run in a sweep: its partition's, None if unknown, and the run's."""
 
     partition: int | None
     seed: Hashable
@@ -47,7 +47,7 @@ class Difference(NamedTuple):
         mean: the mean of the differences; None if the two have no seed in common.
         low: lower end of the two-sided 95% Student t interval for that mean; None for fewer than two pairs.
         high: its upper end.
-        pairs: how many seeds both methods have.
+        pairs: the number of seeds that both methods have.
     """
 
     mean: float | None
@@ -57,25 +57,27 @@ class Difference(NamedTuple):
 
 
 class MethodSummary(NamedTuple):
-    """One row of the comparison. Accuracies are shares in [0, 1].
+    """One row of the comparison. Accuracies are fractions in [0, 1].
 
     Attributes:
-        method: its name.
-        seeds: how many runs it has.
+        method: the method's name.
+        seeds: the number of its runs.
         final: accuracy after the last round.
-        best: the highest accuracy of a run, itself picked on the test set.
+        best: the highest accuracy of a run, which is selected on the test set.
         last5: the mean accuracy of a run's last five evaluations.
         rounds_to_target: mean number of rounds to the target accuracy over the seeds that reached it, or None.
-        reached: how many seeds reached it.
-        traffic_bytes: up and down together, mean over seeds, or None.
+        reached: the number of seeds that reached it.
+        traffic_bytes: bytes up and down, mean over seeds, or None.
         difference: from the first method; None for the first method itself.
-        traffic_to_target_bytes: bytes sent until then, mean over the same seeds; None if not known of all of them.
-        chain_kl: divergence from even classes of the data behind averaged models, in nats, mean over seeds, or None.
+        traffic_to_target_bytes: bytes sent until the target, mean over the seeds that reached it; None unless known for
+            all of them.
+        chain_kl: divergence from uniform classes of the data that averaged models were trained on, in nats, mean over
+            seeds, or None.
         worst_class: accuracy in the class where it is lowest, after the last round.
-        finished: how many runs have an accuracy.
-        evens: whether chains of several clients, or augmented copies, make these classes more even.
-        averaged: how many evaluations `last5` is the mean of, in the run with the fewest and in that with the most.
-        last5_of_seeds: each run's own `last5` by its seed or `SeededDraw`.
+        finished: the number of runs that have an accuracy.
+        evens: whether chains of several clients, or augmented copies, make the classes of `chain_kl` more uniform.
+        averaged: the smallest and the largest number of evaluations that a run's `last5` averages.
+        last5_of_seeds: each run's `last5` by its seed or `SeededDraw`.
     """
 
     method: str
@@ -97,7 +99,7 @@ class MethodSummary(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """A value over rounds: the mean over seeds and the band of one standard deviation about it.
+    """A value over rounds: the mean over seeds, and a band of one standard deviation around it.
 
     Attributes:
         rounds: `Int[E]`, ascending.
@@ -113,16 +115,16 @@ class Curve(NamedTuple):
 
 
 def compare(runs: Sequence[Mapping[str, Any]]) -> list[MethodSummary]:
-    """Summarises the runs of each method over seeds and sets it against the first method.
+    """Summarises the runs of each method over seeds and compares it with the first method.
 
-    The runs of one seed share partition, initial weights and absences, so the difference is taken seed by seed: what
-    the seeds have in common cancels, and the interval is narrower than that of two separate means. The seed of a run
-    may be a `SeededDraw`: accuracies are then summarised by `spread_of_draws`.
+    The runs of one seed share partition, initial weights and absences, so differences are paired by seed: the shared
+    variation cancels, and the interval is narrower than that of two separate means. The seed of a run may be a
+    `SeededDraw`: accuracies are then summarised by `spread_of_draws`.
 
     Args:
         runs: `runs` of a `summary.json`: mappings with method, seed, final_accuracy, best_accuracy, last5_accuracy,
             rounds_to_target, traffic_bytes and, if known, traffic_to_target_bytes, chain_kl, worst_class_accuracy,
-            clients_per_chain and copies; any after the seed may be None.
+            clients_per_chain and copies; all but method and seed may be None.
 
     Returns:
         One summary per method, in the order in which the methods first appear.
@@ -142,7 +144,7 @@ def compare(runs: Sequence[Mapping[str, Any]]) -> list[MethodSummary]:
 
 
 def averaged(runs: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
-    """How many evaluations the `last5_accuracy` of runs is the mean of, the fewest and the most.
+    """Returns the smallest and the largest number of evaluations that the `last5_accuracy` of a run averages.
 
     >>> averaged([{"last5_accuracy": 0.5, "evaluations": 2}, {"last5_accuracy": 0.5, "evaluations": 40}])
     (2, 5)
@@ -153,7 +155,7 @@ def averaged(runs: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
 
 
 def spread(values: Sequence[float | None]) -> Spread:
-    """Mean and sample standard deviation of one number or None per seed.
+    """Computes mean and sample standard deviation of one number or None per seed.
 
     >>> spread([1.0, 3.0, None])
     Spread(mean=2.0, std=1.4142135623730951, seeds=2)
@@ -165,7 +167,7 @@ def spread(values: Sequence[float | None]) -> Spread:
 
 
 def spread_of_draws(values: Mapping[Any, float]) -> Spread:
-    """The spread of numbers by seed or `SeededDraw`; those of one partition are averaged first if there are several.
+    """Computes the spread of numbers by seed or `SeededDraw`; with several partitions, averages within each first.
 
     >>> spread_of_draws({SeededDraw(5, 0): 1.0, SeededDraw(5, 1): 3.0, SeededDraw(6, 0): 4.0, SeededDraw(6, 1): 4.0})
     Spread(mean=3.0, std=1.4142135623730951, seeds=2)
@@ -177,7 +179,7 @@ def spread_of_draws(values: Mapping[Any, float]) -> Spread:
 
 
 def paired_difference(ours: Mapping[Any, float], theirs: Mapping[Any, float]) -> Difference:
-    r"""Mean of `ours - theirs` over common seeds, or draws, with its two-sided 95% Student t interval.
+    r"""Computes the mean of `ours - theirs` over common seeds or draws, with its two-sided 95% Student t interval.
 
     With n differences of mean d and sample standard deviation s the interval is
     $d \pm t_{0.975, n-1}\, s / \sqrt{n}$.
@@ -187,14 +189,14 @@ def paired_difference(ours: Mapping[Any, float], theirs: Mapping[Any, float]) ->
 
 
 def mean_interval(value: Spread) -> tuple[float | None, float | None]:
-    """The two-sided 95% Student t interval of a mean over seeds; None twice for fewer than two.
+    """Computes the two-sided 95% Student t interval of a mean over seeds; `(None, None)` for fewer than two.
 
     >>> [round(end, 3) for end in mean_interval(spread([1.0, 3.0]))]
     [-10.706, 14.706]
     """
     if value.mean is None or value.std is None:
         return None, None
-    # Imported late: scipy.stats takes longer to import than all else that a command without statistics needs.
+    # Imported late: scipy.stats takes longer to import than everything else that a command without statistics needs.
     from scipy.stats import t
 
     half_width = float(t.ppf((1 + CONFIDENCE) / 2, value.seeds - 1)) * value.std / value.seeds**0.5
@@ -202,10 +204,10 @@ def mean_interval(value: Spread) -> tuple[float | None, float | None]:
 
 
 def curve(lines: Sequence[Mapping[str, Any]], method: str, value: str) -> Curve:
-    """A metric of one method against the round, over its seeds.
+    """Computes the curve of one method's metric over rounds, from its seeds.
 
-    Only rounds at which every seed of the method has the value count: a mean over other seeds from one round to the
-    next would jump for no reason but that, and a mean over the runs that survived would flatter a method that diverges.
+    Only rounds for which every seed of the method has the value are included: the mean of a changing set of seeds would
+    jump, and the mean of the surviving runs would make a diverging method look better than it is.
 
     Args:
         lines: lines of a `metrics.jsonl`.
@@ -228,9 +230,9 @@ def curve(lines: Sequence[Mapping[str, Any]], method: str, value: str) -> Curve:
 
 
 def cumulate_traffic(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Adds `traffic_bytes`, all bytes up and down of the run until then, to copies of lines, in order of rounds.
+    """Returns copies of lines, in order of rounds, with `traffic_bytes`: all bytes of the run so far, up and down.
 
-    From a line without a count on, it is None.
+    It is None from the first line without a count on.
     """
     totals: dict[tuple[str, int], float | None] = {}
     result = []
@@ -246,10 +248,10 @@ def cumulate_traffic(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]
 def class_accuracies(
     lines: Sequence[Mapping[str, Any]], method: str
 ) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None] | None:
-    """Accuracy of each class at the last evaluation: mean over seeds, and one standard deviation below and above.
+    """Computes each class's accuracy at the last evaluation: mean over seeds, and mean -/+ one standard deviation.
 
-    Each is `Float[C]`, nan for a class without a value in some run; the edges are None for a single seed, and all is
-    None if the method has no class accuracies.
+    Each is `Float[C]`, nan for a class without a value in some run; the bounds are None for a single seed. Returns None
+    if the method has no class accuracies.
     """
     rows = [line.get("per_class_accuracy") for line in _last_lines(lines, method)]
     table = np.array([row for row in rows if row is not None], dtype=float)
@@ -257,10 +259,10 @@ def class_accuracies(
 
 
 def ranked_clients(lines: Sequence[Mapping[str, Any]], method: str) -> np.ndarray | None:
-    """Client accuracies of a method from worst to best, at every hundredth of the clients, `Float[101]`.
+    """Computes client accuracies of a method from worst to best, at every hundredth of the clients, `Float[101]`.
 
-    The mean over seeds of each run's last evaluation, whose `client_accuracies` rise, and are evenly spaced samples if
-    there are many; None if no run has such numbers.
+    They are means over seeds of the last evaluations, whose `client_accuracies` are ascending, and evenly spaced
+    samples if there are many clients. Returns None if no run has such numbers.
     """
     shares = np.linspace(0, 1, 101)
     runs = [line.get("client_accuracies") for line in _last_lines(lines, method)]
@@ -269,7 +271,7 @@ def ranked_clients(lines: Sequence[Mapping[str, Any]], method: str) -> np.ndarra
 
 
 def pooled_confusion(runs: Sequence[Mapping[str, Any]], method: str) -> np.ndarray | None:
-    """The shares of each true class (row) that were predicted as each class, over all seeds, `Float[C, C]`.
+    """Computes the fraction of each true class (row) predicted as each class, over all seeds, `Float[C, C]`.
 
     Rows of classes that the test set lacks are nan; None if no run has a matrix.
     """
@@ -282,7 +284,7 @@ def pooled_confusion(runs: Sequence[Mapping[str, Any]], method: str) -> np.ndarr
 
 
 def predicted_shares(runs: Sequence[Mapping[str, Any]], method: str) -> tuple[np.ndarray, np.ndarray] | None:
-    """The share of the test images that a method puts into each class, over all seeds, and the true one.
+    """Computes the fraction of test images that a method predicts as each class, over all seeds, and the true one.
 
     Both are `Float[C]`; None if no run has a confusion matrix with images.
 
@@ -296,7 +298,7 @@ def predicted_shares(runs: Sequence[Mapping[str, Any]], method: str) -> tuple[np
 
 
 def _total_confusion(runs: Sequence[Mapping[str, Any]], method: str) -> Any:
-    """The sum of the matrices of all seeds, sparse, as with thousands of classes it has hardly any entries."""
+    """Returns the sum of all seeds' matrices; sparse, since most entries are 0 if there are thousands of classes."""
     from scipy.sparse import csr_array
 
     matrices = [run.get("confusion_matrix") for run in runs if run["method"] == method]
@@ -329,7 +331,7 @@ def _summarise(method: str, runs: list[Mapping[str, Any]], first: list[Mapping[s
 
 
 def _last_lines(lines: Sequence[Mapping[str, Any]], method: str) -> list[Mapping[str, Any]]:
-    """The line of the last evaluation of each of a method's runs."""
+    """Returns the line of the last evaluation of each of a method's runs."""
     ordered = sorted(lines, key=lambda line: line["round"])
     return list({line["seed"]: line for line in ordered if line["method"] == method}.values())
 

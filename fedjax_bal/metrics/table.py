@@ -1,7 +1,7 @@
-"""Every metric once: its name, what is computed of it where, its unit, and where a report shows it.
+"""The table of metrics: the name, computation and unit of each, and the place where a report shows it.
 
-The keys of `metrics.jsonl`, of the runs in `summary.json` and of `results.csv` are those of this table, in its order,
-and so are the columns of a report's further tables.
+The keys of `metrics.jsonl`, of the runs in `summary.json` and of `results.csv`, and the columns of a report's further
+tables, are those of this table, in its order.
 """
 
 import dataclasses
@@ -31,18 +31,18 @@ if TYPE_CHECKING:
     from fedjax_bal.metrics.results import RoundResult, RunHistory
 
 NOTHING = "\N{EN DASH}"
-"""Stands for a number that is missing."""
+"""The text shown for a missing number."""
 
 
 class Unit(NamedTuple):
-    """A symbol for headings, empty for plain numbers; the factor of a value; the format of the product."""
+    """A unit: its symbol in headings, empty for plain numbers; the factor of values; the format of the product."""
 
     symbol: str
     factor: float
     digits: str
 
     def show(self, value: Spread) -> str:
-        """A mean over seeds, with the standard deviation if there is one."""
+        """Formats a mean over seeds, with the standard deviation if there is one."""
         if value.mean is None:
             return NOTHING
         numbers = [value.mean] if value.std is None else [value.mean, value.std]
@@ -58,7 +58,7 @@ TEXT = Unit("", 1, "s")
 
 
 class ReportTable(NamedTuple):
-    """A table of a report besides the comparison: its title, and a note on all of its numbers."""
+    """A table of a report other than the comparison: its title, and a note on all of its numbers."""
 
     title: str
     note: str
@@ -92,9 +92,9 @@ REPORT_TABLES = (CLASSES, CURVE, CLIENTS, OWN_MODELS, TIME, PRIVACY, OWN)
 
 
 class Column(NamedTuple):
-    """A column of a report for a metric; the unit follows the heading, and its note that of the table.
+    """A report's column for a metric; the unit follows the heading, and the column's note follows the table's.
 
-    An optional column is left out if it is the only one, as where all classes are many-shot.
+    An optional column is left out if it is the only one, for instance if all classes are many-shot.
     """
 
     table: ReportTable
@@ -108,8 +108,8 @@ class Measured(NamedTuple):
 
     Attributes:
         name: its key in what a round reports.
-        asked: `asked(evaluation, federation)`, from the options and known when the program is traced: a number that
-            isn't asked for costs nothing and is not reported.
+        asked: `asked(evaluation, federation)`, whether the number is needed, from the options and known when the
+            program is traced; otherwise it costs nothing and is not reported.
         of_client: `of_client(trained)`, the client's number, a scalar, from a `ClientModel` of the engine. It is
             computed in evaluated rounds only, and is 0 in other rounds and for clients that don't deliver.
         of_cohort: `of_cohort(values, cohort, evaluation)`, the reported value, from the clients' numbers `[G, L]`.
@@ -125,21 +125,21 @@ class Measured(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Metric:
-    """A metric: everything that is computed of it, and how it is shown.
+    """A metric: how it is computed, and how it is shown.
 
     Attributes:
         name: its key everywhere.
-        meaning: what it is, in a sentence. Accuracy without more words is the global model's on the test images.
+        meaning: its definition in a sentence. "Accuracy" alone is the global model's on the test images.
         of_round: computes it from an evaluated round; nan and infinity are written as null, None means that the run
             doesn't have this metric. None for a metric of whole runs.
         of_run: computes the summary's value, None for null; "last" repeats the last round's. None for a metric of
             rounds alone.
-        column: where a report shows the summary's value; None for nowhere, or for a place of its own.
+        column: the report's column for the summary's value; None if the report shows it elsewhere or not at all.
         unit: its unit.
         swept: whether a sweep's table has the summary's value.
-        best: `max` or `min` of a metric that early stopping can follow.
-        measured: what the compiled program measures for it; None for a metric that the host computes alone.
-        drawn: whether a report draws the rounds' values.
+        best: `max` or `min` for a metric that early stopping can follow.
+        measured: the measurement by the compiled program; None for a metric that the host computes alone.
+        drawn: whether a report plots the rounds' values.
     """
 
     name: str
@@ -174,17 +174,17 @@ OWN_HITS = Measured(
     lambda trained: trained.hits_on_own_test_rows(),
     lambda hits, cohort, evaluation: hits,
 )
-"""The test rows of each client that its own model classifies correctly, of which `own_accuracy` is made."""
+"""The number of each client's test rows that its own model classifies correctly, for `own_accuracy`."""
 
 
 def record_round(result: "RoundResult") -> dict[str, Any]:
-    """The metrics of a round, ready for JSON."""
+    """Computes the metrics of a round, ready for JSON."""
     values = {metric.name: metric.of_round(result) for metric in METRICS.values() if metric.of_round}
     return {name: _plain(value) for name, value in values.items() if value is not None}
 
 
 def summarise_run(run: "RunHistory") -> dict[str, Any]:
-    """The metrics of a run in its summary, ready for JSON."""
+    """Computes the metrics of a run in its summary, ready for JSON."""
     return {
         metric.name: _plain(run.last.get(metric.name) if metric.of_run == "last" else metric.of_run(run))
         for metric in METRICS.values()
@@ -193,33 +193,33 @@ def summarise_run(run: "RunHistory") -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON has it; None for a number that is not finite, or beyond what a report can add and draw."""
+    """Converts a value for JSON; a number that is not finite, or too large for reports, becomes None."""
     value = value.item() if isinstance(value, np.generic | np.ndarray) else value
     return None if is_number(value) and not abs(value) <= LARGEST_SHOWN else value
 
 
 def _of_run(name: str, meaning: str, of_run: Callable[["RunHistory"], Any], unit: Unit = NUMBER, **more: Any) -> Metric:
-    """A metric of whole runs alone."""
+    """Makes a metric of whole runs alone."""
     return Metric(name, meaning, None, of_run, unit=unit, **more)
 
 
 def _reported(name: str, meaning: str, of_run: Any = None, unit: Unit = NUMBER, **more: Any) -> Metric:
-    """A metric whose value comes with the round, under its name."""
+    """Makes a metric whose value the round reports under its name."""
     return Metric(name, meaning, lambda it: it.reported.get(name), of_run, unit=unit, **more)
 
 
 def _test(name: str, meaning: str, score: Callable[[np.ndarray], Any], *more: Any, drawn: bool = False) -> Metric:
-    """A score of the test images."""
+    """Makes a metric that is a score of the test images."""
     return Metric(name, meaning, lambda it: score(it.confusion), *more, drawn=drawn)
 
 
 def _validation(name: str, meaning: str, score: Callable[[np.ndarray], float], *more: Any) -> Metric:
-    """A score of the validation rows."""
+    """Makes a metric that is a score of the validation rows."""
     return Metric(name, meaning, lambda it: None if it.validation is None else score(it.validation), *more, best=max)
 
 
 def _shots(group: str, heading: str) -> Metric:
-    """The mean accuracy over a group of classes."""
+    """Makes the metric of the mean accuracy over a group of classes."""
     of_round = lambda it: mean_known(recalls(it.confusion)[it.groups[group]]) if group in it.groups else None
     meaning = f"Mean accuracy over the {group}-shot classes, by their training images in the whole federation."
     return Metric(f"{group}_shot_accuracy", meaning, of_round, "last", Column(CLASSES, heading, True, _SHOTS))
@@ -232,7 +232,7 @@ def _over_clients(
     columns: Mapping[str, Column | None],
     measured: Measured | None = None,
 ) -> list[Metric]:
-    """The summaries of an accuracy over clients; those with an entry in `columns`, by ending, are of runs too."""
+    """Makes the summaries of an accuracy over clients; runs have those whose ending is a key of `columns`, too."""
 
     def of_round(summary: Callable[[np.ndarray], Any], it: "RoundResult") -> float | None:
         accuracies = values(it)
@@ -253,7 +253,7 @@ def _over_clients(
 
 
 def _fine_tuned(end: str, heading: str, note: str = _TUNED, unit: Unit = SHARE) -> Metric:
-    """A metric of the clients' models that are fine-tuned after the last round."""
+    """Makes a metric of the clients' models that are fine-tuned after the last round."""
     name = f"personalised_accuracy{end}"
     words, _ = OVER_CLIENTS[end]
     meaning = f"{words} of the final model fine-tuned on each client, each on its own client's test images."
@@ -262,7 +262,7 @@ def _fine_tuned(end: str, heading: str, note: str = _TUNED, unit: Unit = SHARE) 
 
 
 def _mean_of_last(count: int, run: "RunHistory") -> float | None:
-    """The mean accuracy of the last evaluations, of all if there are fewer."""
+    """Computes the mean accuracy of the last `count` evaluations, or of all if there are fewer."""
     return float(np.mean([line["test_accuracy"] for line in run.lines[-count:]])) if run.last else None
 
 
@@ -287,7 +287,7 @@ def _faults(run: "RunHistory") -> str | None:
 
 
 _METRICS = (
-    # Of a whole run.
+    # Whole runs.
     _of_run("rounds", "Rounds trained.", lambda run: run.lines[-1]["round"] if run.lines else 0),
     _of_run("evaluations", "Evaluated rounds.", lambda run: len(run.lines)),
     _of_run("final_accuracy", "Accuracy at the last evaluation.", lambda run: run.last.get("test_accuracy"), SHARE),
@@ -314,7 +314,7 @@ _METRICS = (
         "Bytes sent up to the round that reaches the target.",
         lambda run: _traffic(run.to_target),
     ),
-    # None with fewer than ten, as the table's heading says ten.
+    # None with fewer than ten evaluations, since the heading says ten.
     _of_run(
         "last10_accuracy",
         "Mean accuracy of the last ten evaluations, of a run that has as many.",
@@ -339,7 +339,7 @@ _METRICS = (
         SHARE,
         column=Column(CURVE, "Test accuracy at the best validation", note=_AT_BEST),
     ),
-    # Of the global model in each evaluated round.
+    # The global model in each evaluated round.
     _test("test_accuracy", "Fraction of test images classified correctly.", accuracy, drawn=True),
     _validation("validation_accuracy", "Accuracy on the validation images.", accuracy, "last"),
     _validation(
@@ -368,7 +368,7 @@ _METRICS = (
     _shots("medium", "Medium-shot"),
     _shots("few", "Few-shot"),
     Metric("test_loss", "Cross-entropy on the test images.", lambda it: it.evaluation.loss, unit=NATS),
-    # Of the clients' training, and of what is averaged.
+    # Local training, and the models that are averaged.
     _reported("train_loss", "Mean of the losses of the clients' local steps.", unit=NATS),
     Metric(
         "chain_kl",
@@ -411,7 +411,7 @@ _METRICS = (
         ),
         drawn=True,
     ),
-    # On the clients' own test rows.
+    # Accuracies on the clients' test rows.
     *_over_clients(
         "client_accuracy",
         "the models that clients use",
@@ -441,7 +441,7 @@ _METRICS = (
         "The accuracies behind `client_accuracy` in rising order, at most a hundred of them.",
         lambda it: None if it.client_accuracies is None else order_statistics(it.client_accuracies),
     ),
-    # Counted since the evaluation before.
+    # Counts since the previous evaluation.
     _reported("clients", "Clients that trained since the evaluation before."),
     _reported("dropped", "Clients of these that did not come back."),
     _reported(
@@ -476,7 +476,7 @@ _METRICS = (
     ),
     _reported("clipped", "Updates scaled down to the largest norm.", lambda run: run.total("clipped"), swept=False),
     _reported("broken_clients", "Rounds, clients and reasons of such updates.", _faults, TEXT, swept=False),
-    # What a method does about uneven classes.
+    # Effects of methods on class imbalance.
     _of_run(
         "clients_per_chain",
         "Clients that train one after another in a chain (mediator).",
@@ -484,7 +484,7 @@ _METRICS = (
         swept=False,
     ),
     _of_run("copies", "Augmented images added to the federation.", lambda run: run.copies, swept=False),
-    # What a method's parts themselves measure.
+    # Measurements by methods' parts.
     _reported(
         "epsilon",
         "Epsilon of (epsilon, delta)-differential privacy after these rounds, for one client more or less.",
@@ -493,4 +493,4 @@ _METRICS = (
     ),
 )
 METRICS = Registry({metric.name: metric for metric in _METRICS})
-"""Every metric by name, in order."""
+"""All metrics by name, in the order of the table."""

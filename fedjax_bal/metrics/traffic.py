@@ -1,4 +1,4 @@
-"""Counts from round to round: clients, bytes, simulated time, and faults of updates."""
+"""Counts over rounds: clients, bytes, simulated time, and faults of updates."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -9,19 +9,19 @@ if TYPE_CHECKING:
     from fedjax_bal.types import Plan
 
 NOT_FINITE, OUTDATED, LONG, HUGE = range(1, 5)
-"""Codes of the faults of an update; 0 is for none."""
+"""Codes of the faults of an update; 0 is no fault."""
 
 FAULT_WORDS = {NOT_FINITE: "not finite", OUTDATED: "of an earlier round", LONG: "too long", HUGE: "huge"}
-"""The faults in words."""
+"""The descriptions of the faults."""
 
 
 class Fault(NamedTuple):
-    """A client in a round that was left out, or whose update was scaled down.
+    """A fault of a client in a round: its update was left out or scaled down.
 
     Attributes:
-        round: from 1.
-        client: its id.
-        why: a code; `LONG` is scaled down, the others are left out.
+        round: the round, from 1.
+        client: the client's id.
+        why: the code of the fault; an update with `LONG` is scaled down, others are left out.
     """
 
     round: int
@@ -30,19 +30,19 @@ class Fault(NamedTuple):
 
 
 MOST_NAMED = 16
-"""How many broken clients are recorded by name between two evaluations."""
+"""The largest number of faults that are recorded one by one between two evaluations."""
 
 MOST_SUMMARISED = 8
-"""How many of them a run's summary names."""
+"""The largest number of them that a run's summary names."""
 
 
 class FaultCounts(NamedTuple):
     """Counts of broken clients since the last evaluation, in arrays of fixed size so that they can be saved.
 
     Attributes:
-        excluded: left out.
-        clipped: scaled down.
-        named: round, client and code of the first of them, `Int64[16, 3]`, padded with zeros.
+        excluded: the number of updates left out.
+        clipped: the number of updates scaled down.
+        named: round, client and code of the first faults, `Int64[16, 3]`, padded with zeros.
     """
 
     excluded: Any = np.int64(0)
@@ -56,7 +56,7 @@ class FaultCounts(NamedTuple):
         return FaultCounts(self.excluded + len(faults) - long, self.clipped + long, rows[:MOST_NAMED])
 
     def record(self) -> dict[str, Any]:
-        """The keys of a line of `metrics.jsonl`."""
+        """Returns the counts under their keys in `metrics.jsonl`."""
         names = [[int(round), int(client), FAULT_WORDS[int(why)]] for round, client, why in self.named if round]
         return {"excluded": int(self.excluded), "clipped": int(self.clipped), "broken_clients": names}
 
@@ -64,11 +64,11 @@ class FaultCounts(NamedTuple):
 class Traffic(NamedTuple):
     """Bytes between the server and one client, in one round or before one evaluation.
 
-    Of the model, leaves that stay with the clients, and those that never change, aren't sent.
+    Leaves of the model that stay with the clients or never change aren't sent.
 
     Attributes:
-        down: of the model and the broadcasts of server parts.
-        up: of the update, the reports, the probes, and the loss if the server uses it.
+        down: bytes of the model and of server parts' broadcasts.
+        up: bytes of the update, the reports, the probes, and the loss if the server uses it.
     """
 
     down: int
@@ -86,14 +86,14 @@ class Counts(NamedTuple):
     broken: FaultCounts | None = None
 
     def record(self, timed: bool) -> dict[str, Any]:
-        """The keys of a line of `metrics.jsonl`; the time if clients have speeds, faults if they don't end the run."""
+        """Returns the counts under their keys in `metrics.jsonl`; time only if `timed`, faults only if counted."""
         numbers = ("clients", "dropped", "bytes_up", "bytes_down")
         counts = {name: int(getattr(self, name)) for name in numbers}
         timing = {"simulated_s": float(self.simulated_s)} if timed else {}
         return counts | timing | (self.broken.record() if self.broken is not None else {})
 
     def closed(self, clients: int, bytes_: Traffic) -> "Counts":
-        """Adds what all clients exchange with the server before an evaluation."""
+        """Adds the bytes that all clients exchange with the server before an evaluation."""
         up = self.bytes_up + clients * bytes_.up
         down = self.bytes_down + clients * bytes_.down
         return self._replace(bytes_up=up, bytes_down=down)
@@ -112,23 +112,23 @@ def count_round(
     exact: bool = False,
     seconds: float = 0.0,
 ) -> Counts:
-    r"""Adds a round.
+    r"""Adds a round to the counts.
 
     A chain has a mediator, which exchanges models with its clients and once with the server, unless it is one client
-    that trains once. The bytes of models are then $2 |w| (\lceil c / \gamma \rceil + c)$ for c clients, gamma a chain;
-    exactly, the second c counts once a pass.
+    that trains once. The bytes of models are then $2 |w| (\lceil c / \gamma \rceil + c)$ for c clients, gamma per
+    chain; if `exact`, the second c counts once per pass.
 
     Args:
         counts: the counts before the round.
         plan: the round's plan.
         num_clients: N.
-        passes: how often a chain goes through its clients.
-        bytes_: of one exchange.
+        passes: the number of passes of a chain through its clients.
+        bytes_: the bytes of one exchange.
         exact: count a client's exchanges in every pass, and not once, as the formula does.
-        seconds: how long the round takes by the clients' speeds.
+        seconds: the duration of the round, from the clients' speeds.
 
     Returns:
-        The counts after it; a client that doesn't deliver has received the model all the same.
+        The counts after the round, with the bytes that clients receive even if they don't deliver.
 
     Example:
         >>> from fedjax_bal.types import Plan
@@ -157,9 +157,9 @@ def count_round(
 
 
 def name_faults(rows: Sequence[Any], total: int) -> str | None:
-    """Names the first few of `total` broken clients of a run; None without any.
+    """Names the first few of `total` faults of a run; None if there are none.
 
-    `rows` are round, client and fault of some of them, maybe from a damaged file: other entries are left out.
+    `rows` are round, client and code of some of them, perhaps from a damaged file: invalid entries are left out.
     """
     complete = [row for row in rows if isinstance(row, list) and len(row) == 3]
     named = [f"client {client} in round {round} ({why})" for round, client, why in complete[:MOST_SUMMARISED]]

@@ -1,4 +1,4 @@
-"""Models of users' networks: `from_linen`, and what it shares with `from_nnx`, the checks and the model's assembly."""
+"""Models from users' networks: `from_linen`, and the checks and the assembly that it shares with `from_nnx`."""
 
 import contextlib
 import difflib
@@ -20,6 +20,7 @@ from fedjax_bal.validate import whole_number
 
 HEAD = "head"
 NO_KEY = "This model drops features in training: give apply a key, as in key=jax.random.key(0)."
+# Names of the argument by which a network tells training from evaluation, and its value in training.
 _IN_TRAINING = {"train": True, "training": True, "is_training": True, "deterministic": False, "is_eval": False}
 _NO_NAMES = "none with a name: write a class for the network, whose classifier is an attribute (not an item of a list)"
 _WRAPPERS = {"flax.linen": "from_linen", "flax.nnx": "from_nnx"}
@@ -30,7 +31,7 @@ Forward = Callable[[Variables, Array, bool, Key | None, Array | None], tuple[Out
 
 
 def check_is_model(model: Any) -> None:
-    """Refuses what isn't a `Model`; for a module of Flax the message names the function that wraps it.
+    """Refuses a value that isn't a `Model`; for a module of Flax the message names the function that wraps it.
 
     Example:
         >>> import flax.linen as nn
@@ -56,13 +57,13 @@ def check_is_model(model: Any) -> None:
 
 
 def is_users_model(model: Model) -> bool:
-    """Tells whether a model's functions call code of the user's: a network of their own, or functions made by hand."""
+    """Tells whether a model's functions call a user's code: the user's network, or functions written by hand."""
     return model.apply.__module__ == __name__ or is_users(model.apply.__module__)
 
 
 def renewed(model: Model) -> Model:
-    """The model with new functions, so that neither jax nor the engine finds what was traced with the old ones."""
-    if model.apply.__module__ == __name__:  # jitted by `assemble_model`, so that they keep traces of their own
+    """Returns the model with new function objects, so that neither jax nor the engine reuses traces of the old ones."""
+    if model.apply.__module__ == __name__:  # jitted by `assemble_model`; a jitted function keeps its traces
         init, apply = _jitted(inspect.unwrap(model.init), inspect.unwrap(model.apply))
     else:
         init = in_package_settings(model.init)
@@ -71,7 +72,7 @@ def renewed(model: Model) -> Model:
 
 
 def _jitted(init: Callable, apply: Callable) -> tuple[Any, Any]:
-    """A model's functions as one program each when called by themselves, and as none within a larger one."""
+    """Jits a model's functions: called by themselves, each is one program; a larger program inlines them."""
     jitted_apply = jax.jit(in_package_settings(apply), inline=True, static_argnames="train")
     return jax.jit(in_package_settings(init), inline=True), jitted_apply
 
@@ -83,9 +84,9 @@ class Usage(NamedTuple):
         name: the name of its class.
         input_shape: the shape of one input.
         num_classes: C.
-        modes: the further arguments of a call in training, and in evaluation.
-        convolve: the convolution in place of its own; None leaves these.
-        dtype: type that a batch is converted to; None leaves it.
+        modes: the additional arguments of a call in training (key True) and in evaluation (False).
+        convolve: the convolution that replaces the network's; None keeps those.
+        dtype: type that a batch is converted to; None keeps its type.
     """
 
     name: str
@@ -96,7 +97,7 @@ class Usage(NamedTuple):
     dtype: Any
 
     def cast(self, batch: Array) -> Array:
-        """The batch as the network takes it."""
+        """Converts a batch to the network's input type."""
         return batch if self.dtype is None else batch.astype(self.dtype)
 
     @property
@@ -106,7 +107,7 @@ class Usage(NamedTuple):
 
     @contextlib.contextmanager
     def calling(self) -> Iterator[None]:
-        """Turns an error of the user's network into a `ValueError` that says with what it was called."""
+        """Turns an error of the user's network into a `ValueError` that describes its inputs."""
         try:
             yield
         except InvalidRngError as error:
@@ -143,7 +144,7 @@ def usage_of(network: Callable, input_shape: Sequence[int], num_classes: int, co
 
 
 def choose_head(name: str, wanted: str, submodules: Iterable[str], returning: str | None) -> str:
-    """The classifier's name: the one asked for, or, where none is, that of the submodule that returned the logits."""
+    """Chooses the classifier's name: the requested one or, by default, that of the submodule that returns logits."""
     names = sorted(submodules)
     chosen = None
     if wanted in names:
@@ -161,7 +162,7 @@ def choose_head(name: str, wanted: str, submodules: Iterable[str], returning: st
 
 
 def check_classifier(name: str, head: str, stats: Mapping[str, PyTree]) -> None:
-    """Refuses a classifier with running statistics: `Model.head` takes parameters alone."""
+    """Refuses a classifier with running statistics, because `Model.head` takes only parameters."""
     if head in stats:
         raise ValueError(
             f"{name}: received a classifier {head!r} with batch normalisation, must be without: name the layer after "
@@ -170,7 +171,7 @@ def check_classifier(name: str, head: str, stats: Mapping[str, PyTree]) -> None:
 
 
 def check_result(usage: Usage, logits: Any, features: Any) -> None:
-    """Refuses logits and features that don't have one row for one input."""
+    """Refuses logits and features that aren't one row for one input."""
     name = usage.name
     num_classes = usage.num_classes
     if not hasattr(logits, "shape") or logits.shape != (1, num_classes):
@@ -188,7 +189,7 @@ def check_result(usage: Usage, logits: Any, features: Any) -> None:
 
 
 def check_variables(name: str, variables: PyTree) -> None:
-    """Refuses parameters and statistics that aren't of 32 bits: the engine carries and adds updates as such."""
+    """Refuses parameters and statistics that aren't float32, the type in which the engine adds up updates."""
     for path, leaf in jax.tree_util.tree_leaves_with_path(variables):
         if leaf.dtype != jnp.float32:
             leaf_name = jax.tree_util.keystr(path, simple=True, separator=".")
@@ -204,23 +205,23 @@ def rename_key(tree: Mapping[str, PyTree], old: str, new: str) -> dict[str, PyTr
 
 
 def moment_pairs(recorded: PyTree) -> tuple[tuple[Array, Array], ...]:
-    """Mean and variance of each layer, in the order of the tree; flax records each pair in a tuple of one."""
+    """Returns mean and variance of each layer, in the order of the tree; flax records each pair in a tuple of one."""
     return sum(jax.tree.leaves(recorded, is_leaf=lambda node: isinstance(node, tuple)), ())
 
 
 def _counted_rows(inputs: Array, real: Array | None) -> Array | None:
-    """Marks the rows of a layer's input that count; a layer may see several rows for each of the batch."""
+    """Marks the real rows of a layer's input, which may have several rows for each row of the batch."""
     return None if real is None else jnp.repeat(real, inputs.shape[0] // real.shape[0])
 
 
 def mask_of(inputs: Array, real: Array | None) -> Array | None:
-    """The mask of Flax's batch normalisation; if no row is real, it takes all, since the mean of none would be NaN."""
+    """Makes the mask for Flax's batch normalisation; it has all rows if none is real, as their mean would be NaN."""
     rows = _counted_rows(inputs, real)
     return None if rows is None else (rows | ~rows.any()).reshape(-1, *[1] * (inputs.ndim - 1))
 
 
 def input_moments(inputs: Array, real: Array | None) -> tuple[Array, Array]:
-    """Mean and variance of a normalisation's inputs `[B, ..., K]` over the rows that count."""
+    """Computes mean and variance of a normalisation's inputs `[B, ..., K]` over the real rows."""
     by_channel = inputs.reshape(inputs.shape[0], -1, 1, inputs.shape[-1])
     mean, var, _ = moments(by_channel, _counted_rows(inputs, real))
     return mean, var
@@ -242,6 +243,7 @@ def assemble_model(
         if not train:
             return outputs, variables
         if real is not None:
+            # A batch without real rows was normalised with padding (see `mask_of`), so its statistics are dropped.
             stats = jax.tree.map(lambda new, old: jnp.where(real.any(), new, old), stats, variables.stats)
         return outputs, variables._replace(stats=stats)
 
@@ -266,19 +268,19 @@ def from_linen(
     convolution: str = "auto",
     dtype: Any = None,
 ) -> Model:
-    """Makes a model from a `flax.linen` module, which stays as it is.
+    """Makes a model from a `flax.linen` module, which isn't modified.
 
     The module's `__call__` takes a batch `[B, ...]` and returns logits `[B, C]`. If it has batch normalisation or
     dropout, it takes `train` too (or `training`, `is_training`, `deterministic`), and passes it on. The model then does
     what the package's own do:
 
-    - `nn.BatchNorm` sees real rows only, its statistics are the model's, averaged by the server, and the moments of its
+    - `nn.BatchNorm` sees only real rows, its statistics are the model's, averaged by the server, and the moments of its
       inputs are `Outputs.norm_inputs`. The module need only pass `use_running_average=not train`.
     - Dropout, and any other layer that calls `make_rng`, draws from the client's key.
     - Two-dimensional `nn.Conv` uses the package's convolution, which is fast for many clients at a time, wherever it
       supports the arguments (no dilation, default precision).
-    - The input of the classifier, the submodule called `head`, are the features. If there is none of this name, the
-      classifier is the submodule whose result the module returns.
+    - The features are the input of the classifier, the submodule with the name `head`. If no submodule has this name,
+      the classifier is the submodule whose result the module returns.
     - Feature maps that the module sows in the collection "taps" are `Outputs.taps`.
 
     Parameters and statistics are those of `module.init`, with the classifier's under "head", so that
@@ -298,8 +300,8 @@ def from_linen(
         The model; `fedjax_bal.check_model` checks it.
 
     Raises:
-        ValueError: the module needs other arguments, returns something else than logits, has collections besides
-            parameters and batch statistics, or no classifier can be found.
+        ValueError: the module needs other arguments, doesn't return logits, has collections other than parameters and
+            batch statistics, or has no recognisable classifier.
 
     Example:
         >>> class Net(nn.Module):
@@ -322,7 +324,7 @@ def from_linen(
 
 
 class _LinenNetwork:
-    """The functions of a model that calls a module; `wanted` is the name of its classifier, if it has it."""
+    """The functions of a model that calls a module; `wanted` is the requested name of the classifier."""
 
     def __init__(self, module: nn.Module, usage: Usage, wanted: str) -> None:
         self.module = module
@@ -331,13 +333,13 @@ class _LinenNetwork:
         check_result(usage, self.classifier.logits, self.classifier.features)
 
     def draw(self, key: Key) -> dict[str, PyTree]:
-        """The initial collections."""
+        """Draws the initial collections."""
         settings = self.usage.modes[False]
         with self.usage.calling():
             return dict(self.module.init(key, self.usage.example, mutable=["params", "batch_stats"], **settings))
 
     def init(self, key: Key) -> Variables:
-        """The initial variables."""
+        """Draws the initial variables."""
         collections = self.draw(key)
         params = rename_key(collections["params"], self.classifier.name, HEAD)
         return Variables(params, collections.get("batch_stats", {}))
@@ -345,7 +347,7 @@ class _LinenNetwork:
     def forward(
         self, variables: Variables, images: Array, train: bool, key: Key | None, real: Array | None
     ) -> tuple[Outputs, PyTree]:
-        """Outputs and running statistics."""
+        """Computes outputs and running statistics."""
         params = rename_key(variables.params, HEAD, self.classifier.name)
         collections = {"params": params, "batch_stats": variables.stats}
         mutable = [*_RECORDED, "batch_stats"] if train else [*_RECORDED]
@@ -360,19 +362,20 @@ class _LinenNetwork:
                 "module, such as nn.WeightNorm, must be called by the network itself: leave the wrapper out, or name "
                 "another layer, head=..."
             )
+        # Of several calls of the classifier, the last one.
         features = changed["classifier_input"][self.classifier.name]["inputs"][-1]
         taps = tuple(jax.tree.leaves(changed.get("taps", {})))
         outputs = Outputs(logits, features, taps, moment_pairs(changed.get("norm_inputs", {})))
         return outputs, changed.get("batch_stats", variables.stats)
 
     def classify(self, params: PyTree, features: Array) -> Array:
-        """The logits of features."""
+        """Computes the logits of features."""
         _, module, args, kwargs, *_ = self.classifier
         return jnp.asarray(module.apply({"params": params[HEAD]}, features, *args, **kwargs))
 
 
 class _Classifier(NamedTuple):
-    """The submodule that computes the logits, by itself, and a call of it in evaluation."""
+    """The submodule that computes the logits, unbound, and its arguments in evaluation."""
 
     name: str
     module: nn.Module
@@ -383,8 +386,9 @@ class _Classifier(NamedTuple):
 
 
 def _find_classifier(network: _LinenNetwork, wanted: str) -> _Classifier:
-    """Calls a network once, in the abstract, and watches its submodules."""
+    """Finds the classifier by tracing a call of the network and watching its submodules."""
     calls: dict[str, tuple[nn.Module, tuple, dict, Any]] = {}
+    # A list, because `jax.eval_shape` returns nothing but shapes.
     classifiers: list[_Classifier] = []
     usage = network.usage
 
@@ -400,7 +404,7 @@ def _find_classifier(network: _LinenNetwork, wanted: str) -> _Classifier:
         with usage.calling(), nn.intercept_methods(watch):
             logits = network.module.apply(collections, usage.example, **usage.modes[False])
         submodules = [name for name in calls if name in collections["params"]]
-        # The outermost of several, which ends last: a wrapper returns what the layer in it returned.
+        # The outermost of several such submodules ends last: a wrapper returns the result of the layer in it.
         returning = next((name for name in reversed(submodules) if calls[name][-1] is logits), None)
         name = choose_head(usage.name, wanted, submodules, returning)
         check_classifier(usage.name, name, collections.get("batch_stats", {}))
@@ -422,7 +426,7 @@ def _find_classifier(network: _LinenNetwork, wanted: str) -> _Classifier:
 
 
 def _first_argument(name: str | None, args: tuple) -> Any:
-    """The input of a submodule that is called with some arguments; refuses one that is passed by name."""
+    """Returns the first positional argument of a submodule, its input; refuses an input that is passed by name."""
     if not args:
         raise ValueError(f"submodule {name}: received its input by name, must receive it by position: layer(inputs)")
     return args[0]
@@ -431,6 +435,7 @@ def _first_argument(name: str | None, args: tuple) -> Any:
 def _interceptor(head: str, convolve: Callable | None, real: Array | None) -> Callable:
     """Records features and moments, masks batch normalisation, and replaces convolutions, as modules are called."""
 
+    # Flax calls this for every method of every module, so that users' networks need no change.
     def intercept(next_fun: Callable, args: tuple, kwargs: dict[str, Any], context: Any) -> Any:
         module = context.module
         if context.method_name != "__call__":
@@ -442,7 +447,8 @@ def _interceptor(head: str, convolve: Callable | None, real: Array | None) -> Ca
             module.sow("norm_inputs", "moments", input_moments(inputs, real))
             kwargs = {"mask": mask_of(inputs, real), **kwargs}
         if isinstance(module, nn.Conv) and module.conv_general_dilated is None and convolve is not None:
-            # The same layer on the same variables, with another convolution; it comes by here too, and goes on.
+            # The same layer on the same variables with another convolution. The clone comes through here, too, but has
+            # its own convolution and so continues.
             return module.clone(parent=module.scope, conv_general_dilated=convolve)(*args, **kwargs)
         return next_fun(*args, **kwargs)
 

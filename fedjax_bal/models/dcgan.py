@@ -1,4 +1,4 @@
-"""A pair of networks, one that makes images from noise and one that tells them from real ones."""
+"""A DCGAN: a generator that makes images from noise, and a discriminator that tells them from real images."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -49,8 +49,8 @@ def build_dcgan(image_shape: tuple[int, ...], width: int = 128, latent: int = 10
     parameters, the discriminator 16 K (c/2) + c/2 + 16 (c/2) c + 2 c + h w c + 1: 953,731 and 142,657 by default for
     32x32x3 images.
 
-    A layer has a bias unless a normalisation follows. Without any bias, a discriminator that normalises fakes by
-    themselves sees neither their brightness nor their contrast, and a generator of uniform grey deceives it.
+    A layer has a bias unless a normalisation follows. Without biases, a discriminator that normalises fake images
+    separately sees neither their brightness nor their contrast, and a generator of uniform grey deceives it.
 
     Args:
         image_shape: `(H, W, K)`, height and width in pixels, multiples of 4, then channels.
@@ -62,8 +62,8 @@ def build_dcgan(image_shape: tuple[int, ...], width: int = 128, latent: int = 10
         Both networks as pure functions.
 
     Raises:
-        ValueError: sizes that they can't have, an unknown convolution, and, from `generate` and `judge`, noise or
-            images of another shape.
+        ValueError: impossible sizes, an unknown convolution, and, from `generate` and `judge`, noise or images of
+            another shape.
 
     Example:
         >>> gan = build_dcgan((8, 8, 1), width=4, latent=3)
@@ -140,7 +140,7 @@ def _dense(outputs: int, name: str, bias: bool = False) -> nn.Dense:
 
 
 def _conv(outputs: int, stride: int, convolve: Callable[..., Array], name: str, bias: bool = False) -> nn.Conv:
-    """A convolution of 4x4 kernels."""
+    """Makes a convolution of 4x4 kernels."""
     return nn.Conv(
         outputs,
         (4, 4),

@@ -1,7 +1,7 @@
-"""The choice between fast derivatives of the layers' own and those that JAX finds.
+"""The choice between the layers' own fast derivatives and JAX's.
 
-A layer's own derivative (`jax.custom_vjp`) works in reverse mode and, for some layers, once; JAX's works in any mode,
-as often as wanted, but is slower on CPUs.
+A layer's own derivative (`jax.custom_vjp`) works only in reverse mode and, for some layers, only once; JAX's works in
+any mode and to any order, but is slower on CPUs.
 """
 
 import functools
@@ -15,15 +15,16 @@ from fedjax_bal.types import Model
 F = TypeVar("F", bound=Callable[..., Any])
 
 any_derivative = jax.make_user_context(False)
-"""True where layers use JAX's own derivatives. JAX keeps the programs of both settings apart in its caches."""
+"""True where layers use JAX's own derivatives. JAX caches the programs of both settings separately."""
 
 
 def fast_derivative(
     forward: Callable[..., Any], backward: Callable[..., Any], plain: Callable[..., Any] | None = None, **settings: Any
 ) -> Callable[[F], F]:
-    """Decorator: gives a function the derivative of `jax.custom_vjp`, which `any_derivative` leaves out.
+    """Decorates a function with the derivative of a `jax.custom_vjp`, which `any_derivative` switches off.
 
-    There `plain`, which computes the same, takes the function's place, if JAX's derivative of the function won't do.
+    Then `plain`, which computes the same, replaces the function; it is needed if JAX can't differentiate the function
+    itself, or only slowly.
     """
 
     def decorate(function: F) -> F:
@@ -43,7 +44,7 @@ def fast_derivative(
 # Cached, because compiled programs belong to a model's functions: equal models must be the same object.
 @functools.lru_cache(maxsize=64)
 def differentiable(model: Model) -> Model:
-    """The same model with derivatives in any mode and of any order; it is slower, and on CPUs needs a single device.
+    """Returns the model with derivatives in any mode and of any order; it is slower, and on CPUs needs a single device.
 
     Example:
         >>> import jax.numpy as jnp

@@ -1,8 +1,8 @@
 """Networks that make images: convolutions that double an image's sides, pure functions, and CBFL's generator.
 
-Each of the four places within a doubled pixel sees its own 2x2 kernel of the small images. So a doubling convolution is
-one 2x2 convolution of the small images with four times the channels, which takes fewer products than one of the large
-images.
+Doubling turns each pixel into four places, and each place is the result of its own 2x2 kernel on the small images. So a
+doubling convolution is one 2x2 convolution of the small images with four times the channels, which takes fewer products
+than a convolution of the large images.
 """
 
 from collections.abc import Callable
@@ -25,12 +25,13 @@ PADS = ((1, 1), (1, 1))
 SLOPE = 0.2
 LARGE_EPSILON = 0.8
 
-# For the first and the second of two repeated pixels: the taps, of three, that fall on each of two neighbours.
+# For the first and the second copy of a pixel: which of the three taps fall on each of the two neighbours that it sees.
 _TAPS = (((1.0, 0.0, 0.0), (0.0, 1.0, 1.0)), ((1.0, 1.0, 0.0), (0.0, 0.0, 1.0)))
 
 
 def doubled_twice(image_shape: tuple[int, ...], who: str) -> tuple[int, int, int]:
     """Checks the shape of images that a network makes by doubling its first maps twice, and returns it."""
+    # Multiples of 4 only, because a doubled side is even: other sides would need cropping.
     sides = tuple(whole_number("image_shape", side) for side in image_shape)
     if len(sides) != 3 or sides[0] % 4 or sides[1] % 4:
         raise ValueError(
@@ -41,7 +42,7 @@ def doubled_twice(image_shape: tuple[int, ...], who: str) -> tuple[int, int, int
 
 
 def enlarging(convolve: Convolution) -> Convolution:
-    """A 3x3 convolution that first doubles its images' height and width by repetition.
+    """Returns a 3x3 convolution that first doubles its images' height and width by repetition.
 
     It serves as `flax.linen.Conv`'s `conv_general_dilated` for stride 1 and one pixel of padding: images `[B, H, W, K]`
     and a kernel `[3, 3, K, O]` to `[B, 2 H, 2 W, O]`. Three taps in a row fall on two pixels, so that the small kernels
@@ -62,7 +63,7 @@ def enlarging(convolve: Convolution) -> Convolution:
 
 
 def doubling(convolve: Convolution) -> Convolution:
-    """A transposed convolution of 4x4 kernels and stride 2, which doubles its images' height and width.
+    """Returns a transposed convolution of 4x4 kernels and stride 2, which doubles its images' height and width.
 
     It serves as `flax.linen.Conv`'s `conv_general_dilated` for stride 1 and one pixel of padding: images `[B, H, W, K]`
     and a kernel `[4, 4, K, O]` to `[B, 2 H, 2 W, O]`, the convolution of the images with a zero between neighbouring
@@ -85,7 +86,7 @@ def doubling(convolve: Convolution) -> Convolution:
 def pure_functions(
     network: nn.Module, check: Callable[..., None], *inputs: jax.ShapeDtypeStruct
 ) -> tuple[Callable[[Key], Variables], Callable[..., tuple[Array, Variables]]]:
-    """A network's `init`, from the shapes of its inputs, and `apply`, which begins with `check(*inputs)`."""
+    """Makes a network's `init`, from the shapes of its inputs, and `apply`, which first calls `check(*inputs)`."""
 
     def init(key: Key) -> Variables:
         zeros = (jnp.zeros(each.shape, each.dtype) for each in inputs)
@@ -98,13 +99,14 @@ def pure_functions(
         results, changed = network.apply(variables._asdict(), *inputs, train=train, mutable=mutable, **settings)
         return results, variables._replace(stats=changed.get("stats", variables.stats))
 
+    # Jitted for calls by themselves; inlined, so that they add no call to a larger program.
     return jax.jit(init, inline=True), jax.jit(apply, inline=True, static_argnames="train")
 
 
 def _by_places(
     name: str, convolve: Convolution, size: tuple[int, int], kernels: Callable[[Array], Array]
 ) -> Convolution:
-    """A convolution by `kernels(kernel)`, one for each place: its row, its column, then the output channel."""
+    """Makes a doubling convolution from `kernels(kernel)`, whose channels are ordered by place (row, column)."""
 
     def doubled(images: Array, kernel: Array, strides: Any, padding: Any, **settings: Any) -> Array:
         given = kernel.shape[:2], tuple(strides), tuple(map(tuple, padding))
@@ -116,7 +118,8 @@ def _by_places(
         settings.setdefault("dimension_numbers", ("NHWC", "HWIO", "NHWC"))
         maps = convolve(images, kernels(kernel), strides, padding, **settings)
 
-        # Moves each place's results to its pixels; those of a second place start one window later.
+        # Moves each place's results to its pixels. Padding by one pixel gives one window more than there are pixels in
+        # each direction, and the results of a second place start one window later.
         rows, windows_down, windows_across, channels = maps.shape
         parts = maps.reshape(rows, windows_down, windows_across, 2, 2, channels // 4)
         height = windows_down - 1
@@ -170,7 +173,7 @@ def build_generator(
         The generator as pure functions.
 
     Raises:
-        ValueError: sizes that it can't have, an unknown convolution, and, from `apply`, noise of another length.
+        ValueError: impossible sizes, an unknown convolution, and, from `apply`, noise of another length.
 
     Example:
         >>> generator = build_generator(10, (8, 8, 1), width=4, latent=3)
@@ -219,7 +222,7 @@ class _AcganNetwork(nn.Module):
         height, width, channels = self.image_shape
         doubled = enlarging(self.convolve)
         embedding = self.param("embedding", initializers.normal(1.0), (self.num_classes, latents.shape[-1]))
-        # A product instead of a lookup, whose gradient GPUs sum in any order.
+        # A product instead of a lookup, because GPUs add up the gradient of a lookup in any order.
         chosen = lax.dot(
             jax.nn.one_hot(labels, self.num_classes, dtype=embedding.dtype), embedding, precision=lax.Precision.HIGHEST
         )

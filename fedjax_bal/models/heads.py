@@ -1,4 +1,4 @@
-"""Further layers on a network's features, for losses that compare representations, and classifiers of cosines."""
+"""Additional layers on a network's features, for losses that compare representations, and cosine classifiers."""
 
 import functools
 import zlib
@@ -14,7 +14,7 @@ from fedjax_bal.types import Key, Model, Outputs, PyTree, Variables
 from fedjax_bal.validate import one_of, whole_number
 
 FORMS = ("head", "side", "none")
-"""Positions of a projection: below the classifier, beside it, or none."""
+"""Positions of a projection: before the classifier, parallel to it, or none."""
 
 CosineForm = Literal["trained", "orthogonal", "simplex"]
 
@@ -23,7 +23,7 @@ def with_projection(model: Model, form: str, width: int) -> Model:
     """Adds two dense layers to a network, on its features.
 
     The layers map F features to F, ReLU, and then to `width`; their parameters are `params["projection"]`, and their
-    result is `Outputs.projection`. The weights that both networks have start the same.
+    result is `Outputs.projection`. Weights that the networks with and without them have in common start the same.
 
     Args:
         model: a network with its parameters in a dict; for "head" the classifier's are `params["head"]`, one dense
@@ -31,13 +31,13 @@ def with_projection(model: Model, form: str, width: int) -> Model:
         form: "head" puts the classifier on the projection, which becomes `Outputs.features`, and initializes it in its
             new shape; "side" leaves the classifier on the features; "none" adds nothing, so that the projection is the
             features themselves.
-        width: of the projection, at least 1; ignored for "none".
+        width: length of the projection, at least 1; ignored for "none".
 
     Returns:
         The extended network.
 
     Raises:
-        ValueError: an unknown form, a wrong width, or a network that can't be extended.
+        ValueError: the form is unknown, the width is wrong, or the network can't be extended.
 
     Example:
         >>> from fedjax_bal.models import build
@@ -78,7 +78,7 @@ def _extend(model: Model, form: str, width: int) -> Model:
 
 
 def num_features(model: Model) -> int:
-    """F, the length of a network's features."""
+    """Returns F, the length of a network's features."""
 
     def features() -> Array:
         images = jnp.zeros((1, *model.input_shape), model.input_dtype)
@@ -88,6 +88,7 @@ def num_features(model: Model) -> int:
 
 
 def _init_projection(model: Model, features: int, width: int, on_top: bool, key: Key) -> Variables:
+    # The network's own draws use the key itself, so that they are those of the network without the projection.
     variables = model.init(key)
     hidden, output, classifier = jax.random.split(jax.random.fold_in(key, zlib.crc32(b"projection")), 3)
     layers = {"hidden": draw_dense(hidden, features, features), "output": draw_dense(output, features, width)}
@@ -134,7 +135,8 @@ def _apply_projection(
 
 
 def unit(rows: Float[Array, "... F"]) -> Float[Array, "... F"]:
-    """Rows of length 1; a row of zeros stays as it is, without a gradient."""
+    """Scales rows to length 1; a row of zeros stays as it is, without a gradient."""
+    # Two selections: if only the result were selected, the gradient at a row of zeros would be nan.
     squares = (rows * rows).sum(-1, keepdims=True)
     return jnp.where(squares > 0, rows / jnp.sqrt(jnp.where(squares > 0, squares, 1.0)), 0.0)
 
@@ -218,7 +220,8 @@ def _init_cosine(model: Model, inputs: int, form: CosineForm, scale: float, key:
 
 
 def _cosines(form: CosineForm, scale: float, head: PyTree, features: Array) -> Array:
-    """Logits, `Float[B, C]`."""
+    """Computes the logits, `Float[B, C]`."""
+    # A fixed scale is no parameter, so that neither the optimizer nor the server changes it.
     scale = head.get("scale", scale)
     kernel = unit(head["kernel"].T).T
     if form == "simplex":

@@ -3,7 +3,7 @@
 Weights and biases start as in PyTorch, uniform within 1 / sqrt(fan in), because the papers' repositories use it.
 
 Long sums are written as a product with ones on CPUs: XLA passes plain sums of this size to a library that splits them
-among the threads that happen to be idle, so that their last digit differs from run to run (jax issue 39741).
+among the threads that are idle at the time, so that their last digit differs from run to run (jax issue 39741).
 """
 
 import functools
@@ -26,7 +26,7 @@ from fedjax_bal.types import Key, PyTree
 Convolution = Callable[..., Array]
 Real = Bool[Array, " B"] | None
 Start = Callable[[Key, PyTree], PyTree]
-"""Replaces the parameters that the layers have drawn, those of the body and of the classifier."""
+"""A function that replaces the parameters that the layers of body and classifier have drawn."""
 
 GROUP = 32
 """The most rows that CPUs add up before the product with ones: XLA unrolls loops over this many, but not over 64."""
@@ -39,11 +39,12 @@ def channel_sums(values: Float[Array, "... K"], group: int = GROUP) -> Float[Arr
     """Sums over all axes but the last; CPUs add up at most `group` rows before the product with ones."""
     if target_platform() != "cpu":
         return values.reshape(-1, values.shape[-1]).sum(0)
+    # Not ideal: if the number of rows has no small divisors, as a prime has none, groups have one row and gain nothing.
     return _product_with_ones(_grouped(values, group).sum(1)).astype(values.dtype)
 
 
 def sums_in_one_pass(*values: Float[Array, "B H W K"]) -> list[Array]:
-    """The sums of arrays of one shape over all axes but the last, each `[K]`, in fewer passes than one by one.
+    """Sums arrays of one shape over all axes but the last, each to `[K]`, in fewer passes than one by one.
 
     Example:
         >>> [sums.tolist() for sums in sums_in_one_pass(jnp.ones((3, 2, 2, 2)), jnp.zeros((3, 2, 2, 2)))]
@@ -53,18 +54,20 @@ def sums_in_one_pass(*values: Float[Array, "B H W K"]) -> list[Array]:
         return [_product_with_ones(sums) for sums in _sums_together([_grouped(each) for each in values], 1)]
     if target_platform() == "tpu":
         return [channel_sums(each) for each in values]
-    # XLA joins these sums of each image to what makes the numbers; of one long sum it would first write them all.
+    # XLA fuses sums of single images with the operation that makes the numbers; for one long sum it would write all
+    # numbers to memory first.
     images = [_wide(each).reshape(len(each), -1, each.shape[-1]).sum(1) for each in values]
     return _sums_together(images, 0)
 
 
 def _wide(values: Array) -> Array:
-    """The values in 32 bits, if they have fewer."""
+    """Widens values of fewer than 32 bits to 32."""
     return values.astype(jnp.promote_types(values.dtype, jnp.float32))
 
 
 def _grouped(values: Array, most: int = GROUP) -> Float[Array, "groups rows K"]:
-    """Groups of neighbouring rows, whose sums take no copy of the numbers, as a product would."""
+    """Splits values into groups of neighbouring rows, whose sums need no copy of the values; a product would."""
+    # The largest group that divides the rows, as padding would copy all of them.
     count = math.prod(values.shape[:-1])
     group = next(size for size in range(most, 0, -1) if count % size == 0)
     return _wide(values).reshape(-1, group, values.shape[-1])
@@ -90,7 +93,7 @@ def _(axis: int, primals: tuple[list[Array]], tangents: tuple[list[Array]]) -> t
     return _sums_together(*primals, axis), [each.sum(axis) for each in tangents[0]]
 
 
-# The cotangent is in memory already, so that a product alone takes no copy.
+# The cotangent is in memory already, so the product needs no groups to avoid a copy.
 @fast_derivative(lambda values, bias: (values + bias, None), lambda _, of_sum: (of_sum, channel_sums(of_sum, group=1)))
 def add_bias(values: Float[Array, "... K"], bias: Float[Array, " K"]) -> Float[Array, "... K"]:
     """Adds a bias to each channel; its gradient is a `channel_sums`."""
@@ -112,9 +115,9 @@ def dense_product(
 def _product_gradients(saved: tuple[Array, Array], cotangent: Array) -> tuple[Array, Array]:
     inputs, kernel = saved
     if len(inputs) <= FEW_ROWS and inputs.dtype == jnp.float32:
-        # A product of so few rows mostly writes its result. XLA fuses this sum with what takes it, such as the
-        # optimizer's update, so that the gradient is never in memory. It would also fuse the layers before, and compute
-        # them again for each number of the result, but it doesn't fuse a gather.
+        # A product of few rows spends its time writing the result. XLA fuses this sum with its consumer, such as the
+        # optimizer's update, so that the gradient is never in memory. It would also fuse the layers before it, and
+        # compute them again for each number of the result, but it doesn't fuse a gather.
         every = lax.optimization_barrier(jnp.arange(len(inputs)))
         rows, columns = (values.at[every].get(mode="promise_in_bounds") for values in (inputs, cotangent))
         return cotangent @ kernel.T, (rows[:, :, None] * columns[:, None]).sum(0)
@@ -140,7 +143,7 @@ def _max_pool_forward(images: Array) -> tuple[Array, tuple[Array, Array]]:
 
 
 def _max_pool_backward(saved: tuple[Array, Array], cotangent: Array) -> tuple[Array]:
-    """Sends the gradient to the chosen pixels, by interleaving the four corners' shares."""
+    """Sends the gradient to the chosen pixels by interleaving the four corners."""
     images, highest = saved
     _, height, width, channels = images.shape
     # The number of the first corner equal to the maximum; of the last if none is, which happens only for NaN.
@@ -152,6 +155,7 @@ def _max_pool_backward(saved: tuple[Array, Array], cotangent: Array) -> tuple[Ar
     return (jnp.pad(even, ((0, 0), (0, height % 2), (0, width % 2), (0, 0))),)
 
 
+# `plain`, because JAX's derivative of a maximum is shared among equal pixels.
 @fast_derivative(_max_pool_forward, _max_pool_backward, plain=lambda images: _choose_first(_corners(images)))
 def max_pool(images: Float[Array, "B H W K"]) -> Float[Array, "B H2 W2 K"]:
     """Maximum of each 2x2 block of pixels, `[B, H // 2, W // 2, K]`; ignores a last odd row or column."""
@@ -159,13 +163,13 @@ def max_pool(images: Float[Array, "B H W K"]) -> Float[Array, "B H2 W2 K"]:
 
 
 def _corners(images: Array) -> list[Array]:
-    """The four pixels of every block: upper left, upper right, lower left, lower right."""
+    """Returns the four pixels of every block: upper left, upper right, lower left, lower right."""
     height, width = (side - side % 2 for side in images.shape[1:3])
     return [images[:, row:height:2, column:width:2] for row in (0, 1) for column in (0, 1)]
 
 
 def _choose_first(views: Sequence[Array]) -> Array:
-    """The maximum of the views; its derivative is that of the first one equal to it, not shared among equals."""
+    """Returns the maximum of the views; its derivative is that of the first view equal to it, not shared by equals."""
     highest = functools.reduce(jnp.maximum, views)
     return jnp.select([view == highest for view in views], views, highest)
 
@@ -181,6 +185,7 @@ def _overlapping_backward(saved: tuple[Array, Array], cotangent: Array) -> tuple
     equal = [view == highest for view in _neighbours(images, -jnp.inf)]
     chosen = jnp.select(equal, list(range(9)), 4)
     shares = [jnp.where(chosen == i, cotangent, 0) for i in range(9)]
+    # Windows overlap, so a pixel adds up the gradients of all windows that chose it: the transpose of slicing.
     scatter = jax.linear_transpose(lambda images: _neighbours(images, 0), images)
     return scatter(shares)
 
@@ -191,19 +196,19 @@ def _overlapping_backward(saved: tuple[Array, Array], cotangent: Array) -> tuple
     plain=lambda images: _choose_first(_neighbours(images, -jnp.inf)),
 )
 def overlapping_max_pool(images: Float[Array, "B H W K"]) -> Float[Array, "B H2 W2 K"]:
-    """Maximum of the 3x3 window around every second pixel, `[B, ceil(H / 2), ceil(W / 2), K]`; ignores the outside."""
+    """Maximum of the 3x3 window around every second pixel, `[B, ceil(H / 2), ceil(W / 2), K]`, within the image."""
     return functools.reduce(jnp.maximum, _neighbours(images, -jnp.inf))
 
 
 def _neighbours(images: Array, outside: float) -> list[Array]:
-    """The pixels at each of the nine places around every second pixel, row by row."""
+    """Returns the pixels at each of the nine places around every second pixel, row by row."""
     padded = jnp.pad(images, ((0, 0), (1, 1), (1, 1), (0, 0)), constant_values=outside)
     height, width = (side + side % 2 for side in images.shape[1:3])
     return [padded[:, i : i + height - 1 : 2, j : j + width - 1 : 2] for i in range(3) for j in range(3)]
 
 
 def uniform_within(fan_in: int) -> Callable[..., Array]:
-    """Initializer that is uniform within 1 / sqrt(fan in)."""
+    """Makes an initializer that is uniform within 1 / sqrt(fan in)."""
     bound = fan_in**-0.5
     return lambda key, shape, dtype=jnp.float32: jax.random.uniform(key, shape, dtype, -bound, bound)
 
@@ -238,6 +243,7 @@ class _BiasedConv(nn.Conv):
     @nn.compact
     def __call__(self, images: Float[Array, "B H W K"]) -> Float[Array, "B H2 W2 O"]:
         maps = super().__call__(images)
+        # Not Flax's own bias, whose gradient is a plain sum (see `channel_sums`).
         return add_bias(maps, self.param("bias", self.bias_init, (self.features,)).astype(maps.dtype))
 
 
@@ -275,9 +281,9 @@ class Conv(nn.Module):
 class PooledConv(nn.Module):
     """A convolution, then 2x2 max pooling, then the bias.
 
-    The bias comes last because it does not change the position of the maximum: the result is the same, for a quarter of
-    the additions. For the same reason a network applies its activation, which is monotone, after this. Attributes as
-    of `Conv`.
+    The bias comes last because it doesn't change the position of the maximum: the result is the same, with a quarter of
+    the additions. For the same reason a network applies its monotone activation after this layer. Attributes as in
+    `Conv`.
     """
 
     outputs: int
@@ -311,16 +317,16 @@ _relu.defjvps(lambda tangent, result, maps: jnp.where(result > 0, tangent, 0))
 
 
 def relu(maps: Array) -> Array:
-    """The larger of each number and 0, whose derivative depends on the result alone.
+    """Returns the larger of each number and 0; the derivative depends only on the result.
 
-    On CPUs, XLA recomputes a maximum wherever it is used: behind residual units, the whole stage's. A selection is
-    computed once.
+    On CPUs, XLA recomputes a maximum wherever it is used: after residual units, those of the whole stage. A selection
+    is computed once.
     """
     return _relu(maps) if target_platform() == "cpu" else nn.relu(maps)
 
 
 def flatten(maps: Float[Array, "B ..."]) -> Float[Array, "B F"]:
-    """Flattens each row of a batch, `[B, H, W, K]` to `[B, H * W * K]` for instance."""
+    """Flattens each row of a batch, for instance `[B, H, W, K]` to `[B, H * W * K]`."""
     return maps.reshape(maps.shape[0], -1)
 
 

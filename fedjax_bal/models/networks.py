@@ -59,7 +59,7 @@ class Mlp(nn.Module):
 
 
 class Layer(NamedTuple):
-    """A convolution of a `PlainCnn`: `channels` of its output, side of the kernel, padding, and what follows it."""
+    """A convolution of a `PlainCnn`: its output channels, the kernel's side, the padding, and whether it is pooled."""
 
     channels: int
     size: int
@@ -68,14 +68,14 @@ class Layer(NamedTuple):
 
 
 class PlainCnn(nn.Module):
-    """Convolutions, some with 2x2 max pooling, and dense layers, mostly one: most of the small networks.
+    """Convolutions, some followed by 2x2 max pooling, then one or more dense layers: most of the small networks.
 
     Attributes:
-        convolve: the convolution.
+        convolve: the function that convolves.
         layers: the convolutions.
         features: units of the last dense layer.
-        activation: of the convolutions, and of the dense layers before the last.
-        last: of the last dense layer.
+        activation: activation of the convolutions and of the dense layers before the last.
+        last: activation of the last dense layer.
         hidden: units of the dense layers before the last.
     """
 
@@ -104,16 +104,16 @@ def fedavg_cnn(convolve: Convolution, conv_relu: bool = True) -> nn.Module:
 
     References:
         McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017,
-        section 3, which names ReLU for the dense layer only. Two networks of these sizes are in use: FedML's
-        `CNN_OriginalFedAvg`, which GossipFL has too, without an activation after its convolutions, `conv_relu=False`
-        here; and one with ReLU there, such as GossipFL's `mnistflnet.py`, the default here.
+        section 3, which mentions ReLU only for the dense layer. Two networks of these sizes are in use: FedML's
+        `CNN_OriginalFedAvg`, also in GossipFL, has no activation after its convolutions (`conv_relu=False` here); the
+        other has ReLU there, as GossipFL's `mnistflnet.py` does (the default here).
     """
     layers = Layer(32, 5, "SAME"), Layer(64, 5, "SAME")
     return PlainCnn(convolve, layers, 512, nn.relu if conv_relu else lambda maps: maps)
 
 
 class TinyBn(nn.Module):
-    """One convolution with batch normalisation: the smallest network that has batch statistics.
+    """One convolution with batch normalisation: the smallest network with batch statistics.
 
     The feature maps before and after pooling are recorded in the collection "taps".
     """
@@ -136,8 +136,8 @@ class TinyBn(nn.Module):
 class AstraeaCnn(nn.Module):
     """Astraea's network for 28x28 characters: three convolutions without padding, dropout, a dense layer.
 
-    The paper does not state the activation of the convolutions; here it is ReLU. `dropout` is one share, of the values
-    between the second and the third convolution.
+    The paper does not state the activation of the convolutions; here it is ReLU. `dropout` has one entry, the fraction
+    of values dropped between the second and the third convolution.
 
     References:
         Duan et al., "Astraea: Self-balancing Federated Learning for Improving Classification Accuracy of Mobile Deep
@@ -160,12 +160,12 @@ class AstraeaCnn(nn.Module):
 class Vgg9(nn.Module):
     """Six 3x3 convolutions in three blocks, then two dense layers: the network of matched averaging, and of IWDS.
 
-    `dropout` holds the shares dropped in training: of the second block's channels, each as a whole; of the third
+    `dropout` holds the fractions dropped in training: of the second block's channels, each as a whole; of the third
     block's values; of the features.
 
     References:
         Wang et al., "Federated Learning with Matched Averaging", ICLR 2020; layers as "ModerateCNN" in its code, which
-        GossipFL, the code of IWDS, takes over.
+        GossipFL, the code of IWDS, adopted.
     """
 
     convolve: Convolution
@@ -191,7 +191,8 @@ class Vgg9(nn.Module):
 class KerasCifar10(nn.Module):
     """The CIFAR-10 network of Keras's examples: four 3x3 convolutions in two blocks and a dense layer.
 
-    `dropout` holds the shares of values dropped in training: after the first block, after the second, of the features.
+    `dropout` holds the fractions dropped in training: of the values after the first and the second block, and of the
+    features.
 
     References:
         Astraea (Duan et al., 2019), section IV-A, names it for CINIC-10.
@@ -222,8 +223,8 @@ he_normal_of_outputs = initializers.variance_scaling(2.0, "fan_out", "normal")
 class ResNet(nn.Module):
     """A convolution, stages of residual units of two convolutions each, and the mean over all pixels.
 
-    Every stage but the first halves the image. The shortcut of the units that do so is a 1x1 convolution with
-    normalisation, as in CBFL's code. Trainable parameters, for colour images:
+    Every stage but the first halves the image. The units that do so have a 1x1 convolution with normalisation as their
+    shortcut, as in CBFL's code. Trainable parameters, for colour images:
 
     | network | channels | units a stage | classes | parameters |
     |---|---|---|---|---|
@@ -239,11 +240,11 @@ class ResNet(nn.Module):
     collection "taps".
 
     Attributes:
-        convolve: the convolution.
-        channels: of each stage.
-        units: number per stage.
-        large: whether images are large: the first convolution is then 7x7 of stride 2, followed by 3x3 max pooling that
-            halves the image again; otherwise it is 3x3 and keeps the size.
+        convolve: the function that convolves.
+        channels: channels of each stage.
+        units: residual units of each stage.
+        large: whether images are large: the first convolution is then 7x7 with stride 2, followed by 3x3 max pooling
+            that halves the image again; otherwise it is 3x3 and keeps the size.
         start: initializer of the convolutions.
         norm: the normalisation.
 
@@ -273,6 +274,7 @@ class ResNet(nn.Module):
                 layers = ResidualUnit(channels, stride, self.convolve, self.start, self.norm, name=name)
                 maps = layers(maps, real, train=train)
                 self.sow("taps", "units", maps)
+        # A mean instead of pooling with a fixed window, so that images of any size have equally many features.
         return maps.mean((1, 2))
 
 
@@ -337,9 +339,9 @@ MOBILE_STAGES = (
 class MobileNetV2(nn.Module):
     """MobileNetV2 for 32x32 images, as in CBFL: 17 inverted residual blocks, and the mean over all pixels.
 
-    It halves the image three times, the paper's network for larger images five times. Other departures from the paper,
-    as in CBFL's code: ReLU is not cut off at 6; a block of stride 1 that changes the number of channels has a shortcut
-    too, a 1x1 convolution; and a block that does not expand has a 1x1 convolution all the same.
+    It halves the image three times; the paper's network, for larger images, halves it five times. Other departures from
+    the paper, as in CBFL's code: ReLU is not cut off at 6; a block of stride 1 that changes the number of channels also
+    has a shortcut, a 1x1 convolution; and a block that does not expand still has its first 1x1 convolution.
 
     Trainable parameters, for colour images: 2,296,922 with 10 classes, 2,412,212 with 100, 3,577,922 with 1010.
 

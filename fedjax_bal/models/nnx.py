@@ -1,4 +1,4 @@
-"""Models of the user's own `flax.nnx` modules."""
+"""Models from users' `flax.nnx` modules."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -22,16 +22,16 @@ def from_nnx(
     convolution: str = "auto",
     dtype: Any = None,
 ) -> Model:
-    """Makes a model from a `flax.nnx` module, which stays as it is.
+    """Makes a model from a `flax.nnx` module, which isn't modified.
 
     The module's `__call__` takes a batch `[B, ...]` and returns logits `[B, C]`. It trains and evaluates as after
-    `module.train()` and `module.eval()`; a `train` argument (or `training`, `is_training`, `deterministic`) is passed
-    too. Batch normalisation (`nnx.BatchNorm` itself, not classes made of it), dropout, convolutions, features and head
-    are treated as `from_linen` says. Variables of other kinds than `nnx.Param` and `nnx.BatchStat` are constants.
+    `module.train()` and `module.eval()`; a `train` argument (or `training`, `is_training`, `deterministic`) is also
+    passed. Batch normalisation (`nnx.BatchNorm` itself, not its subclasses), dropout, convolutions, features and head
+    are handled as in `from_linen`. Variables of other kinds than `nnx.Param` and `nnx.BatchStat` are constants.
 
     Args:
         module: a class, or a function, that makes the module from `rngs=`, so that initial weights depend on a run's
-            seed. An existing module begins every run with its own weights, pretrained ones for instance.
+            seed. An existing module starts every run with its own weights, which may be pretrained.
         input_shape: the shape of one input, for images `(H, W, K)`.
         num_classes: C.
         head: the attribute that holds the classifier.
@@ -43,7 +43,7 @@ def from_nnx(
         The model; `fedjax_bal.check_model` checks it.
 
     Raises:
-        ValueError: the module needs other arguments, returns something else than logits, or no classifier can be found.
+        ValueError: the module needs other arguments, doesn't return logits, or has no recognisable classifier.
 
     Example:
         >>> import jax.numpy as jnp
@@ -72,12 +72,13 @@ def from_nnx(
 
 
 class _NnxNetwork:
-    """The functions of a model around a network; `make` draws its initial weights, and None keeps those it has."""
+    """The functions of a model that calls a network; `make` draws its initial weights, None keeps the existing ones."""
 
     def __init__(self, net: nnx.Module, make: Callable[..., nnx.Module] | None, usage: Usage, wanted: str) -> None:
         self._make = make
         self._usage = usage
         _prepare(net, usage.convolve)
+        # Only parameters and batch statistics are carried by the engine; keys and other variables are constants.
         self._structure, *self._drawn, self._keys, self._others = nnx.split(
             net, nnx.Param, nnx.BatchStat, nnx.RngKey, ...
         )
@@ -87,7 +88,7 @@ class _NnxNetwork:
         self._classifier, _, self._rest = nnx.split(getattr(net, self._head), nnx.Param, ...)
 
     def init(self, key: Key) -> Variables:
-        """The initial variables."""
+        """Draws the initial variables."""
         drawn: Sequence[Any] = self._drawn
         if self._make is not None:
             _, *drawn, _ = nnx.split(self._make(rngs=nnx.Rngs(key)), nnx.Param, nnx.BatchStat, ...)
@@ -97,12 +98,14 @@ class _NnxNetwork:
     def forward(
         self, variables: Variables, images: Array, train: bool, key: Key | None, real: Array | None
     ) -> tuple[Outputs, PyTree]:
-        """Outputs and running statistics."""
+        """Computes outputs and running statistics."""
         if train and key is None and jax.tree.leaves(self._keys):
             raise ValueError(adapters.NO_KEY)
         net = self._rebuild(adapters.rename_key(variables.params, HEAD, self._head), variables.stats, key)
         net.train() if train else net.eval()
         norms = {path: layer for path, layer in nnx.iter_modules(net) if isinstance(layer, _MaskedBatchNorm)}
+        # The mask can't be an argument, as the user's network calls these layers. It is set past nnx's bookkeeping of
+        # attributes, and removed by `take_moments`.
         for layer in norms.values():
             vars(layer)["real"] = real
         with self._usage.calling():
@@ -112,7 +115,8 @@ class _NnxNetwork:
         return outputs, nnx.to_pure_dict(nnx.state(net, nnx.BatchStat))
 
     def classify(self, params: PyTree, features: Array) -> Array:
-        """The logits of features."""
+        """Computes the logits of features."""
+        # A copy, because calls change a module in place, and tracers must not remain in it.
         classifier: Any = nnx.merge(self._classifier, params[HEAD], self._rest, copy=True)
         classifier.eval()
         return classifier(features)
@@ -120,12 +124,13 @@ class _NnxNetwork:
     def _rebuild(self, params: PyTree, stats: PyTree, key: Key | None) -> nnx.Module:
         keys = self._keys
         if key is not None:
+            # The module's own keys would give every local step the same draws.
             leaves, tree = jax.tree.flatten(keys)
             keys = jax.tree.unflatten(tree, [jax.random.fold_in(key, number) for number in range(len(leaves))])
         return nnx.merge(self._structure, params, stats, keys, self._others, copy=True)
 
     def _find_classifier(self, wanted: str) -> str:
-        """The attribute with the classifier, found by a call in the abstract."""
+        """Finds the attribute with the classifier by tracing a call."""
         chosen: list[str] = []
 
         def run() -> tuple[Any, Any]:
@@ -144,7 +149,7 @@ class _NnxNetwork:
 
 
 class _MaskedBatchNorm(nnx.BatchNorm):
-    """Batch normalisation of real rows, which `real` marks, that keeps the moments of its input."""
+    """Batch normalisation over the rows that `real` marks; it records the moments of its input."""
 
     def __call__(self, x: Array, use_running_average: bool | None = None, *, mask: Array | None = None) -> Array:
         real = vars(self).get("real")
@@ -152,7 +157,7 @@ class _MaskedBatchNorm(nnx.BatchNorm):
         return super().__call__(x, use_running_average, mask=adapters.mask_of(x, real) if mask is None else mask)
 
     def take_moments(self) -> tuple[Array, Array]:
-        """Removes what `__call__` has noted, and returns the moments, or running ones of a layer that wasn't called."""
+        """Removes and returns the moments that `__call__` recorded; the running ones of a layer that wasn't called."""
         del vars(self)["real"]
         return vars(self).pop("moments", None) or (self.mean[...], self.var[...])
 
@@ -160,6 +165,7 @@ class _MaskedBatchNorm(nnx.BatchNorm):
 def _prepare(net: nnx.Module, convolve: Callable | None) -> None:
     """Masks a network's batch normalisation, and replaces its convolutions."""
     for _, layer in nnx.iter_modules(net):
+        # In place, so that the layer keeps its variables and its path in the network.
         if type(layer) is nnx.BatchNorm:
             layer.__class__ = _MaskedBatchNorm
         if isinstance(layer, nnx.Conv) and layer.conv_general_dilated is lax.conv_general_dilated and convolve:
@@ -169,7 +175,8 @@ def _prepare(net: nnx.Module, convolve: Callable | None) -> None:
 def _watch(
     net: Any, names: Sequence[str], batch: Array, mode: dict[str, Any]
 ) -> tuple[Array, dict[str, tuple[Array, Array]]]:
-    """Calls a network; returns its result, and inputs and result of some of its submodules."""
+    """Calls a network; returns its result, and input and result of the named submodules."""
+    # During the call, functions that record input and result replace the submodules.
     layers = {name: getattr(net, name) for name in names}
     seen: dict[str, tuple[Array, Array]] = {}
 

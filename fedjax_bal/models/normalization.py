@@ -1,4 +1,4 @@
-"""Batch normalisation in PyTorch's conventions that ignores padded rows, and normalisation in groups of channels."""
+"""Batch normalisation with PyTorch's conventions, which ignores padded rows, and group normalisation."""
 
 import functools
 from collections.abc import Callable
@@ -34,23 +34,23 @@ class Normalisation(NamedTuple):
 
 
 def normalisation_of(model: Model) -> Normalisation:
-    """The normalisation of a network, from its variables."""
+    """Returns the kind of normalisation of a network, from its variables."""
     params, stats = jax.eval_shape(model.init, jax.random.key(0))
     paths = jax.tree_util.tree_leaves_with_path(params)
     return Normalisation(any(normalises(key) for path, _ in paths for key in path), bool(jax.tree.leaves(stats)))
 
 
 def normalises(key: Any) -> bool:
-    """True if a key of a parameter's path (a `jax.tree_util` key) names a normalisation layer."""
+    """Tells whether a key of a parameter's path (a `jax.tree_util` key) names a normalisation layer."""
     name = jax.tree_util.keystr((key,), simple=True).lower()
     return "norm" in name or name.startswith("bn")
 
 
 def moments(images: Array, real: Bool[Array, " B"] | None, near: Array | None = None) -> tuple[Array, Array, Array]:
-    """Mean and biased variance `[K]` over real rows and pixels, and the number of values; all 0 without real rows.
+    """Computes mean and biased variance `[K]` over real rows and pixels, and their number; all 0 without real rows.
 
-    Given values `near` the means, `[K]`, GPUs read the images once in place of twice; the variance loses digits
-    where the mean is many standard deviations away from them.
+    With values `near` the means, `[K]`, GPUs read the images once instead of twice; the variance loses digits if the
+    mean is many standard deviations away from these values.
     """
     rows, height, width, _ = images.shape
     weights = jnp.ones(rows, bool) if real is None else real
@@ -61,6 +61,7 @@ def moments(images: Array, real: Bool[Array, " B"] | None, near: Array | None = 
         distance = jnp.where(counted, images - near, 0)
         shift, square = (share * total for total in sums_in_one_pass(distance, distance**2))
         return jnp.where(count > 0, near + shift, 0), jnp.maximum(square - shift**2, 0), count
+    # Two passes: the difference of the mean square and the squared mean would lose digits.
     mean = channel_sums(jnp.where(counted, images, 0) * share)
     centred = jnp.where(counted, images - mean, 0)
     var = channel_sums(centred * (centred * share))
@@ -73,12 +74,12 @@ def _slopes(images: Array, centre: Array, of_result: Array) -> tuple[Array, Arra
 
 
 class Reductions(NamedTuple):
-    """The sums over each channel that batch normalisation needs.
+    """Functions that compute the sums over each channel for batch normalisation.
 
     Attributes:
-        moments: from images, mask of real rows and values near the means, or none, to mean and biased variance `[K]`
+        moments: from images, mask of real rows and values near the means (or None) to mean and biased variance `[K]`
             and the number of values.
-        slopes: from images, their mean and the cotangent g to the sums of g (x - mean) and g.
+        slopes: from images, their mean and the cotangent g to the sums of g (x - mean) and of g.
     """
 
     moments: Callable[..., tuple[Array, Array, Array]]
@@ -96,10 +97,10 @@ def normalise(
     train: bool,
     reductions: Reductions = XLA_REDUCTIONS,
 ) -> Array:
-    """Adds a layer of `NORMS`, called "norm", to the network that is being defined.
+    """Adds a layer of a kind in `NORMS`, with the name "norm", to the network that is being defined.
 
-    "group" normalises each image by itself, in two groups of channels: there are no running statistics that clients
-    with different classes could disagree on.
+    "group" normalises each image separately, in two groups of channels, so there are no running statistics that differ
+    between clients with different classes.
 
     References:
         Wu and He, "Group Normalization", ECCV 2018. Two groups as in github.com/woodenchild95/FL-Simulator.
@@ -111,7 +112,7 @@ def normalise(
 
 Norm = Callable[..., Array]
 batch_norm: Norm = functools.partial(normalise, "batch")
-"""The normalisation of networks that aren't given one."""
+"""The default normalisation of networks."""
 
 
 class BatchNorm(nn.Module):
@@ -156,6 +157,7 @@ class BatchNorm(nn.Module):
         results: Any = normalise_batch(images, scale, shift, real, running, self.epsilon, self.reductions)
         normalised, mean, var, count = results
         self.sow("norm_inputs", "moments", (mean, var))
+        # Selected rather than branched on, as `vmap` over clients computes both branches anyway.
         step = jnp.where(count > 0, 1 - MOMENTUM, 0.0)
         unbiased = var * count / jnp.maximum(count - 1, 1)
         running_mean.value += step * (mean - running_mean.value)
@@ -171,7 +173,7 @@ def _forward(
 
 
 def _backward(epsilon: float, reductions: Reductions, saved: PyTree, cotangents: PyTree) -> PyTree:
-    """The gradients.
+    """Computes the gradients.
 
     With d = x - mean and r = 1 / sqrt(var + epsilon), dx = scale r (g - (sum g + d r^2 sum g d) / n), plus the
     gradients through the returned moments.
@@ -190,6 +192,7 @@ def _backward(epsilon: float, reductions: Reductions, saved: PyTree, cotangents:
     return of_images.astype(images.dtype), of_scale, total.astype(scale.dtype), None, None
 
 
+# JAX's own derivative, through mean and variance, would read the images more often.
 @fast_derivative(_forward, _backward, nondiff_argnums=(5, 6))
 def normalise_batch(
     images: Float[Array, "B H W K"],
@@ -205,13 +208,14 @@ def normalise_batch(
     Returns the normalised images, mean and biased variance `[K]` as `moments` computes them, and the number of values.
     Its derivative reads the images twice: once for two sums over each channel, once for the result.
     """
+    # The fallback, in training the running mean, is near the batch's mean.
     mean, var, count = reductions.moments(images, real, fallback[0])
     normalised = _affine(images, *_choose_moments(mean, var, count, fallback), scale, shift, epsilon)
     return normalised, mean, var, count
 
 
 def _choose_moments(mean: Array, var: Array, count: Array, fallback: tuple[Array, Array]) -> tuple[Array, Array]:
-    """The moments to normalise by: the batch's own, or the fallback if the batch is empty."""
+    """Chooses the moments to normalise by: the batch's own, or the fallback if no row is real."""
     return jnp.where(count > 0, mean, fallback[0]), jnp.where(count > 0, var, fallback[1])
 
 

@@ -1,4 +1,4 @@
-"""Models by name, and their options, each declared once: in the signature of the network's builder."""
+"""Models by name, and their options, which are declared only in the signature of the network's builder."""
 
 import difflib
 import functools
@@ -44,13 +44,13 @@ class Option(NamedTuple):
     allowed: Allowed
 
 
-# What a builder is given, and flax's own fields.
+# Parameters that `build` passes to a builder, and flax's own fields.
 _NO_OPTIONS = ("num_classes", "input_shape", "convolution", "convolve", "reductions", "parent", "name")
 
 
 @functools.cache
 def options_of(builder: Callable[..., Any]) -> dict[str, Option]:
-    """Options of a builder, by name: its parameters whose annotations say which values are allowed."""
+    """Returns the options of a builder, by name: its parameters whose annotations define the allowed values."""
     options = {}
     for name, parameter in inspect.signature(builder).parameters.items():
         if name in _NO_OPTIONS:
@@ -68,7 +68,7 @@ def options_of(builder: Callable[..., Any]) -> dict[str, Option]:
 
 
 def read_options(name: str, options: Mapping[str, Option], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Converts the given options of a model to what its network takes; raises `ValueError` for wrong ones."""
+    """Converts the given options of a model to the types that its network takes; raises `ValueError` for wrong ones."""
     for key in sorted(set(given) - set(options)):
         near = difflib.get_close_matches(key, options, 1)
         hint = f"; did you mean {near[0]!r}?" if near else "."
@@ -98,7 +98,7 @@ def sizes() -> Allowed:
 
 
 def shares(count: int) -> Allowed:
-    """Shares dropped by dropout: one for all `count` places of a network, or one for each."""
+    """Fractions dropped by dropout: one number for all `count` places of a network, or one for each."""
 
     def read(value: Any) -> tuple[float, ...]:
         given = tuple(value) if isinstance(value, list | tuple) else (value,) * count
@@ -136,7 +136,7 @@ class _Entry(NamedTuple):
 
 
 def own_model(build: Callable[..., Model], description: str) -> _Entry:
-    """The entry of a function `build(num_classes, input_shape, **options)`."""
+    """Makes the entry of a function `build(num_classes, input_shape, **options)`."""
     return _Entry(description, build, 1, ready=True, any_shape=True)
 
 
@@ -147,7 +147,7 @@ def _mlp(hidden: Annotated[tuple[int, ...], sizes()] = (64,)) -> nn.Module:
 def _with_dropout(
     network: type[networks.AstraeaCnn | networks.Vgg9 | networks.KerasCifar10],
 ) -> Callable[..., nn.Module]:
-    """Builder of a network with the option `dropout`: one share for all its places, or one for each."""
+    """Makes the builder of a network with the option `dropout`: one fraction for all its places, or one for each."""
     default = network.dropout
 
     def body(convolve: Convolution, dropout: Annotated[tuple[float, ...], shares(len(default))] = default) -> nn.Module:
@@ -157,7 +157,7 @@ def _with_dropout(
 
 
 def _normalised(description: str, network: Callable[..., nn.Module], smallest: int = 1, **settings: Any) -> _Entry:
-    """The entry of a network with fixed settings and the option `norm`."""
+    """Makes the entry of a network with fixed settings and the option `norm`."""
 
     def body(
         convolve: Convolution,
@@ -170,7 +170,7 @@ def _normalised(description: str, network: Callable[..., nn.Module], smallest: i
 
 
 def _plain(*layers: Layer, **settings: Any) -> Callable[..., nn.Module]:
-    """Builder of a `PlainCnn` without options."""
+    """Makes the builder of a `PlainCnn` without options."""
     return lambda convolve: PlainCnn(convolve, layers, **settings)
 
 
@@ -271,7 +271,7 @@ BATCH_NORMALISED = tuple(name for name, entry in _ENTRIES.items() if entry.batch
 
 
 def options(name: str) -> Mapping[str, Option]:
-    """Default and allowed values of a model's own options, by name; raises `ValueError` for an unknown model.
+    """Returns default and allowed values of a model's own options, by name; raises `ValueError` for an unknown model.
 
     Example:
         >>> options("vgg9")["dropout"].default, options("mlp")["hidden"].allowed.wanted
@@ -281,7 +281,7 @@ def options(name: str) -> Mapping[str, Option]:
 
 
 def normalisation(name: str, given: Mapping[str, Any]) -> Normalisation | None:
-    """The normalisation of a model with options, without building it; None for one of the user's own.
+    """Returns the normalisation of a model with options, without building it; None for a user's model.
 
     Example:
         >>> normalisation("resnet8", {"norm": "group"}), normalisation("mlp", {})
@@ -293,7 +293,7 @@ def normalisation(name: str, given: Mapping[str, Any]) -> Normalisation | None:
 
 
 def convolves(name: str) -> bool:
-    """Tells whether a model has convolutions, so that their form matters.
+    """Tells whether a model has convolutions, so that the choice of their form matters.
 
     Example:
         >>> convolves("resnet8"), convolves("mlp")
@@ -320,9 +320,9 @@ def build(
             `fedjax_bal.models.convolution.automatic`) and "fast" elsewhere; "fast", in XLA, the same on all machines;
             "builtin", through jaxlib's own oneDNN; "onednn", faster still, once it is compiled (see
             `fedjax_bal.models.onednn`); or "plain" for JAX's own, which is slower but has second derivatives. On CPUs
-            use "plain" with a single device: XLA's convolution may return wrong numbers when two devices use it at a
-            time.
-        **options: those that `options(name)` names, `hidden=(128,)` for "mlp".
+            use "plain" only with a single device: XLA's convolution may return wrong numbers if two devices use it at
+            the same time.
+        **options: options that `options(name)` lists, for instance `hidden=(128,)` for "mlp".
 
     Returns:
         The model as pure functions. Its classifier's parameters are `params["head"]`; `norm_inputs` are in the order of
@@ -339,6 +339,7 @@ def build(
         >>> outputs.logits.shape, outputs.features.shape
         ((2, 10), (2, 128))
     """
+    # Everything is converted to hashable, canonical values first, as equal arguments must be one key of the cache.
     entry = _entry(name)
     given = read_options(name, options_of(entry.body), options)
     classes, shape = _checked_sizes(name, entry, num_classes, input_shape)
@@ -368,7 +369,7 @@ def _build(
 
 
 def num_params(model: Model) -> int:
-    """Number of trainable parameters, without computing any; running statistics do not count.
+    """Counts the trainable parameters without computing them; running statistics don't count.
 
     Example:
         >>> num_params(build("rebafl_fmnist", 10, (28, 28, 1)))
@@ -382,7 +383,7 @@ def num_params(model: Model) -> int:
 def _pure_functions(
     network: Network, input_shape: tuple[int, ...], start: layers.Start
 ) -> tuple[Callable, Callable, Callable]:
-    """The network's `init`, `apply` and `head`."""
+    """Makes the network's `init`, `apply` and `head`."""
     drops = any(getattr(network.body, "dropout", ()))
 
     @in_package_settings
@@ -408,8 +409,8 @@ def _pure_functions(
     def head(params: PyTree, features: Array) -> Array:
         return jnp.asarray(network.apply({"params": params}, features, method=Network.classify))
 
-    # Jitted, so that a call by itself is one program and not one per operation; inlined, so that it adds no call to a
-    # larger program.
+    # Jitted, so that a call by itself is one program and not one for each operation; inlined, so that it adds no call
+    # to a larger program.
     return jax.jit(init, inline=True), jax.jit(apply, inline=True, static_argnames="train"), head
 
 
@@ -421,7 +422,7 @@ def _entry(name: str) -> _Entry:
 
 
 def _checked_sizes(name: str, entry: _Entry, num_classes: Any, input_shape: Any) -> tuple[int, tuple[int, ...]]:
-    """Returns C and the shape as plain integers: to the cache of models, 10.0 is the same number as 10."""
+    """Returns C and the shape as plain integers, because the cache of models takes 10.0 for 10."""
     classes = whole_number(f"model {name!r}: num_classes", num_classes)
     try:
         shape = tuple(whole_number("input_shape", side) for side in input_shape)

@@ -1,4 +1,4 @@
-"""Optimizers of optax by name, with their numbers as pytree leaves; or any optax transformation, as static data."""
+"""optax optimizers by name, with hyperparameters as pytree leaves; or any optax transformation, as static data."""
 
 import dataclasses
 import functools
@@ -15,9 +15,9 @@ from fedjax_bal.optim.schedules import Opaque, Schedule, calls_other_code, given
 from fedjax_bal.types import Array, PyTree
 from fedjax_bal.validate import finite_number, is_number, one_of
 
-# `optimizer` has its own learning rate and decay; the others are not numbers or have their own argument.
+# `optimizer` has its own learning rate and decay; the others aren't numbers or have their own argument.
 _NOT_OPTIONS = {"decay", "learning_rate", "mask", "kwargs", "schedule", "step_schedule", "clip_norm", "clip_value"}
-# They need more than a gradient at each step (a loss, a key), or are deprecated.
+# Excluded: optimizers that need more than a gradient at each step (a loss, a key), or are deprecated.
 _NOT_OFFERED = {"lbfgs", "noisy_sgd", "optimistic_adam", "polyak_sgd"}
 _BELOW_ONE = math.nextafter(1.0, 0.0)
 
@@ -25,7 +25,7 @@ _BELOW_ONE = math.nextafter(1.0, 0.0)
 @jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True)
 class UnknownNumber:
-    """Stands for the learning rate or the momentum of an optax transformation; using it raises `ValueError`."""
+    """Placeholder for the learning rate or the momentum of an optax transformation; using it raises `ValueError`."""
 
     def _refuse(self, *_: Any) -> Any:
         raise ValueError(
@@ -44,23 +44,24 @@ UNKNOWN = UnknownNumber()
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Optimizer:
-    """An optax optimizer by name, from `optimizer`; its numbers can change without another compilation.
+    """An optax optimizer by name, from `optimizer`; its hyperparameters can change without another compilation.
 
-    An optax transformation as it is, from `as_optimizer`, has no numbers: `learning_rate` and `momentum` are `UNKNOWN`.
+    For an optax transformation, from `as_optimizer`, hyperparameters can't be read: `learning_rate` and `momentum` are
+    `UNKNOWN`.
 
     Attributes:
-        name: the name of the factory in optax, "fedopt" for that of `fedopt`, or the transformation itself.
+        name: the name of the factory in optax, "fedopt" for an optimizer from `fedopt`, or the transformation itself.
         learning_rate: the learning rate of round 0.
         decay: factor on the learning rate per round; None for a constant rate.
         weight_decay: coupled weight decay, added to the gradient; None for none.
         options: the factory's other numbers.
-        flags: the factory's options that are not numbers, as pairs.
+        flags: the factory's options that aren't numbers, as pairs.
         schedule: a further factor on the learning rate, by round; None for none.
         step_schedule: a further factor on the learning rate, by local step, from 0 in each local training; None for
             none.
         clip_norm: the largest global norm of a gradient; None for no limit.
-        clip_value: the largest magnitude of each number of a gradient; None for no limit.
-        clip_at: whether a client clips its gradient before parts change it, "start", or after, "end".
+        clip_value: the largest magnitude of each entry of a gradient; None for no limit.
+        clip_at: whether a client clips its gradient before ("start") or after ("end") parts change it.
     """
 
     name: str | Opaque = dataclasses.field(metadata={"static": True})
@@ -81,25 +82,25 @@ class Optimizer:
         return UNKNOWN if isinstance(self.name, Opaque) else self.options.get("momentum", 0.0)
 
     def rate(self, round: Any) -> Any:
-        """Learning rate of a round (from 0), before any schedule by local steps."""
+        """Returns the learning rate of a round (from 0), without the schedule by local steps."""
         rate = self.learning_rate if self.decay is None else self.learning_rate * self.decay**round
         return rate if self.schedule is None else rate * self.schedule.factor(round)
 
     def rate_at(self, round: Any, step: Any) -> Any:
-        """Learning rate of a local step of a round; steps count from 0 in each local training."""
+        """Returns the learning rate of a local step of a round; steps count from 0 in each local training."""
         rate = self.rate(round)
         return rate if self.step_schedule is None else rate * self.step_schedule.factor(step)
 
     def describe_rate(self, round: int) -> str:
-        """The learning rate of a round in brackets, for messages; empty if it is not known."""
+        """Returns the learning rate of a round in brackets, for messages; empty if it isn't known."""
         rate = self.rate(round)
         return "" if rate is UNKNOWN else f" (here {float(rate):g})"
 
     def full_steps(self, steps: Array, most: int) -> Array | None:
-        """Converts numbers of local steps, `Int[...]` of at most `most`, to steps at the round's own learning rate.
+        """Converts numbers of local steps, `Int[...]` of at most `most`, to equivalent steps at the round's rate.
 
-        A client that takes s steps trains as far as the sum of the step schedule's first s factors, `Float[...]`; None
-        without a step schedule.
+        s steps are equivalent to the sum of the step schedule's first s factors, `Float[...]`; None without a step
+        schedule.
         """
         if self.step_schedule is None:
             return None
@@ -107,7 +108,7 @@ class Optimizer:
         return jnp.concatenate([jnp.zeros(1), jnp.cumsum(factors)])[steps]
 
     def clipped(self, grads: PyTree) -> PyTree:
-        """Clips each number of a gradient, then the gradient's norm."""
+        """Clips each entry of a gradient, then the gradient's norm."""
         if self.clip_value is not None:
             grads = optax.clip(self.clip_value).update(grads, optax.EmptyState())[0]
         if self.clip_norm is not None:
@@ -115,10 +116,10 @@ class Optimizer:
         return grads
 
     def transform(self, round: Any, step: Any = 0) -> optax.GradientTransformation:
-        """The optax transformation of a round, or of a local step in it; all have the same state.
+        """Returns the optax transformation of a round, or of a local step in it; all have the same state.
 
-        Weight decay is added to the gradient, as in PyTorch's SGD, and so passes through momentum. Clipping is not
-        included: it happens earlier, before or after parts change the gradient.
+        Weight decay is added to the gradient, as in PyTorch's SGD, and therefore passes through momentum. Clipping
+        isn't included: it happens earlier, before or after parts change the gradient.
         """
         if isinstance(self.name, Opaque):
             return _in_round(self.name.value, round)
@@ -130,7 +131,8 @@ class Optimizer:
 
 
 def _in_round(given: optax.GradientTransformation, round: Any) -> optax.GradientTransformation:
-    """A transformation whose schedules of `optax.inject_hyperparams` are at a round, regardless of its own steps."""
+    """Returns the transformation with schedules of `optax.inject_hyperparams` at a round, not at its own step."""
+    # The type of a schedule's counter is private in optax, so it is taken from an instance.
     counter = type(optax.WrappedSchedule(optax.constant_schedule(0.0)).init())
     is_counter = lambda node: isinstance(node, counter)
     now = counter(jnp.asarray(round, jnp.int32))
@@ -143,12 +145,12 @@ def _in_round(given: optax.GradientTransformation, round: Any) -> optax.Gradient
 
 
 AnyOptimizer = Optimizer | optax.GradientTransformation
-"""What users may pass as an optimizer."""
+"""The types that users may pass as an optimizer."""
 
 
 @functools.cache
 def optimizer_names() -> tuple[str, ...]:
-    """Names of optax's optimizers that take a learning rate.
+    """Returns the names of optax's optimizers that take a learning rate.
 
     Example:
         >>> {"sgd", "adam", "yogi", "adagrad"} <= set(optimizer_names())
@@ -165,7 +167,7 @@ def optimizer_names() -> tuple[str, ...]:
 
 
 def option_names(name: str) -> list[str]:
-    """Options of an optimizer besides its learning rate, sorted.
+    """Returns the options of an optimizer except its learning rate, sorted.
 
     Example:
         >>> option_names("sgd")
@@ -187,29 +189,29 @@ def optimizer(
     clip_at: str = "start",
     **options: Any,
 ) -> Optimizer:
-    """Builds an optimizer whose numbers are known, so that they can be swept, and used by FedNova and SCAFFOLD.
+    """Builds an optimizer with known hyperparameters, which can be swept and are available to FedNova and SCAFFOLD.
 
     Args:
         name: any optax optimizer that takes a learning rate.
         learning_rate: the learning rate of round 0, finite, not negative; or a function of the round (from 0), such as
             an optax schedule.
-        decay: factor on the learning rate per round, in (0, 1]; hides rmsprop's own option of that name.
-        weight_decay: coupled weight decay; an optimizer with a weight decay of its own gets this number instead of
-            optax's default, so that none is the default everywhere.
+        decay: factor on the learning rate per round, in (0, 1]; hides rmsprop's option of the same name.
+        weight_decay: coupled weight decay. An optimizer with its own weight decay gets this number instead of optax's
+            default, so that the default is no decay for every optimizer.
         schedule: a further factor on the learning rate by round, from `fedjax_bal.optim.schedule`, or a function.
-        step_schedule: the same by local step, from 0 in each local training; for clients only.
+        step_schedule: a further factor by local step, from 0 in each local training; for clients only.
         clip_norm: the largest global norm of a gradient, above 0, before weight decay. Frozen parameters don't count,
-            and another model or classifier that is trained along with the model is clipped by itself.
-        clip_value: the largest magnitude of each number of a gradient, above 0; applied before `clip_norm`.
-        clip_at: whether a client clips its gradient before parts change it, "start", or after, "end": SCAFFOLD's
-            correction or FedCM's momentum escapes the limit or counts.
+            and another model or classifier that is trained along with the model is clipped separately.
+        clip_value: the largest magnitude of each entry of a gradient, above 0; applied before `clip_norm`.
+        clip_at: whether a client clips its gradient before ("start") or after ("end") parts change it. At "end" the
+            limit includes SCAFFOLD's correction or FedCM's momentum.
         **options: the factory's other options, e.g. `momentum=0.9`; a momentum is in [0, 1).
 
     Returns:
         The optimizer.
 
     Raises:
-        ValueError: an unknown name or option, or a number out of range.
+        ValueError: a name or option is unknown, or a number is out of range.
 
     Example:
         >>> sgd = optimizer("sgd", 0.1, momentum=0.9, decay=0.5)
@@ -250,7 +252,7 @@ def optimizer(
     numbers: dict[str, float] = {}
     flags: dict[str, Any] = {}
     for option, value in options.items():
-        # Integers such as a block size determine shapes, and must stay Python numbers.
+        # Integers such as a block size determine shapes and must stay Python numbers.
         if is_number(value) and type(defaults[option].default) is not int:
             numbers[option] = finite_number(f"optimizer: {option}", value, low=-math.inf)
         else:
@@ -273,18 +275,18 @@ def optimizer(
 def fedopt(
     second: Literal["adam", "yogi", "adagrad"], learning_rate: float, b1: float, b2: float, tau: float, initial: float
 ) -> Optimizer:
-    r"""Builds the adaptive server optimizers as they are published, without correction of the moments' start.
+    r"""Builds the adaptive server optimizers as published, without bias correction of the moments.
 
     $m \leftarrow \beta_1 m + (1 - \beta_1) g$ from 0, and $w \leftarrow w - \eta m / (\sqrt{v} + \tau)$, where v
     changes by $-(1 - \beta_2) (v - g^2)$ (Adam), $-(1 - \beta_2) g^2 sign(v - g^2)$ (Yogi) or $g^2$ (Adagrad).
 
     Args:
-        second: the second moment's rule.
+        second: update rule of the second moment.
         learning_rate: eta.
         b1: decay of the first moment.
-        b2: decay of the second moment; not for Adagrad.
+        b2: decay of the second moment; unused by Adagrad.
         tau: added to the root of the second moment.
-        initial: the second moment at the beginning; tau^2 in the paper.
+        initial: initial second moment; tau^2 in the paper.
 
     Returns:
         The optimizer.
@@ -297,14 +299,14 @@ def fedopt(
 
 
 class _Moments(NamedTuple):
-    """State of `fedopt`: m and v, like params."""
+    """The state of `fedopt`: m and v, shaped like the parameters."""
 
     first: PyTree
     second: PyTree
 
 
 def _fedopt(learning_rate: Any, b1: Any, b2: Any, tau: Any, initial: Any, second: str) -> optax.GradientTransformation:
-    """The optax transformation of `fedopt`."""
+    """Builds the optax transformation of `fedopt`."""
     change = {
         "adam": lambda v, square: -(1 - b2) * (v - square),
         "yogi": lambda v, square: -(1 - b2) * square * jnp.sign(v - square),
@@ -324,10 +326,10 @@ def _fedopt(learning_rate: Any, b1: Any, b2: Any, tau: Any, initial: Any, second
 
 
 def as_optimizer(name: str, given: AnyOptimizer) -> Optimizer:
-    """Returns an optimizer, or an optax transformation as one; raises `ValueError` for any other value.
+    """Returns the given optimizer, or wraps an optax transformation; raises `ValueError` for any other value.
 
-    A transformation's own schedules count its own steps: of a client from 0 in each local training, of the server
-    rounds. Those of `optax.inject_hyperparams` count rounds on both sides.
+    A transformation's own schedules count its steps: on clients local steps, from 0 in each local training, on the
+    server rounds. Schedules of `optax.inject_hyperparams` count rounds on both.
 
     Example:
         >>> adam = as_optimizer("optimizer", optax.adam(0.1))
@@ -345,7 +347,7 @@ def as_optimizer(name: str, given: AnyOptimizer) -> Optimizer:
 
 
 def calls_users_code(given: AnyOptimizer | None) -> bool:
-    """Tells whether an optimizer calls functions of the user's, which may read other values the next time."""
+    """Returns whether an optimizer calls functions of the user, which may read values that change between calls."""
     if not isinstance(given, Optimizer):
         return calls_other_code(given)
     schedules = [schedule for schedule in (given.schedule, given.step_schedule) if schedule is not None]
@@ -354,7 +356,7 @@ def calls_users_code(given: AnyOptimizer | None) -> bool:
 
 
 def check_known(recipe: str, local: Optimizer) -> None:
-    """Refuses an optax transformation, for a recipe that needs the learning rate or the momentum."""
+    """Rejects an optax transformation, for a recipe that needs the learning rate or the momentum."""
     if isinstance(local.name, Opaque):
         raise ValueError(
             f"{recipe}: received an optax transformation as local optimizer; it needs the learning rate and the "

@@ -1,4 +1,4 @@
-"""Learning-rate schedules as data, factors on the rate by rounds or by local steps; and functions as static data."""
+"""Learning-rate schedules as data: factors on the rate by round or local step; and functions as static data."""
 
 import dataclasses
 import functools
@@ -19,7 +19,7 @@ from fedjax_bal.validate import finite_number, is_number, one_of, whole_number
 
 Factor = Callable[[Any], Any]
 
-# They combine other schedules, or change an optimizer rather than a rate.
+# Excluded: functions that combine other schedules, or change an optimizer rather than a rate.
 _NOT_OFFERED = {"join_schedules", "scale_by_schedule", "sgdr_schedule"}
 # Defaults of the initial and peak values of optax's schedules, as factors on the learning rate.
 _VALUES = {"value": 1.0, "init_value": 1.0, "peak_value": 1.0}
@@ -28,10 +28,10 @@ _PROBE_COUNTS = np.unique(np.r_[0:64, np.geomspace(64, 1e6, 64)]).astype(np.int3
 
 @jax.tree_util.register_static
 class Opaque:
-    """A function, or a pytree of functions and arrays, as part of a compiled program or as a key.
+    """A hashable wrapper of a function, or a pytree of functions and arrays, as static data of a compiled program.
 
-    Two are equal if optax made them in the same way from equal numbers, and arrays are equal to the last bit. A
-    function from elsewhere may read anything, such as a global number, and so equals itself alone.
+    Two functions are equal if optax made them in the same way from equal numbers; arrays must be bitwise equal. Any
+    other function may read anything, such as a global variable, and therefore equals only itself.
     """
 
     def __init__(self, value: Any) -> None:
@@ -46,16 +46,16 @@ class Opaque:
         return isinstance(other, Opaque) and self._contents == other._contents
 
     def __hash__(self) -> int:
-        """The hash of the contents."""
+        """Hashes the contents."""
         return hash(self._contents)
 
     def __repr__(self) -> str:
-        """A function's name, or the type of several functions."""
+        """Returns a function's name, or the type of a pytree of functions."""
         return getattr(self.value, "__qualname__", f"optax.{type(self.value).__name__}")
 
 
 def _contents(value: Any) -> Hashable:
-    """A hashable value, equal for values that were made alike; it holds all functions, so that none is forgotten."""
+    """Returns a hashable value, equal for values made in the same way; it keeps references to all functions."""
     leaves, structure = jax.tree.flatten(value)
     contents: list[Hashable] = []
     for leaf in leaves:
@@ -72,7 +72,7 @@ def _contents(value: Any) -> Hashable:
 
 
 def calls_other_code(value: Any) -> bool:
-    """Tells whether a function from elsewhere, which may read any value, is in a function or a pytree of them."""
+    """Returns whether a function or a pytree of functions involves a function of the user, which may read anything."""
     for leaf in jax.tree.leaves(value):
         made = _made_of(leaf)
         try:
@@ -88,7 +88,7 @@ def calls_other_code(value: Any) -> bool:
 
 
 def _made_of(leaf: Any) -> tuple[Hashable, Any] | None:
-    """How a function or an object of optax was made: its kind, and a pytree of what it holds; None for other leaves."""
+    """Returns the kind of a function or object of optax, and a pytree of its contents; None for other leaves."""
     if isinstance(leaf, functools.partial):
         return functools.partial, (leaf.func, leaf.args, leaf.keywords)
     if isinstance(leaf, types.MethodType):
@@ -115,7 +115,7 @@ def _is_of_optax(made: Any) -> bool:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """A schedule by name, from `schedule`; numbers that only change values can change without another compilation.
+    """A schedule by name, from `schedule`; parameters that are leaves can change without another compilation.
 
     Attributes:
         name: one of `schedule_names()`, or a function itself.
@@ -128,7 +128,7 @@ class Schedule:
     fixed: tuple[tuple[str, Any], ...] = dataclasses.field(default=(), metadata={"static": True})
 
     def factor(self, count: Any) -> Array:
-        """Factor on the learning rate, `Float[]`, after `count` rounds or local steps, `Int[]`."""
+        """Returns the factor on the learning rate, `Float[]`, after `count` rounds or local steps, `Int[]`."""
         if isinstance(self.name, Opaque):
             function = self.name.value
         else:
@@ -143,7 +143,7 @@ def constant() -> Factor:
 
 
 def exponential(factor: float) -> Factor:
-    """Multiplies the learning rate by the same factor every time, $f^t$.
+    """Multiplies the learning rate by the same factor at each count, $f^t$.
 
     Args:
         factor: f, above 0.
@@ -170,12 +170,12 @@ def step(every: int, factor: float = 0.1) -> Factor:
 
 
 def cosine(length: int, end: float = 0.0, warmup: int = 0) -> Factor:
-    r"""Half a cosine, $e + (1 - e) (1 + \cos(\pi s)) / 2$, where $s$ is the elapsed share of its length.
+    r"""Decays along half a cosine, $e + (1 - e) (1 + \cos(\pi s)) / 2$, where $s$ is the elapsed share of its length.
 
     Args:
         length: the count at which it reaches `end` and stays there, at least 1 and above `warmup`.
         end: e, the last factor, at least 0.
-        warmup: number of counts at the beginning that rise in equal steps to 1; the cosine begins after them.
+        warmup: number of initial counts in which the factor rises in equal steps to 1, before the cosine begins.
 
     Example:
         >>> [round(float(cosine(12, warmup=2)(t)), 2) for t in (0, 1, 2, 7, 12, 20)]
@@ -194,7 +194,7 @@ def cosine(length: int, end: float = 0.0, warmup: int = 0) -> Factor:
 
 
 def linear_warmup(length: int) -> Factor:
-    """Rises in equal steps to 1 and stays there.
+    """Raises the factor in equal steps to 1, where it stays.
 
     Args:
         length: number of steps, at least 1.
@@ -213,7 +213,7 @@ _OWN: Mapping[str, Callable[..., Factor]] = {
 
 @functools.cache
 def schedule_names() -> tuple[str, ...]:
-    """Names of the schedules: the five of this module, and optax's own.
+    """Returns the names of the schedules: the five of this module, and optax's.
 
     Example:
         >>> {"step", "cosine", "warmup_cosine_decay_schedule"} <= set(schedule_names())
@@ -225,7 +225,7 @@ def schedule_names() -> tuple[str, ...]:
 
 @functools.cache
 def schedule_factory(name: str) -> Callable[..., Factor]:
-    """The function of a schedule's name; its parameters are those that `schedule` takes.
+    """Returns the function of a schedule's name; its parameters are those that `schedule` takes.
 
     Example:
         >>> "decay_steps" in inspect.signature(schedule_factory("cosine_decay_schedule")).parameters
@@ -238,7 +238,7 @@ def schedule_factory(name: str) -> Callable[..., Factor]:
     values = {key: value for key, value in _VALUES.items() if key in signature.parameters}
     if "peak_value" in values and "init_value" in values:
         values["init_value"] = 0.0
-    # The signature of a partial has these values as defaults, and all from the first of them on by keyword.
+    # In the partial's signature these values are defaults, and parameters from the first of them on are keyword-only.
     return functools.partial(function, **values)
 
 
@@ -246,15 +246,15 @@ def schedule(name: str, **parameters: Any) -> Schedule | None:
     """Builds a schedule from numbers.
 
     Args:
-        name: one of `schedule_names()`. Values of optax's schedules are factors on the learning rate: an initial or
-            peak value is 1 unless given, and a warm-up begins at 0.
-        **parameters: those of the function of that name.
+        name: one of `schedule_names()`. Values of optax's schedules are factors on the learning rate: the default of an
+            initial or peak value is 1, and a warm-up begins at 0.
+        **parameters: parameters of the function of that name.
 
     Returns:
         The schedule; None for `constant`, which changes nothing.
 
     Raises:
-        ValueError: an unknown name or parameter, a parameter that is missing or out of range, or factors below 0.
+        ValueError: the name or a parameter is unknown, a parameter is missing or out of range, or a factor is below 0.
 
     Example:
         >>> float(schedule("step", every=10, factor=0.5).factor(20))
@@ -287,7 +287,7 @@ def schedule(name: str, **parameters: Any) -> Schedule | None:
 
 
 def given_schedule(function: Factor) -> Schedule:
-    """A function of the count, such as an optax schedule, as a schedule; raises `ValueError` for factors below 0."""
+    """Wraps a function of the count, such as an optax schedule; raises `ValueError` for factors below 0."""
     made = Schedule(Opaque(function))
     _check_factors(made)
     return made
@@ -306,7 +306,7 @@ def _check_own(name: str, parameters: Mapping[str, Any]) -> None:
 
 
 def _is_leaf(name: str, key: str, parameters: Mapping[str, Any]) -> bool:
-    """Tells whether the schedule's function accepts a traced array in place of this number."""
+    """Returns whether the schedule's function accepts a traced array in place of this number."""
     if not is_number(parameters[key]):
         return False
     if name in _OWN:

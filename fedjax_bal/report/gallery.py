@@ -1,4 +1,4 @@
-"""The figures of a run, of several that are compared, and of a sweep, with their titles and captions."""
+"""The figures of a run, of a comparison of runs, and of a sweep, with titles and captions."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
@@ -54,11 +54,11 @@ from fedjax_bal.report.wording import LONGEST_NAME, MINUS, averaged_heading, ave
 _CLIMB = "The y-axis starts at the accuracy reached after the first 10% of rounds."
 _BANDS = "Bands are one standard deviation either side of the mean over seeds."
 _MOST_PARTITIONS = 20
-_MOST_CONFUSED = 200  # classes of a confusion matrix that a page can show
+_MOST_CONFUSED = 200  # maximum number of classes of a confusion matrix on a page
 _MOST_CONDITIONS = 6  # of a sweep
-_MOST_PANELS = 8  # of a figure
+_MOST_PANELS = 8  # per figure
 _MOST_GRIDS = 8
-_WIDE_RATIO = 8  # a numeric axis that spans more than this factor is drawn on a logarithmic scale
+_WIDE_RATIO = 8  # a numeric axis whose values span more than this factor gets a logarithmic scale
 _BESIDE_FAKES = {"real": "real", "generated": "generated", "nearest": "nearest real"}
 _ATTACKS = {"upcnn": "UpCNN", "vae": "VAE", "grnn": "GRNN"}
 _ATTACKED = {
@@ -71,7 +71,7 @@ _ATTACKED = {
 
 
 class Picture(NamedTuple):
-    """A finished figure: the name of its file without ending, title, caption on how to read it, and SVG file."""
+    """A finished figure: file name without extension, title, caption, and SVG document."""
 
     name: str
     title: str
@@ -80,17 +80,17 @@ class Picture(NamedTuple):
 
 
 def to_pictures(drawn: Iterable[Drawn]) -> list[Picture]:
-    """Writes figures as SVG documents, one after the other as they are made."""
+    """Writes figures as SVG documents, one by one as they are drawn."""
     return [Picture(name, title, caption, to_svg(figure, title)) for name, title, caption, figure in drawn]
 
 
 def draw(run: RunRecord, origins: Mapping[str, tuple[str, str]] | None = None) -> list[Picture]:
-    """Draws all the figures that the run's data allow, in the order of the page; see `run_figures`."""
+    """Draws all figures for which the run has data, in page order; see `run_figures`."""
     return to_pictures(run_figures(run, origins))
 
 
 def run_figures(run: RunRecord, origins: Mapping[str, tuple[str, str]] | None = None) -> Iterator[Drawn]:
-    """All the figures that the run's data allow, in the order of the page; `origins` as `panels_of` takes them."""
+    """Yields all figures for which the run has data, in page order; `origins` as in `panels_of`."""
     methods = list(dict.fromkeys(entry["method"] for entry in [*run.summary["runs"], *run.lines]))
     if methods:
         panels = panels_of(methods, origins=origins)
@@ -124,7 +124,7 @@ def _panels_in_words(panels: Sequence[Panel]) -> str:
 
 
 def _over_rounds(run: RunRecord, methods: Sequence[str], panels: Sequence[Panel]) -> Iterator[Drawn]:
-    """Accuracy by round and by traffic, and that of the clients' models by round."""
+    """Draws accuracy by round and by traffic, and the accuracy of clients' models by round."""
     every = {method: curve(run.lines, method, "test_accuracy") for method in methods}
     accuracies = {method: line for method, line in every.items() if len(line.rounds)}
     if not accuracies:
@@ -173,8 +173,8 @@ def _over_rounds(run: RunRecord, methods: Sequence[str], panels: Sequence[Panel]
 
 
 def _at_the_end(run: RunRecord, methods: Sequence[str], panels: Sequence[Panel]) -> Iterator[Drawn]:
-    """Accuracy and predictions by class, and accuracy by client, at the last evaluation."""
-    # What a run that failed had reached before is not its end.
+    """Draws accuracy and predictions by class, and accuracy by client, at the last evaluation."""
+    # The last evaluation of a failed run isn't its end.
     failed = {(entry["method"], entry["seed"]) for entry in run.summary["runs"] if entry.get("failure")}
     lines = [line for line in run.lines if (line["method"], line["seed"]) not in failed]
     classes = run.summary["class_names"]
@@ -245,9 +245,9 @@ def _at_the_end(run: RunRecord, methods: Sequence[str], panels: Sequence[Panel])
 
 
 def class_samples(partitions: Sequence[Mapping[str, Any]]) -> np.ndarray | None:
-    """Training images of each class that all clients together hold, `Float[C]`, without copies.
+    """Number of training images of each class over all clients, `Float[C]`, without augmented copies.
 
-    None where they differ between methods, or are not known.
+    None if it differs between methods or isn't known.
     """
     counts = set()
     for part in partitions:
@@ -277,7 +277,7 @@ def _partitions(run: RunRecord) -> Iterator[Drawn]:
 
 
 def partition(counts: np.ndarray, clients: Sequence[str], classes: Sequence[str], title: str = "") -> Figure:
-    """Samples of each class on each client, `Float[M, C]`: a column for each client, blank for no sample."""
+    """Draws the samples of each class on each client, `Float[M, C]`: one column per client; no sample is blank."""
     ticks = evenly_spaced(len(clients), 8 if len(clients) > 10 else len(clients)).tolist()
     clients = [name if place in ticks else "" for place, name in enumerate(clients)]
     return heat(
@@ -327,7 +327,7 @@ def _learned(run: RunRecord, method: str, title: str, titles: Mapping[str, str],
 
 
 def sweep_figures(results: Results, lines: Sequence[Mapping[str, Any]]) -> Iterator[Drawn]:
-    """Curves by round, the figures along each axis, and, of two axes and a few methods, a grid for each method.
+    """Draws curves by round, metrics along each axis, and for two axes and few methods one grid per method.
 
     `lines` are those of `sweep_curves`.
     """
@@ -354,7 +354,7 @@ def sweep_figures(results: Results, lines: Sequence[Mapping[str, Any]]) -> Itera
 
 
 def _by_round(results: Results, lines: Sequence[Mapping[str, Any]]) -> Iterator[Drawn]:
-    """The curves of each method at its best setting: panels for each condition, in one figure if they are few."""
+    """Draws each method's curves at its best setting, with panels by condition; few conditions share a figure."""
     by_setting: dict[tuple, list[dict[str, Any]]] = {}
     for line in lines:
         seed = f"{line['seed']} ({line['point']})"
@@ -386,7 +386,7 @@ def _by_round(results: Results, lines: Sequence[Mapping[str, Any]]) -> Iterator[
 
 
 def _some(every: Sequence[Situation]) -> tuple[list[Situation], str]:
-    """As many conditions as there are figures or panels for, and a sentence on the others."""
+    """Selects evenly spaced conditions, up to the limit of figures, and returns a sentence on the omitted ones."""
     kept = [every[place] for place in evenly_spaced(len(every), _MOST_CONDITIONS)]
     return kept, f" Shown are {len(kept)} of {len(every)} conditions." * (len(kept) < len(every))
 
@@ -415,7 +415,7 @@ def _along_axis(results: Results, axis: int, mean: str) -> Iterator[Drawn]:
             lines = {method: along(results, axis, method, column, situation) for method in results.methods}
             by_condition.append((situation, {method: line for method, line in lines.items() if len(line) > 1}))
         every = [line for _, lines in by_condition for line in lines.values()]
-        # Of runs that were trained together, all have the same cost.
+        # Omitted if all runs trained together, because they then have the same cost.
         if not every or (column in COSTS and all(len({cell.mean for cell in line}) == 1 for line in every)):
             continue
         finished = {cell.setting[axis] for line in every for cell in line}

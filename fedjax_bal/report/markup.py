@@ -1,4 +1,4 @@
-"""The one model of all pages, and the HTML that is made of it."""
+"""The page model that all reports share, and its HTML."""
 
 import base64
 import shlex
@@ -13,28 +13,28 @@ if TYPE_CHECKING:
     from fedjax_bal.report.gallery import Picture
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-_MOST_OPEN = 6  # tables of conditions; more are folded
+_MOST_OPEN = 6  # tables of conditions that are shown; further ones are folded
 _CURVES = ("accuracy", "traffic", "mean-accuracy", "worst-class")
 
 
 class Page(NamedTuple):
-    """The parts of a page, in their order.
+    """The parts of a page, in page order.
 
     Attributes:
-        tab: the title of the browser's tab.
+        tab: the title of the browser tab.
         kicker: a line above the heading.
-        heading: the name of what the page is about.
-        warnings: why its numbers are provisional, or hard to compare; empty texts are left out, here and below.
+        heading: the name of the run or sweep.
+        warnings: reasons why numbers are provisional or hard to compare; empty texts are skipped, here and below.
         answers: the result in words.
-        paper: a sentence on what a paper reports.
-        published: tables of this.
-        pictures: of these the curves stand here, and the others after the tables.
-        comparisons: the tables of methods, one for each condition.
-        statistics: the numbers behind them, the rows of a CSV file.
-        remarks: sentences below these.
+        paper: a sentence about a paper's results.
+        published: tables of a paper's results.
+        pictures: figures; curves come first, the others after the tables.
+        comparisons: tables of methods, one per condition.
+        statistics: the numbers behind the tables, as rows of a CSV file.
+        remarks: sentences below the tables.
         details: further tables.
         settings: tables after the pictures.
-        sections: headings, each with the HTML below it.
+        sections: headings with the HTML below them.
     """
 
     tab: str
@@ -53,15 +53,15 @@ class Page(NamedTuple):
     settings: Sequence[Details] = ()
 
     def documents(self) -> dict[str, str]:
-        """Its pictures, SVG documents by name."""
+        """The page's figures as SVG documents, by name."""
         return {picture.name: picture.document for picture in self.pictures}
 
     def tables(self) -> dict[str, bytes]:
-        """All of its tables as CSV and LaTeX, by the ending of their file."""
+        """All tables of the page as CSV and LaTeX, by file extension."""
         return table_files([*self.comparisons, *self.published, *self.details, *self.settings], self.statistics)
 
     def html(self) -> bytes:
-        """The whole page as one file, which opens without a network."""
+        """Renders the page as one file that opens without a network connection."""
         warnings = _paragraphs(self.warnings)
         answers = [answer.replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}") for answer in self.answers]
         curves = [picture for picture in self.pictures if picture.name.rstrip("-0123456789") in _CURVES]
@@ -97,16 +97,16 @@ class Page(NamedTuple):
 
 
 def reproduction(words: Sequence[str], config: Mapping[str, Any], given: Any, file: str, text: str) -> tuple[str, str]:
-    """The section on how to reproduce: a command to be pasted into a shell, and the configuration that it needs.
+    """Builds the section on reproduction: a shell command and the configuration that it needs.
 
     Args:
-        words: the command's first words.
-        config: whose `plugins` it needs, by name.
-        given: the `command` of a summary: the files of plug-ins, and the folder of data; None where not known.
-        file: the name of the configuration's file.
-        text: its content.
+        words: the first words of the command.
+        config: the configuration, whose `plugins` the command needs.
+        given: the `command` of a summary: the plug-in files and the data folder; None if not known.
+        file: the name of the configuration file.
+        text: the content of that file.
 
-    Folders may come from elsewhere: every word is quoted, and words that a terminal could not show are left out.
+    Folders may come from other people: every word is quoted, and words that a terminal can't show are dropped.
     """
     given = given if isinstance(given, Mapping) else {}
     plugins = config.get("plugins")
@@ -128,18 +128,18 @@ def reproduction(words: Sequence[str], config: Mapping[str, Any], given: Any, fi
 
 
 def definitions(pairs: Iterable[tuple[str, str]]) -> str:
-    """A list of terms, each with its text; empty without any."""
+    """Formats a list of terms with their texts; empty if there are none."""
     listed = "".join(f"<dt>{escape(key)}</dt><dd>{escape(value)}</dd>" for key, value in pairs)
     return f"<dl>{listed}</dl>" if listed else ""
 
 
 def note(text: str) -> str:
-    """A remark in small letters; empty for an empty text."""
+    """Formats a remark in small print; empty for an empty text."""
     return _paragraphs([text], "note")
 
 
 def folded(title: str, content: str) -> str:
-    """A part of the page that is opened by a click."""
+    """Formats a part of the page that opens with a click."""
     return f"<details><summary>{escape(title)}</summary>{content}</details>"
 
 
@@ -148,12 +148,12 @@ def _paragraphs(texts: Iterable[str], kind: str = "") -> str:
 
 
 def _table(shown: Details, heading: str) -> str:
-    """A table above its note, in which marked rows stand out; below its title if it is to have a heading."""
+    """Formats a table and its note, with marked rows highlighted; with a title if `heading` is set."""
     head = "".join(f'<th scope="col">{escape(text)}</th>' for text in shown.table.headings)
     rows = []
     for place, (first, *cells) in enumerate(shown.table.rows):
         mark = " class=best" if shown.marked and shown.marked[place] else ""
-        # A long name breaks after `_` or `+` rather than within a word.
+        # Long names may break after `_` or `+`, but not within a word.
         name = escape(first).replace("_", "_<wbr>").replace("+", "+<wbr>")
         data = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
         rows.append(f'<tr{mark}><th scope="row">{name}</th>{data}</tr>')
@@ -166,9 +166,9 @@ def _table(shown: Details, heading: str) -> str:
 
 
 def _figures(title: str, pictures: Sequence["Picture"]) -> str:
-    """A section of figures with their captions; empty without any figure.
+    """Formats a section of figures with captions; empty if there are no figures.
 
-    Each is a separate image: its identifiers can't collide with another figure's, and no script in it can run.
+    Each figure is a separate image, so identifiers of different figures can't collide and scripts can't run.
     """
     if not pictures:
         return ""

@@ -1,4 +1,4 @@
-"""The page of a run and that of several runs: HTML files that open without a network and print well."""
+"""The pages of a run and of a comparison of runs: HTML files that open without a network and print well."""
 
 import os
 import re
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fedjax_bal.report.gallery import Picture
     from fedjax_bal.report.plots import Drawn
 
-# Matplotlib is imported late, with the gallery: it takes longer to load than most commands take to run.
+# Matplotlib is imported late, with the gallery: importing it takes longer than most commands run.
 
 _MOST_RUNS = 20
 _MOST_LINES = 20
@@ -33,10 +33,10 @@ _DOTS_PER_INCH = 300
 
 
 def build(folder: str | os.PathLike[str]) -> Path:
-    """Writes `report.html`, `plots/*.svg` and `tables.csv` and `.tex` into a run folder; returns the page.
+    """Writes `report.html`, `plots/*.svg` and `tables.csv` and `.tex` into a run folder; returns the page's path.
 
-    The page is a function of the folder's content alone: the same folder gives the same bytes. Each file is replaced in
-    one step, so that a reader never sees half of one. The run may be unfinished, which the page then says.
+    The page depends only on the folder's content: the same folder gives the same bytes. Each file is replaced
+    atomically, so that readers never see half a file. If the run is unfinished, the page says so.
 
     Raises:
         FolderError: a file is missing or damaged, or the folder can't be written to.
@@ -57,19 +57,19 @@ def build(folder: str | os.PathLike[str]) -> Path:
 
 
 def build_comparison(folders: Sequence[Path], file: Path) -> Path:
-    """Writes one page about 2 to 20 different run folders with the same classes; returns the page.
+    """Writes a page that compares 2 to 20 run folders with the same classes; returns the page's path.
 
-    Its tables lie beside it, for `comparison.html` in `comparison-tables.csv` and `.tex`.
+    Its tables are written next to it, for `comparison.html` as `comparison-tables.csv` and `.tex`.
 
     Raises:
-        FolderError: a folder can't be read, the folders don't go together, or the file can't be written.
+        FolderError: a folder can't be read, the folders can't be compared, or the file can't be written.
     """
     from fedjax_bal.report import gallery
 
     joined = join(folders)
     page = page_of_runs(joined, gallery.draw(joined, origins(joined)))
     try:
-        check_replaceable(file)  # before its tables are written
+        check_replaceable(file)  # checked before its tables are written
         for ending, content in page.tables().items():
             write_atomically(file.with_name(f"{file.stem}-tables.{ending}"), content)
         write_atomically(file, page.html())
@@ -79,18 +79,18 @@ def build_comparison(folders: Sequence[Path], file: Path) -> Path:
 
 
 def write_figures(folders: Sequence[Path], directory: Path, width: float) -> list[Path]:
-    """Writes each figure of a run, of a sweep, or of 2 to 20 runs that are compared, as PDF and PNG.
+    """Writes each figure of a run, of a sweep, or of a comparison of 2 to 20 runs, as PDF and PNG.
 
     Args:
         folders: the folder of the run or sweep, or those of the runs.
-        directory: where the files are put; it is made if need be, and files of the same names are replaced.
-        width: of the figures, in inches. Figures are laid out for this width, with text of at least 7 points.
+        directory: the output folder; created if needed, and files with the same names are replaced.
+        width: width of the figures in inches. Figures are laid out for this width, with text of at least 7 points.
 
     Returns:
-        The PDF files, in the order of the page.
+        The PDF files, in page order.
 
     Raises:
-        FolderError: a folder can't be read, the folders don't go together, or the files can't be written.
+        FolderError: a folder can't be read, the folders can't be compared, or the files can't be written.
     """
     from fedjax_bal.report.gallery import run_figures, sweep_figures
     from fedjax_bal.report.plots import as_wide_as, to_pdf, to_png
@@ -121,7 +121,7 @@ def write_figures(folders: Sequence[Path], directory: Path, width: float) -> lis
 def write_partition_picture(
     file: Path, counts: np.ndarray, clients: Sequence[str], classes: Sequence[str], title: str
 ) -> None:
-    """Draws the clients' samples of each class, `Int[M, C]`, below a title, into a `.png` or `.svg` file."""
+    """Draws the clients' samples of each class, `Int[M, C]`, into a `.png` or `.svg` file."""
     from fedjax_bal.report.gallery import partition
     from fedjax_bal.report.plots import to_png, to_svg
 
@@ -130,7 +130,7 @@ def write_partition_picture(
 
 
 def page_of_run(run: RunRecord, pictures: Sequence["Picture"], beside: Beside) -> Page:
-    """The page of a run."""
+    """Builds the page of a run."""
     config = run.config
     summary = run.summary
     runs = summary["runs"]
@@ -201,7 +201,7 @@ def page_of_run(run: RunRecord, pictures: Sequence["Picture"], beside: Beside) -
 
 
 def page_of_runs(joined: RunRecord, pictures: Sequence["Picture"]) -> Page:
-    """The page of several runs that were joined."""
+    """Builds the page of several joined runs."""
     configs = joined.config
     runs = joined.summary["runs"]
     # What distinguishes the folders' settings.
@@ -212,14 +212,14 @@ def page_of_runs(joined: RunRecord, pictures: Sequence["Picture"]) -> Page:
             differing.append(
                 (key, "; ".join(f"{name}: {known.get(key, 'absent')}" for name, known in leaves_of.items()))
             )
-    # Methods on the same data are compared with each other.
+    # Methods are compared only with methods on the same data.
     data = _data_of_methods(configs)
     shared: dict[Hashable, list[Mapping[str, Any]]] = {}
     for run in runs:
         shared.setdefault(data.get(run["method"]), []).append(run)
     groups = [summarise_group(group) for group in shared.values()]
     every = [summary for group in groups for summary in group]
-    # Reasons why the runs are hard to compare.
+    # Reasons why the runs can't be compared directly.
     warnings = [] if joined.summary["finished"] else ["Some of these runs are not finished."]
     if len({entry["rounds"] for entry in runs if not entry.get("failure")}) > 1:
         warnings.append("The runs have different numbers of rounds: their final accuracies are not of equal effort.")
@@ -254,12 +254,12 @@ def page_of_runs(joined: RunRecord, pictures: Sequence["Picture"]) -> Page:
 
 
 def join(folders: Sequence[Path]) -> RunRecord:
-    """The runs of several folders as if they were one comparison's, their methods named `method (folder)`.
+    """Joins the runs of several folders into one record, with methods named `method (folder)`.
 
-    The configuration has those of all folders by name.
+    Its configuration has the configurations of all folders, by name.
 
     Raises:
-        FolderError: the folders don't go together.
+        FolderError: the folders can't be compared.
     """
     resolved = [folder.resolve() for folder in folders]
     if not 2 <= len(set(resolved)) == len(resolved) <= _MOST_RUNS:
@@ -274,7 +274,7 @@ def join(folders: Sequence[Path]) -> RunRecord:
     for folder, run in zip(folders, records, strict=True):
         if run.summary["class_names"] != classes:
             raise FolderError(f"{folder}: has other classes than {folders[0]}; compare runs on one data set")
-    # The shortest ends of the paths that are distinct.
+    # The shortest path suffixes that are distinct.
     longest = max(len(folder.parts) for folder in resolved)
     ends = (["/".join(folder.parts[-depth:]) for folder in resolved] for depth in range(1, longest + 1))
     names = next(names for names in ends if len(set(names)) == len(names))
@@ -298,7 +298,7 @@ def join(folders: Sequence[Path]) -> RunRecord:
 
 
 def origins(joined: RunRecord) -> dict[str, tuple[str, str]]:
-    """The method and the folder behind each name of several runs that were joined."""
+    """Returns the method and folder behind each name of joined runs."""
     pairs = {}
     for name in (run["method"] for run in joined.summary["runs"]):
         folder = next(folder for folder in joined.config if name.endswith(f" ({folder})"))
@@ -307,7 +307,7 @@ def origins(joined: RunRecord) -> dict[str, tuple[str, str]]:
 
 
 def _data_of_methods(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, Hashable]:
-    """The settings that decide who holds which images, by the method's name in the comparison."""
+    """The settings that determine which client holds which images, by method name in the comparison."""
     data = {}
     for name, config in configs.items():
         base = leaves({key: value for key, value in config.items() if key != "methods"})
@@ -323,7 +323,7 @@ def _is_of_data(key: str) -> bool:
 
 
 def missing_runs(config: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Names the runs of the configuration that `runs` of a `summary.json` lacks, or that have rounds left to train."""
+    """Names the configuration's runs that are missing from a summary's `runs` or have rounds left."""
     known = {(run["method"], run["seed"]): run for run in runs}
     base = _section(config, "training").get("rounds")
     phrases = []
@@ -342,13 +342,13 @@ def missing_runs(config: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -
 
 
 def is_finished(run: RunRecord) -> bool:
-    """Tells whether no run has rounds left to train; one that failed has none."""
+    """Whether no run has rounds left; failed runs have none."""
     runs = run.summary["runs"]
     return not missing_runs(run.config, runs) and (run.summary["finished"] or bool(failed(runs)))
 
 
 def data_lines(summary: Mapping[str, Any]) -> list[str]:
-    """Sentences on how many of the data set's rows and clients the methods use."""
+    """Describes how many of the data set's rows and clients the methods use."""
     parts = [part for part in summary["partitions"] if part.get("data")]
     lines = []
     for part in parts[:_MOST_LINES]:
@@ -379,18 +379,18 @@ def _section(config: Any, key: str) -> Mapping[str, Any]:
 
 
 def entries(config: Mapping[str, Any], key: str) -> list[Any]:
-    """The entries of a list in a configuration, which may be damaged."""
+    """The entries of a list in a configuration; tolerates a damaged one."""
     listed = config.get(key)
     return [entry for entry in listed if isinstance(entry, dict | str | int)] if isinstance(listed, list) else []
 
 
 def draws_partitions(config: Mapping[str, Any]) -> bool:
-    """Tells whether each seed of a resolved configuration has its own partition."""
+    """Whether each seed of a resolved configuration has its own partition."""
     return bool(entries(config, "partition_seeds"))
 
 
 def display_name(entry: Any) -> str:
-    """The name of the method that an entry of `methods` stands for."""
+    """The display name of the method in an entry of `methods`."""
     if not isinstance(entry, dict):
         return str(entry)
     if "recipe" not in entry or entry.get("name"):

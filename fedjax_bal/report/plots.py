@@ -1,6 +1,6 @@
-"""The kinds of figures of all pages (panels of curves, heat maps, rows of images), and their SVG, PDF and PNG files.
+"""The kinds of figures on all pages (panels of curves, heat maps, rows of images), and their SVG, PDF and PNG files.
 
-Matplotlib is only imported together with this module, which light callers therefore import late.
+This module imports matplotlib, so callers that must start quickly import it late.
 """
 
 import contextlib
@@ -23,21 +23,21 @@ from matplotlib.ticker import MaxNLocator
 from fedjax_bal.metrics import Curve, evenly_spaced
 from fedjax_bal.report.wording import printable
 
-# Small on purpose: a figure is scaled to its column, and stays legible on a telephone.
+# Small, because a figure is scaled to its column and must stay legible on a phone.
 WIDTH = 4.6
 _WIDTH = ContextVar("width of figures in inches", default=WIDTH)
 INK = "#222222"
 SOFT = "#666666"
 GREY = "#8a8a8a"
-# Okabe and Ito's colours, which colour-blind readers can distinguish, with the ink of the text for black. Each line has
-# a marker too, so that a print in black and white distinguishes them.
+# Okabe and Ito's colours, which colour-blind readers can distinguish, with the text colour for black. Each line also
+# has a marker, so that it can be recognised in black and white.
 COLOURS = (INK, "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-# From a blue that even one sample sets off from the white of none.
+# Starts with a blue that distinguishes a single sample from none, which is white.
 SAMPLES = ListedColormap(colormaps["Blues"](np.linspace(0.2, 1, 256)))
-MOST_NAMED = 20  # rows or columns of a heat map; of more, some have a name
-MOST_POINTS = 1000  # of a line: a page is narrower than that
-_MOST_NUMBERED = 10  # columns of a heat map whose numbers are written
+MOST_NAMED = 20  # labelled rows or columns of a heat map; if there are more, only some are labelled
+MOST_POINTS = 1000  # per line: a page has fewer pixels
+_MOST_NUMBERED = 10  # maximum number of columns of a heat map with numbers in its cells
 _LONGEST_NAME = 22
 _ROUND = [1, 2, 5, 10]
 
@@ -59,9 +59,9 @@ STYLE = {
     "lines.linewidth": 1.6,
     "lines.markersize": 5.0,
     "legend.frameon": False,
-    # Names come from configurations: a `$` in one is a dollar sign, not mathematics.
+    # `$` in a name is a dollar sign, not mathematics.
     "text.parse_math": False,
-    # Text stays text, which keeps the files small, and editable where a paper needs other words.
+    # Text isn't converted to paths, so that files stay small and papers can edit it.
     "svg.fonttype": "none",
     "pdf.fonttype": 42,
     "svg.hashsalt": "fedjax_bal",
@@ -71,14 +71,14 @@ _SIZES = {"font.size": 9.5, "axes.labelsize": 9.5, "axes.titlesize": 10.0} | dic
 )
 
 Drawn = tuple[str, str, str, Figure]
-"""Name, title and caption of a figure, and the figure."""
+"""A figure with its name, title and caption."""
 
 
 @contextlib.contextmanager
 def style() -> Iterator[None]:
-    """A context, or decorator, for making and writing figures: this style on top of matplotlib's defaults.
+    """Returns a context, or decorator, for drawing and writing figures: this style on matplotlib's defaults.
 
-    The user's own matplotlib settings are neither used nor changed. Text shrinks with the width, to 7 points.
+    The user's matplotlib settings are neither used nor changed. Text shrinks with the width, down to 7 points.
     """
     look: dict[Any, Any] = {k: v for k, v in matplotlib.rcParamsDefault.items() if not k.startswith("backend")}
     look |= STYLE | {key: _text_scale() * size for key, size in _SIZES.items()}
@@ -92,7 +92,7 @@ def _text_scale() -> float:
 
 @contextlib.contextmanager
 def as_wide_as(inches: float) -> Iterator[None]:
-    """A context in which figures are made for a column of another width."""
+    """Returns a context in which figures are drawn for a column of another width."""
     before = _WIDTH.set(inches)
     try:
         yield
@@ -101,36 +101,36 @@ def as_wide_as(inches: float) -> Iterator[None]:
 
 
 def _blank(height: float) -> Figure:
-    # Not through pyplot, which would keep every figure.
+    # Without pyplot, which would keep every figure in memory.
     return Figure(figsize=(_WIDTH.get(), height), layout="constrained")
 
 
 def to_svg(figure: Figure, title: str) -> str:
-    """Writes a figure as an SVG document with a title, and without a date."""
+    """Converts a figure to an SVG document with a title and without a date."""
     return _save(figure, format="svg", metadata={"Title": printable(title), "Date": None, "Creator": None}).decode()
 
 
 def to_png(figure: Figure, dots_per_inch: int = 200) -> bytes:
-    """Writes a figure as a PNG file; the same bytes for the same figure."""
+    """Converts a figure to PNG; the same figure gives the same bytes."""
     return _save(figure, format="png", dpi=dots_per_inch, metadata={"Software": None})
 
 
 def to_pdf(figure: Figure) -> bytes:
-    """Writes a figure as a PDF file; the same bytes for the same figure."""
+    """Converts a figure to PDF; the same figure gives the same bytes."""
     return _save(figure, format="pdf", metadata={"CreationDate": None})
 
 
 def _save(figure: Figure, **options: Any) -> bytes:
     buffer = io.BytesIO()
     with style(), warnings.catch_warnings():
-        # The reader's browser draws the text, in any script, even if the font used here for measuring lacks it.
+        # The browser draws the text, in any script, even if the font that measures it here lacks the characters.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         figure.savefig(buffer, **options)
     return buffer.getvalue()
 
 
 class Line(NamedTuple):
-    """The name of a line beside its panel, its colour, and its marker."""
+    """A line's name in the legend, its colour, and its marker."""
 
     label: str
     colour: str
@@ -138,14 +138,14 @@ class Line(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """A panel of curves: its title, empty for none, and its lines by the names under which the data have them."""
+    """A panel of curves: its title (may be empty), and its lines by their names in the data."""
 
     title: str
     lines: Mapping[str, Line]
 
 
 class Series(NamedTuple):
-    """Points to draw: `Float[E]` each, the edges of the band None without one."""
+    """Points to draw, `Float[E]` each; the edges of the band are None without a band."""
 
     x: np.ndarray
     y: np.ndarray
@@ -160,11 +160,11 @@ Panels = Sequence[tuple[Panel, Mapping[str, Series]]]
 def panels_of(
     names: Sequence[str], title: str = "", origins: Mapping[str, tuple[str, str]] | None = None
 ) -> list[Panel]:
-    """Splits methods into panels with as many lines as there are colours.
+    """Distributes methods over panels, each with at most as many lines as there are colours.
 
-    `origins` has the method and the run behind names that stand for both: methods that several runs have in common get
-    a panel each, whose lines are the runs. Of other methods that are too many for one panel, the first is in each, in
-    grey.
+    `origins` maps names of joined runs to method and run: a method that several runs share gets its own panel, with one
+    line per run. Other methods are split over panels if there are too many for one; then the first method is drawn in
+    every panel, in grey.
     """
     pairs = {name: (origins or {}).get(name, (name, "")) for name in names}
     methods = list(dict.fromkeys(method for method, _ in pairs.values()))
@@ -190,12 +190,12 @@ def panels_of(
 
 
 def with_series(panels: Sequence[Panel], series: Mapping[str, Series]) -> list[tuple[Panel, Mapping[str, Series]]]:
-    """The panels that have any of the series, each with these."""
+    """Returns the panels for which there are series, with their series."""
     return [(panel, series) for panel in panels if any(name in series for name in panel.lines)]
 
 
 def percent(curve: Curve, x: np.ndarray | None = None) -> Series:
-    """A curve of shares in percent, against its rounds or other positions."""
+    """Converts a curve of fractions to percent, against rounds or other positions."""
     low, high = (None if edge is None else 100 * np.clip(edge, 0, 1) for edge in (curve.low, curve.high))
     return Series(curve.rounds if x is None else x, 100 * curve.mean, low, high)
 
@@ -210,13 +210,13 @@ def curves(
     late: bool = False,
     finish: Callable[[Axes], object] = lambda axes: None,
 ) -> Figure:
-    """Curves by panel, all with the same axes.
+    """Draws curves in panels with common axes.
 
-    `target` is a height that is drawn as a line. With `late` the y-axis starts at what is reached after the first tenth
-    of the x-axis: the first climb would leave no room for what distinguishes methods at the end. `finish` is called
-    with each panel's axes, to set their ticks and limits.
+    `target` is drawn as a horizontal line. With `late` the y-axis starts at the level reached after the first tenth of
+    the x-axis, because the first climb would hide the differences at the end. `finish` is called with each panel's axes
+    to set ticks and limits.
     """
-    # Panels with the same few lines share one legend below; others have theirs on the right.
+    # Panels with the same few lines share one legend below; otherwise each has its legend on the right.
     shared = len(shown) > 1 and len({line for panel, _ in shown for line in panel.lines.values()}) <= len(COLOURS)
     across = 2 if shared else 1
     down = -(-len(shown) // across)
@@ -262,7 +262,7 @@ def curves(
         figure.legend(list(found.values()), names, loc="outside lower center", ncols=max(1, columns))
         return figure
     for axes in drawn:
-        # In the order in which the lines end, from above.
+        # In the vertical order of the lines' ends.
         handles = sorted(axes.get_legend_handles_labels()[0], key=lambda line: -float(line.get_ydata()[-1]))
         names = [printable(str(line.get_label()), _LONGEST_NAME) for line in handles]
         axes.legend(handles, names, loc="upper left", bbox_to_anchor=(1, 1), borderaxespad=0, handlelength=1.6)
@@ -283,9 +283,9 @@ def heat(
     digits: int = 0,
     colours: ListedColormap | str = "Blues",
 ) -> Figure:
-    """A heat map of `Float[rows, columns]`, blank for nan: with a number in each cell, or a bar of colours for many.
+    """Draws a heat map of `Float[rows, columns]`, blank for nan, with numbers in few cells or a colour bar for many.
 
-    `label` is what the bar shows, `scale` the values at its ends.
+    `label` names the quantity on the bar, `scale` gives the values at its ends.
     """
     figure = _blank(float(np.clip(0.25 * len(rows) + 1.1, 1.6, 4.4)))
     axes = figure.add_subplot()
@@ -311,7 +311,7 @@ def heat(
 
 
 def name_places(axis: Axis, names: Sequence[str]) -> None:
-    """Names the places 0, 1, ... of an axis, or some of many; long names of an x-axis are slanted."""
+    """Labels the positions 0, 1, ... of an axis, or some of them; long labels of an x-axis are slanted."""
     places = evenly_spaced(len(names), MOST_NAMED if len(names) <= MOST_NAMED else 8).tolist()
     shown = [printable(str(names[place]), _LONGEST_NAME) for place in places]
     axis.set_ticks(places, shown)
@@ -322,9 +322,9 @@ def name_places(axis: Axis, names: Sequence[str]) -> None:
 
 @style()
 def images(kinds: Sequence[tuple[str, np.ndarray]], classes: Sequence[str]) -> Figure:
-    """Images of several kinds side by side, a row for each class, the first 20 at most.
+    """Draws images of several kinds side by side, one row per class, for at most the first 20 classes.
 
-    `kinds` are titles and pixels `UInt8[C, S, H, W, K]`, K 1 or 3.
+    `kinds` has titles and pixels `UInt8[C, S, H, W, K]`, K 1 or 3.
     """
     rows = min(len(kinds[0][1]), len(classes), MOST_NAMED)
     widths = [pixels.shape[1] for _, pixels in kinds]

@@ -1,4 +1,4 @@
-"""Accuracies beside those that a paper reports for the same setting."""
+"""Compares accuracies with those that a paper reports for the same setting."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -26,15 +26,15 @@ _LONGEST_CHANGE = 120
 
 
 class Published(NamedTuple):
-    """A method's accuracy under one condition, beside the published one.
+    """A method's accuracy under one condition, and the published one.
 
     Attributes:
-        method: its name.
-        condition: what distinguishes it from others of a sweep; empty for a run.
-        which: the measure, a key of a configuration's `paper.which`.
-        ours: over seeds.
-        theirs: the published share.
-        averaged: the evaluations that a mean of the last ones is of, in words.
+        method: the method's name.
+        condition: the swept condition; empty for a run.
+        which: the measure, a key of the configuration's `paper.which`.
+        ours: our accuracy over seeds.
+        theirs: the published accuracy as a fraction.
+        averaged: describes the evaluations averaged by a mean of the last ones.
     """
 
     method: str
@@ -46,23 +46,23 @@ class Published(NamedTuple):
 
     @property
     def difference(self) -> float | None:
-        """Ours minus theirs; None without ours."""
+        """Ours minus theirs; None if ours is missing."""
         return None if self.ours.mean is None else self.ours.mean - self.theirs
 
     @property
     def mark(self) -> str:
-        """A star for a difference of more than two points, to the digit shown."""
+        """A star if the difference, at the shown precision, exceeds two points."""
         return "*" * (self.difference is not None and round(abs(self.difference), 3) > FAR)
 
 
 class Beside(NamedTuple):
-    """The accuracies of a run or a sweep beside those of a paper, and the paper.
+    """The accuracies of a run or sweep compared with a paper's.
 
     Attributes:
-        entries: of each method.
+        entries: one per method.
         source: the paper.
-        changes: what differs from the paper's configuration, in words. With any of it there are no differences in
-            accuracy: another setting has other accuracies, reproduced or not.
+        changes: differences from the paper's configuration, as text. If there are any, no accuracy differences are
+            shown, because another setting has other accuracies even when it is reproduced exactly.
     """
 
     entries: tuple[Published, ...]
@@ -71,14 +71,14 @@ class Beside(NamedTuple):
 
 
 def beside_of_run(config: Mapping[str, Any], summaries: Sequence[MethodSummary], *, finished: bool = True) -> Beside:
-    """The methods for which the configuration of a run has published accuracies."""
+    """Collects the methods of a run for which its configuration has published accuracies."""
     paper = _section(config.get("paper"))
     changes = [*changes_from_paper(config), *([] if finished else ["the run is not finished"])]
     return Beside(tuple(_entries(paper, summaries, "")), _source(paper), tuple(changes))
 
 
 def beside_of_sweep(results: Results) -> Beside:
-    """The methods of a sweep for which its configuration, or an axis, has published accuracies."""
+    """Collects the methods of a sweep for which its configuration or an axis has published accuracies."""
     base = _section(results.sheet.get("paper"))
     start = "paper.accuracy."
     entries = []
@@ -97,10 +97,10 @@ def beside_of_sweep(results: Results) -> Beside:
 
 
 def changes_from_paper(config: Mapping[str, Any]) -> list[str]:
-    """The changes of the paper's configuration in words, such as: 2 of 200 rounds, model mlp in place of lenet5."""
+    """Describes changes of the paper's configuration, such as: 2 of 200 rounds, model mlp in place of lenet5."""
     theirs = _section(_section(config.get("paper")).get("setting"))
     leaves = setting_leaves(config)
-    # The constants of another data set go with it.
+    # Another data set implies its own constants.
     implied = ("dataset.mean", "dataset.std") if "dataset.name" in theirs else ()
     changes = []
     for key, published in theirs.items():
@@ -116,7 +116,7 @@ def changes_from_paper(config: Mapping[str, Any]) -> list[str]:
 
 
 def paper_tables(beside: Beside) -> list[Details]:
-    """A table of ours beside theirs, a row for each method and condition; none without published accuracies."""
+    """Builds tables of our and published accuracies, one row per method and condition; none without published ones."""
     if not beside.entries:
         return []
     conditions = len({entry.condition for entry in beside.entries}) > 1
@@ -147,7 +147,7 @@ def _not_the_papers(beside: Beside) -> str:
 
 
 def published_by_metric(beside: Beside, condition: str = "") -> dict[tuple[str, str], float]:
-    """The published accuracies under one condition by method and metric; none for another setting than the paper's."""
+    """Published accuracies under one condition, by method and metric; empty if the setting isn't the paper's."""
     if beside.changes:
         return {}
     entries = [entry for entry in beside.entries if entry.condition == condition]
@@ -155,7 +155,7 @@ def published_by_metric(beside: Beside, condition: str = "") -> dict[tuple[str, 
 
 
 def paper_verdict(beside: Beside) -> str:
-    """A sentence on how many accuracies are near the published ones; empty if there are none."""
+    """A sentence on the number of accuracies close to the published ones; empty without published ones."""
     known = [entry for entry in beside.entries if entry.difference is not None]
     if not known:
         return ""

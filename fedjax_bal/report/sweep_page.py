@@ -42,14 +42,14 @@ if TYPE_CHECKING:
 
 _MOST_TOLD = 6
 _MOST_LACKING = 20
-_MOST_COLUMNS = 8  # of methods beside each other
+_MOST_COLUMNS = 8  # columns for methods in a table
 
 
 def build_sweep(folder: Path, note: Callable[[str], object] = lambda text: None) -> Path:
     """Writes `sweep.html`, `plots/*.svg`, `curves.csv`, and `tables.csv` and `.tex` into a sweep's folder.
 
-    The sweep may be unfinished, which the page then says. `note` receives a message for damaged lines of metrics, which
-    are skipped. Returns the page.
+    If the sweep is unfinished, the page says so. `note` receives a message for damaged lines of metrics, which are
+    skipped. Returns the page's path.
 
     Raises:
         FolderError: a file is missing or damaged, or the folder can't be written to.
@@ -67,8 +67,8 @@ def build_sweep(folder: Path, note: Callable[[str], object] = lambda text: None)
 
 
 def page_of_sweep(results: Results, beside: Beside, pictures: Sequence["Picture"] = ()) -> Page:
-    """The page of a sweep."""
-    # Whether the runs of a setting use several partitions, and whether several of them share a partition.
+    """Builds the page of a sweep."""
+    # Whether the runs of a setting use several partitions, and whether several runs share one.
     partitions = False
     crossed = False
     for runs in results.runs.values():
@@ -76,7 +76,7 @@ def page_of_sweep(results: Results, beside: Beside, pictures: Sequence["Picture"
         count = len({draw.partition for draw in draws})
         partitions |= count > 1
         crossed |= len(draws) > count
-    # The comparison of methods at each condition, each at its best setting there; only the last table has notes.
+    # Compares methods at each condition, each at its best setting there; only the last table has notes.
     found = comparable(results)
     every = [summary for _, groups in found for group in groups for summary in group]
     notes = " ".join(table_notes(every, partitions=partitions, crossed=partitions and crossed))
@@ -120,7 +120,7 @@ def page_of_sweep(results: Results, beside: Beside, pictures: Sequence["Picture"
 
 
 def answer(results: Results) -> str:
-    """The result of the sweep in a few sentences: what a run's report says, or which method leads at each condition."""
+    """Summarises the sweep in a few sentences: the verdict of a run's report, or the leading method per condition."""
     known = []
     for situation in situations(results):
         summaries = summarise_situation(results, situation)
@@ -138,7 +138,7 @@ def answer(results: Results) -> str:
         what = "Accuracy" if len(results.methods) == 1 else "Highest accuracy"
         return f"{what} over the {averaged_in_words(results.averaged)} at each condition: {each}.{how}"
     settings = ""
-    if results.tuned and len(results.methods) <= _MOST_TOLD:  # of more methods the table below has them
+    if results.tuned and len(results.methods) <= _MOST_TOLD:  # if there are more methods, the table below has them
         tops = [(method, best(results, method)) for method in results.methods]
         named = [f"{method} {name_tuned(results, top.setting)}" for method, top in tops if top is not None]
         settings = f" Best settings: {', '.join(named)}."
@@ -146,7 +146,7 @@ def answer(results: Results) -> str:
 
 
 def best_settings(results: Results) -> list[Details]:
-    """Each method's best setting at each condition; none where nothing is tuned."""
+    """Tables of each method's best setting at each condition; empty if no axis is tuned."""
     if not results.tuned:
         return []
     conditions = bool(results.conditions)
@@ -166,7 +166,7 @@ def best_settings(results: Results) -> list[Details]:
 
 
 def all_settings(results: Results) -> Details:
-    """The accuracy at every setting: a row for each setting, or for each method where a row would be too long."""
+    """A table of the accuracy at every setting: one row per setting, or one per method if rows would be too wide."""
     methods = results.methods
     by_method = [{cell.setting: cell for cell in cells(results, method, LEAD)} for method in methods]
     rank = lambda setting: [values.index(value) for values, value in zip(results.values, setting, strict=True)]
@@ -188,7 +188,7 @@ def _heading(results: Results) -> str:
 
 
 def percent(cell: Cell | None) -> str:
-    """A cell's mean and spread over seeds, in percent."""
+    """Formats a cell's mean and spread over seeds, in percent."""
     if cell is None or cell.mean is None:
         return "-"
     text = SHARE.show(Spread(cell.mean, cell.deviation, cell.count))
@@ -196,7 +196,7 @@ def percent(cell: Cell | None) -> str:
 
 
 def _statistics(results: Results, beside: Beside) -> Iterator[dict[str, Any]]:
-    """The statistics of each setting behind the swept keys."""
+    """Yields the statistics of each setting, after its swept keys."""
     keys = [key for axis in results.axes for key in axis.keys if key.partition(".")[0] != "paper"]
     for setting in dict.fromkeys(setting for _, setting in results.runs):
         runs = [run for (_, here), found in results.runs.items() if here == setting for run in found]

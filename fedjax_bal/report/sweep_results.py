@@ -1,4 +1,4 @@
-"""A sweep's table, read: its axes, the runs of each method at each setting, and the best setting of each method."""
+"""Reads a sweep's table: its axes, the runs of each method at each setting, and each method's best setting."""
 
 import dataclasses
 import math
@@ -17,9 +17,10 @@ from fedjax_bal.validate import is_number
 
 LEAD = "last5_accuracy"
 VALIDATION = "validation_accuracy"
-_LARGEST_DRAWN = 1e18  # on an axis of a figure
+_LARGEST_DRAWN = 1e18  # largest value drawn on the axis of a figure
 COSTS = ("client_updates_per_s", "device_bytes")
-# Sections that describe the federation and the task. Methods are compared at each of their values; none is "best".
+# Sections that describe the federation and the task. Methods are compared at each value of their keys, and no value is
+# chosen as the best.
 _CONDITIONS = (
     "dataset",
     "partition",
@@ -40,19 +41,21 @@ _OF_RUN = ("method", "seed", "round")
 Setting = tuple[Any, ...]
 """The value of each axis of a sweep."""
 Situation = Mapping[int, Any]
-"""Values of some axes by their places."""
+"""Values of some axes, by axis index."""
 _ANY: Situation = {}
 Run = dict[str, Any]
-"""A run as `metrics.compare` takes it: its seed is a `SeededDraw`, and it has numbers only if it is done."""
+"""A run as `metrics.compare` takes it: its seed is a `SeededDraw`, and only a finished run has numbers."""
 
 
 class SweptAxis(NamedTuple):
     """An axis of a sweep.
 
     Attributes:
-        keys: those that change together along it.
-        shown: the first of them that tell its values apart, and so name these; never those of a paper's results.
-        names: the shortest ends of these that no other axis shows: alpha for partition.alpha, model for model.name.
+        keys: the keys that change together along it.
+        shown: the first of these keys that distinguish its values and therefore name them; never keys of a paper's
+            results.
+        names: the shortest suffixes of `shown` that no other axis shows: alpha for partition.alpha, model for
+            model.name.
     """
 
     keys: tuple[str, ...]
@@ -61,22 +64,22 @@ class SweptAxis(NamedTuple):
 
     @property
     def is_condition(self) -> bool:
-        """Whether the federation changes along it, so that no value of it can win."""
+        """Whether the federation or the task changes along the axis, so that no value can be the best."""
         return any(f"{key}.".startswith(f"{section}.") for key in self.keys for section in _CONDITIONS)
 
     @property
     def name(self) -> str:
-        """The names of the keys shown."""
+        """The names of the shown keys, joined."""
         return "+".join(self.names)
 
     def value(self, row: Mapping[str, Any]) -> Any:
-        """Its value in a row: that of the only key shown, or all in words."""
+        """The axis's value in a row: that of its only shown key, or a text for several keys."""
         if len(self.shown) == 1:
             return row[self.shown[0]]
         return ", ".join(f"{name} {readable(row[key])}" for name, key in zip(self.names, self.shown, strict=True))
 
     def tell(self, value: Any) -> str:
-        """A value with its key; a section, and what has several keys, without."""
+        """Formats a value with its key; without the key for a section or for several keys."""
         single = len(self.shown) == 1 and not str(value).startswith("{")
         return f"{self.name} {readable(value)}" if single else readable(value)
 
@@ -86,13 +89,13 @@ class Results:
     """The table of a sweep.
 
     Attributes:
-        name: of the sweep.
-        axes: without those of seeds: what differs along these is chance, over which means are taken.
-        rows: of `results.csv`, values as numbers, texts or None.
-        text: `sweep.yaml`.
-        sheet: its content.
-        draws: of each row the seed of its partition, None where not known, and its other seeds.
-        command: the options that repeat it, as a summary has them; None where not known.
+        name: the sweep's name.
+        axes: the axes except those of seeds, over which means are taken.
+        rows: the rows of `results.csv`; values are numbers, texts or None.
+        text: the text of `sweep.yaml`.
+        sheet: the content of `sweep.yaml`.
+        draws: for each row the seed of its partition (None if not known) and its other seeds.
+        command: the options that repeat the sweep, as a summary has them; None if not known.
     """
 
     name: str
@@ -110,7 +113,7 @@ class Results:
 
     @cached_property
     def runs(self) -> dict[tuple[str, Setting], list[Run]]:
-        """The runs of each method at each setting, in the order of the table; of a repeated run the last row counts."""
+        """The runs of each method at each setting, in table order; the last row of a repeated run counts."""
         names = (*(metric.name for metric in METRICS.values() if metric.of_run), *COSTS)
         by_setting: dict[tuple[str, Setting], dict[SeededDraw, Run]] = {}
         for row, draw in zip(self.rows, self.draws, strict=True):
@@ -122,7 +125,7 @@ class Results:
 
     @cached_property
     def values(self) -> list[list[Any]]:
-        """The values of each axis, numbers in rising order, others as the sweep has them."""
+        """The values of each axis: numbers in ascending order, others in the sweep's order."""
         every = [list(dict.fromkeys(axis.value(row) for row in self.rows)) for axis in self.axes]
         return [sorted(values) if _are_numbers(values, _LARGEST_DRAWN) else values for values in every]
 
@@ -130,30 +133,30 @@ class Results:
     def judge(self) -> str:
         """The column by which settings are selected.
 
-        Accuracy on validation images where all finished runs have it; else that on the test images, which is
-        optimistic.
+        The accuracy on validation images if all finished runs have it; otherwise the accuracy on the test images, which
+        is an optimistic choice.
         """
         done = [run for runs in self.runs.values() for run in runs if run["status"] == "done"]
         return VALIDATION if done and all(run[VALIDATION] is not None for run in done) else LEAD
 
     @cached_property
     def averaged(self) -> tuple[int, int]:
-        """How many evaluations `last5_accuracy` is the mean of, the fewest and the most."""
+        """The smallest and largest number of evaluations averaged in `last5_accuracy`."""
         return averaged([run for runs in self.runs.values() for run in runs])
 
     @property
     def conditions(self) -> tuple[int, ...]:
-        """The places of the axes that are conditions."""
+        """The indices of the axes that are conditions."""
         return tuple(place for place, axis in enumerate(self.axes) if axis.is_condition)
 
     @property
     def tuned(self) -> tuple[int, ...]:
-        """The places of the other axes, of which a method may have its best value."""
+        """The indices of the other axes, for which each method may have its best value."""
         return tuple(place for place, axis in enumerate(self.axes) if not axis.is_condition)
 
     @property
     def target(self) -> float | None:
-        """The accuracy that counts as reached; None where there is none, or several."""
+        """The target accuracy; None if there is none, or several."""
         evaluation = self.sheet.get("evaluation")
         value = evaluation.get("target_accuracy") if isinstance(evaluation, dict) else None
         swept = any(key.startswith("evaluation.target") for axis in self.axes for key in axis.keys)
@@ -161,7 +164,7 @@ class Results:
 
     @property
     def asked(self) -> int | None:
-        """How many runs the sweep asks for; None where methods or seeds are swept, or the sheet is damaged."""
+        """The number of runs in the whole sweep; None if methods or seeds are swept, or the sheet is damaged."""
         axes = self.sheet["sweep"]
         lists = [next(iter(axis.values())) for axis in axes] + [self.sheet.get("methods"), self.sheet.get("seeds")]
         swept = any(key in ("methods", "seeds") for axis in axes for key in axis)
@@ -172,22 +175,22 @@ class Results:
         return tuple(axis.value(row) for axis in self.axes)
 
     def is_numeric(self, place: int) -> bool:
-        """Tells whether an axis has several values, all of them numbers."""
+        """Whether an axis has several values, all of them numbers."""
         return len(self.values[place]) > 1 and _are_numbers(self.values[place], _LARGEST_DRAWN)
 
     def is_at_end(self, place: int, value: Any) -> bool:
-        """Tells whether a value is the lowest or highest of a numeric axis, so that a better one may lie beyond."""
+        """Whether a value is at an end of a numeric axis, so that a better one may lie beyond it."""
         return self.is_numeric(place) and value in (self.values[place][0], self.values[place][-1])
 
 
 def read_results(folder: Path) -> Results:
-    """Reads a sweep's folder; raises `FolderError` where a file is missing or damaged."""
+    """Reads a sweep's folder; raises `FolderError` if a file is missing or damaged."""
     sweep = SweepFolder(folder)
     sheet, text = sweep.read_sheet()
     every = [tuple(map(str, axis)) for axis in sheet["sweep"]]
     rows = sweep.read_results([key for axis in every for key in axis])
 
-    # The first keys of an axis that distinguish its values name them.
+    # The first keys of an axis that distinguish its values.
     shown = {}
     of_seeds = []
     for keys in every:
@@ -198,7 +201,7 @@ def read_results(folder: Path) -> Results:
         distinct = [len({tuple(row[key] for key in named[:count]) for row in rows}) for count in range(len(named) + 1)]
         count = next(count for count in range(1, len(named) + 1) if distinct[count] == distinct[-1])
         shown[keys] = named[:count]
-    # Each goes by the shortest end that no other one has, without a last `name`.
+    # Each key's name is its shortest suffix that no other key has, without a final `name`.
     parts = {key: key.removesuffix(".name").split(".") for named in shown.values() for key in named}
     ends = {key: [part[-length:] for length in range(1, len(part) + 1)] for key, part in parts.items()}
     names = {
@@ -209,7 +212,7 @@ def read_results(folder: Path) -> Results:
 
     draws = []
     for row in rows:
-        # `partition_seeds` stand in the order of `seeds`.
+        # `partition_seeds` are in the order of `seeds`.
         lists = [parsed({**sheet, **row}.get(key)) for key in ("seeds", "partition_seeds")]
         seeds, partitions = (value if isinstance(value, list) else [] for value in lists)
         by_seed: dict[Any, Any] = dict(zip([seed for seed in seeds if isinstance(seed, int)], partitions, strict=False))
@@ -221,7 +224,7 @@ def read_results(folder: Path) -> Results:
 
 
 def parsed(value: Any) -> Any:
-    """A value of the table; a list or mapping, which it has as text, is read."""
+    """Returns a value of the table, with the text of a list or mapping parsed."""
     try:
         return parse_yaml(value, "value") if isinstance(value, str) and value[:1] in ("[", "{") else value
     except ConfigError:
@@ -230,7 +233,7 @@ def parsed(value: Any) -> Any:
 
 @lru_cache(1000, typed=True)
 def readable(value: Any) -> str:
-    """A value of a key in words."""
+    """Formats the value of a key for people."""
     return flat(parsed(value))
 
 
@@ -239,14 +242,14 @@ def _are_numbers(values: Sequence[Any], largest: float = LARGEST) -> bool:
 
 
 class Cell(NamedTuple):
-    """A figure of a method at one setting.
+    """A metric of a method at one setting.
 
     Attributes:
         setting: the value of each axis.
-        mean: over its finished runs; None without any.
-        deviation: sample standard deviation; None with fewer than two.
-        count: finished runs.
-        asked: runs that were asked for.
+        mean: mean over finished runs; None if there are none.
+        deviation: sample standard deviation; None with fewer than two runs.
+        count: number of finished runs.
+        asked: number of planned runs.
     """
 
     setting: Setting
@@ -257,7 +260,7 @@ class Cell(NamedTuple):
 
 
 def cells(results: Results, method: str, figure: str, situation: Situation = _ANY) -> list[Cell]:
-    """A method's mean of a figure, such as `last5_accuracy`, at each setting under a condition, in order."""
+    """Returns a method's mean of a metric, such as `last5_accuracy`, at each setting under a condition, in order."""
     found = []
     for (of, setting), runs in results.runs.items():
         if of == method and all(setting[place] == value for place, value in situation.items()):
@@ -268,7 +271,7 @@ def cells(results: Results, method: str, figure: str, situation: Situation = _AN
 
 
 def situations(results: Results, apart_from: int | None = None) -> list[Situation]:
-    """The conditions that the sweep has, in order, the values of one axis left out if asked; one empty without any."""
+    """Lists the sweep's conditions in order, optionally without one axis; a single empty one if there are none."""
     places = [place for place in results.conditions if place != apart_from]
     every = dict.fromkeys(tuple(setting[place] for place in places) for _, setting in results.runs)
     rank = lambda values: [results.values[place].index(value) for place, value in zip(places, values, strict=True)]
@@ -276,29 +279,29 @@ def situations(results: Results, apart_from: int | None = None) -> list[Situatio
 
 
 def name_situation(results: Results, situation: Situation) -> str:
-    """The conditions with their values, as text."""
+    """Formats the conditions with their values."""
     return ", ".join(results.axes[place].tell(value) for place, value in situation.items())
 
 
 def name_tuned(results: Results, setting: Setting) -> str:
-    """The values of the axes that are tuned, as text."""
+    """Formats the values of the tuned axes."""
     return name_situation(results, {place: setting[place] for place in results.tuned})
 
 
 def best(results: Results, method: str, situation: Situation = _ANY) -> Cell | None:
-    """A method's accuracy where it does best by `Results.judge`, of the settings with most of their runs finished."""
+    """Returns a method's accuracy at its best setting by `Results.judge`; settings with more finished runs first."""
     top = _best_of(cells(results, method, results.judge, situation))
     return top and {cell.setting: cell for cell in cells(results, method, LEAD)}[top.setting]
 
 
 def _best_of(candidates: Sequence[Cell]) -> Cell | None:
-    # A setting at which some runs diverged must not win by those that are left.
+    # A setting at which some runs diverged must not win by the remaining ones.
     known = [cell for cell in candidates if cell.mean is not None]
     return max(known, key=lambda cell: (cell.count / max(cell.asked, 1), cell.mean or 0.0), default=None)
 
 
 def summarise_situation(results: Results, situation: Situation) -> list[MethodSummary]:
-    """The methods, each at its best setting (the first without a finished run), over seeds and against the first."""
+    """Summarises the methods at their best settings (the first setting if no run is finished), against the first."""
     chosen = []
     for method in results.methods:
         top = best(results, method, situation) or next(iter(cells(results, method, LEAD, situation)), None)
@@ -307,9 +310,9 @@ def summarise_situation(results: Results, situation: Situation) -> list[MethodSu
 
 
 def comparable(results: Results) -> list[tuple[str, list[list[MethodSummary]]]]:
-    """The tables of a sweep: each one's condition, and its methods in groups that share their data.
+    """Lists the tables of a sweep: the condition, and the methods in groups that share data.
 
-    That is one table for each condition; of a single method one for all, as there is nothing to compare at each.
+    There is one table per condition; a sweep of a single method has one table for all conditions.
     """
     every = [(name_situation(results, here), summarise_situation(results, here)) for here in situations(results)]
     if len(results.methods) > 1 or len(every) == 1:
@@ -318,7 +321,7 @@ def comparable(results: Results) -> list[tuple[str, list[list[MethodSummary]]]]:
 
 
 def along(results: Results, axis: int, method: str, figure: str, situation: Situation = _ANY) -> list[Cell]:
-    """A figure at each value of an axis with a finished run, the other axes at the method's best setting for it."""
+    """Returns a metric at each value of an axis, with the other axes at the method's best setting for that value."""
     figures = {cell.setting: cell for cell in cells(results, method, figure)}
     accuracies = cells(results, method, results.judge, situation)
     tops = [_best_of([cell for cell in accuracies if cell.setting[axis] == value]) for value in results.values[axis]]
@@ -328,13 +331,13 @@ def along(results: Results, axis: int, method: str, figure: str, situation: Situ
 def sweep_curves(
     results: Results, folder: SweepFolder, note: Callable[[str], object] = lambda text: None
 ) -> list[dict[str, Any]]:
-    """A row for each evaluated round of each run: the swept keys, point, method, seed, round, and its numbers.
+    """Builds a row for each evaluated round of each run: swept keys, point, method, seed, round, and metrics.
 
-    A table of this long form is what pandas, R and spreadsheets group and plot as it is; `point`, `method` and `seed`
-    join it with `results.csv`. Lists are left out, and metrics that no run has. `note` receives a message for damaged
-    lines, which are skipped.
+    pandas, R and spreadsheets can group and plot this long format directly; `point`, `method` and `seed` join it with
+    `results.csv`. Lists, and metrics that no run has, are left out. `note` receives a message for damaged lines, which
+    are skipped.
     """
-    # Only folders among the sweep's own points are read, regardless of what the table names.
+    # Only the sweep's own point folders are read, whatever names the table contains.
     points = {point.path.name: point for point in folder.points()}
     swept = {row["point"]: dict(takewhile(lambda item: item[0] != "point", row.items())) for row in results.rows}
     lines = [

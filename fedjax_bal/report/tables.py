@@ -1,4 +1,4 @@
-"""The report's tables: texts for the page and LaTeX, and CSV with the numbers behind them."""
+"""The report's tables: text for the page and LaTeX, and CSV with the numbers behind it."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -23,17 +23,17 @@ from fedjax_bal.report.wording import LONGEST_NAME, MINUS, Table, join_some, lea
 
 _LATEX = str.maketrans(
     {character: f"\\{character}" for character in "&%$#_{}"}
-    # A bracket at the start of a row would be read as an argument of the line break before it.
+    # A bracket at the start of a row would be taken as an argument of the preceding line break.
     | {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "[": "{[}", "]": "{]}"}
     | {"±": "$\\pm$", MINUS: "$-$", "\N{EN DASH}": "--", "“": "``", "”": "''", "<": "$<$", ">": "$>$"}
 )
 _NONE_PUBLISHED: Mapping[tuple[str, str], float] = MappingProxyType({})
-_MOST_NAMED = 12  # runs of which failures, or broken clients, are named
+_MOST_NAMED = 12  # maximum number of failed runs or broken clients listed by name
 _LONGEST_TEXT = 400
 
 
 class Details(NamedTuple):
-    """A table of the report: its heading, its rows, a note on its numbers, and for each row whether it stands out."""
+    """A table of the report: title, rows, a note on its numbers, and for each row whether it is highlighted."""
 
     title: str
     table: Table
@@ -42,18 +42,18 @@ class Details(NamedTuple):
 
 
 def summarise_group(runs: Sequence[Mapping[str, Any]]) -> list[MethodSummary]:
-    """The methods of runs that share their data, compared with the first one, under names that fit a table."""
+    """Compares methods of runs that share their data with the first method; shortens names to fit a table."""
     return [summary._replace(method=printable(summary.method, LONGEST_NAME)) for summary in compare(runs)]
 
 
 def comparison(
     groups: Sequence[Sequence[MethodSummary]], target: float | None, note: str, condition: str = ""
 ) -> Details:
-    """The comparison of methods, in which the best one of each group stands out.
+    """Builds the table that compares methods, with the best method of each group highlighted.
 
-    Each group of `compare`'s summaries shares its data, and is compared with its first method; if each group is a
-    single method, the column of differences is left out. `target` is the share that counts as reached, `condition` what
-    distinguishes the table from others of the page.
+    `groups` are summaries from `compare`; each group shares its data and is compared with its first method. If every
+    group is a single method, the column of differences is left out. `target` is the accuracy to reach, as a fraction;
+    `condition` distinguishes this table from others on the page.
     """
     marked = []
     for group in groups:
@@ -66,7 +66,7 @@ def comparison(
 
 
 def details(runs: Sequence[Mapping[str, Any]]) -> list[Details]:
-    """The further tables for which `runs` of a `summary.json` have numbers; columns without any are left out."""
+    """Builds further tables from a summary's `runs`; leaves out columns without numbers."""
     tables = []
     for shown in REPORT_TABLES:
         of_table = [(metric, metric.column) for metric in METRICS.values()]
@@ -75,7 +75,7 @@ def details(runs: Sequence[Mapping[str, Any]]) -> list[Details]:
             for metric, column in of_table
             if column and column.table is shown and any(run.get(metric.name) is not None for run in runs)
         ]
-        # A single optional column, such as one group of classes, says nothing by itself.
+        # A single optional column, such as one group of classes, isn't informative.
         if sum(column.optional for _, column in columns) == 1:
             columns = [(metric, column) for metric, column in columns if not column.optional]
         if not columns:
@@ -92,13 +92,13 @@ def details(runs: Sequence[Mapping[str, Any]]) -> list[Details]:
 
 
 def failed(runs: Sequence[Mapping[str, Any]]) -> str:
-    """Names the runs that failed, with the reasons; empty where none did."""
+    """Names the failed runs and the reasons; empty if there are none."""
     named = [f"{_named(run)} ({printable(run['failure'], _LONGEST_TEXT)})" for run in runs if run.get("failure")]
     return f"Runs that failed, and so have no final accuracy: {join_some(named, _MOST_NAMED)}." if named else ""
 
 
 def remarks(summary: Mapping[str, Any]) -> list[str]:
-    """Sentences on early stops, broken clients, and how even the classes are that methods train on."""
+    """Describes early stops, broken clients, and how balanced the classes are on which methods train."""
     runs = summary["runs"]
     sentences = []
     early = [
@@ -157,11 +157,11 @@ def _methods(part: Mapping[str, Any]) -> str:
 def statistics(
     runs: Sequence[Mapping[str, Any]], published: Mapping[tuple[str, str], float] = _NONE_PUBLISHED
 ) -> Iterator[dict[str, Any]]:
-    """The numbers of runs that share their data: a row for each method and each metric that any run has.
+    """Yields the statistics of runs that share their data: one row per method and metric.
 
-    It has n, mean, standard deviation, 95% interval of the mean, the paired difference from the first method with its
-    interval, and the number in `published`, by method and metric, with the difference from it. The seed of a run may be
-    a `SeededDraw`.
+    A row has n, mean, standard deviation, the mean's 95% interval, the paired difference from the first method with its
+    interval, and the number in `published` (by method and metric) with the difference from it. A run's seed may be a
+    `SeededDraw`.
     """
     methods = list(dict.fromkeys(run["method"] for run in runs))
     for name in (metric.name for metric in METRICS.values() if metric.of_run and metric.unit is not TEXT):
@@ -186,13 +186,13 @@ def statistics(
 
 
 def table_files(shown: Sequence[Details], rows: Sequence[Mapping[str, Any]]) -> dict[str, bytes]:
-    """Tables in LaTeX, and `rows` in CSV, by the ending of their file."""
+    """Formats tables in LaTeX, and `rows` in CSV, by file extension."""
     latex = ["% Needs \\usepackage{booktabs}."]
     for each in shown:
         lines = [
             " & ".join(cell.translate(_LATEX) for cell in cells) for cells in (each.table.headings, *each.table.rows)
         ]
-        # The line break before a row would take a star.
+        # The preceding line break would take a star as its own.
         head, *body = [f"{'{}' * line.startswith('*')}{line} \\\\" for line in lines]
         latex += [
             f"\\begin{{table}}\n\\caption{{{f'{each.title}. {each.note}'.rstrip().translate(_LATEX)}}}",
@@ -206,5 +206,5 @@ def table_files(shown: Sequence[Details], rows: Sequence[Mapping[str, Any]]) -> 
 
 
 def encoded(text: str) -> bytes:
-    """A text as UTF-8; halves of characters, which JSON and names of folders can hold, are replaced by a sign."""
+    """Encodes a text as UTF-8; surrogates, which JSON and folder names can contain, are replaced."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()

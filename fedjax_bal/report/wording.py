@@ -1,4 +1,4 @@
-"""Results as text: cells of tables, and a verdict that claims no more than the runs show."""
+"""Results as text: table cells, and a verdict that claims no more than the runs show."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -22,32 +22,32 @@ _COUNTS = ("no", "one", "two", "three", "four", "five")
 
 
 class Table(NamedTuple):
-    """A table as text: a heading for each column, and rows of as many cells."""
+    """A table as text: headings, and rows with a cell for each heading."""
 
     headings: tuple[str, ...]
     rows: list[tuple[str, ...]]
 
 
 def printable(text: str, limit: int | None = None) -> str:
-    """A name in one line, without control characters, shortened to `limit` characters if given."""
+    """Formats a name on one line, without control characters, shortened to `limit` characters if given."""
     line = " ".join(text.split())
     shown = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in line)
     return shown if limit is None or len(shown) <= limit else shown[: limit - 1].rstrip() + "…"
 
 
 def plural(count: int, noun: str) -> str:
-    """A number with its noun: 1 seed, 2 seeds."""
+    """Formats a number with its noun: 1 seed, 2 seeds."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def join_some(texts: Sequence[str], most: int, separator: str = "; ") -> str:
-    """The first texts, and the number of the others."""
+    """Joins the first `most` texts, and counts the others."""
     more = [f"and {len(texts) - most:,} more"] if len(texts) > most else []
     return separator.join([*texts[:most], *more])
 
 
 def flat(value: Any) -> str:
-    """A value of a configuration in one line, without the brackets of mappings."""
+    """Formats a configuration's value on one line, without the brackets of mappings."""
     if isinstance(value, dict):
         return ", ".join(_pair(key, entry) for key, entry in value.items())
     if isinstance(value, list):
@@ -62,13 +62,13 @@ def _pair(key: Any, value: Any) -> str:
 
 
 def signed(share: float) -> str:
-    """A difference of shares in percentage points, with its sign."""
+    """Formats a difference of fractions in percentage points, with its sign."""
     text = f"{100 * share:+.1f}"
     return ("+0.0" if text == "-0.0" else text).replace("-", MINUS)
 
 
 def points(value: Difference | None) -> str:
-    """A difference of shares in percentage points, with its interval if known; a dash for None, the baseline's."""
+    """Formats a difference in percentage points, with its interval if known; a dash for None (the baseline)."""
     if value is None or value.mean is None:
         return NOTHING
     if value.low is None or value.high is None:
@@ -77,7 +77,7 @@ def points(value: Difference | None) -> str:
 
 
 def megabytes(traffic_bytes: float | None) -> str:
-    """Bytes in MB of 10^6 bytes, to three figures or integers; a dash for None."""
+    """Formats bytes in MB of 10^6 bytes, to three digits or as integers; a dash for None."""
     if traffic_bytes is None:
         return NOTHING
     value = traffic_bytes / 1e6
@@ -85,14 +85,15 @@ def megabytes(traffic_bytes: float | None) -> str:
 
 
 def shows_divergence(summaries: Sequence[MethodSummary]) -> bool:
-    """Tells whether the table has a column of divergences: if a method evens out classes, by chains or copies."""
+    """Whether the table has a column of divergences: if a method balances classes, by chains or copies."""
     return any(summary.evens for summary in summaries) and any(summary.chain_kl is not None for summary in summaries)
 
 
 def table_notes(summaries: Sequence[MethodSummary], *, partitions: bool, crossed: bool = False) -> list[str]:
-    """Explains the numbers of the comparison's table, as far as it has them.
+    """Explains those numbers of the comparison table that it contains.
 
-    `partitions` tells whether each seed has its own partition, `crossed` whether several seeds run on each of several.
+    `partitions`: whether each seed has its own partition; `crossed`: whether several seeds run on each of several
+    partitions.
     """
     notes = []
     if any(summary.final.std is not None for summary in summaries):
@@ -129,20 +130,20 @@ def table(
     short: bool = False,
     baseline: str | None = None,
 ) -> Table:
-    """The whole comparison as text, for terminal and page; accuracies in percent, differences in percentage points.
+    """Builds the comparison for terminal and page; accuracies in percent, differences in percentage points.
 
-    Without any differences their column is left out.
+    The column of differences is left out if there are none.
 
     Args:
         summaries: from `compare`.
-        target_accuracy: the share that counts as reached; None leaves its columns out.
+        target_accuracy: the accuracy to reach, as a fraction; None leaves out its columns.
         short: for a narrow terminal: short headings, no columns of the best accuracy and of traffic to the target, and
-            none of the final accuracy if there is one of `chain_kl` (see `shows_divergence`).
-        baseline: the method from which differences are taken, for their heading; None for the first.
+            none of the final accuracy if there is a column of `chain_kl` (see `shows_divergence`).
+        baseline: names the baseline in the heading of differences; None for the first method.
     """
     uneven = shows_divergence(summaries)
     mean = averaged_heading(span_averaged(summaries))
-    # The heading on the page, that in a narrow terminal (None: no such column), and the cells.
+    # Heading on the page, heading in a narrow terminal (None: no such column), and cells.
     columns: list[tuple[str, str | None, list[str]]] = [
         ("Method", "method", [summary.method for summary in summaries]),
         (
@@ -195,7 +196,7 @@ def _part(count: int, seeds: int, noun: str = "") -> str:
 
 
 def averaged_in_words(span: tuple[int, int]) -> str:
-    """The evaluations of which the headline is a mean, such as: last five evaluations."""
+    """Names the evaluations that the headline averages, such as: last five evaluations."""
     least, most = span
     if most == 1:
         return "only evaluation"
@@ -203,35 +204,35 @@ def averaged_in_words(span: tuple[int, int]) -> str:
 
 
 def averaged_heading(span: tuple[int, int]) -> str:
-    """The heading of their mean: mean of last 5, mean of last 2 to 5."""
+    """The heading of the headline: mean of last 5, mean of last 2 to 5."""
     least, most = span
     return f"mean of last {most if least == most else f'{least} to {most}'}"
 
 
 def span_averaged(summaries: Sequence[MethodSummary]) -> tuple[int, int]:
-    """How many evaluations the headlines of methods are means of, the fewest and the most."""
+    """Returns the smallest and largest number of evaluations that the headlines average."""
     spans = [summary.averaged for summary in summaries if summary.last5.mean is not None]
     spans = spans or [(MOST_AVERAGED, MOST_AVERAGED)]
     return min(least for least, _ in spans), max(most for _, most in spans)
 
 
 def tied(summaries: Sequence[MethodSummary]) -> bool:
-    """Tells whether several methods have the same mean of the last evaluations to the digit shown."""
+    """Whether all methods have the same mean of the last evaluations, to the precision shown."""
     shown = [f"{100 * summary.last5.mean:.1f}" for summary in summaries if summary.last5.mean is not None]
     return len(shown) > 1 and len(set(shown)) == 1
 
 
 def leader(summaries: Sequence[MethodSummary]) -> MethodSummary | None:
-    """The method that leads each other one, the 95% interval of their difference excluding 0; None without."""
+    """Returns the method that leads every other one with a 95% interval that excludes 0; None if there is none."""
     ranked = _ranked(summaries)
     return ranked[0] if len(ranked) > 1 and not tied(ranked) and _rival(ranked) is None else None
 
 
 def verdict(summaries: Sequence[MethodSummary]) -> str:
-    """One or two sentences on the method with the highest mean of its last five, and its distance from the first.
+    """Describes in one or two sentences the method with the highest mean of the last evaluations, and its lead.
 
-    They name no winner where the interval of a difference covers 0 or all end at the same accuracy, and say that there
-    is no interval if only one seed was run.
+    No winner is named if the interval of a difference covers 0 or all methods end at the same accuracy. With a single
+    seed, the text says that there is no interval.
     """
     ranked = _ranked(summaries)
     if not ranked:
@@ -262,7 +263,7 @@ def verdict(summaries: Sequence[MethodSummary]) -> str:
 
 
 def lead(summaries: Sequence[MethodSummary]) -> str:
-    """The method with the highest mean of its last five, and its distance from the first, in a few words."""
+    """Describes in a few words the method with the highest mean, and its distance from the first method."""
     ranked = _ranked(summaries)
     best = ranked[0]
     if tied(ranked):
@@ -280,12 +281,12 @@ def lead(summaries: Sequence[MethodSummary]) -> str:
 
 
 def _ranked(summaries: Sequence[MethodSummary]) -> list[MethodSummary]:
-    """Those with an accuracy, the highest mean of the last five first."""
+    """Sorts the methods that have an accuracy by their mean of the last evaluations, highest first."""
     return sorted((s for s in summaries if s.last5.mean is not None), key=lambda s: -(s.last5.mean or 0.0))
 
 
 def _rival(ranked: Sequence[MethodSummary]) -> tuple[MethodSummary, Difference] | None:
-    """The best other method that the first may not lead, and the first one's difference from it."""
+    """Returns the best method that the first may not lead, and the difference from it; None if there is none."""
     pairs = ((other, paired_difference(ranked[0].last5_of_seeds, other.last5_of_seeds)) for other in ranked[1:])
     return next(((other, lead) for other, lead in pairs if lead.low is None or lead.low <= 0), None)
 

@@ -1,4 +1,4 @@
-"""Host-side decisions, in NumPy: available clients, selected clients, clients that deliver."""
+"""Host-side decisions, in NumPy: which clients are available, selected, and deliver."""
 
 from fedjax_bal.selection import speed
 from fedjax_bal.selection.availability import AVAILABILITY, DELIVERY, Presence, always, bernoulli, clustered, periodic

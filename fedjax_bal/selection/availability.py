@@ -12,7 +12,7 @@ from fedjax_bal.selection.selectors import generator
 from fedjax_bal.selection.trace import Trace, trace
 
 Probability = Annotated[float, Gt(0), Le(1)]
-_FEW = 400  # clients per eligible one above which jumping to each draw beats drawing them all
+_FEW = 400  # number of clients per eligible client above which jumping to each draw is faster than drawing all
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Presence:
     """Independent presence of clients, by probability.
 
     Attributes:
-        probabilities: client i's is `probabilities[i % len(probabilities)]`; each in (0, 1].
+        probabilities: client i has `probabilities[i % len(probabilities)]`; each in (0, 1].
         period: rounds for which a draw is kept.
     """
 
@@ -43,7 +43,7 @@ class Presence:
         if _FEW * np.count_nonzero(eligible) >= clients:
             chances = self.probabilities if len(self.probabilities) == 1 else np.resize(self.probabilities, clients)
             return (rng.random(clients) < chances) & eligible
-        # Client i's draw is the generator's i-th word, which it can jump to: the same draws as for all clients.
+        # Client i's draw is the generator's i-th word, to which it can jump: these are the same draws as above.
         mask = np.zeros(clients, bool)
         following = 0
         for client in np.flatnonzero(eligible).tolist():
@@ -68,14 +68,14 @@ def always() -> Presence:
 def bernoulli(p: Probability) -> Presence:
     """Each client is present with the same probability, drawn independently in every round.
 
-    In some rounds no client is present, the more often the fewer clients there are. As availability, such a round
-    trains no client and leaves the model as it is.
+    In some rounds no client is present, especially if there are few clients. If used as availability, such a round
+    trains no client and leaves the model unchanged.
 
     Args:
         p: probability, in (0, 1].
 
     Raises:
-        ValueError: p out of range.
+        ValueError: p is out of range.
 
     Example:
         >>> bernoulli(0.5)
@@ -89,7 +89,7 @@ def bernoulli(p: Probability) -> Presence:
 
 @checked
 def periodic(p: Probability, period: Count) -> Presence:
-    """As `bernoulli`, but each draw is kept for several rounds.
+    """Like `bernoulli`, but each draw is kept for several rounds.
 
     Args:
         p: probability, in (0, 1].
@@ -113,7 +113,7 @@ def periodic(p: Probability, period: Count) -> Presence:
 
 @checked
 def clustered(p: Sequence[Probability] = (0.5, 0.5, 0.3, 0.3, 0.2), period: Count = 1) -> Presence:
-    """As `bernoulli`, but client i has the probability `p[i % len(p)]`.
+    """Like `bernoulli`, but client i has the probability `p[i % len(p)]`.
 
     Args:
         p: probabilities, each in (0, 1].

@@ -1,4 +1,4 @@
-"""FL-CIR's selection: a bandit picks one client, and others are added to make the classes together even."""
+"""FL-CIR's selection: a bandit picks one client, and others are added so that their joint classes are balanced."""
 
 import math
 from typing import Annotated, Any, Literal, NamedTuple
@@ -17,12 +17,12 @@ First = Literal["counted", "left_out"]
 Discount = Annotated[float, Gt(0), Le(1)]
 
 COMPOSITION = "composition"
-"""Slot of the probe that the bandit learns from: class compositions `Float[G, L, C]`."""
+"""Slot of the probe from which the bandit learns: class compositions `Float[G, L, C]`."""
 
 ABSENT = 1e-15
-"""Added to each class, as in the published code, so that none is 0."""
+"""Added to each class, as in the published code, so that no share is 0."""
 
-_FLOOR = 1e-6  # smallest divergence in the literal reward, which is otherwise infinite for an even composition
+_FLOOR = 1e-6  # smallest divergence in the literal reward, which would be infinite for a balanced composition
 _LAST = 1e300  # larger than any divergence, but less than infinity, which marks clients already taken
 
 
@@ -30,8 +30,8 @@ class BanditState(NamedTuple):
     """Estimates about each client.
 
     Attributes:
-        asked: how often it was selected, whether or not it delivered, `Int64[N]`.
-        pulls: T_k, how often its composition arrived, `Int64[N]`.
+        asked: number of rounds in which it was selected, whether or not it delivered, `Int64[N]`.
+        pulls: T_k, number of compositions received, `Int64[N]`.
         mean_rewards: plain mean of its rewards, `Float64[N]`; 0 before the first one.
         compositions: discounted mean of its compositions, `Float64[N, C]`; zeros before the first one.
         weights: S_k, the sum of that mean's discounts, `Float64[N]`.
@@ -45,7 +45,7 @@ class BanditState(NamedTuple):
 
 
 def learn(state: BanditState, clients: np.ndarray, compositions: np.ndarray, rho: float, reward: Reward) -> BanditState:
-    """Updates the estimates of clients `Int[K]`, all different, with their compositions `Float[K, C]`; `asked` stays.
+    """Updates the estimates of distinct clients `Int[K]` with their compositions `Float[K, C]`; keeps `asked`.
 
     References:
         FL-CIR, eq. 10.
@@ -59,15 +59,14 @@ def learn(state: BanditState, clients: np.ndarray, compositions: np.ndarray, rho
 
 
 def rewards(compositions: np.ndarray, form: Reward = "bounded") -> np.ndarray:
-    r"""Computes the reward of each composition: the more even, the larger.
+    r"""Computes the reward of each composition, which is larger for balanced ones.
 
     `"bounded"`: $1 / H(U, R)$ with the cross-entropy $H(U, R) = \log C + KL(U \| R)$, at most 1 / log C, with 1e-15
-    added to each class of R. `"literal"`: $1 / KL(R \| U)$, the divergence being at least 1e-6. Compositions `Float[K,
+    added to each class of R. `"literal"`: $1 / KL(R \| U)$ with a divergence of at least 1e-6. Compositions `Float[K,
     C]` are normalised inside.
 
     References:
-        FL-CIR, eq. 9. The literal form is unbounded, so that it drowns any exploration bonus; the published code has
-        the bounded one.
+        FL-CIR, eq. 9. The literal form dwarfs any exploration bonus; the published code has the bounded one.
     """
     shares = compositions.T + ABSENT
     shares = shares / shares.sum(0)
@@ -102,15 +101,15 @@ def ucb_scores(mean_rewards: Any, pulls: Any, round: int, alpha: NotNegative) ->
         `Float64[N]`.
 
     Raises:
-        ValueError: a value out of range, or two tables of different length.
+        ValueError: a value is out of range, or the tables differ in length.
 
     Example:
         >>> ucb_scores(np.array([0.4, 0.3, 0.0]), np.array([4, 1, 0]), 10, 0.2).round(3).tolist()
         [0.586, 0.672, inf]
 
     References:
-        FL-CIR (Yang et al., 2021), Algorithm 1. Its round starts at N after the first sweep; here, as in the published
-        code, it is the global one.
+        FL-CIR (Yang et al., 2021), Algorithm 1. Its round counter starts at N after the first sweep; here, as in the
+        published code, it is the global round.
     """
     means, counts = np.asarray(mean_rewards, np.float64), np.asarray(pulls)
     if means.shape != counts.shape or (counts < 0).any():
@@ -131,7 +130,7 @@ def class_balancing_set(
     direction: Direction = "from_uniform",
     first: First = "counted",
 ) -> np.ndarray:
-    r"""Selects clients greedily, from the highest score on, whose compositions together are close to even.
+    r"""Greedily adds clients to the one with the highest score, so that their joint composition is balanced.
 
     The first client has the highest score (lowest index on ties). Each further one is the k with the smallest
     $KL(U \| \bar R_{S \cup k})$, where $\bar R_S$ is the plain mean of the members' compositions, plus 1e-15 in each
@@ -141,7 +140,7 @@ def class_balancing_set(
     Args:
         compositions: `[N, C]`, not negative, each of sum 1 or all zeros.
         scores: `[N]`; infinity is allowed.
-        size: number of clients, at least 1; all of them if they are fewer.
+        size: number of clients, at least 1; all of them if there are fewer.
         direction: `"from_uniform"`, KL(U || R), or `"to_uniform"`, KL(R || U).
         first: whether the first client's composition is `"counted"` among the members' or `"left_out"` of their mean.
 
@@ -149,14 +148,14 @@ def class_balancing_set(
         `Int[min(size, N)]` in the order added.
 
     Raises:
-        ValueError: arguments of the wrong kind, or shapes that don't go together.
+        ValueError: an argument has the wrong type, or shapes don't match.
 
     Example:
         >>> class_balancing_set(np.array([[0.9, 0.1], [0.8, 0.2], [0.2, 0.8]]), np.array([0.5, 0.4, 0.1]), 2).tolist()
         [0, 2]
 
     References:
-        FL-CIR, Algorithm 2. As printed, the first client's composition is left out of the sum, and eq. 8 has
+        FL-CIR, Algorithm 2. As printed, the first client's composition is omitted from the sum, and eq. 8 has
         KL(R || U); the published code includes it, and has KL(U || R). In eq. 8 U is "a vector of ones", with which the
         reward of eq. 9 is negative; here it is the uniform distribution.
     """
@@ -197,15 +196,15 @@ def cucb(
 ) -> Selector:
     """Selects clients by a combinatorial bandit that learns their class compositions from probes.
 
-    A first sweep asks every client once: rounds 0 to ceil(N / |S|) - 1 select the available clients that were asked the
-    least, in the order of their numbers, so blocks of |S|, of which the last one wraps round to client 0. Later rounds
-    select the client with the highest of `ucb_scores` and its `class_balancing_set` among the available. A client that
-    missed the sweep, or whose update was lost in it, has an infinite score: one such client is taken per round, the
-    lowest number first.
+    A first sweep selects every client once: rounds 0 to ceil(N / |S|) - 1 select the available clients that were
+    selected least often, in the order of their numbers. These are blocks of |S|, of which the last one wraps round to
+    client 0. Later rounds select the available client with the highest of `ucb_scores`, and its `class_balancing_set`
+    among the available clients. A client that missed the sweep, or whose update was lost in it, has an infinite score:
+    one such client is selected per round, the lowest number first.
 
-    After a round, every client that delivered a finite composition R updates T <- T + 1, the plain mean of its rewards,
-    S <- rho S + 1 and mean <- mean + (R - mean) / S, which weighs the t-th of T compositions by rho^(T - t). For other
-    clients only the count of how often they were asked changes.
+    After a round, each client that delivered a finite composition R has its estimates updated: T <- T + 1, the plain
+    mean of its rewards, S <- rho S + 1 and mean <- mean + (R - mean) / S, which weights the t-th of T compositions by
+    rho^(T - t). For other selected clients, only the number of selections changes.
 
     Args:
         clients_per_round: |S|, at least 1.
@@ -251,6 +250,7 @@ def cucb(
 
     def update(state: BanditState, plan: Plan, probes: Any) -> BanditState:
         arrived = delivered_probe(plan, probes, COMPOSITION, num_classes)
+        # The last count, of the client number N, is that of empty places.
         asked = state.asked + np.bincount(plan.clients.ravel(), minlength=len(state.asked) + 1)[:-1]
         return learn(state._replace(asked=asked), *arrived, rho, reward)
 
@@ -267,7 +267,7 @@ def greedy(
     *,
     num_classes: Count,
 ) -> Selector:
-    """Selects clients as `cucb` does without exploration: starts from the client with the best mean reward.
+    """Selects clients like `cucb` without exploration: starts from the client with the best mean reward.
 
     Args:
         clients_per_round: |S|, at least 1.
@@ -288,13 +288,13 @@ def greedy(
         ('composition',)
 
     References:
-        FL-CIR, section on the experiments, the comparison method of this name.
+        FL-CIR, the baseline of this name in the experiments.
     """
     return cucb(clients_per_round, 0.0, rho, reward, direction, first, num_classes=num_classes)
 
 
 def _divergences(columns: np.ndarray, total: np.ndarray, members: int, direction: Direction) -> np.ndarray:
-    """Divergence of the members' mean composition with each client `columns[:, k]` added to their total."""
+    """Computes the divergence of the members' mean composition after adding each client `columns[:, k]`."""
     measure = from_uniform if direction == "from_uniform" else to_uniform
     divergences = np.empty(columns.shape[1])
     for span in spans(*columns.shape):

@@ -1,4 +1,4 @@
-"""A selector by name and options, built once the federation is known."""
+"""A selector given by name and options, built once the federation is known."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -31,7 +31,7 @@ FROM_FEDERATION: Mapping[str, Callable[[Federation], Any]] = {
     "sizes": lambda federation: np.diff(federation.offsets),
     "num_classes": lambda federation: federation.num_classes,
 }
-"""Arguments of a factory that the federation provides."""
+"""Arguments of factories that the federation provides."""
 
 
 class Choice(NamedTuple):
@@ -39,8 +39,8 @@ class Choice(NamedTuple):
 
     Attributes:
         name: one of `SELECTORS`.
-        options: the selector's options by name, in order, without the number of clients and what the federation
-            provides.
+        options: the selector's options by name, in order, without the number of clients and the arguments that the
+            federation provides.
     """
 
     name: str = "uniform"
@@ -51,10 +51,10 @@ class Choice(NamedTuple):
 
         Args:
             clients_per_round: at least 1.
-            federation: the one that is trained on, copies included.
+            federation: the federation for training, copies included.
 
         Raises:
-            ValueError: an unknown name, or an option that is unknown, missing or out of range.
+            ValueError: the name is unknown, or an option is unknown, missing or out of range.
 
         Example:
             >>> from fedjax_bal.testing.toy import federation

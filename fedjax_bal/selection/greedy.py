@@ -1,4 +1,4 @@
-"""Tools of the greedy searches over clients: ties within rounding, cache-sized spans, checks of their tables."""
+"""Helpers of the greedy searches over clients: ties within rounding error, cache-sized spans, checks of tables."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -6,17 +6,17 @@ from typing import Any
 import numpy as np
 
 TIE = 1e-12
-"""Largest difference of equal scores, in nats: 64-bit arithmetic can't tell it from rounding."""
+"""Largest difference between scores that count as equal, in nats: the rounding error of 64-bit arithmetic."""
 
-_LARGEST = 1e15  # larger ones lose integers in 64 bits, and sums in 32 bits
+_LARGEST = 1e15  # above this, integers in 64-bit floats and sums in 32-bit floats lose precision
 _BLOCK = 2**15  # numbers processed at a time; they fit into a core's second-level cache
 
 
 def smallest(scores: np.ndarray) -> np.ndarray:
-    """Finds the smallest score and those equal to it; returns their positions, ascending.
+    """Returns the positions of the smallest score and those equal to it, in ascending order.
 
-    Scores, in nats, that differ by at most `TIE` are equal: the same distribution, scaled or with its classes in
-    another order, has the same score on paper, but another last bit.
+    Scores, in nats, that differ by at most `TIE` count as equal: scaling a distribution or reordering its classes
+    doesn't change the score mathematically, but may change its last bits.
     """
     return np.flatnonzero(scores <= scores.min() + TIE)
 
@@ -29,7 +29,7 @@ def spans(rows: int, columns: int) -> Iterator[slice]:
 
 
 def check_table(name: str, table: Any, hint: str) -> np.ndarray:
-    """Checks a table of clients by classes, and returns it as `Float64[N, C]`; `hint` says what a row holds."""
+    """Checks a table of clients by classes, and returns it as `Float64[N, C]`; `hint` describes a row."""
     numbers = _numbers(name, table, lambda array: array.ndim == 2 and array.shape[1] > 0, f"[clients, classes], {hint}")
     wrong = ~((numbers >= 0) & (numbers <= _LARGEST))
     if wrong.any():
@@ -49,7 +49,7 @@ def check_sizes(sizes: Any) -> np.ndarray:
 
 
 def check_clients(name: str, known: int, num_clients: int) -> None:
-    """Raises if a table has another number of clients than the federation."""
+    """Raises `ValueError` if a table and the federation differ in the number of clients."""
     if known != num_clients:
         raise ValueError(f"{name}: received {known} clients, but the federation has {num_clients}: give one row each")
 

@@ -1,4 +1,4 @@
-"""Astraea's mediators: groups of clients whose classes together are close to even."""
+"""Astraea's mediators: groups of clients whose joint classes are close to balanced."""
 
 import functools
 import math
@@ -18,29 +18,29 @@ _REWRITE_BELOW = 0.75  # share of columns still in use below which the table is 
 
 @checked
 def mediators(class_counts: Any, size: Count, *, pool: Pool = "counts") -> list[np.ndarray]:
-    r"""Groups clients greedily, so that the classes of each group together are as even as possible.
+    r"""Groups clients greedily, so that the joint class distribution of each group is as balanced as possible.
 
-    A group starts empty and adds, one after another, the client k with the smallest
+    A group starts empty and repeatedly adds the client k with the smallest
     $KL(P_{m \cup k} \| U) = \log C - H(P_{m \cup k})$, where P is the class distribution of the group with this client.
-    A full group is closed and the next one opened, so that the first member is the most uniform client left. Equal
-    divergences (within 1e-12 nats) go to the lowest client id.
+    When it is full, the next group is started; its first member is therefore the remaining client with the most uniform
+    classes. Equal divergences (within 1e-12 nats) go to the lowest client id.
 
-    Every step scores all clients left in 32 bits, and those that rounding could have put first again in 64 bits, which
-    decide. Time grows as N^2 C, regardless of the size of the groups.
+    Every step scores all remaining clients in 32 bits, and rescores in 64 bits those that are best within rounding
+    error. Time grows as N^2 C, regardless of the size of the groups.
 
     Args:
         class_counts: `[N, C]`, samples of each client by class, augmented copies included.
         size: gamma, clients per group, at least 1.
-        pool: sum of a group: `"counts"` adds samples; `"distributions"` adds class shares, as if all clients had
-            equally many samples; `"halves"` adds the client's class shares to those of the group's samples, as if the
-            two had equally many.
+        pool: quantity that is summed in a group: `"counts"`, samples; `"distributions"`, class shares, as if all
+            clients had equally many samples; `"halves"`, the client's class shares plus those of the group's samples,
+            as if client and group had equally many.
 
     Returns:
         ceil(K / size) arrays of client ids for K clients with samples, members in the order they were added; the last
-        one may be short. Clients without samples are in none.
+        one may be short. Clients without samples are in no group.
 
     Raises:
-        ValueError: an argument of the wrong kind or out of range.
+        ValueError: an argument has the wrong type or is out of range.
 
     Example:
         >>> import numpy as np
@@ -48,9 +48,9 @@ def mediators(class_counts: Any, size: Count, *, pool: Pool = "counts") -> list[
         [[1, 3], [0, 4]]
 
     References:
-        Astraea (Duan et al., 2019), Algorithm 3. Its P_m + P_i leaves open what is added: section III-B calls P_m and
-        P_i the probability distributions of mediator and client, read literally `"halves"`; the text speaks of the
-        distribution of the mediator's data, which is `"counts"`, and the most even of the three.
+        Astraea (Duan et al., 2019), Algorithm 3. Its P_m + P_i is ambiguous: section III-B calls P_m and P_i the
+        probability distributions of mediator and client, literally `"halves"`; the text speaks of the distribution of
+        the mediator's data, which is `"counts"`, and gives the most balanced groups of the three.
     """
     counts = check_table("class_counts", class_counts, "the samples of each client by class")
     clients = np.flatnonzero(counts.sum(1) > 0)
@@ -72,16 +72,16 @@ def mediated(
     *,
     class_counts: Any,
 ) -> Selector:
-    """Groups clients into mediators, which train side by side, each its clients one after another.
+    """Groups clients into mediators, which train in parallel; each trains its clients one after another.
 
-    Rescheduled per round, the clients are those that `uniform` draws. Rescheduled once, all clients of the federation
+    Rescheduled per round, the clients that `uniform` draws are grouped. Rescheduled once, all clients of the federation
     are grouped at the start, and each round draws ceil(c / size) of the groups that have available clients; unavailable
-    members are left out.
+    members are skipped.
 
     Args:
         clients_per_round: c, at least 1.
         size: gamma, clients per mediator.
-        passes: mediator epochs, how often a mediator goes through its clients.
+        passes: mediator epochs, a mediator's number of passes over its clients.
         resched: when clients are grouped, `"per_round"` or `"once"`.
         order: training order within a mediator: `"fixed"`, as clients were added, or `"shuffled"`, drawn for each seed
             and round. All passes of a round share it.
@@ -102,8 +102,8 @@ def mediated(
         [[0, 1], [2, 3]]
 
     References:
-        Astraea, Algorithms 1 and 3. Algorithm 3 reads as if it grouped all clients, while the paper's cost estimate
-        counts the online ones, which is the default here.
+        Astraea, Algorithms 1 and 3. Algorithm 3 seems to group all clients, but the paper's cost estimate counts the
+        online ones, which are grouped by default here.
     """
     counts = check_table("class_counts", class_counts, "the samples of each client by class")
     wanted = clients_per_round
@@ -136,7 +136,7 @@ def mediated(
 
 
 def _grouping_order(rows: np.ndarray, size: int, counts: np.ndarray | None) -> np.ndarray:
-    """Finds the order in which the rows `Float[K, C]` join groups.
+    """Returns the order in which the rows `Float[K, C]` join groups.
 
     A row is added to the sum of the group's rows or, given `counts` `[K, C]`, to the class shares of its members.
     """
@@ -154,7 +154,7 @@ def _grouping_order(rows: np.ndarray, size: int, counts: np.ndarray | None) -> n
 
 
 class _Ungrouped:
-    """The rows that are in no group yet, each distinct row once, as 32-bit columns, the fastest layout to scan."""
+    """The ungrouped rows, each distinct row once, as 32-bit columns, the layout that is fastest to scan."""
 
     def __init__(self, rows: np.ndarray, size: int) -> None:
         numbers_of_row: dict[bytes, list[int]] = {}
@@ -165,13 +165,13 @@ class _Ungrouped:
         self.kinds = rows[self.first]
         self.classes = rows.shape[1]
         logs = np.abs(np.log(rows.sum(1)[:, None] * (1.0, size))).max(initial=0.0)
-        # Twice the rounding error of sum T log T / sum T, because both scores that are compared have it: a few units in
-        # each T, in its logarithm and in their product, and one for each addition.
+        # Twice the rounding error of sum T log T / sum T, because both compared scores have it: a few units in the last
+        # place for each T, for its logarithm and for their product, and one for each addition.
         self.slack = 2.0**-23 * (self.classes + 8) * (1 + math.log(self.classes) + logs)
         self._write(np.arange(len(self.kinds)))
 
     def take(self, total: np.ndarray) -> int:
-        """Removes and returns the row that makes the total `Float[C]` most even; among equals the first row."""
+        """Removes and returns the row that makes the total `Float[C]` most balanced; on ties the first row."""
         rough = self._rough_scores(total)
         near = np.flatnonzero(rough <= rough.min() + self.slack)
         best = near[smallest(_divergences(total + self.kinds[self.listed[near]]))]
@@ -199,7 +199,7 @@ class _Ungrouped:
         self.scratch = np.empty((2, self.classes, width), np.float32)
 
     def _rough_scores(self, total: np.ndarray) -> np.ndarray:
-        """Computes KL(P || U) - log C for every column added to the total, in 32 bits; infinite for columns taken."""
+        """Computes KL(P || U) - log C after adding each column to the total, in 32 bits; infinity for taken columns."""
         start = (total + _ABSENT).astype(np.float32)[:, None]
         scores = np.empty(len(self.listed), np.float32)
         for span in self.spans:

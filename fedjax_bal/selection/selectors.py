@@ -1,4 +1,4 @@
-"""Selectors as pure triples of functions, those that draw or order clients, and the round's plan."""
+"""Selectors as triples of pure functions, the selectors that draw or order clients, and the round's plan."""
 
 import zlib
 from collections.abc import Callable, Mapping
@@ -11,10 +11,10 @@ from fedjax_bal.selection.greedy import check_clients, check_sizes
 from fedjax_bal.types import Plan
 
 LOSS = "loss"
-"""Slot of the probe that `power_of_choice` learns from: local losses `Float[G, L]`."""
+"""Slot of the probe from which `power_of_choice` learns: local losses `Float[G, L]`."""
 
-_AHEAD = 4
-_CROWD = 4  # available clients per client wanted above which drawing one by one beats sorting them all
+_AHEAD = 4  # factor by which `round_robin` extends its search for available clients
+_CROWD = 4  # number of available clients per wanted client above which drawing one by one is faster than sorting all
 
 
 class Selector(NamedTuple):
@@ -28,15 +28,15 @@ class Selector(NamedTuple):
             slot.
         chains: G, chains per round.
         chain_length: L, clients per chain.
-        passes: how often a chain goes through its clients.
+        passes: a chain's number of passes over its clients.
         closed_loop: whether a selection depends on the results of earlier rounds, which must then be complete.
-        clients: the most clients per round, if the last chain is short; None for as many as there are places.
-        needs: the slots of the probes that `update` learns from.
-        compositions: `compositions(state) -> Float[N, C]`, its estimate of each client's class shares, zeros where
-            unknown; None for a selector that estimates none.
+        clients: the maximum number of clients per round, if the last chain is short; None for `chains * chain_length`.
+        needs: the slots of the probes from which `update` learns.
+        compositions: `compositions(state) -> Float[N, C]`, its estimate of each client's class shares, zeros if
+            unknown; None for a selector without estimates.
         even: whether each cohort is a uniform draw of the available clients, independent of earlier rounds.
         drawn_by_size: whether clients are drawn in proportion to their numbers of samples. The updates of a cohort then
-            begin with the same weight, in place of these numbers, which would count twice.
+            have equal initial weights; weights by number of samples would count sizes twice.
     """
 
     init: Callable[[int, int], Any]
@@ -54,7 +54,7 @@ class Selector(NamedTuple):
 
     @property
     def most(self) -> int:
-        """The most clients per round."""
+        """The maximum number of clients per round."""
         return self.chains * self.chain_length if self.clients is None else self.clients
 
 
@@ -85,7 +85,7 @@ def uniform(clients_per_round: Count) -> Selector:
 
 @checked
 def round_robin(clients_per_round: Count) -> Selector:
-    """Selects clients in the order of their numbers, continuing from the round before; skips unavailable ones.
+    """Selects clients in the order of their numbers, continuing from the previous round; skips unavailable ones.
 
     Args:
         clients_per_round: at least 1.
@@ -124,14 +124,14 @@ def round_robin(clients_per_round: Count) -> Selector:
 
 @checked
 def by_size(clients_per_round: Count, *, sizes: Any) -> Selector:
-    """Draws clients without replacement, each draw in proportion to the number of samples; averages them plainly.
+    """Draws clients in proportion to their numbers of samples, without replacement; averages them with equal weights.
 
-    The updates of a cohort weigh the same, as drawing has counted their sizes already. With `uniform` it is the other
-    way round: an even draw, and weights by number of samples.
+    The updates of a cohort have equal weights, because the draw already accounts for sizes. `uniform` does the
+    opposite: a uniform draw, and weights by number of samples.
 
     Args:
         clients_per_round: at least 1.
-        sizes: `[N]`, samples of each client; one without any is never drawn.
+        sizes: `[N]`, samples of each client; a client without samples is never drawn.
 
     Returns:
         The selector.
@@ -145,7 +145,7 @@ def by_size(clients_per_round: Count, *, sizes: Any) -> Selector:
         [[1]]
 
     References:
-        Li et al., 2020 (FedProx), Algorithm 2, which draws and averages so.
+        Li et al., 2020 (FedProx), Algorithm 2.
     """
     groups = clients_per_round
     weights = check_sizes(sizes)
@@ -163,16 +163,16 @@ def by_size(clients_per_round: Count, *, sizes: Any) -> Selector:
 
 @checked
 def power_of_choice(clients_per_round: Count, candidates: Count, *, sizes: Any) -> Selector:
-    """Selects the clients with the highest known loss among random candidates; averages them plainly.
+    """Selects the clients with the highest known loss among random candidates; averages them with equal weights.
 
-    Candidates are drawn, and updates weighed, as in `by_size`. A client's loss is the one that it sent when it last
-    delivered; clients that never did come first. Equal losses keep the order of the draw. A loss that isn't finite is
-    ignored.
+    Candidates are drawn, and updates weighted, as in `by_size`. A client's loss is the one that it sent with its last
+    delivered update; clients that never delivered come first. Equal losses keep the order of the draw. A non-finite
+    loss is ignored.
 
     Args:
         clients_per_round: m, at least 1.
         candidates: d, at least m; with d = m it is `by_size`, with d = N greedy.
-        sizes: `[N]`, samples of each client; one without any is never a candidate.
+        sizes: `[N]`, samples of each client; a client without samples is never a candidate.
 
     Returns:
         A closed-loop selector; `update` takes losses `Float[G, 1]` in the slot `"loss"`.
@@ -226,7 +226,7 @@ def open_loop(
     passes: int = 1,
     clients: int | None = None,
 ) -> Selector:
-    """Builds a selector that learns nothing from the rounds; arguments as in `Selector`."""
+    """Builds a selector that doesn't learn from rounds; arguments as in `Selector`."""
     return Selector(init, select, lambda state, plan, probes: state, chains, chain_length, passes, False, clients)
 
 
@@ -238,9 +238,9 @@ def single(chosen: np.ndarray, chains: int, num_clients: int) -> np.ndarray:
 
 
 def delivered_probe(plan: Plan, probes: Any, slot: str, *shape: int) -> tuple[np.ndarray, np.ndarray]:
-    """Selects the clients `Int[K]` that delivered, and their values `Float64[K, *shape]` in one slot of the probes.
+    """Returns the clients `Int[K]` that delivered, and their values `Float64[K, *shape]` in one slot of the probes.
 
-    A value that is not finite counts as not delivered: the client diverged.
+    A non-finite value counts as not delivered: the client diverged.
     """
     if not isinstance(probes, Mapping) or slot not in probes:
         received = ", ".join(map(repr, probes)) if isinstance(probes, Mapping) and probes else "none"
@@ -260,7 +260,7 @@ def delivered_probe(plan: Plan, probes: Any, slot: str, *shape: int) -> tuple[np
 def make_plan(clients: np.ndarray, arriving: np.ndarray) -> Plan:
     """Orders chains by their smallest client and marks the clients that deliver.
 
-    Sums over chains then have the same bits, regardless of the order in which the selector listed them.
+    Sums over chains are then bitwise equal, regardless of the order in which the selector listed them.
 
     Args:
         clients: `Int32[G, L]`, N marking empty places.
@@ -291,7 +291,8 @@ def make_plan(clients: np.ndarray, arriving: np.ndarray) -> Plan:
 def generator(seed: int, purpose: str, round: int) -> np.random.Generator:
     """Creates the generator for one purpose in one round.
 
-    Methods compared with the same seed get the same draws: common random numbers. Two purposes draw independently.
+    Methods that are compared with the same seed get the same draws (common random numbers). Purposes draw
+    independently.
     """
     return np.random.default_rng([seed, zlib.crc32(purpose.encode()), round])
 
@@ -302,7 +303,7 @@ def sample(rng: np.random.Generator, available: np.ndarray, size: int) -> np.nda
     if _CROWD * size > candidates:
         order = np.argsort(np.where(available, rng.random(total), np.inf), kind="stable")
         return order[: min(size, candidates)]
-    # Few of many: clients are drawn one by one, skipping those that are unavailable or were drawn before.
+    # If few of many are wanted, clients are drawn one by one, skipping those that are unavailable or already drawn.
     drawn = np.zeros(0, np.int64)
     while True:
         drawn = np.append(drawn, rng.integers(0, total, 2 * size * total // candidates + 1))
@@ -314,11 +315,11 @@ def sample(rng: np.random.Generator, available: np.ndarray, size: int) -> np.nda
 
 
 def weighted_sample(rng: np.random.Generator, available: np.ndarray, weights: np.ndarray, size: int) -> np.ndarray:
-    """Draws clients one after another without replacement, each in proportion to its weight among those left.
+    """Draws clients one after another without replacement, each in proportion to its weight among the remaining ones.
 
-    Of exponential clocks of rates w_k the k-th rings first with probability w_k / sum_j w_j, and clocks have no memory;
-    so the order in which they ring is the order of the draws. An unavailable client changes no other client's clock,
-    and a client of weight 0 is never drawn.
+    Among exponential clocks with rates w_k, clock k rings first with probability w_k / sum_j w_j. As the clocks are
+    memoryless, the order in which they ring is the order of the draws. An unavailable client doesn't change other
+    clients' clocks, and a client of weight 0 is never drawn.
     """
     clocks = rng.standard_exponential(len(available))
     able = np.flatnonzero(available & (weights > 0))

@@ -1,4 +1,4 @@
-"""Computing speeds of clients, which determine the clients that miss a deadline and the duration of a round."""
+"""Computing speeds of clients, which determine who misses a deadline and how long a round takes."""
 
 import dataclasses
 import functools
@@ -22,7 +22,7 @@ _SLACK = 1 + 1e-9  # factor on a deadline, so that 0.3 seconds at 10 steps per s
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Speed:
-    """Local steps per second of each client, and the treatment of late ones.
+    """Local steps per second of each client, and the treatment of late clients.
 
     Build it with one of the functions of this module.
 
@@ -31,7 +31,7 @@ class Speed:
         numbers: parameters of the law.
         table: `Float64[N]` for "file", else None.
         deadline: seconds that a client has for its work in a round; None for no deadline.
-        late: treatment of a client that would take longer: "partial", it does the steps that fit; "drop", it doesn't
+        late: treatment of a client that would take longer: "partial": it takes the steps that fit; "drop": it doesn't
             deliver.
         per_round: whether speeds are drawn in each round, rather than once for each client.
         source: the table's file, for messages.
@@ -46,7 +46,7 @@ class Speed:
     source: str = ""
 
     def drawn(self, seed: int, round: int, clients: int) -> np.ndarray:
-        """Steps per second of each client in a round, `Float64[clients]`."""
+        """Returns the steps per second of each client in a round, `Float64[clients]`."""
         if self.table is not None:
             return self.table
         return _drawn(self.law, self.numbers, seed, round if self.per_round else 0, clients)
@@ -54,8 +54,8 @@ class Speed:
     def limited(self, seed: int, round: int, plan: Plan, steps: np.ndarray, passes: int, clients: int) -> Plan:
         """Limits a plan to the steps that fit before the deadline.
 
-        The full numbers of steps per pass are `steps`, `Int[G, L]`. Under "partial" the result has limits, and clients
-        that can't do a step in each pass don't deliver; under "drop" no late client delivers.
+        The full numbers of steps per pass are `steps`, `Int[G, L]`. With "partial" the result has limits, and clients
+        that can't take a step in each pass don't deliver; with "drop" no late client delivers.
         """
         if self.deadline is None:
             return plan
@@ -66,10 +66,10 @@ class Speed:
         return plan._replace(delivered=plan.delivered & (fit >= 1), limits=fit)
 
     def seconds(self, seed: int, round: int, plan: Plan, steps: np.ndarray, passes: int, clients: int) -> float:
-        """Duration of a round in seconds, for a plan from `limited` and unlimited `steps` per pass, `Int[G, L]`.
+        """Computes a round's duration in seconds, for a plan from `limited` and full `steps` per pass, `Int[G, L]`.
 
-        The server waits for the slowest chain. A client takes as long as its steps do, at most until the deadline; for
-        one that doesn't deliver the server waits until the deadline, or not at all without one.
+        The server waits for the slowest chain. A client takes the duration of its steps, at most until the deadline;
+        for a client that doesn't deliver, the server waits until the deadline, or not at all without a deadline.
         """
         seconds = passes * steps / self._pace(seed, round, plan, clients)
         missing = 0.0 if self.deadline is None else self.deadline
@@ -78,17 +78,17 @@ class Speed:
         return float((seconds * (plan.clients < clients)).sum(1).max(initial=0.0))
 
     def _pace(self, seed: int, round: int, plan: Plan, clients: int) -> np.ndarray:
-        """Looks up the steps per second at each place of a plan, `Float64[G, L]`; empty places have any number."""
+        """Looks up the steps per second at each place of a plan, `Float64[G, L]`; meaningless at empty places."""
         return self.drawn(seed, round, clients)[np.minimum(plan.clients, clients - 1)]
 
     def check_clients(self, clients: int) -> None:
-        """Raises if the table has another number of clients."""
+        """Raises `ValueError` if the table has a different number of clients."""
         if self.table is not None and len(self.table) != clients:
             raise ValueError(f"{self.source}: has {len(self.table)} speeds, but there are {clients} clients")
 
     def check_deadline(self, steps: np.ndarray, passes: int) -> None:
-        """Raises if not even the fastest client can meet the deadline with its `steps` per pass, `Int[N]`."""
-        if self.deadline is None or self.law == "lognormal":  # whose speeds have no upper limit
+        """Raises `ValueError` if no client can meet the deadline with its `steps` per pass, `Int[N]`."""
+        if self.deadline is None or self.law == "lognormal":  # lognormal speeds have no upper limit
             return
         fastest = np.full(len(steps), max(self.numbers)) if self.table is None else self.table
         needed = steps if self.late == "drop" else np.minimum(steps, 1)
@@ -102,7 +102,7 @@ class Speed:
 
     @property
     def digest(self) -> bytes | None:
-        """SHA-256 of the table; None without one."""
+        """SHA-256 of the table; None without a table."""
         return None if self.table is None else hashlib.sha256(self.table.tobytes()).digest()
 
 
@@ -132,8 +132,8 @@ def uniform(
     """Draws speeds uniformly from a range.
 
     Args:
-        low: the slowest, above 0.
-        high: the fastest, at least `low`.
+        low: lowest number of steps per second, above 0.
+        high: highest number of steps per second, at least `low`.
         deadline: seconds that a client has for its work in a round; None for no deadline.
         late: "partial", a late client does the steps that fit; "drop", it doesn't deliver.
         per_round: draw in each round, rather than once for each client.
@@ -200,7 +200,7 @@ def table(file: str | os.PathLike[str], deadline: Positive | None = None, late: 
 
 
 def unlimited() -> None:
-    """Simulates no time: every client has all the time that it needs."""
+    """Simulates no time: no client is ever late."""
     return
 
 
@@ -211,7 +211,7 @@ SPEEDS: dict[str, Any] = {
     "lognormal": lognormal,
     "file": table,
 }
-"""Function of each law of speeds, by name."""
+"""The functions that build speeds, by the name of their law."""
 
 
 @functools.lru_cache(maxsize=4)

@@ -1,4 +1,4 @@
-"""Tables in users' files: CSV files with a header, and npz files of one array, which are never unpickled."""
+"""Tables in users' files: CSV files with a header, and npz files with one array, which are never unpickled."""
 
 import csv
 import io
@@ -26,10 +26,10 @@ _CLOSED = "check the path, which is relative to its configuration, and its right
 def read_csv(file: Path, headers: Sequence[tuple[str, ...]], kinds: Mapping[str, Callable[[str], Any]]) -> np.ndarray:
     """Reads a CSV file whose first line is one of the `headers`, as `Float64[lines, columns]` with at least one line.
 
-    `kinds` converts the text of each column to a number, or raises `ValueError` with the allowed values. Raises
-    `ValueError`, which names file and line, for a file that can't be read, is too large or has a wrong line.
+    `kinds` converts the text of each column to a number, or raises `ValueError` with the allowed values. A file that
+    can't be read, is too large or has an invalid line raises `ValueError`, which names file and line.
     """
-    from fedjax_bal.data import reading  # late, as few selectors and laws read files
+    from fedjax_bal.data import reading  # imported late, as few selectors and laws read files
 
     with reading(file, "mend the file, or write an array into an npz file instead.", _CLOSED):
         lines = csv.reader(io.StringIO(read_bytes(file, LARGEST_TEXT).decode("utf-8-sig")), strict=True)
@@ -66,7 +66,7 @@ def read_npz(file: Path, name: str, dimensions: int) -> np.ndarray:
 
 
 def whole(low: int = 0, high: int = LARGEST_ID) -> Callable[[str], int]:
-    """Reads a column of integers in a closed range."""
+    """Returns a converter for a column of integers in a closed range."""
 
     def number(text: str) -> int:
         digits = text.strip()
@@ -79,7 +79,7 @@ def whole(low: int = 0, high: int = LARGEST_ID) -> Callable[[str], int]:
 
 
 def positive(text: str) -> float:
-    """Reads a column of finite numbers above 0."""
+    """Converts an entry of a column of finite numbers above 0."""
     try:
         value = float(text)
     except ValueError:

@@ -22,10 +22,9 @@ class Trace:
 
     Attributes:
         available: `Bool[T, M]`, by round and client. Clients from M on are never available.
-        at_end: continuation after T rounds: "repeat", the table from its start; "hold", its last round.
+        at_end: continuation after T rounds: "repeat": the table from its start; "hold": its last round.
         source: the table's file, for messages.
-        whole: whether the table must have a column for each client; otherwise clients that it doesn't name are never
-            available.
+        whole: whether the table must have a column for each client; if not, missing clients are never available.
     """
 
     available: np.ndarray
@@ -36,7 +35,7 @@ class Trace:
     def mask(
         self, seed: int, purpose: str, round: int, eligible: np.ndarray, *, at_least_one: bool = False
     ) -> np.ndarray:
-        """Eligible clients `Bool[N]` that the table lists for a round, possibly none; other arguments are ignored."""
+        """Returns the eligible clients `Bool[N]` that are available in a round, possibly none; ignores the rest."""
         del seed, purpose, at_least_one
         last = len(self.available) - 1
         row = self.available[round % (last + 1) if self.at_end == "repeat" else min(round, last)]
@@ -45,7 +44,7 @@ class Trace:
         return mask & eligible
 
     def check_clients(self, clients: int) -> None:
-        """Raises if the table names clients that don't exist, or doesn't fit the number of clients."""
+        """Raises `ValueError` if the table doesn't match the number of clients."""
         named = self.available.shape[1]
         if self.whole and named != clients:
             raise ValueError(
@@ -71,8 +70,8 @@ def trace(file: str | os.PathLike[str], at_end: AtEnd = "repeat") -> Trace:
     Args:
         file: an npz file with an array `[rounds, clients]` of 0 and 1, called `available` if the file has several; or a
             CSV file with the columns `round,client`, which lists available clients, or `round,client,available` with 0
-            or 1 in the last one. Rounds and clients count from 0. A CSV file may leave out unavailable clients.
-        at_end: continuation after the last round of the file: "repeat", from its start; "hold", its last round.
+            or 1 in the last one. Rounds and clients count from 0. A CSV file may omit unavailable clients.
+        at_end: continuation after the last round of the file: "repeat": from its start; "hold": its last round.
 
     Returns:
         The trace.

@@ -30,23 +30,23 @@ from fedjax_bal.testing.workbench import ROUNDS, SEEDS, VARIATIONS, Bench, Paddi
 from fedjax_bal.types import Federation, Model, Plan
 from fedjax_bal.validate import finite_number, is_number
 
-# What may never occur in the runs of a recipe. Then a check whose subject it is could not fail, and is skipped.
+# Conditions under which the runs don't exercise a check. It couldn't fail then, and is reported as skipped.
 
 
 def little_training(bench: Bench) -> bool:
-    """With a seed, clients train in fewer than two rounds, or in none after each part's first_round."""
+    """For some seed, clients train in fewer than two rounds, or in no round in which all parts are active."""
     rounds = [[number for number, plan in enumerate(bench.plans(seed)) if bench.steps(plan).any()] for seed in SEEDS]
     begun = max((part.first_round for part in bench.recipe.parts), default=0)
     return any(len(numbers) < 2 or numbers[-1] < begun for numbers in rounds)
 
 
 def lone_chains(bench: Bench) -> bool:
-    """In no round do two clients, or chains of them, train."""
+    """Every round trains at most one client or chain."""
     return not any((bench.steps(plan).sum(1) > 0).sum() > 1 for plan in bench.plans(SEEDS[0]))
 
 
 def all_deliver(bench: Bench) -> bool:
-    """All chosen clients deliver, wherever one does."""
+    """All selected clients deliver in every round with updates."""
     clients = bench.simulation.federation.num_clients
     plans = [plan for seed in SEEDS for plan in bench.plans(seed) if bench.steps(plan).any()]
     return not any(((plan.clients < clients) & ~plan.delivered).any() for plan in plans)
@@ -65,18 +65,18 @@ def full_batches(bench: Bench) -> bool:
 
 
 def padded_clients(bench: Bench) -> np.ndarray:
-    """Clients whose last batch isn't full and is reached, `Bool[N]`."""
+    """Returns whether a client's last batch is used and not full, `Bool[N]`."""
     setting, sizes = bench.setting, np.diff(bench.simulation.federation.offsets)
     reached = np.minimum(setting.steps_per_epoch(sizes), setting.local_steps(sizes))
     return (sizes % setting.batch_size > 0) & (reached >= -(-sizes // setting.batch_size))
 
 
-# A part as a value, before anything runs.
+# Checks of a part as a value, before anything runs.
 
 
 @skipped_if(no_parts)
 def fields(bench: Bench) -> None:
-    """Fields are numbers or static and hashable; data belongs into the federation."""
+    """Fields are numbers, or static and hashable; data belongs in the federation."""
     for part in bench.recipe.parts:
         if any(leaf is part for leaf in jax.tree.leaves(part)):
             raise FaultError(f"{part.slot}: received a class that JAX doesn't know, must be a part: put @part above it")
@@ -102,7 +102,7 @@ def fields(bench: Bench) -> None:
 
 
 def round_trip(bench: Bench) -> None:
-    """Taken apart and put together again, it is equal to what it was."""
+    """A part equals itself after flattening and unflattening as a pytree."""
     for whole in (*bench.recipe.parts, bench.recipe):
         leaves, structure = jax.tree.flatten(whole)
         again = jax.tree.unflatten(structure, leaves)
@@ -113,7 +113,7 @@ def round_trip(bench: Bench) -> None:
             )
 
 
-# One program, which follows from its arguments.
+# Checks that there is only one program, determined by its arguments.
 
 
 def one_program(bench: Bench) -> None:
@@ -122,10 +122,10 @@ def one_program(bench: Bench) -> None:
     def copy_of(part: Any) -> Any:
         try:
             return copy.deepcopy(part)
-        except TypeError:  # such as one with a module in a static field, which is shared anyway
+        except TypeError:  # e.g. a part with a module in a static field, which is shared anyway
             return part
 
-    # Parts that are equal to the given ones but not identical, with half of each number.
+    # The parts are copied, so that they are equal but not identical, and each number is halved.
     copied = dataclasses.replace(bench.setting, parts=tuple(map(copy_of, bench.setting.parts)))
     halved = jax.tree.map(lambda leaf: leaf / 2 if is_number(leaf) and isinstance(leaf, float) else leaf, copied)
     _ = bench.base, bench.run(bench.plans(SEEDS[0]), setting=halved)
@@ -138,7 +138,7 @@ def one_program(bench: Bench) -> None:
 
 @skipped_if(little_training)
 def repeatable(bench: Bench) -> None:
-    """Traced twice, a round is the same program."""
+    """Tracing a round twice gives the same program."""
     key, row = key_of(SEEDS[0]), bench.row(bench.setting, bench.plans(SEEDS[0])[0], 0)
     given = (bench.setting, key, bench.first_state(bench.setting, key, bench.data[0]), row, *bench.data)
     first, again = (compile_quickly(one_round).lower(*given).as_text() for _ in range(2))
@@ -149,12 +149,12 @@ def repeatable(bench: Bench) -> None:
         )
 
 
-# Results, which are finite and don't depend on how the recipe is run.
+# Checks that results are finite and don't depend on how the recipe is run.
 
 
 @skipped_if(little_training, all_classes)
 def finite(bench: Bench) -> None:
-    """All stays finite, with absent classes, a batch of a single row, and a round in which nothing arrives."""
+    """All values stay finite, even with absent classes, a batch of a single row, and a round without updates."""
     for seed, results in bench.base.items():
         trained = [bool(bench.steps(plan).any()) for plan in bench.plans(seed)]
         leaves = jax.tree_util.tree_leaves_with_path(results.state)
@@ -168,7 +168,7 @@ def finite(bench: Bench) -> None:
 
 @skipped_if(little_training, lone_chains)
 def cohort_order(bench: Bench) -> None:
-    """The order in which the clients of a round are listed changes nothing."""
+    """Results don't depend on the order in which the clients of a round are listed."""
     backwards = [jax.tree.map(lambda leaf: leaf[::-1], plan) for plan in bench.plans(SEEDS[0])]
     remedy = "a place in the cohort means nothing; tell chains apart by their sizes or class counts"
     when = f"when the cohort is listed backwards, must be none: {remedy}"
@@ -177,8 +177,8 @@ def cohort_order(bench: Bench) -> None:
 
 @skipped_if(little_training, full_batches)
 def padded_rows(bench: Bench) -> None:
-    """Rows of a batch that are not real count for nothing, nor do rows of clients that take no part."""
-    # At most half of the clients: first those whose last batch isn't full, then others that train.
+    """Padded rows of a batch have no effect, nor do rows of clients that don't take part."""
+    # Select at most half of the clients: first those whose last batch isn't full, then others that train.
     federation, plan = bench.simulation.federation, bench.plans(SEEDS[0])[0]
     sizes = np.diff(federation.offsets)
     trains = bench.setting.local_steps(sizes) > 0
@@ -202,7 +202,7 @@ def padded_rows(bench: Bench) -> None:
     images[others] = 3 - images[others] if images.dtype.kind == "f" else 255 - images[others]
     labels[others] = (labels[others] + 1) % federation.num_classes
     changed = bench.run(plans, federation=federation._replace(images=images, labels=labels))
-    if bench.setting.parts_with(Closing):  # in an evaluation it hears those, too, who took no part
+    if bench.setting.parts_with(Closing):  # in an evaluation, all clients report, also those that took no part
         changed = changed._replace(test_loss=usual.test_loss)
     remedy = "mask with batch.real in over_rows; on the server read auxiliary sets only"
     when = f"when rows of clients that take no part change, must be none: {remedy}"
@@ -211,7 +211,7 @@ def padded_rows(bench: Bench) -> None:
 
 @skipped_if(little_training, all_deliver)
 def undelivered(bench: Bench) -> None:
-    """Clients that don't deliver, and places that stay empty, leave no trace in weights, sums or memory."""
+    """Clients that don't deliver, and empty places, have no effect on weights, sums or memory."""
     for seed, states in bench.states.items():
         for plan, before, after in zip(bench.plans(seed), states, states[1:], strict=False):
             absent = np.setdiff1d(np.arange(bench.simulation.federation.num_clients), plan.clients[plan.delivered])
@@ -226,26 +226,26 @@ def undelivered(bench: Bench) -> None:
 
 @skipped_if(little_training)
 def seeds(bench: Bench) -> None:
-    """Two seeds in one `vmap` come to the same as two runs."""
+    """Two seeds in one `vmap` give the same results as two runs."""
     _check_variation(bench, "seeds", "between a vmap over two seeds and two runs, must be none: use pure functions")
 
 
 @skipped_if(little_training, lone_chains)
 def lanes(bench: Bench) -> None:
-    """Clients one after another (`map`) and several at a time (`vmap`) come to the same."""
+    """Clients one after another (`map`) and several at a time (`vmap`) give the same results."""
     remedy = "use pure functions of one client's arguments"
     _check_variation(bench, "lanes", f"between map and vmap, must be none: {remedy}")
 
 
 @skipped_if(little_training)
 def longer_rows(bench: Bench) -> None:
-    """Room for far larger clients changes nothing."""
+    """Results don't depend on the padded size of clients."""
     _check_variation(bench, "length", "when there is room for larger clients, must be none: use no padded shape")
 
 
 @skipped_if(little_training, lone_chains)
 def devices(bench: Bench) -> None:
-    """One device and two come to the same."""
+    """One device and two devices give the same results."""
     if jax.device_count() < 2:
         raise NotApplicableError("jax has one device; more CPU devices are set with jax_num_cpu_devices")
     _check_variation(bench, "devices", "between one device and two, must be none: use no collectives")
@@ -253,7 +253,7 @@ def devices(bench: Bench) -> None:
 
 @skipped_if(little_training)
 def all_at_once(bench: Bench) -> None:
-    """The last five at once come to the same too."""
+    """All variations combined (places, seeds, lanes, length, devices) give the same results."""
     gap = bench.effect(*_possible())
     if gap and any(bench.effect(name) for name in _possible()):
         raise NotApplicableError("one of them alone makes a difference")
@@ -262,12 +262,12 @@ def all_at_once(bench: Bench) -> None:
 
 
 def _possible() -> tuple[str, ...]:
-    """The variations that this machine can make."""
+    """Returns the variations that this machine supports."""
     return VARIATIONS if jax.device_count() > 1 else VARIATIONS[:-1]
 
 
 def _check_variation(bench: Bench, name: str, when: str) -> None:
-    """Runs one variation alone only if all of them at once change the result, so that most parts need one program."""
+    """Runs a variation alone only if all of them combined change the result, which saves compiling for most parts."""
     gap = bench.effect(*_possible()) and bench.effect(name)
     if gap:
         raise FaultError(f"received {gap} {when}")
@@ -281,16 +281,16 @@ STAGES = (
     (one_program,),
     (finite, repeatable, cohort_order, padded_rows, undelivered, seeds, lanes, longer_rows, devices, all_at_once),
 )
-"""Checks in stages, each of which needs the ones before."""
+"""Checks in stages; a stage runs only if the previous ones passed."""
 
 
 def check_part(part: Part, *, beside: Recipe | None = None, **options: Any) -> ConformanceReport:
-    """Checks that a part composes: that its results don't depend on how, in what order and with what else it runs.
+    """Checks that a part composes: its results don't depend on how, in what order and together with what it runs.
 
     Args:
         part: the part.
-        beside: a recipe that it needs, if any.
-        **options: as in `check_recipe`, which says what is returned and raised too.
+        beside: a recipe that the part needs; None for none.
+        **options: as in `check_recipe`, which also documents the result and the exceptions.
 
     Example:
         >>> from fedjax_bal.parts import Proximal
@@ -318,49 +318,49 @@ def check_recipe(
     server_optimizer: AnyOptimizer | None = None,
     tolerance: float = 2e-6,
 ) -> ConformanceReport:
-    """Checks that a recipe computes the same however and wherever it is run.
+    """Checks that a recipe's results don't depend on how and where it is run.
 
     It trains a tiny network on eight tiny clients: some have a single class or a single row, some are unavailable, some
-    don't deliver, and in one round nothing arrives. With these, every check is made but those of parts that a recipe
-    doesn't have and the one that needs two devices. With others, a check whose subject never occurs is skipped, and
-    says so. Nearly all the time is compiling: for the package's recipes 3 to 7 s of CPU time each, more for larger
-    models.
+    don't deliver, and one round has no updates. These defaults exercise every check, except those of parts if the
+    recipe has none, and the one that needs two devices. With other arguments, a check that the runs never exercise is
+    reported as skipped. Nearly all the time is compilation: for the package's recipes 3 to 7 s of CPU time each, more
+    for larger models.
 
     Args:
         recipe: the recipe.
-        model: where the tiny one lacks something; then with a federation and a test set.
-        federation: in place of the tiny one.
-        test: images and labels, in place of the tiny ones.
-        local: in place of batches of 4 rows and SGD.
-        participation: in place of five or six clients a round, some of them unavailable, some not delivering.
+        model: a model in place of the tiny one, together with a federation and a test set.
+        federation: a federation in place of the tiny one.
+        test: images and labels in place of the tiny test set.
+        local: local training in place of batches of 4 rows and SGD.
+        participation: participation in place of five or six clients per round, some unavailable, some not delivering.
         server_optimizer: as in `fedjax_bal.simulate`.
-        tolerance: largest difference that rounding may make, in units of a leaf's largest number or of 1.
+        tolerance: largest difference due to rounding, relative to a leaf's largest number or to 1.
 
     Returns:
-        All checks, none of which failed; `skipped` has those that could not be made.
+        All checks, none of which failed; `skipped` lists those that could not be made or were not exercised.
 
     Raises:
-        ConformanceError: a check failed; the message lists each one with what was received and what to do.
-        ValueError: a setting that the recipe refuses.
+        ConformanceError: a check failed; the message lists each failure with its remedy.
+        ValueError: the recipe rejects a setting.
 
     Example:
         >>> from fedjax_bal import recipes
         >>> check_recipe(recipes.fedavg()).failed
         ()
     """
-    recipe = combine(recipe)  # refuses what is none
+    recipe = combine(recipe)  # rejects what isn't a recipe
     start_jax()
     model = toy.network() if model is None else model
     check_is_model(model)
     local = toy.local_training(model) if local is None else local
     if runs_users_code(model, recipe):
-        model = renewed(model)  # or what was traced before a value that it reads has changed would be checked
+        model = renewed(model)  # otherwise a cached trace would be checked, with old values of globals that it reads
     data = (model, federation or toy.federation(), test or toy.test_set())
     bench = Bench(recipe, finite_number("tolerance", tolerance), *data, local, participation, server_optimizer)
     try:
         bench.plans(SEEDS[0])
     except Exception as error:
-        # A setting that the recipe refuses is the caller's mistake, unless the form of a part is at fault.
+        # A setting that the recipe rejects is the caller's mistake, unless a part is declared incorrectly.
         if isinstance(error, ValueError) and all(run_check(check, bench)[0] != FAILED for (check,) in FORM):
             raise
     return run_checks(STAGES, recipe.name, bench)

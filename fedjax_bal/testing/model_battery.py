@@ -24,13 +24,13 @@ from fedjax_bal.types import Array, Key, Model, Outputs, PyTree, Variables
 from fedjax_bal.validate import finite_number
 
 _ROWS, _REAL = 6, 4
-_DRAWS = 8  # of roundings
-_RATES = (1e-4, 1.0)  # of what a running mean moves towards a batch's
+_DRAWS = 8  # number of random perturbations of the last digits
+_RATES = (1e-4, 1.0)  # limits of the rate at which a running mean moves towards a batch's mean
 
 
 @dataclass(frozen=True)
 class _Specimen:
-    """A model, and what it does with a batch."""
+    """A model with a batch to test it on."""
 
     model: Model
     images: Array
@@ -46,7 +46,7 @@ class _Specimen:
 
     @property
     def others(self) -> Array:
-        """The batch with other rows in place of those that aren't real."""
+        """The batch with other padded rows."""
         return jnp.concatenate([self.images[:_REAL], self.images[: _ROWS - _REAL]])
 
     def apply(
@@ -65,7 +65,7 @@ class _Specimen:
 
     @functools.cached_property
     def step(self) -> Callable:
-        """From parameters, statistics and a batch to the cross-entropy, the new statistics and the gradient."""
+        """A compiled function of parameters, statistics and images: cross-entropy, new statistics and gradient."""
         labels = jnp.arange(_ROWS) % self.model.num_classes
 
         def loss(params: PyTree, stats: PyTree, images: Array) -> tuple[Array, PyTree]:
@@ -75,7 +75,7 @@ class _Specimen:
         return jax.jit(jax.value_and_grad(loss, has_aux=True))
 
     def statistics(self) -> list[Array]:
-        """The running statistics; without any, what is asked of them can't be checked."""
+        """Returns the running statistics; raises `NotApplicableError` if there are none."""
         leaves = jax.tree.leaves(self.variables.stats)
         if not leaves:
             raise NotApplicableError("the model has no running statistics")
@@ -100,7 +100,7 @@ def _real_rows(outputs: Outputs) -> tuple[Array, Array]:
 
 
 def shapes(specimen: _Specimen) -> None:
-    """Logits `[B, C]` and features `[B, F]` in float32, and variables of the same structure, shapes and types."""
+    """Logits `[B, C]` and features `[B, F]` are float32; variables keep their structure, shapes and types."""
     wanted = (_ROWS, specimen.model.num_classes)
     kinds = lambda tree: jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), tree)
     for train in (True, False):
@@ -120,7 +120,7 @@ def shapes(specimen: _Specimen) -> None:
 
 
 def classifier(specimen: _Specimen) -> None:
-    """The head turns the features into the logits, and its parameters are `params["head"]`."""
+    """The head computes the logits from the features, and its parameters are `params["head"]`."""
     params = specimen.variables.params
     named = isinstance(params, dict) and "head" in params
     _require(named, "parameters without 'head', must be a dict with the classifier's under that name")
@@ -130,7 +130,7 @@ def classifier(specimen: _Specimen) -> None:
 
 
 def initialization(specimen: _Specimen) -> None:
-    """The same key draws the same variables, another key others."""
+    """The same key draws the same variables, and another key draws others."""
     first, again, other = (specimen.model.init(jax.random.key(seed)) for seed in (0, 0, 1))
     rule = "must be equal: draw from the key alone"
     _require(_equal(first, again), f"other variables from init for the same key, {rule}")
@@ -139,7 +139,7 @@ def initialization(specimen: _Specimen) -> None:
 
 
 def evaluation(specimen: _Specimen) -> None:
-    """Evaluation leaves all variables as they are, and a row's result doesn't depend on the other rows."""
+    """Evaluation changes no variables, and a row's result doesn't depend on the other rows."""
     outputs, after = specimen.apply(specimen.images, False)
     rule = "must be the same: change them where train is True only"
     _require(_equal(after, specimen.variables), f"other variables after evaluation, {rule}")
@@ -149,13 +149,13 @@ def evaluation(specimen: _Specimen) -> None:
 
 
 def training(specimen: _Specimen) -> None:
-    """Training changes no parameters: that is the optimizer's part."""
+    """Applying the model in training mode changes no parameters: only the optimizer does."""
     _, after = specimen.apply(specimen.images, True)
     _require(_equal(after.params, specimen.variables.params), "other parameters from apply, must be the same")
 
 
 def running_statistics(specimen: _Specimen) -> None:
-    """Training moves the running statistics."""
+    """Training updates the running statistics."""
     before = specimen.statistics()
     after = jax.tree.leaves(specimen.apply(specimen.images, True)[1].stats)
     still = sum(np.array_equal(new, old) for new, old in zip(after, before, strict=True))
@@ -172,9 +172,9 @@ def padded_rows(specimen: _Specimen) -> None:
 
 
 def no_real_rows(specimen: _Specimen) -> None:
-    """A batch without a real row leaves the statistics as they are, and gives finite results."""
+    """A batch without real rows changes no statistics and gives finite results."""
     specimen.statistics()
-    _, before = specimen.apply(specimen.images, True)  # statistics that aren't the first ones, which may be zeros
+    _, before = specimen.apply(specimen.images, True)  # not the initial statistics, which may be zeros
     outputs, after = specimen.apply(specimen.images, True, jnp.zeros(_ROWS, bool), variables=before)
     message = "other running statistics after a batch without real rows, must be the same"
     _require(_equal(after.stats, before.stats), message)
@@ -182,7 +182,7 @@ def no_real_rows(specimen: _Specimen) -> None:
 
 
 def normalised_inputs(specimen: _Specimen) -> None:
-    """`norm_inputs` has the moments of each normalisation's input, in the order of the running means and variances."""
+    """`norm_inputs` has the moments of each normalisation's input, in the order of the running statistics."""
     before = specimen.statistics()
     outputs, after = specimen.apply(specimen.images, True)
     if not outputs.norm_inputs:
@@ -198,7 +198,7 @@ def normalised_inputs(specimen: _Specimen) -> None:
 
 
 def dropout(specimen: _Specimen) -> None:
-    """In training the same key gives the same result, and another key another."""
+    """In training the same key gives the same result, and another key a different one."""
     first, other = (specimen.apply(specimen.images, True, key=seed)[0].logits for seed in (1, 2))
     again, _ = specimen.model.apply(specimen.variables, specimen.images, train=True, key=jax.random.key(1))
     when = "between two calls with the same key, must be none: draw from that key alone"
@@ -211,7 +211,7 @@ def gradients(specimen: _Specimen) -> None:
     """The gradient of the cross-entropy is finite, and reaches the classifier and the layers before it."""
     params, stats = specimen.variables
     noise = jax.random.normal(jax.random.key(4), (sum(leaf.size for leaf in jax.tree.leaves(params)),))
-    # Moved, for a classifier that starts with zeros passes no gradient on.
+    # Parameters are perturbed, because a classifier that starts with zeros passes no gradient on.
     moved = jax.tree.map(lambda leaf: leaf + 0.1 * noise[: leaf.size].reshape(leaf.shape), params)
     _, slopes = specimen.step(moved, stats, specimen.images)
     for path, leaf in jax.tree_util.tree_leaves_with_path(slopes):
@@ -223,22 +223,22 @@ def gradients(specimen: _Specimen) -> None:
 
 
 def several_clients(specimen: _Specimen) -> None:
-    """`vmap` over variables and batches computes what each client computes by itself, but for rounding."""
+    """`vmap` over variables and batches gives each client's own result, up to rounding."""
     step, images = specimen.step, specimen.images
     clients = [(*specimen.model.init(jax.random.key(seed)), batch) for seed, batch in enumerate((images, images[::-1]))]
     together = jax.jit(jax.vmap(step))(*jax.tree.map(lambda *leaves: jnp.stack(leaves), *clients))
     for index, (params, stats, batch) in enumerate(clients):
         got = jax.tree.map(lambda leaf, index=index: leaf[index], together)
         gap = difference(got, step(params, stats, batch), specimen.tolerance)
-        # A ReLU whose input is nearly 0 turns on the last digit, and many layers make that a change of the gradient
-        # that can be seen. Then images that are rounded otherwise give exactly what vmap gave.
+        # The last digit decides whether a ReLU with an input near 0 is active, and many layers amplify this to a
+        # visible change of the gradient. Images with perturbed last digits then reproduce the result of vmap.
         rounded = (_rounded_otherwise(batch, draw) for draw in range(_DRAWS))
         if gap and all(difference(got, step(params, stats, other), specimen.tolerance) for other in rounded):
             raise FaultError(f"received {gap} with vmap over two clients, must be none")
 
 
 def _rounded_otherwise(images: Array, draw: int) -> Array:
-    """Images with the last digit of each number moved up or down; token ids stay."""
+    """Moves the last digit of each number up or down; returns token ids unchanged."""
     if not jnp.issubdtype(images.dtype, jnp.floating):
         return images
     up = jax.random.bernoulli(jax.random.key(draw), shape=images.shape)
@@ -261,27 +261,28 @@ STAGES: tuple[tuple[Callable[[_Specimen], None], ...], ...] = (
         several_clients,
     ),
 )
-"""Checks in stages, each of which needs the one before."""
+"""Checks in stages; the second stage runs only if the first one passed."""
 
 
 @package_settings()
 def check_model(model: Model, *, images: Any = None, tolerance: float = 1e-4) -> ConformanceReport:
-    """Checks that a model does what recipes and the engine expect of one.
+    """Checks that a model meets the requirements of recipes and the engine.
 
-    Shapes and the classifier; that evaluation changes nothing and training the running statistics alone; that padded
-    rows of a batch count for nothing; that gradients are finite; that several clients at once, with `vmap`, compute
-    what each computes by itself. What a model doesn't have, running statistics or dropout, is skipped, not passed.
+    It checks shapes and the classifier; that evaluation changes nothing, and training only the running statistics; that
+    padded rows of a batch have no effect; that gradients are finite; and that several clients at once, with `vmap`, get
+    the same results as each alone. Checks of features that the model lacks, such as running statistics or dropout, are
+    reported as skipped, not passed.
 
     Args:
-        model: the model, from `fedjax_bal.models.build`, `from_linen` or `from_nnx`, or made by hand.
-        images: six different inputs `[6, ...]`; by default normal draws, token ids need others.
-        tolerance: largest difference that rounding may make, in units of a leaf's largest number or of 1.
+        model: the model, from `fedjax_bal.models.build`, `from_linen` or `from_nnx`, or user-defined.
+        images: six different inputs `[6, ...]`; by default normal draws, so token models need others.
+        tolerance: largest difference due to rounding, relative to a leaf's largest number or to 1.
 
     Returns:
-        All checks, none of which failed; `skipped` has those that could not be made.
+        All checks, none of which failed; `skipped` lists those that could not be made.
 
     Raises:
-        ConformanceError: a check failed; the message lists each one with what was received and what to do.
+        ConformanceError: a check failed; the message lists each failure with its remedy.
 
     Example:
         >>> from fedjax_bal import models

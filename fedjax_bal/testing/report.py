@@ -1,4 +1,4 @@
-"""Results of the conformance battery: how a check fails, is skipped or passes, and what is said of it."""
+"""Results of the conformance battery: how a check fails, is skipped or passes, and the messages."""
 
 import inspect
 import sysconfig
@@ -26,7 +26,7 @@ class CheckResult(NamedTuple):
     Attributes:
         name: the check's name.
         outcome: "passed", "failed" or "skipped".
-        message: fault and remedy of a failed check, the reason of a skipped one, the meaning of a passed one.
+        message: fault and remedy of a failed check, reason of a skipped one, meaning of a passed one.
     """
 
     name: str
@@ -66,7 +66,7 @@ class ConformanceReport(NamedTuple):
 
     @property
     def skipped(self) -> tuple[str, ...]:
-        """Names of the checks that could not be made, or whose subject never occurred."""
+        """Names of the checks that could not be made, or that the runs never exercised."""
         return self._names(SKIPPED)
 
     def _names(self, outcome: str) -> tuple[str, ...]:
@@ -79,7 +79,7 @@ class ConformanceReport(NamedTuple):
 
 
 class ConformanceError(ValueError):
-    """At least one check failed; the message lists each one with the result and the remedy.
+    """Raised if at least one check failed; the message lists each failure with its remedy.
 
     Attributes:
         report: all checks.
@@ -91,17 +91,17 @@ class ConformanceError(ValueError):
 
 
 class FaultError(Exception):
-    """A check fails; the message says what was received, what must be, and what to do."""
+    """Raised by a failing check; the message states the value received, the rule and the remedy."""
 
 
 class NotApplicableError(Exception):
-    """A check can't be made; the message says why."""
+    """Raised by a check that can't be made; the message says why."""
 
 
 def skipped_if(*conditions: Callable[[Any], bool]) -> Callable[[Callable], Callable]:
-    """Declares conditions under which a check that finds no fault has seen too little to pass.
+    """Declares conditions under which a check without faults is skipped, because the runs didn't exercise it.
 
-    The docstring of a condition is the reason that the report gives.
+    The report shows the docstring of the condition as the reason.
     """
 
     def declare(check: Callable) -> Callable:
@@ -112,7 +112,7 @@ def skipped_if(*conditions: Callable[[Any], bool]) -> Callable[[Callable], Calla
 
 
 def run_checks(stages: Iterable[Iterable[Callable]], name: str, subject: Any) -> ConformanceReport:
-    """Runs stages of checks, each of which needs those before it to pass; raises a `ConformanceError` on faults."""
+    """Runs checks in stages, each only if the previous ones passed; raises `ConformanceError` if a check failed."""
     results: list[CheckResult] = []
     for stage in stages:
         failed = [result.name for result in results if result.outcome == FAILED]
@@ -127,7 +127,7 @@ def run_checks(stages: Iterable[Iterable[Callable]], name: str, subject: Any) ->
 
 
 def run_check(check: Callable[[Any], None], subject: Any) -> tuple[str, str]:
-    """The outcome of one check and its message."""
+    """Runs a check and returns its outcome and message."""
     meaning = first_line(inspect.getdoc(check))
     try:
         check(subject)
@@ -142,22 +142,21 @@ def run_check(check: Callable[[Any], None], subject: Any) -> tuple[str, str]:
 
 
 def first_line(text: object) -> str:
-    """The first line of a docstring or of an error's message."""
+    """Returns the first line of a docstring or of an error's message."""
     return (str(text or "").strip().splitlines() or [""])[0]
 
 
 def check_same(got: PyTree, wanted: PyTree, tolerance: float, when: str) -> None:
-    """Raises a `FaultError` if results differ by more than rounding; `when` says where, and ends with the remedy."""
+    """Raises `FaultError` if results differ by more than rounding; `when` describes the case and the remedy."""
     gap = difference(got, wanted, tolerance)
     if gap:
         raise FaultError(f"received {gap} {when}")
 
 
 def difference(got: PyTree, wanted: PyTree, tolerance: float) -> str | None:
-    """The largest difference between two trees of arrays that rounding does not explain; None if there is none.
+    """Describes the largest difference between two trees of arrays; None if it is within the tolerance.
 
-    The tolerance is relative to a leaf's largest number, or to 1 if that is larger. Two values that are both NaN are
-    equal.
+    The tolerance is relative to a leaf's largest number, or to 1 if that is larger. Two NaN values count as equal.
     """
     gaps = []
     for (path, ours), theirs in zip(jax.tree_util.tree_leaves_with_path(got), jax.tree.leaves(wanted), strict=True):
@@ -174,10 +173,10 @@ def difference(got: PyTree, wanted: PyTree, tolerance: float) -> str | None:
 
 
 def place(error: BaseException) -> str:
-    """Names the innermost line of the user's own code that an exception passed through.
+    """Returns the innermost line of the user's code that an exception passed through, as ` (in METHOD, FILE:LINE)`.
 
-    The text is ` (in METHOD, FILE:LINE)`. User code is neither in this package nor installed nor Python's own; without
-    any, it is the innermost method of a part. The text is empty if there is neither.
+    User code is code outside this package, installed packages and Python itself. Without user code, the innermost
+    method of a part is named; without a part, the text is empty.
     """
     frames = list(traceback.walk_tb(error.__traceback__))
     users = [pair for pair in frames if _is_users(pair[0])]

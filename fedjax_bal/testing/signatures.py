@@ -1,4 +1,4 @@
-"""Checks on the return values of each role, made while a round is traced, without compiling or running it."""
+"""Checks of the return values of each role's methods while a round is traced, without compiling or running it."""
 
 import contextlib
 import functools
@@ -31,12 +31,12 @@ LOOKS_AT_VALUES = (
     TracerArrayConversionError,
     TracerIntegerConversionError,
 )
-"""Errors that JAX raises when Python reads a value that is unknown until the program runs."""
+"""Errors that JAX raises if Python code reads a value that is only known when the program runs."""
 
 Rule = Callable[..., tuple[PyTree, PyTree]]
-"""From what a method returned and its arguments to the part of the former that must look like the latter.
+"""Maps a method's result and arguments to a pair of pytrees, received and expected, whose form must agree.
 
-Where the latter is None, any numbers will do that can be added up.
+If the expected one is None, the received one may be any numbers that can be summed.
 """
 
 
@@ -53,7 +53,7 @@ def _like_counts(result: PyTree, counts: Any, *rest: Any) -> tuple[PyTree, PyTre
 
 
 def _like_batch(result: PyTree, key: Any, batch: Batch, ctx: Any) -> tuple[PyTree, PyTree]:
-    """A batch may be lengthened; the rows that are added must be declared as extra."""
+    """Allows added rows, which must be declared as extra."""
     rows = jnp.size(result.labels) if isinstance(result, Batch) else 0
     if rows > len(batch.labels):
         batch = jax.tree.map(lambda leaf: jnp.zeros((rows, *leaf.shape[1:]), leaf.dtype), batch)
@@ -105,7 +105,7 @@ RULES: dict[tuple[type, str], Rule] = {
     (roles.Server, "update"): _like_state,
     (roles.Server, "show"): _exhibit,
 }
-"""Rules that the engine relies on; methods that are not listed may return anything."""
+"""Rules on which the engine relies; methods that aren't listed may return anything."""
 
 
 def no_parts(bench: Bench) -> bool:
@@ -115,7 +115,7 @@ def no_parts(bench: Bench) -> bool:
 
 @skipped_if(no_parts)
 def traced(bench: Bench) -> None:
-    """Nothing that changes while a program runs (round, client, numbers of a part) is looked at in Python."""
+    """Python code doesn't read values that change while a program runs (round, client, numbers of a part)."""
     error = trace(bench)[0]
     if isinstance(error, LOOKS_AT_VALUES):
         raise FaultError(
@@ -127,7 +127,7 @@ def traced(bench: Bench) -> None:
 
 @skipped_if(no_parts)
 def types(bench: Bench) -> None:
-    """A round can be traced, and each method returns the structure, shapes and types that its role asks for."""
+    """A round can be traced, and each method returns the structure, shapes and types that its role requires."""
     error, faults, warned = trace(bench)
     if warned:
         raise FaultError(f"received a request for 64 bits ({warned}), must be float: it follows JAX's default")
@@ -149,9 +149,9 @@ def types(bench: Bench) -> None:
 
 @functools.lru_cache(maxsize=1)
 def trace(bench: Bench) -> tuple[Exception | None, dict[str, str | None], str]:
-    """Traces the first round with its evaluation, and compares what the parts' methods return with the rules.
+    """Traces the first round with its evaluation, and compares the results of the parts' methods with the rules.
 
-    Returns the error that ended it, each method that was called with its fault, and a warning of a request for 64 bits.
+    Returns the error that ended the trace, each called method with its fault, and a warning about 64-bit types.
     """
     faults: dict[str, str | None] = {}
 
@@ -169,7 +169,7 @@ def trace(bench: Bench) -> tuple[Exception | None, dict[str, str | None], str]:
         state, _ = one_round(setting, key, init_state(setting, key, federation), row, federation, test)
         exhibits(setting, key, state, row.number, federation)
 
-    # While the round is traced, recording methods take the place of the classes' own: they get what the engine passes.
+    # During the trace, recording wrappers replace the classes' methods; they see the engine's arguments.
     setting, (federation, test) = bench.simulation.setting, bench.data
     row = bench.row(setting, bench.plans(0)[0], 0)
     error = None

@@ -1,4 +1,4 @@
-"""A federation and a network that cover everything a part may need, and so small that most time is compiling."""
+"""A federation and a network that cover all needs of parts, and are so small that most time is compilation."""
 
 from functools import cache
 
@@ -15,7 +15,7 @@ from fedjax_bal.types import Array, Federation, Key, Model, Outputs, PyTree, Var
 
 CLASSES, WIDTH, FEATURES = 3, 4, 4
 SIZES = (7, 1, 10, 0, 5, 12, 3, 9)
-"""Rows of each client: one has a single row, one has none."""
+"""Number of rows of each client: one has a single row, one has none."""
 
 _SPARE = 9  # rows of the auxiliary set
 _MOMENTUM = 0.9
@@ -23,7 +23,7 @@ _MOMENTUM = 0.9
 
 @cache
 def federation() -> Federation:
-    """Eight clients with skewed labels, some of a single class, and an auxiliary set `balanced`."""
+    """Builds eight clients with skewed labels, some with a single class, and an auxiliary set `balanced`."""
     rng = np.random.default_rng(0)
     owned = np.repeat(np.arange(CLASSES), sum(SIZES) // CLASSES + 1)[: sum(SIZES)]
     labels = np.concatenate([owned, np.arange(_SPARE) % CLASSES])
@@ -34,7 +34,7 @@ def federation() -> Federation:
 
 
 def test_set() -> tuple[np.ndarray, np.ndarray]:
-    """The first twelve rows of the auxiliary set and of the clients, `[12, 1, 4, 1]` and `[12]`."""
+    """Returns the nine rows of the auxiliary set and three rows of clients, `[12, 1, 4, 1]` and `[12]`."""
     data = federation()
     rows = np.concatenate([data.auxiliary["balanced"], np.arange(0, sum(SIZES), 16)])[:12]
     return data.images[rows], data.labels[rows]
@@ -42,21 +42,21 @@ def test_set() -> tuple[np.ndarray, np.ndarray]:
 
 @cache
 def network() -> Model:
-    """Two dense layers, the first one centred by its batch as in batch normalisation, with a running mean.
+    """Builds two dense layers; the first is centred by its batch as in batch normalisation, with a running mean.
 
-    It does not divide by the deviation, which would enlarge rounding differences in batches of one row.
+    It doesn't divide by the deviation, which would amplify rounding differences in batches of one row.
     """
     return Model(_init, _apply, _head, "toy", CLASSES, (1, WIDTH, 1))
 
 
 def local_training(model: Model) -> LocalTraining:
-    """Batches of 4 rows and SGD; of the network above single rows are trained on too, of others as they need it."""
+    """Returns batches of 4 rows and SGD; the toy network trains on single rows, too, other models as they allow."""
     lone_rows = "keep" if model is network() else "auto"
     return LocalTraining(batch_size=4, optimizer=optimizer("sgd", 0.1), lone_rows=lone_rows)
 
 
 def participation(recipe: Recipe) -> Participation:
-    """Five or six clients a round, some of them not available, some not delivering."""
+    """Returns five or six clients per round, of which some are unavailable and some don't deliver."""
     size = 5 if recipe.selector is None else 6
     return Participation(clients_per_round=size, availability=bernoulli(0.8), delivery=bernoulli(0.7))
 

@@ -1,4 +1,4 @@
-"""Runs a recipe on the toy federation, in all ways that must agree, with as few compiled programs as possible."""
+"""Runs a recipe on the toy federation in all ways that must agree, with as few compiled programs as possible."""
 
 import dataclasses
 import functools
@@ -31,16 +31,16 @@ from fedjax_bal.testing.report import difference, place
 from fedjax_bal.types import Array, Batch, Context, Federation, Key, Model, Plan, PyTree, ServerContext
 
 ROUNDS, SILENT = 4, 2
-"""Number of rounds of a run, and the round in which nothing is delivered."""
+"""Number of rounds of a run, and the round without updates."""
 
 SEEDS = (0, 1)
 VARIATIONS = ("seeds", "lanes", "length", "places", "devices")
-"""Ways to run the same rounds: both seeds in one `vmap`; several clients at a time; room for far larger clients; two
-more places in a round, which stay empty; two devices."""
+"""Ways to run the same rounds: both seeds in one `vmap`; several clients at a time; clients padded to three times the
+size; two more places in a round, which stay empty; two devices."""
 
 QUICKLY: dict[str, Any] = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 """Compiler options for programs that run for a millisecond."""
-if jax.__version_info__ < (0, 11):  # later versions may not have the option
+if jax.__version_info__ < (0, 11):  # later versions may lack this option
     QUICKLY["xla_cpu_use_fusion_emitters"] = False
 
 
@@ -51,7 +51,7 @@ class Padding(Batches):
     amount: float = 0.0
 
     def batch(self, key: Key, batch: Batch, ctx: Context) -> Batch:
-        """Shifts padded rows; real rows stay as they are."""
+        """Shifts padded rows; real rows don't change."""
         real = batch.real.reshape(-1, *[1] * (batch.images.ndim - 1))
         images = jnp.where(real, batch.images, batch.images + self.amount)
         shift = jnp.asarray(self.amount).astype(batch.labels.dtype)
@@ -61,12 +61,12 @@ class Padding(Batches):
 
 @part
 class ReportTotals(Server):
-    """Adds up all reports, so that those which no server part reads are compared, too: a number for each slot."""
+    """Sums all reports to a number for each slot, so that reports without a reading server part are compared, too."""
 
     slots: tuple[str, ...] = static(())
 
     def init_server(self, server: ServerContext) -> PyTree:
-        """Begins with zeros."""
+        """Returns zeros."""
         return dict.fromkeys(self.slots, jnp.zeros(()))
 
     def broadcast(self, key: Key, server: ServerContext) -> tuple[PyTree, PyTree]:
@@ -74,14 +74,14 @@ class ReportTotals(Server):
         return server.state, ()
 
     def update(self, key: Key, server: ServerContext) -> PyTree:
-        """Adds the round's; each entry has another weight, so that moving one shows."""
+        """Adds the round's reports; each entry has a different weight, so that moved entries change the sum."""
         reports = server.aggregate.reports
         weighted = lambda leaf: (leaf.ravel() / (1.0 + jnp.arange(leaf.size))).sum()
         return {slot: old + sum(map(weighted, jax.tree.leaves(reports[slot]))) for slot, old in server.state.items()}
 
 
 class ObservedRound(NamedTuple):
-    """A round's results beside its state: losses, and probes by slot, leaves `[G, L, ...]`."""
+    """A round's results except the state: losses, and probes by slot, leaves `[G, L, ...]`."""
 
     train_loss: Any
     test_loss: Any
@@ -89,10 +89,10 @@ class ObservedRound(NamedTuple):
 
 
 class Observed(NamedTuple):
-    """The results in which two runs are compared.
+    """The results by which two runs are compared.
 
     Attributes:
-        state: everything that is carried.
+        state: the final state.
         train_loss: of each round, `Float[T]`.
         test_loss: of each round, `Float[T]`.
         probes: by slot, of each client in each round, leaves `[T, N, ...]`; 0 for clients that sent none.
@@ -110,15 +110,15 @@ class Bench:
 
     Attributes:
         recipe: the recipe.
-        tolerance: largest difference, in units of a leaf's largest number or 1, that rounding may make.
+        tolerance: largest difference due to rounding, relative to a leaf's largest number or to 1.
         model: the model.
         federation: the clients' data.
         test: images and labels of the test set.
-        local: None for the toy's.
-        participation: None for the toy's.
-        server_optimizer: None for the recipe's.
-        traces: how often the program has been traced.
-        effects: effects of variations that have been looked at.
+        local: local training; None for the toy's.
+        participation: participation; None for the toy's.
+        server_optimizer: the server's optimizer; None for the recipe's.
+        traces: number of times that the program was traced.
+        effects: cached effects of variations.
     """
 
     recipe: Recipe
@@ -134,7 +134,7 @@ class Bench:
 
     @functools.cached_property
     def simulation(self) -> Simulation:
-        """The recipe as any user would run it."""
+        """The simulation that a user would run."""
         return build(
             self.recipe, self.model, self.federation, self.test, rounds=ROUNDS,
             local=self.local or toy.local_training(self.model),
@@ -144,7 +144,7 @@ class Bench:
 
     @functools.cached_property
     def setting(self) -> Setting:
-        """The simulation's setting, with the battery's own observing parts added."""
+        """The simulation's setting, with the battery's parts added."""
         setting = self.simulation.setting
         reporting = tuple(part.slot for part in setting.parts_with(Report))
         totals = (ReportTotals(reporting),) if reporting else ()
@@ -161,12 +161,12 @@ class Bench:
 
     @property
     def base(self) -> dict[int, Observed]:
-        """The runs that all others must agree with, by seed."""
+        """The results, by seed, with which all other runs must agree."""
         return {seed: results for seed, (_, results) in self._runs.items()}
 
     @property
     def states(self) -> dict[int, list[State]]:
-        """The states before each round of these runs and after the last one, by seed."""
+        """The states before each round of the base runs and after the last one, by seed."""
         return {seed: states for seed, (states, _) in self._runs.items()}
 
     @functools.cached_property
@@ -179,11 +179,11 @@ class Bench:
 
     @functools.cached_property
     def first_state(self) -> Any:
-        """Compiled: from a setting, a key and a federation to the state before the first round."""
+        """A compiled function of a setting, a key and a federation: the state before the first round."""
         return compile_quickly(init_state)
 
     def plans(self, seed: int) -> list[Plan]:
-        """The plan of each round; in one round nothing is delivered."""
+        """Returns the plan of each round; in round `SILENT` no client delivers."""
         state = self.simulation.selector.init(seed, self.simulation.federation.num_clients)
         plans = []
         for number in range(ROUNDS):
@@ -192,18 +192,18 @@ class Bench:
         return plans
 
     def steps(self, plan: Plan) -> np.ndarray:
-        """Local steps per pass of each client that delivers, `Int[G, L]`; 0 for the others."""
+        """Returns the local steps per pass of each client that delivers, `Int[G, L]`; 0 for the others."""
         sizes = np.diff(self.simulation.federation.offsets)
         inside = np.minimum(plan.clients, len(sizes) - 1)
         return self.setting.local_steps(sizes[inside], plan.limits) * plan.delivered
 
     def row(self, setting: Setting, plan: Plan, number: int) -> DispatchPlan:
-        """A round as the program takes it, with the order of its chains unchanged."""
+        """Builds a round's dispatch plan, with the order of its chains unchanged."""
         assignment, _ = assign(setting.layout, setting.passes * self.steps(plan), plan.delivered.any(1))
         return DispatchPlan(np.int32(number), np.True_, np.True_, plan, plan.clients, assignment)
 
     def run(self, plans: Sequence[Plan], seed: int = 0, **changes: Any) -> Observed:
-        """As `run_with_states`, without the states."""
+        """Like `run_with_states`, without the states."""
         return self.run_with_states(plans, seed, **changes)[1]
 
     def run_with_states(
@@ -215,7 +215,7 @@ class Bench:
         federation: Federation | None = None,
         program: Any = None,
     ) -> tuple[list[State], Observed]:
-        """Runs the one compiled program, or another one, round by round, with other settings or data if given.
+        """Runs the base program, or a given one, round by round, with other settings or data if given.
 
         The host loops over the rounds, because a loop in the program would take twice as long to compile.
 
@@ -233,7 +233,7 @@ class Bench:
         return states, Observed(states[-1], *stack(rounds))
 
     def effect(self, *variations: str) -> str | None:
-        """The effect of some `VARIATIONS` at once, in words; None without any."""
+        """Describes the effect of some `VARIATIONS` combined; None if there is none."""
         if variations not in self.effects:
             try:
                 results = self.varied(*variations)
@@ -245,7 +245,7 @@ class Bench:
         return self.effects[variations]
 
     def varied(self, *variations: str) -> dict[int, Observed]:
-        """Runs the same rounds with some `VARIATIONS`; results by seed, of the first one only unless seeds vary."""
+        """Runs the same rounds with some `VARIATIONS`; returns results by seed, of seed 0 only unless seeds vary."""
         extra: Any = ((0, 2 if "places" in variations else 0), (0, 0))
         empty = self.simulation.federation.num_clients
 
@@ -265,7 +265,7 @@ class Bench:
         if "seeds" not in variations:
             return {0: self.run(plans[0], setting=setting, program=compile_quickly(one_round))}
 
-        # Both seeds at once; the number of the round is the same and stays unbatched.
+        # Both seeds are batched; the number of the round is the same and isn't.
         keys = jnp.stack([key_of(seed) for seed in SEEDS])
         states = jax.device_get(compile_quickly(jax.vmap(init_state, (None, 0, None)))(setting, keys, self.data[0]))
         axes = DispatchPlan(None, None, None, 0, 0, 0)  # pyright: ignore[reportArgumentType]
@@ -294,7 +294,7 @@ class Bench:
 def one_round(
     setting: Setting, key: Key, state: State, row: DispatchPlan, federation: Federation, test: Any
 ) -> tuple[State, ObservedRound]:
-    """A round and its evaluation: the state after it, and its results."""
+    """Runs a round and its evaluation; returns the state after it and its results."""
     with jax.default_matmul_precision(matmul_precision(setting.execution.precision)):
         state, info = run_round(setting, key, state, row, federation)
         loss = evaluate_model(setting, key, state, row.number, federation, test).loss
@@ -302,7 +302,7 @@ def one_round(
 
 
 def compile_quickly(function: Any) -> Any:
-    """Compiles a function, and traces it again at each call of this one, because a part's code may have changed."""
+    """Jits a new wrapper of a function, so that nothing is reused of earlier traces: a part's code may have changed."""
 
     def traced_again(*arguments: Any) -> Any:
         return function(*arguments)
@@ -319,17 +319,17 @@ def _take(tree: PyTree, index: int) -> PyTree:
     return jax.tree.map(lambda leaf: leaf[index], tree)
 
 
-# Random draws from a hash of a few operations, in place of JAX's generator, which is a third of a small program. Both
-# sides of a comparison draw the same words, so that their quality doesn't matter.
+# Random numbers come from a hash of a few operations instead of JAX's generator, which is a third of a small program.
+# Both sides of a comparison draw the same words, so their quality doesn't matter.
 
 
 def key_of(seed: int) -> Key:
-    """A run's key, of the hashed generator."""
+    """Returns a run's key for the hash-based generator."""
     return jax.random.key(seed, impl=_HASHED)
 
 
 def _mix(words: Any) -> Any:
-    """Mixes the bits of each word by the finalizer of the hash function `lowbias32`."""
+    """Mixes the bits of each word with the finalizer of the hash function `lowbias32`."""
     words = (words ^ (words >> 16)) * np.uint32(0x7FEB352D)
     words = (words ^ (words >> 15)) * np.uint32(0x846CA68B)
     return words ^ (words >> 16)

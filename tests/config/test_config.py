@@ -590,7 +590,7 @@ def test_a_key_is_explained_by_the_end_of_its_path():
         explained("model.nam")
     (methods,), (seeds,) = explained("methods"), explained("seeds")
     assert methods.allowed == "a list, not empty, each item a recipe's name or a mapping with the key recipe"
-    assert seeds.meaning == "distinct; every method runs once with each." and seeds.default == "[0]"
+    assert seeds.meaning == "distinct seeds; every method runs once with each." and seeds.default == "[0]"
     assert [key.default for key in explained("hidden")] == ["[64]"]
     assert [key.path for key in explained("auxiliary")] == ["auxiliary", "auxiliary.per_class", "auxiliary.source"]
 

@@ -86,7 +86,7 @@ def test_two_sweeps_share_a_cache_and_one_whose_programs_are_cut_off_is_mended(h
         os.truncate(cache / name, size // 2)
     said = finish(sweep("three"))
     assert "Error reading" not in said
-    program = next(name for name in sizes if name.startswith("jit_dispatch_together"))
+    program = next(name for name in sizes if name.startswith("jit_dispatch_stacked"))
     assert (cache / program).stat().st_size > 0.9 * sizes[program]
     results = [{file.parent.name: small_run.metrics(file.parent) for file in here.glob(f"{out}/points/*/metrics.jsonl")}
                for out in ("one", "two", "three")]  # fmt: skip

@@ -1,6 +1,6 @@
 """Privacy attacks on generated images and shared prototypes, and the epsilon of differential privacy.
 
-An attack's result is reported beside its controls: the same attack on features of single images, where the truth is
+An attack's result is reported together with its controls: the same attack on features of single images, whose truth is
 known, and on the gradient of a single image, where it is known to succeed.
 """
 

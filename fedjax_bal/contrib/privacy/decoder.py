@@ -1,4 +1,4 @@
-"""Attacks that learn to invert features: decoders trained on the attacker's own images; what all attacks share."""
+"""Attacks that learn to invert features: decoders trained on the attacker's own images; helpers of all attacks."""
 
 from collections.abc import Callable
 from functools import partial
@@ -21,7 +21,7 @@ SLOPE = 0.2
 
 
 class Upwards(nn.Module):
-    """A dense layer to maps of a quarter of the side, two doublings with a convolution each, a last convolution.
+    """A dense layer to maps of a quarter of the side, two doublings with a convolution each, and a last convolution.
 
     Activations are leaky rectifiers, except for the last layer: normalised pixels have no fixed bounds. Batch
     normalisation is left out, because it would make an image depend on the others of its batch.
@@ -36,7 +36,7 @@ class Upwards(nn.Module):
 
     @nn.compact
     def __call__(self, vectors: Float[Array, "B Z"]) -> Float[Array, "B H W K"]:
-        """Images of vectors."""
+        """Returns the images of vectors."""
         height, width, channels = self.image_shape
         convolve = convolutions.of_name("fast")
         doubled = enlarging(convolve)
@@ -48,7 +48,7 @@ class Upwards(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Two convolutions that halve the side, then a dense layer to mean and log variance of a normal law.
+    """Two convolutions that halve the side, then a dense layer to mean and log variance of a normal distribution.
 
     Attributes:
         latent: Z.
@@ -60,7 +60,7 @@ class Encoder(nn.Module):
 
     @nn.compact
     def __call__(self, images: Float[Array, "B H W K"]) -> tuple[Float[Array, "B Z"], Float[Array, "B Z"]]:
-        """Mean and log variance of each image."""
+        """Returns mean and log variance of each image."""
         maps = images
         convolve = convolutions.of_name("fast")
         for stage, outputs in enumerate((self.width // 2, self.width)):
@@ -70,12 +70,12 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    """A network from features, and latent vectors if it has any, up to images.
+    """A network from features, and from latent vectors if it uses them, to images.
 
     Attributes:
         image_shape: `(H, W, K)`.
         width: channels of its first stages.
-        latent: Z, the length of a latent vector; 0 for "upcnn", else the images give these vectors in training.
+        latent: Z, the length of a latent vector, encoded from the image in training; 0 for "upcnn", which has none.
     """
 
     image_shape: tuple[int, ...]
@@ -83,13 +83,13 @@ class Decoder(nn.Module):
     latent: int
 
     def setup(self) -> None:
-        """Makes the networks."""
+        """Creates the networks."""
         self.upwards = Upwards(self.image_shape, self.width)
         if self.latent:
             self.encoder = Encoder(self.latent, self.width)
 
     def __call__(self, features: Array, images: Array, noise: Array) -> Array:
-        """The loss, `[]`."""
+        """Returns the loss, `[]`."""
         if not self.latent:
             return ((self.decode(features, noise) - images) ** 2).mean()
         mean, log_var = self.encoder(images)
@@ -98,7 +98,7 @@ class Decoder(nn.Module):
         return (squares / 2 + kl_to_standard_normal(mean, log_var)).mean()
 
     def decode(self, features: Array, latents: Array) -> Array:
-        """Images `[B, H, W, K]`."""
+        """Returns images `[B, H, W, K]`."""
         return self.upwards(jnp.concatenate([features, latents], -1))
 
 
@@ -133,19 +133,20 @@ def fit_decoder(
 
     The model is in evaluation mode. With f the features of an image x,
 
-    - `"upcnn"` minimises the mean squared error of the image that its network makes of f;
-    - `"vae"`, a conditional variational autoencoder, draws z from the normal law whose mean and variance an encoder
-      makes of x, and minimises $\frac12 \|\hat x(f, z) - x\|^2 + KL$ to the standard normal law, the negative evidence
-      bound for pixels of variance 1. Information in f need not pass through z, so without x the decoder shows what f
-      alone reveals at z = 0, and the alternatives at z drawn from the standard normal law.
+    - `"upcnn"` minimises the mean squared error of the image that its network computes from f;
+    - `"vae"`, a conditional variational autoencoder, draws z from the normal distribution whose mean and variance an
+      encoder computes from x, and minimises $\frac12 \|\hat x(f, z) - x\|^2 + KL$ to the standard normal distribution,
+      the negative evidence bound for pixels of variance 1. Information in f need not pass through z, so without x the
+      decoder shows what f alone reveals at z = 0, and the alternatives at z drawn from the standard normal
+      distribution.
 
     Features are centred and divided by their root mean square over all images and features. Each step draws a batch
-    with replacement and takes Adam's step at a rate that falls to 0 along half a cosine.
+    with replacement and updates with Adam, whose learning rate falls to 0 along half a cosine.
 
     Args:
-        key: decides initial weights, batches and latent vectors.
+        key: the key of initial weights, batches and latent vectors.
         model: the model under attack.
-        variables: the model's; they are not changed.
+        variables: the model's variables, which are not changed.
         images: the attacker's own, `[A, H, W, K]`, normalised, H and W multiples of 4; disjoint from the images under
             attack, which the decoder must not have seen.
         kind: "upcnn" or "vae".
@@ -153,7 +154,7 @@ def fit_decoder(
         batch_size: images per step.
         rate: Adam's learning rate at the first step.
         width: channels of the decoder's first two stages; an integer of at least 2.
-        latent: Z, the length of the latent vector; not used by "upcnn".
+        latent: Z, the length of the latent vector; ignored by "upcnn".
 
     Returns:
         The decoder, for `decode`.
@@ -178,7 +179,7 @@ def fit_decoder(
         Output Representation using Deep Conditional Generative Models", NeurIPS 2015, with a prior that is the same
         for all features. Dosovitskiy and Brox enlarge with zeros between pixels and 5x5 convolutions; here pixels are
         repeated and convolved with 3x3, which leaves no chequered pattern. They have three dense layers before 4096
-        features, here is one.
+        features; here there is one.
     """
     check_images(model, images)
     check_sides(model.input_shape)
@@ -198,14 +199,14 @@ def decode(fitted: FittedDecoder, features: Float[Array, "M F"], key: Key | None
     Args:
         fitted: from `fit_decoder`.
         features: `[M, F]`, of images or class prototypes.
-        key: draws the latent vector of each image from the standard normal law; None takes its mean, 0. Ignored by
-            "upcnn".
+        key: draws the latent vector of each image from the standard normal distribution; None uses its mean, 0. Ignored
+            by "upcnn".
 
     Returns:
-        `[M, H, W, K]`, normalised; they may exceed the range of pixels.
+        `[M, H, W, K]`, normalised; values may exceed the range of pixels.
 
     Raises:
-        ValueError: features of another length than those that the decoder was trained on.
+        ValueError: features have another length than those that the decoder was trained on.
     """
     length = fitted.variables.stats["mean"].shape[0]
     if len(features.shape) != 2 or features.shape[1] != length:
@@ -219,7 +220,7 @@ def decode(fitted: FittedDecoder, features: Float[Array, "M F"], key: Key | None
 
 
 def kl_to_standard_normal(mean: Float[Array, "B Z"], log_var: Float[Array, "B Z"]) -> Float[Array, " B"]:
-    r"""Divergence from the standard normal law of normal laws with independent components.
+    r"""Computes the divergence of normal distributions with independent components from the standard normal one.
 
     $KL = \frac12 \sum_z (\mu_z^2 + \sigma_z^2 - 1 - \log \sigma_z^2)$.
 
@@ -281,15 +282,15 @@ def _decode(decoder: Decoder, variables: Variables, features: Array, latents: Ar
 def features_of(
     model: Model, variables: Variables, images: Float[Array, "A H W K"], *, chunk: int = 256
 ) -> Float[Array, "A F"]:
-    """Features `[A, F]` of images under a model in evaluation mode, computed in chunks.
+    """Computes features `[A, F]` of images under a model in evaluation mode, in chunks.
 
-    With `fedjax_bal.balance.class_prototypes` they give what ReBaFL's clients send if they hold these images together.
+    `fedjax_bal.balance.class_prototypes` of them are the prototypes that a ReBaFL client with these images sends.
 
     Args:
         model: the model.
-        variables: the model's; they are not changed.
+        variables: the model's variables, which are not changed.
         images: `[A, H, W, K]`, normalised.
-        chunk: images at a time.
+        chunk: images per chunk.
 
     Raises:
         ValueError: images of another shape than the model's, or none; a chunk that is not a positive integer.
@@ -311,7 +312,7 @@ def features_of(
 
 
 def check_images(model: Model, images: Array) -> None:
-    """Raises unless images, at least one, have the model's shape."""
+    """Raises `ValueError` unless there are images, of the model's shape."""
     shape = tuple(images.shape)
     if len(shape) != 4 or shape[1:] != tuple(model.input_shape) or not shape[0]:
         raise ValueError(
@@ -321,14 +322,14 @@ def check_images(model: Model, images: Array) -> None:
 
 
 def check_sides(image_shape: tuple[int, ...]) -> None:
-    """Raises unless height and width of `(H, W, K)` are multiples of 4, so that two doublings can make them."""
+    """Raises `ValueError` unless height and width of `(H, W, K)` are multiples of 4, for the two doublings."""
     doubled_twice(image_shape, "an attack's network")
 
 
 def minimise(
     loss: Callable[[PyTree, Array], tuple[Array, Array]], params: PyTree, iterations: int, rate: float | Array
 ) -> tuple[PyTree, Array]:
-    """Minimises `loss(params, index) -> (value, report)` by Adam, at a rate that falls to 0 along half a cosine.
+    """Minimises `loss(params, index) -> (value, report)` with Adam; the rate falls to 0 along half a cosine.
 
     Returns the last parameters, and the report before each step, `[iterations, ...]`.
     """

@@ -48,21 +48,20 @@ def regress(
 ) -> Regression:
     r"""Searches for an image with the features, or the gradient, of a target, without any other image.
 
-    For each of M targets a small network of its own, with one fixed random vector as its input, makes an image x, and
-    is trained on
+    For each of M targets, a separate small network computes an image x from a fixed random vector, and is trained on
 
     - `"features"`: the mean squared error of x's features f(x) and the target;
     - `"gradient"`: $\|g(x, y) - t\|^2 / \|t\|^2$, where g is the gradient of the cross-entropy of x and y with respect
       to all parameters, t the target, and y the softmax of a learned matrix times the same random vector,
 
     plus `smoothness` times the total variation, $2 (\overline{d_v^2} + \overline{d_h^2})$ with the differences of
-    vertical and horizontal neighbours. The model is frozen and in evaluation mode. The steps are Adam's, at a rate that
-    falls to 0 along half a cosine.
+    vertical and horizontal neighbours. The model is frozen and in evaluation mode. The optimizer is Adam, with a rate
+    that falls to 0 along half a cosine.
 
     Args:
-        key: decides the networks' inputs and initial weights; those of target m don't depend on the other targets.
+        key: the key of the networks' inputs and initial weights; those of target m don't depend on the other targets.
         model: the model under attack; for `"gradient"` one with second derivatives, `fedjax_bal.models.differentiable`.
-        variables: the model's; they are not changed.
+        variables: the model's variables, which are not changed.
         target: features `[M, F]`, or, for `"gradient"`, M gradients as `single_gradients` gives them: like the model's
             params, with leaves `[M, ...]`.
         of: "features" or "gradient".
@@ -70,7 +69,7 @@ def regress(
         rate: Adam's learning rate at the first step.
         width: channels of the networks' first two stages; an integer of at least 2.
         latent: length of the networks' input.
-        tries: networks for each target; the one with the least loss before the last step is kept. A search for a
+        tries: networks per target; the one with the least loss before the last step is kept. A search for a
             gradient often ends at the negative image with an opposite label, with a large loss.
         smoothness: weight of the total variation; 0 for none.
         limits: the least and the largest normalised pixel, each `[K]` or a number, enforced by a sigmoid:
@@ -80,8 +79,8 @@ def regress(
         Images, labels and losses.
 
     Raises:
-        ValueError: an unknown `of`, a target that does not fit the model, images with sides that are not multiples of
-            4, a number out of range, or a model without second derivatives.
+        ValueError: `of` is unknown, the target doesn't fit the model, sides of images are not multiples of 4, a number
+            is out of range, or the model has no second derivatives.
 
     Example:
         >>> from fedjax_bal.models import build
@@ -116,11 +115,11 @@ def regress(
 def single_gradients(
     model: Model, variables: Variables, images: Float[Array, "M H W K"], labels: Int[Array, " M"]
 ) -> PyTree:
-    """Gradient of each labelled image alone, the target of an attack on gradients.
+    """Computes the gradient of each labelled image alone, the target of an attack on gradients.
 
     Args:
         model: the model, in evaluation mode.
-        variables: the model's.
+        variables: the model's variables.
         images: `[M, H, W, K]`, normalised.
         labels: `[M]`.
 
@@ -128,7 +127,7 @@ def single_gradients(
         Gradients of each image's cross-entropy, like the model's params with leaves `[M, ...]`.
 
     Raises:
-        ValueError: images of another shape than the model's.
+        ValueError: images don't have the model's shape.
 
     Example:
         >>> from fedjax_bal.models import build
@@ -156,7 +155,7 @@ def _regress(
     smoothness: float,
     limits: Limits | None,
 ) -> Regression:
-    """Attacks all targets at once; no try affects another try's loss, so one sum has all their gradients."""
+    """Attacks all targets at once; no try affects another one's loss, so the sum of losses gives all gradients."""
     target = jax.tree.map(lambda leaf: jnp.repeat(leaf, tries, 0), target)
     count = jax.tree.leaves(target)[0].shape[0]
     network = Upwards(model.input_shape, width)
@@ -182,6 +181,7 @@ def _regress(
         return values.sum(), values
 
     params, losses = minimise(loss, start, iterations, rate)
+    # Of each target's tries the best is kept, a diverged one only if all have diverged.
     last = jnp.where(jnp.isnan(losses[-1]), jnp.inf, losses[-1])
     kept = jnp.arange(0, count, tries) + last.reshape(-1, tries).argmin(1)
     labels = labels_of(params)[kept] if of == "gradient" else None
@@ -189,13 +189,13 @@ def _regress(
 
 
 def _feature_distance(model: Model, variables: Variables, images: Array, labels: Array, target: Array) -> Array:
-    """Mean squared error of features, `[M]`."""
+    """Computes the mean squared error of features, `[M]`."""
     del labels
     return ((model.apply(variables, images, train=False)[0].features - target) ** 2).mean(1)
 
 
 def _gradient_distance(model: Model, variables: Variables, images: Array, labels: Array, target: PyTree) -> Array:
-    """Squared distance of gradients, relative to the target's squared length, `[M]`; a length of 0 counts as 1."""
+    """Computes squared distances of gradients, relative to the target's squared length (or 1 if it is 0), `[M]`."""
     gradients = _gradients(model, variables, images, labels)
     difference = _squared_length(jax.tree.map(jnp.subtract, gradients, target))
     length = _squared_length(target)
@@ -203,7 +203,7 @@ def _gradient_distance(model: Model, variables: Variables, images: Array, labels
 
 
 def _gradients(model: Model, variables: Variables, images: Array, probabilities: Array) -> PyTree:
-    """Gradient of each image's cross-entropy with class probabilities, leaves `[M, ...]`."""
+    """Computes the gradient of each image's cross-entropy with class probabilities, leaves `[M, ...]`."""
 
     def loss(params: PyTree, image: Array, share: Array) -> Array:
         outputs, _ = model.apply(variables._replace(params=params), image[None], train=False)
@@ -213,13 +213,13 @@ def _gradients(model: Model, variables: Variables, images: Array, probabilities:
 
 
 def _squared_length(tree: PyTree) -> Array:
-    """Sum of squares over all leaves, `[M]`."""
+    """Computes the sum of squares over all leaves, `[M]`."""
     squares = jax.tree.map(lambda leaf: (leaf.reshape(leaf.shape[0], -1) ** 2).sum(1), tree)
     return jax.tree.reduce(jnp.add, squares)
 
 
 def total_variation(images: Float[Array, "M H W K"]) -> Float[Array, " M"]:
-    """Twice the sum of the mean squared differences of vertical and of horizontal neighbours.
+    """Computes twice the sum of the mean squared differences of vertical and of horizontal neighbours.
 
     Args:
         images: `[M, H, W, K]`, at least two pixels high and wide.
@@ -239,7 +239,7 @@ def total_variation(images: Float[Array, "M H W K"]) -> Float[Array, " M"]:
 
 
 def _check_features(model: Model, variables: Variables, target: PyTree) -> None:
-    """Raises unless the target has the shape of features of the model."""
+    """Raises `ValueError` unless the target has the shape of features of the model."""
     blank = jax.ShapeDtypeStruct((1, *model.input_shape), jnp.float32)
     seen = jax.eval_shape(lambda images: model.apply(variables, images, train=False)[0].features, blank)
     shapes = [leaf.shape for leaf in jax.tree.leaves(target)]
@@ -251,7 +251,7 @@ def _check_features(model: Model, variables: Variables, target: PyTree) -> None:
 
 
 def _check_gradients(model: Model, variables: Variables, target: PyTree) -> None:
-    """Raises unless the target has the shapes of stacked gradients of the model."""
+    """Raises `ValueError` unless the target has the shapes of stacked gradients of the model."""
     expected, received = (
         {jax.tree_util.keystr(path): leaf.shape for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
         for tree in (variables.params, target)

@@ -1,4 +1,4 @@
-"""Similarity of images: the nearest real one of each generated one, and of an attack's images to the truth."""
+"""Similarity of generated images to the nearest real ones, and of an attack's images to the truth."""
 
 from functools import partial
 from typing import Any, NamedTuple
@@ -27,8 +27,8 @@ def nearest(
 
     Args:
         images: `[M, H, W, K]`, normalised.
-        pool: `[D, H, W, K]`, normalised in the same way. It may stay in the host's memory: only parts of it are moved.
-        chunk: rows of the pool at a time; memory grows with M times this, and with M times an image.
+        pool: `[D, H, W, K]`, normalised in the same way. It may stay in the host's memory: it is moved part by part.
+        chunk: rows of the pool per part; memory grows with M times this, and with M times an image.
 
     Returns:
         Row numbers into the pool `[M]`, the first of equally near ones (of at least a handful), and distances `[M]` in
@@ -36,8 +36,7 @@ def nearest(
         finite is never the nearest.
 
     Raises:
-        ValueError: images of another shape than the pool's, an empty pool, or a chunk that is not a positive whole
-            number.
+        ValueError: the images' shape is not the pool's, the pool is empty, or the chunk is not a positive integer.
 
     Example:
         >>> pool = jnp.array([0.0, 1.0, 5.0]).reshape(3, 1, 1, 1) * jnp.ones((3, 2, 2, 1))
@@ -63,7 +62,7 @@ def nearest(
 
 @jax.jit
 def _nearer(images: Array, part: Array, start: Array, best: tuple[Array, Array]) -> tuple[Array, Array]:
-    """Improves the best rows and distances so far by a part of the pool that begins at row `start`."""
+    """Updates the best rows and distances so far with a part of the pool that begins at row `start`."""
     images, part = (jnp.asarray(rows.reshape(rows.shape[0], -1), jnp.float32) for rows in (images, part))
     candidates = _candidates(images, part)
     distances = lax.map(partial(_distances, images, part), candidates.T).T
@@ -74,7 +73,8 @@ def _nearer(images: Array, part: Array, start: Array, best: tuple[Array, Array])
 
 
 def _candidates(images: Float[Array, "M P"], part: Float[Array, "D P"]) -> Int[Array, "M _"]:
-    """The few rows with the smallest |y|^2 - 2 x y, in the order of the pool."""
+    """Finds the few rows with the smallest |y|^2 - 2 x y, in the order of the pool."""
+    # |x|^2 is left out, as it is the same for all rows. High precision, since two large terms nearly cancel.
     product = jnp.matmul(images, part.T, precision=lax.Precision.HIGHEST)
     apart = (part**2).sum(1) - 2 * product
     apart = jnp.where(jnp.isfinite(apart), apart, jnp.inf)
@@ -82,7 +82,7 @@ def _candidates(images: Float[Array, "M P"], part: Float[Array, "D P"]) -> Int[A
 
 
 def _distances(images: Float[Array, "M P"], part: Float[Array, "D P"], rows: Int[Array, " M"]) -> Float[Array, " M"]:
-    """Root mean square differences; infinite if they are not numbers."""
+    """Computes root mean square differences; infinite if they are not numbers."""
     distances = jnp.sqrt(((images - part[rows]) ** 2).mean(1))
     return jnp.where(jnp.isnan(distances), jnp.inf, distances)
 
@@ -92,9 +92,9 @@ class Recovery(NamedTuple):
 
     Attributes:
         mse: mean squared error, relative to the square of a pixel's full range, `[M]`.
-        psnr: $-10 \log_{10}$ of it, in decibels, `[M]`; infinite for a perfect copy.
-        correlation: of the pixels, from -1 to 1, `[M]`; 0 if one of the two images is constant. It ignores brightness
-            and contrast, which an attack often gets wrong.
+        psnr: $-10 \log_{10}$ of `mse`, in decibels, `[M]`; infinite for a perfect copy.
+        correlation: correlation of the pixels, from -1 to 1, `[M]`; 0 if one of the two images is constant. It ignores
+            brightness and contrast, which an attack often gets wrong.
     """
 
     mse: Float[Array, " M"]
@@ -122,7 +122,7 @@ def recovered(
         Errors and correlations `[M]`.
 
     Raises:
-        ValueError: shapes that differ.
+        ValueError: the shapes differ.
 
     Example:
         >>> truth = jnp.arange(4.0).reshape(1, 2, 2, 1)
@@ -140,7 +140,7 @@ def recovered(
 
 
 def _correlation(left: Array, right: Array) -> Array:
-    """Pearson's correlation of the pixels of each image; 0 if one is constant or not finite."""
+    """Computes Pearson's correlation of the pixels of each image; 0 if one is constant or not finite."""
     flat = (images.reshape(len(images), -1) for images in (left, right))
     centred = (rows - rows.mean(1, keepdims=True) for rows in flat)
     return jnp.nan_to_num(optax.cosine_similarity(*centred, epsilon=1e-30))

@@ -1,8 +1,8 @@
-"""Metrics shown in other tools: TensorBoard, Weights & Biases, or a tracker of one's own.
+"""Metrics shown in other tools: TensorBoard, Weights & Biases, or a user's tracker.
 
 A run is recorded in `metrics.jsonl` and resumes from it. A `Tracker` shows the same lines in another tool; `Mirror`
-keeps trackers in step with the lines, also after a resume and after a tracker's failure. Trackers write into the run
-folder only, and are no part of a run's identity: they can be added or left out at any time.
+keeps trackers in step with the lines, even after a resume or a tracker's failure. Trackers write into the run folder
+only, and are not part of a run's identity: they can be added or left out at any time.
 """
 
 from fedjax_bal.contrib.trackers.mirror import Mirror

@@ -12,14 +12,14 @@ Lines = Sequence[Mapping[str, Any]]
 class Mirror:
     """Shows the lines of `metrics.jsonl` in every tracker.
 
-    The first time that a session follows a run, trackers begin it again and get all of its lines, those of earlier
-    sessions included; from then on, new ones. So no step is doubled or missing, also after a kill, repeated rounds or a
+    When a session first follows a run, trackers begin the run again and get all of its lines, those of earlier sessions
+    included; after that, only new ones. So no step is duplicated or missing, even after a kill, repeated rounds or a
     session without trackers.
 
-    A tracker that fails is reported and left out for the rest of the session; `metrics.jsonl` has everything, and the
-    next session shows what is missing.
+    A tracker that fails is reported and left out for the rest of the session. `metrics.jsonl` has all lines, and the
+    next session shows the missing ones.
 
-    `note` is called about failures, and at the end about where to look.
+    `note` is called with messages about failures, and at the end about where to view the metrics.
 
     Example:
         >>> class Printed:
@@ -48,18 +48,18 @@ class Mirror:
         note: Callable[[str], None],
     ) -> None:
         self._trackers, self._runs, self._note = list(trackers), runs, note
-        self._open: dict[tuple[str, str], int] = {}  # lines of each open run that a tracker has
+        self._open: dict[tuple[str, str], int] = {}  # number of lines of each open run that a tracker has received
         self._followed = False
 
     def follow(self, method: int, seed: int, lines: Lines, *, finished: bool) -> None:
-        """Brings all trackers up to date with all lines so far of the run of a method's position and a seed."""
+        """Updates all trackers with all lines so far of a run, given by the method's position and the seed."""
         self._followed = True
         for tracker in tuple(self._trackers):
             with self._leave_out_if_failing(tracker):
                 self._update(tracker, self._runs[method, seed], lines, finished)
 
     def close(self) -> None:
-        """Closes the open runs, and notes where to look if there is anything to see."""
+        """Closes the open runs, and notes where to view the metrics if there are any."""
         for tracker in tuple(self._trackers):
             with self._leave_out_if_failing(tracker):
                 for run in self._open_runs(tracker):

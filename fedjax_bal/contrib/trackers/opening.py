@@ -12,7 +12,7 @@ TRACKERS: Mapping[str, Callable[[Path], Tracker]] = {
     TensorBoard.name: TensorBoard,
     WeightsAndBiases.name: WeightsAndBiases,
 }
-"""Class of each tracker by name, which is also the name of its extra."""
+"""Class of each tracker by name, which is also the name of the package's extra."""
 
 
 def open_trackers(names: Iterable[str], folder: Path) -> tuple[Tracker, ...]:

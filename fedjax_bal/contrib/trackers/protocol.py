@@ -20,7 +20,7 @@ class TrackedRun(NamedTuple):
         method: the method's name.
         seed: the seed.
         key: the method's position and the seed, as `0-7`; unique in the folder.
-        place: a relative path that only this run has, as `fedavg/seed7`.
+        place: a relative path unique to this run, such as `fedavg/seed7`.
         config: the method's configuration, as in a YAML file.
     """
 
@@ -35,7 +35,7 @@ class TrackedRun(NamedTuple):
 class Tracker(Protocol):
     """Shows the metrics of runs in another tool.
 
-    A tracker that can't continue raises any exception: `Mirror` reports it and goes on without that tracker.
+    A tracker that can't continue may raise any exception: `Mirror` reports it and continues without that tracker.
 
     Attributes:
         name: one word, as `--track` takes it.
@@ -44,7 +44,7 @@ class Tracker(Protocol):
     name: str
 
     def begin(self, run: TrackedRun) -> None:
-        """Opens a run and removes what an earlier session left of it; all of its lines follow again."""
+        """Opens a run and removes an earlier session's data of it; all of its lines follow again."""
         ...
 
     def log(self, run: TrackedRun, lines: Sequence[Mapping[str, Any]]) -> None:
@@ -56,12 +56,12 @@ class Tracker(Protocol):
         ...
 
     def hint(self) -> str:
-        """Tells in one line how to look at the metrics."""
+        """Returns one line on how to view the metrics."""
         ...
 
 
 def tracked_runs(config: "Config") -> dict[tuple[int, int], TrackedRun]:
-    """All runs of a comparison, by the method's position and the seed.
+    """Lists all runs of a comparison, by the method's position and the seed.
 
     Example:
         >>> from fedjax_bal.config import load_config
@@ -81,7 +81,7 @@ def tracked_runs(config: "Config") -> dict[tuple[int, int], TrackedRun]:
 
 
 def folder_names(names: Sequence[str]) -> list[str]:
-    """Names of folders, as close to the given ones as all file systems allow.
+    """Returns names of folders that are as close to the given ones as all file systems allow.
 
     They are distinct even if case is ignored, and none is hidden or leads to another folder.
     """
@@ -100,7 +100,7 @@ def folder_names(names: Sequence[str]) -> list[str]:
 
 
 def scalars(line: Mapping[str, Any]) -> dict[str, float]:
-    """Numbers of a line of `metrics.jsonl` by name, those of a list by name and position.
+    """Returns the numbers of a line of `metrics.jsonl` by name, those of a list by name and position.
 
     The line's method, seed and round, and values that are not numbers, are left out.
     """

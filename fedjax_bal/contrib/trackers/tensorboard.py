@@ -17,10 +17,10 @@ _numbers = itertools.count()
 
 
 class TensorBoard:
-    """Writes event files that TensorBoard reads, with its own package and without TensorFlow.
+    """Writes event files for TensorBoard, with the package `tensorboard` and without TensorFlow.
 
     Event files are in `tensorboard/METHOD/seedSEED` of the run folder, and complete after every call. The axis
-    "relative" shows seconds of training. Raises `ImportError` without the package `tensorboard`.
+    "relative" shows seconds of training. Raises `ImportError` without that package.
     """
 
     name = "tensorboard"
@@ -34,7 +34,7 @@ class TensorBoard:
         self._began: dict[str, float] = {}
 
     def begin(self, run: TrackedRun) -> None:
-        """Begins a new event file, and empties the existing ones."""
+        """Starts a new event file, and empties the existing ones."""
         place, now = own_folder(self._root.parent, f"{self._root.name}/{run.place}"), time.time()
         for file in _event_files(place):
             with open_to_append(file) as stream:
@@ -44,7 +44,7 @@ class TensorBoard:
         self._files[run.key], self._began[run.key] = place / name, now
         session = self._events.SessionLog(status=self._events.SessionLog.START)
         version = self._events.Event(wall_time=now, file_version="brain.Event:2")
-        # Tells a running TensorBoard, which has read the old files, that all steps follow again.
+        # A running TensorBoard has read the old files: this tells it that all steps follow again.
         self._append(run, [version, self._events.Event(wall_time=now, step=0, session_log=session)])
 
     def log(self, run: TrackedRun, lines: Sequence[Mapping[str, Any]]) -> None:
@@ -56,7 +56,7 @@ class TensorBoard:
         del self._files[run.key], self._began[run.key]
 
     def hint(self) -> str:
-        """The command that shows the metrics."""
+        """Returns the command that shows the metrics."""
         return f"look with: tensorboard --logdir {shlex.quote(str(self._root))}"
 
     def _event(self, run: TrackedRun, line: Mapping[str, Any]) -> Any:
@@ -74,6 +74,6 @@ class TensorBoard:
 
 
 def _event_files(place: Path) -> list[Path]:
-    """The event files of earlier sessions in a folder; no links, and no files with a second name elsewhere."""
+    """Lists the event files of earlier sessions in a folder, except symbolic and hard links."""
     found = (file for file in place.glob(_FILES) if file.is_file() and not file.is_symlink())
     return [file for file in found if file.stat().st_nlink == 1]

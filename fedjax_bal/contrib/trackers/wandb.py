@@ -18,7 +18,7 @@ class WeightsAndBiases:
     """Writes offline runs, for `wandb sync`; with WANDB_MODE=online it uploads at once.
 
     A run keeps its id, so that a resumed or rewritten one stays one run in W&B. Files go to `wandb` in the run folder,
-    also those that W&B would put into the home folder, unless its environment variables say otherwise. Raises
+    including those that W&B would put into the home folder, unless its environment variables say otherwise. Raises
     `ImportError` without the package `wandb`.
     """
 
@@ -34,7 +34,7 @@ class WeightsAndBiases:
         self._wandb = importlib.import_module("wandb")
 
     def begin(self, run: TrackedRun) -> None:
-        """Begins a W&B run, which replaces the run's earlier files."""
+        """Starts a W&B run, which replaces the run's earlier files."""
         own_folder(self._root.parent, "wandb/cache")
         for folder in list(self._folders(run)):
             shutil.rmtree(folder)
@@ -63,13 +63,13 @@ class WeightsAndBiases:
         self._runs.pop(run.key).finish()
 
     def hint(self) -> str:
-        """The command that uploads offline runs."""
+        """Returns the command that uploads offline runs."""
         if self._mode != "offline":
             return f"WANDB_MODE is {self._mode}"
         return f"upload with: wandb sync {shlex.quote(str(self._named))}/offline-run-*"
 
     def _folders(self, run: TrackedRun) -> Iterator[Path]:
-        """The run's folders, without links to other places."""
+        """Yields the run's folders, except links."""
         found = self._root.glob(f"*run-*-{self._id(run)}")
         return (folder for folder in found if folder.is_dir() and not folder.is_symlink())
 
@@ -77,7 +77,7 @@ class WeightsAndBiases:
         return f"fedjax-bal-{self._token()}-{run.key}"
 
     def _token(self) -> str:
-        """Eight letters that identify the run folder, whatever its configuration."""
+        """Returns eight letters that identify the run folder, regardless of its configuration."""
         file = self._root / "fedjax-bal-id"
         try:
             token = read_bytes(file, 100).decode("ascii")
@@ -91,6 +91,6 @@ class WeightsAndBiases:
 
 
 def _environment(root: Path) -> dict[str, str]:
-    """W&B's environment variables: places of logs and caches, and no error reports to W&B."""
+    """Returns W&B's environment variables: folders of logs and caches, and no error reports to W&B."""
     places = {name: str(root / "cache") for name in ("WANDB_CACHE_DIR", "WANDB_DATA_DIR", "WANDB_ARTIFACT_DIR")}
     return {**places, "WANDB_ERROR_REPORTING": "false"}

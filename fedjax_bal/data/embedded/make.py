@@ -49,7 +49,7 @@ def make(data_dir: str | os.PathLike, out: str | os.PathLike) -> str:
 
 
 def _pack(**arrays: np.ndarray) -> bytes:
-    """Returns an npz file that is the same on every machine and day."""
+    """Returns the bytes of an npz file, which don't depend on machine or time."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         for name, array in arrays.items():

@@ -2,9 +2,9 @@
 
 Each scheme takes a NumPy generator, the labels `Int[D]` and the number of clients, and returns one array of row numbers
 for each client. Labels need not be 0..C-1; classes are the ones present. The same state of the generator gives the same
-partition. Inputs without a solution are refused with the reason.
+partition. Inputs without a solution raise `ValueError` with the reason.
 
-`long_tailed` precedes a scheme: it thins classes out, so that the whole set is imbalanced. `draw` does both, as a
+`long_tailed` runs before a scheme: it thins classes out, so that the whole set is imbalanced. `draw` does both, as a
 configuration describes them.
 """
 
@@ -92,7 +92,7 @@ class Alias(NamedTuple):
     """The meaning of an alias: a partition scheme, and the parameters that the alias implies.
 
     Attributes:
-        scheme: the scheme's own name.
+        scheme: the scheme's name.
         parameters: the implied parameters; others may be given too.
     """
 
@@ -144,10 +144,10 @@ def resolve(name: str) -> Alias:
     """Resolves the name or an alias of a partition scheme.
 
     Args:
-        name: a scheme's own name, one of `ALIASES`, or `noniid-#labelK` or `#C=K` with the number of classes.
+        name: a scheme's name, one of `ALIASES`, or `noniid-#labelK` or `#C=K` with K, the number of classes.
 
     Returns:
-        The scheme and the implied parameters; an unknown name as it is, without parameters.
+        The scheme and the implied parameters; an unknown name unchanged, without parameters.
 
     Example:
         >>> resolve("LDA").scheme, resolve("iid").scheme
@@ -179,11 +179,11 @@ FROM_DATASET: Mapping[str, Callable[[Dataset, np.ndarray], Any]] = MappingProxyT
         "dataset_size": lambda dataset, rows: len(dataset.train_labels),
     }
 )
-"""Parameters whose values come from the data set: name -> function of the data set and the partitioned row numbers."""
+"""Parameters that come from the data set: name -> function of the data set and the partitioned row numbers."""
 
 
 def from_dataset(scheme: Callable[..., Any], dataset: Dataset, rows: np.ndarray) -> dict[str, Any]:
-    """Takes the arguments of a scheme that are not options from the data set.
+    """Returns the arguments of a scheme that come from the data set and not from options.
 
     Args:
         scheme: one of `SCHEMES`.
@@ -205,7 +205,7 @@ def from_dataset(scheme: Callable[..., Any], dataset: Dataset, rows: np.ndarray)
 
 
 def takes_owners(scheme: str) -> bool:
-    """Tells whether a scheme makes clients of the data set's writers or users.
+    """Returns whether a scheme's clients are the data set's writers or users.
 
     Example:
         >>> takes_owners("natural"), takes_owners("iid")
@@ -221,9 +221,9 @@ def thinned(
     imbalance_profile: Profile = "exponential",
     imbalance_order: Order = "label",
 ) -> np.ndarray:
-    """The rows of a global long tail, which `draw` partitions, in ascending order; all for a factor of 1.
+    """Returns the rows that `draw` partitions, ascending: those of a global long tail, or all for a factor of 1.
 
-    The arguments are those of `draw`. They are drawn by a separate generator, so that the scheme draws the same random
+    The arguments are those of `draw`. A separate generator draws the rows, so that the scheme draws the same random
     numbers with and without the long tail.
 
     Example:
@@ -252,9 +252,9 @@ def draw(
     Args:
         labels: `Int[D]`.
         scheme: one of `SCHEMES`.
-        clients: N; None, for `natural`, for one of each writer or user.
-        seed: of the partition.
-        parameters: of the scheme.
+        clients: N; None, for `natural` only, for one per writer or user.
+        seed: the partition's seed.
+        parameters: the scheme's parameters.
         imbalance_factor: rows of the largest class over those of the smallest, at least 1; 1 keeps all rows.
         imbalance_profile: see `long_tailed`.
         imbalance_order: see `long_tailed`.

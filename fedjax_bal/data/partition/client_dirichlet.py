@@ -1,4 +1,4 @@
-"""Partitions where each client has its own class law, drawn from a Dirichlet law; sizes are given."""
+"""Partitions where each client draws its own class probabilities from a Dirichlet distribution; sizes are given."""
 
 from collections.abc import Mapping, Sequence
 from typing import Literal
@@ -28,17 +28,16 @@ def client_dirichlet(
     values: Sequence[float] | None = None,
     quantiles: Mapping[float, float] | None = None,
 ) -> list[np.ndarray]:
-    r"""Lets clients draw their rows one by one, each by its own Dirichlet class law.
+    r"""Lets clients draw their rows one by one, each with its own Dirichlet class probabilities.
 
-    The law is q ~ Dirichlet(alpha C p), where p is uniform, so that q ~ Dirichlet(alpha, ..., alpha), or the law of
-    all rows. One row at a time goes to a client chosen uniformly among those that are not full yet. Its class is drawn
-    by the client's law over the classes that have rows left; where that law has no mass on any of them, by how many
-    rows they have left. All rows are used: the last ones are what others left, so they are less skewed than the
-    law, or skewed in another way.
+    The probabilities are q ~ Dirichlet(alpha C p), where p is uniform, so that q ~ Dirichlet(alpha, ..., alpha), or the
+    class shares of all rows. One row at a time goes to a client chosen uniformly among those that are not full yet. Its
+    class is drawn from the client's q over the classes that have rows left; if q is 0 for all of them, in proportion to
+    the rows that they have left. All rows are used: the last ones are those that others left, so they are less skewed
+    than q, or skewed in another way.
 
-    Clients are served in the order of N independent Poisson processes, which is the same law as choosing each
-    time among those that are not full. Classes are drawn for many rows at once, up to the first
-    that would overdraw a class.
+    Clients are served in the order of N independent Poisson processes, which is equivalent to choosing each time among
+    those that are not full. Classes are drawn for many rows at once, up to the first that would overdraw a class.
 
     Args:
         rng: source of randomness.
@@ -56,7 +55,7 @@ def client_dirichlet(
         N disjoint arrays of row numbers that cover all rows.
 
     Raises:
-        ValueError: too few rows for the clients, an unknown word, or arguments of the wrong kind.
+        ValueError: too few rows for the clients, an unknown name, or invalid arguments.
 
     Example:
         >>> labels = np.repeat(np.arange(10), 100)
@@ -79,7 +78,7 @@ def client_dirichlet(
 
 
 def _draw_in_turn(rng: np.random.Generator, laws: np.ndarray, sizes: np.ndarray, quotas: np.ndarray) -> np.ndarray:
-    """Draws the rows of each class that each client gets, `Int[C, N]`, one row after another."""
+    """Draws the number of rows of each class that each client gets, `Int[C, N]`, one row after another."""
     laws = np.where(laws < _TINY, 0.0, laws)
     clients = _served(rng, sizes)
     left = quotas.copy()
@@ -87,6 +86,7 @@ def _draw_in_turn(rng: np.random.Generator, laws: np.ndarray, sizes: np.ndarray,
     done = 0
     ahead = _AT_ONCE
     while done < len(clients):
+        # A block is drawn as if no class ran out in it; turns from the first overdraft on are drawn again.
         here = clients[done : done + ahead]
         mass = np.where(left > 0, laws[here], 0.0)
         mass[mass.sum(axis=1) == 0] = left
@@ -96,12 +96,14 @@ def _draw_in_turn(rng: np.random.Generator, laws: np.ndarray, sizes: np.ndarray,
         np.add.at(counts, (picked[:taken], here[:taken]), 1)
         left -= np.bincount(picked[:taken], minlength=len(left))
         done += taken
+        # Blocks grow while no class runs out, up to a bounded table.
         ahead = int(np.clip(2 * taken, _AT_ONCE, max(_AT_ONCE, _CELLS // len(quotas))))
     return counts
 
 
 def _served(rng: np.random.Generator, sizes: np.ndarray) -> np.ndarray:
-    """Draws the client served at each turn, `Int[R]`: each one at the times of a Poisson process, once for each row."""
+    """Draws the client served at each turn, `Int[R]`: each once per row, at the times of a Poisson process."""
+    # One long process is cut into one for each client, whose times start from 0 again.
     gaps = np.cumsum(rng.standard_exponential(int(sizes.sum())))
     starts = np.cumsum(sizes) - sizes
     offsets = np.where(starts > 0, gaps[starts - 1], 0.0)
@@ -109,7 +111,7 @@ def _served(rng: np.random.Generator, sizes: np.ndarray) -> np.ndarray:
 
 
 def _before_overdraft(picked: np.ndarray, left: np.ndarray) -> int:
-    """Counts the turns before the first one that would take a row of a class that has none left."""
+    """Counts the turns before the first one that would take a row from a class without any left."""
     order = np.argsort(picked, kind="stable")
     ordered = picked[order]
     nth = np.empty_like(order)
@@ -122,12 +124,12 @@ def _before_overdraft(picked: np.ndarray, left: np.ndarray) -> int:
 def balanced_dirichlet(
     rng: np.random.Generator, labels: np.ndarray, num_clients: Count, alpha: Positive
 ) -> list[np.ndarray]:
-    r"""Gives all clients the same number of rows, by Dirichlet class laws that are fitted to the whole set.
+    r"""Gives all clients the same number of rows, by Dirichlet class probabilities fitted to the whole set.
 
-    Each client has a law q ~ Dirichlet(alpha, ..., alpha). The table of these N laws is scaled, by rows and columns in
-    turn, until clients are of equal size and every class is used up; then each client draws its rows by its fitted
-    law. No client is served before another, whereas in `client_dirichlet` the last ones get what the others left; and
-    sizes are equal, whereas in `dirichlet` they vary with the shares.
+    Each client has class probabilities q ~ Dirichlet(alpha, ..., alpha). The table of these N vectors is scaled, by
+    rows and columns in turn, until clients are of equal size and every class is used up; then each client draws its
+    rows by its fitted vector. No client is served before another, unlike in `client_dirichlet`, where the last ones get
+    what the others left; and sizes are equal, unlike in `dirichlet`, where they vary with the shares.
 
     Args:
         rng: source of randomness.
@@ -139,7 +141,7 @@ def balanced_dirichlet(
         N disjoint arrays of row numbers that cover all rows; their sizes differ by at most 1.
 
     Raises:
-        ValueError: fewer rows than clients, or arguments of the wrong kind.
+        ValueError: fewer rows than clients, or invalid arguments.
 
     Example:
         >>> labels = np.repeat(np.arange(10), 100)
@@ -158,12 +160,12 @@ def balanced_dirichlet(
 def refilled_dirichlet(
     rng: np.random.Generator, labels: np.ndarray, num_clients: Count, alpha: Positive
 ) -> list[np.ndarray]:
-    r"""Lets clients of equal size draw their rows by Dirichlet class laws, from classes that are filled up again.
+    r"""Lets clients of equal size draw rows by Dirichlet class probabilities; a class that runs out is refilled.
 
-    Each client has a law q ~ Dirichlet(alpha, ..., alpha). A class whose rows are used up is refilled with all of them,
-    so that every client's classes follow its own law, regardless of the others': clients share rows of popular classes,
-    and rows of others remain unused. No client has a row twice: one that would exceed a class has all of it, and draws
-    the rest by its law over the others.
+    Each client has class probabilities q ~ Dirichlet(alpha, ..., alpha). A class that runs out is refilled with all its
+    rows, so that every client's classes follow its q, regardless of other clients: clients share rows of popular
+    classes, and some rows of other classes remain unused. No client has a row twice: a client that would exceed a class
+    gets all of it, and draws the rest from q over the other classes.
 
     Args:
         rng: source of randomness.
@@ -175,7 +177,7 @@ def refilled_dirichlet(
         N arrays of row numbers; their sizes differ by at most 1.
 
     Raises:
-        ValueError: fewer rows than clients, or arguments of the wrong kind.
+        ValueError: fewer rows than clients, or invalid arguments.
 
     Example:
         >>> labels = np.repeat(np.arange(10), 100)
@@ -192,7 +194,7 @@ def refilled_dirichlet(
     laws = rng.dirichlet(np.full(len(quotas), alpha), num_clients)
     laws = np.where(laws < _TINY, 0.0, laws)
     drawn = np.zeros(laws.shape, np.int64)
-    while left.any():  # at most once for each class, as those who draw again have filled one up
+    while left.any():  # at most C times: each client that draws again has used up a class
         mass = np.where(drawn < quotas, laws, 0.0)
         without = mass.sum(axis=1) == 0
         mass[without] = (quotas - drawn)[without]
@@ -201,6 +203,6 @@ def refilled_dirichlet(
         drawn -= surplus
         left = surplus.sum(axis=1)
     counts = drawn.T
-    # Consecutive rows of a class that is repeated are different ones, as long as they aren't more than the class has.
+    # Consecutive rows of a repeated class are distinct, as long as they aren't more than the class has.
     repeated = [np.resize(rows, asked) for rows, asked in zip(shuffled(rng, by_class), counts.sum(axis=1), strict=True)]
     return deal_by_class(repeated, counts)

@@ -1,4 +1,4 @@
-"""Deals rows out to clients: in numbers by weight, by owner, by counts of each class, or by fitted class laws."""
+"""Deals rows out to clients: by weight, by owner, by counts of each class, or by fitted class probabilities."""
 
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -8,47 +8,47 @@ import numpy as np
 from fedjax_bal.validate import whole_number
 
 MAX_ROWS = 2**31 - 1
-"""Row numbers are 32-bit on the device."""
+"""The largest number of rows: row numbers have 32 bits on the device."""
 
 Local = Literal["even", "iid", "random"]
 Skew = Literal["uniform", "exponential"]
 
 _FITTING_STEPS = 50
-_ENOUGH = 0.9  # of the usual total; below it classes that run out would change what the set is for
+_ENOUGH = 0.9  # of the usual total: with fewer rows, classes that run out would distort the set
 _LARGEST_SCALE = 1e307
 
 
 def rows_by_class(labels: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
-    """Returns the row numbers of each class present, in the order of the labels, and their number, `Int[C]`."""
+    """Returns the row numbers of each class present, in the order of the labels, and their counts, `Int[C]`."""
     _, codes, sizes = np.unique(labels, return_inverse=True, return_counts=True)
     return cut(np.argsort(codes, kind="stable"), sizes), sizes
 
 
 def cut(rows: np.ndarray, sizes: np.ndarray) -> list[np.ndarray]:
-    """Cuts an array into consecutive pieces of given sizes, which are views."""
+    """Cuts an array into consecutive views of given sizes."""
     ends = np.cumsum(sizes)
     return [rows[start:end] for start, end in zip((ends - sizes).tolist(), ends.tolist(), strict=True)]
 
 
 def even_sizes(total: int, pieces: int) -> np.ndarray:
-    """Divides a number into near-equal whole parts, the larger ones first."""
+    """Divides a number into integers that differ by at most 1, the larger ones first."""
     return np.full(pieces, total // pieces) + (np.arange(pieces) < total % pieces)
 
 
 def equal_sizes(total: int, num_clients: int) -> np.ndarray:
-    """Divides rows among clients of near-equal size, each with at least a row, `Int[N]`."""
+    """Returns sizes of clients that differ by at most 1, `Int[N]`; raises `ValueError` if one would be 0."""
     check_clients_below_rows(num_clients, total)
     return even_sizes(total, num_clients)
 
 
 def check_clients_below_rows(num_clients: int, total: int) -> None:
-    """Raises if there are more clients than rows."""
+    """Raises `ValueError` if there are more clients than rows."""
     if num_clients > total:
         raise ValueError(f"{num_clients} clients for {total} rows: some would be left with nothing; take fewer.")
 
 
 def check_room(total: int, num_clients: int, least: int, name: str = "least") -> None:
-    """Raises unless there are enough rows for each client to have the least size."""
+    """Raises `ValueError` unless there are enough rows for each client to have the least size."""
     if num_clients * least > total:
         raise ValueError(
             f"{num_clients} clients of {least} rows or more ({name}) need {num_clients * least} rows, but there are "
@@ -82,6 +82,7 @@ def apportioned(weights: Any, total: int, least: int = 0, most: np.ndarray | Non
             low = middle
         else:
             high = middle
+    # Largest remainders: the numbers that rounding lowers most get one more.
     exact = np.clip(low * weights, least, most)
     numbers = np.floor(exact).astype(np.int64)
     missing = total - int(numbers.sum())
@@ -100,7 +101,7 @@ def deal_to_owners(rows: np.ndarray, owners: np.ndarray, num_clients: int) -> li
 
 
 def deal_by_class(by_class: Sequence[np.ndarray], counts: np.ndarray) -> list[np.ndarray]:
-    """Deals the rows of each class to the clients in turn, `counts[c, k]` of class c to client k; others stay out."""
+    """Deals the rows of each class to the clients in turn, `counts[c, k]` of class c to client k; others remain."""
     clients = np.arange(counts.shape[1])
     used = [rows[: count.sum()] for rows, count in zip(by_class, counts, strict=True)]
     owners = [np.repeat(clients, count) for count in counts]
@@ -108,12 +109,12 @@ def deal_by_class(by_class: Sequence[np.ndarray], counts: np.ndarray) -> list[np
 
 
 def class_quotas(shares: np.ndarray, available: np.ndarray, total: int | None, usual: int | None = None) -> np.ndarray:
-    """Determines the rows of each class `Int[C]` in a set of given class shares.
+    """Computes the number of rows of each class `Int[C]` in a set with given class shares.
 
-    With a total, exactly that many in all; a class that runs out gives all it has and the others make up for it, in
-    proportion to their shares. Without, the usual total; a class that runs out gives all it has, and the set is that
-    much smaller. If less than nine tenths remain, or there is no usual total, the largest set with exactly these
-    shares: min_c available_c / share_c rows.
+    With `total`, the set has exactly that many rows: a class that runs out gives all it has, and the others make up for
+    it in proportion to their shares. Otherwise it has `usual` rows, less those that a class lacks. If less than nine
+    tenths of `usual` remain, or it is None, the set is the largest one with exactly these shares:
+    min_c available_c / share_c rows.
     """
     if total is None and usual is not None:
         quotas = np.minimum(apportioned(shares, usual), available)
@@ -138,10 +139,10 @@ def deal_quotas(
     local: Local,
     local_skew: Skew,
 ) -> list[np.ndarray]:
-    """Draws `Int[C]` rows of each class at random and deals them to clients of the sizes `Int[N]`, the same sum.
+    """Draws `quotas` `Int[C]` rows of each class at random and deals them to clients of `sizes` `Int[N]`, the same sum.
 
     `"even"`: every client has the classes in the shares of the whole set, to within about a row. `"iid"`: rows are
-    dealt at random. `"random"`: each client has its own class law, the whole set's times independent weights.
+    dealt at random. `"random"`: each client has its own class shares, the whole set's times independent weights.
     """
     drawn = [rows[:quota] for rows, quota in zip(shuffled(rng, by_class), quotas, strict=True)]
     shape = len(sizes), len(quotas)
@@ -151,7 +152,7 @@ def deal_quotas(
         return deal_by_class(drawn, client_counts(rng, quotas * weights, sizes, quotas).T)
     owners = np.repeat(np.arange(len(sizes)), sizes)
     if local == "even":
-        # Rows go out class by class, so a client whose turns come at regular intervals gets its share of each.
+        # Rows are dealt class by class, so a client whose turns come at regular intervals gets its share of each class.
         turn = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         phase = (rng.permutation(len(sizes)) + 0.5) / len(sizes)
         owners = owners[np.argsort((turn + np.repeat(phase, sizes)) / np.repeat(sizes, sizes))]
@@ -161,14 +162,15 @@ def deal_quotas(
 
 
 def client_counts(rng: np.random.Generator, laws: np.ndarray, sizes: np.ndarray, quotas: np.ndarray) -> np.ndarray:
-    """Draws each client's rows `Int[N, C]` by its own class law so that every class is used up exactly.
+    """Draws each client's rows `Int[N, C]` by its own class probabilities so that every class is used up exactly.
 
-    No client is served before another. First the laws `Float[N, C]`, above 0 where the quota is, are fitted to the
-    margins: rows and columns of the table are scaled in turn until row k sums to `sizes[k]` and column c to
-    `quotas[c]`. Then each client draws its labels by its row. By chance a class is then drawn a little too often,
-    another one too seldom, by about the square root of its quota; as many draws of the former, chosen at random, are
-    turned into draws of the latter.
+    No client is served before another. First the probabilities `laws` `Float[N, C]`, above 0 where the quota is, are
+    fitted to the margins: rows and columns of the table are scaled in turn until row k sums to `sizes[k]` and column c
+    to `quotas[c]`. Then each client draws its labels from its row. By chance some classes are then drawn too often and
+    others too rarely, by about the square root of their quotas; surplus draws, chosen at random, are moved to the
+    classes that lack some.
     """
+    # Iterative proportional fitting; it needn't converge fully, since the surplus is moved afterwards.
     fitted = laws / laws.sum(axis=1, keepdims=True)
     for _ in range(_FITTING_STEPS):
         column_sums = np.maximum(sizes @ fitted, np.finfo(float).tiny)

@@ -1,4 +1,4 @@
-"""Partitions where each class is divided among the clients by a Dirichlet law."""
+"""Partitions where each class is divided among the clients by a Dirichlet distribution."""
 
 import math
 from collections.abc import Sequence
@@ -37,13 +37,13 @@ def dirichlet(
 ) -> list[np.ndarray]:
     r"""Divides each class among the clients in proportions q ~ Dirichlet(alpha, ..., alpha).
 
-    `"balanced"`: class by class, clients that already hold D / N rows or more are left out. Of a Dirichlet vector the
-    remaining entries, renormalised, are again Dirichlet, so q is drawn over the remaining clients at once; the usual
-    way (zero the entries, divide by the sum) has the same law but divides 0 by 0 for small alpha. Cut points are
+    `"balanced"`: for each class, clients that already hold D / N rows or more are left out. The other entries of a
+    Dirichlet vector, renormalised, are again Dirichlet, so q is drawn over the remaining clients only; the usual way
+    (zero the entries, divide by the sum) has the same distribution but divides 0 by 0 for small alpha. Cut points are
     floor(n_c cumsum(q)) and all rows are used. The draw is repeated until every client has `min_size` rows, up to 100
-    times (fewer where clients x classes exceeds 300,000). For small alpha no draw may succeed; then the one that lacks
-    the fewest rows is repaired: the largest clients are levelled down to a common height and their rows, taken at
-    random and handed on in runs of one class, fill up the clients below `min_size`, which stay skewed.
+    times (fewer if clients x classes exceeds 300,000). For small alpha no draw may succeed; then the one that lacks
+    the fewest rows is repaired: the largest clients are cut down to a common size, and the rows taken from them, chosen
+    at random and passed on in runs of one class, fill up the clients below `min_size`, which stay skewed.
 
     `"plain"`: the same with all clients taking part in every class.
 
@@ -56,13 +56,13 @@ def dirichlet(
         num_clients: N.
         alpha: concentration, above 0; small means few classes per client.
         form: `"balanced"`, `"plain"` or `"cbfl"`.
-        min_size: rows that every client gets at least, not for form `"cbfl"`; N times this at most D.
+        min_size: the least number of rows of a client, ignored by form `"cbfl"`; N times this must not exceed D.
 
     Returns:
         N disjoint arrays of row numbers.
 
     Raises:
-        ValueError: fewer than N x min_size rows, no client gets a row (form `"cbfl"`), or arguments of the wrong kind.
+        ValueError: fewer than N x min_size rows, no client gets a row (form `"cbfl"`), or invalid arguments.
 
     Example:
         >>> labels = np.repeat(np.arange(10), 100)
@@ -86,10 +86,11 @@ def dirichlet(
     lacking = np.maximum(min_size - held, 0)
     if not lacking.any():
         return parts
-    # No draw succeeded: the largest clients give rows, at random, to those below the smallest size.
+    # No draw succeeded: the largest clients give random rows to those below `min_size`.
     given = _levelled_off(held, int(lacking.sum()))
     rows = np.concatenate(parts)
     owner = np.repeat(np.arange(num_clients), held)
+    # Rows are in random order within each owner, and the first `given` ones are moved.
     by_word = np.lexsort((rng.random(len(rows)), owner))
     rank = np.arange(len(rows)) - np.repeat(np.cumsum(held) - held, held)
     moved = np.sort(by_word[rank < given[owner]])  # ascending: donor by donor, class by class
@@ -100,9 +101,9 @@ def dirichlet(
 def _draw_counts(
     rng: np.random.Generator, sizes: np.ndarray, num_clients: int, alpha: float, min_size: int, level: bool
 ) -> np.ndarray:
-    """Draws counts `Int[C, N]` until every client has `min_size`, or else keeps those that lack the fewest rows.
+    """Draws counts `Int[C, N]` until every client has `min_size` rows; if none succeeds, keeps the nearest draw.
 
-    `level` leaves clients out that hold the mean share already.
+    `level` leaves out clients that already hold the mean share.
     """
     best = np.zeros((len(sizes), num_clients), np.int64)
     fewest = math.inf
@@ -144,10 +145,10 @@ def _draw_cbfl(rng: np.random.Generator, sizes: np.ndarray, num_clients: int, al
 
 
 def _levelled_off(sizes: np.ndarray, amount: int) -> np.ndarray:
-    """Lowers the largest sizes to one height until `amount` rows are free; returns how many each client gives."""
+    """Cuts the largest sizes to a common one that frees `amount` rows; returns the rows that each client gives up."""
     low = 0
     high = int(sizes.max())
-    while low < high:  # the greatest height at which enough sticks out
+    while low < high:  # the largest common size that frees enough rows
         middle = (low + high + 1) // 2
         if np.maximum(sizes - middle, 0).sum() >= amount:
             low = middle
@@ -163,13 +164,14 @@ def _levelled_off(sizes: np.ndarray, amount: int) -> np.ndarray:
 def equal_cut_dirichlet(
     rng: np.random.Generator, labels: np.ndarray, num_clients: Count, alpha: Positive
 ) -> list[np.ndarray]:
-    """Divides classes by a Dirichlet law among ten at a time, lines their rows up, and cuts the line into equal parts.
+    """Divides classes by Dirichlet shares within groups of ten, joins the rows, and cuts them into equal parts.
 
-    The rows, in random order, are cut into ceil(N / 10) groups in proportion to their members, ten each but for the
-    last. Within a group each class is divided among the members as in `dirichlet`, form "balanced", until every member
-    has half of its mean share or more, or up to 100 times, when the draw that lacks the fewest rows is kept. Members
-    stand in line, each with its rows class after class, and the line is cut into N parts whose sizes differ by at most
-    1. So a client may have the last classes of one member and the first ones of the next.
+    There are ceil(N / 10) groups of ten members, the last one perhaps smaller; rows are divided at random among the
+    groups in proportion to their members. Within a group each class is divided among the members as in `dirichlet`,
+    form "balanced". That draw is repeated until every member has at least half of its mean share, up to 100 times; then
+    the draw that lacks the fewest rows is kept. The members' rows, each member's sorted by class, are joined and cut
+    into N parts whose sizes differ by at most 1. So a client may have the last classes of one member and the first ones
+    of the next.
 
     Args:
         rng: source of randomness.
@@ -181,7 +183,7 @@ def equal_cut_dirichlet(
         N disjoint arrays of row numbers that cover all rows.
 
     Raises:
-        ValueError: fewer rows than clients, or arguments of the wrong kind.
+        ValueError: fewer rows than clients, or invalid arguments.
 
     Example:
         >>> labels = np.repeat(np.arange(10), 100)
@@ -191,7 +193,7 @@ def equal_cut_dirichlet(
 
     References:
         Lin et al.: Ensemble Distillation for Robust Model Fusion in Federated Learning (FedDF), 2020, the authors'
-        code, which leaves out rows that don't divide; Shang et al.: Federated Learning on Heterogeneous and Long-Tailed
+        code, which leaves out the remainder; Shang et al.: Federated Learning on Heterogeneous and Long-Tailed
         Data via Classifier Re-Training with Federated Features (CReFF), 2022, the authors' code. Both need at least
         ten clients, and draw until it succeeds, which may never end.
     """
@@ -229,8 +231,8 @@ def extended_dirichlet(
         rng: source of randomness.
         labels: `Int[D]`; C is the number of different ones.
         num_clients: N.
-        classes_per_client: labels that each client holds, or a sequence of such numbers that the clients cycle
-            through.
+        classes_per_client: the number of labels that each client holds, or a sequence of such numbers that the clients
+            cycle through.
         alpha: concentration, above 0; small means that a few owners hold most of a class.
 
     Returns:

@@ -19,7 +19,7 @@ def iid(rng: np.random.Generator, labels: np.ndarray, num_clients: Count) -> lis
         N disjoint arrays of row numbers that cover all rows; their sizes differ by at most 1.
 
     Raises:
-        ValueError: fewer rows than clients, or arguments of the wrong kind.
+        ValueError: fewer rows than clients, or invalid arguments.
 
     Example:
         >>> [len(rows) for rows in iid(np.random.default_rng(0), np.zeros(7, int), 3)]
@@ -36,7 +36,7 @@ def shards(
     """Cuts the label-sorted data into equal shards and deals each client the same number of them.
 
     A client holds few labels, usually as many as shards; a shard may straddle two labels and a client may draw two
-    shards of one label. Where the rows don't divide, the first shards are longer by one.
+    shards of one label. If the rows don't divide evenly, the first shards are longer by one.
 
     Args:
         rng: source of randomness.
@@ -48,7 +48,7 @@ def shards(
         N disjoint arrays of row numbers that cover all rows.
 
     Raises:
-        ValueError: fewer rows than shards, or arguments of the wrong kind.
+        ValueError: fewer rows than shards, or invalid arguments.
 
     Example:
         >>> parts = shards(np.random.default_rng(0), np.repeat(np.arange(4), 10), 4)

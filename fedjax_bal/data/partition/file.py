@@ -1,4 +1,4 @@
-"""Partitions that are given: by the writers or users of the data set, or by a file."""
+"""Partitions given by the data set's writers or users, or by a file."""
 
 import os
 import re
@@ -15,8 +15,8 @@ from fedjax_bal.data.sources.npz import read_arrays
 from fedjax_bal.files import parse_json, read_bytes
 
 _LARGEST_TEXT = 2**24  # bytes; an npz file holds more in less
-_AS_JSON = (  # rewrites what Python and NumPy print as JSON
-    (r"(?:np\.|numpy\.)?u?int\d*\((\d+)\)", r"\1"),  # a number of NumPy's
+_AS_JSON = (  # rewrites the printed form of Python's and NumPy's objects as JSON
+    (r"(?:np\.|numpy\.)?u?int\d*\((\d+)\)", r"\1"),  # a NumPy number
     (r"(?:np\.|numpy\.)?array\(([\[\]\d\s,]*)(?:,\s*dtype=[\w.']+)?\)", r"\1"),
     (r"\bset\(\)", "[]"),
     (r"\{(\s*\d[\d,\s]*)\}", r"[\1]"),  # a set
@@ -44,15 +44,15 @@ def natural(
         rng: source of randomness.
         labels: `Int[D]`; only their number matters.
         num_clients: N, at most as many as there are owners with enough rows; None for all of these.
-        owners: number of each row's writer or user, `Int[D]`; None for a data set without.
-        choose: `"random"`, N owners, all equally likely; `"largest"`, those with most rows, of equal ones the first.
+        owners: number of each row's writer or user, `Int[D]`; None if the data set has no such numbers.
+        choose: `"random"`, N owners, all equally likely; `"largest"`, those with most rows, the first ones of a tie.
         min_size: rows that an owner must have to be chosen.
 
     Returns:
         N disjoint arrays of row numbers, ascending.
 
     Raises:
-        ValueError: a data set without owners or with too few, or arguments of the wrong kind.
+        ValueError: the data set has no owners or too few, or invalid arguments.
 
     Example:
         >>> owners = np.array([4, 7, 4, 9, 9, 9])
@@ -96,28 +96,28 @@ def file(
 ) -> list[np.ndarray]:
     """Reads a partition from a file, a published one for instance.
 
-    The file is JSON, or what Python or NumPy prints: a list (or set) for each client, or a mapping of the clients'
-    numbers, from 0, to lists. Or it is text, with a line for each client, numbers separated by blanks or commas; empty
-    lines at the end are clients without rows only if there are fewer other lines than clients. Or an
-    npz file, `numpy.savez(FILE, *rows_per_client)`, or with a single array that has a line for each client. Nothing in
-    it is unpickled or run.
+    The file is JSON, or the printed form of Python's or NumPy's objects: a list (or set) for each client, or a mapping
+    of the clients' numbers, from 0, to lists. Or it is text, with a line for each client, numbers separated by blanks
+    or commas; empty lines at the end are clients without rows only if there are fewer other lines than clients. Or it
+    is an npz file, with one array for each client, `numpy.savez(FILE, *rows_per_client)`, or a single array with a row
+    for each client. Nothing in it is unpickled or executed.
 
     Args:
         rng: source of randomness, for counts.
         labels: `Int[R]`, of the rows that are partitioned.
-        num_clients: N, as many clients as the file has.
+        num_clients: N, the number of clients in the file.
         file: the file.
-        holds: what the file's lists are: `"rows"`, a client's row numbers in the data set, from 0; or `"counts"`, how
-            many rows of class 0, 1, ... it has (in JSON also a mapping of classes to numbers), which are then drawn.
+        holds: the content of the file's lists: `"rows"`, a client's row numbers in the data set, from 0; or `"counts"`,
+            its numbers of rows of class 0, 1, ... (in JSON also a mapping of classes to numbers), which are then drawn.
         row_numbers: number in the data set of each partitioned row, `Int[R]`; None for 0..R-1. Rows that are held out,
-            or thinned out by a long tail, are missing there, and clients that list them go without.
+            or thinned out by a long tail, are missing from it, and clients that list them don't get them.
         dataset_size: rows of the data set; None for the largest row number plus 1.
 
     Returns:
         N arrays of row numbers from 0 to R - 1; clients may share rows that the file gives to several.
 
     Raises:
-        DataError: a file that can't be read, is too large or damaged, has another number of clients, row numbers that
+        DataError: the file can't be read, is too large or damaged, or has the wrong number of clients, row numbers that
             the data set lacks, or more rows of a class than there are.
 
     Example:
@@ -148,7 +148,7 @@ def file(
 
 
 def _read_text(path: Path, num_clients: int) -> Sequence[Any]:
-    """Returns the list, or mapping, of each client."""
+    """Reads the clients' lists, or mappings of classes to numbers."""
     with reading(path, f"expected {_FORMS}."):
         content = read_bytes(path, _LARGEST_TEXT)
         try:
@@ -158,7 +158,7 @@ def _read_text(path: Path, num_clients: int) -> Sequence[Any]:
                     text = re.sub(pattern, replacement, text)
                 return _in_order(parse_json(text))
             lines = text.splitlines()
-            while len(lines) > num_clients and not lines[-1].strip():  # or else an empty line is a client without rows
+            while len(lines) > num_clients and not lines[-1].strip():  # else an empty line is a client without rows
                 lines.pop()
             return [list(map(int, line.replace(",", " ").split())) for line in lines]
         except ValueError as error:
@@ -166,7 +166,7 @@ def _read_text(path: Path, num_clients: int) -> Sequence[Any]:
 
 
 def _read_npz(path: Path) -> Sequence[np.ndarray]:
-    """Returns the array of each client."""
+    """Reads the clients' arrays."""
     arrays = read_arrays(path, None)
     with reading(path, f"expected {_FORMS}: numpy.savez(FILE, *rows)."):
         if len(arrays) == 1 and (only := next(iter(arrays.values()))).ndim == 2:
@@ -179,7 +179,7 @@ def _read_npz(path: Path) -> Sequence[np.ndarray]:
 
 
 def _in_order(content: Any) -> Sequence[Any]:
-    """Returns a list as it is, or the values of a mapping whose keys are 0..N-1 in the order of the keys."""
+    """Returns a list unchanged; for a mapping with keys 0..N-1, returns the values in the order of the keys."""
     if isinstance(content, list):
         return content
     if not isinstance(content, Mapping) or not all(map(_is_number, content)):
@@ -195,7 +195,7 @@ def _is_number(key: str) -> bool:
 
 
 def _integers(client: int, values: Any, size: int, kind: str = "row") -> np.ndarray:
-    """Returns a list as an array, after checking that it holds integers from 0 to `size` - 1."""
+    """Converts a list to an array, and checks that it holds integers from 0 to `size` - 1."""
     try:
         array = np.asarray(values)
     except ValueError:

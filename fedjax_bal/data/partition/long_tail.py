@@ -28,7 +28,7 @@ def long_tail(
     of the clients, and all rows are used. A class with few rows may leave clients without any of it.
 
     Args:
-        rng: source of randomness: decides which rows go where; how many is fixed.
+        rng: source of randomness: draws the rows of each client, whose numbers are fixed.
         labels: `Int[D]`; C is the number of different ones.
         num_clients: N, a multiple of C.
         alpha: share of each class that its main clients hold together, in [0, 1]; 1 / C spreads all classes evenly.
@@ -39,7 +39,7 @@ def long_tail(
         N disjoint arrays of row numbers that cover all rows.
 
     Raises:
-        ValueError: a number of clients that is not a multiple of C, or arguments of the wrong kind.
+        ValueError: the number of clients is not a multiple of C, or invalid arguments.
 
     Example:
         >>> labels = np.repeat([0, 1], 100)
@@ -67,7 +67,7 @@ def long_tail(
     shares = np.divide(shares, total, out=np.full(shares.shape, 1.0 / num_clients), where=total > 0)
     points = np.cumsum(shares, axis=1)
     points /= points[:, -1:]  # a sum that falls short of 1 by a rounding error would lose a row
-    # Rounded first, so that a cut point that is whole stays so: 0.9 of 10 rows are 9 even if the sum is 0.8999....
+    # Rounded first, so that an integer cut point stays one: 0.9 of 10 rows are 9 even if the sum is 0.8999....
     ends = np.floor(np.round(points * sizes[:, None], 6)).astype(np.int64)
     return deal_by_class(shuffled(rng, by_class), np.diff(ends, axis=1, prepend=0))
 
@@ -88,18 +88,18 @@ def long_tailed(
     at least one row.
 
     Args:
-        rng: source of randomness: decides which rows are kept, and a random order.
+        rng: source of randomness: draws the rows that are kept, and a random order.
         labels: `Int[D]`; C is the number of different ones.
         imbalance_factor: IF, the largest class over the smallest, at least 1; 1 keeps a balanced set whole.
         profile: `"exponential"` or `"step"`.
-        order: which class is the largest: `"label"`, the first one by label; `"frequency"`, the most frequent one;
-            `"random"`, any, in random order.
+        order: the order of classes, largest first: `"label"`, by label; `"frequency"`, the most frequent first;
+            `"random"`.
 
     Returns:
         Row numbers in ascending order, without repetition.
 
     Raises:
-        ValueError: a factor below 1, an unknown word, or labels of the wrong kind.
+        ValueError: a factor below 1, an unknown name, or invalid labels.
 
     Example:
         >>> labels = np.repeat(np.arange(10), 5000)
@@ -111,7 +111,7 @@ def long_tailed(
         Cao, Wei, Gaidon, Arechiga, Ma: Learning Imbalanced Datasets with Label-Distribution-Aware Margin Loss, 2019,
         whose code makes CIFAR-10-LT this way; Shang, Lu, Huang, Wang: Federated Learning on Heterogeneous and
         Long-Tailed Data via Classifier Re-Training with Federated Features, 2022, which partitions the result by a
-        Dirichlet law.
+        Dirichlet distribution.
     """
     by_class, available = rows_by_class(labels)
     classes = len(available)

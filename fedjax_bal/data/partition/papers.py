@@ -1,4 +1,4 @@
-"""Partitions of single papers: Astraea's distributed sets, its normal density, and FL-CIR's "real world"."""
+"""Partitions from individual papers: Astraea's distributed sets, its normal density, and FL-CIR's "real world"."""
 
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +30,7 @@ _COMMON = {"e": 12.70, "t": 9.06, "a": 8.17, "o": 7.51, "i": 6.97, "n": 6.75, "s
 _USUAL = {"d": 4.25, "l": 4.03, "c": 2.78, "u": 2.76, "m": 2.41, "w": 2.36, "f": 2.23, "g": 2.02, "y": 1.97}
 _SELDOM = {"p": 1.93, "b": 1.49, "v": 0.98, "k": 0.77, "j": 0.15, "x": 0.15, "q": 0.095, "z": 0.074}
 _PERCENT = _COMMON | _USUAL | _SELDOM
-_DIGITS = 10  # come before the letters
+_DIGITS = 10  # the first classes, before the letters
 _RARE = 0.015
 _REDRAWS = 100
 _THROWN_AWAY = -1
@@ -50,7 +50,7 @@ _VARIANTS = {
     "LTRF1": _Variant("lognormal", "letters", "random", 117_500),
     "LTRF2": _Variant("lognormal", "letters", "random", 230_752),
 }
-"""Astraea's Table I: law of the clients' sizes, of the classes, of the classes within a client; rows in all."""
+"""Astraea's Table I: distribution of the clients' sizes, of all classes, of a client's classes; total rows."""
 
 
 @checked
@@ -92,13 +92,13 @@ def astraea(
         labels: `Int[D]`, the pool; C is the number of different ones.
         num_clients: N; 500 in the paper.
         variant: one of the rows above; `total`, `sizes`, `classes` and `local` change single cells of it.
-        total: rows in all.
+        total: total number of rows.
         sizes: `"equal"`, `"lognormal"`, or `"empirical"`, drawn from `values` or `quantiles`.
         classes: `"balanced"`, or `"letters"`: the frequencies of English letters, see `letter_shares`; for 47 classes
             in the order of EMNIST Balanced, for another number from the most frequent class to the rarest.
         local: `"even"`, the same classes for every client, to within about a row; `"iid"`, rows dealt at random; or
-            `"random"`, a class law for each client, that of all clients times independent weights.
-        local_skew: law of these weights, `"uniform"` on (0, 1) or `"exponential"`.
+            `"random"`, class shares for each client, those of all clients times independent weights.
+        local_skew: distribution of these weights, `"uniform"` on (0, 1) or `"exponential"`.
         digits: `"uniform"`, `"rare"` or `"none"`, for letters and 47 classes.
         case: `"insensitive"` or `"split"`, for letters and 47 classes.
         sigma: standard deviation of the logarithm of the sizes, for lognormal ones.
@@ -110,7 +110,7 @@ def astraea(
         N disjoint arrays of row numbers; not all rows of the pool are used.
 
     Raises:
-        ValueError: too few rows for the clients or for the total, an unknown word, or arguments of the wrong kind.
+        ValueError: too few rows for the clients or for the total, an unknown name, or invalid arguments.
 
     Example:
         >>> labels = np.repeat(np.arange(47), 2500)
@@ -147,7 +147,7 @@ def letter_shares(num_classes: Count, digits: Digits = "uniform", case: Case = "
 
     Args:
         num_classes: C.
-        digits: what the ten digits own: `"uniform"`, `"rare"` (1.5 % together) or `"none"`; the divergence from
+        digits: the share of the ten digits: `"uniform"`, `"rare"` (1.5 % together) or `"none"`; the divergence from
             uniform is then 0.512 nats for rare, and 0.576 for none: 0.336 over the letters alone.
         case: `"insensitive"`, or `"split"`, where capital and small letter, if they are two classes, have half of
             their letter's frequency each.
@@ -156,7 +156,7 @@ def letter_shares(num_classes: Count, digits: Digits = "uniform", case: Case = "
         `Float[C]` that sum to 1.
 
     Raises:
-        ValueError: an unknown word, or one of the options for a number of classes other than 47.
+        ValueError: an unknown name, or one of the options for a number of classes other than 47.
 
     Example:
         >>> shares = letter_shares(47)
@@ -198,7 +198,7 @@ def normal_shares(num_classes: Count, span: Annotated[float, Gt(0), Le(10)] = 3.
         `Float[C]` that sum to 1; the first and the last are the smallest.
 
     Raises:
-        ValueError: arguments of the wrong kind.
+        ValueError: invalid arguments.
 
     Example:
         >>> shares = normal_shares(10)
@@ -225,7 +225,7 @@ def normal_density(
     values: Sequence[float] | None = None,
     quantiles: Mapping[float, float] | None = None,
 ) -> list[np.ndarray]:
-    """Draws a set whose class sizes follow the normal density and deals it out.
+    """Draws a set whose class sizes follow the normal density and deals it to the clients.
 
     The set is the largest one with exactly these shares, or has `total` rows; then other classes make up for those that
     run out. No row goes to two clients.
@@ -234,11 +234,11 @@ def normal_density(
         rng: source of randomness.
         labels: `Int[D]`, the pool; C is the number of different ones, which follow the density in their order.
         num_clients: N; 100 in the paper.
-        total: rows in all.
+        total: total number of rows.
         sizes: `"equal"`, to within a row, `"lognormal"`, or `"empirical"`, drawn from `values` or `quantiles`.
         local: `"even"`, the same classes for every client, to within about a row; `"iid"`, rows dealt at random; or
-            `"random"`, a class law for each client, that of all clients times independent weights.
-        local_skew: law of these weights, `"uniform"` on (0, 1) or `"exponential"`.
+            `"random"`, class shares for each client, those of all clients times independent weights.
+        local_skew: distribution of these weights, `"uniform"` on (0, 1) or `"exponential"`.
         span: half the width of the interval that the classes divide.
         sigma: standard deviation of the logarithm of the sizes, for lognormal ones.
         least: the smallest size, for lognormal and empirical ones.
@@ -249,7 +249,7 @@ def normal_density(
         N disjoint arrays of row numbers; not all rows of the pool are used.
 
     Raises:
-        ValueError: too few rows for the clients or for the total, an unknown word, or arguments of the wrong kind.
+        ValueError: too few rows for the clients or for the total, an unknown name, or invalid arguments.
 
     Example:
         >>> labels = np.repeat(np.arange(10), 9000)
@@ -259,7 +259,7 @@ def normal_density(
 
     References:
         Astraea, section IV-A: CINIC-10 with "its global distribution following the standard normal distribution".
-        The bins, the size of the set and the clients' own laws and sizes are not published.
+        The bins, the size of the set and the clients' class shares and sizes are not published.
     """
     by_class, available = rows_by_class(labels)
     quotas = class_quotas(normal_shares(len(available), span), available, total)
@@ -281,9 +281,9 @@ def flcir_realworld(
 
     1. The classes are put into a random order.
     2. Client k wants a_k ~ uniform{1, ..., C - 1} slices, A = sum_k a_k in all.
-    3. A is split into C positive numbers, all 1 and then A - C times one more for a uniform class; they go, in
-       descending order, to the classes in theirs.
-    4. Each class is cut into its number of slices, which are equal to a row, the larger ones first.
+    3. A is split into C positive numbers: all start at 1, and A - C times a uniformly drawn one grows by 1. In
+       descending order, they go to the classes in their order.
+    4. Each class is cut into its number of slices, which differ by at most a row, the larger ones first.
     5. The clients come in turn; each takes the last slice of the first a_k classes that have one left. After each
        client the classes are sorted again by the slices that they have left, most first.
     6. A slice of one of the `discarded` classes is thrown away instead, but counts as taken, as long as more than
@@ -291,8 +291,8 @@ def flcir_realworld(
 
     By step 6, which only the authors' code has, the training set is globally imbalanced: with the published seed, 100
     clients and 5,000 rows of each of ten classes, classes 1, 5 and 7 keep 315, 308 and 315 rows and the others 5,000.
-    No client is left with nothing: one that would be swaps its a_k with the next client whose number is large enough,
-    which changes the order of the numbers only; if there is none, steps 2 to 5 are drawn again.
+    No client is left without rows: one that would be swaps its a_k with the next client whose number is large enough,
+    which changes only the order of the numbers; if there is none, steps 2 to 5 are repeated.
 
     Args:
         rng: source of randomness; untouched with a published seed.
@@ -300,7 +300,7 @@ def flcir_realworld(
         num_clients: N, at least 2.
         discard: whether step 6 takes place; without it the partition is the paper's, and all rows are used.
         discarded: labels whose slices are thrown away, each of which must occur; ignored without `discard`.
-        kept: how many slices of these classes are not, at least 0.
+        kept: the number of slices of each of these classes that are not thrown away, at least 0.
         published_seed: draw with the generators that the authors' code uses, both seeded with this number, and leave
             the rows in their order; 43 is theirs.
 
@@ -309,7 +309,7 @@ def flcir_realworld(
 
     Raises:
         ValueError: fewer than two classes or clients, fewer rows than clients, a class to discard that doesn't occur,
-            no partition found without an empty client, or arguments of the wrong kind.
+            no partition found without an empty client, or invalid arguments.
 
     Example:
         >>> labels = np.repeat(np.arange(10), 5000)
@@ -319,7 +319,7 @@ def flcir_realworld(
 
     References:
         FL-CIR, section 4, says "random amount of classes and random amount of data samples"; the steps are in its code.
-        There a client may be left with nothing.
+        There a client may be left without rows.
     """
     by_class, sizes = rows_by_class(labels)
     classes = len(sizes)
@@ -352,7 +352,7 @@ def flcir_realworld(
             f"{_REDRAWS} draws for {num_clients} clients, {sizes.sum()} rows and kept={kept} each left a client with "
             "nothing; take fewer clients, more rows, or discard=False."
         )
-    # Each class is cut into its slices, which are equal to a row, the larger ones first.
+    # Each class is cut into its slices, which differ by at most a row, the larger ones first.
     owner = [
         np.repeat(row[:count], even_sizes(len(rows), int(count)))
         for rows, row, count in zip(by_class, owners, pieces, strict=True)
@@ -366,7 +366,7 @@ Draw = Callable[[], tuple[list[int], np.ndarray]]
 
 
 def _any_draw(rng: np.random.Generator, num_clients: int, num_classes: int) -> Draw:
-    """Steps 2 and 3: how many slices each client wants, and how many the classes have, not yet sorted."""
+    """Returns a function that draws steps 2 and 3: the clients' a_k, and the numbers of slices, not sorted yet."""
 
     def draw() -> tuple[list[int], np.ndarray]:
         wanted = rng.integers(1, num_classes, num_clients)
@@ -377,7 +377,10 @@ def _any_draw(rng: np.random.Generator, num_clients: int, num_classes: int) -> D
 
 
 def _published_draw(seed: int, num_clients: int, num_classes: int) -> tuple[np.ndarray, Draw]:
-    """Order of the classes, and steps 2 and 3: the order by NumPy's old generator, then a_k, then Python's slices."""
+    """Returns the order of the classes, and steps 2 and 3 as published.
+
+    The order and the a_k come from NumPy's old generator, the numbers of slices from Python's.
+    """
     numpy_words = np.random.RandomState(seed)
     python_words = random.Random(seed)
     order = np.arange(num_classes)
@@ -394,9 +397,9 @@ def _published_draw(seed: int, num_clients: int, num_classes: int) -> tuple[np.n
 def _taken(
     order: np.ndarray, wanted: list[int], slices: np.ndarray, sizes: np.ndarray, cut_down: np.ndarray, kept: int
 ) -> np.ndarray | None:
-    """Steps 5 and 6: the owner of each slice, `Int[C, most slices]`; None where the draw has no solution."""
+    """Takes steps 5 and 6; returns the owner of each slice, `Int[C, most slices]`, or None without a solution."""
     if sum(wanted) != slices.sum():
-        return None  # fewer wishes than classes
+        return None  # fewer slices are wanted than there are classes
     wanted = list(wanted)
     left = slices.copy()
     owners = np.full((len(slices), slices.max()), _THROWN_AWAY)
@@ -404,17 +407,17 @@ def _taken(
         line = order[left[order] > 0]
         last = left[line] - 1
         stays = ~cut_down[line] | (last < kept)
-        filled = stays & (last < sizes[line])  # of more slices than rows the last are empty
+        filled = stays & (last < sizes[line])  # with more slices than rows, the last slices are empty
         if not filled.any():
             return None
-        # A client that wants fewer slices than it needs for a row swaps its number with a later client's.
+        # A client that wants fewer slices than it needs to get a row swaps its number with a later client's.
         needed = int(np.argmax(filled)) + 1
         other = next((other for other in range(client, len(wanted)) if wanted[other] >= needed), None)
         if other is None:
             return None
         wanted[client], wanted[other] = wanted[other], wanted[client]
         if wanted[client] > len(line):
-            return None  # slices are left, but of too few classes
+            return None  # too few classes have slices left
         chosen = slice(wanted[client])
         owners[line[chosen], last[chosen]] = np.where(stays[chosen], client, _THROWN_AWAY)
         left[line[chosen]] -= 1

@@ -31,22 +31,22 @@ def pathological(
 ) -> list[np.ndarray]:
     """Gives each client only a few of the classes, in one of two ways.
 
-    `"rebafl"`: the clients come in order, each draws its labels uniformly without replacement and takes the next
-    samples of each label, whose rows are in random order. When too few are left for a take, the label's cursor goes
-    back to its first row: no client lists a row twice, but several clients may share one. Every client gets exactly
-    `samples_per_client` rows, split evenly over its labels, the first of them one more where that doesn't divide.
+    `"rebafl"`: in turn, each client draws its labels uniformly without replacement and takes the next samples of each
+    label, whose rows are in random order. If too few are left, the label starts again at its first row: no client lists
+    a row twice, but several clients may share one. Every client gets exactly `samples_per_client` rows, split evenly
+    over its labels; the first ones get one more row if they don't divide evenly.
 
     `"niid_bench"`: client i always owns label i mod C and draws the others; each label's rows are shuffled and split
     evenly over its owners, so clients are disjoint and differ in size. A label without an owner is left out. A label
     with fewer rows than owners goes to the owners with the fewest rows, so a client may then hold fewer classes than
-    asked for; no client is ever left with nothing.
+    asked for; no client is ever left without rows.
 
     Args:
         rng: source of randomness.
         labels: `Int[D]`; C is the number of different ones.
         num_clients: N.
-        classes_per_client: labels that each client holds, or a sequence of such numbers that the clients cycle through
-            (`(2, 2, 3, 3, 5)`: client 5 is like client 0).
+        classes_per_client: the number of labels that each client holds, or a sequence of such numbers that the clients
+            cycle through (`(2, 2, 3, 3, 5)`: client 5 is like client 0).
         samples_per_client: rows of each client, form `"rebafl"` only; D // N by default.
         form: `"rebafl"` or `"niid_bench"`.
 
@@ -55,7 +55,7 @@ def pathological(
 
     Raises:
         ValueError: more classes per client than there are, more rows of a label than it has, fewer rows than classes,
-            clients for which no row is found, or arguments of the wrong kind.
+            clients for which no row is found, or invalid arguments.
 
     Example:
         >>> labels = np.repeat(np.arange(10), 100)
@@ -65,7 +65,7 @@ def pathological(
 
     References:
         Form "rebafl": ReBaFL, section on the experimental setup. Form "niid_bench": Li, Diao, Chen, He: Federated
-        Learning on Non-IID Data Silos, 2022, "#C=k"; there owners late in the order may be left with nothing.
+        Learning on Non-IID Data Silos, 2022, "#C=k"; there owners late in the order may be left without rows.
     """
     by_class, sizes = rows_by_class(labels)
     classes = classes_of_clients(classes_per_client, num_clients, len(sizes))
@@ -87,7 +87,7 @@ def pathological(
 
 
 def classes_of_clients(classes_per_client: int | Sequence[int], num_clients: int, num_present: int) -> np.ndarray:
-    """Lists each client's number of labels, `Int[N]`, from one number or several that the clients cycle through."""
+    """Returns each client's number of labels, `Int[N]`, from one number or several that the clients cycle through."""
     classes = np.resize(np.asarray(classes_per_client), num_clients)
     if classes.max() > num_present:
         raise ValueError(
@@ -103,8 +103,8 @@ def _take_consecutive(
     """Draws form "rebafl"."""
     shares = {number: even_sizes(samples, number) for number in set(classes.tolist())}
     for share in shares.values():
-        # A take needs as many labels as it has entries, each with at least the smallest entry, and those that get one
-        # row more must have it.
+        # A client needs as many labels as its share has entries, each with at least the smallest entry, and enough
+        # labels with a row more for the larger entries.
         for need, count in ((share.min(), len(share)), (share.max(), int((share == share.max()).sum()))):
             enough = int((sizes >= need).sum())
             if enough < count:
@@ -127,7 +127,7 @@ def _take_consecutive(
             cursors[label] += share
     lengths = np.concatenate([shares[number] for number in classes.tolist()])
     within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    # Of a label that the takes don't fill, the last rows go to no client, so which ones these are is drawn.
+    # The last rows of a label may go to no client, so rows are shuffled.
     rows = np.concatenate(shuffled(rng, by_class))
     taken = rows[np.repeat(np.asarray(takes), lengths) + within]
     return cut(taken, np.full(len(classes), samples))
@@ -136,10 +136,10 @@ def _take_consecutive(
 def _draw_labels(
     rng: np.random.Generator, sizes: np.ndarray, classes: np.ndarray, shares: dict[int, np.ndarray]
 ) -> np.ndarray:
-    """Draws distinct labels for each client, `Int[N, most classes]`; the first `classes[i]` of a row count.
+    """Draws distinct labels for each client, `Int[N, most classes]`; only the first `classes[i]` of row i are used.
 
-    Only labels with enough rows take part. Where some have enough for the smaller share but not for the larger one,
-    they are moved behind those that can fill the larger shares, which changes nothing in the usual case.
+    Only labels with enough rows are drawn. Labels with enough rows for the smaller share but not for the larger one are
+    moved behind those that can fill the larger shares; usually there are none.
     """
     slots = int(classes.max())
     chosen = np.empty((len(classes), slots), np.int64)
@@ -161,7 +161,7 @@ def _draw_labels(
 def _split_over_owners(
     rng: np.random.Generator, by_class: list[np.ndarray], sizes: np.ndarray, classes: np.ndarray
 ) -> list[np.ndarray]:
-    """Draws form "niid_bench": owners until every client has a row, or else with a label for each that has one."""
+    """Draws form "niid_bench": repeats until every client has a row, or else gives each a label that has one."""
     check_clients_below_rows(len(classes), int(sizes.sum()))
     by_class = shuffled(rng, by_class)
     for _ in range(_REDRAWS):
@@ -184,7 +184,7 @@ def _feeders(classes: np.ndarray, main: np.ndarray, sizes: np.ndarray) -> np.nda
     """Finds a label for each client, `Int[N]`, so that no label has more clients than rows.
 
     It is the label that the client owns by position as long as that one has rows; clients with no other label come
-    first. As clients don't outnumber rows, the others find one.
+    first. There is one for all others, since there are no more clients than rows.
     """
     left = sizes.copy()
     feeders = main.copy()
@@ -206,7 +206,7 @@ def _feeders(classes: np.ndarray, main: np.ndarray, sizes: np.ndarray) -> np.nda
 def draw_owners(rng: np.random.Generator, classes: np.ndarray, num_labels: int) -> tuple[np.ndarray, np.ndarray]:
     """Draws the owners of labels, `Bool[N, C]`: client i owns label i mod C, and others at random, `classes[i]` in all.
 
-    Returns also the label that each client owns by its position, `Int[N]`.
+    Also returns the label that each client owns by position, `Int[N]`.
     """
     main = np.arange(len(classes)) % num_labels
     words = rng.random((len(classes), num_labels))
@@ -219,8 +219,7 @@ def _divide(owners: np.ndarray, main: np.ndarray, sizes: np.ndarray, feeders: np
     """Divides the rows of each label among its owners, `Int[N, C]`.
 
     Labels with a row for every owner come first; the others go to clients that they feed, then to those with the fewest
-    rows so far, then to those that own the label by position, so that no client is left with nothing where that can be
-    avoided.
+    rows so far, then to those that own the label by position, so that clients without rows are avoided if possible.
     """
     counts = np.zeros(owners.shape, np.int64)
     demand = owners.sum(axis=0)

@@ -1,4 +1,4 @@
-"""Sizes of clients, equal or by a law, and quantity skew: the class shares of the whole set, up to chance."""
+"""Sizes of clients, equal or random, and quantity skew: clients differ in size, and in classes only by chance."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
@@ -14,7 +14,7 @@ Sizes = Literal["equal", "lognormal", "empirical"]
 Spread = Annotated[float, Ge(0), Le(20)]
 Steepness = Annotated[float, Ge(-1000), Le(1000)]
 
-_NEGLIGIBLE = 1e-12  # share of the largest weight that gets no row of any set
+_NEGLIGIBLE = 1e-12  # a smaller share of the largest weight gets no row of any set
 
 
 @checked
@@ -30,7 +30,7 @@ def quantity(
     values: Sequence[float] | None = None,
     quantiles: Mapping[float, float] | None = None,
 ) -> list[np.ndarray]:
-    """Deals rows out at random to clients whose sizes follow a law.
+    """Deals rows out at random to clients whose sizes follow a distribution.
 
     | sizes | the size of client k = 0, ..., N - 1 is in proportion to |
     |---|---|
@@ -39,7 +39,7 @@ def quantity(
     | exponential | exp(exponent k) |
     | lognormal | exp(sigma z), z standard normal |
     | empirical | a draw from observed sizes, see `empirical_sizes` |
-    | given | not a law: the size is `values[k]`, and rows beyond their sum are left out |
+    | given | not scaled: the size is `values[k]`, and rows beyond their sum are left out |
 
     Sizes below `least` are raised to it, and the others shrink in proportion.
 
@@ -47,7 +47,7 @@ def quantity(
         rng: source of randomness.
         labels: `Int[D]`; only their number matters.
         num_clients: N.
-        sizes: one of the laws above.
+        sizes: one of the rows above.
         alpha: concentration, above 0, for Dirichlet sizes; small means a few large clients.
         exponent: steepness, for sizes by power or exponential; below 0 the first clients are the large ones.
         sigma: standard deviation of the logarithm of the sizes, for lognormal ones.
@@ -59,8 +59,8 @@ def quantity(
         N disjoint arrays of row numbers that cover all rows, if sizes are not given.
 
     Raises:
-        ValueError: fewer rows than clients x `least`, sizes that sum to more rows than there are, an unknown law, or
-            arguments of the wrong kind.
+        ValueError: fewer rows than clients x `least`, sizes that sum to more rows than there are, an unknown name, or
+            invalid arguments.
 
     Example:
         >>> rng, labels = np.random.default_rng(0), np.repeat(np.arange(10), 100)
@@ -82,7 +82,7 @@ def quantity(
             raise ValueError(
                 f"sizes='given' with {count} values for {num_clients} clients; expected one for each client."
             )
-        # A configuration hands numbers on as floats.
+        # Numbers from a configuration are floats.
         whole = [whole_number("values", int(value) if value.is_integer() else value) for value in map(float, values)]
         if sum(whole) > num_rows:
             raise ValueError(f"values sum to {sum(whole)} rows, but there are {num_rows}; make them smaller.")
@@ -114,7 +114,7 @@ def client_sizes(
     values: Sequence[float] | None,
     quantiles: Any,
 ) -> np.ndarray:
-    """Draws the clients' sizes `Int[N]`, each at least 1, by a law; equal sizes ignore `sigma` and `least`."""
+    """Draws the clients' sizes `Int[N]`, each at least 1; equal sizes ignore `sigma` and `least`."""
     _refuse_unused(law, values, quantiles)
     if law == "empirical":
         return empirical_sizes(rng, total, num_clients, values, quantiles, least)
@@ -127,7 +127,7 @@ def client_sizes(
 def lognormal_sizes(
     rng: np.random.Generator, total: Count, num_clients: Count, sigma: Spread = 1.2, least: Natural = 10
 ) -> np.ndarray:
-    """Draws sizes from a lognormal law, scaled to a total.
+    """Draws sizes from a lognormal distribution, scaled to a total.
 
     Sizes are proportional to exp(sigma z), z standard normal; those below `least` are raised to it and the others
     shrink in proportion.
@@ -143,7 +143,7 @@ def lognormal_sizes(
         `Int[N]`.
 
     Raises:
-        ValueError: fewer rows than N x least, or arguments of the wrong kind.
+        ValueError: fewer rows than N x least, or invalid arguments.
 
     Example:
         >>> sizes = lognormal_sizes(np.random.default_rng(0), 117_500, 500)
@@ -151,7 +151,7 @@ def lognormal_sizes(
         (np.int64(117500), np.int64(10), True)
 
     References:
-        Astraea, Table I, "Instagram uploads". That sample is not at hand; uploads of 952 public accounts have a mean
+        Astraea, Table I, "Instagram uploads". That sample is not available; uploads of 952 public accounts have a mean
         of 71.5, a median of 31.5 and a coefficient of variation of 1.61, so sigma lies between 1.13 and 1.28.
     """
     check_room(total, num_clients, least)
@@ -169,8 +169,8 @@ def empirical_sizes(
 ) -> np.ndarray:
     """Draws sizes from observed ones, scaled to a total.
 
-    Either from a list, with replacement, or from some quantiles, between which the logarithm of the size is
-    interpolated linearly; beyond the outermost it is constant.
+    They come either from a list, with replacement, or from quantiles, between which the logarithm of the size is
+    interpolated linearly; beyond the outermost ones it is constant.
 
     Args:
         rng: source of randomness.
@@ -184,8 +184,7 @@ def empirical_sizes(
         `Int[N]`.
 
     Raises:
-        ValueError: both or neither of `values` and `quantiles`, fewer rows than N x least, or arguments of the wrong
-            kind.
+        ValueError: both or neither of `values` and `quantiles`, fewer rows than N x least, or invalid arguments.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -222,7 +221,7 @@ def _check_positive(name: str, sizes: Sequence[float]) -> None:
 
 
 def _refuse_unused(law: str, values: Any, quantiles: Any) -> None:
-    """Raises for observed sizes that the law doesn't use."""
+    """Raises `ValueError` for observed sizes that `law` doesn't use."""
     for name, given, laws in (("values", values, ("empirical", "given")), ("quantiles", quantiles, ("empirical",))):
         if given is not None and law not in laws:
             raise ValueError(f"{name} are given, but sizes={law!r}; set sizes to {laws[0]!r}, or leave {name} out.")

@@ -1,4 +1,4 @@
-"""The data sets by name: one `Reader` record for each, in the file of its format."""
+"""The data sets by name: one `Reader` record for each, in the module of its file format."""
 
 import difflib
 

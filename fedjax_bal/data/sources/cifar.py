@@ -1,9 +1,9 @@
 """CIFAR-10 and CIFAR-100, from the files of their binary versions.
 
 A record is one label byte (CIFAR-10) or a coarse and a fine label byte (CIFAR-100), then 3,072 pixel bytes: the red,
-the green and the blue plane of 32 x 32, each row by row. The python versions are pickles, which can run code when they
-are opened, so they never are. Both sets are normalised with the constants of CIFAR-10, as in the papers whose tables
-are reproduced here.
+the green and the blue plane of 32 x 32, each row by row. The Python versions are pickles, which can execute code, so
+they are never opened. Both sets are normalised with the constants of CIFAR-10, as in the papers whose tables are
+reproduced here.
 
 References:
     Krizhevsky: Learning Multiple Layers of Features from Tiny Images, 2009, and the data sets' page.
@@ -39,9 +39,9 @@ _MAX_BYTES = 2**31
 
 
 class CifarLayout(NamedTuple):
-    """One of the two sets: its publishers' name, its folder and files in the archive, its records and classes.
+    """One of the two sets: its published name, its folder and files in the archive, its records and classes.
 
-    Of several label bytes of a record the last one is used.
+    If a record has several label bytes, the last one is used.
     """
 
     title: str
@@ -77,7 +77,7 @@ LAYOUTS = {
 
 
 def read_records(path: Path, label_bytes: int, num_classes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Reads one file of records: images `UInt8[D, 32, 32, 3]` and labels `Int32[D]`, the last of the label bytes."""
+    """Reads one file of records: images `UInt8[D, 32, 32, 3]` and labels `Int32[D]`, the last label byte of each."""
     record = label_bytes + _PIXELS
     with reading(path, "the file is incomplete, damaged or of the other CIFAR: fetch it again."):
         size = path.stat().st_size
@@ -101,7 +101,7 @@ def _read_set(name: str, data_dir: Path) -> Dataset:
     parts = [read_records(file, layout.label_bytes, len(layout.class_names)) for file in train]
     longest = max(len(labels) for _, labels in parts)
     for file, (_, labels) in zip(train, parts, strict=True):
-        if len(labels) < longest:  # one cut off between two records looks whole by itself
+        if len(labels) < longest:  # a file cut off between two records looks complete by itself
             raise DataError(
                 f"{file}: expected {longest} records, as the other training files have, found {len(labels)}; "
                 f"{FETCH_AGAIN}"

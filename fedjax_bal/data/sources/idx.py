@@ -30,13 +30,13 @@ FASHION = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shi
 """The classes of Fashion-MNIST."""
 
 MERGED_CHARACTERS = tuple(string.digits + string.ascii_uppercase + "abdefghnqrt")
-"""The classes of EMNIST Balanced and ByMerge: small letters that look like their capitals are merged with them."""
+"""The classes of EMNIST Balanced and ByMerge, which merge small letters with capitals that look like them."""
 
 CHARACTERS = tuple(string.digits + string.ascii_uppercase + string.ascii_lowercase)
 """The classes of EMNIST ByClass and of FEMNIST."""
 
 MNIST_CONSTANTS = {"mean": (0.1307,), "std": (0.3081,), "image_shape": (28, 28, 1)}
-"""Mean, standard deviation and shape of the images of MNIST, used for all sets like it."""
+"""Mean, standard deviation and shape of MNIST's images, used for all similar sets."""
 
 _MAX_BYTES = 2**31  # the largest set (EMNIST ByClass) has 0.64e9
 
@@ -45,7 +45,7 @@ def read_idx(path: str | os.PathLike, num_dims: int) -> np.ndarray:
     """Reads an idx file of unsigned bytes with 3 dimensions (images) or 1 (labels), plain or compressed with gzip."""
     magic = bytes([0, 0, 8, num_dims])  # 8 stands for unsigned bytes
     with reading(path), open_file(path) as file:
-        packed = file.read(2) == b"\x1f\x8b"  # not by name: browsers unpack files without renaming them
+        packed = file.read(2) == b"\x1f\x8b"  # not from the name: browsers unpack files without renaming them
         file.seek(0)
         stream = gzip.GzipFile(fileobj=file) if packed else file
         header = stream.read(4 + 4 * num_dims)
@@ -61,7 +61,7 @@ def read_idx(path: str | os.PathLike, num_dims: int) -> np.ndarray:
         most = min(os.fstat(file.fileno()).st_size * (MAX_DEFLATE_RATIO if packed else 1), _MAX_BYTES)
         if count > most:
             raise ValueError(f"its header claims {claimed} = {count} bytes, but the file can hold at most {most}")
-        values = stream.read(count + 1)  # reaching the end compares the checksum
+        values = stream.read(count + 1)  # reading to the end verifies the checksum
         if len(values) != count:
             read = len(values) if len(values) < count else "more"
             raise ValueError(f"its header says {claimed} = {count} bytes, found {read}")
@@ -97,7 +97,7 @@ def read_labelled(
 
 
 def _find_set(name: str, folders: tuple[str, ...], files: list[str], data_dir: Path) -> list[Path]:
-    """Finds the four files, all in one folder: in another one, other data sets have files of the same names."""
+    """Finds the four files, all in one folder, since other data sets have files of the same names."""
     for folder in (data_dir / folder for folder in folders):
         paths = []
         for file in files:

@@ -34,10 +34,10 @@ class ImageRules(NamedTuple):
     """The image files that a data set accepts.
 
     Attributes:
-        remedy: what to do about any other file; ends the message about it.
+        remedy: the end of the message about a rejected file.
         formats: Pillow's names of the formats.
         modes: Pillow's names of the kinds of pixels.
-        max_bytes: the longest file.
+        max_bytes: the size of the largest file.
         max_side: the longest side, in pixels.
         size: width and height of every image; None if they differ.
     """
@@ -55,7 +55,7 @@ def decode(content: bytes, place: str | os.PathLike, rules: ImageRules, convert:
     with reading(place, rules.remedy):
         image = open_image(content, rules)
         if image.format == "PNG":
-            image.verify()  # compares checksums, and leaves the image closed
+            image.verify()  # verifies checksums, and leaves the image closed
             image = open_image(content, rules)
         return np.asarray(convert(image))
 
@@ -96,7 +96,7 @@ def read_images(
             for _ in pool.map(fill, range(0, len(files), _BLOCK)):
                 pass
         except BaseException:
-            pool.shutdown(cancel_futures=True)  # one damaged file is enough: the others are not read
+            pool.shutdown(cancel_futures=True)  # after one damaged file, the others are not read
             raise
     return images
 
@@ -110,7 +110,7 @@ def read_classes(
 
 
 def square(image: Any, side: int) -> Any:
-    """Scales the largest centred square of a Pillow image; the bilinear filter averages the pixels that it merges."""
+    """Scales the largest centred square of a Pillow image; the bilinear filter averages merged pixels."""
     from PIL.Image import Resampling
 
     shorter = min(image.size)
@@ -122,7 +122,7 @@ _ENDINGS = (".png", ".jpg", ".jpeg")
 _MODES = {1: "L", 3: "RGB"}
 _RULES = ImageRules(
     "replace the file, take it out, or, where only sizes differ, give a side that all images are scaled to.",
-    max_bytes=2**27,  # of the largest side, an image has 2**26 bytes with four for each pixel
+    max_bytes=2**27,  # an image with the largest sides has 2**26 bytes at four per pixel
 )
 
 
@@ -135,8 +135,8 @@ def read_image_folder(path: str | os.PathLike, side: Count | None = None, channe
 
     Args:
         path: the folder with `train/CLASS/` and `test/CLASS/`.
-        side: scales the largest centred square of each image to this many pixels a side; None takes the images as they
-            are, which then must all have one size.
+        side: height and width in pixels to which the largest centred square of each image is scaled; None leaves the
+            images unchanged, which must then all have the same size.
         channels: 3 for colour, 1 for grey; images of the other kind are converted.
 
     Returns:
@@ -192,7 +192,7 @@ def _subfolders(folder: Path) -> list[str]:
         if not names:
             raise ValueError("holds no folders")
         for name in names:
-            name.encode()  # raises for a name that is no text
+            name.encode()  # raises for a name that isn't valid text
     return names
 
 
@@ -203,14 +203,14 @@ _CINIC_RULES = ImageRules(
     remedy="the file is damaged or foreign to CINIC-10: unpack CINIC-10.tar.gz again.",
     formats=("PNG",),
     modes=EIGHT_BITS,
-    max_bytes=2**16,  # an image has 3,072 bytes of pixels, and perhaps some text
+    max_bytes=2**16,  # an image has 3,072 bytes of pixels, and perhaps metadata
     max_side=max(_CINIC_SIZE),
     size=_CINIC_SIZE,
 )
 
 
 def read_cinic(folder: str | os.PathLike, class_names: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Reads the PNG files of each class's folder, by name: images `UInt8[D, 32, 32, 3]` and labels `Int32[D]`."""
+    """Reads the PNG files of each class's folder, sorted: images `UInt8[D, 32, 32, 3]` and labels `Int32[D]`."""
     files = []
     for of_class in (Path(folder, name) for name in class_names):
         with reading(of_class, "unpack CINIC-10.tar.gz again."):
@@ -227,7 +227,7 @@ def _read_cinic(data_dir: Path) -> Dataset:
 
 
 def _find_cinic(data_dir: Path) -> list[Path]:
-    """Lists the folders of both halves and of their classes, whose times change with the list of their files."""
+    """Lists the folders of both halves and of their classes; their times change when files are added or removed."""
     root = _cinic_root(data_dir)
     return [path for half in _CINIC_HALVES for path in (root / half, *(root / half / name for name in CIFAR10))]
 
@@ -258,4 +258,4 @@ READERS = (
         read=read_image_folder,
     ),
 )
-"""CINIC-10, normalised with its own published constants, without its 90,000 images for validation; the user's own."""
+"""CINIC-10, normalised with its published constants, without its 90,000 validation images; and the user's own."""

@@ -64,7 +64,7 @@ def read_inaturalist(data_dir: str | os.PathLike, side: int) -> Dataset:
 
 
 def _read_annotations(file: Path) -> list[Annotation]:
-    """Returns an annotation for each image, in the order of the file's images; images aren't opened."""
+    """Reads an annotation for each image, in the order of the file's images, which aren't opened."""
     content = read_json(file, _MAX_ANNOTATIONS, _REMEDY)
     listed = []
     with reading(file, _REMEDY):

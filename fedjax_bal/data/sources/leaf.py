@@ -24,7 +24,7 @@ _FOLDERS = ("femnist", "femnist/data", "data", "")
 _SIDE = 28
 _SHAPE = (_SIDE, _SIDE, 1)
 _MAX_FILE = 2**31
-_TEST_EVERY = 10  # one image of ten is for testing
+_TEST_EVERY = 10  # one image in ten is for testing
 _SEED = 0
 _REMEDY = "the file is damaged or none of LEAF's: write it again with LEAF's preprocess.sh."
 
@@ -47,10 +47,10 @@ def read_writers(files: Sequence[Path]) -> dict[str, tuple[np.ndarray, np.ndarra
 
 
 def _read_set(data_dir: Path) -> Dataset:
-    """Reads all images; their writers are numbered in the order of the files, without those who have no images.
+    """Reads all images; writers with images are numbered in the order of the files.
 
-    Unless LEAF has divided the images, a random tenth of each writer's is for testing, the same one each time: LEAF
-    writes them class after class.
+    Unless LEAF has divided the images, a tenth of each writer's is for testing, always the same one. It is drawn at
+    random, since LEAF writes images class after class.
     """
     train_files, test_files = _find_files(data_dir)
     train = list(read_writers(train_files).values())
@@ -90,13 +90,13 @@ def _find_files(data_dir: Path) -> tuple[list[Path], list[Path]]:
 
 
 def _json_files(folder: Path, pattern: str) -> list[Path]:
-    """Lists files of a folder by name."""
+    """Lists a folder's files that match a pattern, sorted by name."""
     return sorted(path for path in folder.glob(pattern) if path.is_file())
 
 
 def _samples(x: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Returns a writer's images and labels, after checking them."""
-    # As floats at once: of a list with a text NumPy would make an array of texts, each as wide as the longest.
+    """Validates and returns a writer's images and labels."""
+    # Converted to floats directly: with a text in the list, NumPy would make an array of texts as wide as the longest.
     pixels = np.array(x, np.float64).reshape(-1, _SIDE * _SIDE)
     labels = np.array(y, np.float64)
     if labels.shape != pixels.shape[:1]:

@@ -1,4 +1,4 @@
-"""Data sets in npz files of NumPy's: the user's own, those that `data prepare` writes, and the package's.
+"""Data sets in NumPy's npz files: the user's own, those that `data prepare` writes, and the package's.
 
 An npz file is a zip archive of arrays, with checksums. Nothing in it is unpickled. The sizes that the archive and the
 header of an array claim must agree, and be possible for a file of its length, before NumPy allocates anything.
@@ -50,7 +50,7 @@ def read_npz(path: str | os.PathLike) -> Dataset:
         numbered in the order of their names.
 
     Raises:
-        DataError: the file can't be read, is no such file, is damaged, or holds arrays that don't fit.
+        DataError: the file can't be read, isn't an npz file, is damaged, or holds arrays that don't fit.
     """
     path = Path(path)
     return as_dataset(path, read_arrays(path, ARRAYS))
@@ -82,10 +82,10 @@ def as_dataset(path: Path | str, arrays: Mapping[str, np.ndarray]) -> Dataset:
 
 
 def read_arrays(path: Path, names: Sequence[str] | None, limit: int | None = None) -> dict[str, np.ndarray]:
-    """Reads the arrays of an npz file that have one of these names, or all of them, by name.
+    """Reads the arrays of an npz file that have one of these names, or all arrays, by name.
 
-    Raises `DataError` if the file is damaged, is none of NumPy's, or holds a pickle, and for arrays of more than
-    `limit` bytes together, or more than fit in memory.
+    Raises `DataError` if the file is damaged, isn't written by NumPy, or holds a pickle, and for arrays that together
+    have more than `limit` bytes, or don't fit in memory.
     """
     with reading(path, _REMEDY), open_file(path) as stream:
         if not zipfile.is_zipfile(stream):
@@ -93,7 +93,7 @@ def read_arrays(path: Path, names: Sequence[str] | None, limit: int | None = Non
             raise ValueError(f"is no npz file, or one that was cut short: it begins with {stream.read(8)!r}")
         stream.seek(0)
         with np.load(stream, allow_pickle=False) as archive:
-            # Of what else there may be, such as the pickle of a file of PyTorch, nothing is opened.
+            # Other members, such as the pickle in a PyTorch file, are not opened.
             members = {
                 member.filename.removesuffix(".npy"): member
                 for member in archive.zip.infolist()
@@ -113,7 +113,7 @@ def read_arrays(path: Path, names: Sequence[str] | None, limit: int | None = Non
                         shape, _, dtype = _HEADERS[np.lib.format.read_magic(member)](member)
                         held = members[name].file_size - member.tell()
                         claimed = math.prod(shape) * dtype.itemsize
-                    if claimed != held and not dtype.hasobject:  # which NumPy refuses itself
+                    if claimed != held and not dtype.hasobject:  # NumPy itself rejects objects
                         raise ValueError(f"its header claims {_by(shape)} of {dtype}, {claimed} bytes, found {held}")
                     arrays[name] = archive[name]
             return arrays
@@ -172,7 +172,7 @@ def _read_embedded() -> Dataset:
 
 
 def _make_labels() -> Dataset:
-    """Makes labels with blank images: enough of each class to draw the frequencies of letters in Astraea's paper."""
+    """Makes labels with blank images: enough of each class for the frequencies of letters in Astraea's paper."""
     classes = np.arange(len(MERGED_CHARACTERS), dtype=np.int32)
     train, test = (np.repeat(classes, count) for count in (16_000, 10))
     images, test_images = (np.zeros((len(labels), 1, 1, 1), np.uint8) for labels in (train, test))
@@ -211,4 +211,4 @@ READERS = (
         read=read_npz,
     ),
 )
-"""The data sets of this package, a sixth of Fashion-MNIST and labels without images, and the user's own arrays."""
+"""The package's data sets (a sixth of Fashion-MNIST; labels with blank images) and the user's own arrays."""

@@ -12,9 +12,9 @@ class TfdsSets(NamedTuple):
     """A data set in TensorFlow Datasets.
 
     Attributes:
-        train: its name for the set with the training images, with that of its configuration: "emnist/balanced".
-        test: its name for the set with the test images.
-        transposed: whether rows and columns of its images are swapped.
+        train: the name of the set with the training images, and of its configuration: "emnist/balanced".
+        test: the name of the set with the test images.
+        transposed: whether rows and columns of images are swapped.
     """
 
     train: str
@@ -29,11 +29,11 @@ class Reader:
     Attributes:
         name: its name in configurations.
         description: one line for the list of data sets.
-        read: for official files, from the folder that the user names to the data set; for files of the package, a
-            function without arguments; for the user's own, from options, such as `path`, a file or folder.
+        read: the function that reads the data set: for official files, from the folder that the user names; for files
+            of the package, without arguments; for the user's own, from options, such as `path`, a file or folder.
         origin: the owner of the files: the data set's publishers, this package, or the user.
-        find: from the folder that the user names to the official files and folders that decide what is read; raises
-            `MissingError` if none are found.
+        find: the function from the folder that the user names to the official files and folders that decide what is
+            read; raises `MissingError` if none are found.
         files: the official files, in words.
         home: the source of the official files.
         tfds: the set in TensorFlow Datasets; None if it doesn't have it.
@@ -62,5 +62,5 @@ class Reader:
 
     @property
     def num_classes(self) -> int:
-        """C."""
+        """The number of classes, C."""
         return len(self.class_names)

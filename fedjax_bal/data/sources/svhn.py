@@ -1,9 +1,9 @@
-"""The cropped digits of SVHN: MATLAB files of version 5, which are no pickles.
+"""The cropped digits of SVHN, in MATLAB files of version 5, which can't execute code.
 
 Such a file is a header of 128 bytes, then elements, each a tag of two 32-bit integers (type, bytes) and its content. An
 array is an element of type 14 made of elements itself: flags, shape, name, values; or of type 15, which is one of type
-14 compressed with zlib. Types are looked up here: `scipy.io.loadmat` takes them as places in a table without a check,
-and ends the process for some (seen with scipy 1.17).
+14 compressed with zlib. Types are validated here: `scipy.io.loadmat` uses them as table indices without a check, and
+crashes the process for some (seen with scipy 1.17).
 
 Each file has images `X`, `[32, 32, 3, D]`, and labels `y`, `[D, 1]`, in which 10 stands for the digit 0. Headers are
 checked before any pixel is unpacked. The file `extra_32x32.mat` is not used.
@@ -37,7 +37,7 @@ _TYPES = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8"
 _ARRAY = 14
 _COMPRESSED = 15
 _NAMES = ("X", "y")
-_REAL_NUMBERS = range(6, 16)  # classes of arrays: the others hold text, cells, objects
+_REAL_NUMBERS = range(6, 16)  # MATLAB's classes of arrays: the others hold text, cells, objects
 _COMPLEX = 0x800
 _LONGEST_HEADER = 1024  # of an array, in bytes
 
@@ -56,14 +56,14 @@ def read_digits(path: str | os.PathLike) -> tuple[np.ndarray, np.ndarray]:
         outside = ~np.isin(labels, np.arange(1, 11))
         if outside.any():
             raise ValueError(f"label {labels[outside][0]}, expected 1..10 (10 for the digit 0)")
-    check_images_fit(path, count, _SHAPE)  # they are copied
+    check_images_fit(path, count, _SHAPE)  # images are copied once
     return np.ascontiguousarray(np.moveaxis(images, -1, 0)), labels.reshape(-1).astype(np.int32) % 10
 
 
 def _read_matlab(path: Path) -> dict[str, np.ndarray]:
-    """Reads the arrays X and y if they are real numbers; the types are those in which they are stored.
+    """Reads the arrays X and y if they are real numbers, in the types in which they are stored.
 
-    An array is only unpacked once its header agrees with the bytes that it can have. Damaged files raise errors of many
+    An array is unpacked only if its header agrees with the bytes that it can have. Damaged files raise errors of many
     kinds, to be caught by `reading`.
     """
     arrays = {}
@@ -81,11 +81,11 @@ def _read_matlab(path: Path) -> dict[str, np.ndarray]:
 
 
 def _read_array(path: Path, content: bytes, *, packed: bool) -> tuple[str, np.ndarray | None]:
-    """The name and the values of an element; None unless they are real numbers and asked for."""
+    """Returns the name and the values of an element; None for values that aren't real numbers or aren't needed."""
     stream = zlib.decompressobj()
     length = len(content)
     start = content
-    if packed:  # what is compressed is a whole element, with its tag
+    if packed:  # the compressed content is a whole element, with its tag
         start = stream.decompress(content, _LONGEST_HEADER)
         length = struct.unpack_from("<II", start)[1] + 8
     parts = _parts(start, 8 if packed else 0)
@@ -105,16 +105,16 @@ def _read_array(path: Path, content: bytes, *, packed: bool) -> tuple[str, np.nd
     if packed:
         check_memory(f"{path}: {claimed} need", length)
         content = start + stream.decompress(stream.unconsumed_tail, max(length - len(start), 1))
-        if len(content) != length or stream.decompress(stream.unconsumed_tail, 1) or not stream.eof:  # or its sum
+        if len(content) != length or stream.decompress(stream.unconsumed_tail, 1) or not stream.eof:  # or checksum
             raise ValueError(f"an element of other than {length} bytes")
     return name, np.frombuffer(content, dtype, math.prod(shape), begin).reshape(shape, order="F")
 
 
 def _parts(content: bytes, at: int) -> Iterator[tuple[int, int, int]]:
-    """The elements of an array, each its type, the byte at which its content begins, and how many it has."""
+    """Yields the elements of an array: type, first byte of the content, and number of its bytes."""
     while True:
         kind, size = struct.unpack_from("<II", content, at)
-        if kind >> 16:  # four bytes or fewer follow the halves of one integer
+        if kind >> 16:  # at most four bytes: type and size share one integer
             yield kind & 0xFFFF, at + 4, kind >> 16
             at += 8
         else:
@@ -157,4 +157,4 @@ READERS = (
         std=(0.1980, 0.2010, 0.1970),
     ),
 )
-"""SVHN, normalised with its own published constants."""
+"""SVHN, normalised with its published constants."""

@@ -1,8 +1,8 @@
-"""Data sets through TensorFlow Datasets, as random-access sources, which need no TensorFlow to be read.
+"""Data sets through TensorFlow Datasets, as random-access sources, which can be read without TensorFlow.
 
-Rows are in the order in which they are stored, which only the prepared folder decides: random-access sources are not
-shuffled. TensorFlow Datasets shuffles when it prepares a set, by a fixed rule, so that the order is another than that
-of the official files, and a partition with the same seed is another one, too.
+Rows are in the order of the prepared folder: random-access sources are not shuffled. TensorFlow Datasets shuffles by a
+fixed rule when it prepares a set, so the order differs from that of the official files, and the same seed gives a
+different partition.
 
 The contents of a folder are read with TensorFlow Datasets' own code for the set, not with its `features.json`, which
 could name any class of any module.
@@ -21,20 +21,20 @@ from fedjax_bal.data.sources.reader import Reader
 from fedjax_bal.files import open_file
 from fedjax_bal.types import Dataset
 
-_HOSTS = ("storage.googleapis.com", "www.cs.toronto.edu")  # two of those that it downloads from
+_HOSTS = ("storage.googleapis.com", "www.cs.toronto.edu")  # two of its download hosts
 
 
 def find_tfds(reader: Reader, data_dir: Path) -> list[Path]:
-    """Lists the files of a set's folders NAME[/CONFIG]/VERSION; none unless both halves are there."""
+    """Lists the files of a set's folders NAME[/CONFIG]/VERSION; empty unless both halves exist."""
     folders = [list((data_dir / name).glob("*/dataset_info.json")) for name in reader.tfds[:2]] if reader.tfds else []
     return sorted({file for half in folders for path in half for file in path.parent.iterdir()}) if all(folders) else []
 
 
 def read_tfds(reader: Reader, data_dir: Path | None = None) -> Dataset:
-    """Reads a data set from a folder that TensorFlow Datasets has prepared, or from its own, into which it downloads.
+    """Reads a data set from a prepared folder of TensorFlow Datasets, by default its own, into which it downloads.
 
     Raises:
-        DataError: the folder is damaged or of another version or format, or the set can't be downloaded.
+        DataError: the folder is damaged or has another version or format, or the set can't be downloaded.
     """
     files = f"pass --data-dir with the folder that holds {reader.files}."
     if reader.tfds is None:
@@ -65,7 +65,7 @@ def _read_split(reader: Reader, name: str, half: str, data_dir: Path | None) -> 
     for file in builder.info.splits[half].filepaths:
         open_file(file).close()
     decoders = {"image": tfds.decode.SkipDecoding()}
-    source = builder.as_data_source(half, decoders=decoders)  # type: ignore[call-arg] # a decorator hides them
+    source = builder.as_data_source(half, decoders=decoders)  # type: ignore[call-arg] # hidden by a decorator
     height, width, channels = reader.image_shape
     check_images_fit(f"{name}: {half}", len(source), reader.image_shape)
     images = np.empty((len(source), *reader.image_shape), np.uint8)
@@ -84,7 +84,7 @@ def _read_split(reader: Reader, name: str, half: str, data_dir: Path | None) -> 
 
 
 def _check_network() -> None:
-    """Raises `ConnectionError` without a network, for which TensorFlow Datasets would retry for minutes."""
+    """Raises `ConnectionError` without a network; TensorFlow Datasets would retry for minutes."""
     if getproxies().keys() & {"http", "https", "all"}:
         return
     for host in _HOSTS:

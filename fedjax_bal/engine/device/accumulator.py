@@ -1,4 +1,4 @@
-"""Sums over the chains of a round, built up bucket by bucket so that the chains' updates need not be kept."""
+"""Sums over the chains of a round, accumulated bucket by bucket so that the chains' updates need not be kept."""
 
 from typing import NamedTuple
 
@@ -11,9 +11,9 @@ from fedjax_bal.types import Array, PyTree
 
 
 class UpdateDiversity(NamedTuple):
-    """Number, plain mean and summed squared distance from the mean of the updates so far.
+    """The number of updates so far, their plain mean, and the sum of their squared distances from it.
 
-    Unlike sums of squares, they lose no digits to cancellation, however close together the updates lie.
+    Unlike sums of squares, these lose no digits to cancellation, even if the updates are close to each other.
 
     Attributes:
         count: updates counted, `Float[]`.
@@ -30,29 +30,30 @@ class UpdateDiversity(NamedTuple):
 
     @property
     def diversity(self) -> Array:
-        """Mean squared distance from the mean, `Float[]`; nan where nothing was counted (ReBaFL eq. 24)."""
+        """Mean squared distance from the mean, `Float[]`; nan if nothing was counted (ReBaFL eq. 24)."""
         return jnp.where(self.count > 0, self.squares / jnp.maximum(self.count, 1.0), jnp.nan)
 
     def add(self, counted: Array, delta: PyTree) -> "UpdateDiversity":
-        """Adds K more updates, leaves `[K, ...]`, of which those marked by `counted`, `Bool[K]`, count."""
+        """Adds those of K updates, leaves `[K, ...]`, that `counted`, `Bool[K]`, marks."""
         share = counted.astype(float)
         around = self.mean
         if len(share) > 1:
-            # Distances are taken from the mean so far or, at first, from any chain's update: a reference that lies far
-            # off would cost digits.
+            # Distances are taken from the mean so far or, at first, from the first chain's update, because distances
+            # from a remote point would lose digits.
             around = jax.tree.map(lambda mean, leaf: jnp.where(self.count > 0, mean, leaf[0]), around, delta)
         count = self.count + share.sum()
         distance = jax.tree.map(jnp.subtract, delta, around)
         squares = weighted_sum(share, jax.vmap(squared_norm)(distance))
         part = share / jnp.maximum(count, 1.0)
         shift = jax.tree.map(lambda leaf: weighted_sum(part, leaf), distance)
-        # With a single chain the mean shifts along the distance, which saves adding up the squares of the shift.
+        # With a single chain the mean shifts along the distance, so the squares of the shift need not be summed.
         correction = squares * part[0] if len(share) == 1 else count * squared_norm(shift)
         return UpdateDiversity(count, jax.tree.map(jnp.add, around, shift), self.squares + squares - correction)
 
     def over_devices(self, axis: str) -> "UpdateDiversity":
         """The diversity over all devices, equal on each device."""
         count = lax.psum(self.count, axis)
+        # A device without any counted update has zeros, and so has a share of 0.
         shares = jax.tree.map(lambda leaf: leaf * self.count / jnp.maximum(count, 1.0), self.mean)
         mean = lax.psum(shares, axis)
         distance = squared_norm(jax.tree.map(jnp.subtract, self.mean, mean))
@@ -60,7 +61,7 @@ class UpdateDiversity(NamedTuple):
 
 
 class ChainWeights(NamedTuple):
-    """Weights of K chains in the sums of parameter changes and of batch statistics, 0 if a chain isn't `counted`."""
+    """Weights of K chains in the sums of parameter changes and of batch statistics; 0 for chains not `counted`."""
 
     delta: Array
     stats: Array
@@ -74,7 +75,7 @@ class Accumulator(NamedTuple):
         delta: weighted sum of the parameters' changes.
         stats: weighted sum of the batch statistics.
         reports: sum of the reports, by slot.
-        spread: diversity of the updates; None if it isn't asked for, as it takes several passes over the parameters.
+        spread: diversity of the updates; None unless requested, as it takes several passes over the parameters.
     """
 
     delta: PyTree
@@ -103,7 +104,7 @@ class Accumulator(NamedTuple):
 
 
 def weights_left(weights: ChainWeights, sizes: Array, broken: Array) -> ChainWeights:
-    """The weights of K chains, each in proportion to the rows of those of its clients that aren't broken.
+    """Scales the weight of each of K chains by the fraction of its rows that belong to clients that aren't broken.
 
     `sizes`, `Int[K, L]`, are 0 for clients that don't deliver; `broken`, `Int[K, L]`, are codes of faults.
     """

@@ -39,14 +39,14 @@ class ChainClients(NamedTuple):
 
 
 def take_chains(chains: ChainClients, numbers: Array) -> ChainClients:
-    """The chains with these numbers; an empty place holds a client that doesn't deliver."""
+    """Takes chains by number; an empty place gets a client that doesn't deliver."""
     taken = take(chains, numbers)
     inside = (numbers < len(chains.id)).reshape(-1, 1) if numbers.ndim else numbers < len(chains.id)
     return taken._replace(delivered=taken.delivered & inside)
 
 
 class ClientRecord(NamedTuple):
-    """Results of one client that are kept per client; leaves `[L, ...]`, or `[G, L, ...]` for all chains.
+    """The results that are kept for each client; leaves `[L, ...]`, or `[G, L, ...]` for all chains.
 
     Attributes:
         memory: the client's memory after training.
@@ -66,7 +66,7 @@ class ClientRecord(NamedTuple):
 
 
 class ChainResult(NamedTuple):
-    """Result of a chain.
+    """The result of a chain.
 
     Attributes:
         delta: change of the parameters.
@@ -82,7 +82,7 @@ class ChainResult(NamedTuple):
 
 
 class ChainCarry(NamedTuple):
-    """State that one client of a chain passes on to the next.
+    """The state that a client of a chain passes on to the next one.
 
     Attributes:
         variables: the model.
@@ -96,8 +96,8 @@ class ChainCarry(NamedTuple):
 class RoundInputs(NamedTuple):
     """Inputs that all chains of a round share.
 
-    `local_test` is None if clients' models aren't measured; `largest_norm`, of the parameters that a client may return,
-    if they may have any.
+    `local_test` is None if clients' models aren't measured. `largest_norm` bounds the norm of the parameters that a
+    client may return; None for no bound.
     """
 
     key: Key
@@ -113,8 +113,8 @@ def train_chain(setting: Setting, shared: RoundInputs, chain: ChainClients, long
     """Trains the clients of a chain one after another on the same parameters, `setting.passes` times.
 
     A client that doesn't deliver passes on the parameters it received and leaves no trace, so its training is skipped.
-    Reports and losses come from the last pass. `longest`, `Int32[L]`, is the largest client size in each place of all
-    chains that are trained along with this one.
+    Reports and losses come from the last pass. `longest`, `Int32[L]`, is the size of the largest client at each
+    position of the chains that train together with this one.
     """
 
     def one_client(
@@ -133,9 +133,11 @@ def train_chain(setting: Setting, shared: RoundInputs, chain: ChainClients, long
         passed, memory, delivered = carry
         clients = chain._replace(memory=memory, delivered=delivered)
         next_client = lambda passed, at: one_client(passed, turn, *at)
+        # Scanned, so that training is traced and compiled once, regardless of the chain's length.
         passed, (reports, records) = lax.scan(next_client, passed, (clients, longest))
-        if setting.execution.excludes:  # a client that broke sits out the passes that follow
+        if setting.execution.excludes:  # a broken client doesn't train in later passes
             delivered &= records.broken == 0
+        # The memory is carried, not stacked over the passes: it can be as large as the model for each client.
         return (passed, records.memory, delivered), (reports, records._replace(memory=None))
 
     params = shared.variables.params
@@ -148,7 +150,7 @@ def train_chain(setting: Setting, shared: RoundInputs, chain: ChainClients, long
     codes = results[1].broken
     if not setting.execution.excludes:
         return _result(shared, end, reports, records._replace(memory=memory, broken=first_faults(codes)))
-    # Clients after a broken one got what it had received, so all codes are their own clients' faults.
+    # Clients after a broken one receive the model that it had received, so each code is that client's own fault.
     broken = codes.max(0)
     memory = jax.vmap(_where)(broken == 0, memory, chain.memory)
     return _result(shared, end, reports, records._replace(memory=memory, broken=broken))
@@ -161,7 +163,7 @@ def sizes_of(federation: Federation, clients: Array, delivered: Array) -> Array:
 
 
 def client_context(setting: Setting, shared: RoundInputs, variables: Variables, client: ChainClients) -> Context:
-    """The context of a client's local training, without `prepared`."""
+    """Builds the context of a client's local training, without `prepared`."""
     federation = shared.federation
     counts = take(federation.class_counts, client.id)
     size = sizes_of(federation, client.id, client.delivered)
@@ -189,9 +191,10 @@ def finish_client(
 ) -> tuple[Variables, tuple[PyTree, ClientRecord]]:
     """Turns a client's trained model into its delivered variables, reports and record.
 
-    A client that doesn't deliver, or whose update is broken and left out, returns the variables it received, keeps its
-    memory and reports zeros. The leaves that stay with a client are returned as they are in the global model.
+    A client that doesn't deliver, or whose broken update is left out, returns the variables it received, keeps its
+    memory and reports zeros. Leaves that stay with the client are returned with the values of the global model.
     """
+    # Taken before delivery, which may change the parameters: the client keeps its leaves as it trained them.
     memory = personal_memory(setting, outcome.end)
     outcome, outdated = _delivered(setting, outcome)
     for part in setting.parts_with(Memory):
@@ -202,7 +205,7 @@ def finish_client(
         reports[part.slot] = part.report(remembered)
     probes = {part.slot: part.probe(*seen(setting, part, outcome)) for part in setting.parts_with(Probe)}
 
-    # Whether the update can be used.
+    # Finds the fault of the update, if it has one.
     params = outcome.end.params
     others = (outcome.end.stats, memory, reports, probes)
     squares = squared_norm(params)
@@ -215,7 +218,7 @@ def finish_client(
     fault = jnp.select([~finite, outdated, huge], [NOT_FINITE, OUTDATED, HUGE], 0).astype(jnp.int32)
     broken = jnp.where(client.delivered, fault, 0)
 
-    # What counts is chosen rather than multiplied by 0 or 1: nan times 0 is nan.
+    # Results are selected, not multiplied by 0 or 1, because nan times 0 is nan.
     counts = client.delivered & (broken == 0) if setting.execution.excludes else client.delivered
     record = ClientRecord(
         memory={slot: _where(counts, new, client.memory[slot]) for slot, new in memory.items()},
@@ -230,9 +233,9 @@ def finish_client(
 
 
 def first_faults(codes: Array) -> Array:
-    """The fault that started in a chain: the codes of its clients, `Int32[L]`, with all but the first one set to 0.
+    """Keeps the code of the first faulty client of a chain, `Int32[L]`, and sets the others to 0.
 
-    Clients after a faulty one only pass on what they received. Codes come in the order of training, `Int32[passes, L]`.
+    Clients after a faulty one only pass its fault on. `codes`, `Int32[passes, L]`, are in the order of training.
 
     Example:
         >>> first_faults(jnp.array([[0, 2, 1], [1, 1, 1]])).tolist()
@@ -246,35 +249,35 @@ def first_faults(codes: Array) -> Array:
 def finish_trained_client(
     setting: Setting, shared: RoundInputs, chain: ChainClients, trained: LocalState
 ) -> ChainResult:
-    """The result of a single-client chain whose local steps were taken in a lane; leaves of `chain` are `[1, ...]`."""
+    """Builds the result of a single-client chain that was trained in a lane; leaves of `chain` are `[1, ...]`."""
     client = jax.tree.map(lambda leaf: leaf[0], chain)
     end, (reports, record) = _finish_at(setting, shared, client, trained)
     return _result(shared, end, reports, jax.tree.map(lambda leaf: leaf[None], record))
 
 
 def zero_result(setting: Setting, shared: RoundInputs, client: ChainClients) -> ChainResult:
-    """A chain's result in zeros, with the record of one client."""
+    """Makes a chain's result of zeros, with the record of one client."""
 
     def untrained(shared: RoundInputs, client: ChainClients) -> ChainResult:
         end, (reports, record) = _finish_at(setting, shared, client)
         return _result(shared, end, reports, record)
 
-    # The shapes of results follow from a client that took no step: tracing training and the test once more would take
-    # longer than all the rest.
+    # The shapes are those of a client that took no step: tracing training and testing again would take longer than
+    # everything else.
     zeros = zeros_of(jax.eval_shape(untrained, shared._replace(local_test=None), client))
     metrics = zero_metrics(setting, shared.federation, shared.local_test)
     return zeros._replace(records=zeros.records._replace(metrics=metrics))
 
 
 def single_pass_key(shared: RoundInputs, client: ChainClients) -> Key:
-    """The key of a client's local training in a round of one pass."""
+    """Derives the key of a client's local training in a round of one pass."""
     return training_key(shared.key, shared.number, client.id, jnp.zeros((), jnp.int32))
 
 
 def _finish_at(
     setting: Setting, shared: RoundInputs, client: ChainClients, trained: LocalState | None = None
 ) -> tuple[Variables, tuple[PyTree, ClientRecord]]:
-    """As `finish_client`, for the only client of a chain; `trained` is None if it took no local step."""
+    """Calls `finish_client` for the only client of a chain; `trained` is None if it took no local step."""
     ctx = prepare(setting, single_pass_key(shared, client), client_context(setting, shared, shared.variables, client))
     trained = start_training(setting, ctx) if trained is None else trained
     return finish_client(setting, shared, client, outcome_of(setting, ctx, trained), trained.loss_sum)

@@ -1,8 +1,7 @@
-"""The one owner of the client axis.
+"""The client axis: all training of several clients goes through `over_chains`.
 
-All work on many clients at once goes through `over_chains`, and only this module decides how it is executed. Each
-device trains its chains in buckets of `layout.width` and adds up their results; if the layout has lanes, the local
-steps have been taken before (`lanes.py`).
+Only this module decides how it is executed. Each device trains its chains in buckets of `layout.width` and adds up
+their results; if the layout has lanes, these have taken the local steps before (`lanes.py`).
 """
 
 from collections.abc import Callable
@@ -35,7 +34,7 @@ ONE_RUN = Runs()
 
 
 class CohortResult(NamedTuple):
-    """Result of a cohort.
+    """The result of a cohort.
 
     Attributes:
         sums: sums over its chains.
@@ -58,8 +57,8 @@ def over_chains(
 ) -> CohortResult:
     """Trains all chains of a round, of one run or of several; the result is the same on every device.
 
-    Layouts agree to rounding. Leaves of `chains` are `[G, L, ...]`, of `weights` `[G]`, of `assignment`
-    `[devices, ...]`; the chains of several runs follow each other, one run's after another's.
+    Layouts agree up to rounding. Leaves of `chains` are `[G, L, ...]`, of `weights` `[G]`, of `assignment`
+    `[devices, ...]`; the chains of several runs are concatenated, run by run.
     """
     if setting.layout.devices == 1:
         return _on_this_device(setting, shared, chains, weights, assignment, runs)
@@ -83,9 +82,10 @@ def _on_this_device(
 ) -> CohortResult:
     """Trains the chains that this device was assigned, and adds up their results.
 
-    Without lanes a device holds the parameter changes of one bucket only, however large the cohort is. Lanes finish in
-    any order, so those of all chains are kept until they are added up in the order of the buckets.
+    Without lanes a device holds only the parameter changes of one bucket, regardless of the cohort's size. Lanes finish
+    in any order, so the changes of all chains are kept until they are added up in the order of the buckets.
     """
+    # Sharding leaves a device an axis of length 1.
     assignment = jax.tree.map(lambda leaf: leaf[0], assignment)
     train = _training(setting, shared, chains, assignment, runs)
 
@@ -93,6 +93,7 @@ def _on_this_device(
         bucket = take_chains(chains, numbers)
         sizes = runs.sizes(shared.federation, numbers, bucket)
         results = _maybe_vmap(setting.layout.width, partial(train, sizes.max(0)), numbers, bucket)
+        # In an empty place, `take` has read another chain's weight; no client of it delivers, so it counts as 0.
         delivered = bucket.delivered.any(1)
         counted = ChainWeights(
             *(jnp.where(delivered, take(leaf, numbers), jnp.zeros_like(leaf[0])) for leaf in weights)
@@ -109,7 +110,7 @@ def _on_this_device(
 def _training(
     setting: Setting, shared: RoundInputs, chains: ChainClients, assignment: Assignment, runs: Runs
 ) -> Callable[..., ChainResult]:
-    """Returns `train(longest, number, chain)`, which trains a chain; if lanes have trained it, completes it."""
+    """Returns `train(longest, number, chain)`, which trains a chain, or completes one that lanes have trained."""
     if not setting.layout.lanes:
         return lambda longest, number, chain: train_chain(*runs.view(setting, shared, number), chain, longest)
     trained = train_in_lanes(setting, shared, chains, assignment, runs)
@@ -124,7 +125,7 @@ def _training(
 def _maybe_vmap(width: int, function: Callable[..., PyTree], *stacked: PyTree) -> PyTree:
     if width > 1:
         return jax.vmap(function)(*stacked)
-    # A single client is not stacked: many operations are slower when they are batched, if only by one.
+    # A single client gets no batch axis: many operations are slower with one, even if its length is 1.
     single = function(*jax.tree.map(lambda leaf: leaf[0], stacked))
     return jax.tree.map(lambda leaf: leaf[None], single)
 
@@ -132,10 +133,11 @@ def _maybe_vmap(width: int, function: Callable[..., PyTree], *stacked: PyTree) -
 def zero_cohort_result(
     setting: Setting, shared: RoundInputs, chains: ChainClients, runs: Runs = ONE_RUN
 ) -> CohortResult:
-    """A cohort's result in zeros, in the shapes that `over_chains` returns."""
+    """Makes a cohort's result of zeros, in the shapes that `over_chains` returns."""
     first = runs.view(setting, shared, jnp.zeros((), jnp.int32))
     chain = zero_result(*first, jax.tree.map(lambda leaf: leaf[0, 0], chains))
     records = zeros_of(chain.records, *chains.id.shape)
+    # All deltas together take G times the memory of the parameters, so they are kept only on request.
     needs_deltas = any(part.needs_deltas for part in setting.parts) or setting.execution.clips
     deltas = zeros_of(chain.delta, len(chains.id)) if needs_deltas else None
     spread = UpdateDiversity(jnp.zeros(()), chain.delta, jnp.zeros(())) if setting.evaluation.update_diversity else None
@@ -144,7 +146,7 @@ def zero_cohort_result(
 
 
 def _over_devices(total: CohortResult, runs: Runs) -> CohortResult:
-    """The results of all devices, on each device."""
+    """Combines the results of all devices, on each device."""
 
     def gathered(leaf: Array) -> Array:
         # Every chain was trained on one device and left zeros on the others, so the sum is that device's value.

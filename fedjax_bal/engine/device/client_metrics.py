@@ -1,4 +1,4 @@
-"""What the compiled program measures of the clients' own models: the `measured` of each metric of `METRICS`."""
+"""Measures clients' own models in the compiled program: the `measured` of each metric in `METRICS`."""
 
 from typing import NamedTuple
 
@@ -13,18 +13,18 @@ from fedjax_bal.types import Array, Batch, Cohort, Federation, Outcome
 
 
 class LocalTest(NamedTuple):
-    """The test images on which clients' own models are measured, if any, and whether it is due this round, `Bool[]`."""
+    """Test images for the clients' own models, or None, and whether the models are measured this round, `Bool[]`."""
 
     test: TestSet | None
     due: Array
 
 
 class ClientModel(NamedTuple):
-    """A client's model after local training, of which metrics are measured.
+    """A client's model after local training, to be measured.
 
     Attributes:
-        outcome: of its local training.
-        test: the test images for it; None if no metric needs them.
+        outcome: the outcome of its local training.
+        test: the test images; None if no metric needs them.
     """
 
     outcome: Outcome
@@ -54,7 +54,7 @@ class ClientModel(NamedTuple):
 
 
 def zero_metrics(setting: Setting, federation: Federation, local_test: LocalTest | None) -> dict[str, Array]:
-    """Zeros for the metrics that a round measures, by name; none where `local_test` is None."""
+    """Makes zeros for the metrics that a round measures, by name; empty if `local_test` is None."""
     if local_test is None:
         return {}
     asked = [measured for measured in _declared() if measured.asked(setting.evaluation, federation)]
@@ -62,7 +62,7 @@ def zero_metrics(setting: Setting, federation: Federation, local_test: LocalTest
 
 
 def measure(setting: Setting, local_test: LocalTest | None, outcome: Outcome, delivered: Array) -> dict[str, Array]:
-    """The metrics of one client, by name."""
+    """Measures the metrics of one client, by name; zeros if it didn't deliver or measurement isn't due."""
     zeros = zero_metrics(setting, outcome.ctx.federation, local_test)
     if local_test is None or not zeros:
         return zeros
@@ -71,12 +71,13 @@ def measure(setting: Setting, local_test: LocalTest | None, outcome: Outcome, de
         trained = ClientModel(outcome, local_test.test)
         return {measured.name: measured.of_client(trained) for measured in _declared() if measured.name in zeros}
 
+    # `due` has no client axis, so that under `vmap` this stays a branch, and other rounds don't pay for the test.
     shown = lax.cond(local_test.due, values, lambda: zeros)
     return {name: jnp.where(delivered, value, zeros[name]) for name, value in shown.items()}
 
 
 def summarise_cohort(setting: Setting, cohort: Cohort, values: dict[str, Array]) -> dict[str, Array]:
-    """The round's reported values, from its clients' metrics, `[G, L]` by name."""
+    """Computes the round's reported values from its clients' metrics, `[G, L]` by name."""
     measured = [each for each in _declared() if each.name in values]
     return {each.name: each.of_cohort(values[each.name], cohort, setting.evaluation) for each in measured}
 

@@ -1,7 +1,8 @@
-"""Names the round, client and local step in which an error happens, where nothing is compiled (`strategy="debug"`).
+"""Adds the round, client and local step to errors of runs that aren't compiled (`strategy="debug"`).
 
-Under `jax.disable_jit` loops run in Python and values are known, so that an exception in a part has the part's own line
-in its traceback. What the traceback lacks is added here as notes. Compiled programs are left as they are.
+Under `jax.disable_jit` loops run in Python and values are concrete, so the traceback of an exception in a part shows
+the part's own line. It doesn't show the round, client and step, which are added as notes. Compiled programs don't
+change.
 """
 
 import contextlib
@@ -17,14 +18,14 @@ T = TypeVar("T")
 
 
 def is_uncompiled() -> bool:
-    """Tells whether jit is off, so that every value is known."""
+    """Tells whether jit is disabled, so that every value is concrete."""
     config: Any = jax.config
     return config.jax_disable_jit
 
 
 @contextlib.contextmanager
 def located(place: str, *values: Any) -> Iterator[None]:
-    """Adds a place to an exception that is raised within; `values` fill its format string."""
+    """Adds a place to exceptions that are raised within the context; `values` fill its format string."""
     try:
         yield
     except Exception as error:
@@ -34,10 +35,10 @@ def located(place: str, *values: Any) -> Iterator[None]:
 
 
 def stop_at_nan(setting: Setting, function: Callable[..., T], *args: Any) -> T:
-    """Calls a function; if its result isn't finite, calls it again, in which the operation that makes a nan raises.
+    """Calls a function; if the result isn't finite, calls it again so that the operation that made a nan raises.
 
-    Checking every operation at once would stop at a nan that a `jnp.where` takes out again. Where broken clients are
-    left out they are no error here either.
+    The first call doesn't check every operation, because that would stop at a nan that a `jnp.where` discards later.
+    If broken clients are left out of the round, a result that isn't finite is no error.
     """
     result = function(*args)
     if is_uncompiled() and not setting.execution.excludes and not all_finite(result):

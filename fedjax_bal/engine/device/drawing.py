@@ -1,8 +1,8 @@
 """Random keys by identity, and the order in which a client's samples are drawn.
 
-A key is derived from its use (round, client, pass, purpose), never from a position in a batch of clients: the draws
-are the same in any order and on any device in which the clients are executed. Orders are positions among a client's
-rows, made from one random word per position, so that more padding changes nothing.
+A key is derived from its use (round, client, pass, purpose), never from a position in a batch of clients, so the draws
+don't depend on the order in which clients are executed, or on the device. An order lists positions among a client's
+rows; each position has one random word, so that more padding changes nothing.
 """
 
 import zlib
@@ -18,20 +18,20 @@ SHORT = 128  # sorting fewer words isn't worth another branch
 
 
 def purpose_key(key: Key, purpose: str) -> Key:
-    """The key for one purpose: any text, each with a key of its own."""
+    """Derives the key for a purpose, any text; different purposes get independent keys."""
     return jax.random.fold_in(key, zlib.crc32(purpose.encode()))
 
 
 def training_key(key: Key, round: Array, client: Array, turn: Array) -> Key:
-    """The key of one client's local training in one round and one pass (`turn`)."""
-    visit = purpose_key(key, "visit")  # a name that seeds every draw of a run: another one would change all results
+    """Derives the key of one client's local training in one round and one pass (`turn`)."""
+    visit = purpose_key(key, "visit")  # this text seeds every draw of a run: changing it changes all results
     return jax.random.fold_in(jax.random.fold_in(jax.random.fold_in(visit, round), client), turn)
 
 
 def shuffled(key: Key, size: Array, length: int, longest: Array | None = None) -> Array:
-    """Every position once, in random order, `Int32[length]`: a permutation of `0 .. size - 1`, then padding.
+    """Returns a random permutation of the positions `0 .. size - 1`, then padding, `Int32[length]`.
 
-    No client is larger than `longest`, if given: then only as many words are sorted as needed, not all the padding.
+    `longest` bounds the size of the clients that train together: given that, less of the padding is sorted.
     """
     if longest is None or length <= SHORT:
         return _sorted_words(key, size, length)
@@ -42,28 +42,31 @@ def shuffled(key: Key, size: Array, length: int, longest: Array | None = None) -
     def branch(short: int) -> Array:
         return jnp.pad(_sorted_words(key, size, short), (0, length - short))
 
-    # Sorted words beyond a client's size are padding, so a shorter sort gives the same order.
+    # Sorted words beyond a client's size are padding, so a shorter sort gives the same order. `longest` has no client
+    # axis, so that under `vmap` this stays a branch; on a batched number all lengths would be sorted.
     enough = (jnp.array(lengths) >= longest).sum() - 1
     return lax.switch(enough, [partial(branch, short) for short in lengths])
 
 
 def _sorted_words(key: Key, size: Array, length: int) -> Array:
-    # Half of the words' range is kept for padding, which therefore sorts behind all real positions.
+    # Half of the words' range is reserved for padding, so that it sorts after all real positions.
     words = jax.random.bits(key, (length,), jnp.uint32) >> 1
     return jnp.argsort(jnp.where(jnp.arange(length) < size, words, jnp.uint32(0xFFFFFFFF)), stable=True)
 
 
 def weighted(key: Key, class_counts: Array, log_weights: Array, length: int) -> Array:
-    """Independent draws with replacement from a law that depends on the class only, positions `Int32[length]`.
+    """Draws positions with replacement from a distribution that depends only on the class, `Int32[length]`.
 
-    Rows are sorted by class, so a draw is a class by the inverse of the cumulated law, then a position within the
-    class. `log_weights`, `Float[C]`, are those of one sample of each class, up to a constant; classes without samples
-    are never drawn.
+    Rows are sorted by class, so a draw selects a class by inverting the cumulative distribution, then a position within
+    the class. `log_weights`, `Float[C]`, has the log weight of one sample of each class, up to a constant; classes
+    without samples are never drawn.
     """
     words = jax.random.uniform(key, (length, 2))
     logits = jnp.where(class_counts > 0, log_weights + jnp.log(jnp.maximum(class_counts, 1)), -jnp.inf)
     cumulated = jnp.cumsum(jax.nn.softmax(logits))
+    # Normalised by the last number, which rounding can leave below 1: a word above it would select no class.
     drawn = jnp.searchsorted(cumulated / cumulated[-1], words[:, 0], side="right")
     inside = (words[:, 1] * class_counts[drawn]).astype(jnp.int32)
     starts = jnp.cumsum(class_counts) - class_counts
+    # The product of a word just below 1 can round up to the count itself.
     return starts[drawn] + jnp.minimum(inside, class_counts[drawn] - 1)

@@ -26,7 +26,7 @@ from fedjax_bal.types import (
     Variables,
 )
 
-CHUNK = 500  # test images a forward pass; larger ones gain nothing on a CPU and cost memory
+CHUNK = 500  # test images per forward pass; larger chunks gain nothing on a CPU and take more memory
 VALIDATION = "validation"
 """The name of the auxiliary set on which the global model is evaluated."""
 
@@ -34,7 +34,7 @@ VALIDATION = "validation"
 class TestSet(NamedTuple):
     """The test images in chunks, padded; leaves `[chunks, CHUNK, ...]`."""
 
-    __test__ = False  # not a test case, though pytest would take its name for one
+    __test__ = False  # pytest would collect a class of this name
 
     images: Any
     labels: Any
@@ -42,9 +42,9 @@ class TestSet(NamedTuple):
 
 
 def chunked(images: Any, labels: Any, size: int = CHUNK, name: str = "test ") -> TestSet:
-    """Cuts a test set, `[T, ...]` and `[T]`, into chunks of equal size; padding in the last one is not real.
+    """Cuts a test set, `[T, ...]` and `[T]`, into chunks of equal size; padding in the last one isn't `real`.
 
-    Raises ValueError for arrays that `federate` refuses, too; `name` stands before "images" in its messages.
+    Raises ValueError for arrays that `federate` would refuse; `name` precedes "images" in the message.
     """
     images, labels = checked_examples(images, labels, name)
     size = min(size, len(images))
@@ -55,7 +55,7 @@ def chunked(images: Any, labels: Any, size: int = CHUNK, name: str = "test ") ->
 
 
 def padded(test: TestSet, multiple: int) -> TestSet:
-    """Adds empty chunks until their number is a multiple of `multiple`; on the host or when tracing."""
+    """Adds empty chunks until their number is a multiple of `multiple`; works on the host and while tracing."""
     short = -len(test.labels) % multiple
     if not short:
         return test
@@ -64,19 +64,19 @@ def padded(test: TestSet, multiple: int) -> TestSet:
 
 
 def some_images(test: TestSet, count: int, total: int, size: int = CHUNK) -> TestSet:
-    """A test set of `count` random images of the `total` real ones, the same in every run."""
+    """Draws a test set of `count` of the `total` real images, the same in every run."""
     flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), test)
     size = min(size, count)
     chunks = -(-count // size)
     index = np.arange(chunks * size)
-    # Drawn, as test sets are often ordered: by class, or class by class in turn, which a regular stride could follow.
+    # Random, as test sets are often ordered: by class, or with the classes in turn, which a regular stride could hit.
     rows = np.random.default_rng(0).permutation(total)[np.minimum(index, count - 1)]
     fold = lambda leaf: jnp.asarray(leaf)[rows].reshape(chunks, size, *leaf.shape[1:])
     return TestSet(fold(flat.images), fold(flat.labels), (index < count).reshape(chunks, size))
 
 
 def hits(model: Model, variables: Variables, test: TestSet, mean: Array, std: Array) -> Array:
-    """Number of test images that a model classifies correctly, `Int32[]`."""
+    """Counts the test images that a model classifies correctly, `Int32[]`."""
     confusion, _, _ = _totals(model, variables, test, mean, std)
     return jnp.trace(confusion)
 
@@ -84,7 +84,7 @@ def hits(model: Model, variables: Variables, test: TestSet, mean: Array, std: Ar
 def evaluate(
     model: Model, variables: Variables, test: TestSet, mean: Array, std: Array, layout: Layout | None = None
 ) -> EvaluationResult:
-    """Confusion matrix and loss of a model; each device of the layout takes its share of the chunks.
+    """Computes the confusion matrix and loss of a model; each device of the layout handles its share of the chunks.
 
     Images are normalised with `mean` and `std`, `Float[K]`.
     """
@@ -101,7 +101,7 @@ def evaluate(
 
 
 def _totals(model: Model, variables: Variables, test: TestSet, mean: Array, std: Array) -> tuple[Array, Array, Array]:
-    """Confusion matrix, summed loss and number of images."""
+    """Computes the confusion matrix, the summed loss and the number of images."""
     classes = model.num_classes
 
     def add_chunk(carry: tuple[Array, Array], chunk: TestSet) -> tuple[tuple[Array, Array], None]:
@@ -132,7 +132,7 @@ def evaluate_held_out(
 def evaluate_rows(
     model: Model, variables: Variables, federation: Federation, rows: Array, layout: Layout | None = None
 ) -> EvaluationResult:
-    """Confusion matrix and loss of a model on some rows of a federation, `Int32[A]`, at least one."""
+    """Computes the confusion matrix and loss of a model on rows of a federation, `Int32[A]`, at least one."""
     classes = model.num_classes
 
     def add(sums: PyTree, places: Array, real: Array, variables: Variables, rows: Array, store: Federation) -> PyTree:
@@ -150,7 +150,7 @@ def evaluate_rows(
 def hits_by_client(
     model: Model, variables: Variables, federation: Federation, tests: ClientTests, layout: Layout | None = None
 ) -> Array:
-    """Number of test rows of each client that one model classifies correctly, `Int32[N]`; 0 without test rows."""
+    """Counts the test rows of each client that one model classifies correctly, `Int32[N]`; 0 without test rows."""
 
     def add(
         hits: Array, places: Array, real: Array, variables: Variables, tests: ClientTests, store: Federation
@@ -158,6 +158,7 @@ def hits_by_client(
         outputs, labels = _outputs(model, variables, store, take(tests.rows, places))
         owners = jnp.searchsorted(tests.offsets, places, side="right") - 1
         correct = real & (outputs.logits.argmax(-1) == labels)
+        # The owner of padding after the last row is N, which `drop` ignores.
         return hits.at[owners].add(correct.astype(jnp.int32), mode="drop")
 
     none = jnp.zeros(federation.num_clients, jnp.int32)
@@ -165,7 +166,7 @@ def hits_by_client(
 
 
 def own_hits(outcome: Outcome) -> Array:
-    """Number of its own test rows that a client's trained model classifies correctly, `Int32[]`."""
+    """Counts the client's own test rows that its trained model classifies correctly, `Int32[]`."""
     ctx = outcome.ctx
     return _hits_of_client(ctx.model, outcome.end, ctx.federation, ctx.client, ctx.batch_size)
 
@@ -173,9 +174,9 @@ def own_hits(outcome: Outcome) -> Array:
 def hits_of_personal_models(
     setting: Setting, variables: Variables, kept: dict[str, Array], federation: Federation
 ) -> Array:
-    """Number of its own test rows that each client's model classifies correctly, `Int32[N]`.
+    """Counts each client's own test rows that its model classifies correctly, `Int32[N]`.
 
-    It is the global model with the leaves that stay with the client, of `kept`, by path, `[N, ...]`.
+    A client's model is the global model with the leaves that stay with the client, `kept`, by path, `[N, ...]`.
     """
 
     def add(hits: Array, clients: Array, real: Array, setting: Setting, *given: Any) -> Array:
@@ -186,6 +187,7 @@ def hits_of_personal_models(
             correct = _hits_of_client(setting.model, model, store, client, setting.batch_size)
             return put(hits, client, correct), None
 
+        # One client after another, as each has its own model: together they would take N times the memory of one.
         return lax.scan(of_client, hits, jnp.where(real, clients, federation.num_clients))[0]
 
     none = jnp.zeros(federation.num_clients, jnp.int32)
@@ -193,7 +195,7 @@ def hits_of_personal_models(
 
 
 def _hits_of_client(model: Model, variables: Variables, federation: Federation, client: Array, size: int) -> Array:
-    """Number of a client's test rows that a model classifies correctly, `Int32[]`, `size` rows at a time."""
+    """Counts a client's test rows that a model classifies correctly, `Int32[]`, `size` rows at a time."""
     none = jnp.zeros((), jnp.int32)
     if federation.tests is None:
         return none
@@ -209,7 +211,7 @@ def _hits_of_client(model: Model, variables: Variables, federation: Federation, 
 
 
 def _outputs(model: Model, variables: Variables, federation: Federation, rows: Array) -> tuple[Outputs, Array]:
-    """A model's outputs for some rows, and their labels."""
+    """Returns a model's outputs for some rows, and their labels."""
     images = take(federation.images, rows)
     outputs, _ = model.apply(variables, normalised(images, federation.mean, federation.std), train=False)
     return outputs, take(federation.labels, rows)
@@ -229,7 +231,7 @@ def fold_in_chunks(add: Callable[..., PyTree], zeros: PyTree, count: int, layout
 
     if layout is None or layout.devices == 1:
         return total(jnp.arange(chunks), *given)
-    # Chunks beyond the last one hold no real place, and even out the devices' shares.
+    # Chunks beyond the last one contain only padding, and make the devices' shares equal.
     numbers = jnp.arange(chunks + -chunks % layout.devices)
     on_each = lambda numbers, *given: lax.psum(total(numbers, *given), CLIENTS)
     return layout.spread(on_each, True, *[False] * len(given))(numbers, *given)

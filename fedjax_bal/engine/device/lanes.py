@@ -1,4 +1,4 @@
-"""Lanes: several clients train at a time, and each lane takes its next client as soon as it is done with one.
+"""Lanes: several clients train at a time, and each lane starts its next client as soon as it has finished one.
 
 Three lanes and the clients A to G; a letter is a local step, and a column is a turn, in which all lanes take a step:
 
@@ -7,8 +7,8 @@ Three lanes and the clients A to G; a letter is a local step, and a column is a 
     lane 2   C C C C C D D D D . .
     stretch  1 1 1 1 1 2 3 3 4 5 5
 
-Buckets of three would take 8 + 4 + 2 turns, as each waits for its longest client. A stretch is the turns until some
-client is done; a dot is a step that is computed and never written.
+Buckets of three would take 8 + 4 + 2 turns, as each waits for its longest client. A stretch is the turns until a client
+is done; a dot is a step that is computed and never written.
 """
 
 from typing import NamedTuple
@@ -46,14 +46,14 @@ def train_in_lanes(
 ) -> LocalState:
     """Takes the local steps of all of a device's chains, which have one client each.
 
-    Returns the states after training without those of optimizers, leaves `[G, ...]`: the states before it for a chain
-    that this device doesn't train, or that takes no step.
+    Returns the states after training, without optimizer states, leaves `[G, ...]`. A chain that this device doesn't
+    train, or that takes no step, has its initial state.
     """
     order, prepared = _prepare_all(setting, shared, chains, assignment, runs)
     count = len(chains.id)
     queue_ends = assignment.starts[1:]
 
-    # Functions of one client, given its chain's number; `vmap` makes them work on all lanes.
+    # Functions of one client, given its chain's number; `vmap` applies them to all lanes.
 
     def context_of(number: Array) -> tuple[Setting, RoundInputs, ChainClients, Context]:
         client = jax.tree.map(lambda leaf: leaf[0], take_chains(chains, number))
@@ -72,16 +72,16 @@ def train_in_lanes(
         return trained, index + 1 == ctx.steps
 
     def chains_at(places: Array) -> Array:
-        # An empty queue gives chain G. Its lane goes on computing, as all lanes take each step together, but `put`
+        # An empty queue gives chain G. Its lane continues to compute, as all lanes take each step together, but `put`
         # drops its result.
         return jnp.where(places < queue_ends, take(assignment.queues, places), count)
 
-    # What clients of a run start from differs only if they keep leaves, or carry something through their steps.
+    # Clients of a run start from different states only if they keep leaves or carry values through their steps.
     starts = jax.vmap(start) if setting.parts_with(Personal, Steps) else runs.starts(start)
 
     # The host knows how many steps each client takes, so the number of turns is given. Writing results and restarting
-    # lanes touch all parameters, and a branch in every turn would copy all lanes and results even where it changes
-    # nothing. So an inner loop takes turns until some client is done, and only then the outer loop writes and restarts.
+    # lanes touch all parameters, and a branch in every turn would copy all lanes and results even if it changes
+    # nothing. So an inner loop takes turns until a client is done, and only then the outer loop writes and restarts.
     def stretch(carry: tuple[Array, Lanes, LocalState]) -> tuple[Array, Lanes, LocalState]:
         turns, lanes, results = carry
         numbers = chains_at(lanes.place)
@@ -97,18 +97,22 @@ def train_in_lanes(
 
         begin = (turns, lanes.training, lanes.step, jnp.zeros(numbers.shape, bool))
         turns, training, steps, done = lax.while_loop(none_is_done, turn, begin)
+        # A lane that is done moves to the next client of its queue, the others continue where they were.
         places = lanes.place + done
         steps = jnp.where(done, 0, steps)
         fresh = starts(chains_at(places))
         restarted = jax.tree.map(
             lambda new, old: jnp.where(done.reshape(-1, *[1] * (old.ndim - 1)), new, old), fresh, training
         )
+        # Lanes that are still training write to chain G, which `put` drops.
         finished = jnp.where(done, numbers, count)
         results = put(results, finished, training._replace(optimizer=None))
         return turns, Lanes(restarted, places, steps), results
 
     places = assignment.starts[:-1]
     lanes = Lanes(starts(chains_at(places)), places, jnp.zeros_like(places))
+    # Not ideal: this holds a model for each of the G chains, also for those that other devices train. Lanes finish in
+    # any order, but the results must be added up in the order of the buckets.
     untrained = starts(jnp.arange(count))._replace(optimizer=None)
     first = (jnp.zeros((), jnp.int32), lanes, untrained)
     return lax.while_loop(lambda carry: carry[0] < assignment.turns, stretch, first)[2]
@@ -117,7 +121,8 @@ def train_in_lanes(
 def _prepare_all(
     setting: Setting, shared: RoundInputs, chains: ChainClients, assignment: Assignment, runs: Runs
 ) -> tuple[Array, PyTree]:
-    """Row orders and prepared values of all of a device's chains; leaves `[G, ...]`."""
+    """Computes row orders and prepared values of all of a device's chains; leaves `[G, ...]`."""
+    # Computed before the first turn: within the loop, every restart would compute them for all lanes.
 
     def prepare_one(number: Array, chain: ChainClients, longest: Array) -> tuple[Array, PyTree]:
         its_setting, inputs = runs.view(setting, shared, number)

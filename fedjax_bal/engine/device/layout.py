@@ -17,14 +17,14 @@ CLIENTS = "clients"
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """Strategy, number of devices and clients at a time; decides shapes, and changes results only by rounding.
+    """The strategy, devices and number of clients at a time; decides shapes, and changes results only by rounding.
 
     Attributes:
         strategy: "map", a device's clients one after another; or "vmap", several at a time.
         devices: number of devices that share the work.
         width: clients at a time on each device; 1 for "map".
-        lanes: whether a lane takes its next client as soon as it is done with one, rather than waiting for the slowest;
-            for chains of a single client only.
+        lanes: whether a lane starts its next client as soon as it has finished one, instead of waiting for the slowest
+            lane; only for chains of a single client.
     """
 
     strategy: str = "map"
@@ -48,14 +48,15 @@ class Layout:
         return NamedSharding(self.mesh, PartitionSpec(CLIENTS))
 
     def spread(self, function: Callable[..., PyTree], *cut: bool) -> Callable[..., PyTree]:
-        """Runs a function on every device: an argument that is `cut` arrives in pieces, the others arrive in full.
+        """Returns a function that runs on every device; `cut` arguments are divided among them, others replicated.
 
-        The function must return the same on every device, as a sum over `CLIENTS` is.
+        The function must return the same on every device, as a sum over `CLIENTS` does.
         """
         whole, piece = PartitionSpec(), PartitionSpec(CLIENTS)
         specs = tuple(piece if is_cut else whole for is_cut in cut)
-        # JAX's check that the results are equal wants every loop's first carry marked as one that will differ between
-        # devices. Ours are zeros that become a device's own sums, in loops of users' parts too, so the check stays off.
+        # JAX's check that the results are equal requires that every loop's first carry is marked if it will differ
+        # between devices. Ours start as zeros and become a device's own sums, in loops of users' parts, too. Users
+        # can't be expected to mark them, so the check is off.
         return jax.shard_map(function, mesh=self.mesh, in_specs=specs, out_specs=whole, check_vma=False)
 
 
@@ -80,11 +81,11 @@ class Assignment(NamedTuple):
 def over_buckets(
     layout: Layout, assignment: Assignment, body: Callable[[Array, PyTree], PyTree], init: PyTree
 ) -> PyTree:
-    """Folds `body(numbers, carry) -> carry` over a device's chains; `numbers`, `Int32[width]`, is G in empty places."""
+    """Folds `body(numbers, carry) -> carry` over the buckets; `numbers`, `Int32[width]`, holds G in empty places."""
     width = layout.width
 
     def one_bucket(index: Array, carry: PyTree) -> PyTree:
         return body(lax.dynamic_slice(assignment.chains, (index * width,), (width,)), carry)
 
-    # The number of buckets is known on the device only: a round with few clients takes as few turns as it needs.
+    # The number of buckets is known only on the device, so a round with few clients takes no more turns than it needs.
     return lax.fori_loop(0, -(-assignment.count // width), one_bucket, init)

@@ -1,6 +1,6 @@
-"""The leaves of a model that are treated differently: frozen, clipped separately, or kept by the clients.
+"""Leaves of a model with special treatment: frozen, clipped separately, or kept by the clients.
 
-Parts say which leaves; what a part sees of the leaves of other parts is decided here, too.
+Parts choose the leaves. This module also decides which leaves of other parts a part can see.
 """
 
 import functools
@@ -22,7 +22,7 @@ _MODEL = ""
 
 
 def personal_leaves(setting: Setting, variables: Variables) -> dict[str, Array]:
-    """The leaves of a model that stay with the clients, by path; none without Personal parts."""
+    """Selects the leaves of a model that stay with the clients, by path; none without Personal parts."""
     return _chosen(
         variables,
         *(
@@ -36,7 +36,7 @@ def personal_leaves(setting: Setting, variables: Variables) -> dict[str, Array]:
 
 
 def frozen_leaves(setting: Setting, variables: Variables) -> dict[str, Array]:
-    """The leaves of a model that no client ever trains, by path; none without Freeze parts."""
+    """Selects the leaves of a model that no client ever trains, by path; none without Freeze parts."""
     return _chosen(
         variables,
         *(
@@ -51,7 +51,7 @@ def frozen_leaves(setting: Setting, variables: Variables) -> dict[str, Array]:
 
 
 def _chosen(variables: Variables, *masks: Variables) -> dict[str, Array]:
-    """The leaves that any of the masks chooses, by path."""
+    """Selects the leaves that at least one of the masks chooses, by path."""
     choices = [jax.tree.leaves(mask) for mask in masks]
     named = jax.tree_util.tree_leaves_with_path(variables)
     return {
@@ -62,7 +62,7 @@ def _chosen(variables: Variables, *masks: Variables) -> dict[str, Array]:
 
 
 def leaf_mask(slot: str, method: str, answer: PyTree, params: PyTree) -> PyTree:
-    """True or False for each leaf, from what a part's method answered for leaves or whole branches."""
+    """Expands a part's answer for leaves or whole branches to True or False for each leaf."""
     odd = [leaf for leaf in jax.tree.leaves(answer) if not isinstance(leaf, bool)]
     if odd:
         raise ValueError(
@@ -73,31 +73,34 @@ def leaf_mask(slot: str, method: str, answer: PyTree, params: PyTree) -> PyTree:
 
 
 def personal_memory(setting: Setting, variables: Variables) -> dict[str, dict[str, Array]]:
-    """A client's entry of the memory for the leaves that stay with it; empty without Personal parts."""
+    """Returns a client's memory entry for the leaves that stay with it; empty without Personal parts."""
     return {PERSONAL: personal_leaves(setting, variables)} if setting.parts_with(Personal) else {}
 
 
 def with_leaves(variables: Variables, leaves: dict[str, Array]) -> Variables:
-    """The model with these leaves, by path, in place of those that it has."""
+    """Replaces leaves of a model, given by path."""
     replaced = lambda path, leaf: leaves.get(jax.tree_util.keystr(path), leaf)
     return jax.tree_util.tree_map_with_path(replaced, variables) if leaves else variables
 
 
 def personal_model(setting: Setting, variables: Variables) -> Variables:
-    """The model that a client uses itself."""
+    """Returns the model that a client uses for its own predictions."""
     for part in setting.parts_with(Personal):
         variables = part.own_model(variables)
     return variables
 
 
 def seen(setting: Setting, part: Part, *values: Any) -> tuple[Any, ...]:
-    """Parameters, variables, contexts and outcomes without the entries that other Separate parts keep with clients."""
+    """Hides from a part the entries of `params` that other Separate parts keep with clients.
+
+    The values are parameters, variables, contexts or outcomes.
+    """
     hidden = _hidden_from(setting, part)
     return tuple(_without(hidden, value) for value in values) if hidden else values
 
 
 def restored(setting: Setting, part: Part, new: PyTree, old: PyTree) -> PyTree:
-    """Parameters or variables that a part returned, with the entries of `old` that it didn't see."""
+    """Adds to a part's result, parameters or variables, the entries of `old` that `seen` hid from it."""
     if not _hidden_from(setting, part):
         return new
     if isinstance(new, Variables):
@@ -130,10 +133,10 @@ def _without(names: set[str], value: Any) -> Any:
 
 
 class Group(NamedTuple):
-    """The group of a leaf of the parameters; leaves of one group have a common optimizer state.
+    """The group of a leaf of the parameters; leaves of one group share an optimizer state.
 
     Attributes:
-        entry: the entry of `params` that has a loss to itself, see `parts.Separate`; empty for the model's leaves.
+        entry: the entry of `params` with a separate loss, see `parts.Separate`; empty for the model's leaves.
         frozen: the slots of the Freeze parts that chose the leaf.
     """
 
@@ -147,7 +150,7 @@ class Group(NamedTuple):
 
 
 def trained_leaves(setting: Setting, begun: Setting, ctx: Context, params: PyTree) -> PyTree:
-    """For each leaf whether this local step trains it, as a bool or `Bool[]`; None if no part freezes any.
+    """Tells for each leaf whether this local step trains it, as a bool or `Bool[]`; None without Freeze parts.
 
     `begun` is the setting with only those parts that have begun.
     """
@@ -162,7 +165,7 @@ def trained_leaves(setting: Setting, begun: Setting, ctx: Context, params: PyTre
         if group.entry != _MODEL:
             return True
         if always & group.frozen:
-            return False  # known here, so that the gradient isn't computed
+            return False  # a Python bool, so that XLA doesn't compute the gradient
         said = [frozen if slot in group.frozen else others for slot, (frozen, others) in answers.items()]
         return functools.reduce(jnp.logical_and, said) if said else True
 
@@ -170,7 +173,7 @@ def trained_leaves(setting: Setting, begun: Setting, ctx: Context, params: PyTre
 
 
 def shifted_leaves(setting: Setting, trained: PyTree, params: PyTree) -> PyTree:
-    """For each leaf whether a Shift part moves it: leaves of the model that are trained; None if these are all."""
+    """Tells for each leaf whether Shift parts move it: trained leaves of the model; None if these are all leaves."""
     if not setting.parts_with(Separate):
         return trained
     of_model = [group.entry == _MODEL for group in _groups(setting, params)]
@@ -180,7 +183,7 @@ def shifted_leaves(setting: Setting, trained: PyTree, params: PyTree) -> PyTree:
 
 
 def moving_leaves(setting: Setting, params: PyTree) -> PyTree:
-    """For each leaf whether it is ever trained, and by all clients together; None if that holds for all."""
+    """Tells for each leaf whether all clients train it jointly at some time; None if they train all leaves."""
     if not setting.parts_with(Separate, Freeze):
         return None
     personal = {name for part in setting.parts_with(Separate) for name in part.own}
@@ -190,17 +193,17 @@ def moving_leaves(setting: Setting, params: PyTree) -> PyTree:
 
 
 def select(chosen: PyTree, new: PyTree, old: PyTree) -> PyTree:
-    """The chosen leaves of `new` and the others of `old`; all of `new` if `chosen` is None."""
+    """Takes the chosen leaves from `new` and the others from `old`; all of `new` if `chosen` is None."""
     return new if chosen is None else jax.tree.map(_where, chosen, new, old)
 
 
 def keep(chosen: PyTree, tree: PyTree) -> PyTree:
-    """The chosen leaves, and zeros for the others; all if `chosen` is None."""
+    """Replaces the leaves that aren't chosen by zeros; keeps all if `chosen` is None."""
     return tree if chosen is None else select(chosen, tree, jax.tree.map(jnp.zeros_like, tree))
 
 
 def _where(on: Array | bool, new: Array, old: Array) -> Array:
-    # A bool is decided here, so that what is frozen in all steps costs nothing.
+    # A Python bool is decided while tracing, so that leaves that are frozen in all steps cost nothing.
     if isinstance(on, bool):
         return new if on else old
     return jnp.where(on, new, old)
@@ -221,12 +224,12 @@ def clip_by_entry(setting: Setting, grads: PyTree) -> PyTree:
 def local_optimizer(
     setting: Setting, round: Array, step: Any, params: PyTree, trained: PyTree = None
 ) -> optax.GradientTransformation:
-    """The optimizer of a local step, which keeps a state for each group of leaves; the same states fit all steps.
+    """Makes the optimizer of a local step, with a state for each group of leaves; its states fit all steps.
 
-    Leaves that `trained` leaves out get no update and keep their state; None if there are none.
+    Leaves that `trained` excludes get no update, and their group keeps its state; None excludes none.
     """
     transform = setting.optimizer.transform(round, step)
-    # Plain models keep a plain state: a partition would change the states that checkpoints hold.
+    # Models without groups keep a plain state: a partition would change the states that checkpoints hold.
     if not setting.parts_with(Separate, Freeze):
         return transform
     labels = [group.label for group in _groups(setting, params)]
@@ -248,7 +251,7 @@ def local_optimizer(
 
 
 def _groups(setting: Setting, params: PyTree) -> list[Group]:
-    """The group of each leaf, in the order of `jax.tree.leaves`."""
+    """Returns the group of each leaf, in the order of `jax.tree.leaves`."""
     entries = {name for part in setting.parts_with(Separate) for name in (*part.own, *part.shared)}
     absent = entries - set(params) if entries else entries
     if absent:
@@ -270,7 +273,7 @@ def _groups(setting: Setting, params: PyTree) -> list[Group]:
             name: jax.tree.map(lambda _, name=name: Group(name), branch) if name in entries else groups[name]
             for name, branch in params.items()
         }
-    # Groups are tuples, which jax would flatten.
+    # `is_leaf`, because a group is a tuple, which jax would flatten.
     return jax.tree.leaves(groups, is_leaf=lambda node: isinstance(node, Group))
 
 

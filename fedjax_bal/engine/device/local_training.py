@@ -72,9 +72,9 @@ def train_locally(
 ) -> tuple[Outcome, LocalState]:
     """Trains one client on its own rows; returns the outcome and the state after the last step.
 
-    `ctx` comes without `prepared`; a size of 0 leaves the variables as received. `longest` is the largest size among
-    all clients that are trained along with this one, `Int32[]`. The local optimizer starts from the state `optimizer`,
-    or fresh if that is None.
+    `ctx` comes without `prepared`; a client of size 0 returns the variables that it received. `longest`, `Int32[]`, is
+    the size of the largest client that trains together with this one. The local optimizer starts from the state
+    `optimizer`, or from a fresh state if that is None.
     """
     ctx = prepare(setting, key, ctx)
     order = row_order(setting, key, ctx, longest)
@@ -90,7 +90,7 @@ def train_locally(
 
 
 def prepare(setting: Setting, key: Key, ctx: Context) -> Context:
-    """The context with the values that the Prepare parts compute before training."""
+    """Adds to the context the values that the Prepare parts compute before training."""
     made = {
         part.slot: part.prepare(purpose_key(key, f"prepare/{part.slot}"), *seen(setting, part, ctx.start, ctx))
         for part in setting.parts_with(Prepare)
@@ -99,10 +99,10 @@ def prepare(setting: Setting, key: Key, ctx: Context) -> Context:
 
 
 def row_order(setting: Setting, key: Key, ctx: Context, longest: Array) -> Array:
-    """The order in which the client's positions are seen, `Int32[places]`.
+    """Draws the order in which a client's rows are used, as positions among them, `Int32[places]`.
 
-    Each epoch has `row_length` places. If a number of steps is given instead, only the whole batches of each epoch
-    follow one another, as a small client needs many epochs and a large one only part of one.
+    Each epoch has `row_length` places. If the number of steps is given instead of epochs, only the whole batches of
+    each epoch follow one another, as a small client needs many epochs and a large client only part of one.
     """
 
     def order_of(epoch: Array) -> Array:
@@ -120,7 +120,7 @@ def row_order(setting: Setting, key: Key, ctx: Context, longest: Array) -> Array
     epochs = -(-ctx.steps * setting.batch_size // used)
 
     def append(epoch: Array, order: Array) -> Array:
-        # What an epoch has beyond its whole batches is overwritten by the next one.
+        # The next epoch overwrites the rest of this one after its whole batches.
         return lax.dynamic_update_slice(order, order_of(epoch).astype(jnp.int32), (epoch * used,))
 
     # The last epoch may reach beyond the last step.
@@ -129,7 +129,7 @@ def row_order(setting: Setting, key: Key, ctx: Context, longest: Array) -> Array
 
 
 def start_training(setting: Setting, ctx: Context, optimizer: PyTree = None) -> LocalState:
-    """The state of a client that has not trained yet; its local optimizer's is fresh if None is given."""
+    """Makes the state of a client before its first step; the local optimizer's is fresh unless it is given."""
     if optimizer is None:
         optimizer = local_optimizer(setting, ctx.round, 0, ctx.start.params).init(ctx.start.params)
     steps = {part.slot: part.init_steps(*seen(setting, part, ctx)) for part in setting.parts_with(Steps)}
@@ -137,7 +137,7 @@ def start_training(setting: Setting, ctx: Context, optimizer: PyTree = None) -> 
 
 
 def outcome_of(setting: Setting, ctx: Context, end: LocalState) -> Outcome:
-    """The outcome of a local training that ended with this state."""
+    """Builds the outcome of a local training that ended with this state."""
     full = setting.optimizer.full_steps(ctx.steps, setting.most_steps)
     steps = ctx.steps if full is None else full
     rates = jax.tree.map(lambda rate: steps * rate, ctx.learning_rate)
@@ -149,16 +149,19 @@ def train_step(
 ) -> LocalState:
     """Takes one local step, number `index` from 0.
 
-    `order`, `Int32[clients, places]`, may hold the orders of several clients; this one's is row `row`.
+    `order`, `Int32[clients, places]`, may hold the orders of several clients; this client's is row `row`.
     """
+    # A lane gets the whole table and a row number, so that a turn reads one batch of it and doesn't copy the row.
     epoch, within = jnp.divmod(index, jnp.maximum(setting.steps_per_epoch(ctx.size), 1))
     start = epoch * setting.row_length + within * setting.batch_size
+    # With a given number of steps, `row_order` has no gaps between epochs.
     start = start if setting.local.steps is None else index * setting.batch_size
     positions = lax.dynamic_slice(order, (row, start), (1, setting.batch_size))[0]
+    # A short batch is padded with positions after the client's last row.
     real = within * setting.batch_size + jnp.arange(setting.batch_size) < ctx.size
     batch = gather(ctx.federation, take(ctx.federation.offsets, ctx.client) + positions, real)
     for part in setting.parts_with(Start):
-        # Chosen rather than branched on: in lanes, clients are at different steps.
+        # Selected, not branched on: lanes are at different steps.
         begin = restored(setting, part, part.start(*seen(setting, part, carry.variables, ctx)), carry.variables)
         chosen = jax.tree.map(lambda new, old: jnp.where(index == 0, new, old), begin, carry.variables)
         carry = carry._replace(variables=chosen)
@@ -173,8 +176,8 @@ def train_step(
             filled = part.batch(step_key(f"batch/{part.slot}"), filled, *seen(setting, part, ctx))
         return _learn(setting, begun, step_key("model"), ctx, index, filled, carry)
 
-    # The round is not batched, as all clients share it, so that this stays a branch: parts cost nothing before their
-    # first round. On a batched round, vmap would compute every branch.
+    # The round has no client axis, so that this stays a branch, and parts cost nothing before their first round. With
+    # a batched round, `vmap` would compute every branch.
     starts = setting.beginnings
     branch = sum(((ctx.round >= start).astype(jnp.int32) for start in starts[1:]), jnp.zeros((), jnp.int32))
     with located("on the batch of rows {} with labels {}, not padded: {}", batch.rows, batch.labels, batch.real):
@@ -206,9 +209,10 @@ def _learn(
             part.losses(logits, batch.labels, *seen(setting, part, ctx)) for part in begun.parts_with(Criterion)
         ]
         loss = sum(added, _mean_over_real(criteria[0], batch) if criteria else mean_cross_entropy(logits, batch))
-        # The loss that is reported, and by which clients are weighed and chosen, is the model's.
+        # Only the model's loss is reported, and used to weigh and select clients.
         return sum(separate, loss), (loss, after.stats, carried)
 
+    # Shift parts move the point at which the gradient is computed; the step still starts from `params`.
     point = params
     for part in begun.parts_with(Shift):
         shifted = shifted_leaves(setting, trained, params)
@@ -216,12 +220,12 @@ def _learn(
         moved = part.shift(*seen(setting, part, params, first, ctx._replace(trained=shifted)))
         point = select(shifted, restored(setting, part, moved, params), params)
     grads, (loss, stats, steps) = jax.grad(objective, has_aux=True)(point)
-    grads = keep(trained, grads)  # first of all, so that no norm counts what doesn't move
+    grads = keep(trained, grads)  # first, so that no norm includes frozen leaves
     if setting.optimizer.clip_at == "start":
         grads = clip_by_entry(setting, grads)
     for part in begun.parts_with(Gradient):
         grads = restored(setting, part, part.gradient(*seen(setting, part, grads, params, ctx)), grads)
-    grads = keep(trained, grads)
+    grads = keep(trained, grads)  # again, as a part may have added to frozen leaves
     if setting.optimizer.clip_at == "end":
         grads = clip_by_entry(setting, grads)
     transform = local_optimizer(setting, ctx.round, index, params, trained)

@@ -60,10 +60,10 @@ from fedjax_bal.types import (
 
 
 def init_state(setting: Setting, key: Key, federation: Federation, seats: int | None = None) -> State:
-    """The state before the first round.
+    """Makes the state before the first round.
 
-    The initial weights depend on the run's key alone, so that all methods share them. The devices keep the memory of
-    `seats` clients, by default of all.
+    The initial weights depend only on the run's key, so that all methods share them. The memory has rows for `seats`
+    clients, by default for all.
     """
     return state_of(setting, key, setting.model.init(purpose_key(key, "init")), federation, seats)
 
@@ -71,7 +71,7 @@ def init_state(setting: Setting, key: Key, federation: Federation, seats: int | 
 def state_of(
     setting: Setting, key: Key, variables: Variables, federation: Federation, seats: int | None = None
 ) -> State:
-    """The state before the first round for a given initial model; the other arguments are those of `init_state`."""
+    """Makes the state before the first round from an initial model; the other arguments are those of `init_state`."""
     clients = federation.num_clients
     spread = lambda leaf: jnp.broadcast_to(leaf, (clients if seats is None else seats, *leaf.shape))
     memory = {part.slot: part.init_memory(*seen(setting, part, variables)) for part in setting.parts_with(Memory)}
@@ -88,11 +88,11 @@ def state_of(
 def dispatch(
     setting: Setting, key: Key, state: State, schedule: DispatchPlan, federation: Federation, test: TestSet
 ) -> tuple[State, Info, EvaluationResult]:
-    """Runs the scheduled rounds one after another, evaluating where asked.
+    """Runs the scheduled rounds one after another, with evaluations where the schedule has them.
 
-    The round number is read from the schedule, never carried: branches on it stay branches when runs are stacked.
-    Returns the state, and reports and evaluations with leaves `[T, ...]`, zeros in rounds that are not live or not
-    evaluated.
+    The round number is read from the schedule, never carried, so that branches on it stay branches when runs are
+    stacked. Returns the state, and reports and evaluations with leaves `[T, ...]`, which are zeros for rounds that are
+    not live or not evaluated.
     """
     images = local_test_images(setting, test)
 
@@ -112,11 +112,11 @@ def dispatch_stacked(
 ) -> tuple[State, Info, EvaluationResult]:
     """Runs the scheduled rounds of several runs, which differ in numbers, never in shapes.
 
-    The chains of all runs are trained by the one owner of the client axis; each server's work before and after is done
-    run by run. Settings, keys and states have leaves `[S, ...]`, and so have the returned states; reports and
-    evaluations have leaves `[T, S, ...]`. The runs share the schedule of T rounds but for the clients: `plan` and
-    `seats` have leaves `[T, S, G, L]`, and `assignment` is that of all S * G chains, one run's after another's. The
-    federation is their common one, or the stacked one from `stack_federations`.
+    `over_chains` trains the chains of all runs together; the server's work before and after is done run by run.
+    Settings, keys and states have leaves `[S, ...]`, and so have the returned states; reports and evaluations have
+    leaves `[T, S, ...]`. The runs share the schedule of T rounds except for the clients: `plan` and `seats` have leaves
+    `[T, S, G, L]`, and `assignment` has all S * G chains, run by run. The federation is shared, or stacked by
+    `stack_federations`.
     """
     over_runs = _over_runs(setting, len(keys))
     images = local_test_images(setting, test)
@@ -125,7 +125,8 @@ def dispatch_stacked(
         return _run_stacked_round(setting, keys, state, row, federation, LocalTest(images, row.evaluate))
 
     def evaluate_all(state: State, number: Array) -> EvaluationResult:
-        # Of the clients' memory, evaluation reads the leaves of the model that stay with them, and nothing else.
+        # From the clients' memory, evaluation reads only the leaves that stay with clients. The rest isn't sliced,
+        # because a slice copies the memory of all clients of a run.
         kept = state._replace(memory={slot: memory for slot, memory in state.memory.items() if slot == PERSONAL})
 
         def evaluate_run(run: Array) -> EvaluationResult:
@@ -147,6 +148,8 @@ def _run_stacked_round(
     runs = Runs(*row.plan.clients.shape[:2])
     over_runs = _over_runs(setting, runs.count)
     numbers = jnp.arange(runs.count)[:, None, None]
+    # Rows of the memory are read and written for all runs at once. It stays out of the state below, whose slices for
+    # each run would copy it.
     memory = state.memory
     state = state._replace(memory={})
 
@@ -172,7 +175,7 @@ def _run_stacked_round(
 
 
 def _over_runs(setting: Setting, count: int) -> Callable[[Callable[[Array], PyTree]], PyTree]:
-    """Returns a function that maps over the runs: one after another under the strategy "map", else vectorised."""
+    """Returns a function that maps over the runs: one after another under the strategy "map", else with `vmap`."""
     numbers = jnp.arange(count)
     if setting.layout.strategy == "map":
         return lambda function: lax.map(function, numbers)
@@ -180,7 +183,7 @@ def _over_runs(setting: Setting, count: int) -> Callable[[Callable[[Array], PyTr
 
 
 def _in_a_row(tree: PyTree) -> PyTree:
-    """The chains of all runs, one run's after another's, from leaves `[S, G, ...]`."""
+    """Concatenates the chains of all runs, run by run, from leaves `[S, G, ...]`."""
     return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), tree)
 
 
@@ -193,8 +196,8 @@ def scan_rounds(
 ) -> tuple[State, Info, EvaluationResult]:
     """Loops over the rounds of a dispatch.
 
-    `advance` runs one round, given its row of the schedule; `evaluate` evaluates the state after it; `nothing` is
-    reported for rounds that aren't run or evaluated.
+    `advance` runs one round, given its row of the schedule; `evaluate` evaluates the state after it; `nothing`, zeros,
+    is reported for rounds that aren't run or evaluated.
     """
     schedule = jax.tree.map(jnp.asarray, schedule)
 
@@ -205,13 +208,13 @@ def scan_rounds(
         evaluation = lax.cond(row.evaluate, evaluate, lambda *_: nothing[1], state, row.number)
         return state, *jax.tree.map(lambda all_, new: all_.at[index].set(new), reports, [info, evaluation])
 
-    # Rounds that are not live come last and are left out: a branch around a round would copy the state.
+    # Rounds that are not live come last, so the loop ends before them: a branch around a round would copy the state.
     reports = zeros_of(nothing, len(schedule.number))
     return lax.fori_loop(0, schedule.live.sum(), one_round, (state, *reports))
 
 
 def local_test_images(setting: Setting, test: TestSet) -> TestSet | None:
-    """The test images on which clients' own models are measured; None if they aren't."""
+    """Selects the test images on which clients' own models are measured; None if they aren't."""
     count = setting.evaluation.local_test_images
     return some_images(test, count, setting.test_images) if count else None
 
@@ -231,7 +234,7 @@ def evaluate_model(
 def zero_reports(
     setting: Setting, state: State, plan: Plan, federation: Federation, images: TestSet | None
 ) -> tuple[Info, EvaluationResult]:
-    """Zeros in the shapes of what a round of a single run with such a plan reports and evaluates to."""
+    """Makes zeros in the shapes of a single run's report and evaluation, for a plan of this shape."""
     tested = EvaluationResult(confusion=jnp.zeros((federation.num_classes,) * 2, jnp.int32), loss=jnp.zeros(()))
     clients = None if federation.tests is None else jnp.zeros(federation.num_clients, jnp.int32)
     validation = tested if VALIDATION in federation.auxiliary else None
@@ -240,7 +243,7 @@ def zero_reports(
 
 
 def evaluated_model(setting: Setting, key: Key, state: State, number: Array, federation: Federation) -> Variables:
-    """The global model as the test set sees it after a round (from 0)."""
+    """Returns the global model as it is evaluated after a round (from 0)."""
     server = server_context(setting, number, state, federation)
     round_key = jax.random.fold_in(key, number)
     variables = refine(setting, round_key, state.variables, server, evaluation_only=True)
@@ -257,7 +260,7 @@ def evaluated_model(setting: Setting, key: Key, state: State, number: Array, fed
 def closing_reports(
     setting: Setting, key: Key, number: Array, variables: Variables, federation: Federation, client: Array
 ) -> dict[str, PyTree]:
-    """One client's report to each Closing part, by slot: on the global model, without training."""
+    """Computes one client's report for each Closing part, by slot, from the global model, without training."""
     shared = RoundInputs(key, number, variables, {}, federation)
     ctx = client_context(setting, shared, variables, ChainClients(client, jnp.ones((), bool), {}))
     untrained = LocalState(variables, None, jnp.zeros(()), {})
@@ -268,7 +271,7 @@ def closing_reports(
 def _closing_reports_of_all(
     setting: Setting, key: Key, number: Array, variables: Variables, federation: Federation
 ) -> dict[str, PyTree]:
-    """The sum of all clients' reports, by slot; each device takes its share of the clients."""
+    """Sums the reports of all clients, by slot; each device handles its share of the clients."""
 
     def add(sums: PyTree, clients: Array, real: Array, setting: Setting, *given: Any) -> PyTree:
         def add_client(sums: PyTree, at: tuple[Array, Array]) -> tuple[PyTree, None]:
@@ -284,13 +287,13 @@ def _closing_reports_of_all(
 
 
 def exhibits(setting: Setting, key: Key, state: State, number: Array, federation: Federation) -> dict[str, Exhibit]:
-    """The server parts' exhibits after a round (from 0), by slot."""
+    """Returns the server parts' exhibits after a round (from 0), by slot."""
     server = server_context(setting, number, state, federation)
     return {part.slot: part.show(key, seen_by(setting, part, server)) for part in setting.parts_with(Server)}
 
 
 def traffic_of(setting: Setting, federation: Federation, state: State, *, losses: bool = False) -> Traffic:
-    """Bytes of a client's download and upload in a round, counted from shapes without computing anything.
+    """Computes the bytes of a client's download and upload in a round from shapes alone.
 
     `losses` says whether the selector learns from the clients' training losses.
     """
@@ -316,7 +319,7 @@ def traffic_of(setting: Setting, federation: Federation, state: State, *, losses
 
 
 def closing_traffic_of(setting: Setting, federation: Federation, state: State) -> Traffic:
-    """Bytes of a client's download and upload before an evaluation, for Closing parts."""
+    """Computes the bytes of a client's download and upload before an evaluation, for Closing parts."""
     if not setting.parts_with(Closing):
         return Traffic(0, 0)
     zero = jnp.zeros((), jnp.int32)
@@ -325,7 +328,7 @@ def closing_traffic_of(setting: Setting, federation: Federation, state: State) -
 
 
 def _model_download(setting: Setting, variables: Variables) -> int:
-    # A frozen leaf begins the same everywhere: it is sent only if the server may have changed it.
+    # A frozen leaf starts equal on server and clients, so it is sent only if the server may have changed it.
     personal = personal_leaves(setting, variables)
     frozen = frozen_leaves(setting, variables)
     changed = any(not part.evaluation_only for part in setting.parts_with(Refine))

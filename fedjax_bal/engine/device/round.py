@@ -41,7 +41,7 @@ def run_round(
 ) -> tuple[State, Info]:
     """Trains one cohort and updates the global model; returns the new state and the round's report.
 
-    `key` is the run's, `row` the round's row of the schedule; `local_test` is None if clients' own models are never
+    `key` is the run's; `row` is the round's row of the schedule. `local_test` is None if clients' own models are never
     measured.
     """
     number = row.number
@@ -56,8 +56,8 @@ def run_round(
 
 
 def kept_seats(row: DispatchPlan) -> Array:
-    """The places in the memory of the clients that deliver; others' are beyond the last one."""
-    # Beyond any memory, whether it has a seat for every client or for the clients of a dispatch only.
+    """Returns the memory rows of the clients that deliver; the other clients' are beyond the last row, for `put`."""
+    # Beyond the end of any memory, whether it has a row for every client or only for the clients of a dispatch.
     return jnp.where(row.plan.delivered, row.seats, jnp.iinfo(jnp.int32).max)
 
 
@@ -70,7 +70,7 @@ class RoundStart(NamedTuple):
         plan: the plan.
         cohort: the cohort.
         chain_weights: weight of each chain.
-        largest_norm: of the parameters that a client may return, `Float[]`; None if they may have any.
+        largest_norm: bound on the norm of the parameters that a client may return, `Float[]`; None for no bound.
     """
 
     slots: dict[str, PyTree]
@@ -84,7 +84,7 @@ class RoundStart(NamedTuple):
 def open_round(
     setting: Setting, key: Key, number: Array, state: State, plan: Plan, federation: Federation
 ) -> RoundStart:
-    """Makes the round's broadcast, and weighs its chains."""
+    """Makes the round's broadcast, and the weights of its chains."""
     slots, sent = broadcast(setting, key, number, state, federation)
     cohort = cohort_of(setting, number, plan, federation)
     server = server_context(setting, number, state, federation)._replace(state=slots, cohort=cohort)
@@ -109,7 +109,7 @@ def close_round(
     begun: RoundStart,
     result: CohortResult,
 ) -> tuple[State, Info]:
-    """Updates the global model and the server parts with the cohort's result; the memory of clients stays as it is.
+    """Updates the global model and the server parts with the cohort's result, but not the clients' memory.
 
     Returns the new state and the round's report.
     """
@@ -117,9 +117,9 @@ def close_round(
         begun, result = _without_broken(setting, number, federation, begun, result)
     if setting.execution.clips:
         result = _clipped(setting.execution.clip_factor, begun, result)
-    # If no update arrives, the round changes nothing but what parts keep of their own broadcasts: otherwise a server
-    # with momentum would move on, and states that average updates would take in zeros. Weights that are no numbers
-    # count as updates, so that the model that they spoil is noticed.
+    # If no update arrives, the round changes nothing except the states that parts updated in their broadcasts:
+    # otherwise a server with momentum would continue to move, and states that average updates would include zeros. Nan
+    # weights count as updates, so that the model that they spoil is noticed.
     arrived = begun.cohort.delivered.any() & ~(begun.chain_weights.delta.sum() <= 0)
     if_arrived = partial(jax.tree.map, lambda new, old: jnp.where(arrived, new, old))
     round_key = jax.random.fold_in(key, number)
@@ -140,8 +140,8 @@ def close_round(
     slots = {}
     for part in setting.parts_with(Server):
         slots[part.slot] = part.update(purpose_key(round_key, f"update/{part.slot}"), seen_by(setting, part, server))
-        # Where it changes nothing, a choice after a sum lets XLA round the sum differently in programs of one run and
-        # of several, so that a resumed sweep would end with other bits.
+        # A part that only adds reports adds zeros here. It needs no selection, which would let XLA round its sum
+        # differently in programs of one run and of several: a resumed sweep would end with other bits.
         if not part.adds_reports:
             slots[part.slot] = if_arrived(slots[part.slot], begun.slots[part.slot])
     return State(variables, optimizer, state.memory, slots), _info(setting, begun.cohort, result, variables)
@@ -150,13 +150,13 @@ def close_round(
 def _without_broken(
     setting: Setting, number: Array, federation: Federation, begun: RoundStart, result: CohortResult
 ) -> tuple[RoundStart, CohortResult]:
-    """The round without its broken clients: a cohort of the others, and sums that their weights divide."""
+    """Removes the broken clients from the cohort, and normalises sums and weights for the other clients."""
     plan = begun.plan
     broken = result.records.broken
     weights = weights_left(begun.chain_weights, sizes_of(federation, plan.clients, plan.delivered), broken)
 
     def normalised(total: Array, tree: PyTree) -> PyTree:
-        # A round in which no client broke keeps its bits: its weights add up to 1 but for rounding.
+        # Weights add up to 1 only up to rounding, so a round without broken clients isn't divided, to keep its bits.
         total = jnp.where((broken > 0).any() & (total > 0), total, 1.0)
         return jax.tree.map(lambda leaf: leaf / total, tree)
 
@@ -169,16 +169,17 @@ def _without_broken(
 
 
 def _clipped(factor: float, begun: RoundStart, result: CohortResult) -> CohortResult:
-    """The result with each chain's update no longer than `factor` times the median of those that aren't zero."""
+    """Clips each chain's update to `factor` times the median length of the updates that aren't zero."""
     lengths = jax.vmap(norm)(result.deltas)
     counted = begun.cohort.delivered
     moved = counted & (lengths > 0)
-    # Of an even number the lower one of the middle two, so that of two updates the longer one can't set the bound for
-    # itself.
+    # The lower median, so that of two updates the longer one can't set its own bound.
+    # Updates of length 0 sort to the end, as do those that didn't arrive.
     bound = factor * jnp.sort(jnp.where(moved, lengths, jnp.inf))[jnp.maximum(moved.sum() - 1, 0) // 2]
     long = counted & (lengths > bound)
     deltas = jax.vmap(clip_to_norm, (0, 0, None))(result.deltas, lengths, bound)
     summed = jax.tree.map(partial(weighted_sum, begun.chain_weights.delta), deltas)
+    # A round without long updates keeps the bits of the sum over buckets.
     delta = jax.tree.map(partial(jnp.where, long.any()), summed, result.sums.delta)
     here = long[:, None] & begun.plan.delivered & (result.records.broken == 0)
     records = result.records._replace(broken=jnp.where(here, LONG, result.records.broken))
@@ -186,19 +187,19 @@ def _clipped(factor: float, begun: RoundStart, result: CohortResult) -> CohortRe
 
 
 def server_context(setting: Setting, number: Array, state: State, federation: Federation) -> ServerContext:
-    """The context of the server parts outside of training, with the states of all parts in place of one part's own."""
+    """Builds the context of the server parts outside of training; its `state` has the states of all parts, by slot."""
     return ServerContext(number, state.server, state.variables, None, None, setting.model, federation)
 
 
 def seen_by(setting: Setting, part: Part, server: ServerContext) -> ServerContext:
-    """The context of one server part, with its own state."""
+    """Restricts the context to one server part: its own state, and the leaves that it may see."""
     return seen(setting, part, server)[0]._replace(state=server.state.get(part.slot))
 
 
 def broadcast(
     setting: Setting, key: Key, number: Array, state: State, federation: Federation
 ) -> tuple[dict[str, PyTree], dict[str, PyTree]]:
-    """The server parts' new states and their broadcasts at the start of a round, both by slot."""
+    """Returns the server parts' new states and their broadcasts at the start of a round, both by slot."""
     slots = dict(state.server)
     sent = {}
     server = server_context(setting, number, state, federation)
@@ -226,7 +227,7 @@ def refine(
 
 
 def cohort_of(setting: Setting, number: Array, plan: Plan, federation: Federation) -> Cohort:
-    """The cohort of a plan, as the server knows it before training."""
+    """Builds the cohort of a plan, as the server knows it before training."""
     counts = take(federation.class_counts, plan.clients) * plan.delivered[..., None]
     sizes = counts.sum(-1)
     steps = setting.local_steps(sizes, plan.limits)
@@ -247,14 +248,15 @@ def cohort_of(setting: Setting, number: Array, plan: Plan, federation: Federatio
 
 
 def _weights(setting: Setting, parts: list[Weigh], server: ServerContext) -> Array:
-    # A chain counts by its rows, and one without a client that delivers not at all.
+    # A chain's weight is its number of rows; a chain without delivering clients has none.
     weights = server.cohort.sizes * server.cohort.delivered
-    if setting.drawn_by_size and not any(part.ignores_sizes for part in parts):  # or they would be taken out twice
+    # Sizes that decided the draw must not count a second time, unless a part divides them out itself.
+    if setting.drawn_by_size and not any(part.ignores_sizes for part in parts):
         weights = server.cohort.delivered.astype(weights.dtype)
     for part in parts:
         wanted = weights.shape
         weights = part.weigh(weights, server.cohort, seen_by(setting, part, server))
-        if weights.shape != wanted:  # others would be broadcast, and train something else
+        if weights.shape != wanted:  # jax would broadcast other shapes, and train something else
             raise ValueError(
                 f"{part.slot}.weigh: received the shape {weights.shape}, must be {wanted}, one for each chain"
             )
@@ -272,13 +274,15 @@ def _server_step(
         stepped, slots[part.slot] = part.step(seen(setting, part, delta)[0], context)
         delta = restored(setting, part, stepped, delta)
     transform = setting.server.transform(server.round)
+    # Optimizers descend, so the negative update takes the place of a gradient.
     step = setting.server.clipped(jax.tree.map(jnp.negative, delta))
-    # Leaves that are frozen or stay with clients are zeros here, so that the optimizer's decay, and norms of it, don't
-    # count them.
+    # Leaves that are frozen or stay with clients are zeros here, so that they enter neither the optimizer's weight
+    # decay nor the norms that it computes.
     moving = moving_leaves(setting, params)
     personal = personal_leaves(setting, state.variables)
     averaged = keep(moving, with_leaves(state.variables, jax.tree.map(jnp.zeros_like, personal)).params)
     updates, optimizer = transform.update(step, state.optimizer, averaged)
+    # Batch statistics are averaged only; the optimizer's step is for parameters.
     new = Variables(select(moving, optax.apply_updates(params, updates), params), stats)
     new = refine(setting, key, new, server, evaluation_only=False)
     # A server part or optimizer may have added to leaves that stay with the clients.
@@ -286,7 +290,7 @@ def _server_step(
 
 
 def zero_info(setting: Setting, state: State, plan: Plan, federation: Federation, local_test: LocalTest) -> Info:
-    """Zeros in the shapes of a round's report."""
+    """Makes zeros in the shapes of a round's report."""
 
     def untrained() -> Info:
         key, number = jax.random.key(0), jnp.zeros((), jnp.int32)
@@ -295,7 +299,7 @@ def zero_info(setting: Setting, state: State, plan: Plan, federation: Federation
         shared = RoundInputs(key, number, state.variables, begun.sent, federation, local_test, begun.largest_norm)
         return _info(setting, begun.cohort, zero_cohort_result(setting, shared, chains), state.variables)
 
-    # Neither training nor the parts' reports are traced again, which would double the time to trace a program.
+    # Training isn't traced here, nor are the parts' reports: that would double the time to trace a program.
     return zeros_of(jax.eval_shape(untrained))
 
 
@@ -317,5 +321,5 @@ def _info(setting: Setting, cohort: Cohort, result: CohortResult, variables: Var
 
 
 def _mean(total: Array, count: Array) -> Array:
-    """The mean; nan of nothing."""
+    """The mean; nan if the count is 0."""
     return jnp.where(count > 0, total / jnp.maximum(count, 1), jnp.nan)

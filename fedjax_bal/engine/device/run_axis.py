@@ -20,11 +20,11 @@ _OF_A_PARTITION = ("rows", "offsets", "class_counts", "copy", "tests")
 
 @dataclasses.dataclass(frozen=True)
 class Runs:
-    """Tells to which run a chain belongs: chain n to run n // chains.
+    """The runs to which chains belong: chain n belongs to run n // chains.
 
     Attributes:
         count: S, the number of runs; settings, shared inputs and accumulators have leaves `[S, ...]`. 0 for a single
-            run, without the axis, as many operations are slower when they are batched, if only by one.
+            run without this axis, because many operations are slower with a batch axis, even if its length is 1.
         chains: G, the chains of each run.
     """
 
@@ -32,11 +32,11 @@ class Runs:
     chains: int = 0
 
     def run_of(self, numbers: Array) -> Array:
-        """The runs of some chains; the last run for empty places."""
+        """Returns the runs of some chains; the last run for empty places."""
         return jnp.minimum(numbers // self.chains, self.count - 1)
 
     def view(self, setting: Setting, shared: RoundInputs, number: Array) -> tuple[Setting, RoundInputs]:
-        """The setting and the shared inputs of a chain's run."""
+        """Selects the setting and the shared inputs of a chain's run."""
         if not self.count:
             return setting, shared
         run = self.run_of(number)
@@ -47,7 +47,7 @@ class Runs:
         return run_slice(setting, run), inputs
 
     def sizes(self, federation: Federation, numbers: Array, chains: ChainClients) -> Array:
-        """Rows of each client of some chains, `Int32[K, L]`."""
+        """Returns the number of rows of each client of K chains, `Int32[K, L]`."""
         if not self.count:
             return sizes_of(federation, chains.id, chains.delivered)
 
@@ -66,11 +66,11 @@ class Runs:
         return lambda numbers: jax.tree.map(lambda leaf: repeat(leaf, len(numbers)), fresh)
 
     def accumulators(self, sums: Accumulator) -> Accumulator:
-        """The sums of every run before any chain, from those of one."""
+        """Makes the initial sums of all runs from those of one run."""
         return zeros_of(sums, self.count) if self.count else sums
 
     def add(self, sums: Accumulator, numbers: Array, weights: ChainWeights, results: ChainResult) -> Accumulator:
-        """Adds some chains, leaves `[K, ...]`, each to the sums of its run only, so that no run can spoil another's."""
+        """Adds K chains, leaves `[K, ...]`, each only to the sums of its run, so that no run can spoil another's."""
         if not self.count:
             return sums.add(weights, results.delta, results.stats, results.reports)
 
@@ -81,17 +81,17 @@ class Runs:
             added = run_slice(sums, run).add(*chain)
             return jax.tree.map(lambda all_, new: all_.at[run].set(new), sums, added)
 
-        # One after another: a sum's order, and so its rounding, must not depend on what is trained along with it.
+        # One after another: the order of a run's sum, and so its rounding, must not depend on the other runs.
         return lax.fori_loop(0, len(numbers), add_chain, sums)
 
     def over_devices(self, sums: Accumulator, axis: str) -> Accumulator:
-        """The sums over all devices."""
+        """Returns the sums over all devices."""
         add_up = lambda sums: sums.over_devices(axis)
         return jax.vmap(add_up)(sums) if self.count else add_up(sums)
 
 
 def run_slice(tree: PyTree, run: Array) -> PyTree:
-    """One run's part of leaves `[S, ...]`."""
+    """Selects one run from leaves `[S, ...]`."""
     return jax.tree.map(lambda leaf: leaf[run], tree)
 
 
@@ -135,6 +135,6 @@ def stack_federations(federations: Sequence[Federation]) -> Federation:
 
 
 def _padded(lists: Sequence[Any]) -> np.ndarray:
-    """Lists of row numbers as one array `[S, longest]`."""
+    """Pads lists of row numbers to one array, `[S, longest]`."""
     longest = max(map(len, lists))
     return np.stack([np.pad(np.asarray(rows), (0, longest - len(rows))) for rows in lists])

@@ -1,4 +1,4 @@
-"""The setting of a run: its parts, numbers and shapes, once everything is chosen, and its precision."""
+"""The setting of a run: its parts, numbers and shapes after all choices are made, and its precision."""
 
 import dataclasses
 import functools
@@ -17,10 +17,10 @@ from fedjax_bal.types import Array, Model, Outputs, PyTree, Variables
 from fedjax_bal.validate import one_of
 
 R = TypeVar("R")
-_STATIC = {"static": True}
+_STATIC = {"static": True}  # part of the pytree's structure: another value is another program
 _PRODUCTS = {"float32": "highest", "tensorfloat32": "tensorfloat32", "bfloat16": "bfloat16"}
 
-# A pytree, so that the optimizer's numbers are leaves; registered here, for `options` does without jax.
+# A pytree, so that the optimizer's numbers are leaves; registered here, because `options` doesn't import jax.
 _FIELDS = [field.name for field in dataclasses.fields(LocalTraining)]
 jax.tree_util.register_dataclass(LocalTraining, ["optimizer"], [name for name in _FIELDS if name != "optimizer"])
 
@@ -30,7 +30,7 @@ jax.tree_util.register_dataclass(LocalTraining, ["optimizer"], [name for name in
 class Setting:
     """The numbers and parts of a run; its leaves can change without another compilation.
 
-    No field has a default, so that fine-tuning, which needs another setting, must choose each.
+    No field has a default, so that fine-tuning, which builds a setting too, must choose each value.
 
     Attributes:
         parts: the parts, in order.
@@ -38,16 +38,16 @@ class Setting:
             chosen, and its `lone_rows` is "keep" or "drop".
         server: the server's optimizer, which takes the negative aggregated update as a gradient.
         model: the model.
-        drawn_by_size: whether clients are drawn in proportion to their sizes, so that updates don't weigh by them.
+        drawn_by_size: whether clients are drawn in proportion to their sizes, so that sizes don't weigh updates, too.
         passes: how often a chain goes through its clients.
-        carried: whether the local optimizer's state goes on from client to client of a chain, and from pass to pass.
+        carried: whether the local optimizer's state is passed on from client to client of a chain, and to later passes.
         max_size: the number of rows of the largest client.
-        evaluation: what is reported beside the state.
+        evaluation: which metrics are reported.
         test_images: number of test images.
         layout: how the clients are laid out on the devices.
         execution: precision, whether loops have a static length, and how broken clients are handled; the model itself
-            has been cast already, and where clients are executed is chosen in `layout`.
-        renewed: whether its model was made for this run alone, so that no trace of the run is of use for another one.
+            has been cast already, and `layout` says where clients are executed.
+        renewed: whether the model was made only for this run, so that other runs can't reuse its traces.
     """
 
     parts: tuple[Part, ...]
@@ -65,9 +65,10 @@ class Setting:
     renewed: bool = dataclasses.field(metadata=_STATIC)
 
     def traced(self, function: Callable) -> Callable:
-        """A function of a setting, as it is given to jax: it computes in the setting's precision.
+        """Wraps a function of a setting for jax, so that it computes in the setting's precision.
 
-        Jax keeps traces for as long as the function lives. Those of a renewed model would only pile up.
+        Jax keeps traces as long as the function object lives. A renewed model gets a new object, because its traces
+        would only pile up in a shared one.
         """
         precise = _in_precision(function)
         return functools.partial(precise) if self.renewed else precise
@@ -78,7 +79,7 @@ class Setting:
         return as_optimizer("optimizer", self.local.optimizer)
 
     def learning_rate(self, round: Any, step: Any = None) -> Any:
-        """The clients' learning rate in a round, before step schedules or at a step, `Float[]`; perhaps `UNKNOWN`."""
+        """The clients' learning rate in a round, before step schedules or at a step, `Float[]`, or `UNKNOWN`."""
         rate = self.optimizer.rate(round) if step is None else self.optimizer.rate_at(round, step)
         return jax.tree.map(lambda rate: jnp.asarray(rate, float), rate)
 
@@ -89,12 +90,12 @@ class Setting:
 
     @property
     def epochs(self) -> int:
-        """The local training's epochs, unless it counts steps."""
+        """The number of local epochs; 1 if the number of local steps is given instead."""
         return self.local.epochs or 1
 
     @property
     def row_length(self) -> int:
-        """Places for one epoch's order of any client's rows: whole batches."""
+        """Length of an epoch's row order: the size of the largest client, rounded up to whole batches."""
         return max(1, -(-self.max_size // self.batch_size)) * self.batch_size
 
     def parts_with(self, *roles: type[R]) -> list[R]:
@@ -103,7 +104,7 @@ class Setting:
 
     @property
     def beginnings(self) -> list[int]:
-        """The rounds in which parts of the local steps begin, ascending, from 0 on."""
+        """The rounds (from 0) in which parts begin, ascending; the first is always 0."""
         return sorted({0, *(part.first_round for part in self.parts)})
 
     def since(self, round: int) -> "Setting":
@@ -111,7 +112,7 @@ class Setting:
         return dataclasses.replace(self, parts=tuple(part for part in self.parts if part.first_round <= round))
 
     def with_room(self, max_size: int, batch_size: int) -> "Setting":
-        """The setting with room for another largest client, and its batches."""
+        """Returns the setting for another size of the largest client, and another batch size."""
         local = dataclasses.replace(self.local, batch_size=batch_size)
         return dataclasses.replace(self, local=local, max_size=max_size)
 
@@ -120,8 +121,8 @@ class Setting:
         if self.local.drop_last:
             steps = size // self.batch_size
         else:
-            # Rows are shuffled in every epoch, so the one without a batch is another one each time. In batches of one
-            # no remainder is 1.
+            # Rows are shuffled in every epoch, so a different row is left out each time. With a batch size of 1 the
+            # remainder is never 1.
             lone = (size % self.batch_size == 1) & (size > 1) & (self.local.lone_rows == "drop")
             steps = -(-size // self.batch_size) - lone
         return steps if self.local.batches_per_epoch is None else _at_most(steps, self.local.batches_per_epoch)
@@ -130,6 +131,7 @@ class Setting:
         """Local steps that a client of this size takes in a pass, at most `limit`; works on host and device."""
         epoch = self.steps_per_epoch(size)
         wanted = self.local.steps
+        # A client without a batch in an epoch takes no step, even if the number of steps is given.
         steps = self.epochs * epoch if wanted is None else wanted * _at_most(epoch, 1)
         return steps if limit is None else _at_most(steps, limit)
 
@@ -147,16 +149,17 @@ class Setting:
 
 
 def _at_most(value: Any, most: Any) -> Any:
-    """The smaller one, in the first one's type."""
+    """Returns the smaller number in the type of `value`, which may be Python's, NumPy's or jax's."""
     return value - (value > most) * (value - most)
 
 
-# jax finds a trace by the function object: a new closure of the same code would be traced and compiled again.
+# Cached, because jax finds a trace by the function object: a new closure of the same code would be traced and compiled
+# again.
 @functools.cache
 def _in_precision(function: Callable) -> Callable:
     @functools.wraps(function)
     def precise(setting: Setting, *arguments: Any, **named: Any) -> Any:
-        # Evaluation too: by default GPUs round the operands of float32 products to TensorFloat-32.
+        # Also for evaluation: by default GPUs round the operands of float32 products to TensorFloat-32.
         with jax.default_matmul_precision(matmul_precision(setting.execution.precision)):
             return function(setting, *arguments, **named)
 
@@ -164,9 +167,9 @@ def _in_precision(function: Callable) -> Callable:
 
 
 def matmul_precision(precision: str) -> str:
-    """JAX's name of a precision of `Execution`, for `jax.default_matmul_precision`.
+    """Returns JAX's name for a precision of `Execution`, for `jax.default_matmul_precision`.
 
-    "float32" asks for full float32, which is not every accelerator's default.
+    "float32" requests full float32, which is not every accelerator's default.
     """
     return _PRODUCTS[one_of("precision", precision, _PRODUCTS)]
 
@@ -183,7 +186,7 @@ def at_precision(model: Model, precision: str) -> Model:
     return _in_bfloat16(model) if precision == "bfloat16" else model
 
 
-@functools.lru_cache(maxsize=64)  # equal models are the same one, so that runs with them are the same program
+@functools.lru_cache(maxsize=64)  # equal models must be one object, so that their runs share a program
 def _in_bfloat16(model: Model) -> Model:
     def apply(variables: Variables, images: Array, **mode: Any) -> tuple[Outputs, Variables]:
         rounded = variables._replace(params=_cast(variables.params, jnp.bfloat16))

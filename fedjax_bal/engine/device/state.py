@@ -1,4 +1,4 @@
-"""What the host hands to a dispatch, the state that its rounds carry, and the information that they report."""
+"""The plan that the host gives to a dispatch, the state that rounds carry, and the measurements that they report."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -27,13 +27,14 @@ class Info(NamedTuple):
     """The measurements of a round: reported, never carried.
 
     Attributes:
-        metrics: by name: `train_loss`, the mean training loss over the steps of the clients that delivered; if asked
-            for, `update_diversity`, the mean squared distance of the delivered models from their mean (ReBaFL eq. 24);
-            both nan if no client delivered; and the clients' own metrics, zeros in rounds that aren't evaluated.
+        metrics: by name: `train_loss`, the mean training loss over the steps of the clients that delivered;
+            `update_diversity`, if requested, the mean squared distance of the delivered models from their mean (ReBaFL
+            eq. 24); both are nan if no client delivered; and the clients' own metrics, zeros in rounds without
+            evaluation.
         steps: local steps of each client in one pass, `Int32[G, L]`.
         broken: fault of each client's delivery, `Int32[G, L]`: 0 for none, 1 if it is not finite, 2 if it is of an
-            earlier round, 3 if it is scaled down, 4 if it is huge. Unless such clients are left out, only that of the
-            first one of each chain, as those after it train on what it returned.
+            earlier round, 3 if it is scaled down, 4 if it is huge. Unless such clients are left out, only the first
+            faulty client of each chain has a code, as the clients after it train on the model that it returned.
         model_finite: whether the new global model is finite, `Bool[]`.
         losses: mean training loss of each client, `Float[G, L]`; nan if it didn't deliver.
         probes: each Probe part's value for each client that delivered, by slot, leaves `[G, L, ...]`.
@@ -52,10 +53,10 @@ class DispatchPlan(NamedTuple):
 
     Attributes:
         number: the round, from 0.
-        live: False for places after the last round, which change nothing.
+        live: False for padding after the last round, which isn't executed.
         evaluate: whether the round ends with an evaluation.
         plan: the clients that train, and those that deliver.
-        seats: place of each client's part in the memory, `Int32[T, G, L]`.
+        seats: row of each client in the memory, `Int32[T, G, L]`.
         assignment: the chains that each device trains.
     """
 

@@ -1,4 +1,4 @@
-"""Arithmetic on pytrees: rows by number, weighted sums, norms, and whether all numbers are finite."""
+"""Arithmetic on pytrees: rows by number, weighted sums, norms, and tests for finite numbers."""
 
 import jax
 import jax.numpy as jnp
@@ -7,29 +7,29 @@ from jax import lax
 from fedjax_bal.target import target_platform
 from fedjax_bal.types import Array, PyTree
 
-# Shapes never change, so a list of clients, chains or rows that is shorter than its array ends in empty places. Such a
-# place holds a number beyond the last: N for clients, G for chains. `take` reads some row for it, and what is computed
-# from that row is dropped by `put` or a mask. A branch would save nothing, as `vmap` computes both sides.
+# Shapes never change, so a list of clients, chains or rows that is shorter than its array ends in empty places. An
+# empty place holds a number beyond the last: N for clients, G for chains. `take` reads some row for it, and `put` or a
+# mask drops the results for that row. A branch would save nothing, as `vmap` computes both sides.
 
 
 def take(tree: PyTree, numbers: Array | tuple[Array, ...]) -> PyTree:
-    """The rows with these numbers of every leaf; those of the last row where a number is beyond it."""
+    """Takes rows by number from every leaf; a number beyond the last row takes the last row."""
     return jax.tree.map(lambda leaf: leaf.at[numbers].get(mode="clip"), tree)
 
 
 def put(tree: PyTree, numbers: Array | tuple[Array, ...], rows: PyTree) -> PyTree:
-    """Every leaf with these rows replaced; a row whose number is beyond the last is dropped."""
+    """Replaces rows of every leaf by number; a row whose number is beyond the last is dropped."""
     return jax.tree.map(lambda leaf, new: leaf.at[numbers].set(new, mode="drop"), tree, rows)
 
 
 def zeros_of(shapes: PyTree, *leading: int) -> PyTree:
-    """Zeros in the shapes and types of a tree's leaves, with further axes in front."""
+    """Makes zeros in the shapes and types of a tree's leaves, with the `leading` axes in front."""
     return jax.tree.map(lambda leaf: jnp.zeros((*leading, *leaf.shape), leaf.dtype), shapes)
 
 
 def weighted_sum(weights: Array, stacked: Array) -> Array:
     """The sum of `[K, ...]` with weights `[K]`."""
-    # Not a matrix product, whose operands accelerators round to fewer digits.
+    # Not a matrix product, because accelerators round the operands of products to fewer digits.
     return (weights.reshape(-1, *[1] * (stacked.ndim - 1)) * stacked).sum(0)
 
 
@@ -40,20 +40,21 @@ def squared_norm(tree: PyTree) -> Array:
 
 def _squares(leaf: Array) -> Array:
     if target_platform() == "gpu":
-        return leaf**2  # XLA looks for numbers that aren't finite in the same pass
-    # The barrier keeps XLA from making one long sum of the two, which it computes six times as slowly on a CPU.
+        return leaf**2  # in the same pass, XLA tests the numbers for being finite
+    # The barrier keeps XLA from merging the two sums into a long one, which takes a CPU six times as long.
     return lax.optimization_barrier((leaf**2).reshape(-1, *leaf.shape[-1:]).sum(0))
 
 
 def norm(tree: PyTree) -> Array:
     """The Euclidean norm of a tree, `Float[]`, even if squares of its numbers overflow float32."""
     largest = jnp.stack([jnp.abs(leaf).max(initial=0.0) for leaf in jax.tree.leaves(tree)]).max()
+    # Scaled by the largest number before squaring; a tree of zeros, or one that isn't finite, isn't scaled.
     unit = jnp.where((largest > 0) & jnp.isfinite(largest), largest, 1.0)
     return unit * jnp.sqrt(squared_norm(jax.tree.map(lambda leaf: leaf / unit, tree)))
 
 
 def clip_to_norm(tree: PyTree, length: Array, bound: Array) -> PyTree:
-    """A tree of norm `length`, scaled down to norm `bound` if it is longer.
+    """Scales a tree of norm `length` down to norm `bound` if it is longer.
 
     Example:
         >>> clip_to_norm(jnp.array([3.0, 4.0]), jnp.array(5.0), jnp.array(2.5)).tolist()
@@ -63,7 +64,7 @@ def clip_to_norm(tree: PyTree, length: Array, bound: Array) -> PyTree:
     """
     long = length > bound
     factor = jnp.where(long, bound / jnp.where(long, length, 1.0), 1.0)
-    # Chosen once more, so that a tree that isn't too long keeps its bits and an infinite one doesn't become nan.
+    # Selected a second time, so that a tree that isn't too long keeps its bits and an infinite one doesn't become nan.
     return jax.tree.map(lambda leaf: jnp.where(long, leaf * factor, leaf), tree)
 
 
@@ -90,5 +91,5 @@ def surely_finite(squares: Array, tree: PyTree) -> Array:
     def test_every_number() -> Array:
         return jnp.stack([jnp.isfinite(leaf).all() for leaf in inexact_leaves(tree)]).all()
 
-    # Summing squares is much faster than testing every number, which is done only if the sum isn't finite.
+    # Summing squares is much faster than testing every number, so the test runs only if the sum isn't finite.
     return lax.cond(jnp.isfinite(squares), lambda: jnp.array(True), test_every_number)

@@ -1,7 +1,7 @@
-"""Assigns a round's chains to devices and lanes, so that as few as possible wait.
+"""Assigns a round's chains to devices and lanes, so that lanes are idle as little as possible.
 
-A lane does its chains back to back; all lanes of a device take a step together, until the last lane is done. The steps
-that idle lanes compute meanwhile are waste.
+A lane trains its chains back to back; all lanes of a device take a step together, until the last lane is done. The
+steps that idle lanes compute meanwhile are wasted.
 """
 
 import heapq
@@ -26,7 +26,7 @@ class StepCounts(NamedTuple):
 
 
 def assign(layout: Layout, steps: np.ndarray, delivered: np.ndarray) -> tuple[Assignment, StepCounts]:
-    """Assigns the chains that deliver to the devices, about as many steps to each; other chains are not trained.
+    """Assigns the chains that deliver to the devices, with about equal steps; other chains are not trained.
 
     `steps`, `Int[G, L]`, are 0 for a client that doesn't deliver; `delivered`, `Bool[G]`, says whether any client of
     the chain does.
@@ -42,8 +42,8 @@ def assign(layout: Layout, steps: np.ndarray, delivered: np.ndarray) -> tuple[As
     active = np.flatnonzero(delivered)
     if layout.lanes or width == 1:
         # All lanes of all devices are packed at once: a device's turns are the length of its longest lane, and a round
-        # ends with its last device, so that only the balance of lanes matters. The longest chains go first into lanes
-        # 0, 1, 2, ...; giving these to the devices in turn keeps one device from getting all of the longest.
+        # ends with its last device, so only the balance of lanes matters. The longest chains go first into lanes
+        # 0, 1, 2, ...; dealing these out to the devices in turn keeps one device from getting all of the longest.
         packed = in_lanes(total[active], layout.devices * width)
         lanes = [[active[items] for items in packed[device :: layout.devices]] for device in range(layout.devices)]
         joined = [np.concatenate(device) for device in lanes]
@@ -51,18 +51,18 @@ def assign(layout: Layout, steps: np.ndarray, delivered: np.ndarray) -> tuple[As
         turns = [max(int(total[lane].sum()) for lane in device) for device in lanes]
         computed = width * sum(turns)
     else:
-        # A bucket waits for its longest chain: chains of about equal length share a bucket, and whole buckets are
-        # packed by their longest. Only the last bucket may not be full. It is the shortest and so the last of its
-        # device, where its empty places fall behind all chains.
+        # A bucket waits for its longest chain, so chains of about equal length share a bucket, and whole buckets are
+        # packed by their longest chain. Only the last bucket may not be full. It is the shortest, and so the last of
+        # its device, where its empty places come after all chains.
         order = active[longest_first(total[active])]
         buckets = [order[start : start + width] for start in range(0, len(order), width)]
         packed = in_lanes([int(total[bucket[0]]) for bucket in buckets], layout.devices)
         by_device = [np.concatenate([order[:0], *(buckets[number] for number in numbers)]) for numbers in packed]
-        lanes = [[chains, *[chains[:0]] * (width - 1)] for chains in by_device]  # nothing reads them
+        lanes = [[chains, *[chains[:0]] * (width - 1)] for chains in by_device]  # for the shapes only, never read
         turns = [int(total[chains].sum()) for chains in by_device]
         computed = width * sum(int(steps[bucket].max(0).sum()) for bucket in buckets)
 
-    # Each device's chains in as many places as all chains of a round need, as shapes never change.
+    # Shapes never change, so each device has places for all chains of a round.
     places = -(-len(steps) // width) * width
 
     def padded(lists: list[np.ndarray]) -> np.ndarray:
@@ -96,13 +96,14 @@ def in_lanes(steps: Sequence[int] | np.ndarray, lanes: int) -> list[np.ndarray]:
 
 
 def longest_first(steps: np.ndarray) -> np.ndarray:
-    """The items in descending order of their steps, `Int[G]`; equal ones keep their order."""
+    """Sorts items in descending order of their `steps`, `Int[G]`; equal items keep their order."""
     return np.argsort(-np.asarray(steps, np.int64), kind="stable")
 
 
 def into_lightest(steps: np.ndarray, lanes: int) -> tuple[np.ndarray, np.ndarray]:
-    """The lane of each item, and the load of each lane."""
+    """Puts each item, the longest first, into the lane with the least load; returns items' lanes and lanes' loads."""
     owner = np.zeros(len(steps), np.int64)
+    # A heap finds the lightest lane; of equal loads, the pair puts the lane with the lower number first.
     free = [(0, lane) for lane in range(lanes)]
     for item in longest_first(steps).tolist():
         load, lane = free[0]

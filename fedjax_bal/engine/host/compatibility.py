@@ -23,20 +23,20 @@ ROUNDS_PER_DISPATCH = 5
 
 
 def check_options(**options: tuple[Any, type]) -> None:
-    """Refuses groups of options, each with its type, of any other type."""
+    """Refuses options of a wrong type; each argument is a value and the type that it must have."""
     for name, (value, kind) in options.items():
         if not isinstance(value, kind):
             raise ValueError(f"{name}: received {value!r}, must be a fedjax_bal.{kind.__name__}")
 
 
 def check_is_federation(federation: Any) -> None:
-    """Refuses what isn't a `Federation`."""
+    """Refuses a value that isn't a `Federation`."""
     if not isinstance(federation, Federation):
         raise ValueError(f"federation: received {type(federation).__name__}, must be what data.federate returns")
 
 
 def check_parameters(model: Model) -> None:
-    """Refuses a network whose parameters aren't of 32 bits, in which optimizers and the server's averages compute."""
+    """Refuses parameters of fewer than 32 bits, the precision in which optimizers and server averages compute."""
     for name, leaf in _by_name(jax.eval_shape(model.init, jax.random.key(0)).params).items():
         if leaf.dtype.kind != "f" or leaf.dtype.itemsize < 4:
             raise ValueError(
@@ -46,7 +46,7 @@ def check_parameters(model: Model) -> None:
 
 
 def check_shapes(model: Model, federation: Federation, test: TestSet) -> None:
-    """Refuses images, classes or labels that are not the model's."""
+    """Refuses images, classes or labels that don't fit the model."""
     shape = tuple(np.shape(federation.images)[1:])
     for name, received in (("federation", shape), ("test set", tuple(np.shape(test.images)[2:]))):
         if received != tuple(model.input_shape):
@@ -77,13 +77,14 @@ def check_shapes(model: Model, federation: Federation, test: TestSet) -> None:
 
 
 def fit_variables(given: Any, wanted: Variables, model: Model) -> Variables:
-    """The given variables as new NumPy arrays, like `wanted` in structure and type; refuses other names or shapes."""
+    """Copies variables to NumPy arrays with the structure and types of `wanted`; refuses other names or shapes."""
+    # Always a copy: jax may use a NumPy array in place, and the state's buffers are donated to the program.
     return jax.tree.map(lambda leaf, like: np.array(leaf, like.dtype), arranged(given, wanted, model), wanted)
 
 
 def arranged(given: Any, wanted: Variables, model: Model) -> Variables:
-    """The given variables in the structure of `wanted`; refuses other names or shapes."""
-    # What flax.linen's init returns has the network's own names.
+    """Arranges variables in the structure of `wanted`; refuses other names or shapes."""
+    # The result of flax.linen's `init` has the network's own name for the classifier.
     if isinstance(given, Mapping) and set(given) in ({"params"}, {"params", "batch_stats"}):
         params = {"head" if name == model.classifier else name: leaf for name, leaf in given["params"].items()}
         given = Variables(params, given.get("batch_stats", {}))
@@ -107,7 +108,7 @@ def _by_name(tree: PyTree) -> dict[str, Any]:
 
 
 def check_clients(participation: Participation, clients: int) -> None:
-    """Refuses availability, delivery or speeds of another kind, or recorded ones of another number of clients."""
+    """Refuses availability, delivery or speed of a wrong type, or recorded for another number of clients."""
     for name in ("availability", "delivery", "speed"):
         given = getattr(participation, name)
         if not isinstance(given, Speed | None if name == "speed" else Presence | Trace):
@@ -121,7 +122,7 @@ def check_clients(participation: Participation, clients: int) -> None:
 
 
 def fitting_optimizer(name: str, given: AnyOptimizer, model: Model) -> Optimizer:
-    """Returns an optimizer; refuses an optax transformation that doesn't work on the model's parameters."""
+    """Converts a value to an `Optimizer`; refuses an optax transformation that fails on the model's parameters."""
     made = as_optimizer(name, given)
     if made is not given:
         transform = made.transform(0)
@@ -137,7 +138,7 @@ def fitting_optimizer(name: str, given: AnyOptimizer, model: Model) -> Optimizer
 
 
 def choose_server_optimizer(recipe: Recipe, wanted: AnyOptimizer | None, model: Model) -> Optimizer:
-    """The recipe's or the user's server optimizer, or plain averaging; refuses one with a schedule by local steps."""
+    """Chooses the recipe's or the user's server optimizer, or plain averaging; refuses a schedule by local steps."""
     ours, theirs = (
         None if given is None else fitting_optimizer("server_optimizer", given, model)
         for given in (recipe.server_optimizer, wanted)
@@ -149,7 +150,7 @@ def choose_server_optimizer(recipe: Recipe, wanted: AnyOptimizer | None, model: 
 
 
 def choose_selector(recipe: Recipe, participation: Participation, federation: Federation) -> Selector:
-    """The selector that the recipe or the user asks for; refuses one that doesn't fit the federation or the parts."""
+    """Chooses the recipe's or the user's selector; refuses one that doesn't fit the federation or the parts."""
     total = federation.num_clients
     selector = participation.selector
     size = participation.clients_per_round
@@ -185,7 +186,7 @@ def choose_selector(recipe: Recipe, participation: Participation, federation: Fe
 
 
 def choose_rounds_per_dispatch(rounds_per_dispatch: str | int, selector: Selector) -> int:
-    """Rounds in one compiled program: a single one if the selector has to see each round's outcome first."""
+    """Chooses the number of rounds in a program: 1 if the selector needs each round's outcome before the next."""
     if rounds_per_dispatch == "auto":
         return 1 if selector.closed_loop else ROUNDS_PER_DISPATCH
     if selector.closed_loop and rounds_per_dispatch != 1:
@@ -197,7 +198,7 @@ def choose_rounds_per_dispatch(rounds_per_dispatch: str | int, selector: Selecto
 
 
 def the_only_one(name: str, ours: Any, theirs: Any) -> Any:
-    """The value that the recipe (ours) or the user (theirs) gives, None if neither does; two must not differ."""
+    """Returns the value of the recipe (ours) or of the user (theirs), None if neither gives one; refuses a conflict."""
     if ours is not None and theirs is not None and ours != theirs:
         raise ValueError(f"{name}: received {theirs!r}, but the recipe sets {ours!r}; leave one of them out")
     return ours if ours is not None else theirs
@@ -206,11 +207,13 @@ def the_only_one(name: str, ours: Any, theirs: Any) -> Any:
 def choose_local_training(
     recipe: Recipe, local: LocalTraining, largest: int, normalisation: Normalisation
 ) -> LocalTraining:
-    """Local training with all choices made, and with no larger batches than the largest client can fill."""
+    """Makes all choices of local training; batches are no larger than the largest client can fill."""
     weighs = bool(parts_with(recipe.parts, Draw))
     drawing = the_only_one("drawing", recipe.drawing, local.drawing) or ("replacement" if weighs else "epochs")
     if weighs and drawing == "epochs":
         raise ValueError("drawing: received 'epochs', but the recipe weighs samples, which needs 'replacement'")
+    # Batches beyond the largest client would only be padded. With `drop_last` the size is kept, because a smaller size
+    # would turn short batches, which are dropped, into full ones.
     batch_size = local.batch_size if local.drop_last else min(local.batch_size, largest)
     lone_rows = local.lone_rows
     if lone_rows == "auto":

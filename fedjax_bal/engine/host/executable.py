@@ -1,4 +1,4 @@
-"""The program of a dispatch: compiled for the devices, or run without compiling for debugging; and its first state."""
+"""The program of a dispatch, compiled for the devices or uncompiled for debugging, and its initial state."""
 
 import collections
 import copy
@@ -42,9 +42,9 @@ GRAPHS = {
         ("FUSION", "CUBLAS", "CUBLASLT", "CUSTOM_CALL", "CUDNN", "DYNAMIC_SLICE_FUSION", "CONDITIONAL", "WHILE")
     )
 }
-"""Operations that XLA:GPU joins to CUDA graphs: its own choice, and loops.
+"""Operations that XLA:GPU records in CUDA graphs: its defaults, and loops.
 
-All loops of a dispatch have lengths that only the device knows; outside of graphs each turn waits for the host.
+The lengths of a dispatch's loops are known only on the device; outside of graphs, each turn waits for the host.
 """
 
 _CALLS_SHOWN = 3
@@ -59,19 +59,19 @@ def compile_for_backend(lowered: Any) -> Any:
     except (JaxRuntimeError, ValueError) as error:
         if not any(name in str(error) for name in options):
             raise
-        # A version of XLA that doesn't know the options.
+        # This version of XLA doesn't know the options.
         return lowered.compile()
 
 
 class Program:
-    """A program that several simulations may share, compiled for the first of them that asks."""
+    """A program that several simulations may share, compiled for the first of them that needs it."""
 
     def __init__(self) -> None:
         self._compiled: Any = None
         self._compiling = threading.Lock()
 
     def compile(self, lower: Callable[[], Any]) -> "Program":
-        """Compiles what `lower` returns, once; while one thread does so, others that ask wait for it."""
+        """Compiles the result of `lower`, once; other threads wait meanwhile."""
         with self._compiling:
             if self._compiled is None:
                 self._compiled = compile_for_backend(lower())
@@ -82,22 +82,23 @@ class Program:
         return self._compiled(*args)
 
     def memory_analysis(self) -> Any:
-        """XLA's account of the memory that it needs."""
+        """Returns XLA's analysis of the memory that it needs."""
         return self._compiled.memory_analysis()
 
 
-# Programs in use by any simulation. One is traced from nothing but what is in its key, so that methods of a comparison
-# and batches of a sweep that differ in numbers alone share it.
+# The programs that simulations use. A program depends only on its key, so that compared methods and batches of a sweep
+# share it if they differ only in numbers. References are weak: a program is freed with its last simulation.
 _PROGRAMS: WeakValueDictionary[Hashable, Program] = WeakValueDictionary()
-_LOOKING_UP = threading.Lock()  # keys are hashed in Python, so that two threads could miss each other's entries
+_LOOKING_UP = threading.Lock()  # keys are hashed in Python, so two threads could miss each other's entries
 
 
 def compile_to_fit(setting: Setting, build: Callable[[Setting], Any], *, fixed: bool) -> tuple[Setting, Any]:
-    """Compiles a program, with fewer clients at a time until it fits into memory.
+    """Compiles a program, with fewer and fewer clients at a time until it fits into memory.
 
     `build` compiles it for a setting; `fixed` forbids another number of clients at a time. Returns the setting that
     fits, and the program; raises ValueError if not even a single client at a time fits.
     """
+    # XLA reports the memory that a program needs only after compiling it. Not ideal: each attempt compiles in full.
     while True:
         layout = setting.layout
         compiled = build(setting)
@@ -110,16 +111,17 @@ def compile_to_fit(setting: Setting, build: Callable[[Setting], Any], *, fixed: 
 def compile_dispatch(
     setting: Setting, state: State, schedule: DispatchPlan, data: PyTree, *, keys: Key | None = None
 ) -> Program:
-    """Compiles the program that `lower_dispatch` lowers, unless a simulation or a thread has it already."""
+    """Compiles the program that `lower_dispatch` lowers, unless another simulation or thread has it."""
     leaves, structure = jax.tree.flatten((setting, state, schedule, data, keys))
     key = structure, tuple(map(_kind, leaves))
     with _LOOKING_UP:
         program = _PROGRAMS.setdefault(key, Program())
+    # Outside of the lock, so that threads can compile different programs at the same time.
     return program.compile(lambda: lower_dispatch(setting, state, schedule, data, keys=keys))
 
 
 def _kind(leaf: Any) -> Hashable:
-    """The shape, type and sharding of an argument, on which a program depends, without its value."""
+    """Returns the shape, type and sharding of an argument, on which a program depends, without its value."""
     kind = getattr(leaf, "dtype", type(leaf))
     return np.shape(leaf), kind, getattr(leaf, "weak_type", None), getattr(leaf, "sharding", None)
 
@@ -127,7 +129,7 @@ def _kind(leaf: Any) -> Hashable:
 def lower_dispatch(
     setting: Setting, state: State, schedule: DispatchPlan, data: PyTree, *, keys: Key | None = None
 ) -> Any:
-    """Lowers the program of a dispatch for state and data of these shapes; given several runs' keys, for all runs."""
+    """Lowers the program of a dispatch for these shapes of state and data; for several runs, given their keys."""
     if is_uncompiled():
         raise ValueError(
             "jax_disable_jit (JAX_DISABLE_JIT): received True, must be False, as a run's rounds are one compiled "
@@ -142,18 +144,19 @@ def lower_dispatch(
         program = dispatch_stacked
         places = jax.tree.map(lambda leaf: whole, state)
     shapes = jax.tree.map(lambda leaf, at: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=at), state, places)
-    # The data may lie on other devices than those that the program is compiled for.
+    # The data may be on other devices than those that the program is compiled for.
     target = lambda leaf: NamedSharding(setting.layout.mesh, leaf.sharding.spec)
     data = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=target(leaf)), data)
-    # The state alone is donated: it is as large as the model, or N times as large with a memory per client, and the
-    # program writes the new one into the same buffers. Federation and test set serve every dispatch and are never
-    # donated.
+    # Only the state is donated: it is as large as the model, or N times as large with a memory for each client, and the
+    # program writes the new state into the same buffers. Federation and test set are used in every dispatch, so they
+    # are never donated.
     jitted = jax.jit(setting.traced(program), donate_argnames="state", out_shardings=(places, whole, whole))
     return jitted.lower(setting, keys, shapes, schedule, *data)
 
 
 def shardings(state: State, num_clients: int, layout: Layout) -> State:
-    """Sharding of a state's leaves: the clients' memory divided over the devices if possible, all else replicated."""
+    """Shards a state's leaves: the clients' memory is divided among the devices if possible, all else replicated."""
+    # Rows that were gathered for a dispatch are replicated instead, as any device may train any of its clients.
     of_all = layout.divided if divides(num_clients, layout) else layout.replicated
     at = lambda leaf: of_all if leaf.shape[0] == num_clients else layout.replicated
     rest = jax.tree.map(lambda leaf: layout.replicated, state._replace(memory={}))
@@ -168,7 +171,7 @@ def initial_state(
     zeros: Callable[..., np.ndarray] | None = None,
     variables: Variables | None = None,
 ) -> State:
-    """The state before the first round, placed; the clients' memory in arrays that `zeros` makes, or on the devices.
+    """Makes and places the state before the first round; `zeros` makes arrays for the memory, None for the devices.
 
     `variables`, NumPy arrays that nothing else refers to, replace the drawn model.
     """
@@ -177,7 +180,7 @@ def initial_state(
     shapes = jax.eval_shape(lambda key, federation: init_state(setting, key, federation, seats), key, federation)
     places = shardings(shapes, federation.num_clients, setting.layout)
     if variables is None:
-        # The initial model has a program of its own, which all methods on this model share.
+        # A separate program draws the initial model, so that all methods with this model share it.
         variables = jax.jit(setting.model.init, out_shardings=places.variables)(purpose_key(key, "init"))
     begin = jax.jit(setting.traced(state_of), static_argnames="seats", out_shardings=places)
     state = begin(setting, key, variables, federation, seats)
@@ -187,7 +190,7 @@ def initial_state(
 
 
 def place_state(state: State, num_clients: int, layout: Layout) -> State:
-    """Puts the leaves of a state that are on the host on the devices, with the program's sharding."""
+    """Moves the leaves of a state that are on the host to the devices, with the program's sharding."""
     move = lambda leaf, at: put(leaf, at) if isinstance(leaf, np.ndarray) else leaf
     return jax.tree.map(move, state, shardings(state, num_clients, layout))
 
@@ -195,9 +198,9 @@ def place_state(state: State, num_clients: int, layout: Layout) -> State:
 def debug_dispatch(
     setting: Setting, key: Key, state: State, schedule: DispatchPlan, federation: Federation, test: TestSet
 ) -> tuple[State, Info, EvaluationResult]:
-    """As `dispatch`, one operation at a time; an exception's notes name round, client, local step and batch.
+    """Runs `dispatch` one operation at a time; an exception's notes name round, client, local step and batch.
 
-    They also show what parts returned last, as a wrong shape shows only where the engine uses it.
+    They also show the last results of parts, because a wrong shape raises only later, where the engine uses it.
     """
     calls = collections.deque(maxlen=_CALLS_SHOWN)
 
@@ -209,10 +212,11 @@ def debug_dispatch(
         return result
 
     def recorded(part: Part) -> Part:
-        # A copy whose methods of roles record each call: where they are defined, and what they returned.
+        # A copy whose role methods record each call: where the method is defined, and what it returned.
         twin = copy.copy(part)
         bases = [base for base in type(part).__mro__ if base.__module__ == Loss.__module__]
         for name in {name for base in bases for name, member in vars(base).items() if inspect.isfunction(member)}:
+            # Past the part's own `__setattr__`, which refuses: parts are frozen.
             object.__setattr__(twin, name, functools.partial(call, getattr(part, name), f"{part.slot}.{name}"))
         return twin
 

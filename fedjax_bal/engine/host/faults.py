@@ -1,4 +1,4 @@
-"""Clients with unusable updates, in words."""
+"""Describes clients with unusable updates."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -13,12 +13,12 @@ _MOST_NAMED = 5
 
 
 def find_faults(number: int, plan: Plan, codes: Any) -> list[Fault]:
-    """The faults of round `number`, from 1, of which the program found the codes `Int[G, L]`."""
+    """Lists the faults of round `number` (from 1) from the program's codes, `Int[G, L]`."""
     return [Fault(number, int(plan.clients[at]), int(codes[at])) for at in zip(*np.nonzero(codes), strict=True)]
 
 
 def describe_faults(faults: Iterable[Fault]) -> str:
-    """One line on the clients that were left out or scaled down, the first few of each by name.
+    """Describes in one line the clients that were left out or scaled down, naming the first few of each.
 
     Example:
         >>> describe_faults([Fault(5, 3, NOT_FINITE), Fault(6, 3, LONG)])
@@ -39,7 +39,7 @@ def _named(faults: Sequence[Fault]) -> str:
 
 
 def fault_message(execution: Execution, plan: Plan, codes: Any, here: str) -> str:
-    """The error message of a round whose clients have faults: the clients, the fault and the remedies.
+    """Builds the error message of a round whose clients have faults: the clients, the fault and the remedies.
 
     `codes`, `Int[G, L]`, are not all 0; `here` describes the round's learning rate.
     """

@@ -52,11 +52,11 @@ class FineTuningCohort(NamedTuple):
 class FineTuner:
     """Fine-tunes the global model on each client with test rows, and tests the result on these.
 
-    Whatever the method, with plain cross-entropy and the local optimizer, from a fresh state and at the next round's
-    learning rate in every step: methods are compared by their final models. Clients are trained along the same axis as
-    in a round, as many in a call as a round has, so that fine-tuning fits into memory if a round does. A client that
-    takes no step keeps the global model. Raises ValueError if no client has test rows, without any epoch, if the
-    learning rate is 0 after the last round, or if leaves of the model stay with the clients.
+    All methods are fine-tuned with plain cross-entropy and the local optimizer, from a fresh state and at the next
+    round's learning rate in every step, so that their final models are compared. Clients are trained along the same
+    axis as in a round, as many in a call as a round has, so that fine-tuning fits into memory if a round does. A client
+    that takes no step keeps the global model. Raises ValueError if no client has test rows, if there are no epochs, if
+    the learning rate is 0 after the last round, or if leaves of the model stay with the clients.
     """
 
     def __init__(self, simulation: Simulation, epochs: int) -> None:
@@ -86,7 +86,7 @@ class FineTuner:
         self._program: Any = None
 
     def run(self, seed: int, snapshot: Snapshot) -> FineTuned:
-        """Fine-tunes a run's model; layouts agree to rounding. Compiles the program the first time."""
+        """Fine-tunes a run's model; layouts agree up to rounding. Compiles the program the first time."""
         stored = self.simulation.stored
         number = np.int32(snapshot.round)
         key = purpose_key(jax.random.key(seed), "personalise")
@@ -108,10 +108,11 @@ class FineTuner:
         return compile_to_fit(self._setting, build, fixed=self.simulation.execution.chunk != "auto")
 
     def _cohorts(self, setting: Setting) -> list[FineTuningCohort]:
-        """The clients, as many at a time as a round has; empty places are marked with N."""
+        """Divides the clients into cohorts as large as a round's; N marks empty places."""
         federation = self.simulation.federation
         selector = self.simulation.selector
         count = min(selector.chains * selector.chain_length, len(self._clients))
+        # All cohorts have the same size, as shapes never change; the last one may end in empty places.
         places = np.full(-(-len(self._clients) // count) * count, federation.num_clients, np.int32)
         places[: len(self._clients)] = self._clients
         sizes = np.append(np.diff(federation.offsets), 0)
@@ -124,9 +125,9 @@ class FineTuner:
 
 
 def plain_setting(setting: Setting, epochs: int) -> Setting:
-    """The setting for fine-tuning: no parts, one pass over the chain, whole epochs of a client's rows."""
-    # Both objects are built from scratch rather than copied with changes: a new field of a setting must be chosen here,
-    # and all that isn't named here of local training is plain.
+    """Makes the setting for fine-tuning: no parts, one pass over the chain, whole epochs of a client's rows."""
+    # Both objects are built from scratch, not copied with changes: a new field of a setting must be chosen here, and
+    # options of local training that aren't named here have their defaults.
     local = LocalTraining(
         # A schedule by local steps was made for as many steps as a client takes in a round.
         optimizer=dataclasses.replace(setting.optimizer, step_schedule=None),
@@ -162,6 +163,7 @@ def fine_tune(
     """
     chains = ChainClients(cohort.clients, cohort.real, {})
     shared = RoundInputs(key, number, variables, {}, federation, LocalTest(None, jnp.array(True)))
+    # Weights are 0, because only the clients' records are read, not the sums.
     none = jnp.zeros(len(cohort.clients))
     result = over_chains(setting, shared, chains, ChainWeights(none, none, cohort.real[:, 0]), cohort.assignment)
     return result.records.metrics[OWN_HITS.name][:, 0], result.records.broken[:, 0]

@@ -33,15 +33,15 @@ from fedjax_bal.validate import whole_number
 
 
 class Result(NamedTuple):
-    """Result of a run.
+    """The result of a run.
 
     Attributes:
         variables: the global model after the last round.
         history: a dict of metrics for each evaluated round.
         confusion: `Int[C, C]` of the last evaluation, true class by predicted class.
-        client_memory: what each Memory part keeps for the clients after the last round, by the part's slot; leaves
+        client_memory: each Memory part's memory of the clients after the last round, by the part's slot; leaves
             `[N, ...]`.
-        server_state: what each Server part keeps after the last round, by the part's slot.
+        server_state: each Server part's state after the last round, by the part's slot.
     """
 
     variables: Variables
@@ -52,7 +52,7 @@ class Result(NamedTuple):
 
 
 def runs_users_code(model: Model, recipe: Recipe) -> bool:
-    """Tells whether the network or a part is the user's: its traces are wrong once a value that it reads changes."""
+    """Tells whether the network or a part is the user's code, whose traces become wrong if a value it reads changes."""
     return is_users_model(model) or any(is_users(type(part).__module__) for part in recipe.parts)
 
 
@@ -73,11 +73,11 @@ def build(
 ) -> Simulation:
     """Builds a simulation from the arguments of `simulate`, and checks that they fit together; compiles nothing yet.
 
-    Simulations may share a test set that is cut already (`chunked`), and the federation that `enlarge` returns in place
-    of the one that the recipe's parts prepare.
+    Simulations may share a test set, cut beforehand by `chunked`, and a federation, which `enlarge` returns in place of
+    the parts' `prepare_federation`.
 
-    `renew` is for calls by users: their own code is traced for each, as it may read other values than before. The runs
-    of a command, whose values don't change in between, share programs.
+    `renew` is for calls by users: their code is traced in every call, as it may read values that have changed. The runs
+    of a command share programs, as no value changes between them.
     """
     # The arguments' types, before anything reads them.
     start_jax()
@@ -105,12 +105,13 @@ def build(
     model = renewed(model) if renew else model
     check_parameters(model)
 
-    # The parts change the model first, as their needs, and the optimizers, are checked on the network that is trained.
+    # The parts change the model first, because their needs and the optimizers are checked on the network as trained.
     groups = shot_groups(np.asarray(federation.class_counts).sum(0), evaluation.shots)
     for part in recipe.parts:
         model = part.bind(model)
     trained = fitting_optimizer("local.optimizer", local.optimizer, model)
     local = dataclasses.replace(local, optimizer=trained)
+    # Parts also implement the options of batch statistics; they come after the recipe's own.
     recipe = dataclasses.replace(recipe, parts=(*recipe.parts, *BATCH_STATISTICS[local.batch_statistics]))
     normalisation = normalisation_of(model)
     facts = RunFacts(
@@ -140,7 +141,7 @@ def build(
         )
     check_clients(participation, federation.num_clients)
 
-    # Nothing but choices from here on. The model is cast last: the checks above are of its float32 parameters.
+    # Only choices from here on. The model is cast after all checks, which are of its float32 parameters.
     model = at_precision(model, execution.precision)
     selector = choose_selector(recipe, participation, federation)
     sizes = np.diff(federation.offsets)
@@ -200,8 +201,8 @@ def simulate(
 ) -> Result:
     """Trains a federation and evaluates the global model.
 
-    Compiled programs are kept in the user's cache folder, `~/.cache/fedjax_bal` or below `XDG_CACHE_HOME`, unless
-    jax has another one: `jax.config.update("jax_compilation_cache_dir", FOLDER)`; without any, set
+    Compiled programs are kept in the user's cache folder, `~/.cache/fedjax_bal` or below `XDG_CACHE_HOME`, unless jax
+    has another one: `jax.config.update("jax_compilation_cache_dir", FOLDER)`. To keep none, set
     `jax_enable_compilation_cache` to False. On a CPU all cores are used, unless jax has started with fewer devices.
 
     Args:
@@ -220,16 +221,16 @@ def simulate(
         server_optimizer: from `fedjax_bal.optimizer`, or any optax transformation; by default the recipe's, or else
             plain averaging.
         variables: the model to start from, as `Result.variables`, `load_run(...).variables()` or `model.init` return
-            it; by default one that is drawn with the seed. They stay as they are.
-        early_stopping: ends the run once its metric on the federation's auxiliary set `validation` stops improving,
-            after the dispatch in which that shows.
+            it; by default one that is drawn with the seed. They aren't modified.
+        early_stopping: ends the run after the dispatch in which its metric on the federation's auxiliary set
+            `validation` stops improving.
         on_round: called with the metrics of each evaluated round.
 
     Returns:
         The final model and the metrics.
 
     Raises:
-        ValueError: values that don't fit together; the message says which, and what to do.
+        ValueError: values don't fit together; the message names them and the remedy.
         DivergenceError: a client's update is broken, unless `execution.broken_clients` allows it, or the model isn't
             finite.
 

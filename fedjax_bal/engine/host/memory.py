@@ -1,4 +1,4 @@
-"""Memory: how much is free, and where the state of each client is kept: on the devices, on the host, or in a file."""
+"""Memory: how much is free, and where the clients' memory is kept: on the devices, on the host, or in a file."""
 
 import os
 import shutil
@@ -18,7 +18,7 @@ from fedjax_bal.types import PyTree, size_in_bytes
 
 
 def free_bytes(layout: Layout) -> int | None:
-    """Free memory of each device in bytes, None if unknown; CPU devices share the host's memory."""
+    """Returns the free memory of each device in bytes, None if unknown; CPU devices share the host's memory."""
     device = jax.local_devices()[0]
     stats = device.memory_stats()
     if stats and "bytes_limit" in stats:
@@ -28,12 +28,12 @@ def free_bytes(layout: Layout) -> int | None:
 
 
 def host_bytes() -> int | None:
-    """Available memory of the host in bytes (the least of all processes' hosts), or None if unknown."""
+    """Returns the host's available memory in bytes (the minimum over the processes' hosts), or None if unknown."""
     return processes().least(available_bytes())
 
 
 def program_bytes(compiled: Any) -> int:
-    """Bytes that a compiled program needs on each device beside its arguments; 0 if the backend doesn't report them."""
+    """Returns the bytes that a program needs on each device in addition to its arguments; 0 if it isn't reported."""
     analysis = compiled.memory_analysis()
     if analysis is None:
         return 0
@@ -41,12 +41,12 @@ def program_bytes(compiled: Any) -> int:
 
 
 def fit_to_memory(layout: Layout, needed: int, free: int | None, *, fixed: bool) -> int | None:
-    """A smaller number of clients at a time to try next, if a program doesn't fit into memory; None if it fits.
+    """Returns a smaller number of clients at a time to try if a program doesn't fit into memory; None if it fits.
 
     `needed` and `free` are bytes on each device; `fixed` forbids another number.
 
     Raises:
-        ValueError: it doesn't fit, and nothing can be made smaller.
+        ValueError: it doesn't fit, and the number can't be smaller.
 
     Example:
         >>> fit_to_memory(Layout("vmap", 1, width=12, lanes=True), needed=30, free=10, fixed=False)
@@ -61,12 +61,12 @@ def fit_to_memory(layout: Layout, needed: int, free: int | None, *, fixed: bool)
             f"device(s) beside the data and the state, but {free / 1e9:.1f} GB are free: {remedy}use a smaller batch "
             "size, fewer clients a round, or a smaller model"
         )
-    # What doesn't grow with the width is counted as if it did, which errs on the side of fitting.
+    # All memory is assumed to grow with the width, which errs on the side of fitting.
     return max(1, min(layout.width - 1, int(layout.width * free / needed * 0.9)))
 
 
 class MemoryTable(NamedTuple):
-    """The rows of the memory that a dispatch needs.
+    """The memory rows that a dispatch needs.
 
     Attributes:
         clients: the clients in the table, ascending, `Int64[n]`.
@@ -78,9 +78,9 @@ class MemoryTable(NamedTuple):
 
 
 def choose_memory_place(place: str, state: State, num_clients: int, layout: Layout, tested: bool = False) -> str:
-    """Decides whether the clients' memory is kept on "device", "host" or "disk"; "auto" is the first where it fits.
+    """Decides where the clients' memory is kept, "device", "host" or "disk"; "auto" is "device" if it fits, or "host".
 
-    `tested` says whether clients have test rows, which all their own models are evaluated on, on the devices.
+    `tested` says whether clients have test rows, on which all clients' own models are evaluated on the devices.
     """
     if tested and PERSONAL in state.memory:
         if place in ("host", "disk"):
@@ -96,7 +96,7 @@ def choose_memory_place(place: str, state: State, num_clients: int, layout: Layo
     device = free_bytes(layout)
     host = host_bytes()
 
-    # "auto" skips the disk: a file is chosen knowingly, as every round waits for it.
+    # "auto" never chooses the disk, because every round waits for it: the user has to ask for it.
     wanted = [place] if memory else ["device"]
     if wanted == ["auto"]:
         wanted = ["device", "host"]
@@ -126,23 +126,24 @@ def divides(num_clients: int, layout: Layout) -> bool:
 
 
 def table_of(clients: np.ndarray, num_clients: int) -> MemoryTable:
-    """The memory table for the clients of a dispatch, `Int[T, G, L]`, in which `num_clients` marks empty places.
+    """Makes the memory table for the clients of a dispatch, `Int[T, G, L]`; `num_clients` marks empty places.
 
     Example:
         >>> table_of(np.array([[[7], [2], [9]]]), 9).seats.tolist()
         [[[1], [0], [3]]]
     """
+    # There are as many rows as seats, so that shapes never change, although a client may have a seat in several rounds.
     listed = np.unique(clients[clients < num_clients])
     seats = np.where(clients < num_clients, np.searchsorted(listed, clients), clients.size)
     return MemoryTable(listed, seats.astype(np.int32))
 
 
 def gather(memory: PyTree, table: MemoryTable) -> PyTree:
-    """The table's rows of the memory, padded to the number of seats."""
+    """Copies the table's rows of the memory, padded to the number of seats."""
     size = table.seats.size
 
     def rows_of(leaf: np.ndarray) -> np.ndarray:
-        # Straight into the padded array: the memory of many clients is too large to copy twice.
+        # Written directly into the padded array, as the memory of many clients is too large to copy twice.
         rows = np.zeros((size, *leaf.shape[1:]), leaf.dtype)
         np.take(leaf, table.clients, axis=0, out=rows[: len(table.clients)])
         return rows
@@ -161,7 +162,7 @@ def scatter(memory: PyTree, table: MemoryTable, rows: PyTree) -> PyTree:
 
 
 def repeat_for_clients(row: PyTree, num_clients: int, zeros: Callable[..., np.ndarray] = np.zeros) -> PyTree:
-    """One client's memory, leaves `[1, ...]`, repeated for N clients as NumPy arrays `[N, ...]`.
+    """Repeats one client's memory, leaves `[1, ...]`, for N clients as NumPy arrays `[N, ...]`.
 
     `zeros(shape, dtype)` makes the arrays. Zeros take up no memory until they are written to.
     """
@@ -177,7 +178,9 @@ def repeat_for_clients(row: PyTree, num_clients: int, zeros: Callable[..., np.nd
 
 
 def zeros_on_disk(shape: tuple[int, ...], dtype: np.dtype, folder: Path | None) -> np.ndarray:
-    """Zeros in a file of `folder`, by default the system's for temporary files, that lives as long as the array.
+    """Makes zeros in a file of `folder`, by default the system's folder for temporary files.
+
+    The file has no name and disappears with the array, even if the process is killed.
 
     Raises:
         ValueError: there is no room for them.
@@ -185,7 +188,7 @@ def zeros_on_disk(shape: tuple[int, ...], dtype: np.dtype, folder: Path | None) 
     needed = max(1, int(np.prod(shape)) * np.dtype(dtype).itemsize)
     with tempfile.TemporaryFile(dir=folder) as file:
         try:
-            # Reserved at once: a write to a mapped page that no block is left for would end the process.
+            # Space is reserved now: a later write to a mapped page would kill the process if the disk were full.
             if hasattr(os, "posix_fallocate"):
                 os.posix_fallocate(file.fileno(), 0, needed)
             else:  # macOS
@@ -201,7 +204,7 @@ def zeros_on_disk(shape: tuple[int, ...], dtype: np.dtype, folder: Path | None) 
 
 
 def move_to_disk(memory: PyTree, folder: Path | None) -> PyTree:
-    """The clients' memory in files of `folder`; what is in a file already stays as it is."""
+    """Moves the clients' memory to files of `folder`; arrays that are in a file already stay there."""
 
     def move(leaf: np.ndarray) -> np.ndarray:
         if isinstance(leaf, np.memmap):
@@ -215,9 +218,10 @@ def move_to_disk(memory: PyTree, folder: Path | None) -> PyTree:
 
 
 def rows_to_save(memory: PyTree, asked: np.ndarray) -> PyTree:
-    """The rows of clients that were asked to train, `asked[N]` times, ascending, and then one of a client that wasn't.
+    """Selects the memory rows to save: those of clients that were asked to train, and one for all other clients.
 
-    The memory of a client that never trained is that of all others like it. All rows, if that isn't fewer.
+    `asked`, `Int[N]`, counts how often each was asked. The rows are in ascending order, the other one last. Clients
+    that never trained all have the same memory. Returns all rows if the selection isn't smaller.
     """
     trained = np.flatnonzero(asked)
     rest = np.flatnonzero(asked == 0)[:1]

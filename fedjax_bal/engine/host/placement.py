@@ -1,4 +1,4 @@
-"""Places data on devices, and brings it back."""
+"""Places data on devices, and fetches it from them."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from fedjax_bal.engine.device import Layout
 from fedjax_bal.target import target_platform
 from fedjax_bal.types import PyTree
 
-_ALIGNMENT = 64  # bytes at which XLA's CPU client takes an array as it is
+_ALIGNMENT = 64  # XLA's CPU client uses an array in place if its address is a multiple of this, in bytes
 
 
 def replicate(tree: PyTree, layout: Layout) -> PyTree:
@@ -20,7 +20,7 @@ def replicate(tree: PyTree, layout: Layout) -> PyTree:
 
 
 def divide(tree: PyTree, layout: Layout) -> PyTree:
-    """Cuts a tree along its first axis, a piece for each device; the axis' length must divide."""
+    """Divides a tree along its first axis among the devices; their number must divide the axis' length."""
     return put(_shareable(tree), layout.divided)
 
 
@@ -39,12 +39,13 @@ def fetch(tree: PyTree) -> PyTree:
 def _own_share(leaf: Any, place: Sharding) -> Any:
     if isinstance(leaf, jax.Array) and leaf.sharding.device_set == place.device_set:
         return jax.device_put(leaf, place)
+    # Every process has the whole array on its host and cuts out its devices' pieces, so nothing is sent.
     whole = np.asarray(leaf)
     return jax.make_array_from_callback(whole.shape, place, lambda index: whole[index])
 
 
 def _everywhere(leaf: Any) -> Any:
-    # What this process holds in full needs no message to the others.
+    # An array that this process holds in full needs no message to the others.
     if not isinstance(leaf, jax.Array) or leaf.is_fully_addressable or leaf.is_fully_replicated:
         return leaf
     return multihost_utils.process_allgather(leaf, tiled=True)
@@ -55,7 +56,7 @@ def _shareable(tree: PyTree) -> PyTree:
 
 
 def _aligned(array: Any) -> Any:
-    """A large array in memory that XLA's CPU client takes as it is, instead of copying it for each device."""
+    """Copies a large array to memory that XLA's CPU client can use in place, instead of copying it for each device."""
     if not isinstance(array, np.ndarray) or array.nbytes < 2**16 or array.ctypes.data % _ALIGNMENT == 0:
         return array
     room = np.empty(array.nbytes + _ALIGNMENT, np.uint8)

@@ -16,7 +16,7 @@ from fedjax_bal.types import Plan
 
 
 class Dispatch(NamedTuple):
-    """A dispatch, ready to run.
+    """A planned dispatch.
 
     Attributes:
         schedule: its rounds, as the program takes them.
@@ -40,14 +40,14 @@ class Planner:
     """Plans rounds.
 
     Attributes:
-        setting: the setting; its layout may be another one than that of a dispatch, which fits into memory.
+        setting: the setting; a dispatch may have another layout, one that fits into memory.
         sizes: rows of each client, `Int[N]`.
-        training: the clients that take any step at all, `Bool[N]`.
+        training: the clients that take at least one local step, `Bool[N]`.
         selector: selects the cohort.
         participation: which clients are available, which deliver, and how fast they are.
         rounds: number of rounds of a run.
-        rounds_per_dispatch: rounds in one program.
-        tables: whether the program holds the memory of its own clients only.
+        rounds_per_dispatch: number of rounds in one program.
+        tables: whether the program receives only the memory of the clients in its dispatch.
     """
 
     setting: Setting
@@ -62,14 +62,14 @@ class Planner:
     def dispatch(self, layout: Layout, seed: int, first: int, selector: Any) -> Dispatch:
         """Plans the dispatch that starts at round `first` (from 0), for a layout.
 
-        Places after its last round repeat it and are not live.
+        Entries after the last round repeat it and are not live.
         """
         count = self.rounds_per_dispatch
         speed = self.participation.speed
         plans = []
         assigned = []
         seconds = []
-        # A run that is made longer may go on inside a dispatch; the next one starts where it would have without a stop.
+        # An extended run may resume in the middle of a dispatch; the next one starts where it would without the stop.
         end = min(first - first % count + count, self.rounds)
         for number in range(first, end):
             plan, selector = self.round(seed, number, selector)
@@ -88,7 +88,7 @@ class Planner:
 
         assignments, works = zip(*assigned, strict=True)
         stacked = stack(plans)
-        # With the memory on the host, the program gets the rows of this dispatch's clients only.
+        # With the memory on the host, the program receives only the rows of this dispatch's clients.
         table = table_of(stacked.clients, len(self.sizes)) if self.tables else None
         seats = table.seats if table else stacked.clients
         schedule = DispatchPlan(numbers, live, due, stacked, seats, stack(assignments))
@@ -96,13 +96,13 @@ class Planner:
         return Dispatch(schedule, selector, plans, table, work, seconds)
 
     def round(self, seed: int, number: int, selector: Any) -> tuple[Plan, Any]:
-        """The plan of a round (from 0), and the selector's new state."""
+        """Plans a round (from 0); returns the plan and the selector's new state."""
         speed = self.participation.speed
         available = self.participation.availability.mask(seed, "availability", number, self.training)
         clients, selector = self.selector.select(selector, seed, number, available)
-        cohort = np.zeros(len(self.sizes) + 1, bool)  # the last one is of empty places
+        cohort = np.zeros(len(self.sizes) + 1, bool)  # the last entry is for empty places
         cohort[np.minimum(clients, len(self.sizes))] = True
-        trained = cohort[:-1] & self.training  # a selector of the user's may list clients that take no step
+        trained = cohort[:-1] & self.training  # a user's selector may list clients that take no step
         arriving = self.participation.delivery.mask(seed, "delivery", number, trained)
         plan = make_plan(clients, arriving)
         if speed is not None:
@@ -111,10 +111,10 @@ class Planner:
         return plan, selector
 
     def _local_steps(self, plan: Plan) -> np.ndarray:
-        """The local steps of each client of a plan within its limits, `Int[G, L]`."""
+        """Returns the local steps of each client of a plan within its limits, `Int[G, L]`."""
         inside = np.minimum(plan.clients, len(self.sizes) - 1)
         return self.setting.local_steps(self.sizes[inside], plan.limits)
 
     def steps(self, plan: Plan) -> np.ndarray:
-        """Steps of each client of a plan in a round, 0 for a client that doesn't deliver; `Int[G, L]`."""
+        """Returns each client's steps in a round, over all passes; 0 if it doesn't deliver; `Int[G, L]`."""
         return np.asarray(self.setting.passes * self._local_steps(plan) * plan.delivered)

@@ -1,4 +1,4 @@
-"""A round as a pure function, for the user to call in loops."""
+"""A round as a pure function, for users' own loops."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -44,8 +44,8 @@ class RoundState(NamedTuple):
         round: rounds done, `Int32[]`.
         variables: the global model.
         optimizer: the server optimizer's state.
-        memory: per-client memory of each part that has one, leaves `[N, ...]`.
-        server: the state of each part that the server plays.
+        memory: per-client memory of each Memory part, by slot, leaves `[N, ...]`.
+        server: the state of each Server part, by slot.
     """
 
     round: Array
@@ -60,8 +60,8 @@ class RoundState(NamedTuple):
 class RoundFunction:
     """The init/step pair of a recipe on a federation, from `make_round`; both are pure.
 
-    It is a pytree: hand it to a jitted function as an argument, and the federation's images are an argument of the
-    program too; a function that just closes over it has them in the program, which takes longer to compile.
+    It is a pytree. Pass it to a jitted function as an argument, so that the federation's images are an argument of the
+    program, too: if a function closes over it, they are constants, and compiling takes longer.
 
     Attributes:
         hyperparameters: the numbers of the recipe's parts and of both optimizers, by name; `step` takes them as an
@@ -77,10 +77,10 @@ class RoundFunction:
 
     @package_settings()
     def init(self, key: Key, variables: Variables | None = None) -> RoundState:
-        """The state before the first round, with given variables or the initial weights that the key decides.
+        """Makes the state before the first round, with given variables or initial weights drawn with the key.
 
         Raises:
-            ValueError: the variables aren't of the model's names and shapes.
+            ValueError: the variables don't have the model's names and shapes.
         """
         setting = self._simulation.setting
         if variables is None:
@@ -97,26 +97,26 @@ class RoundFunction:
         """Runs one round.
 
         Args:
-            hyperparameters: those of this object, with any of them changed.
+            hyperparameters: those of this object, some of them changed if you like.
             key: the run's key, the same in every round; the round's own draws follow from its number.
             state: the state before the round.
-            plan: the clients that train, `Int32[G, L]`, N or -1 marking an empty place, and whether each delivers,
-                `Bool[G, L]`, whatever it says of an empty place or of a client without rows: G chains of L clients,
-                one client each but for mediators. Other numbers are refused; under `jit`, where they aren't known,
-                they are empty places.
+            plan: the clients that train, `Int32[G, L]`, with N or -1 for an empty place, and whether each delivers,
+                `Bool[G, L]`, ignored for empty places and for clients without rows: G chains of L clients, where L is
+                1 except for mediators. Other numbers are refused; under `jit`, where values aren't known, they count
+                as empty places.
 
         Returns:
             The state after the round, and its measurements: losses, local steps, probes, faults.
 
         Raises:
-            ValueError: a hyperparameter is missing or unknown, or the plan is none.
+            ValueError: a hyperparameter is missing or unknown, or the plan has other shapes, types or numbers.
         """
         setting = _with_hyperparameters(self._simulation.setting, in_32_bits(dict(hyperparameters)))
         state = in_32_bits(state)
         placed = _with_empty_places(in_32_bits(Plan(*plan)), self.federation.num_clients)
         trains = _local_steps(setting, placed, self.federation) > 0  # others would return what they received
         plan = placed._replace(delivered=placed.delivered & trains)
-        # One client at a time, or all chains of the plan together.
+        # One client at a time, or all chains of the plan in one bucket, in which lanes would gain nothing.
         layout = Layout("map", 1) if setting.layout.strategy == "map" else Layout("vmap", 1, len(plan.clients))
         setting = dataclasses.replace(setting, layout=layout)
         assignment = _assign(setting, plan, self.federation)
@@ -128,10 +128,10 @@ class RoundFunction:
         return RoundState(state.round + 1, *after), info
 
     def plans(self, seed: int, rounds: int) -> Plan:
-        """The plans of the first rounds that `simulate` draws for a seed; leaves `[T, ...]`, for `jax.lax.scan`.
+        """Makes the plans of the first rounds, as `simulate` draws them for a seed; leaves `[T, ...]`, for a `scan`.
 
         Raises:
-            ValueError: no round, or the selector learns from each one, so that its plans can't be known before.
+            ValueError: `rounds` is below 1, or the selector learns from each round, so plans can't be made before.
         """
         selector = self._simulation.selector
         if selector.closed_loop:
@@ -159,7 +159,7 @@ def make_round(
     execution: Execution = Execution(),
     server_optimizer: AnyOptimizer | None = None,
 ) -> RoundFunction:
-    """Makes a round of a method a pure function: an init/step pair, as in optax.
+    """Turns a round of a method into a pure function: an init/step pair, as in optax.
 
     `step` goes into `jax.jit`, `jax.lax.scan` over stacked plans, and `jax.vmap` over seeds, hyperparameters or plans.
     With `Execution(differentiable=True)`, `jax.grad` and `jax.jacfwd` go through it, and through the pair's `model`.
@@ -170,16 +170,16 @@ def make_round(
         model: the model, from `fedjax_bal.models.build`.
         federation: the federation, from `fedjax_bal.data.federate`.
         local: how clients train: epochs or steps, batches, optimizer.
-        participation: which clients train, and which of their updates arrive, in `plans`; by default all. A selector
-            that draws clients by size lets the updates of every plan begin with the same weight.
+        participation: which clients train, and which of their updates arrive, in `plans`; by default all. With a
+            selector that draws clients by size, all updates of a plan start with equal weights.
         execution: strategy and precision; several clients train at a time under "vmap".
-        server_optimizer: by default what the recipe says, or else plain averaging.
+        server_optimizer: by default the recipe's, or else plain averaging.
 
     Returns:
         The pair, with the method's hyperparameters.
 
     Raises:
-        ValueError: values that don't fit together.
+        ValueError: values don't fit together.
 
     Example:
         >>> from fedjax_bal import data, models, recipes
@@ -198,7 +198,7 @@ def make_round(
         (3, (3, 4, 1))
     """
     check_is_federation(federation)
-    test = federation.images[:1], federation.labels[:1]  # a simulation has a test set, which no round looks at
+    test = federation.images[:1], federation.labels[:1]  # a simulation needs a test set, but no round reads it
     simulation = build(
         recipe,
         model,
@@ -217,7 +217,7 @@ def make_round(
 
 
 def hyperparameters(setting: Setting) -> dict[str, Any]:
-    """The numbers of a setting by name: `SLOT.FIELD` of a part, `optimizer.FIELD`, `server_optimizer.FIELD`."""
+    """Lists the numbers of a setting by name: `SLOT.FIELD` of a part, `optimizer.FIELD`, `server_optimizer.FIELD`."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(setting)
     return {_name(setting, path): leaf for path, leaf in leaves}
 
@@ -238,7 +238,7 @@ def _with_hyperparameters(setting: Setting, given: Hyperparameters) -> Setting:
 
 
 def _with_empty_places(plan: Plan, num_clients: int) -> Plan:
-    """The plan as jax's arrays, with N for every empty place, where nothing is delivered."""
+    """Converts a plan to jax arrays, with N in every empty place, which delivers nothing."""
     clients = jnp.asarray(plan.clients)
     delivered = jnp.asarray(plan.delivered)
     integers = jnp.issubdtype(clients.dtype, jnp.integer)
@@ -261,21 +261,22 @@ def _with_empty_places(plan: Plan, num_clients: int) -> Plan:
 
 
 def _local_steps(setting: Setting, plan: Plan, federation: Federation) -> Array:
-    """The local steps of each client of a plan, `Int32[G, L]`; an empty place has any number."""
+    """Computes the local steps of each client of a plan, `Int32[G, L]`; the number of an empty place is arbitrary."""
     inside = jnp.clip(plan.clients, 0, federation.num_clients - 1)
     offsets = jnp.asarray(federation.offsets)
     return setting.local_steps(offsets[inside + 1] - offsets[inside], plan.limits)
 
 
 def _assign(setting: Setting, plan: Plan, federation: Federation) -> Assignment:
-    """The chains that deliver, those with the most steps first, as the host assigns them to one device."""
+    """Assigns the chains that deliver to one device, those with the most steps first, as the host does."""
     delivered = jnp.asarray(plan.delivered)
     steps = (_local_steps(setting, plan, federation) * delivered).sum(1)
     static = setting.execution.differentiable
+    # A loop of static length goes through all chains; those that don't deliver take no step and have no weight.
     delivers = jnp.ones(len(steps), bool) if static else delivered.any(1)
     order = jnp.argsort(jnp.where(delivers, -steps, 1), stable=True).astype(jnp.int32)
     chains = jnp.where(jnp.arange(len(order)) < delivers.sum(), order, len(order))[None]
-    # A count that is known gives the loop over chains a static length.
+    # A static count gives the loop over chains a static length, without which reverse mode doesn't work.
     count = np.array([len(order)], np.int32) if static else delivers.sum(dtype=jnp.int32)[None]
     none = jnp.zeros((1, 2), jnp.int32)
     return Assignment(chains, count, chains, none, none[:, 0])

@@ -54,7 +54,7 @@ from fedjax_bal.types import EvaluationResult, Exhibit, Federation, Plan, PyTree
 
 
 class Snapshot(NamedTuple):
-    """The state of a run between two dispatches: all that has to be saved in order to resume."""
+    """The state of a run between two dispatches: everything that must be saved in order to resume."""
 
     round: Any  # rounds done, a Python or NumPy integer
     state: State  # on the devices
@@ -63,7 +63,7 @@ class Snapshot(NamedTuple):
 
 
 class DispatchResult(NamedTuple):
-    """Result of one dispatch.
+    """The result of one dispatch.
 
     Attributes:
         snapshot: the run after it.
@@ -72,8 +72,8 @@ class DispatchResult(NamedTuple):
         chosen: the selected clients, round after round, `Int32[K]`.
         client_updates: local trainings of clients that delivered.
         samples: samples that they trained on, counting repeats.
-        work: local steps of clients that delivered, left out or not, and all steps computed; the difference is the
-            cost of padding.
+        work: local steps of clients that delivered, including those left out, and all steps computed; the difference
+            is the cost of padding.
         train_losses: mean training loss of every round, nan if no client delivered.
         faults: the clients that were left out or clipped, round after round.
     """
@@ -89,6 +89,7 @@ class DispatchResult(NamedTuple):
     faults: tuple[Fault, ...] = ()
 
 
+# Compared and hashed by identity, because a simulation is a static field of the pytree `RoundFunction`.
 @dataclasses.dataclass(eq=False)
 class Simulation:
     """One method on one federation, compiled once and run for any number of seeds.
@@ -104,11 +105,11 @@ class Simulation:
         batch_size: B as requested; the setting's is no larger than the largest client.
         groups: masks over the classes by which accuracies are averaged, from `fedjax_bal.metrics.shot_groups`.
         compile_s: seconds spent on compiling, or on waiting for a thread that compiles; 0 before.
-        rounds_per_dispatch: rounds in one program.
+        rounds_per_dispatch: number of rounds in one program.
         on_device: federation and test set, on the devices.
         memory_place: where the clients' memory is kept, "device", "host" or "disk".
         planner: plans its rounds.
-        scratch: the folder for memory on disk; by default the system's for temporary files.
+        scratch: the folder for memory on disk; by default the system's folder for temporary files.
     """
 
     setting: Setting
@@ -124,10 +125,10 @@ class Simulation:
     scratch: Path | None = None
 
     def __post_init__(self) -> None:
-        # It doesn't depend on the number of rounds, so that a run that is made longer goes on with the same program.
+        # Independent of `rounds`, so that extending a run reuses the compiled program.
         self.rounds_per_dispatch = choose_rounds_per_dispatch(self.execution.rounds_per_dispatch, self.selector)
         sizes = np.diff(self.federation.offsets)
-        # A client that takes no local step returns what it received, so it is never selected.
+        # A client that takes no local step returns the model that it received, so it is never selected.
         training = np.asarray(self.setting.steps_per_epoch(sizes)) > 0
         if not training.any():
             local = self.setting.local
@@ -136,10 +137,12 @@ class Simulation:
                 f"no client takes a single step (the largest has {sizes.max()} rows): use smaller batches"
             )
         layout = self.setting.layout
+        # Placed once: all dispatches of all seeds use the same arrays.
         self.on_device = (replicate(self.federation, layout), divide(padded(self.test, layout.devices), layout))
         shapes = jax.eval_shape(self.setting.traced(init_state), self.setting, jax.random.key(0), self.on_device[0])
         tested = self.federation.tests is not None
         wanted = self.execution.client_memory
+        # Decided after the data is placed, so that the free memory doesn't include the data's.
         self.memory_place = choose_memory_place(wanted, shapes, self.federation.num_clients, layout, tested)
         self.planner = Planner(
             self.setting,
@@ -157,7 +160,7 @@ class Simulation:
 
     @property
     def keeps_memory_on_host(self) -> bool:
-        """True if the clients' memory is gathered on the host for each dispatch, be it kept there or on disk."""
+        """True if the clients' memory is gathered on the host for each dispatch, from there or from disk."""
         return self.memory_place != "device"
 
     @property
@@ -181,9 +184,9 @@ class Simulation:
         return Counts(broken=FaultCounts() if self.execution.excludes else None)
 
     def init(self, seed: int, variables: Variables | None = None) -> Snapshot:
-        """The snapshot before round 0; the seed, not negative, decides all random draws but the partition.
+        """Makes the snapshot before round 0; the seed, at least 0, decides all random draws except the partition.
 
-        `variables` take the place of a drawn model; raises ValueError if they aren't of the model's shapes.
+        `variables` replace the drawn model; raises ValueError if their names or shapes don't fit the model.
         """
         given = None if variables is None else fit_variables(variables, self._shapes.variables, self.setting.model)
         zeros = {"device": None, "host": np.zeros, "disk": functools.partial(zeros_on_disk, folder=self.scratch)}
@@ -192,12 +195,12 @@ class Simulation:
         return Snapshot(0, state, self.selector.init(seed, self.federation.num_clients), self._no_counts)
 
     def state_shapes(self) -> Snapshot:
-        """The shapes of a run's snapshot, against which a checkpoint is checked."""
+        """Returns the shapes of a run's snapshot, against which a checkpoint is checked."""
         selector = self.selector.init(0, self.federation.num_clients)
         return Snapshot(np.int64(0), self._shapes, selector, self._no_counts)
 
     def compile(self) -> float:
-        """Compiles the program, once; returns the seconds that it took now. Raises ValueError if it doesn't fit."""
+        """Compiles the program, once; returns the seconds spent in this call. Raises ValueError if it doesn't fit."""
         if self._compiled is not None:
             return 0.0
         if self.execution.debugs:
@@ -210,11 +213,11 @@ class Simulation:
         return self.compile_s
 
     def lower(self, setting: Setting) -> Any:
-        """Lowers the program of a dispatch with this setting, for the devices that programs are compiled for."""
+        """Lowers the program of a dispatch with this setting, for the target devices."""
         return lower_dispatch(setting, *self._arguments(setting))
 
     def program(self, setting: Setting) -> Program | Callable:
-        """The program of a dispatch with this setting, compiled but for debugging; any thread may ask for it."""
+        """Returns the program of a dispatch with this setting, compiled unless it is for debugging; thread-safe."""
         if self.execution.debugs:
             return debug_dispatch
         return compile_dispatch(setting, *self._arguments(setting))
@@ -223,21 +226,24 @@ class Simulation:
         state = self._shapes
         schedule = self.any_dispatch(setting).schedule
         if self.keeps_memory_on_host:
+            # The program receives a row for each seat of the dispatch, not for each client.
             seated = lambda leaf: jax.ShapeDtypeStruct((schedule.seats.size, *leaf.shape[1:]), leaf.dtype)
             state = state._replace(memory=jax.tree.map(seated, state.memory))
         return state, schedule, self.on_device
 
     def any_dispatch(self, setting: Setting) -> Dispatch:
-        """A dispatch with this setting, of the shapes that all have."""
+        """Plans a dispatch with this setting for its shapes, which are those of all dispatches."""
         selector = self.selector.init(0, self.federation.num_clients)
         return self.planner.dispatch(setting.layout, 0, 0, selector)
 
     def plan(self, seed: int, number: int, selector: Any) -> tuple[Plan, Any]:
-        """The plan of a round (from 0), and the selector's new state."""
+        """Plans a round (from 0); returns the plan and the selector's new state."""
         return self.planner.round(seed, number, selector)
 
     def planned(self, seed: int, first: int, selector: Any) -> Dispatch:
-        """The dispatch that starts at round `first` (from 0): the one planned ahead, if any, or a new one."""
+        """Returns the dispatch that starts at round `first` (from 0), planned ahead or now."""
+        # Another run of this simulation may have come in between. Planning changes nothing but its result, so a
+        # dispatch that doesn't fit is dropped.
         ahead = self._ahead
         self._ahead = None
         if ahead is not None and ahead[0] == (seed, first, self.setting.layout):
@@ -252,7 +258,7 @@ class Simulation:
         """
         self.compile()
         state = snapshot.state
-        if self.memory_place == "disk":  # a resumed run's was read into memory
+        if self.memory_place == "disk":  # a checkpoint was read into the host's memory
             state = state._replace(memory=move_to_disk(state.memory, self.scratch))
         memory = state.memory
         planned = self.planned(seed, snapshot.round, snapshot.selector)
@@ -265,7 +271,8 @@ class Simulation:
         done = snapshot.round + len(planned.plans)
         if done < self.rounds and not self.selector.closed_loop:
             # jax has only queued the program, and `device_get` below waits for it: until then the host plans the next
-            # dispatch for free. A closed-loop selector can't, as its next choice depends on this dispatch's reports.
+            # dispatch at no cost. A closed-loop selector can't, as its next choice depends on this dispatch's reports.
+            # Not ideal: with the memory on the host, the devices wait while rows are scattered and gathered again.
             layout = self.setting.layout
             self._ahead = ((seed, done, layout), self.planner.dispatch(layout, seed, done, planned.selector))
         info, evaluation = jax.device_get((info, evaluation))
@@ -277,7 +284,7 @@ class Simulation:
     def process_results(
         self, snapshot: Snapshot, planned: Dispatch, info: Info, evaluation: EvaluationResult
     ) -> DispatchResult:
-        """Reads a dispatch's reports, leaves `[T, ...]`, on the host, and lets the selector learn from them.
+        """Processes a dispatch's reports, leaves `[T, ...]`, on the host, and lets the selector learn from them.
 
         Raises DivergenceError if a client's update is broken, unless such clients are left out, or if the model isn't
         finite.
@@ -307,7 +314,7 @@ class Simulation:
                 )
             broken = find_faults(number, plan, codes)
             faults += broken
-            # From here on a client that was left out is one that did not deliver.
+            # From here on, a client that was left out counts as one that didn't deliver.
             plan = plan._replace(delivered=plan.delivered & ((codes == 0) | (codes == LONG)))
             plans.append(plan)
             sizes = self.planner.sizes[plan.clients[plan.delivered]]
@@ -325,7 +332,7 @@ class Simulation:
                 records.append({"round": number, **record_round(result)})
                 confusion = np.asarray(evaluated.confusion)
                 if number % every == 0:
-                    # Not after an evaluation for the last round's sake: a run that is made longer doesn't have it.
+                    # Not reset after an additional evaluation of the last round, which an extended run doesn't have.
                     counts = self._no_counts
         selector = planned.selector
         if self.selector.closed_loop:  # a dispatch of one round
@@ -351,7 +358,7 @@ class Simulation:
         return closing_traffic_of(self.setting, self.federation, self._shapes)
 
     def _of_parts(self, rounds: int) -> dict[str, float]:
-        """The metrics that parts measure on the host (`Part.round_metrics`) after a number of rounds, by name."""
+        """Returns the metrics that parts measure on the host (`Part.round_metrics`) after `rounds` rounds, by name."""
         clients = int(self.planner.training.sum())
         even = self.selector.even and self.participation.availability == always()
         most = min(self.selector.most, clients)
@@ -359,7 +366,9 @@ class Simulation:
         return {name: value for part in self.setting.parts for name, value in part.round_metrics(past).items()}
 
     def tested_model(self, seed: int, snapshot: Snapshot) -> Variables:
-        """The global model as the test set sees it after a snapshot's last round."""
+        """Returns the global model as it is evaluated after a snapshot's last round."""
+        # Without the optimizer's state and the memory, which evaluation doesn't read and every device would have to
+        # hold in full.
         state = replicate(snapshot.state._replace(optimizer=(), memory={}), self.setting.layout)
         number = np.int32(snapshot.round - 1)
         tested = jax.jit(self.setting.traced(evaluated_model))
@@ -367,12 +376,12 @@ class Simulation:
 
 
 def _of_round(number: int, tree: PyTree) -> PyTree:
-    """One round's part of leaves `[T, ...]`."""
+    """Selects one round from leaves `[T, ...]`."""
     return jax.tree.map(lambda leaf: leaf[number], tree)
 
 
 def generated_images(simulation: Simulation, snapshot: Snapshot) -> np.ndarray | None:
-    """Images from a part's generator, pixels `UInt8[c, S, H, W, K]`: S of each of the first c classes.
+    """Returns images from a part's generator, pixels `UInt8[c, S, H, W, K]`: S of each of the first c classes.
 
     None if no part has a generator, or none is trained yet.
     """
@@ -385,7 +394,7 @@ def generated_images(simulation: Simulation, snapshot: Snapshot) -> np.ndarray |
 
 
 def shared_prototypes(simulation: Simulation, snapshot: Snapshot) -> tuple[Any, Any] | None:
-    """The feature vectors of the classes that clients and server share, `Float[C, F]`, and which exist, `Bool[C]`.
+    """Returns the classes' feature vectors that clients and server share, `Float[C, F]`, and which exist, `Bool[C]`.
 
     None if the method shares parameters only.
     """
@@ -401,7 +410,7 @@ def shares_prototypes(simulation: Simulation) -> bool:
 
 
 def _exhibits(simulation: Simulation, snapshot: Snapshot) -> list[Exhibit]:
-    """The exhibits of the server parts that have begun."""
+    """Returns the exhibits of the server parts that have begun."""
     begun = [part.slot for part in simulation.setting.parts_with(Server) if snapshot.round > part.first_round]
     state = snapshot.state._replace(optimizer=(), memory={})
     given = simulation.setting, jax.random.key(0), state, np.int32(snapshot.round - 1), simulation.stored

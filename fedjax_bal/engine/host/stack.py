@@ -1,6 +1,6 @@
-"""Stacks of runs that differ in numbers alone: one compiled program trains all of them.
+"""Stacks of runs that differ only in numbers: one compiled program trains all of them.
 
-Each run keeps its own state on the host.
+Each run has its own snapshot on the host.
 """
 
 import dataclasses
@@ -33,12 +33,12 @@ class Member(NamedTuple):
 
 
 class StackingKey(NamedTuple):
-    """All that two runs must have in common for one program to train both.
+    """Everything that two runs must have in common for one program to train both.
 
-    They share a program if it would be traced alike for each of them: the same parts and static options, the same
-    shapes, the same images, and the same rounds in a dispatch. Numbers stay out, as they are arguments: those of parts
-    and optimizers, seeds, partitions, who is available. So does the size of the largest client, for which
-    `_common_setting` makes room, and the layout's width, which the stack chooses for all its chains.
+    They share a program if tracing it gives the same for each of them: the same parts and static options, the same
+    shapes, the same images, and the same rounds in a dispatch. Numbers aren't included, as they are arguments: those of
+    parts and optimizers, seeds, partitions, availability. Nor is the size of the largest client, for which
+    `_common_setting` makes room, or the layout's width, which the stack chooses for all its chains.
     """
 
     setting: Any  # its structure, with static options
@@ -61,21 +61,22 @@ class StackingKey(NamedTuple):
     has_limits: bool  # plans limit the steps of each client
     chunk: int | str
     keeps_memory_on_host: bool
-    debugged: int | None  # such a run trains by itself
+    debugged: int | None  # the identity of a run for debugging, which trains by itself
 
 
 def stacking_key(simulation: Simulation) -> StackingKey:
-    """A hashable value; runs with equal ones can be put into a `Stack`."""
+    """Returns a hashable key; runs with equal keys can form a `Stack`."""
     setting = simulation.setting
     federation = simulation.federation
     selector = simulation.selector
     layout = dataclasses.replace(setting.layout, width=1, lanes=False)
+    # Sizes and layout are replaced by constants, so that runs that differ in these have equal structures.
     leaves, structure = jax.tree.flatten(dataclasses.replace(setting.with_room(0, 1), layout=layout))
     return StackingKey(
         setting=structure,
         shapes=tuple(np.shape(leaf) for leaf in leaves),
         batch_size=simulation.batch_size,
-        # By identity: comparing the numbers of two data sets would take longer than a round.
+        # By identity, because comparing the contents of two data sets would take longer than a round.
         images=id(federation.images),
         warp=id(federation.warp),
         test=id(simulation.test),
@@ -98,11 +99,11 @@ def stacking_key(simulation: Simulation) -> StackingKey:
 
 
 class Stack:
-    """Runs that are trained together. A single one is trained by its own program, without the axis of runs.
+    """Runs that are trained together. A single run uses its own program, without an axis of runs.
 
     Args:
         members: runs with the same stacking key, all at the same round.
-        snapshots: their snapshots, not to be used afterwards.
+        snapshots: their snapshots, which can't be used afterwards.
 
     Raises:
         ValueError: the clients' memory of several runs is kept on the host or on disk, from where it is gathered for
@@ -110,7 +111,7 @@ class Stack:
 
     Attributes:
         members: the runs.
-        snapshots: their snapshots now, without the devices' states unless it is a single run's.
+        snapshots: their current snapshots; those of several runs are without the states on the devices.
         failures: the errors of runs that diverged; None for other runs.
         resting: True for a run that has diverged or was stopped, whose model stays as it is.
     """
@@ -121,7 +122,7 @@ class Stack:
         self.failures: list[DivergenceError | None] = [None] * len(members)
         self.resting = [False] * len(members)
         self._simulations = [member.simulation for member in members]
-        # Batching by one slows many operations down, so a single run has no use for the stacked program.
+        # Many operations are slower with a batch axis, even if its length is 1, so a single run isn't stacked.
         self._single = self._simulations[0] if len(members) == 1 else None
         if self._single is not None:
             return
@@ -157,17 +158,17 @@ class Stack:
         return size_in_bytes((self._data, self._state)) + program
 
     def rest(self, number: int) -> None:
-        """Stops a run: no client trains for it any more, so that its model stays as it is."""
+        """Stops a run: its clients don't train any more, so its model stays as it is."""
         self.resting[number] = True
 
     def snapshot(self, number: int) -> Snapshot:
-        """A run's snapshot, with its state."""
+        """Returns a run's snapshot, with its state."""
         if self._single is not None:
             return self.snapshots[number]
         return self.snapshots[number]._replace(state=jax.tree.map(lambda leaf: leaf[number], self._state))
 
     def compile(self) -> float:
-        """Compiles the program, once; returns the seconds that it took now. Raises ValueError if it doesn't fit."""
+        """Compiles the program, once; returns the seconds spent in this call. Raises ValueError if it doesn't fit."""
         if self._single is not None:
             return self._single.compile()
         if self._compiled is not None:
@@ -179,13 +180,14 @@ class Stack:
         return time.perf_counter() - began
 
     def advance(self) -> list[DispatchResult | None]:
-        """Runs the next rounds of all runs, as many as one dispatch holds; None for runs that diverge now, or rest."""
+        """Runs the next rounds of all runs, as many as a dispatch holds; None for runs that diverge in it, or rest."""
         self.compile()
         if self._single is not None:
             advance = self._single.advance
             return [self._finish(0, lambda: advance(self.members[0].seed, self.snapshots[0]))]
-        # States of runs that were resumed come from the host; those of the last dispatch are where they should be.
+        # States of resumed runs come from the host; those of the last dispatch are in place already.
         before = jax.device_put(self._state, self._setting.layout.replicated)
+        # Not ideal: a single run plans its next dispatch while the devices work, a stack lets them wait for its plans.
         planned = [self._planned(number) for number in range(len(self.members))]
         schedule, works = _schedule(self._simulations, planned, self._setting)
         self._state, *reports = self._compiled(self._setting, self._keys, before, schedule, *self._data)
@@ -199,7 +201,7 @@ class Stack:
         return results
 
     def _finish(self, number: int, process: Callable[[], DispatchResult]) -> DispatchResult | None:
-        """The result of a run's dispatch, whose snapshot the stack keeps; None if the run has diverged in it."""
+        """Returns the result of a run's dispatch, and keeps its snapshot; None if the run diverged in it."""
         try:
             result = process()
         except DivergenceError as error:
@@ -214,7 +216,7 @@ class Stack:
         planned = simulation.planned(seed, self.round, self.snapshots[number].selector)
         if not self.resting[number]:
             return planned
-        # Shapes never change: a run that rests keeps its chains, of which none delivers.
+        # Shapes never change, so a resting run keeps its chains, but none of them delivers.
         plans = [plan._replace(delivered=np.zeros_like(plan.delivered)) for plan in planned.plans]
         stacked = planned.schedule.plan._replace(delivered=np.zeros_like(planned.schedule.plan.delivered))
         return planned._replace(plans=plans, schedule=planned.schedule._replace(plan=stacked))
@@ -223,7 +225,7 @@ class Stack:
 def open_stack(members: Sequence[Member], snapshots: Sequence[Snapshot | None]) -> Stack:
     """Starts or resumes runs with equal stacking keys, all at the same round.
 
-    A run that hasn't started has no snapshot; the others' are not to be used afterwards.
+    A run that hasn't started has no snapshot; the other snapshots can't be used afterwards.
     """
     starts = [
         member.simulation.init(member.seed) if snapshot is None else snapshot
@@ -233,7 +235,7 @@ def open_stack(members: Sequence[Member], snapshots: Sequence[Snapshot | None]) 
 
 
 def program_of(simulations: Sequence[Simulation]) -> Program | Callable:
-    """The program that a stack of such runs asks for first, without their states; any thread may ask for it."""
+    """Compiles the first program that a stack of these runs will use, without their states; thread-safe."""
     if len(simulations) == 1:
         return simulations[0].program(simulations[0].setting)
     setting = _common_setting(simulations)
@@ -253,14 +255,14 @@ def _stacked_program(simulations: Sequence[Simulation], setting: Setting, data: 
 def _schedule(
     simulations: Sequence[Simulation], planned: Sequence[Dispatch], setting: Setting
 ) -> tuple[DispatchPlan, list[StepCounts]]:
-    """The schedule of all runs, and each run's share of its work."""
+    """Makes the schedule of all runs, and each run's share of its work."""
     first = planned[0].schedule
     plan = jax.tree.map(lambda *leaves: np.stack(leaves, 1), *(dispatch.schedule.plan for dispatch in planned))
     seats = np.stack([dispatch.schedule.seats for dispatch in planned], 1)
     assignments = []
     computed = 0
     for number, live in enumerate(first.live):
-        # The chains of all runs, one run's after another's, are assigned together: lanes take them as they come.
+        # The chains of all runs are assigned together, so that a lane may train chains of several runs.
         rows = [jax.tree.map(lambda leaf, at=number: leaf[at], dispatch.schedule.plan) for dispatch in planned]
         steps = [simulation.planner.steps(row) for simulation, row in zip(simulations, rows, strict=True)]
         arriving = np.concatenate([row.delivered.any(1) for row in rows])
@@ -272,6 +274,7 @@ def _schedule(
         sum(int(simulation.planner.steps(plan).sum()) for plan in dispatch.plans)
         for simulation, dispatch in zip(simulations, planned, strict=True)
     ]
+    # Padding belongs to no run, so the computed steps are divided in proportion to the useful ones.
     works = [StepCounts(steps, round(computed * steps / max(sum(useful), 1))) for steps in useful]
     return first._replace(plan=plan, seats=seats, assignment=stacked), works
 
@@ -289,7 +292,7 @@ def _common_data(simulations: Sequence[Simulation], layout: Layout) -> PyTree:
 
 
 def _common_setting(simulations: Sequence[Simulation]) -> Setting:
-    """All settings in one, leaves `[S]`, with room for the largest client of any run."""
+    """Stacks all settings, leaves `[S]`, with room for the largest client of all runs."""
     first = simulations[0]
     settings = [simulation.setting for simulation in simulations]
     largest = max(setting.max_size for setting in settings)

@@ -17,7 +17,7 @@ TOLERATED_WASTE = 0.1
 
 
 def resolve_strategy(strategy: str) -> str:
-    """Resolves "auto": "map" on CPUs, where true step counts and unbatched convolutions win, "vmap" on accelerators.
+    """Resolves "auto": "map" on CPUs, where exact step counts and unbatched convolutions win, "vmap" on accelerators.
 
     "debug" is "map" without compiling.
     """
@@ -29,7 +29,7 @@ def resolve_strategy(strategy: str) -> str:
 
 
 def device_count(devices: str | int) -> int:
-    """Checks a number of devices; "auto" is all that jax has, on a CPU one for each core unless jax has started."""
+    """Checks a number of devices; "auto" means all of jax's, on a CPU one for each core unless jax has started."""
     start_jax()
     total = jax.device_count()
     if devices == "auto":
@@ -44,7 +44,7 @@ def device_count(devices: str | int) -> int:
 
 
 def with_layout(setting: Setting, sizes: np.ndarray, selector: Selector, chunk: int | None) -> Setting:
-    """A setting with the layout that suits its strategy and number of devices; `sizes`, `Int[N]`, has clients' rows."""
+    """Gives a setting the best layout for its strategy and devices; `sizes`, `Int[N]`, has the clients' rows."""
     check_steps(setting, sizes, selector.chains * selector.chain_length * selector.passes)
     steps = np.asarray(setting.local_steps(sizes))
     steps = steps[steps > 0] if steps.any() else np.ones(1, int)
@@ -54,7 +54,7 @@ def with_layout(setting: Setting, sizes: np.ndarray, selector: Selector, chunk: 
 
 
 def check_steps(setting: Setting, sizes: np.ndarray, trainings: int) -> None:
-    """Refuses a round of `trainings` local trainings that may have more local steps than 32 bits can count."""
+    """Refuses a round of `trainings` local trainings if 32 bits may not be enough to count its local steps."""
     most = int(setting.local_steps(int(np.max(sizes)))) * trainings
     if most > np.iinfo(np.int32).max:
         raise ValueError(
@@ -74,17 +74,18 @@ def lay_out(
 ) -> Layout:
     """Chooses the layout of a round's G chains of L clients, above all the number of clients to train at a time.
 
-    That is `chunk` on each device or, if None, chosen by how well the clients' local steps can be packed; `steps`,
-    `Int[N]`, has those of each client that can train.
+    This number is `chunk` on each device or, if None, depends on how well the clients' local steps can be packed.
+    `steps`, `Int[N]`, has the steps of each client that can train.
     """
     if strategy == "map":
         return Layout(strategy, devices)
+    # Only chains of a single local training can start at any turn; others pass a model on from training to training.
     lanes = chain_length == 1 and passes == 1
     share = -(-chains // devices)
     if chunk is not None:
         return Layout(strategy, devices, min(chunk, share), lanes)
-    # Any law of drawing clients would do: the width is a shape, chosen once; how a cohort is packed into it is decided
-    # in every round.
+    # Uniform draws are good enough, whichever clients the selector prefers: the width is a shape, chosen once, and each
+    # round packs its own cohort into it.
     rng = np.random.default_rng(0)
     drawn = [steps[rng.integers(0, len(steps), chains * chain_length)] for _ in range(64)]
     cohorts = [cohort.reshape(chains, chain_length).sum(1) for cohort in drawn]
@@ -94,9 +95,9 @@ def lay_out(
 def choose_width(cohorts: Sequence[np.ndarray], most: int, devices: int = 1, *, buckets: bool = False) -> int:
     """The number of clients to train at a time on each device, from 1 to `most`.
 
-    It is the largest that wastes less than a tenth of the steps over all `cohorts`, each `Int[G]`: more at a time keep
-    a wide machine busier, but leave longer idle tails. With `buckets`, clients start together; without, each lane takes
-    its next client as soon as it is done with one.
+    It is the largest number that wastes less than a tenth of the steps over all `cohorts`, each `Int[G]`: more clients
+    at a time keep a wide machine busier, but leave longer idle tails. With `buckets`, clients start together; without,
+    each lane starts its next client as soon as it has finished one.
 
     Example:
         >>> choose_width([np.array([9, 3, 3, 3])], most=4)
@@ -110,7 +111,7 @@ def choose_width(cohorts: Sequence[np.ndarray], most: int, devices: int = 1, *, 
     width = most
     while width > 1:
         lanes = width * devices
-        # A bound that is quick to compute, and that no packing can beat.
+        # A lower bound for all packings, quick to compute, so that most widths need no packing.
         least = sum(lanes * max(-(-int(steps.sum()) // lanes), int(steps.max(initial=0))) for steps in cohorts)
         if (buckets or not wasteful(least)) and not wasteful(
             sum(lanes_computed(steps, width, devices, buckets=buckets) for steps in cohorts)
@@ -121,7 +122,7 @@ def choose_width(cohorts: Sequence[np.ndarray], most: int, devices: int = 1, *, 
 
 
 def lanes_computed(steps: np.ndarray, width: int, devices: int, *, buckets: bool) -> int:
-    """Steps computed for a cohort, useful or not, if devices don't wait for each other."""
+    """Counts the steps computed for a cohort, useful or not, if devices don't wait for each other."""
     steps = np.asarray(steps, np.int64)
     if buckets:
         return int(steps[longest_first(steps)[::width]].sum()) * width

@@ -1,14 +1,14 @@
 """A convolution that stays fast inside loops and when every client has its own kernel.
 
-`jax.vmap` over kernels turns a convolution into a grouped one, and JAX's own weight gradient leaves the fast path of
-XLA:CPU inside a loop; both cost a factor of ten and more. The convolution here therefore has its own derivative
+`jax.vmap` over kernels turns a convolution into a grouped one, and inside a loop JAX's own weight gradient misses the
+fast path of XLA:CPU; each costs a factor of ten or more. The convolution here therefore has its own derivative
 (`jax.custom_vjp`), made of two linear pieces with their own batching (`jax.custom_batching.custom_vmap`):
 
-- one client: the form that is fastest for the shape, see `fedjax_bal.models.convolution.rules`;
+- one client: the fastest form for the shape, see `fedjax_bal.models.convolution.rules`;
 - clients with different kernels: shifted copies and batched matrix products;
 - clients that share a kernel: one convolution of all their images.
 
-Feature groups are treated like clients with different kernels. `convolution="plain"` in `fedjax_bal.models.build` is
+Feature groups are handled like clients with different kernels. `convolution="plain"` in `fedjax_bal.models.build` is
 JAX's own convolution: slower, but with second derivatives, as is any form within `fedjax_bal.models.differentiable`.
 """
 
@@ -45,9 +45,9 @@ def convolution(
     """Convolves images with a kernel, in any stride and padding, and in feature groups.
 
     Its signature is that of `flax.linen.Conv`'s argument `conv_general_dilated`. It composes with `vmap` (of images,
-    kernel or both, nested too), with `grad`, loops and rematerialisation; it has second derivatives and forward mode
-    only within `fedjax_bal.models.differentiable`. With dilation, another layout, a precision, or images of other than
-    two dimensions it is JAX's own convolution.
+    kernel or both, also nested), with `grad`, loops and rematerialisation; it has second derivatives and forward mode
+    only within `fedjax_bal.models.differentiable`. For dilation, another layout, a precision, or images that don't have
+    two dimensions, it calls JAX's own convolution.
 
     Args:
         images: `[B, H, W, K]`.
@@ -88,9 +88,10 @@ def convolution(
     geometry = Geometry((int(down), int(across)), ((int(top), int(bottom)), (int(left), int(right))))
     if feature_group_count == 1:
         return _differentiable(geometry, form)(images, kernel)
+    # With a single channel in each group, sums of shifted copies are faster than products.
     if kernel.shape[2] == 1:
         return depthwise(images, kernel, geometry)
-    # As if the groups were clients: XLA's grouped convolution is slow on CPUs, here too.
+    # Groups are handled as if they were clients, because XLA's grouped convolution is slow on CPUs.
     parts = images.reshape(*images.shape[:3], feature_group_count, -1)
     kernels = kernel.reshape(*kernel.shape[:3], feature_group_count, -1)
     results = jax.vmap(_differentiable(geometry, form), (3, 3), 3)(parts, kernels)
@@ -98,14 +99,14 @@ def convolution(
 
 
 def _fits(images: Array, kernel: Array, dimension_numbers: Any, groups: int) -> bool:
-    """Tells whether the layout is the usual one, and the channels match; JAX words the error if they don't."""
+    """Tells whether the layout is the usual one and the channels match; if they don't, JAX raises the error."""
     if dimension_numbers not in (None, LAYOUT, lax.conv_dimension_numbers(images.shape, kernel.shape, LAYOUT)):
         return False
     return images.shape[3] == kernel.shape[2] * groups and kernel.shape[3] % groups == 0
 
 
 def of_name(name: str) -> Callable[..., Array]:
-    """The convolution of a name, with the signature of `jax.lax.conv_general_dilated`."""
+    """Returns the convolution with this name, which has the signature of `jax.lax.conv_general_dilated`."""
     choices: dict[str, Callable[..., Array]] = {
         form: functools.partial(convolution, form=form) for form in ("auto", *FORMS)
     }
@@ -119,11 +120,11 @@ def of_name(name: str) -> Callable[..., Array]:
     return choices[name]
 
 
-# Cached, as are the two below, because jax finds a program by the functions in it: a new closure would be traced and
-# compiled again in every call.
+# Cached, as are the two functions below, because jax finds a program by the functions in it: a new closure would be
+# traced and compiled again in every call.
 @functools.cache
 def _differentiable(geometry: Geometry, form: str) -> Callable[[Array, Array], Array]:
-    """The convolution of one geometry, with its derivative."""
+    """Makes the convolution of one geometry, with its derivative."""
 
     def forward(images: Array, kernel: Array) -> tuple[Array, tuple[Array, Array]]:
         images = keep_apart(images)
@@ -134,7 +135,7 @@ def _differentiable(geometry: Geometry, form: str) -> Callable[[Array, Array], A
         cotangent = keep_apart(cotangent)
         of_kernel = _differentiable_once(_weight_gradient(geometry, form, kernel.shape[:2]))(images, cotangent)
         phases, back = gradients.phase_kernel(kernel, geometry, images.shape[1:3], cotangent.shape[1:3])
-        # The gradient of the images is a forward convolution again, and so has its batching and its choice of forms.
+        # The gradient with respect to the images is also a forward convolution, with its batching and choice of forms.
         of_images = _differentiable_once(_forward(back, form, back=True))(cotangent, phases)
         return gradients.interleave_phases(of_images, geometry.strides, images.shape[1:3]), of_kernel
 
@@ -147,20 +148,21 @@ def _differentiable(geometry: Geometry, form: str) -> Callable[[Array, Array], A
 
 @functools.cache
 def _forward(geometry: Geometry, form: str, *, back: bool = False) -> Callable[[Array, Array], Array]:
-    """The convolution of one geometry, with its batching; `back` if it is the gradient with respect to the images."""
+    """Makes the convolution of one geometry, with its batching; `back` if it is the gradient of the images."""
     alone, together = (maps.back if back else maps.convolve for maps in FORMS[form])
 
     @custom_vmap
     def convolve(images: Array, kernel: Array) -> Array:
         return alone(images, kernel, geometry)
 
+    # Without this rule, `vmap` over kernels would make a grouped convolution of the form for one client.
     @convolve.def_vmap
     def stacked(clients: int, batched: Sequence[bool], images: Array, kernel: Array) -> tuple[Array, bool]:
         del clients
         if not batched[1]:  # clients share the kernel: their images are one batch, and one product of more rows is fast
             joined = convolve(images.reshape(-1, *images.shape[2:]), kernel)
             return joined.reshape(*images.shape[:2], *joined.shape[1:]), True
-        # JAX's own batching from here on, also if vmaps are nested: the form is of products, which batch as products.
+        # From here on JAX batches, also for nested vmaps: the form consists of products, which batch as products.
         each = lambda images, kernel: together(images, kernel, geometry)
         return jax.vmap(each, _axes(batched))(images, kernel), True
 
@@ -169,7 +171,7 @@ def _forward(geometry: Geometry, form: str, *, back: bool = False) -> Callable[[
 
 @functools.cache
 def _weight_gradient(geometry: Geometry, form: str, size: tuple[int, int]) -> Callable[[Array, Array], Array]:
-    """The gradient with respect to the kernel for one geometry, with its batching."""
+    """Makes the gradient with respect to the kernel for one geometry, with its batching."""
 
     @custom_vmap
     def gradient(images: Array, cotangent: Array) -> Array:
@@ -185,7 +187,7 @@ def _weight_gradient(geometry: Geometry, form: str, size: tuple[int, int]) -> Ca
 
 
 def _differentiable_once(piece: Callable[..., Array]) -> Callable[..., Array]:
-    """Wraps a function so that its derivative raises an error that explains the remedy."""
+    """Wraps a function so that its derivative raises an error with the remedy."""
 
     @jax.custom_jvp
     def guarded(*operands: Array) -> Array:

@@ -1,7 +1,7 @@
 """The form that `convolution="auto"` stands for: jaxlib's own oneDNN where this machine can use it, else "fast".
 
-A jaxlib whose oneDNN can't be called as `builtin` does ends the process. It is therefore tried in another process, once
-for each jaxlib and CPU: the verdict is kept in the user's cache folder.
+If jaxlib's oneDNN can't be called in the way that `builtin` does, the call ends the process. It is therefore tried in
+another process, once for each jaxlib and CPU, and the verdict is kept in the user's cache folder.
 """
 
 import contextlib
@@ -33,11 +33,11 @@ CANNOT = "jaxlib's own oneDNN can't be used here"
 _RIGHT = "right"
 _AVX512 = {"avx512f", "avx512bw", "avx512dq", "avx512vl"}
 _LIMITS = {"SSE41": "", "AVX": "", "AVX2": "AVX2", "AVX2_VNNI": "AVX2", "AVX2_VNNI_2": "AVX2"}
-"""Values of oneDNN's variable that forbid AVX-512, and what they leave."""
+"""Values of oneDNN's variable that forbid AVX-512, and the instruction set that each allows."""
 
 
 def choice() -> tuple[str, str]:
-    """The form of convolution that "auto" stands for, and why it isn't "builtin" on this CPU; empty if it is."""
+    """Returns the form that "auto" stands for, and the reason why it isn't "builtin" on this CPU, or an empty text."""
     if target_platform() != "cpu":
         return "fast", ""
     reason = why_not_builtin()
@@ -45,7 +45,7 @@ def choice() -> tuple[str, str]:
 
 
 def form() -> str:
-    """The form of convolution that "auto" stands for; a reason for the slower one is told to the log, once."""
+    """Returns the form that "auto" stands for; logs the reason for the slower form once."""
     chosen, reason = choice()
     if reason:
         _note(note(reason))
@@ -53,7 +53,7 @@ def form() -> str:
 
 
 def note(reason: str) -> str:
-    """The note for a user whose CPU gets "fast" for "auto"."""
+    """Returns the note for users whose CPU gets "fast" for "auto"."""
     return f"convolution: fast, as {CANNOT}: {reason}"
 
 
@@ -66,7 +66,7 @@ def check_builtin() -> None:
 
 @functools.cache
 def why_not_builtin() -> str:
-    """Why this machine's CPU can't use the form "builtin"; empty if it can."""
+    """Returns the reason why this machine's CPU can't use the form "builtin"; empty if it can."""
     if (sys.platform, platform.machine()) != ("linux", "x86_64"):
         return f"it needs Linux on x86-64, this is {platform.system()} on {platform.machine()}"
     if not instruction_set():
@@ -76,9 +76,9 @@ def why_not_builtin() -> str:
 
 
 def instruction_set() -> str:
-    """The CPU's vector instructions, on which rounding depends: "AVX512", "AVX2", or "" for others.
+    """Returns the vector instructions that oneDNN may use, on which rounding depends: "AVX512", "AVX2", or "".
 
-    They are those that oneDNN may use: like oneDNN it obeys the environment variable ONEDNN_MAX_CPU_ISA.
+    Like oneDNN, it obeys the environment variable ONEDNN_MAX_CPU_ISA.
     """
     flags = _cpu_flags()
     widest = "AVX512" if flags >= _AVX512 else "AVX2" if "avx2" in flags else ""
@@ -91,7 +91,7 @@ def _limit() -> str:
 
 @functools.cache
 def _cpu_flags() -> frozenset[str]:
-    """The CPU's features, as Linux names them; empty on other systems."""
+    """Returns the CPU's features by Linux's names; empty on other systems."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
@@ -101,7 +101,8 @@ def _cpu_flags() -> frozenset[str]:
 
 
 def _verdict(python: str) -> str:
-    """Returns "right", or what was wrong when it was tried; from the cache folder if that was in an earlier process."""
+    """Returns "right", or what was wrong when it was tried, perhaps by an earlier process, from the cache folder."""
+    # The name depends on everything that can change the result.
     sources = [Path(file).read_text(encoding="utf-8") for file in (__file__, builtin.__file__)]
     depends = jaxlib_version, sorted(_cpu_flags()), _limit(), python, sources
     name = f"verdict-{hashlib.sha256(repr(depends).encode()).hexdigest()[:16]}.txt"
@@ -111,7 +112,7 @@ def _verdict(python: str) -> str:
         return _tried(python)
     with contextlib.suppress(OSError, UnicodeDecodeError):
         kept = read_bytes(file, 1000).decode()
-        if kept.endswith("\n"):
+        if kept.endswith("\n"):  # or else it was cut off
             return kept.strip()
     verdict = _tried(python)
     if verdict != _RIGHT:

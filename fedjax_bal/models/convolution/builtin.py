@@ -1,7 +1,7 @@
-"""Convolutions through the oneDNN that jaxlib contains: XLA's own custom call, so that nothing needs to be compiled.
+"""Convolutions through the oneDNN in jaxlib, by XLA's own custom call, so that no C++ needs to be compiled.
 
 The call ends the process, without an exception, if an operand has no channels (see `takes`) or if jaxlib doesn't know
-the configuration (so that `automatic` tries it in another process first).
+the configuration; `automatic` therefore tries it in another process first.
 """
 
 import functools
@@ -20,10 +20,10 @@ from fedjax_bal.models.convolution.gradients import in_chunks
 from fedjax_bal.target import target_platform
 
 CACHED = 250_000
-"""Numbers that `weight_gradient` transposes at a time, so that they stay in a core's cache."""
+"""How many numbers `weight_gradient` transposes at a time, so that they stay in a core's cache."""
 
 FEWEST = 5
-"""Smallest chunk of images: fewer make a convolution of too few channels."""
+"""Smallest chunk of images, which are channels in the weight gradient: fewer are too few for a fast convolution."""
 
 _IMAGES = {"dims": 4, "data": {"batch_dim": 0, "feature_dim": 3, "spatial_dims": [1, 2]}}
 _KERNEL = {"dims": 4, "filter": {"input_feature_dim": 2, "output_feature_dim": 3, "spatial_dims": [0, 1]}}
@@ -36,7 +36,7 @@ def takes(*operands: Array) -> bool:
 
 
 def convolve(images: Float[Array, "B H W K"], kernel: Float[Array, "h w K O"], geometry: Geometry) -> Array:
-    """A convolution as oneDNN's; stacked clients take turns."""
+    """Convolves with oneDNN; stacked clients are processed one after another."""
     size = geometry.output_size(images.shape[1:3], kernel.shape[:2])
     return _call(images, kernel, shape=(len(images), *size, kernel.shape[-1]), geometry=geometry)
 
@@ -44,11 +44,11 @@ def convolve(images: Float[Array, "B H W K"], kernel: Float[Array, "h w K O"], g
 def weight_gradient(
     images: Float[Array, "B H W K"], cotangent: Float[Array, "B H2 W2 O"], size: Sequence[int], geometry: Geometry
 ) -> Float[Array, "h w K O"]:
-    """The gradient with respect to the kernel; stacked clients take turns.
+    """Computes the gradient with respect to the kernel; stacked clients are processed one after another.
 
-    jaxlib offers oneDNN's convolution, but not its weight gradient. So channels and batch swap their places, the
-    cotangent is the kernel, and strides become dilations; batches too large for the processor's cache are processed a
-    few images at a time.
+    jaxlib offers oneDNN's convolution, but not its weight gradient. So channels and batch are exchanged, the cotangent
+    is the kernel, and strides become dilations; batches too large for the processor's cache are processed a few images
+    at a time.
     """
     pads = tuple(
         (lead, taps - 1 + (out - 1) * stride + 1 - side - lead)
@@ -58,8 +58,8 @@ def weight_gradient(
     )
 
     def product(images: Array, cotangent: Array) -> Array:
-        # Transposed in memory: given strange layouts in their place, oneDNN takes its reference kernel, a thousand
-        # times slower. The barrier keeps XLA from passing it the layouts.
+        # Transposed in memory: for unusual layouts oneDNN uses its reference kernel, which is a thousand times slower.
+        # The barrier keeps XLA from passing such layouts instead of transposing.
         shape = (images.shape[-1], *size, cotangent.shape[-1])
         images, kernel = lax.optimization_barrier((images.transpose(3, 1, 2, 0), cotangent.transpose(1, 2, 0, 3)))
         swapped = Geometry((1, 1), (pads[0], pads[1]))
@@ -70,18 +70,18 @@ def weight_gradient(
 
 
 def _chunk(count: int, each: int) -> int:
-    """Number of images to process at a time: the most that fit the cache, but no fewer than are worth a call."""
+    """Chooses how many images to process at a time: as many as fit the cache, but enough to be worth a call."""
     chunks = [size for size in range(min(FEWEST, count), count + 1) if count % size == 0]
     return max((size for size in chunks if size * each <= CACHED), default=chunks[0])
 
 
-# Compiled as a whole outside of programs too, with what keeps it out of jax's cache.
+# Jitted, so that the call is always in one program with the primitive that keeps it out of jax's cache.
 @functools.partial(jax.jit, static_argnames=("shape", "geometry", "dilations"))
 def _call(
     images: Array, kernel: Array, *, shape: tuple[int, ...], geometry: Geometry, dilations: tuple[int, int] = (1, 1)
 ) -> Array:
-    """A call of XLA's target for oneDNN, whose configuration is `xla/service/cpu/onednn_config.proto` as JSON."""
-    # Padding that crops is not oneDNN's.
+    """Calls XLA's target for oneDNN, whose configuration is `xla/service/cpu/onednn_config.proto` as JSON."""
+    # OneDNN has no padding that crops, so the images are cropped before.
     (top, bottom), (left, right) = geometry.pads
     images = pad_images(images, ((min(top, 0), min(bottom, 0)), (min(left, 0), min(right, 0))))
     window = {
@@ -91,6 +91,7 @@ def _call(
         "window_dilations": dilations,
     }
     config = {"dims": 4, "input": _IMAGES, "kernel": _KERNEL, "output": _IMAGES, "window": window, "feature_groups": 1}
+    # Sequential, because the configuration has no axis for clients with different kernels.
     call = jax.ffi.ffi_call(
         "__onednn$convolution",
         jax.ShapeDtypeStruct(shape, images.dtype),
@@ -103,14 +104,14 @@ def _call(
 
 @functools.cache
 def _not_saved() -> Any:
-    """A primitive that returns its operand, and keeps the program that it is in out of jax's cache of programs.
+    """Makes a primitive that returns its operand, and keeps the program that contains it out of jax's cache.
 
-    When XLA saves a program, it takes the call for one of another class and reads what isn't there: an error at best.
-    Until jax 0.11, programs that call Python are not saved, so that it is told that this one does. Later versions save
-    these as well, and leave out programs by the time that they took to compile alone. From the first such program on,
-    no program is therefore saved in this process; those that were saved before are still found.
+    When XLA saves a program, it casts the call to a wrong class and reads invalid memory: an error at best. Before
+    jax 0.11, programs that call Python are not saved, so the primitive registers such a call. Later versions save these
+    programs, too, and skip only programs that compile quickly, so from the first program with this primitive on, no
+    program is saved in this process; programs that were saved before are still found.
     """
-    # Not with the module: jax may move them, which only `automatic`'s other process must notice.
+    # Imported here, because jax may move them: then only `automatic`'s other process must fail.
     from jax.extend.core import Primitive
     from jax.interpreters import batching, mlir
 
@@ -129,4 +130,4 @@ def _not_saved() -> Any:
 
 
 def _never_called() -> None:
-    """The Python function that programs seem to call."""
+    """Stands for the Python function that programs pretend to call."""

@@ -1,4 +1,4 @@
-"""Forms of a convolution: the same linear map written in different ways.
+"""Forms of a convolution: different ways to compute the same linear map.
 
 XLA:CPU computes a convolution at the speed of its matrix product only for some shapes;
 `fedjax_bal.models.convolution.rules` chooses the form for a shape. Images are `[B, H, W, K]`, kernels `[h, w, K, O]`,
@@ -24,11 +24,11 @@ LIBRARY_CHANNELS = 17
 
 
 def direct(images: Float[Array, "B H W K"], kernel: Float[Array, "h w K O"], geometry: Geometry) -> Array:
-    """A convolution as XLA's own, arranged on CPUs so that XLA uses its fast library."""
+    """Convolves with XLA's own convolution, arranged on CPUs so that XLA uses its fast library."""
     outputs = kernel.shape[-1]
-    # XLA's fast library on CPUs takes convolutions with more than 16 channels in or out, and with no more padding
-    # than leaves the images' size as it is. Others go to another library, which is slower and, once two devices use it
-    # at a time, returns wrong numbers after some hundred calls (jax 0.10.2 and 0.11.2).
+    # XLA's fast library on CPUs takes convolutions with more than 16 channels in or out, whose padding doesn't make the
+    # result larger than the images. Others go to another library, which is slower and, if two devices use it at the
+    # same time, returns wrong numbers after some hundred calls (jax 0.10.2 and 0.11.2).
     if target_platform() == "cpu":
         images, kernel, geometry = _fit_library(images, kernel, geometry)
     result = lax.conv_general_dilated(images, kernel, geometry.strides, geometry.pads, dimension_numbers=LAYOUT)
@@ -46,18 +46,19 @@ def _fit_library(images: Array, kernel: Array, geometry: Geometry) -> tuple[Arra
     if any(any(sides) for sides in outside):
         # Without the barrier XLA would fold the padding back into the convolution.
         images = lax.optimization_barrier(pad_images(images, outside))
+    # Not ideal: the added outputs are computed and thrown away.
     if max(kernel.shape[2:]) < LIBRARY_CHANNELS:
         kernel = jnp.pad(kernel, ((0, 0), (0, 0), (0, 0), (0, LIBRARY_CHANNELS - kernel.shape[-1])))
     return images, kernel, Geometry(geometry.strides, ((top, bottom), (left, right)))
 
 
 def by_patches(images: Float[Array, "B H W K"], kernel: Float[Array, "h w K O"], geometry: Geometry) -> Array:
-    """A convolution as one matrix product of patches and kernel."""
+    """Convolves by one matrix product of patches and kernel."""
     return patches(images, kernel.shape[:2], geometry) @ kernel.reshape(-1, kernel.shape[-1])
 
 
 def by_blocks(images: Float[Array, "B H W K"], kernel: Float[Array, "h w K O"], geometry: Geometry) -> Array:
-    """A convolution as one matrix product that computes several neighbouring pixels at a time.
+    """Convolves by one matrix product that computes several neighbouring pixels at a time.
 
     With few channels this makes the product squarer and the patches fewer, at the price of some products with zero.
     """
@@ -66,7 +67,7 @@ def by_blocks(images: Float[Array, "B H W K"], kernel: Float[Array, "h w K O"], 
 
 
 def by_wide_kernel(images: Float[Array, "B H W K"], kernel: Float[Array, "h w K O"], geometry: Geometry) -> Array:
-    """A convolution as XLA's own with a wider kernel, which computes several neighbouring pixels at a time.
+    """Convolves with XLA's own convolution and a wider kernel, which computes several neighbouring pixels at a time.
 
     XLA's fast convolution on CPUs needs more than 16 channels in or out; the wider kernel has them.
     """
@@ -75,7 +76,7 @@ def by_wide_kernel(images: Float[Array, "B H W K"], kernel: Float[Array, "h w K 
 
 
 def by_rows(images: Float[Array, "B H W K"], kernel: Float[Array, "h w K O"], geometry: Geometry) -> Array:
-    """A convolution of stride 1 as one matrix product per row of pixels, then a sum of shifted rows.
+    """Convolves with stride 1 by one matrix product per row of pixels, then a sum of shifted rows.
 
     The product has `h * O` columns instead of O, which fills the vector units when O is small, and its patches are
     h times smaller than those of `by_patches`.
@@ -84,12 +85,12 @@ def by_rows(images: Float[Array, "B H W K"], kernel: Float[Array, "h w K O"], ge
 
 
 def by_columns(images: Float[Array, "B H W K"], kernel: Float[Array, "h w K O"], geometry: Geometry) -> Array:
-    """As `by_rows`, with the parts of rows and columns exchanged."""
+    """Convolves as `by_rows` does, with rows and columns exchanged."""
     return _by_lines(images, kernel, geometry, 0)
 
 
 def lines(images: Float[Array, "B H W K"], taps: int, geometry: Geometry, axis: int) -> Float[Array, "B H2 W2 P"]:
-    """The pixels under the taps of a kernel along columns (axis 0) or rows (axis 1), for stride 1."""
+    """Returns the pixels under the taps of a kernel along columns (axis 0) or rows (axis 1), for stride 1."""
     none = (0, 0)
     size = (1, taps) if axis else (taps, 1)
     pads = (none, geometry.pads[1]) if axis else (geometry.pads[0], none)
@@ -97,12 +98,12 @@ def lines(images: Float[Array, "B H W K"], taps: int, geometry: Geometry, axis: 
 
 
 def _by_lines(images: Array, kernel: Array, geometry: Geometry, along: int) -> Array:
-    """A convolution of stride 1 as one product of lines along an axis, then a sum of lines shifted along the other."""
+    """Convolves with stride 1 by one product of lines along an axis, then a sum of lines shifted along the other."""
     across = 1 - along
     taps = kernel.shape[across]
     outputs = kernel.shape[-1]
     seen = lines(images, kernel.shape[along], geometry, along)
-    # One product for all taps across the lines; a tap's share of the result is shifted by as many lines as the tap.
+    # One product for all taps across the lines; the result of each tap is then shifted by the tap's distance.
     products = seen @ kernel.transpose(along, 2, across, 3).reshape(seen.shape[-1], taps * outputs)
     first, last = geometry.pads[across]
     shifted = []
@@ -114,7 +115,7 @@ def _by_lines(images: Array, kernel: Array, geometry: Geometry, along: int) -> A
 
 
 def taps(images: Float[Array, "B H W K"], size: tuple[int, ...], geometry: Geometry) -> list[Array]:
-    """The pixels under each tap of a kernel at every position: h * w arrays `[B, H', W', K]`, row by row."""
+    """Returns the pixels under each tap of a kernel at every position: h * w arrays `[B, H', W', K]`, row by row."""
     height, width = geometry.output_size(images.shape[1:3], size)
     images = pad_images(images, geometry.pads)
     down, across = geometry.strides
@@ -129,7 +130,7 @@ def widen_kernel(
 
     The kernel is `[h, w', K, n O]`, where n, the number of copies, divides the width of the result.
     """
-    # A block must divide the width: a last one that is cut off would need a kernel of its own.
+    # A block must divide the width, because a shorter last block would need another kernel.
     width = geometry.output_size(image, kernel.shape[:2])[1]
     block = math.gcd(width, min(LARGEST_BLOCK, max(1, outputs // kernel.shape[-1])))
     down, across = geometry.strides
@@ -149,9 +150,10 @@ def depthwise(images: Float[Array, "B H W K"], kernel: Float[Array, "h w 1 O"], 
     return _depthwise(geometry)(jnp.repeat(images, kernel.shape[-1] // images.shape[-1], -1), kernel)
 
 
+# Cached, because a new closure would be traced and compiled again in every call.
 @functools.cache
 def _depthwise(geometry: Geometry) -> Callable[[Array, Array], Array]:
-    """The convolution with one kernel for each channel, and its derivative."""
+    """Makes the convolution with one kernel for each channel, and its derivative."""
 
     def save(images: Array, kernel: Array) -> tuple[Array, tuple[Array, Array]]:
         return convolve(images, kernel), (images, kernel)
@@ -171,7 +173,7 @@ def _depthwise(geometry: Geometry) -> Callable[[Array, Array], Array]:
 
 
 def _by_shifts(images: Float[Array, "B H W K"], kernel: Float[Array, "h w 1 K"], geometry: Geometry) -> Array:
-    """The convolution as a sum of shifted copies."""
+    """Convolves by a sum of shifted copies."""
     seen = taps(images, kernel.shape[:2], geometry)
     weights = kernel.reshape(-1, kernel.shape[-1])
     return functools.reduce(jnp.add, [view * weight for view, weight in zip(seen, weights, strict=True)])
@@ -179,6 +181,7 @@ def _by_shifts(images: Float[Array, "B H W K"], kernel: Float[Array, "h w 1 K"],
 
 def _depthwise_image_gradient(image: tuple[int, ...], kernel: Array, cotangent: Array, geometry: Geometry) -> Array:
     """Convolves the cotangent, its pixels spread apart by the strides, with the kernel rotated by 180 degrees."""
+    # Not ideal for strides above 1: most products are with zeros between pixels (`gradients.phase_kernel` avoids them).
     spread = pad_images(cotangent, ((0, 0), (0, 0)), geometry.strides)
     leads = [taps - 1 - pads[0] for taps, pads in zip(kernel.shape[:2], geometry.pads, strict=True)]
     high, wide = (

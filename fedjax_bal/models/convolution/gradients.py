@@ -17,16 +17,16 @@ from fedjax_bal.models.convolution.geometry import Geometry, pad_images, patches
 from fedjax_bal.target import target_platform
 
 CACHED = 500_000
-"""Numbers that `by_rows` copies at a time, so that they stay in a core's cache."""
+"""How many numbers `by_rows` copies at a time, so that they stay in a core's cache."""
 
 FEWEST = 4
 """Smallest chunk of images that is worth a loop; below it the whole batch is one chunk."""
 
 
 def direct(images: Array, cotangent: Array, size: Sequence[int], geometry: Geometry) -> Float[Array, "h w K O"]:
-    """The gradient with respect to the kernel as a convolution.
+    """Computes the gradient with respect to the kernel as a convolution.
 
-    Channels and batch swap their places, and the cotangent is the kernel, its pixels spread apart by the strides.
+    Channels and batch are exchanged, and the cotangent is the kernel, its pixels spread apart by the strides.
     """
     high, wide = (
         (lead, taps - 1 + (out - 1) * stride + 1 - side - lead)
@@ -40,19 +40,19 @@ def direct(images: Array, cotangent: Array, size: Sequence[int], geometry: Geome
 
 
 def by_patches(images: Array, cotangent: Array, size: Sequence[int], geometry: Geometry) -> Float[Array, "h w K O"]:
-    """The gradient with respect to the kernel as one matrix product of cotangent and patches."""
+    """Computes the gradient with respect to the kernel as one matrix product of cotangent and patches."""
     seen = jnp.stack(forward.taps(images, tuple(size), geometry), 3)
     product = cotangent.reshape(-1, cotangent.shape[-1]).T @ seen.reshape(-1, math.prod(seen.shape[3:]))
     return product.reshape(-1, *size, images.shape[-1]).transpose(1, 2, 3, 0)
 
 
 def by_rows(images: Array, cotangent: Array, size: Sequence[int], geometry: Geometry) -> Float[Array, "h w K O"]:
-    """The gradient with respect to a kernel of stride 1, as a product of shifted images and shifted cotangents.
+    """Computes the gradient with respect to a kernel of stride 1 from shifted images and shifted cotangents.
 
-    Copies of the images shifted sideways, times copies of the cotangent shifted upwards.
+    The factors of the matrix product are copies of the images, shifted sideways, and of the cotangent, shifted upwards.
     """
-    # The product is square, whereas that of `by_patches` has h times as many rows as columns, and the copies are
-    # smaller. On CPUs batches too large for the processor's cache are processed a few images at a time.
+    # The product is square, whereas that of `by_patches` has h times as many rows as columns; the copies are smaller,
+    # too. On CPUs, batches too large for the processor's cache are processed a few images at a time.
     count, height = images.shape[:2]
     (top, _), columns = geometry.pads
     down, width = cotangent.shape[1:3]
@@ -75,13 +75,13 @@ def by_rows(images: Array, cotangent: Array, size: Sequence[int], geometry: Geom
 def by_blocks(
     images: Array, cotangent: Array, size: Sequence[int], geometry: Geometry, planes: Callable[..., Array] | None = None
 ) -> Float[Array, "h w K O"]:
-    """The gradient with respect to the kernel, through the wider kernel of `forward.by_blocks`.
+    """Computes the gradient with respect to the kernel through the wider kernel of `forward.by_blocks`.
 
     `planes` makes transposed patches; by default from one plane for each tap and channel.
     """
     outputs = cotangent.shape[-1]
     side = geometry.strides[1]
-    # Only the shape of the kernel counts: XLA drops the zeros.
+    # Only the kernel's shape is used, so XLA removes the zeros.
     kernel = jnp.zeros((*size, images.shape[-1], outputs))
     wide, where = forward.widen_kernel(images.shape[1:3], kernel, geometry, 64)
     block = wide.shape[-1] // outputs
@@ -94,7 +94,7 @@ def by_blocks(
 def phase_kernel(
     kernel: Float[Array, "h w K O"], geometry: Geometry, image: Sequence[int], result: Sequence[int]
 ) -> tuple[Array, Geometry]:
-    """The kernel whose convolution with a cotangent is the gradient with respect to the images.
+    """Makes the kernel whose convolution with a cotangent is the gradient with respect to the images.
 
     At stride 1 it is the kernel rotated by 180 degrees. At strides s and s' the pixels of the image fall into s s'
     phases, each of which depends on its own part of the kernel; the phases become channels, `[h', w', O, s s' K]`, for
@@ -133,7 +133,7 @@ def interleave_phases(phases: Array, strides: tuple[int, int], image: Sequence[i
 
 
 def _chunk(count: int, each: int) -> int:
-    """Number of images to process at a time, from their count and the numbers that the copies of one take."""
+    """Chooses how many images to process at a time; `each` is how many numbers the copies of one image have."""
     fitting = max(size for size in range(1, count + 1) if count % size == 0 and size * each <= max(CACHED, each))
     return fitting if fitting >= FEWEST else count
 
@@ -146,12 +146,12 @@ def in_chunks(product: Callable[[Array, Array], Array], images: Array, cotangent
     def part(turn: Array | int) -> Array:
         return product(*(lax.dynamic_slice_in_dim(operand, turn * chunk, chunk) for operand in (images, cotangent)))
 
-    # The first chunk outside of the loop: it says of which shape and type the sum is.
+    # The first chunk is outside of the loop, because it defines the shape and type of the sum.
     return lax.fori_loop(1, len(images) // chunk, lambda turn, total: total + part(turn), part(0))
 
 
 def _planes(images: Array, size: Sequence[int], geometry: Geometry) -> Float[Array, "T P"]:
-    """Transposed patches, one row for each tap and channel, built without a transposition."""
+    """Makes transposed patches, one row for each tap and channel, without a transposition."""
     height, width = geometry.output_size(images.shape[1:3], size)
     images = pad_images(images, geometry.pads)
     count = images.shape[0]
@@ -167,20 +167,20 @@ def _planes(images: Array, size: Sequence[int], geometry: Geometry) -> Float[Arr
     return jnp.stack(planes).reshape(len(planes), -1)
 
 
-# The forms from here on are for GPUs: each repeats the copies that a form of `forward` makes, in the same operations,
-# so that XLA makes them once for the convolution, the gradient of the images and that of the kernel.
+# The forms from here on are for GPUs: each makes the same copies as a form of `forward`, by the same operations, so
+# that XLA makes them once for the convolution, the gradient of the images and that of the kernel.
 
 
 def of_patches(images: Array, cotangent: Array, size: Sequence[int], geometry: Geometry) -> Float[Array, "h w K O"]:
-    """The gradient with respect to the kernel, from the copies of `forward.by_patches`."""
+    """Computes the gradient with respect to the kernel from the copies of `forward.by_patches`."""
     product = _product(patches(images, size, geometry), cotangent)
     return product.reshape(*size, images.shape[-1], -1)
 
 
 def of_lines(images: Array, cotangent: Array, size: Sequence[int], geometry: Geometry) -> Float[Array, "h w K O"]:
-    """The gradient with respect to a kernel of stride 1, from the copies of two convolutions.
+    """Computes the gradient with respect to a kernel of stride 1 from the copies of two convolutions.
 
-    They are those of the images in `forward.by_columns`, and of the cotangent in `forward.by_rows` for the image
+    These are the copies of the images in `forward.by_columns`, and of the cotangent in `forward.by_rows` for the image
     gradient.
     """
     left, _ = geometry.pads[1]
@@ -193,7 +193,7 @@ def of_lines(images: Array, cotangent: Array, size: Sequence[int], geometry: Geo
 
 
 def of_blocks(images: Array, cotangent: Array, size: Sequence[int], geometry: Geometry) -> Float[Array, "h w K O"]:
-    """The gradient with respect to the kernel, from the copies of `forward.by_blocks`."""
+    """Computes the gradient with respect to the kernel from the copies of `forward.by_blocks`."""
     return by_blocks(images, cotangent, size, geometry, lambda *where: _flat(patches(*where)).T)
 
 

@@ -1,8 +1,8 @@
 """Rules that choose the form of a convolution for a shape.
 
-The rules for one client are those that `benchmarks/forms.py` finds fastest on CPUs. For stacked clients a matrix
+The rules for one client choose the form that is fastest on CPUs in `benchmarks/forms.py`. For stacked clients a matrix
 product with a client axis is fast on CPUs and GPUs, a convolution with one on TPUs (estimated by `benchmarks/aot.py`).
-On GPUs products wait for memory: there the forms copy as few numbers as they can, and share the copies.
+On GPUs products wait for memory, so the forms there copy as few numbers as possible, and share the copies.
 """
 
 import functools
@@ -20,11 +20,12 @@ from fedjax_bal.models.convolution.geometry import Geometry
 from fedjax_bal.models.normalization import XLA_REDUCTIONS, Reductions
 from fedjax_bal.target import target_platform
 
+# The limits are measured (`benchmarks/forms.py`), on CPUs only; other machines may have better ones.
 FEW_INPUTS = 4
 FEW_OUTPUTS = 16
 SMALL_KERNEL = 5
 FEW_PRODUCTS = 4_000_000
-"""The fewest multiplications for which jaxlib's oneDNN, which sets itself up in every call, is faster."""
+"""The fewest multiplications for which jaxlib's oneDNN is faster; it has a setup cost in every call."""
 
 
 class Maps(NamedTuple):
@@ -49,9 +50,9 @@ class Form(NamedTuple):
 
 
 def keep_apart(operand: Array) -> Array:
-    """Keeps XLA from joining a form to the layers around it, except on GPUs, where that saves passes over numbers."""
-    # Elsewhere XLA would fold the padding, slices and transpositions of those layers into the form, which is fast, and
-    # right on several CPU devices (see `forward.direct`), as it stands.
+    """Keeps XLA from fusing a form with the layers around it, except on GPUs, where that saves passes over memory."""
+    # Elsewhere XLA would fold the padding, slices and transpositions of those layers into the form. It is fast, and
+    # correct on several CPU devices (see `forward.direct`), only as it is written.
     return operand if target_platform() == "gpu" else lax.optimization_barrier(operand)
 
 
@@ -128,7 +129,7 @@ def gradient_by_builtin(
 
 
 def _products(count: int, result: Sequence[int], size: Sequence[int], inputs: int, outputs: int) -> int:
-    """The number of multiplications in a convolution; 0 if it has no result."""
+    """Counts the multiplications in a convolution; 0 if its result is empty."""
     return count * math.prod(max(side, 0) for side in result) * math.prod(size) * inputs * outputs
 
 
@@ -144,7 +145,7 @@ def gradient_by_products(
 def convolve_by_copies(
     images: Array, kernel: Array, geometry: Geometry, lines: Callable[..., Array] = forward.by_columns
 ) -> Float[Array, "B H2 W2 O"]:
-    """Convolves with matrix products of as few copied numbers as there can be; `lines` is the form with few copies."""
+    """Convolves with matrix products that copy as few numbers as possible; `lines` is the form with few copies."""
     *size, inputs, outputs = kernel.shape
     if inputs <= FEW_INPUTS:
         return forward.by_blocks(images, kernel, geometry)
@@ -163,13 +164,13 @@ def gradient_by_copies(
 
 
 def _lines_copy_less(size: Sequence[int], inputs: int, outputs: int, geometry: Geometry) -> bool:
-    """Tells whether lines, and products for each of them, are fewer numbers than patches."""
+    """Tells whether lines, and the products of each line, have fewer numbers than patches."""
     height, width = size
     return geometry.strides == (1, 1) and width * inputs + height * outputs < height * width * inputs
 
 
 def _where_onednn_can(piece: Callable[..., Any], otherwise: Callable[..., Any]) -> Callable[..., Any]:
-    """A piece of oneDNN's form for float32 on CPUs, another piece elsewhere."""
+    """Returns a function that calls `piece`, of oneDNN's form, for float32 on CPUs, and `otherwise` elsewhere."""
 
     def chosen(images: Array, *others: Any) -> Any:
         handled = images.dtype == jnp.float32 and target_platform() == "cpu"
@@ -179,7 +180,7 @@ def _where_onednn_can(piece: Callable[..., Any], otherwise: Callable[..., Any]) 
 
 
 def _or_builtin(maps: Maps) -> Maps:
-    """Forms through jaxlib's oneDNN where it is faster than other forms; stacked clients take turns there."""
+    """Replaces forms by jaxlib's oneDNN where it is faster; it processes stacked clients one after another."""
     ways = (convolve_by_builtin, convolve_by_builtin, gradient_by_builtin)
     return Maps(*(functools.partial(way, otherwise=piece) for way, piece in zip(ways, maps, strict=True)))
 
@@ -187,6 +188,7 @@ def _or_builtin(maps: Maps) -> Maps:
 def _by_platform(cpu: Maps, gpu: Maps, tpu: Maps) -> Maps:
     """Chooses among forms by platform."""
 
+    # The platform is looked up at each call, because `target.compiling_for` can change it.
     def choose(cpu: Callable[..., Array], gpu: Callable[..., Array], tpu: Callable[..., Array]) -> Callable[..., Array]:
         return lambda *operands: {"cpu": cpu, "tpu": tpu}.get(target_platform(), gpu)(*operands)
 
@@ -195,7 +197,7 @@ def _by_platform(cpu: Maps, gpu: Maps, tpu: Maps) -> Maps:
 
 _ALONE = Maps(convolve, convolve, weight_gradient)
 _PRODUCTS = Maps(convolve_by_products, convolve_by_products, gradient_by_products)
-# Weight gradients take the images' copies from columns, and the cotangent's from the rows of the way back.
+# Columns for the images and rows for the way back, because `gradients.of_lines` uses exactly these copies again.
 _COPIES = Maps(convolve_by_copies, functools.partial(convolve_by_copies, lines=forward.by_rows), gradient_by_copies)
 _DIRECT = Maps(forward.direct, forward.direct, gradients.direct)
 _ONEDNN = Maps(onednn.convolve, onednn.convolve, onednn.weight_gradient)
@@ -206,13 +208,12 @@ FORMS = {
     "builtin": Form(*map(_or_builtin, _FAST)),
     "onednn": Form(*(Maps(*map(_where_onednn_can, _ONEDNN, otherwise)) for otherwise in _FAST)),
 }
-"""Forms by name: the fastest of XLA's for each shape; XLA's convolution, grouped for stacked
-clients; those of the oneDNN that jaxlib contains; oneDNN's of its own build, an optional part (see
-`fedjax_bal.models.onednn`)."""
+"""Forms by name: the fastest of XLA's for each shape; XLA's convolution, grouped for stacked clients; the oneDNN that
+jaxlib contains; a separate build of oneDNN, an optional part (see `fedjax_bal.models.onednn`)."""
 
 
 def _with_derivative(chosen: Callable[..., Any], plain: Callable[..., Any]) -> Callable[..., Any]:
-    """A piece with the derivatives, of any order, of another that computes the same."""
+    """Returns `chosen` with the derivatives, of any order, of `plain`, which computes the same."""
     piece = jax.custom_jvp(chosen)
     piece.defjvp(lambda primals, tangents: jax.jvp(plain, primals, tangents))
     return piece
@@ -226,4 +227,4 @@ REDUCTIONS = {
         )
     )
 }
-"""The sums of batch normalisation by form; forms that aren't here take `XLA_REDUCTIONS`."""
+"""The sums of batch normalisation by form; other forms use `XLA_REDUCTIONS`."""

@@ -26,7 +26,7 @@ import jaxlib.version
 from fedjax_bal.caches import cache_folder
 
 TARGETS = {name: f"fedjax_bal_onednn_{name}" for name in ("convolve", "weight_gradient", "moments", "slopes")}
-"""The names of the handler's functions in XLA, by their own."""
+"""Maps the names of the handler's functions to their names in XLA."""
 
 _SOURCES = [Path(__file__).with_name(name) for name in ("handler.cc", "reductions.cc")]
 _PACKAGE = "onednn-cpu-gomp"
@@ -36,7 +36,7 @@ _REMEDY = "pip install 'fedjax_bal[onednn]', then python -m fedjax_bal.models.on
 
 
 def check_built() -> None:
-    """Raises `ValueError`, with what to do about it, if the handler isn't built."""
+    """Raises a `ValueError` with the remedy if the handler isn't built."""
     if not _place().exists():
         raise ValueError(f"convolution='onednn': its compiled part isn't built for this Python and jaxlib: {_REMEDY}")
 
@@ -56,12 +56,12 @@ def load() -> str:
 
 
 def onednn_version() -> str | None:
-    """The version of oneDNN, if a program of this process calls it; else None."""
+    """Returns the version of oneDNN if a program of this process calls it, else None."""
     return load() if load.cache_info().currsize else None
 
 
 def build(prefix: Path | None = None) -> Path:
-    """Compiles the handler into the user's cache folder, and returns its place.
+    """Compiles the handler into the user's cache folder, and returns its path.
 
     Args:
         prefix: the folder of a oneDNN 3, with `include` and `lib`; None for the installed package's.
@@ -79,18 +79,20 @@ def build(prefix: Path | None = None) -> Path:
         made = Path(scratch) / handler.name
         flags = ("-std=c++17", "-O3", "-w", "-fPIC", "-shared", "-fopenmp")
         included = (f"-I{jax.ffi.include_dir()}", f"-I{headers}")
+        # With its folder in the handler, the library is found again when the handler is loaded.
         linked = (f"-L{folder}", f"-l:{_LIBRARY}", "-Wl,--as-needed", f"-Wl,-rpath,{folder}")
         result = subprocess.run(
             [_compiler(), *flags, *included, *map(str, _SOURCES), "-o", str(made), *linked], capture_output=True
         )
         if result.returncode:
             raise ValueError(f"the compiler failed:\n{result.stderr.decode(errors='replace').strip()}")
+        # Renamed when it is complete, as other processes may look for it.
         made.replace(handler)
     return handler
 
 
 def _place() -> Path:
-    """The handler's file, whose name depends on its sources, jaxlib's version and the Python environment."""
+    """Returns the handler's path; its name depends on its sources, jaxlib's version and the Python environment."""
     try:
         folder = cache_folder("onednn")
     except OSError as error:
@@ -110,7 +112,7 @@ def _compiler() -> str:
 
 
 def _installed() -> Path:
-    """The folder into which pip put oneDNN."""
+    """Returns the folder into which pip installed oneDNN."""
     try:
         files = importlib.metadata.files(_PACKAGE) or []
         library = next(file for file in files if file.name == _LIBRARY)
@@ -123,7 +125,7 @@ def _installed() -> Path:
 
 
 def _folder_of(prefix: Path) -> Path:
-    """The folder of the library under a prefix."""
+    """Finds the folder of the library under a prefix."""
     folders = [prefix / "lib", prefix / "lib64", *sorted(prefix.glob("lib/*-linux-gnu"))]
     folder = next((folder for folder in folders if (folder / _LIBRARY).exists()), None)
     if folder is None:
