@@ -117,7 +117,8 @@ def _say_stopped(folder: Path) -> None:
 
 def _show(path: Path, summary: dict[str, Any], console: Output) -> None:
     from fedjax_bal.lab import cost_of
-    from fedjax_bal.report import KL_IN_WORDS, compare, shows_divergence, table, verdict
+    from fedjax_bal.metrics import compare
+    from fedjax_bal.report import KL_IN_WORDS, shows_divergence, table, verdict
 
     page = build_page(path)
     summaries = compare(summary["runs"])

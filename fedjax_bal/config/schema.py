@@ -102,7 +102,7 @@ class PartitionSection(Variant):
 
     @property
     def drawing(self) -> dict[str, Any]:
-        """The arguments of `fedjax_bal.data.draw` except the labels."""
+        """The arguments of `fedjax_bal.data.partition.draw` except the labels."""
         shared = {key: getattr(self, key) for key in self.common()}
         return {**shared, "clients": self.known_clients, "parameters": self.parameters}
 

@@ -4,12 +4,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from fedjax_bal.lab import checkpoint
-from fedjax_bal.lab.folder import Execution, RunFolder, SweepFolder, as_csv, choose_folder
-from fedjax_bal.lab.model_files import MODEL_FORMATS, write_model
-from fedjax_bal.lab.output_files import START_OVER, FolderError, FolderInUseError, RemoteFiles, unreadable
+from fedjax_bal.lab.folder import RunFolder, SweepFolder, as_csv, choose_folder
+from fedjax_bal.lab.output_files import FolderError, FolderInUseError, RemoteFiles
 from fedjax_bal.lab.plan import load_sweep
 from fedjax_bal.lab.record import LARGEST, RunRecord
-from fedjax_bal.lab.verification import Finding, verify
+from fedjax_bal.lab.verification import verify
 
 if TYPE_CHECKING:
     from fedjax_bal.lab.display import Progress

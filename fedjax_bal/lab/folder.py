@@ -99,7 +99,7 @@ _FORMULA = re.compile(r"'*[=+@\t\r-]")
 _AGAIN = "run `fedjax-bal sweep` on its file again to rewrite it"
 
 
-class Execution(NamedTuple):
+class RecordedExecution(NamedTuple):
     """The environment in which a folder's runs began or resume.
 
     Attributes:
@@ -176,7 +176,7 @@ class RunFolder:
             if not saved and (wrong := self.files.misfit(name, digest)):
                 raise FolderError(f"{self.path / name}: {wrong}; nothing is touched: {PUT_BACK}, or {START_OVER}")
 
-    def read_execution(self) -> Execution | None:
+    def read_execution(self) -> RecordedExecution | None:
         """Reads the environment in which the folder's runs began; None for runs without a checkpoint.
 
         Raises:
@@ -198,14 +198,14 @@ class RunFolder:
                 f"or {START_OVER}"
             )
         instructions = str(values.get("instructions", ""))
-        return Execution(devices, {str(name): str(value) for name, value in settings.items()}, instructions)
+        return RecordedExecution(devices, {str(name): str(value) for name, value in settings.items()}, instructions)
 
     def read_devices(self) -> int | None:
         """Reads the number of devices that the folder's runs began with; None for runs without a checkpoint."""
         execution = self.read_execution()
         return execution and execution.devices
 
-    def write_execution(self, execution: Execution) -> None:
+    def write_execution(self, execution: RecordedExecution) -> None:
         """Writes the environment in which the folder's runs resume."""
         self.files.write_json(_EXECUTION, {"format": _FORMAT, **execution._asdict()})
 

@@ -228,7 +228,7 @@ class LoadedRun:
             **identity,
             "test_accuracy": next((line["test_accuracy"] for line in lines), None),
             "dataset": self._comparison.methods[trained.method].dataset.name,
-            "precision": trained.simulation.setting.precision,
+            "precision": trained.simulation.setting.execution.precision,
             "model": model.name,
             "model_options": dict(model.options),
             "input": _INPUT,

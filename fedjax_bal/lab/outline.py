@@ -161,7 +161,7 @@ def _seconds(task: SweepRun, paces: dict[Any, float]) -> float:
     model = setting.model
     selector = simulation.selector
     rounds = simulation.rounds - task.round
-    key = (model.name, model.options, model.input_shape, setting.batch_size, setting.precision)
+    key = (model.name, model.options, model.input_shape, setting.batch_size, setting.execution.precision)
     if key not in paces:
         paces[key] = _time_a_step(simulation)
     trainings = selector.chains * selector.chain_length * selector.passes * rounds

@@ -22,7 +22,7 @@ from fedjax_bal.lab.environment import (
     versions,
     with_earlier,
 )
-from fedjax_bal.lab.folder import Execution, RunFolder
+from fedjax_bal.lab.folder import RecordedExecution, RunFolder
 from fedjax_bal.lab.output_files import START_OVER, FolderError, unreadable
 from fedjax_bal.lab.setup import Comparison, SharedInputs, set_up, set_up_to_read
 from fedjax_bal.lab.summary import (
@@ -297,7 +297,7 @@ class Recorder:
                 f"begun with {self.begun.instructions}, goes on with {instructions or 'other instructions'}: last "
                 "digits may differ"
             )
-        self.folder.write_execution(Execution(devices, settings, instructions))
+        self.folder.write_execution(RecordedExecution(devices, settings, instructions))
 
     def rewind(self, run: tuple[int, int]) -> None:
         """Resets a run to its newest checkpoint, or to its start."""

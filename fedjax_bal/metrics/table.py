@@ -113,12 +113,14 @@ class Measured(NamedTuple):
         of_client: `of_client(trained)`, the client's number, a scalar, from a `ClientModel` of the engine. It is
             computed in evaluated rounds only, and is 0 in other rounds and for clients that don't deliver.
         of_cohort: `of_cohort(values, cohort, evaluation)`, the reported value, from the clients' numbers `[G, L]`.
+        dtype: of the client's number; `float` for one that doesn't count.
     """
 
     name: str
     asked: Callable[[Any, Any], bool]
     of_client: Callable[[Any], Any]
     of_cohort: Callable[[Any, Any, Any], Any]
+    dtype: Any = "int32"
 
 
 @dataclasses.dataclass(frozen=True)

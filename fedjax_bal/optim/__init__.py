@@ -1,7 +1,6 @@
 """Optimizers and schedules by name, over optax."""
 
 from fedjax_bal.optim.optimizers import (
-    UNKNOWN,
     AnyOptimizer,
     Optimizer,
     as_optimizer,
@@ -15,7 +14,6 @@ from fedjax_bal.optim.optimizers import (
 from fedjax_bal.optim.schedules import Opaque, schedule, schedule_factory, schedule_names
 
 __all__ = [
-    "UNKNOWN",
     "AnyOptimizer",
     "Opaque",
     "Optimizer",

@@ -2,7 +2,7 @@
 
 from fedjax_bal.selection import speed
 from fedjax_bal.selection.availability import AVAILABILITY, DELIVERY, Presence, always, bernoulli, clustered, periodic
-from fedjax_bal.selection.bandit import COMPOSITION, class_balancing_set, cucb, greedy, ucb_scores
+from fedjax_bal.selection.bandit import class_balancing_set, cucb, greedy, ucb_scores
 from fedjax_bal.selection.choice import FROM_FEDERATION, SELECTORS, Choice
 from fedjax_bal.selection.mediators import mediated, mediators
 from fedjax_bal.selection.selectors import LOSS, Selector, by_size, make_plan, power_of_choice, round_robin, uniform
@@ -11,7 +11,6 @@ from fedjax_bal.selection.trace import Trace, trace
 
 __all__ = [
     "AVAILABILITY",
-    "COMPOSITION",
     "DELIVERY",
     "FROM_FEDERATION",
     "LOSS",

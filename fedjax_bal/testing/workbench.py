@@ -295,7 +295,7 @@ def one_round(
     setting: Setting, key: Key, state: State, row: DispatchPlan, federation: Federation, test: Any
 ) -> tuple[State, ObservedRound]:
     """Runs a round and its evaluation; returns the state after it and its results."""
-    with jax.default_matmul_precision(matmul_precision(setting.precision)):
+    with jax.default_matmul_precision(matmul_precision(setting.execution.precision)):
         state, info = run_round(setting, key, state, row, federation)
         loss = evaluate_model(setting, key, state, row.number, federation, test).loss
     return state, ObservedRound(info.metrics["train_loss"], loss, info.probes)

@@ -1,5 +1,6 @@
 import errno
 import hashlib
+import re
 import subprocess
 import sys
 
@@ -199,13 +200,10 @@ def test_tensorflow_datasets_is_not_installed(monkeypatch):
 
 
 def test_the_catalogue():
-    classes = {"fashion_mnist_small": 10, "labels_47": 47, "fashion_mnist": 10, "mnist": 10, "emnist_balanced": 47}
-    classes |= {"emnist_bymerge": 47, "emnist_byclass": 62, "emnist_astraea": 47, "cifar10": 10, "cifar100": 100}
-    classes |= {"femnist": 62, "svhn": 10, "cinic10": 10}
-    classes |= {"inaturalist2019": 1010, "inaturalist2019_32": 1010, "npz": 0, "image_folder": 0}
-    assert list(DATASETS) == list(classes)
     for name, reader in DATASETS.items():
-        assert len(set(reader.class_names)) == reader.num_classes == classes[name]
+        assert len(set(reader.class_names)) == reader.num_classes
+        kinds = re.search(rf"\b{reader.num_classes:,} (classes|species)\b", reader.description)
+        assert reader.origin == "own" or kinds
         assert len(reader.mean) == len(reader.std) and len(reader.mean) in (0, *reader.image_shape[-1:])
         assert "\n" not in reader.description
         assert bool(reader.files) == bool(reader.home) == (reader.origin == "official")
@@ -219,6 +217,7 @@ def test_the_catalogue():
     assert DATASETS["emnist_bymerge"].mean == DATASETS["emnist_balanced"].mean == (0.1307,)
     assert DATASETS["cinic10"].mean == (0.47889522, 0.47227842, 0.43047404)
     assert DATASETS["cinic10"].class_names == DATASETS["cifar10"].class_names
+    assert [DATASETS[name].num_classes for name in ("emnist_byclass", "femnist", "cifar100")] == [62, 62, 100]
     origins = {origin: [name for name in DATASETS if DATASETS[name].origin == origin] for origin in ("package", "own")}
     assert origins == {"package": ["fashion_mnist_small", "labels_47"], "own": ["npz", "image_folder"]}
 

@@ -15,10 +15,11 @@ from golden import cases
 from methods.heads import network
 
 from fedjax_bal import data, models, recipes
-from fedjax_bal.engine.device import ChainClients, RoundInputs, broadcast, client_context, init_state, training_key
-from fedjax_bal.engine.device.chain import finish_client
+from fedjax_bal.engine.device import ChainClients, RoundInputs, init_state, training_key
+from fedjax_bal.engine.device.chain import client_context, finish_client
 from fedjax_bal.engine.device.leaves import keep, moving_leaves
 from fedjax_bal.engine.device.local_training import train_locally
+from fedjax_bal.engine.device.round import broadcast
 from fedjax_bal.engine.host import build
 from fedjax_bal.metrics import HUGE
 from fedjax_bal.optim import optimizer

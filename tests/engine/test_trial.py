@@ -1,12 +1,16 @@
 """How well clients' own models do on the test set."""
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 import toys
 
 from fedjax_bal import recipes
 from fedjax_bal.engine.device.evaluation import chunked, some_images
 from fedjax_bal.engine.host import build
+from fedjax_bal.metrics import METRICS, Measured, Metric
 from fedjax_bal.optim.optimizers import optimizer
 from fedjax_bal.options import Evaluation, LocalTraining, Participation
 from fedjax_bal.selection import Selector, bernoulli
@@ -70,3 +74,23 @@ def test_without_being_asked_for_it_is_not_told():
 def test_more_images_than_there_are_are_refused():
     with pytest.raises(ValueError, match=r"local_test_images: received 1000, must be at most \d+"):
         records(evaluation=Evaluation(local_test_images=1000))
+
+
+def test_a_measured_number_need_not_be_a_count(monkeypatch):
+    def squared_norm(trained):
+        update = jax.tree.map(jnp.subtract, trained.outcome.end.params, trained.outcome.ctx.start.params)
+        return optax.tree.norm(update, squared=True)
+
+    total = lambda squares, cohort, evaluation: squares.sum()
+    measured = Measured("length", lambda evaluation, federation: True, squared_norm, total, dtype=float)
+    metric = Metric("length", "Squared norm.", lambda it: it.reported["length"], measured=measured)
+    monkeypatch.setitem(METRICS._entries, "length", metric)
+    alone = Participation(selector=only(2))
+    sim = build(
+        recipes.fedavg(), toys.network(), toys.federation(), toys.test_set(), participation=alone,
+        **OPTIONS | {"rounds": 1},
+    )  # fmt: skip
+    start = jax.device_get(sim.init(0).state.variables.params)
+    advance = sim.advance(0, sim.init(0))
+    moved = jax.tree.map(np.subtract, advance.snapshot.state.variables.params, start)
+    assert advance.records[0]["length"] == pytest.approx(sum((leaf**2).sum() for leaf in jax.tree.leaves(moved)))

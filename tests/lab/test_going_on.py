@@ -10,8 +10,9 @@ import quick
 import small_run
 import yaml
 
-from fedjax_bal.lab import Execution, FolderError, RunFolder, Stopped
+from fedjax_bal.lab import FolderError, RunFolder, Stopped
 from fedjax_bal.lab.environment import numeric_settings
+from fedjax_bal.lab.folder import RecordedExecution
 from fedjax_bal.lab.loaded_run import load_run
 from fedjax_bal.lab.recorder import Recorder, saved_template
 from fedjax_bal.models import automatic
@@ -75,7 +76,7 @@ def test_a_run_goes_on_after_rounds_in_which_all_clients_were_absent(tmp_path):
     told = {"round": 2, "test_accuracy": 0.1, "bytes_up": 9, "bytes_down": 9, "wall_s": 1.0}
     with folder.claimed(config):
         recorder = Recorder(config, folder, print)
-        folder.write_execution(Execution(2, numeric_settings()))
+        folder.write_execution(RecordedExecution(2, numeric_settings()))
         saved = saved_template(recorder.comparison, run)
         state = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), saved.snapshot.state)
         recorder.states[run].saved = saved
@@ -190,7 +191,7 @@ def test_a_run_whose_record_of_execution_is_damaged_or_missing_does_not_go_on(tm
         (tmp_path / "execution.json").write_text(text)
     with pytest.raises(FolderError, match=r"execution.json: is missing or damaged.*--fresh"):
         folder.read_execution()
-    folder.write_execution(Execution(4, {"jax_enable_x64": "False"}))
+    folder.write_execution(RecordedExecution(4, {"jax_enable_x64": "False"}))
     assert folder.read_devices() == 4
 
 

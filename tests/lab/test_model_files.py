@@ -7,8 +7,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from fedjax_bal.lab import MODEL_FORMATS, write_model
-from fedjax_bal.lab.model_files import model_sums
+from fedjax_bal.lab.model_files import MODEL_FORMATS, model_sums, write_model
 from fedjax_bal.lab.verification import verify
 
 TENSORS = {

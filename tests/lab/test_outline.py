@@ -8,6 +8,7 @@ from fedjax_bal.lab import outline
 from fedjax_bal.lab.display import duration
 from fedjax_bal.lab.loop import _for_all
 from fedjax_bal.lab.plan import Axis, short_keys
+from fedjax_bal.options import Execution
 
 
 def test_keys_are_as_short_as_they_are_unique():
@@ -29,7 +30,7 @@ def test_a_part_that_needs_another_gradient_doubles_the_estimate_of_training(mon
 
     def seconds(*shifts):
         setting = SimpleNamespace(
-            model=SimpleNamespace(name="", options=(), input_shape=()), batch_size=10, precision="float32",
+            model=SimpleNamespace(name="", options=(), input_shape=()), batch_size=10, execution=Execution(),
             evaluation=SimpleNamespace(every=1), test_images=0, layout=SimpleNamespace(devices=1),
             parts_with=lambda role: [SimpleNamespace(needs_gradient=needs) for needs in shifts],
         )  # fmt: skip

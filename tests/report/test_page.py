@@ -18,7 +18,8 @@ from typer.testing import CliRunner
 
 from fedjax_bal.cli.app import app
 from fedjax_bal.lab import FolderError
-from fedjax_bal.report import build, build_comparison, compare, gallery, table, write_figures
+from fedjax_bal.metrics import compare
+from fedjax_bal.report import build, build_comparison, gallery, table, write_figures
 from fedjax_bal.report.page import join, missing_runs
 from fedjax_bal.report.wording import NOTHING
 

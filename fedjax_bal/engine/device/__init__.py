@@ -1,17 +1,16 @@
 """The compiled program: a round, clients' local training, the owner of the client axis, and evaluation."""
 
 from fedjax_bal.engine.device.accumulator import ChainWeights
-from fedjax_bal.engine.device.chain import ChainClients, RoundInputs, client_context, zero_result
+from fedjax_bal.engine.device.chain import ChainClients, RoundInputs
 from fedjax_bal.engine.device.client_axis import over_chains
 from fedjax_bal.engine.device.client_metrics import LocalTest
 from fedjax_bal.engine.device.debug import is_uncompiled
 from fedjax_bal.engine.device.drawing import purpose_key, shuffled, training_key
 from fedjax_bal.engine.device.evaluation import VALIDATION, TestSet, chunked, padded
 from fedjax_bal.engine.device.layout import Assignment, Layout
-from fedjax_bal.engine.device.leaves import PERSONAL, seen
-from fedjax_bal.engine.device.local_training import mean_cross_entropy, outcome_of, prepare, start_training
+from fedjax_bal.engine.device.leaves import PERSONAL
+from fedjax_bal.engine.device.local_training import mean_cross_entropy
 from fedjax_bal.engine.device.program import (
-    closing_reports,
     closing_traffic_of,
     dispatch,
     dispatch_stacked,
@@ -22,7 +21,7 @@ from fedjax_bal.engine.device.program import (
     state_of,
     traffic_of,
 )
-from fedjax_bal.engine.device.round import broadcast, cohort_of, run_round, seen_by, server_context
+from fedjax_bal.engine.device.round import run_round
 from fedjax_bal.engine.device.run_axis import stack_federations
 from fedjax_bal.engine.device.setting import Setting, at_precision, matmul_precision
 from fedjax_bal.engine.device.state import DispatchPlan, Info, State

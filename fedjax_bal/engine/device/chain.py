@@ -135,7 +135,7 @@ def train_chain(setting: Setting, shared: RoundInputs, chain: ChainClients, long
         next_client = lambda passed, at: one_client(passed, turn, *at)
         # Scanned, so that training is traced and compiled once, regardless of the chain's length.
         passed, (reports, records) = lax.scan(next_client, passed, (clients, longest))
-        if setting.excludes:  # a broken client doesn't train in later passes
+        if setting.execution.excludes:  # a broken client doesn't train in later passes
             delivered &= records.broken == 0
         # The memory is carried, not stacked over the passes: it can be as large as the model for each client.
         return (passed, records.memory, delivered), (reports, records._replace(memory=None))
@@ -148,7 +148,7 @@ def train_chain(setting: Setting, shared: RoundInputs, chain: ChainClients, long
     reports, records = jax.tree.map(lambda leaf: leaf[-1], results)
     reports = jax.tree.map(lambda leaf: leaf.sum(0), reports)
     codes = results[1].broken
-    if not setting.excludes:
+    if not setting.execution.excludes:
         return _result(shared, end, reports, records._replace(memory=memory, broken=first_faults(codes)))
     # Clients after a broken one receive the model that it had received, so each code is that client's own fault.
     broken = codes.max(0)
@@ -182,7 +182,7 @@ def client_context(setting: Setting, shared: RoundInputs, variables: Variables, 
         momentum=setting.optimizer.momentum,
         batch_size=setting.batch_size,
         steps=setting.local_steps(size, client.limits),
-        max_size=setting.max_size if setting.differentiable else None,
+        max_size=setting.max_size if setting.execution.differentiable else None,
     )
 
 
@@ -219,7 +219,7 @@ def finish_client(
     broken = jnp.where(client.delivered, fault, 0)
 
     # Results are selected, not multiplied by 0 or 1, because nan times 0 is nan.
-    counts = client.delivered & (broken == 0) if setting.excludes else client.delivered
+    counts = client.delivered & (broken == 0) if setting.execution.excludes else client.delivered
     record = ClientRecord(
         memory={slot: _where(counts, new, client.memory[slot]) for slot, new in memory.items()},
         loss_sum=jnp.where(counts, loss_sum, 0.0),

@@ -98,7 +98,7 @@ def _on_this_device(
         counted = ChainWeights(
             *(jnp.where(delivered, take(leaf, numbers), jnp.zeros_like(leaf[0])) for leaf in weights)
         )
-        if setting.excludes:
+        if setting.execution.excludes:
             counted = weights_left(counted, sizes, results.records.broken)
         sums = runs.add(total.sums, numbers, counted, results)
         deltas = None if total.deltas is None else put(total.deltas, numbers, results.delta)
@@ -138,7 +138,7 @@ def zero_cohort_result(
     chain = zero_result(*first, jax.tree.map(lambda leaf: leaf[0, 0], chains))
     records = zeros_of(chain.records, *chains.id.shape)
     # All deltas together take G times the memory of the parameters, so they are kept only on request.
-    needs_deltas = any(part.needs_deltas for part in setting.parts) or setting.clip_factor is not None
+    needs_deltas = any(part.needs_deltas for part in setting.parts) or setting.execution.clips
     deltas = zeros_of(chain.delta, len(chains.id)) if needs_deltas else None
     spread = UpdateDiversity(jnp.zeros(()), chain.delta, jnp.zeros(())) if setting.evaluation.update_diversity else None
     sums = runs.accumulators(Accumulator(chain.delta, chain.stats, chain.reports, spread))

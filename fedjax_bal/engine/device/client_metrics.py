@@ -57,8 +57,8 @@ def zero_metrics(setting: Setting, federation: Federation, local_test: LocalTest
     """Makes zeros for the metrics that a round measures, by name; empty if `local_test` is None."""
     if local_test is None:
         return {}
-    asked = [measured.name for measured in _declared() if measured.asked(setting.evaluation, federation)]
-    return {name: jnp.zeros((), jnp.int32) for name in asked}
+    asked = [measured for measured in _declared() if measured.asked(setting.evaluation, federation)]
+    return {measured.name: jnp.zeros((), measured.dtype) for measured in asked}
 
 
 def measure(setting: Setting, local_test: LocalTest | None, outcome: Outcome, delivered: Array) -> dict[str, Array]:

@@ -41,7 +41,7 @@ def stop_at_nan(setting: Setting, function: Callable[..., T], *args: Any) -> T:
     If broken clients are left out of the round, a result that isn't finite is no error.
     """
     result = function(*args)
-    if is_uncompiled() and not setting.excludes and not all_finite(result):
+    if is_uncompiled() and not setting.execution.excludes and not all_finite(result):
         with jax.debug_nans(True):
             function(*args)
         raise FloatingPointError("a number is infinite, though no operation made a nan: something grows too fast")

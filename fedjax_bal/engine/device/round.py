@@ -90,9 +90,10 @@ def open_round(
     server = server_context(setting, number, state, federation)._replace(state=slots, cohort=cohort)
     largest = None
     params = state.variables.params
-    if setting.huge_factor is not None:
+    huge_factor = setting.execution.huge_factor
+    if huge_factor is not None and not setting.execution.clips:
         length = jnp.sqrt(squared_norm(keep(moving_leaves(setting, params), params)))
-        largest = setting.huge_factor * jnp.maximum(length, 1.0)
+        largest = huge_factor * jnp.maximum(length, 1.0)
     parts = setting.parts_with(Weigh)
     stats = _weights(setting, [part for part in parts if part.weighs_statistics], server)
     weights = ChainWeights(_weights(setting, parts, server), stats, cohort.delivered)
@@ -112,10 +113,10 @@ def close_round(
 
     Returns the new state and the round's report.
     """
-    if setting.excludes:
+    if setting.execution.excludes:
         begun, result = _without_broken(setting, number, federation, begun, result)
-    if setting.clip_factor is not None:
-        result = _clipped(setting.clip_factor, begun, result)
+    if setting.execution.clips:
+        result = _clipped(setting.execution.clip_factor, begun, result)
     # If no update arrives, the round changes nothing except the states that parts updated in their broadcasts:
     # otherwise a server with momentum would continue to move, and states that average updates would include zeros. Nan
     # weights count as updates, so that the model that they spoil is noticed.

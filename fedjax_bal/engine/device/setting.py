@@ -11,7 +11,7 @@ import numpy as np
 
 from fedjax_bal.engine.device.layout import Layout
 from fedjax_bal.optim import Optimizer, as_optimizer
-from fedjax_bal.options import Evaluation, LocalTraining
+from fedjax_bal.options import Evaluation, Execution, LocalTraining
 from fedjax_bal.parts import Part, parts_with
 from fedjax_bal.types import Array, Model, Outputs, PyTree, Variables
 from fedjax_bal.validate import one_of
@@ -45,12 +45,9 @@ class Setting:
         evaluation: which metrics are reported.
         test_images: number of test images.
         layout: how the clients are laid out on the devices.
-        precision: of matrix products, from `Execution`; the model itself has been cast already.
-        differentiable: whether loops have a static length, from `Execution`.
+        execution: precision, whether loops have a static length, and how broken clients are handled; the model itself
+            has been cast already, and `layout` says where clients are executed.
         renewed: whether the model was made only for this run, so that other runs can't reuse its traces.
-        excludes: whether broken updates are left out, rather than only reported.
-        huge_factor: the largest norm of a client's parameters, in units of the global model's; None for no bound.
-        clip_factor: the largest norm of an update, in units of the round's median; None for no bound.
     """
 
     parts: tuple[Part, ...]
@@ -64,12 +61,8 @@ class Setting:
     evaluation: Evaluation = dataclasses.field(metadata=_STATIC)
     test_images: int = dataclasses.field(metadata=_STATIC)
     layout: Layout = dataclasses.field(metadata=_STATIC)
-    precision: str = dataclasses.field(metadata=_STATIC)
-    differentiable: bool = dataclasses.field(metadata=_STATIC)
+    execution: Execution = dataclasses.field(metadata=_STATIC)
     renewed: bool = dataclasses.field(metadata=_STATIC)
-    excludes: bool = dataclasses.field(metadata=_STATIC)
-    huge_factor: float | None = dataclasses.field(metadata=_STATIC)
-    clip_factor: float | None = dataclasses.field(metadata=_STATIC)
 
     def traced(self, function: Callable) -> Callable:
         """Wraps a function of a setting for jax, so that it computes in the setting's precision.
@@ -167,7 +160,7 @@ def _in_precision(function: Callable) -> Callable:
     @functools.wraps(function)
     def precise(setting: Setting, *arguments: Any, **named: Any) -> Any:
         # Also for evaluation: by default GPUs round the operands of float32 products to TensorFloat-32.
-        with jax.default_matmul_precision(matmul_precision(setting.precision)):
+        with jax.default_matmul_precision(matmul_precision(setting.execution.precision)):
             return function(setting, *arguments, **named)
 
     return precise

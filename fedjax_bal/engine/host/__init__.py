@@ -7,7 +7,7 @@ from fedjax_bal.engine.host.fine_tuning import FineTuner
 from fedjax_bal.engine.host.front_door import Result, build, runs_users_code, simulate
 from fedjax_bal.engine.host.memory import all_rows, free_bytes, rows_to_save
 from fedjax_bal.engine.host.placement import divide, fetch, replicate
-from fedjax_bal.engine.host.round_function import RoundFunction, RoundState, make_round
+from fedjax_bal.engine.host.round_function import make_round
 from fedjax_bal.engine.host.simulation import (
     DispatchResult,
     Simulation,
@@ -16,5 +16,5 @@ from fedjax_bal.engine.host.simulation import (
     shared_prototypes,
     shares_prototypes,
 )
-from fedjax_bal.engine.host.stack import Member, Stack, open_stack, program_of, stacking_key
+from fedjax_bal.engine.host.stack import Member, open_stack, program_of, stacking_key
 from fedjax_bal.engine.host.strategy import device_count

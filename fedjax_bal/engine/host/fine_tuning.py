@@ -23,7 +23,7 @@ from fedjax_bal.engine.host.placement import replicate
 from fedjax_bal.engine.host.simulation import Simulation, Snapshot
 from fedjax_bal.engine.host.strategy import check_steps
 from fedjax_bal.metrics import OWN_HITS, client_accuracies
-from fedjax_bal.options import Evaluation, LocalTraining
+from fedjax_bal.options import Evaluation, Execution, LocalTraining
 from fedjax_bal.parts import Personal
 from fedjax_bal.types import Array, Federation, Key, Variables
 from fedjax_bal.validate import whole_number
@@ -149,12 +149,8 @@ def plain_setting(setting: Setting, epochs: int) -> Setting:
         evaluation=Evaluation(),
         test_images=setting.test_images,
         layout=dataclasses.replace(setting.layout, lanes=setting.layout.strategy == "vmap"),
-        precision=setting.precision,
-        differentiable=False,
+        execution=Execution(precision=setting.execution.precision, huge_factor=None),
         renewed=setting.renewed,
-        excludes=False,
-        huge_factor=None,
-        clip_factor=None,
     )
 
 

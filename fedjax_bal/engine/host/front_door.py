@@ -163,12 +163,8 @@ def build(
         evaluation=evaluation,
         test_images=test_images,
         layout=Layout(resolve_strategy(execution.strategy), 1 if execution.debugs else device_count(execution.devices)),
-        precision=execution.precision,
-        differentiable=execution.differentiable,
+        execution=execution,
         renewed=renew,
-        excludes=execution.excludes,
-        huge_factor=None if execution.clips else execution.huge_factor,
-        clip_factor=execution.clip_factor if execution.clips else None,
     )
     if participation.speed is not None:
         participation.speed.check_deadline(np.asarray(setting.local_steps(sizes)), selector.passes)

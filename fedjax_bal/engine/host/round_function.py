@@ -122,7 +122,8 @@ class RoundFunction:
         assignment = _assign(setting, plan, self.federation)
         row = DispatchPlan(state.round, True, False, plan, plan.clients, assignment)
         local_test = LocalTest(None, jnp.zeros((), bool))
-        with jax.default_matmul_precision(matmul_precision(setting.precision)), any_derivative(setting.differentiable):
+        precision = matmul_precision(setting.execution.precision)
+        with jax.default_matmul_precision(precision), any_derivative(setting.execution.differentiable):
             after, info = run_round(setting, key, State(*state[1:]), row, self.federation, local_test)
         return RoundState(state.round + 1, *after), info
 
@@ -211,7 +212,7 @@ def make_round(
         renew=True,
     )
     setting = simulation.setting
-    model = differentiable(setting.model) if setting.differentiable else setting.model
+    model = differentiable(setting.model) if setting.execution.differentiable else setting.model
     return RoundFunction(hyperparameters(setting), simulation.stored, model, simulation)
 
 
@@ -270,11 +271,12 @@ def _assign(setting: Setting, plan: Plan, federation: Federation) -> Assignment:
     """Assigns the chains that deliver to one device, those with the most steps first, as the host does."""
     delivered = jnp.asarray(plan.delivered)
     steps = (_local_steps(setting, plan, federation) * delivered).sum(1)
+    static = setting.execution.differentiable
     # A loop of static length goes through all chains; those that don't deliver take no step and have no weight.
-    delivers = jnp.ones(len(steps), bool) if setting.differentiable else delivered.any(1)
+    delivers = jnp.ones(len(steps), bool) if static else delivered.any(1)
     order = jnp.argsort(jnp.where(delivers, -steps, 1), stable=True).astype(jnp.int32)
     chains = jnp.where(jnp.arange(len(order)) < delivers.sum(), order, len(order))[None]
     # A static count gives the loop over chains a static length, without which reverse mode doesn't work.
-    count = np.array([len(order)], np.int32) if setting.differentiable else delivers.sum(dtype=jnp.int32)[None]
+    count = np.array([len(order)], np.int32) if static else delivers.sum(dtype=jnp.int32)[None]
     none = jnp.zeros((1, 2), jnp.int32)
     return Assignment(chains, count, chains, none, none[:, 0])
