@@ -9,7 +9,7 @@ from fedjax_bal.data.federation import federate
 from fedjax_bal.data.held_out import carve, carve_share, hold_out, rows_by_share
 from fedjax_bal.data.inputs import are_tokens, check_images, check_one_type, checked_examples
 from fedjax_bal.data.inventory import folder_of, inventory_digest, prepared_status
-from fedjax_bal.data.loading import OWN, load, normalisation
+from fedjax_bal.data.loading import OWN, load, normalisation, stand_in
 from fedjax_bal.data.memory import available_bytes
 from fedjax_bal.data.partition import ALIASES, FROM_DATASET, SCHEMES, resolve, takes_owners
 from fedjax_bal.data.partition.dealing import MAX_ROWS
@@ -62,6 +62,7 @@ __all__ = [
     "repeat",
     "resolve",
     "rows_by_share",
+    "stand_in",
     "takes_owners",
     "without_lone_rows",
 ]

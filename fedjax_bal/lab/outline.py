@@ -2,30 +2,22 @@
 
 import json
 import os
-import statistics
-import time
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from fedjax_bal.config import Config, to_plain
-from fedjax_bal.engine.device import mean_cross_entropy
-from fedjax_bal.engine.host import Simulation
 from fedjax_bal.lab.display import duration
 from fedjax_bal.lab.folder import RunFolder, SweepFolder
 from fedjax_bal.lab.loop import SweepBatch, SweepRun, batch_runs
+from fedjax_bal.lab.paces import Pace, pace_of, work
 from fedjax_bal.lab.plan import Point, Sweep, short_keys
 from fedjax_bal.lab.setup import SharedInputs, set_up
 from fedjax_bal.lab.summary import known_runs
 from fedjax_bal.lab.summary import number as undamaged
 from fedjax_bal.lab.training import BuiltBatch
-from fedjax_bal.parts import Shift
-from fedjax_bal.types import Batch, Variables, size_in_bytes
-
-_TRIES = 5
-_FORWARD = 1 / 3  # share of a training step: a forward pass is one of its three passes
+from fedjax_bal.types import size_in_bytes
 
 
 def run_outline(config: Config, tasks: Sequence[SweepRun]) -> Iterator[str]:
@@ -58,17 +50,24 @@ def sweep_outline(
     named = short_keys(sweep.axes)
     axes = " x ".join(f"{len(axis)} {'+'.join(key for key in axis.keys if key in named)}" for axis in sweep.axes)
     points = f" from {len(sweep.points)} points ({axes})" if sweep.axes else ""
-    pace = "" if not cluster else ", group after group and at this machine's pace"
+    speed = "" if not cluster else ", group after group and at this machine's pace"
     several = f" for {len(batches)} batches" if sweep.axes and len(batches) > len(programs) else ""
     # Images, partitions and test sets that simulations share are counted once.
     arrays = {id(leaf): leaf for task in tasks for leaf in jax.tree.leaves(task.simulation.on_device)}
     device_bytes = size_in_bytes(list(arrays.values())) + max((batch.state_bytes for batch in batches), default=0)
-    paces: dict[Any, float] = {}
-    seconds = sum(_seconds(task, paces) for task in tasks)
+    timed: dict[Any, Pace] = {}
+    least = most = 0.0
+    for task in tasks:
+        steps = work(task.simulation, task.simulation.rounds - task.round)
+        pace = pace_of(task.simulation, timed)
+        least += steps * pace.least
+        most += steps * pace.most
+    length = duration(least) if duration(least) == duration(most) else f"{duration(least)} to {duration(most)}"
+    first = ", with the time of earlier runs here" if tasks and not timed else ", without what methods add to a step"
     yield (
         f"{sweep.name}: {runs} run{'s' * (runs > 1)}{done}{points}, {len(programs)} program(s) to compile{several}; "
-        f"about {duration(seconds)} of training{pace}, without the time to compile, which may be longer, and without "
-        f"what methods add to a step; {device_bytes / 1e6:,.0f} MB"
+        f"about {length} of training{speed}{first}, without the time to compile, which may be longer; "
+        f"{device_bytes / 1e6:,.0f} MB"
     )
     if cluster:
         yield f"  {cluster}"
@@ -122,7 +121,7 @@ def dry_run(
     with folder.files.writing():  # reports a folder that couldn't be written
         folder.check_owner(config)
     before = None if fresh else folder
-    inputs = SharedInputs(data_dir, devices, before and before.read_devices())
+    inputs = SharedInputs(data_dir, devices, before and before.read_devices(), plan=True)
     yield from run_outline(config, find_left(0, config, before, inputs, retried=True))
     yield from (f"  {line}" for line in inputs.data_lines())
     yield place_of_results(folder, fresh=fresh)
@@ -153,41 +152,3 @@ def find_left(
             if done < simulation.rounds and not over:
                 tasks.append(SweepRun(number, (index, seed), simulation, done))
     return tasks
-
-
-def _seconds(task: SweepRun, paces: dict[Any, float]) -> float:
-    simulation = task.simulation
-    setting = task.simulation.setting
-    model = setting.model
-    selector = simulation.selector
-    rounds = simulation.rounds - task.round
-    key = (model.name, model.options, model.input_shape, setting.batch_size, setting.execution.precision)
-    if key not in paces:
-        paces[key] = _time_a_step(simulation)
-    trainings = selector.chains * selector.chain_length * selector.passes * rounds
-    tests = -(-rounds // setting.evaluation.every) * setting.test_images / setting.batch_size
-    gradients = 1 + sum(part.needs_gradient for part in setting.parts_with(Shift))
-    steps = gradients * trainings * simulation.steps_of_clients.mean() + _FORWARD * tests
-    return float(paces[key] * steps / setting.layout.devices)
-
-
-def _time_a_step(simulation: Simulation) -> float:
-    """Median duration in seconds of a forward and backward pass over a mini-batch."""
-    model = simulation.setting.model
-    size = simulation.setting.batch_size
-    images = jnp.zeros((size, *model.input_shape), model.input_dtype)
-    labels = jnp.zeros(size, jnp.int32)
-    batch = Batch(images, labels, labels, jnp.ones(size, bool))
-
-    def loss(params: Any, stats: Any, key: jax.Array) -> jax.Array:
-        outputs, _ = model.apply(Variables(params, stats), images, train=True, key=key, real=batch.real)
-        return mean_cross_entropy(outputs.logits, batch)
-
-    variables = model.init(jax.random.key(0))
-    step = jax.jit(jax.grad(loss)).lower(*variables, jax.random.key(0)).compile()
-    times = []
-    for _ in range(_TRIES + 1):
-        began = time.perf_counter()
-        jax.block_until_ready(step(*variables, jax.random.key(0)))
-        times.append(time.perf_counter() - began)
-    return statistics.median(times[1:])

@@ -12,6 +12,7 @@ from fedjax_bal.lab.display import Progress
 from fedjax_bal.lab.folder import RunFolder
 from fedjax_bal.lab.loop import Callback, SweepBatch, runs_left, train
 from fedjax_bal.lab.outline import program_line, run_outline
+from fedjax_bal.lab.paces import Paces
 from fedjax_bal.lab.post_training import PostTraining
 from fedjax_bal.lab.recorder import Recorder
 from fedjax_bal.lab.training import BuiltBatch
@@ -94,7 +95,7 @@ class Runner:
         self.display = display
         self.detail = detail
         self.should_stop = should_stop
-        self.callbacks: list[Callback] = [RunProgress(display, detail), PostTraining()]
+        self.callbacks: list[Callback] = [RunProgress(display, detail), PostTraining(), Paces()]
         if mirror:
             self.callbacks.append(Trackers(mirror))
 

@@ -14,6 +14,7 @@ from fedjax_bal.lab.display import Progress
 from fedjax_bal.lab.folder import RunFolder, SweepFolder
 from fedjax_bal.lab.loop import Backend, Callback, SweepBatch, SweepRun, batch_runs, runs_left, train
 from fedjax_bal.lab.outline import batch_title, find_left, place_of_results, program_line, sweep_outline
+from fedjax_bal.lab.paces import Paces
 from fedjax_bal.lab.plan import Point, Sweep
 from fedjax_bal.lab.post_training import PostTraining
 from fedjax_bal.lab.recorder import Recorder
@@ -79,7 +80,7 @@ class SweepSession(Callback):
         self.most = most
         self.backend = backend
         self.detail = detail
-        self.callbacks = (PostTraining(), self)
+        self.callbacks = (PostTraining(), Paces(), self)
         self.recorders: dict[int, Recorder] = {}
         self.broken: dict[int, str] = {}
         self.lost: dict[Run, str] = {}
@@ -321,7 +322,7 @@ def run_sweep(
     if folder.part is not None:
         number, parts = folder.part
         sweep = sweep._replace(points=sweep.points[number - 1 :: parts])
-    inputs = SharedInputs(data_dir, devices, folder.read_devices())
+    inputs = SharedInputs(data_dir, devices, folder.read_devices(), plan=dry_run)
     session = SweepSession(sweep, folder, display, most=most, backend=backend, detail=detail)
     with contextlib.ExitStack() as claims:
 

@@ -1,0 +1,145 @@
+"""How long training takes: timed before it starts, or remembered from earlier runs on this machine."""
+
+import functools
+import json
+import os
+import statistics
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from fedjax_bal.caches import cache_folder
+from fedjax_bal.engine.device import mean_cross_entropy
+from fedjax_bal.engine.host import Simulation, Snapshot
+from fedjax_bal.lab.environment import device_name
+from fedjax_bal.lab.loop import Callback
+from fedjax_bal.lab.recorder import Recorder
+from fedjax_bal.parts import Shift
+from fedjax_bal.types import Batch, Variables
+
+_FORWARD = 1 / 3  # of a training step: one pass of the three that a step is made of
+_STEPS = 10  # in one program, as in training; a step by itself takes longer, by the call
+_FEWEST = 5
+_SECONDS = 2.0
+_KEPT = 5  # paces of each kind of run
+
+
+class Pace(NamedTuple):
+    """Seconds that a local step takes, at least and at most."""
+
+    least: float
+    most: float
+
+
+def pace_of(simulation: Simulation, timed: dict[Any, Pace]) -> Pace:
+    """The pace measured in earlier runs of this kind on this machine, or else timed now, once for each kind."""
+    earlier = _remembered().get(_kind(simulation))
+    if earlier:
+        return Pace(min(earlier), max(earlier))
+    setting = simulation.setting
+    model = setting.model
+    key = (model.name, model.options, model.input_shape, setting.batch_size, setting.execution.precision)
+    if key not in timed:
+        timed[key] = _time_steps(simulation)
+    return timed[key]
+
+
+def work(simulation: Simulation, rounds: int) -> float:
+    """Local steps on each device in this many rounds; the evaluations count as steps that take as long."""
+    setting = simulation.setting
+    selector = simulation.selector
+    trainings = selector.chains * selector.chain_length * selector.passes * rounds
+    tests = -(-rounds // setting.evaluation.every) * setting.test_images / setting.batch_size
+    gradients = 1 + sum(part.needs_gradient for part in setting.parts_with(Shift))
+    steps = gradients * trainings * simulation.steps_of_clients.mean() + _FORWARD * tests
+    return float(steps / setting.layout.devices)
+
+
+class Paces(Callback):
+    """Remembers the pace of each finished run, in the user's cache folder."""
+
+    def __init__(self) -> None:
+        self.seen: dict[tuple[Recorder, tuple[int, int]], list[float]] = {}
+
+    def recorded(self, recorder: Recorder, run: tuple[int, int], clients_per_s: float) -> None:
+        """Notes the pace of a dispatch."""
+        if clients_per_s:
+            self.seen.setdefault((recorder, run), []).append(clients_per_s)
+
+    def ended(self, recorder: Recorder, run: tuple[int, int], snapshot: Snapshot) -> None:
+        """Keeps the median of the run's dispatches, which a pause doesn't change."""
+        clients_per_s = self.seen.pop((recorder, run), None)
+        if not clients_per_s:
+            return
+        simulation = recorder.comparison.simulation(run)
+        selector = simulation.selector
+        trainings = selector.chains * selector.chain_length * selector.passes
+        seconds = trainings / statistics.median(clients_per_s) / work(simulation, 1)
+        kept = dict(_remembered())
+        kept[_kind(simulation)] = [*kept.get(_kind(simulation), []), seconds][-_KEPT:]
+        try:
+            file = _file()
+            before = file.with_suffix(f".{os.getpid()}")
+            before.write_text(json.dumps(kept))
+            before.replace(file)
+        except OSError:  # Only the next estimate is lost.
+            return
+        _remembered.cache_clear()
+
+
+def _file() -> Path:
+    return cache_folder("paces") / "paces.json"
+
+
+@functools.cache
+def _remembered() -> dict[str, list[float]]:
+    try:
+        kept = json.loads(_file().read_text())
+        return {str(kind): [float(seconds) for seconds in paces] for kind, paces in kept.items()}
+    except (OSError, ValueError, AttributeError, TypeError):
+        return {}
+
+
+def _kind(simulation: Simulation) -> str:
+    """What the pace depends on, as text."""
+    setting = simulation.setting
+    model = setting.model
+    method = "+".join(type(part).__name__ for part in setting.parts)
+    how = (method, setting.batch_size, setting.execution.precision, setting.layout.devices, device_name())
+    return repr((model.name, model.options, model.input_shape, *how))
+
+
+def _time_steps(simulation: Simulation) -> Pace:
+    """Times plain training steps on one mini-batch, several in a program."""
+    model = simulation.setting.model
+    size = simulation.setting.batch_size
+    images = jnp.zeros((size, *model.input_shape), model.input_dtype)
+    labels = jnp.zeros(size, jnp.int32)
+    batch = Batch(images, labels, labels, jnp.ones(size, bool))
+
+    def loss(params: Any, stats: Any, key: jax.Array) -> jax.Array:
+        outputs, _ = model.apply(Variables(params, stats), images, train=True, key=key, real=batch.real)
+        return mean_cross_entropy(outputs.logits, batch)
+
+    def train(params: Any, stats: Any, key: jax.Array) -> Any:
+        def step(index: jax.Array, params: Any) -> Any:
+            slopes = jax.grad(loss)(params, stats, jax.random.fold_in(key, index))
+            return jax.tree.map(lambda value, slope: value - 1e-3 * slope, params, slopes)
+
+        return lax.fori_loop(0, _STEPS, step, params)
+
+    variables = model.init(jax.random.key(0))
+    program = jax.jit(train).lower(*variables, jax.random.key(0)).compile()
+    jax.block_until_ready(program(*variables, jax.random.key(0)))
+    times: list[float] = []
+    while len(times) < _FEWEST or (sum(times) < _SECONDS and len(times) < 100):
+        began = time.perf_counter()
+        jax.block_until_ready(program(*variables, jax.random.key(0)))
+        times.append(time.perf_counter() - began)
+    least, most = np.quantile(times, (0.1, 0.9)) / _STEPS
+    return Pace(float(least), float(most))
