@@ -7,7 +7,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from fedjax_bal._version import __version__
-from fedjax_bal.xla_flags import leave_sums_to_xla
+from fedjax_bal.xla_flags import set_cpu_flags
 
 if TYPE_CHECKING:
     from fedjax_bal import balance, data, models, parts, recipes, selection
@@ -68,7 +68,7 @@ __all__ = [
 ]
 
 
-leave_sums_to_xla()
+set_cpu_flags()
 
 
 def __getattr__(name: str) -> Any:

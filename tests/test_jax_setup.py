@@ -1,6 +1,7 @@
 """How jax starts: all cores, right sums, a platform that is there; and other settings of jax change no result."""
 
 import os
+import signal
 import subprocess
 import sys
 import warnings
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 import toys
 
-from fedjax_bal import LocalTraining, jax_setup, make_round, models, optimizer, recipes, simulate
+from fedjax_bal import LocalTraining, jax_setup, make_round, models, optimizer, recipes, simulate, xla_flags
 from fedjax_bal.engine.host import device_count
 
 
@@ -143,6 +144,25 @@ def test_where_jax_has_started_already_one_warning_says_that_sums_may_be_wrong()
     assert late.returncode == 0 and late.stderr.count("39103") == 1
     in_time = python("import jax, fedjax_bal; jax.devices()", "-W", "error", JAX_PLATFORMS="cpu")
     assert (in_time.returncode, in_time.stderr) == (0, "")
+
+
+STALLED = """
+import fedjax_bal, jax, numpy as np, time
+from jax.sharding import PartitionSpec as P
+jax.config.update("jax_num_cpu_devices", 2)
+def meet(x):
+    late = lambda index: np.float32(time.sleep(4 * int(index)) or 1)
+    return jax.lax.psum(jax.pure_callback(late, jax.ShapeDtypeStruct((), np.float32), jax.lax.axis_index("d")), "d")
+print(jax.jit(jax.shard_map(meet, mesh=jax.make_mesh((2,), ("d",)), in_specs=P(), out_specs=P()))(0.0))
+"""
+
+
+@pytest.mark.slow
+def test_a_device_waits_a_day_for_the_others_unless_the_user_says_otherwise():
+    done = python(f"{STALLED}import os; print(os.environ['XLA_FLAGS'])", JAX_PLATFORMS="cpu")
+    assert done.stdout.startswith("2.0\n") and "terminate_timeout_seconds=86400" in done.stdout, done.stderr
+    impatient = " ".join(f"--{name}=1" for name in xla_flags.PATIENCE)
+    assert python(STALLED, JAX_PLATFORMS="cpu", XLA_FLAGS=impatient).returncode == -signal.SIGABRT
 
 
 @pytest.mark.slow
