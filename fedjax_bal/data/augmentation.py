@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from fedjax_bal.balance import random_matrices
-from fedjax_bal.data.batches import copied
+from fedjax_bal.data.batches import make_copies
 from fedjax_bal.data.inputs import check_images
 from fedjax_bal.data.memory import available_bytes
 from fedjax_bal.data.partition.dealing import MAX_ROWS
@@ -196,7 +196,7 @@ def _with_pixels(federation: Federation, pairs: np.ndarray) -> np.ndarray:
     images = np.asarray(federation.images)
     larger = np.empty((len(images) + len(pairs), *images.shape[1:]), images.dtype)
     larger[: len(images)] = images
-    make = jax.jit(copied)
+    make = jax.jit(make_copies)
     for begin in range(0, len(pairs), _BLOCK):
         block = pairs[begin : begin + _BLOCK]
         # The last block is padded, so that all have the same shape and share one program.

@@ -103,7 +103,7 @@ def check_images(who: str, inputs: Any) -> None:
         )
 
 
-def own_constants(images: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def compute_constants(images: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Returns K means and standard deviations, bytes scaled to [0, 1]; a constant channel has standard deviation 1."""
     if are_tokens(images):
         return (0.0,), (1.0,)

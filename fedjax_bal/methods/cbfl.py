@@ -16,8 +16,8 @@ from fedjax_bal.balance import (
     distillation_loss,
     inverse_class_probs,
 )
-from fedjax_bal.data import are_tokens, join
-from fedjax_bal.methods.combine import Count, CountOrZero, NonNegative, Recipe, positive, readings, recipe
+from fedjax_bal.data import append_rows, are_tokens
+from fedjax_bal.methods.combine import Count, CountOrZero, NonNegative, Recipe, positive, recipe, variants
 from fedjax_bal.methods.dcgan import SharedDcgans, borrow_images
 from fedjax_bal.methods.part import Need, Part, RunFacts, RunSetting, part, parts_with, static
 from fedjax_bal.methods.roles import Batches, Loss, Prepare, Server
@@ -301,7 +301,7 @@ class Fakes(WarmUp, Batches, Loss):
         """Appends the fakes to the batch."""
         label_key, noise_key = jax.random.split(key)
         labels = draw_labels(label_key, self.label_law(ctx.class_counts), self.count)
-        return join(batch, self.make_images(noise_key, labels, ctx), labels)
+        return append_rows(batch, self.make_images(noise_key, labels, ctx), labels)
 
     def added(self, class_counts: Array) -> Array:
         """Returns the mean number of fakes of each class."""
@@ -358,7 +358,7 @@ def draw_labels(key: Key, law: Array, count: int) -> Array:
 
 
 @recipe("generators", "li2023cbfl")
-@readings(
+@variants(
     paper={"direction": "student_teacher", "layers": "sum", "generator": "per_client"},
     code={
         "warm_up": 701, "interval": 3, "teacher": "snapshot", "iterations": 1000, "generator_rate": 0.003, "gamma": 3.0,

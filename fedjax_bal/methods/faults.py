@@ -48,7 +48,7 @@ class Faults(Deliver):
 
     def deliver(self, outcome: Outcome) -> Variables:
         """Returns the trained model or, if the client is faulty, the broken one; batch statistics don't change."""
-        struck = _struck(self.clients, self.rounds, outcome.ctx)
+        struck = _is_faulty(self.clients, self.rounds, outcome.ctx)
         factor = jnp.asarray(self.factor, float)
 
         def one(start: Array, end: Array) -> Array:
@@ -114,10 +114,10 @@ class StaleUpdates(Deliver, Memory):
         return LastUpdate(delta, jnp.array(True))
 
     def _again(self, outcome: Outcome) -> Array:
-        return _struck(self.clients, self.rounds, outcome.ctx) & outcome.ctx.memory[self.slot].there
+        return _is_faulty(self.clients, self.rounds, outcome.ctx) & outcome.ctx.memory[self.slot].there
 
 
-def _struck(clients: tuple[int, ...], rounds: tuple[int, ...] | None, ctx: Context) -> Array:
+def _is_faulty(clients: tuple[int, ...], rounds: tuple[int, ...] | None, ctx: Context) -> Array:
     """Returns whether the client is faulty in this round, `Bool[]`."""
     hit = (ctx.client == jnp.array(clients, jnp.int32)).any()
     return hit if rounds is None else hit & (ctx.round + 1 == jnp.array(rounds, jnp.int32)).any()

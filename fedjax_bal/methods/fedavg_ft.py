@@ -5,7 +5,7 @@ from jax import lax
 
 from fedjax_bal.data import normalised
 from fedjax_bal.methods.combine import BelowOne, Count, NonNegative, Recipe, recipe
-from fedjax_bal.methods.heads import retrained
+from fedjax_bal.methods.heads import retrain_classifier
 from fedjax_bal.methods.needs import SERVER_ROWS, balanced_rows
 from fedjax_bal.methods.part import Need, part, static
 from fedjax_bal.methods.roles import Refine
@@ -51,7 +51,7 @@ class RefinedHead(Refine):
         """Returns the global model with a fine-tuned classifier; all else is unchanged, batch statistics included."""
         rows = jnp.asarray(balanced_rows(server.federation))
         # The body doesn't change, so features are computed only once, in evaluation mode.
-        head = retrained(
+        head = retrain_classifier(
             server.model,
             variables.params,
             _features(variables, server, rows, min(self.batch_size, len(rows))),

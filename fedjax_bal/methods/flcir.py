@@ -9,7 +9,7 @@ from jax import lax
 
 from fedjax_bal.balance import composition_from_gradients
 from fedjax_bal.data import normalised
-from fedjax_bal.methods.combine import NonNegative, Recipe, Share, readings, recipe
+from fedjax_bal.methods.combine import NonNegative, Recipe, Share, recipe, variants
 from fedjax_bal.methods.needs import SERVER_ROWS, balanced_rows
 from fedjax_bal.methods.part import Need, RunSetting, part, static
 from fedjax_bal.methods.roles import Probe, Step
@@ -118,7 +118,7 @@ class ParticipatingShare(Step):
 
 
 @recipe("selection", "yang2021flcir")
-@readings(
+@variants(
     paper={
         "composition": "softmax_inv",
         "scope": "output",

@@ -45,7 +45,7 @@ def batch_loss(logits: Array, batch: Batch) -> Array:
     return jnp.where(batch.real, losses, 0.0).sum() / jnp.maximum(batch.real.sum(), 1)
 
 
-def check_alone(method: str, own: Personal, setting: RunSetting) -> None:
+def check_exclusive_head(method: str, own: Personal, setting: RunSetting) -> None:
     """Rejects parts with which a personal classifier would be used on another model than it was trained for."""
     params = jax.eval_shape(setting.model.init, jax.random.key(0)).params
     shapes = lambda name: jax.tree.map(lambda leaf: leaf.shape, params[name])
@@ -103,7 +103,7 @@ def _check_linear(method: str, model: Model) -> None:
         )
 
 
-def retrained(
+def retrain_classifier(
     model: Model,
     params: PyTree,
     features: Array,

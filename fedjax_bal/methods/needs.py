@@ -60,7 +60,7 @@ def fresh_momentum(slot: str) -> Need:
     return Need("", check)
 
 
-def apart_from(method: str, own: Part, *roles: type[Part], because: str) -> Need:
+def without_other(method: str, own: Part, *roles: type[Part], because: str) -> Need:
     """Requires that no other part plays any of the roles."""
 
     def check(facts: RunFacts) -> None:

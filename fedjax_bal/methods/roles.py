@@ -52,7 +52,11 @@ class Criterion(Part, abc.ABC):
 
 
 class Logits(Part, abc.ABC):
-    """Changes the logits that the training loss sees; several compose in order."""
+    """Changes the logits that the training loss sees; several compose in order.
+
+    A part receives what the part before it returned, which isn't always the network's: `PriorCalibration` gives classes
+    that a client lacks logits of -1e9. A part that needs the network's own, for a norm for instance, comes first.
+    """
 
     @abc.abstractmethod
     def logits(self, logits: Array, batch: Batch, ctx: Context) -> Array:

@@ -8,7 +8,7 @@ import optax
 
 from fedjax_bal.methods.combine import Recipe, recipe
 from fedjax_bal.methods.fednova import momentum_steps
-from fedjax_bal.methods.needs import apart_from, fresh_momentum, plain_sgd
+from fedjax_bal.methods.needs import fresh_momentum, plain_sgd, without_other
 from fedjax_bal.methods.part import Need, RunFacts, part, static
 from fedjax_bal.methods.roles import Gradient, Memory, Personal, Report, Server, Update, Weigh
 from fedjax_bal.types import Array, Cohort, Context, Key, Outcome, PyTree, ServerContext, Variables
@@ -29,7 +29,7 @@ class Controls(Memory, Report, Server, abc.ABC):
     def needs(self) -> tuple[Need, ...]:
         """Requires plain SGD, and that no leaves stay with the clients."""
         why = "whose leaves stay with the clients, so that the server's control variate would mix them"
-        alone = apart_from("scaffold", self, Personal, because=why)
+        alone = without_other("scaffold", self, Personal, because=why)
         return alone, plain_sgd("scaffold", "its control variates need plain SGD")
 
     def init_memory(self, variables: Variables) -> PyTree:

@@ -171,7 +171,7 @@ def cohort_order(bench: Bench) -> None:
     """Results don't depend on the order in which the clients of a round are listed."""
     backwards = [jax.tree.map(lambda leaf: leaf[::-1], plan) for plan in bench.plans(SEEDS[0])]
     remedy = "a place in the cohort means nothing; tell chains apart by their sizes or class counts"
-    when = f"when the cohort is listed backwards, must be none: {remedy}"
+    when = f"when the cohort is listed backwards: {remedy}"
     check_same(bench.run(backwards), bench.base[SEEDS[0]], bench.tolerance, when)
 
 
@@ -193,7 +193,7 @@ def padded_rows(bench: Bench) -> None:
 
     setting = dataclasses.replace(bench.setting, parts=(Padding(2.0), *bench.setting.parts[1:]))
     remedy = "mask with batch.real before adding up over a batch, and divide by the number of real rows"
-    when = f"when rows that are not real change, must be none: {remedy}"
+    when = f"when rows that are not real change: {remedy}"
     check_same(bench.run(plans, setting=setting), usual, bench.tolerance, when)
 
     rows = np.concatenate([federation.rows[federation.offsets[c] : federation.offsets[c + 1]] for c in chosen])
@@ -205,7 +205,7 @@ def padded_rows(bench: Bench) -> None:
     if bench.setting.parts_with(Closing):  # in an evaluation, all clients report, also those that took no part
         changed = changed._replace(test_loss=usual.test_loss)
     remedy = "mask with batch.real in over_rows; on the server read auxiliary sets only"
-    when = f"when rows of clients that take no part change, must be none: {remedy}"
+    when = f"when rows of clients that take no part change: {remedy}"
     check_same(changed, usual, bench.tolerance, when)
 
 
@@ -219,28 +219,28 @@ def undelivered(bench: Bench) -> None:
                 jax.tree.map(lambda leaf, absent=absent: leaf[absent], state.memory) for state in (before, after)
             )
             remedy = "only `remember` may change memory"
-            check_same(memory, kept, 0.0, f"of clients that did not deliver, must be none: {remedy}")
+            check_same(memory, kept, 0.0, f"of clients that did not deliver: {remedy}")
     remedy = "leave out chains that don't deliver (cohort.delivered is False, their weight is 0)"
-    _check_variation(bench, "places", f"when a round has more empty places, must be none: {remedy}")
+    _check_variation(bench, "places", f"when a round has more empty places: {remedy}")
 
 
 @skipped_if(little_training)
 def seeds(bench: Bench) -> None:
     """Two seeds in one `vmap` give the same results as two runs."""
-    _check_variation(bench, "seeds", "between a vmap over two seeds and two runs, must be none: use pure functions")
+    _check_variation(bench, "seeds", "between a vmap over two seeds and two runs: use pure functions")
 
 
 @skipped_if(little_training, lone_chains)
 def lanes(bench: Bench) -> None:
     """Clients one after another (`map`) and several at a time (`vmap`) give the same results."""
     remedy = "use pure functions of one client's arguments"
-    _check_variation(bench, "lanes", f"between map and vmap, must be none: {remedy}")
+    _check_variation(bench, "lanes", f"between map and vmap: {remedy}")
 
 
 @skipped_if(little_training)
 def longer_rows(bench: Bench) -> None:
     """Results don't depend on the padded size of clients."""
-    _check_variation(bench, "length", "when there is room for larger clients, must be none: use no padded shape")
+    _check_variation(bench, "length", "when there is room for larger clients: use no padded shape")
 
 
 @skipped_if(little_training, lone_chains)
@@ -248,7 +248,7 @@ def devices(bench: Bench) -> None:
     """One device and two devices give the same results."""
     if jax.device_count() < 2:
         raise NotApplicableError("jax has one device; more CPU devices are set with jax_num_cpu_devices")
-    _check_variation(bench, "devices", "between one device and two, must be none: use no collectives")
+    _check_variation(bench, "devices", "between one device and two: use no collectives")
 
 
 @skipped_if(little_training)
@@ -258,7 +258,7 @@ def all_at_once(bench: Bench) -> None:
     if gap and any(bench.effect(name) for name in _possible()):
         raise NotApplicableError("one of them alone makes a difference")
     if gap:
-        raise FaultError(f"received {gap} where two seeds, vmap, longer rows and more places meet, must be none")
+        raise FaultError(f"received {gap} where two seeds, vmap, longer rows and more places meet")
 
 
 def _possible() -> tuple[str, ...]:

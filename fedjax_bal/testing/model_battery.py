@@ -126,7 +126,7 @@ def classifier(specimen: _Specimen) -> None:
     _require(named, "parameters without 'head', must be a dict with the classifier's under that name")
     outputs, _ = specimen.apply(specimen.images, False)
     logits = jax.jit(specimen.model.head)(params, outputs.features)
-    specimen.check_same(logits, outputs.logits, "between head(params, features) and logits, must be none")
+    specimen.check_same(logits, outputs.logits, "between head(params, features) and logits")
 
 
 def initialization(specimen: _Specimen) -> None:
@@ -144,7 +144,7 @@ def evaluation(specimen: _Specimen) -> None:
     rule = "must be the same: change them where train is True only"
     _require(_equal(after, specimen.variables), f"other variables after evaluation, {rule}")
     beside, _ = specimen.apply(specimen.others, False)
-    when = "in evaluation when other rows change, must be none: use running statistics where train is False"
+    when = "in evaluation when other rows change: use running statistics where train is False"
     specimen.check_same(_real_rows(beside), _real_rows(outputs), when)
 
 
@@ -166,7 +166,7 @@ def padded_rows(specimen: _Specimen) -> None:
     """Rows that `real` doesn't mark change neither the statistics nor the results of the real rows."""
     runs = [specimen.apply(images, True, specimen.real) for images in (specimen.images, specimen.others)]
     remedy = "leave rows that `real` doesn't mark out of batch statistics"
-    when = f"in training when rows that are not real change, must be none: {remedy}"
+    when = f"in training when rows that are not real change: {remedy}"
     usual, changed = ((_real_rows(outputs), after.stats) for outputs, after in runs)
     specimen.check_same(changed, usual, when)
 
@@ -201,7 +201,7 @@ def dropout(specimen: _Specimen) -> None:
     """In training the same key gives the same result, and another key a different one."""
     first, other = (specimen.apply(specimen.images, True, key=seed)[0].logits for seed in (1, 2))
     again, _ = specimen.model.apply(specimen.variables, specimen.images, train=True, key=jax.random.key(1))
-    when = "between two calls with the same key, must be none: draw from that key alone"
+    when = "between two calls with the same key: draw from that key alone"
     specimen.check_same(again.logits, first, when)
     if np.array_equal(first, other):
         raise NotApplicableError("the model draws nothing in training, so that no key matters")
@@ -234,7 +234,7 @@ def several_clients(specimen: _Specimen) -> None:
         # visible change of the gradient. Images with perturbed last digits then reproduce the result of vmap.
         rounded = (_rounded_otherwise(batch, draw) for draw in range(_DRAWS))
         if gap and all(difference(got, step(params, stats, other), specimen.tolerance) for other in rounded):
-            raise FaultError(f"received {gap} with vmap over two clients, must be none")
+            raise FaultError(f"received {gap} with vmap over two clients")
 
 
 def _rounded_otherwise(images: Array, draw: int) -> Array:

@@ -8,14 +8,14 @@ import numpy as np
 
 from fedjax_bal.arguments import Count, Natural, Positive, checked
 from fedjax_bal.data.partition.dealing import (
-    apportioned,
+    apportion,
     check_room,
-    cut,
     deal_by_class,
     deal_to_owners,
     equal_sizes,
     rows_by_class,
     shuffled,
+    split_at_sizes,
 )
 from fedjax_bal.data.partition.pathological import classes_of_clients, draw_owners
 
@@ -91,9 +91,9 @@ def dirichlet(
     rows = np.concatenate(parts)
     owner = np.repeat(np.arange(num_clients), held)
     # Rows are in random order within each owner, and the first `given` ones are moved.
-    by_word = np.lexsort((rng.random(len(rows)), owner))
+    shuffled_order = np.lexsort((rng.random(len(rows)), owner))
     rank = np.arange(len(rows)) - np.repeat(np.cumsum(held) - held, held)
-    moved = np.sort(by_word[rank < given[owner]])  # ascending: donor by donor, class by class
+    moved = np.sort(shuffled_order[rank < given[owner]])  # ascending: donor by donor, class by class
     owner[moved] = np.repeat(np.arange(num_clients), lacking)
     return deal_to_owners(rows, owner, num_clients)
 
@@ -210,7 +210,7 @@ def equal_cut_dirichlet(
         held = np.array([len(rows) for rows in in_group])
         counts = _draw_counts(rng, held, count, alpha, int(0.5 * held.sum() / count), level=True)
         line += deal_by_class(in_group, counts)
-    return cut(np.concatenate(line), sizes)
+    return split_at_sizes(np.concatenate(line), sizes)
 
 
 @checked
@@ -264,5 +264,5 @@ def extended_dirichlet(
             )
         if len(members):
             shares = rng.dirichlet(np.full(len(members), alpha))
-            counts[label, members] = apportioned(np.where(shares < _LEAST_SHARE, 0.0, shares), size, least=1)
+            counts[label, members] = apportion(np.where(shares < _LEAST_SHARE, 0.0, shares), size, least=1)
     return deal_by_class(shuffled(rng, by_class), counts)

@@ -9,11 +9,11 @@ from fedjax_bal.arguments import Count, checked
 from fedjax_bal.data.partition.dealing import (
     MAX_ROWS,
     check_clients_below_rows,
-    cut,
     deal_by_class,
     even_sizes,
     rows_by_class,
     shuffled,
+    split_at_sizes,
 )
 
 _REDRAWS = 20
@@ -130,7 +130,7 @@ def _take_consecutive(
     # The last rows of a label may go to no client, so rows are shuffled.
     rows = np.concatenate(shuffled(rng, by_class))
     taken = rows[np.repeat(np.asarray(takes), lengths) + within]
-    return cut(taken, np.full(len(classes), samples))
+    return split_at_sizes(taken, np.full(len(classes), samples))
 
 
 def _draw_labels(

@@ -17,8 +17,8 @@ from fedjax_bal.engine.device.leaves import (
     personal_leaves,
     personal_memory,
     personal_model,
-    restored,
-    seen,
+    restore_hidden,
+    visible_to,
     with_leaves,
 )
 from fedjax_bal.engine.device.local_training import LocalState, outcome_of, prepare, start_training, train_locally
@@ -198,12 +198,12 @@ def finish_client(
     memory = personal_memory(setting, outcome.end)
     outcome, outdated = _delivered(setting, outcome)
     for part in setting.parts_with(Memory):
-        memory[part.slot] = part.remember(client.memory[part.slot], *seen(setting, part, outcome))
+        memory[part.slot] = part.remember(client.memory[part.slot], *visible_to(setting, part, outcome))
     reports = {}
     for part in setting.parts_with(Report):
-        remembered = seen(setting, part, outcome)[0]._replace(memory=memory.get(part.slot))
+        remembered = visible_to(setting, part, outcome)[0]._replace(memory=memory.get(part.slot))
         reports[part.slot] = part.report(remembered)
-    probes = {part.slot: part.probe(*seen(setting, part, outcome)) for part in setting.parts_with(Probe)}
+    probes = {part.slot: part.probe(*visible_to(setting, part, outcome)) for part in setting.parts_with(Probe)}
 
     # Finds the fault of the update, if it has one.
     params = outcome.end.params
@@ -292,9 +292,9 @@ def _delivered(setting: Setting, outcome: Outcome) -> tuple[Outcome, Array]:
     """Applies the Deliver parts; returns the outcome and whether the update is stale."""
     outdated = jnp.zeros((), bool)
     for part in setting.parts_with(Deliver):
-        outdated |= part.outdated(*seen(setting, part, outcome))
-        end = part.deliver(*seen(setting, part, outcome))
-        outcome = outcome._replace(end=restored(setting, part, end, outcome.end))
+        outdated |= part.outdated(*visible_to(setting, part, outcome))
+        end = part.deliver(*visible_to(setting, part, outcome))
+        outcome = outcome._replace(end=restore_hidden(setting, part, end, outcome.end))
     return outcome, outdated
 
 

@@ -57,7 +57,7 @@ def zero_metrics(setting: Setting, federation: Federation, local_test: LocalTest
     """Makes zeros for the metrics that a round measures, by name; empty if `local_test` is None."""
     if local_test is None:
         return {}
-    asked = [measured for measured in _declared() if measured.asked(setting.evaluation, federation)]
+    asked = [measured for measured in _declared() if measured.enabled(setting.evaluation, federation)]
     return {measured.name: jnp.zeros((), measured.dtype) for measured in asked}
 
 

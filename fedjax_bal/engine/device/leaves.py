@@ -90,7 +90,7 @@ def personal_model(setting: Setting, variables: Variables) -> Variables:
     return variables
 
 
-def seen(setting: Setting, part: Part, *values: Any) -> tuple[Any, ...]:
+def visible_to(setting: Setting, part: Part, *values: Any) -> tuple[Any, ...]:
     """Hides from a part the entries of `params` that other Separate parts keep with clients.
 
     The values are parameters, variables, contexts or outcomes.
@@ -99,7 +99,7 @@ def seen(setting: Setting, part: Part, *values: Any) -> tuple[Any, ...]:
     return tuple(_without(hidden, value) for value in values) if hidden else values
 
 
-def restored(setting: Setting, part: Part, new: PyTree, old: PyTree) -> PyTree:
+def restore_hidden(setting: Setting, part: Part, new: PyTree, old: PyTree) -> PyTree:
     """Adds to a part's result, parameters or variables, the entries of `old` that `seen` hid from it."""
     if not _hidden_from(setting, part):
         return new
@@ -149,16 +149,18 @@ class Group(NamedTuple):
         return "/".join([self.entry, *sorted(self.frozen)])
 
 
-def trained_leaves(setting: Setting, begun: Setting, ctx: Context, params: PyTree) -> PyTree:
+def trained_leaves(setting: Setting, active: Setting, ctx: Context, params: PyTree) -> PyTree:
     """Tells for each leaf whether this local step trains it, as a bool or `Bool[]`; None without Freeze parts.
 
-    `begun` is the setting with only those parts that have begun.
+    `active` is the setting with only those parts that have begun.
     """
     if not setting.parts_with(Freeze):
         return None
-    always = {part.slot for part in begun.parts_with(Freeze) if part.always}
+    always = {part.slot for part in active.parts_with(Freeze) if part.always}
     answers = {
-        part.slot: part.trained(*seen(setting, part, ctx)) for part in begun.parts_with(Freeze) if not part.always
+        part.slot: part.trained(*visible_to(setting, part, ctx))
+        for part in active.parts_with(Freeze)
+        if not part.always
     }
 
     def is_trained(group: Group) -> Array | bool:

@@ -16,7 +16,7 @@ from fedjax_bal.engine.device.evaluation import (
     TestSet,
     evaluate,
     evaluate_held_out,
-    fold_in_chunks,
+    fold_in_batches,
     hits_of_personal_models,
     some_images,
 )
@@ -25,8 +25,8 @@ from fedjax_bal.engine.device.leaves import (
     frozen_leaves,
     personal_leaves,
     personal_memory,
-    restored,
-    seen,
+    restore_hidden,
+    visible_to,
 )
 from fedjax_bal.engine.device.local_training import LocalState, outcome_of
 from fedjax_bal.engine.device.round import (
@@ -74,23 +74,23 @@ def state_of(
     """Makes the state before the first round from an initial model; the other arguments are those of `init_state`."""
     clients = federation.num_clients
     spread = lambda leaf: jnp.broadcast_to(leaf, (clients if seats is None else seats, *leaf.shape))
-    memory = {part.slot: part.init_memory(*seen(setting, part, variables)) for part in setting.parts_with(Memory)}
+    memory = {part.slot: part.init_memory(*visible_to(setting, part, variables)) for part in setting.parts_with(Memory)}
     memory = jax.tree.map(spread, memory | personal_memory(setting, variables))
     state = State(variables, setting.server.transform(0).init(variables.params), memory, {})
     server = server_context(setting, jnp.zeros((), jnp.int32), state, federation)
-    slots = {
+    server_states = {
         part.slot: part.init_server(seen_by(setting, part, server)._replace(key=purpose_key(key, f"init/{part.slot}")))
         for part in setting.parts_with(Server)
     }
-    return state._replace(server=slots)
+    return state._replace(server=server_states)
 
 
 def dispatch(
-    setting: Setting, key: Key, state: State, schedule: DispatchPlan, federation: Federation, test: TestSet
+    setting: Setting, key: Key, state: State, rounds: DispatchPlan, federation: Federation, test: TestSet
 ) -> tuple[State, Info, EvaluationResult]:
-    """Runs the scheduled rounds one after another, with evaluations where the schedule has them.
+    """Runs the rounds of a dispatch one after another, with evaluations where they are due.
 
-    The round number is read from the schedule, never carried, so that branches on it stay branches when runs are
+    The round number is read from `rounds`, never carried, so that branches on it stay branches when runs are
     stacked. Returns the state, and reports and evaluations with leaves `[T, ...]`, which are zeros for rounds that are
     not live or not evaluated.
     """
@@ -102,19 +102,19 @@ def dispatch(
     def evaluate_run(state: State, number: Array) -> EvaluationResult:
         return evaluate_model(setting, key, state, number, federation, test)
 
-    plan = jax.tree.map(lambda leaf: leaf[0], schedule.plan)
+    plan = jax.tree.map(lambda leaf: leaf[0], rounds.plan)
     nothing = zero_reports(setting, state, plan, federation, images)
-    return scan_rounds(schedule, state, nothing, advance, evaluate_run)
+    return scan_rounds(rounds, state, nothing, advance, evaluate_run)
 
 
 def dispatch_stacked(
-    setting: Setting, keys: Key, state: State, schedule: DispatchPlan, federation: Federation, test: TestSet
+    setting: Setting, keys: Key, state: State, rounds: DispatchPlan, federation: Federation, test: TestSet
 ) -> tuple[State, Info, EvaluationResult]:
-    """Runs the scheduled rounds of several runs, which differ in numbers, never in shapes.
+    """Runs the rounds of a dispatch for several runs, which differ in numbers, never in shapes.
 
     `over_chains` trains the chains of all runs together; the server's work before and after is done run by run.
     Settings, keys and states have leaves `[S, ...]`, and so have the returned states; reports and evaluations have
-    leaves `[T, S, ...]`. The runs share the schedule of T rounds except for the clients: `plan` and `seats` have leaves
+    leaves `[T, S, ...]`. The runs share `rounds`, of T rounds, except for the clients: `plan` and `seats` have leaves
     `[T, S, G, L]`, and `assignment` has all S * G chains, run by run. The federation is shared, or stacked by
     `stack_federations`.
     """
@@ -137,9 +137,9 @@ def dispatch_stacked(
 
     first = jnp.zeros((), jnp.int32)
     first_setting, first_state = run_slice((setting, state), first)
-    plan = jax.tree.map(lambda leaf: leaf[0, 0], schedule.plan)
+    plan = jax.tree.map(lambda leaf: leaf[0, 0], rounds.plan)
     nothing = zero_reports(first_setting, first_state, plan, federation_of(federation, first), images)
-    return scan_rounds(schedule, state, zeros_of(nothing, len(keys)), advance, evaluate_all)
+    return scan_rounds(rounds, state, zeros_of(nothing, len(keys)), advance, evaluate_all)
 
 
 def _run_stacked_round(
@@ -157,17 +157,17 @@ def _run_stacked_round(
         its_setting, key, before, plan = run_slice((setting, keys, state, row.plan), run)
         return open_round(its_setting, key, row.number, before, plan, federation_of(federation, run))
 
-    begun = over_runs(open_run)
+    opened = over_runs(open_run)
     seated = take(memory, (numbers, row.seats))
     chains = _in_a_row(ChainClients(row.plan.clients, row.plan.delivered, seated, row.plan.limits))
-    shared = RoundInputs(keys, row.number, state.variables, begun.sent, federation, local_test, begun.largest_norm)
-    result = over_chains(setting, shared, chains, _in_a_row(begun.chain_weights), row.assignment, runs)
+    shared = RoundInputs(keys, row.number, state.variables, opened.sent, federation, local_test, opened.largest_norm)
+    result = over_chains(setting, shared, chains, _in_a_row(opened.chain_weights), row.assignment, runs)
     per_run = lambda leaf: leaf.reshape(runs.count, runs.chains, *leaf.shape[1:])
     records, deltas = jax.tree.map(per_run, (result.records, result.deltas))
     result = result._replace(records=records, deltas=deltas)
 
     def close_run(run: Array) -> tuple[State, Info]:
-        its_setting, key, before, start, its_result = run_slice((setting, keys, state, begun, result), run)
+        its_setting, key, before, start, its_result = run_slice((setting, keys, state, opened, result), run)
         return close_round(its_setting, key, row.number, before, federation_of(federation, run), start, its_result)
 
     state, info = over_runs(close_run)
@@ -188,7 +188,7 @@ def _in_a_row(tree: PyTree) -> PyTree:
 
 
 def scan_rounds(
-    schedule: DispatchPlan,
+    rounds: DispatchPlan,
     state: State,
     nothing: tuple[Info, EvaluationResult],
     advance: Callable[[State, DispatchPlan], tuple[State, Info]],
@@ -196,21 +196,21 @@ def scan_rounds(
 ) -> tuple[State, Info, EvaluationResult]:
     """Loops over the rounds of a dispatch.
 
-    `advance` runs one round, given its row of the schedule; `evaluate` evaluates the state after it; `nothing`, zeros,
+    `advance` runs one round, given its row of `rounds`; `evaluate` evaluates the state after it; `nothing`, zeros,
     is reported for rounds that aren't run or evaluated.
     """
-    schedule = jax.tree.map(jnp.asarray, schedule)
+    rounds = jax.tree.map(jnp.asarray, rounds)
 
     def one_round(index: Array, carry: tuple[State, Info, EvaluationResult]) -> tuple[State, Info, EvaluationResult]:
         state, *reports = carry
-        row = jax.tree.map(lambda leaf: leaf[index], schedule)
+        row = jax.tree.map(lambda leaf: leaf[index], rounds)
         state, info = advance(state, row)
         evaluation = lax.cond(row.evaluate, evaluate, lambda *_: nothing[1], state, row.number)
         return state, *jax.tree.map(lambda all_, new: all_.at[index].set(new), reports, [info, evaluation])
 
     # Rounds that are not live come last, so the loop ends before them: a branch around a round would copy the state.
-    reports = zeros_of(nothing, len(schedule.number))
-    return lax.fori_loop(0, schedule.live.sum(), one_round, (state, *reports))
+    reports = zeros_of(nothing, len(rounds.number))
+    return lax.fori_loop(0, rounds.live.sum(), one_round, (state, *reports))
 
 
 def local_test_images(setting: Setting, test: TestSet) -> TestSet | None:
@@ -253,7 +253,7 @@ def evaluated_model(setting: Setting, key: Key, state: State, number: Array, fed
         part_key = purpose_key(round_key, f"close/{part.slot}")
         context = seen_by(setting, part, server._replace(variables=variables))
         closed = part.close(part_key, context.variables, reports[part.slot], context)
-        variables = restored(setting, part, closed, variables)
+        variables = restore_hidden(setting, part, closed, variables)
     return variables
 
 
@@ -265,7 +265,7 @@ def closing_reports(
     ctx = client_context(setting, shared, variables, ChainClients(client, jnp.ones((), bool), {}))
     untrained = LocalState(variables, None, jnp.zeros(()), {})
     outcome = outcome_of(setting, ctx._replace(steps=jnp.zeros_like(ctx.steps)), untrained)
-    return {part.slot: part.closing_report(*seen(setting, part, outcome)) for part in setting.parts_with(Closing)}
+    return {part.slot: part.closing_report(*visible_to(setting, part, outcome)) for part in setting.parts_with(Closing)}
 
 
 def _closing_reports_of_all(
@@ -283,7 +283,7 @@ def _closing_reports_of_all(
 
     given = (setting, key, number, variables, federation)
     zeros = zeros_of(jax.eval_shape(closing_reports, *given, jnp.zeros((), jnp.int32)))
-    return fold_in_chunks(add, zeros, federation.num_clients, setting.layout, *given)
+    return fold_in_batches(add, zeros, federation.num_clients, setting.layout, *given)
 
 
 def exhibits(setting: Setting, key: Key, state: State, number: Array, federation: Federation) -> dict[str, Exhibit]:

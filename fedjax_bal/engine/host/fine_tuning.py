@@ -87,7 +87,7 @@ class FineTuner:
 
     def run(self, seed: int, snapshot: Snapshot) -> FineTuned:
         """Fine-tunes a run's model; layouts agree up to rounding. Compiles the program the first time."""
-        stored = self.simulation.stored
+        stored = self.simulation.federation_on_device
         number = np.int32(snapshot.round)
         key = purpose_key(jax.random.key(seed), "personalise")
         model = self.simulation.tested_model(seed, snapshot)
@@ -103,7 +103,7 @@ class FineTuner:
         def build(setting: Setting) -> Any:
             jitted = jax.jit(setting.traced(fine_tune), out_shardings=setting.layout.replicated)
             cohort = self._cohorts(setting)[0]
-            return compile_for_backend(jitted.lower(setting, *given, cohort, self.simulation.stored))
+            return compile_for_backend(jitted.lower(setting, *given, cohort, self.simulation.federation_on_device))
 
         return compile_to_fit(self._setting, build, fixed=self.simulation.execution.chunk != "auto")
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_bal.caches import keep_compiled_programs_by_default
-from fedjax_bal.engine.device import VALIDATION, Layout, Setting, TestSet, at_precision, chunked
+from fedjax_bal.engine.device import VALIDATION, Layout, Setting, TestSet, at_precision, in_batches
 from fedjax_bal.engine.host.compatibility import (
     check_clients,
     check_is_federation,
@@ -73,8 +73,8 @@ def build(
 ) -> Simulation:
     """Builds a simulation from the arguments of `simulate`, and checks that they fit together; compiles nothing yet.
 
-    Simulations may share a test set, cut beforehand by `chunked`, and a federation, which `enlarge` returns in place of
-    the parts' `prepare_federation`.
+    Simulations may share a test set, divided beforehand by `in_batches`, and a federation, which `enlarge` returns in
+    place of the parts' `prepare_federation`.
 
     `renew` is for calls by users: their code is traced in every call, as it may read values that have changed. The runs
     of a command share programs, as no value changes between them.
@@ -96,7 +96,7 @@ def build(
                 f"test: received {type(test).__name__}, must be inputs and labels, as (dataset.test_images, "
                 "dataset.test_labels)"
             )
-        test = chunked(*test)
+        test = in_batches(*test)
     recipe = combine(recipe)  # a recipe that was put together by hand is refused for the same reasons
     optimizers = (local.optimizer, server_optimizer, recipe.server_optimizer)
     renew = renew and (
@@ -282,7 +282,7 @@ def simulate(
     snapshot = simulation.init(seed, variables)
     history = []
     confusion = np.zeros((0, 0), np.int32)
-    while snapshot.round < simulation.rounds and not rule.over(history):
+    while snapshot.round < simulation.rounds and not rule.should_stop(history):
         done = simulation.advance(seed, snapshot)
         snapshot = done.snapshot
         history += done.records

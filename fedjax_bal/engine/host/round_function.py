@@ -213,7 +213,7 @@ def make_round(
     )
     setting = simulation.setting
     model = differentiable(setting.model) if setting.execution.differentiable else setting.model
-    return RoundFunction(hyperparameters(setting), simulation.stored, model, simulation)
+    return RoundFunction(hyperparameters(setting), simulation.federation_on_device, model, simulation)
 
 
 def hyperparameters(setting: Setting) -> dict[str, Any]:
