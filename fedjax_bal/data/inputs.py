@@ -63,7 +63,8 @@ def checked_examples(inputs: Any, labels: Any, name: str = "", most: int = _IDS.
         ValueError: test images[1] holds nan; expected numbers that are finite in 32 bits: leave such rows out
     """
     check_unmasked(f"{name}images", inputs)
-    inputs, labels = np.asarray(inputs), checked_labels(labels, f"{name}labels")
+    inputs = np.asarray(inputs)
+    labels = checked_labels(labels, f"{name}labels")
     stored = stored_inputs(inputs)
     if stored is None or len(inputs) != len(labels):
         raise ValueError(

@@ -5,8 +5,7 @@ import jax.numpy as jnp
 from fedjax_bal.balance import prior_calibrated_logits, smoothed_prior
 from fedjax_bal.methods.class_counts import Scope, counts_in
 from fedjax_bal.methods.combine import NonNegative, Recipe, Share, recipe
-from fedjax_bal.methods.part import part, static
-from fedjax_bal.methods.roles import Logits
+from fedjax_bal.methods.roles import Logits, part, static
 from fedjax_bal.types import Array, Batch, Context
 
 

@@ -17,10 +17,10 @@ from fedjax_bal.balance import (
     inverse_class_probs,
 )
 from fedjax_bal.data import append_rows, are_tokens
+from fedjax_bal.methods import roles
 from fedjax_bal.methods.combine import Count, CountOrZero, NonNegative, Recipe, positive, recipe, variants
 from fedjax_bal.methods.dcgan import SharedDcgans, borrow_images
-from fedjax_bal.methods.part import Need, Part, RunFacts, RunSetting, part, parts_with, static
-from fedjax_bal.methods.roles import Batches, Loss, Prepare, Server
+from fedjax_bal.methods.roles import Need, Part, RunFacts, RunSetting, part, parts_with, static
 from fedjax_bal.models import BATCH_NORMALISED, Generator, build_generator
 from fedjax_bal.types import Array, Batch, Context, Exhibit, Key, Model, Outputs, PyTree, ServerContext, Variables
 
@@ -160,7 +160,7 @@ class _Generating(WarmUp, abc.ABC):
 
 
 @part
-class SharedGenerator(_Generating, Server):
+class SharedGenerator(_Generating, roles.Server):
     """Trains one generator on the server, against the global model, and sends it to all clients.
 
     It is trained from scratch in the rounds `warm_up`, `warm_up + interval`, ..., even if no updates arrive in them,
@@ -212,7 +212,7 @@ class SharedGenerator(_Generating, Server):
 
 
 @part
-class LocalGenerator(_Generating, Prepare):
+class LocalGenerator(_Generating, roles.Prepare):
     """Trains a generator at each client, before its local training, against the received model.
 
     References:
@@ -226,7 +226,7 @@ class LocalGenerator(_Generating, Prepare):
 
 
 @part
-class Fakes(WarmUp, Batches, Loss):
+class Fakes(WarmUp, roles.Batches, roles.Loss):
     r"""Adds fakes to each mini-batch, on which the student learns from the teacher.
 
     Real images and fakes go through the student in one pass and share batch statistics. The added loss, over fakes

@@ -8,8 +8,7 @@ import jax.numpy as jnp
 from fedjax_bal.data import over_rows
 from fedjax_bal.methods.combine import Count, NonNegative, Recipe, recipe
 from fedjax_bal.methods.heads import classifier_shapes, retrain_classifier
-from fedjax_bal.methods.part import RunSetting, part, static
-from fedjax_bal.methods.roles import Closing
+from fedjax_bal.methods.roles import Closing, RunSetting, part, static
 from fedjax_bal.types import Array, Batch, Key, Outcome, ServerContext, Variables
 
 

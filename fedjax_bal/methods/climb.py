@@ -4,8 +4,7 @@ import jax.numpy as jnp
 
 from fedjax_bal.methods.combine import Count, NonNegative, Recipe, recipe
 from fedjax_bal.methods.needs import without_other
-from fedjax_bal.methods.part import Need, part, static
-from fedjax_bal.methods.roles import Server, Weigh
+from fedjax_bal.methods.roles import Need, Server, Weigh, part, static
 from fedjax_bal.types import Array, Cohort, Key, ServerContext
 
 _LARGEST = 100.0

@@ -11,8 +11,7 @@ import numpy as np
 from annotated_types import Ge, Gt, Le, Lt
 
 from fedjax_bal.annotations import check, checkable
-from fedjax_bal.methods.part import Part, parts_with
-from fedjax_bal.methods.roles import Criterion, Reduce, Shift
+from fedjax_bal.methods.roles import Criterion, Part, Reduce, Shift, parts_with
 from fedjax_bal.optim import AnyOptimizer
 from fedjax_bal.selection import Choice
 from fedjax_bal.validate import finite_number, one_of

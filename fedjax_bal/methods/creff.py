@@ -10,9 +10,8 @@ from jax import lax
 from fedjax_bal.data import over_rows
 from fedjax_bal.methods.combine import Count, CountOrZero, NonNegative, Recipe, recipe
 from fedjax_bal.methods.heads import classifier, classifier_shapes, retrain_classifier
-from fedjax_bal.methods.part import RunSetting, part, static
 from fedjax_bal.methods.prototypes import num_features
-from fedjax_bal.methods.roles import Refine, Report, Server
+from fedjax_bal.methods.roles import Refine, Report, RunSetting, Server, part, static
 from fedjax_bal.types import Array, Batch, Key, Model, Outcome, PyTree, ServerContext, Variables
 
 

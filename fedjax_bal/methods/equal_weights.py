@@ -4,8 +4,7 @@ import jax.numpy as jnp
 
 from fedjax_bal.methods.combine import Recipe, recipe
 from fedjax_bal.methods.needs import without_other
-from fedjax_bal.methods.part import Need, part
-from fedjax_bal.methods.roles import Weigh
+from fedjax_bal.methods.roles import Need, Weigh, part
 from fedjax_bal.methods.scaffold import ControlVariates
 from fedjax_bal.types import Array, Cohort, ServerContext
 

@@ -8,8 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_bal.methods.combine import NonNegative, Recipe, recipe
-from fedjax_bal.methods.part import Need, RunFacts, part, static
-from fedjax_bal.methods.roles import Deliver, Memory
+from fedjax_bal.methods.roles import Deliver, Memory, Need, RunFacts, part, static
 from fedjax_bal.types import Array, Context, Outcome, PyTree, Variables
 from fedjax_bal.validate import whole_number
 

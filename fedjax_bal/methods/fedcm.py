@@ -6,8 +6,7 @@ import jax.numpy as jnp
 from fedjax_bal.methods.combine import PositiveShare, Recipe, recipe
 from fedjax_bal.methods.fednova import accumulated_steps
 from fedjax_bal.methods.needs import fresh_momentum, plain_sgd, without_other
-from fedjax_bal.methods.part import Need, part
-from fedjax_bal.methods.roles import Gradient, Personal, Server
+from fedjax_bal.methods.roles import Gradient, Need, Personal, Server, part
 from fedjax_bal.types import Context, Key, PyTree, ServerContext
 
 

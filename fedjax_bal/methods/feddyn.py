@@ -6,8 +6,7 @@ import optax
 
 from fedjax_bal.methods.combine import NonNegative, Recipe, recipe
 from fedjax_bal.methods.needs import without_other
-from fedjax_bal.methods.part import Need, part, static
-from fedjax_bal.methods.roles import Gradient, Loss, Memory, Personal, Reduce, Server, Step, Weigh
+from fedjax_bal.methods.roles import Gradient, Loss, Memory, Need, Personal, Reduce, Server, Step, Weigh, part, static
 from fedjax_bal.types import Array, Batch, Cohort, Context, Key, Outcome, Outputs, PyTree, ServerContext, Variables
 
 

@@ -9,8 +9,7 @@ import optax
 from fedjax_bal.methods.combine import NonNegative, Recipe, recipe
 from fedjax_bal.methods.heads import classifier, classifier_shapes
 from fedjax_bal.methods.needs import without_other
-from fedjax_bal.methods.part import Need, RunSetting, part
-from fedjax_bal.methods.roles import Criterion, Logits, Memory, Steps
+from fedjax_bal.methods.roles import Criterion, Logits, Memory, Need, RunSetting, Steps, part
 from fedjax_bal.types import Array, Batch, Context, Outcome, Outputs, Variables
 
 

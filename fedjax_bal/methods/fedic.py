@@ -12,8 +12,7 @@ from fedjax_bal.balance import distillation_loss
 from fedjax_bal.data import normalised
 from fedjax_bal.methods.combine import Count, CountOrZero, NonNegative, Positive, Recipe, Share, recipe
 from fedjax_bal.methods.needs import SERVER_ROWS, balanced_rows
-from fedjax_bal.methods.part import Need, part, static
-from fedjax_bal.methods.roles import Server, Step
+from fedjax_bal.methods.roles import Need, Server, Step, part, static
 from fedjax_bal.types import Array, Key, PyTree, ServerContext, Variables
 
 _DECAY = 2e-4  # weight decay of the server's two models

@@ -9,8 +9,7 @@ from jax import lax
 from fedjax_bal.methods.combine import BelowOne, NonNegative, Recipe, recipe
 from fedjax_bal.methods.fedprox import Proximal
 from fedjax_bal.methods.needs import fresh_momentum, plain_sgd, without_other
-from fedjax_bal.methods.part import Need, RunFacts, part, parts_with
-from fedjax_bal.methods.roles import Reduce, Step, Weigh
+from fedjax_bal.methods.roles import Need, Reduce, RunFacts, Step, Weigh, part, parts_with
 from fedjax_bal.optim import optimizer
 from fedjax_bal.types import Array, Cohort, PyTree, ServerContext
 

@@ -6,8 +6,7 @@ import jax.numpy as jnp
 from fedjax_bal.methods.balanced_softmax import PriorCalibration
 from fedjax_bal.methods.combine import Recipe, recipe
 from fedjax_bal.methods.heads import batch_loss, check_exclusive_head, with_extra_heads
-from fedjax_bal.methods.part import RunSetting, part
-from fedjax_bal.methods.roles import Loss, Separate
+from fedjax_bal.methods.roles import Loss, RunSetting, Separate, part
 from fedjax_bal.types import Array, Batch, Context, Model, Outputs, PyTree, Variables
 
 _OWN = "own_head"

@@ -4,8 +4,7 @@ from typing import Literal
 
 from fedjax_bal.balance import restricted_scale
 from fedjax_bal.methods.combine import Recipe, Share, recipe, variants
-from fedjax_bal.methods.part import part, static
-from fedjax_bal.methods.roles import Logits
+from fedjax_bal.methods.roles import Logits, part, static
 from fedjax_bal.types import Array, Batch, Context
 
 

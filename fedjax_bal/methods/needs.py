@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from fedjax_bal.methods.part import Need, Part, RunFacts, parts_with
+from fedjax_bal.methods.roles import Need, Part, RunFacts, parts_with
 from fedjax_bal.optim import check_known
 from fedjax_bal.types import Federation
 

@@ -339,10 +339,25 @@ def build(
         >>> outputs.logits.shape, outputs.features.shape
         ((2, 10), (2, 128))
     """
-    # Everything is converted to hashable, canonical values first, as equal arguments must be one key of the cache.
+    # Everything is converted to hashable, canonical values first, as equal arguments must be one key of the cache,
+    # which would take 10.0 for 10.
     entry = _entry(name)
     given = read_options(name, options_of(entry.body), options)
-    classes, shape = _checked_sizes(name, entry, num_classes, input_shape)
+    classes = whole_number(f"model {name!r}: num_classes", num_classes)
+    try:
+        shape = tuple(whole_number("input_shape", side) for side in input_shape)
+    except (TypeError, ValueError):
+        shape = ()
+    if not shape or (len(shape) != 3 and not entry.any_shape):
+        raise ValueError(
+            f"model {name!r}: input_shape={input_shape} must be (height, width, channels), each at least 1 (a grey "
+            "image has one channel: images[..., None]); mlp takes inputs of any shape."
+        )
+    if min(shape[:2]) < entry.smallest:
+        raise ValueError(
+            f"model {name!r}: images of {shape[0]}x{shape[1]} pixels are too small, it needs at least "
+            f"{entry.smallest}x{entry.smallest}: use larger images or another model."
+        )
     return _build(entry, name, classes, shape, convolution, tuple(sorted(given.items())))
 
 
@@ -419,23 +434,3 @@ def _entry(name: str) -> _Entry:
         nearest = difflib.get_close_matches(str(name), MODELS, 1, 0.0)[0]
         raise ValueError(f"model {name!r} is unknown; did you mean {nearest!r}? Models: {', '.join(MODELS)}.")
     return MODELS[name]
-
-
-def _checked_sizes(name: str, entry: _Entry, num_classes: Any, input_shape: Any) -> tuple[int, tuple[int, ...]]:
-    """Returns C and the shape as plain integers, because the cache of models takes 10.0 for 10."""
-    classes = whole_number(f"model {name!r}: num_classes", num_classes)
-    try:
-        shape = tuple(whole_number("input_shape", side) for side in input_shape)
-    except (TypeError, ValueError):
-        shape = ()
-    if not shape or (len(shape) != 3 and not entry.any_shape):
-        raise ValueError(
-            f"model {name!r}: input_shape={input_shape} must be (height, width, channels), each at least 1 (a grey "
-            "image has one channel: images[..., None]); mlp takes inputs of any shape."
-        )
-    if min(shape[:2]) < entry.smallest:
-        raise ValueError(
-            f"model {name!r}: images of {shape[0]}x{shape[1]} pixels are too small, it needs at least "
-            f"{entry.smallest}x{entry.smallest}: use larger images or another model."
-        )
-    return classes, shape

@@ -32,11 +32,9 @@ class Trace:
     source: str = "trace"
     whole: bool = False
 
-    def mask(
-        self, seed: int, purpose: str, round: int, eligible: np.ndarray, *, at_least_one: bool = False
-    ) -> np.ndarray:
+    def mask(self, seed: int, purpose: str, round: int, eligible: np.ndarray) -> np.ndarray:
         """Returns the eligible clients `Bool[N]` that are available in a round, possibly none; ignores the rest."""
-        del seed, purpose, at_least_one
+        del seed, purpose
         last = len(self.available) - 1
         row = self.available[round % (last + 1) if self.at_end == "repeat" else min(round, last)]
         mask = np.zeros(len(eligible), bool)

@@ -66,7 +66,8 @@ def full_batches(bench: Bench) -> bool:
 
 def padded_clients(bench: Bench) -> np.ndarray:
     """Returns whether a client's last batch is used and not full, `Bool[N]`."""
-    setting, sizes = bench.setting, np.diff(bench.simulation.federation.offsets)
+    setting = bench.setting
+    sizes = np.diff(bench.simulation.federation.offsets)
     reached = np.minimum(setting.steps_per_epoch(sizes), setting.local_steps(sizes))
     return (sizes % setting.batch_size > 0) & (reached >= -(-sizes // setting.batch_size))
 
@@ -139,7 +140,8 @@ def one_program(bench: Bench) -> None:
 @skipped_if(little_training)
 def repeatable(bench: Bench) -> None:
     """Tracing a round twice gives the same program."""
-    key, row = key_of(SEEDS[0]), bench.row(bench.setting, bench.plans(SEEDS[0])[0], 0)
+    key = key_of(SEEDS[0])
+    row = bench.row(bench.setting, bench.plans(SEEDS[0])[0], 0)
     given = (bench.setting, key, bench.first_state(bench.setting, key, bench.data[0]), row, *bench.data)
     first, again = (compile_quickly(one_round).lower(*given).as_text() for _ in range(2))
     if first != again:
@@ -179,7 +181,8 @@ def cohort_order(bench: Bench) -> None:
 def padded_rows(bench: Bench) -> None:
     """Padded rows of a batch have no effect, nor do rows of clients that don't take part."""
     # Select at most half of the clients: first those whose last batch isn't full, then others that train.
-    federation, plan = bench.simulation.federation, bench.plans(SEEDS[0])[0]
+    federation = bench.simulation.federation
+    plan = bench.plans(SEEDS[0])[0]
     sizes = np.diff(federation.offsets)
     trains = bench.setting.local_steps(sizes) > 0
     order = np.argsort(np.where(padded_clients(bench), 0, np.where(trains, 1, 2)), kind="stable")
@@ -198,7 +201,8 @@ def padded_rows(bench: Bench) -> None:
 
     rows = np.concatenate([federation.rows[federation.offsets[c] : federation.offsets[c + 1]] for c in chosen])
     others = np.setdiff1d(federation.rows, rows)
-    images, labels = federation.images.copy(), federation.labels.copy()
+    images = federation.images.copy()
+    labels = federation.labels.copy()
     images[others] = 3 - images[others] if images.dtype.kind == "f" else 255 - images[others]
     labels[others] = (labels[others] + 1) % federation.num_classes
     changed = bench.run(plans, federation=federation._replace(images=images, labels=labels))

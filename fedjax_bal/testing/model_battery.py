@@ -23,7 +23,8 @@ from fedjax_bal.testing.report import (
 from fedjax_bal.types import Array, Key, Model, Outputs, PyTree, Variables
 from fedjax_bal.validate import finite_number
 
-_ROWS, _REAL = 6, 4
+_ROWS = 6
+_REAL = 4  # of these rows
 _DRAWS = 8  # number of random perturbations of the last digits
 _RATES = (1e-4, 1.0)  # limits of the rate at which a running mean moves towards a batch's mean
 
@@ -105,7 +106,8 @@ def shapes(specimen: _Specimen) -> None:
     kinds = lambda tree: jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), tree)
     for train in (True, False):
         outputs, after = specimen.apply(specimen.images, train)
-        logits, features = outputs.logits, outputs.features
+        logits = outputs.logits
+        features = outputs.features
         _require(logits.shape == wanted, f"logits of shape {logits.shape}, must be {wanted}")
         flat = features.ndim == 2 and len(features) == _ROWS
         _require(flat, f"features of shape {features.shape}, must be ({_ROWS}, F), the classifier's input")
@@ -224,7 +226,8 @@ def gradients(specimen: _Specimen) -> None:
 
 def several_clients(specimen: _Specimen) -> None:
     """`vmap` over variables and batches gives each client's own result, up to rounding."""
-    step, images = specimen.step, specimen.images
+    step = specimen.step
+    images = specimen.images
     clients = [(*specimen.model.init(jax.random.key(seed)), batch) for seed, batch in enumerate((images, images[::-1]))]
     together = jax.jit(jax.vmap(step))(*jax.tree.map(lambda *leaves: jnp.stack(leaves), *clients))
     for index, (params, stats, batch) in enumerate(clients):

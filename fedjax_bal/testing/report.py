@@ -14,7 +14,9 @@ import numpy as np
 from fedjax_bal.parts import Part
 from fedjax_bal.types import PyTree
 
-PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
+PASSED = "passed"
+FAILED = "failed"
+SKIPPED = "skipped"
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _INSTALLED = [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")]

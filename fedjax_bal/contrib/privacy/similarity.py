@@ -136,11 +136,8 @@ def recovered(
             "be [M, H, W, K] both"
         )
     mse = (((images - truth) * jnp.asarray(std)) ** 2).mean((1, 2, 3))
-    return Recovery(mse, -10 * jnp.log10(mse), _correlation(images, truth))
-
-
-def _correlation(left: Array, right: Array) -> Array:
-    """Computes Pearson's correlation of the pixels of each image; 0 if one is constant or not finite."""
-    flat = (images.reshape(len(images), -1) for images in (left, right))
+    # Pearson's correlation of the pixels of each image; 0 if one is constant or not finite.
+    flat = (each.reshape(len(each), -1) for each in (images, truth))
     centred = (rows - rows.mean(1, keepdims=True) for rows in flat)
-    return jnp.nan_to_num(optax.cosine_similarity(*centred, epsilon=1e-30))
+    correlation = jnp.nan_to_num(optax.cosine_similarity(*centred, epsilon=1e-30))
+    return Recovery(mse, -10 * jnp.log10(mse), correlation)

@@ -73,18 +73,17 @@ def client_dirichlet(
     shares = quotas / quotas.sum() if prior == "global" else np.full(len(quotas), 1 / len(quotas))
     held = client_sizes(rng, sizes, len(labels), num_clients, sigma, least, values, quantiles)
     probabilities = rng.dirichlet(alpha * np.maximum(len(quotas) * shares, _LEAST_SHARE), num_clients)
-    counts = _draw_in_turn(rng, probabilities, held, quotas)
-    return deal_by_class(shuffled(rng, by_class), counts)
-
-
-def _draw_in_turn(
-    rng: np.random.Generator, probabilities: np.ndarray, sizes: np.ndarray, quotas: np.ndarray
-) -> np.ndarray:
-    """Draws the number of rows of each class that each client gets, `Int[C, N]`, one row after another."""
     probabilities = np.where(probabilities < _TINY, 0.0, probabilities)
-    clients = _served(rng, sizes)
+
+    # The client served at each turn. One long Poisson process is divided into one for each client, whose times start
+    # from 0 again.
+    gaps = np.cumsum(rng.standard_exponential(int(held.sum())))
+    starts = np.cumsum(held) - held
+    offsets = np.where(starts > 0, gaps[starts - 1], 0.0)
+    clients = np.repeat(np.arange(num_clients), held)[np.argsort(gaps - np.repeat(offsets, held), kind="stable")]
+
     left = quotas.copy()
-    counts = np.zeros((len(quotas), len(sizes)), np.int64)
+    counts = np.zeros((len(quotas), num_clients), np.int64)
     done = 0
     ahead = _AT_ONCE
     while done < len(clients):
@@ -100,16 +99,7 @@ def _draw_in_turn(
         done += taken
         # Blocks grow while no class runs out, up to a bounded table.
         ahead = int(np.clip(2 * taken, _AT_ONCE, max(_AT_ONCE, _CELLS // len(quotas))))
-    return counts
-
-
-def _served(rng: np.random.Generator, sizes: np.ndarray) -> np.ndarray:
-    """Draws the client served at each turn, `Int[R]`: each once per row, at the times of a Poisson process."""
-    # One long process is cut into one for each client, whose times start from 0 again.
-    gaps = np.cumsum(rng.standard_exponential(int(sizes.sum())))
-    starts = np.cumsum(sizes) - sizes
-    offsets = np.where(starts > 0, gaps[starts - 1], 0.0)
-    return np.repeat(np.arange(len(sizes)), sizes)[np.argsort(gaps - np.repeat(offsets, sizes), kind="stable")]
+    return deal_by_class(shuffled(rng, by_class), counts)
 
 
 def _before_overdraft(picked: np.ndarray, left: np.ndarray) -> int:

@@ -77,7 +77,18 @@ def dirichlet(
     """
     by_class, sizes = rows_by_class(labels)
     if form == "cbfl":
-        counts = _draw_cbfl(rng, sizes, num_clients, alpha)
+        counts = np.empty((len(sizes), num_clients), np.int64)
+        for label, size in enumerate(sizes):
+            shares = size * rng.dirichlet(np.full(num_clients, alpha))
+            if alpha < 0.1 or num_clients > 200:
+                shares = np.clip(shares, _CBFL_THRESHOLD, max(_CBFL_THRESHOLD, size - _CBFL_THRESHOLD))
+            ends = np.minimum(np.cumsum(np.rint(shares).astype(np.int64)), size)
+            counts[label] = np.diff(ends, prepend=0)
+        if not counts.any():
+            raise ValueError(
+                f"no client gets a row: with {num_clients} clients and {sizes.max()} rows in the largest class every "
+                "share rounds to 0; take fewer clients."
+            )
         return deal_by_class(shuffled(rng, by_class), counts)
     check_room(len(labels), num_clients, min_size, "min_size")
     counts = _draw_counts(rng, sizes, num_clients, alpha, min_size, level=form == "balanced")
@@ -125,23 +136,6 @@ def _draw_counts(
         if lacking == 0:
             break
     return best
-
-
-def _draw_cbfl(rng: np.random.Generator, sizes: np.ndarray, num_clients: int, alpha: float) -> np.ndarray:
-    """Draws counts `Int[C, N]` of form "cbfl"."""
-    counts = np.empty((len(sizes), num_clients), np.int64)
-    for label, size in enumerate(sizes):
-        shares = size * rng.dirichlet(np.full(num_clients, alpha))
-        if alpha < 0.1 or num_clients > 200:
-            shares = np.clip(shares, _CBFL_THRESHOLD, max(_CBFL_THRESHOLD, size - _CBFL_THRESHOLD))
-        ends = np.minimum(np.cumsum(np.rint(shares).astype(np.int64)), size)
-        counts[label] = np.diff(ends, prepend=0)
-    if counts.any():
-        return counts
-    raise ValueError(
-        f"no client gets a row: with {num_clients} clients and {sizes.max()} rows in the largest class every share "
-        "rounds to 0; take fewer clients."
-    )
 
 
 def _levelled_off(sizes: np.ndarray, amount: int) -> np.ndarray:

@@ -87,10 +87,8 @@ def quantity(
         if sum(whole) > num_rows:
             raise ValueError(f"values sum to {sum(whole)} rows, but there are {num_rows}; make them smaller.")
         held = np.array(whole)
-    elif sizes == "lognormal":
-        held = lognormal_sizes(rng, num_rows, num_clients, sigma, least)
-    elif sizes == "empirical":
-        held = empirical_sizes(rng, num_rows, num_clients, values, quantiles, least)
+    elif sizes in ("lognormal", "empirical"):
+        held = client_sizes(rng, sizes, num_rows, num_clients, sigma, least, values, quantiles)
     else:
         check_room(num_rows, num_clients, least)
         if sizes == "dirichlet":

@@ -196,7 +196,11 @@ def finish_client(
     """
     # Taken before delivery, which may change the parameters: the client keeps its leaves as it trained them.
     memory = personal_memory(setting, outcome.end)
-    outcome, outdated = _delivered(setting, outcome)
+    outdated = jnp.zeros((), bool)
+    for part in setting.parts_with(Deliver):
+        outdated |= part.outdated(*visible_to(setting, part, outcome))
+        end = part.deliver(*visible_to(setting, part, outcome))
+        outcome = outcome._replace(end=restore_hidden(setting, part, end, outcome.end))
     for part in setting.parts_with(Memory):
         memory[part.slot] = part.remember(client.memory[part.slot], *visible_to(setting, part, outcome))
     reports = {}
@@ -286,16 +290,6 @@ def _finish_at(
 def _result(shared: RoundInputs, end: Variables, reports: PyTree, records: ClientRecord) -> ChainResult:
     delta = jax.tree.map(jnp.subtract, end.params, shared.variables.params)
     return ChainResult(delta, end.stats, reports, records)
-
-
-def _delivered(setting: Setting, outcome: Outcome) -> tuple[Outcome, Array]:
-    """Applies the Deliver parts; returns the outcome and whether the update is stale."""
-    outdated = jnp.zeros((), bool)
-    for part in setting.parts_with(Deliver):
-        outdated |= part.outdated(*visible_to(setting, part, outcome))
-        end = part.deliver(*visible_to(setting, part, outcome))
-        outcome = outcome._replace(end=restore_hidden(setting, part, end, outcome.end))
-    return outcome, outdated
 
 
 def _where(on: Array, new: PyTree, old: PyTree | None) -> PyTree:

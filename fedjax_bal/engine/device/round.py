@@ -277,7 +277,8 @@ def _weights(setting: Setting, parts: list[Weigh], server: ServerContext) -> Arr
 def _server_step(
     setting: Setting, key: Key, state: State, server: ServerContext, stats: PyTree
 ) -> tuple[Variables, PyTree, dict[str, PyTree]]:
-    params, delta = state.variables.params, server.aggregate.delta
+    params = state.variables.params
+    delta = server.aggregate.delta
     server_states = dict(server.state)
     for part in setting.parts_with(Step):
         context = seen_by(setting, part, server)._replace(key=purpose_key(key, f"step/{part.slot}"))
@@ -303,7 +304,8 @@ def zero_info(setting: Setting, state: State, plan: Plan, federation: Federation
     """Makes zeros in the shapes of a round's report."""
 
     def untrained() -> Info:
-        key, number = jax.random.key(0), jnp.zeros((), jnp.int32)
+        key = jax.random.key(0)
+        number = jnp.zeros((), jnp.int32)
         opened = open_round(setting, key, number, state, plan, federation)
         chains = ChainClients(plan.clients, plan.delivered, take(state.memory, plan.clients), plan.limits)
         shared = RoundInputs(key, number, state.variables, opened.sent, federation, local_test, opened.largest_norm)
