@@ -17,7 +17,6 @@ from fedjax_bal.models.layers import (
     Conv,
     Convolution,
     Linear,
-    PooledConv,
     Real,
     flatten,
     max_pool,
@@ -91,8 +90,8 @@ class PlainCnn(nn.Module):
         del real, train
         maps = images
         for number, (channels, size, padding, pooled) in enumerate(self.layers):
-            kind = PooledConv if pooled else Conv
-            maps = self.activation(kind(channels, size, padding, self.convolve, name=f"conv_{number}")(maps))
+            layer = Conv(channels, size, padding, self.convolve, pooled=pooled, name=f"conv_{number}")
+            maps = self.activation(layer(maps))
         hidden = flatten(maps)
         for number, units in enumerate(self.hidden):
             hidden = self.activation(Linear(units, name=f"dense_{number}")(hidden))
@@ -176,12 +175,12 @@ class Vgg9(nn.Module):
         del real
         channels, values, features = self.dropout
         maps = nn.relu(Conv(32, 3, 1, self.convolve, name="conv_0")(images))
-        maps = nn.relu(PooledConv(64, 3, 1, self.convolve, name="conv_1")(maps))
+        maps = nn.relu(Conv(64, 3, 1, self.convolve, pooled=True, name="conv_1")(maps))
         maps = nn.relu(Conv(128, 3, 1, self.convolve, name="conv_2")(maps))
-        maps = nn.relu(PooledConv(128, 3, 1, self.convolve, name="conv_3")(maps))
+        maps = nn.relu(Conv(128, 3, 1, self.convolve, pooled=True, name="conv_3")(maps))
         maps = nn.Dropout(channels, broadcast_dims=(1, 2), deterministic=not train, name="dropout_0")(maps)
         maps = nn.relu(Conv(256, 3, 1, self.convolve, name="conv_4")(maps))
-        maps = nn.relu(PooledConv(256, 3, 1, self.convolve, name="conv_5")(maps))
+        maps = nn.relu(Conv(256, 3, 1, self.convolve, pooled=True, name="conv_5")(maps))
         hidden = nn.Dropout(values, deterministic=not train, name="dropout_1")(flatten(maps))
         hidden = nn.relu(Linear(512, name="dense_0")(hidden))
         hidden = nn.relu(Linear(512, name="dense_1")(hidden))
@@ -207,7 +206,7 @@ class KerasCifar10(nn.Module):
         maps = images
         for block, channels in enumerate((32, 64)):
             maps = nn.relu(Conv(channels, 3, "SAME", self.convolve, name=f"conv_{2 * block}")(maps))
-            maps = nn.relu(PooledConv(channels, 3, 0, self.convolve, name=f"conv_{2 * block + 1}")(maps))
+            maps = nn.relu(Conv(channels, 3, 0, self.convolve, pooled=True, name=f"conv_{2 * block + 1}")(maps))
             maps = nn.Dropout(self.dropout[block], deterministic=not train, name=f"dropout_{block}")(maps)
         hidden = nn.relu(Linear(512, name="dense")(flatten(maps)))
         return nn.Dropout(self.dropout[2], deterministic=not train, name="dropout_2")(hidden)

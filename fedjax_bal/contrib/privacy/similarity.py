@@ -1,6 +1,5 @@
 """Similarity of generated images to the nearest real ones, and of an attack's images to the truth."""
 
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -64,27 +63,22 @@ def nearest(
 def _nearer(images: Array, part: Array, start: Array, best: tuple[Array, Array]) -> tuple[Array, Array]:
     """Updates the best rows and distances so far with a part of the pool that begins at row `start`."""
     images, part = (jnp.asarray(rows.reshape(rows.shape[0], -1), jnp.float32) for rows in (images, part))
-    candidates = _candidates(images, part)
-    distances = lax.map(partial(_distances, images, part), candidates.T).T
+    # The few rows with the smallest |y|^2 - 2 x y, in the order of the pool. |x|^2 is left out, as it is the same for
+    # all rows. High precision, since two large terms nearly cancel.
+    product = jnp.matmul(images, part.T, precision=lax.Precision.HIGHEST)
+    apart = (part**2).sum(1) - 2 * product
+    apart = jnp.where(jnp.isfinite(apart), apart, jnp.inf)
+    candidates = jnp.sort(lax.top_k(-apart, min(_CANDIDATES, part.shape[0]))[1], 1)
+
+    def distances_to(rows: Array) -> Array:
+        distances = jnp.sqrt(((images - part[rows]) ** 2).mean(1))
+        return jnp.where(jnp.isnan(distances), jnp.inf, distances)
+
+    distances = lax.map(distances_to, candidates.T).T
     first = jnp.argmin(distances, 1)[:, None]
     row, distance = (jnp.take_along_axis(values, first, 1)[:, 0] for values in (candidates, distances))
     nearer = distance < best[1]
     return jnp.where(nearer, row + start, best[0]).astype(jnp.int32), jnp.where(nearer, distance, best[1])
-
-
-def _candidates(images: Float[Array, "M P"], part: Float[Array, "D P"]) -> Int[Array, "M _"]:
-    """Finds the few rows with the smallest |y|^2 - 2 x y, in the order of the pool."""
-    # |x|^2 is left out, as it is the same for all rows. High precision, since two large terms nearly cancel.
-    product = jnp.matmul(images, part.T, precision=lax.Precision.HIGHEST)
-    apart = (part**2).sum(1) - 2 * product
-    apart = jnp.where(jnp.isfinite(apart), apart, jnp.inf)
-    return jnp.sort(lax.top_k(-apart, min(_CANDIDATES, part.shape[0]))[1], 1)
-
-
-def _distances(images: Float[Array, "M P"], part: Float[Array, "D P"], rows: Int[Array, " M"]) -> Float[Array, " M"]:
-    """Computes root mean square differences; infinite if they are not numbers."""
-    distances = jnp.sqrt(((images - part[rows]) ** 2).mean(1))
-    return jnp.where(jnp.isnan(distances), jnp.inf, distances)
 
 
 class Recovery(NamedTuple):

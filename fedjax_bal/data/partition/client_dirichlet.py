@@ -74,14 +74,7 @@ def client_dirichlet(
     held = client_sizes(rng, sizes, len(labels), num_clients, sigma, least, values, quantiles)
     probabilities = rng.dirichlet(alpha * np.maximum(len(quotas) * shares, _LEAST_SHARE), num_clients)
     probabilities = np.where(probabilities < _TINY, 0.0, probabilities)
-
-    # The client served at each turn. One long Poisson process is divided into one for each client, whose times start
-    # from 0 again.
-    gaps = np.cumsum(rng.standard_exponential(int(held.sum())))
-    starts = np.cumsum(held) - held
-    offsets = np.where(starts > 0, gaps[starts - 1], 0.0)
-    clients = np.repeat(np.arange(num_clients), held)[np.argsort(gaps - np.repeat(offsets, held), kind="stable")]
-
+    clients = _served(rng, held)
     left = quotas.copy()
     counts = np.zeros((len(quotas), num_clients), np.int64)
     done = 0
@@ -100,6 +93,15 @@ def client_dirichlet(
         # Blocks grow while no class runs out, up to a bounded table.
         ahead = int(np.clip(2 * taken, _AT_ONCE, max(_AT_ONCE, _CELLS // len(quotas))))
     return deal_by_class(shuffled(rng, by_class), counts)
+
+
+def _served(rng: np.random.Generator, sizes: np.ndarray) -> np.ndarray:
+    """Draws the client served at each turn, `Int[R]`: each once per row, at the times of a Poisson process."""
+    # One long process is divided into one for each client, whose times start from 0 again.
+    gaps = np.cumsum(rng.standard_exponential(int(sizes.sum())))
+    starts = np.cumsum(sizes) - sizes
+    offsets = np.where(starts > 0, gaps[starts - 1], 0.0)
+    return np.repeat(np.arange(len(sizes)), sizes)[np.argsort(gaps - np.repeat(offsets, sizes), kind="stable")]
 
 
 def _before_overdraft(picked: np.ndarray, left: np.ndarray) -> int:

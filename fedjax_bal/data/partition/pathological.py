@@ -83,24 +83,7 @@ def pathological(
         raise ValueError(f"{given}: {samples} rows can't hold {classes.max()} classes; take fewer clients.")
     if num_clients * samples > MAX_ROWS:
         raise ValueError(f"{num_clients} clients x {samples} rows; at most {MAX_ROWS} rows in all.")
-    return _take_consecutive(rng, by_class, sizes, classes, samples)
 
-
-def classes_of_clients(classes_per_client: int | Sequence[int], num_clients: int, num_present: int) -> np.ndarray:
-    """Returns each client's number of labels, `Int[N]`, from one number or several that the clients cycle through."""
-    classes = np.resize(np.asarray(classes_per_client), num_clients)
-    if classes.max() > num_present:
-        raise ValueError(
-            f"classes_per_client={classes_per_client!r}, but only {num_present} classes are present; take as many or "
-            "fewer."
-        )
-    return classes
-
-
-def _take_consecutive(
-    rng: np.random.Generator, by_class: list[np.ndarray], sizes: np.ndarray, classes: np.ndarray, samples: int
-) -> list[np.ndarray]:
-    """Draws form "rebafl"."""
     shares = {number: even_sizes(samples, number) for number in set(classes.tolist())}
     for share in shares.values():
         # A client needs as many labels as its share has entries, each with at least the smallest entry, and enough
@@ -131,6 +114,17 @@ def _take_consecutive(
     rows = np.concatenate(shuffled(rng, by_class))
     taken = rows[np.repeat(np.asarray(takes), lengths) + within]
     return split_at_sizes(taken, np.full(len(classes), samples))
+
+
+def classes_of_clients(classes_per_client: int | Sequence[int], num_clients: int, num_present: int) -> np.ndarray:
+    """Returns each client's number of labels, `Int[N]`, from one number or several that the clients cycle through."""
+    classes = np.resize(np.asarray(classes_per_client), num_clients)
+    if classes.max() > num_present:
+        raise ValueError(
+            f"classes_per_client={classes_per_client!r}, but only {num_present} classes are present; take as many or "
+            "fewer."
+        )
+    return classes
 
 
 def _draw_labels(

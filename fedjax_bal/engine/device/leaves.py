@@ -23,36 +23,25 @@ _MODEL = ""
 
 def personal_leaves(setting: Setting, variables: Variables) -> dict[str, Array]:
     """Selects the leaves of a model that stay with the clients, by path; none without Personal parts."""
-    return _chosen(
-        variables,
-        *(
-            Variables(
-                leaf_mask(part.slot, "personal", part.personal(variables.params), variables.params),
-                jax.tree.map(lambda _, keeps=part.keeps_statistics: keeps, variables.stats),
-            )
-            for part in setting.parts_with(Personal)
-        ),
-    )
+    params = variables.params
+    masks = [
+        Variables(leaf_mask(part.slot, "personal", part.personal(params), params), part.keeps_statistics)
+        for part in setting.parts_with(Personal)
+    ]
+    return _chosen(variables, masks)
 
 
 def frozen_leaves(setting: Setting, variables: Variables) -> dict[str, Array]:
     """Selects the leaves of a model that no client ever trains, by path; none without Freeze parts."""
-    return _chosen(
-        variables,
-        *(
-            Variables(
-                leaf_mask(part.slot, "frozen", part.frozen(variables.params), variables.params),
-                jax.tree.map(lambda _: False, variables.stats),
-            )
-            for part in setting.parts_with(Freeze)
-            if part.always
-        ),
-    )
+    params = variables.params
+    parts = [part for part in setting.parts_with(Freeze) if part.always]
+    masks = [Variables(leaf_mask(part.slot, "frozen", part.frozen(params), params), False) for part in parts]
+    return _chosen(variables, masks)
 
 
-def _chosen(variables: Variables, *masks: Variables) -> dict[str, Array]:
+def _chosen(variables: Variables, masks: Iterable[Any]) -> dict[str, Array]:
     """Selects the leaves that at least one of the masks chooses, by path."""
-    choices = [jax.tree.leaves(mask) for mask in masks]
+    choices = [jax.tree.leaves(jax.tree.broadcast(mask, variables)) for mask in masks]
     named = jax.tree_util.tree_leaves_with_path(variables)
     return {
         jax.tree_util.keystr(path): leaf

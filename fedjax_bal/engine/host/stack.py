@@ -188,7 +188,15 @@ class Stack:
         # States of resumed runs come from the host; those of the last dispatch are in place already.
         before = jax.device_put(self._state, self._setting.layout.replicated)
         # Not ideal: a single run plans its next dispatch while the devices work, a stack lets them wait for its plans.
-        planned = [self._planned(number) for number in range(len(self.members))]
+        planned = []
+        for number, (simulation, seed) in enumerate(self.members):
+            dispatch = simulation.take_planned(seed, self.round, self.snapshots[number].selector)
+            if self.resting[number]:
+                # Shapes never change, so a resting run keeps its chains, but none of them delivers.
+                plans = [plan._replace(delivered=np.zeros_like(plan.delivered)) for plan in dispatch.plans]
+                stacked = dispatch.rounds.plan._replace(delivered=np.zeros_like(dispatch.rounds.plan.delivered))
+                dispatch = dispatch._replace(plans=plans, rounds=dispatch.rounds._replace(plan=stacked))
+            planned.append(dispatch)
         rounds, works = _joint_rounds(self._simulations, planned, self._setting)
         self._state, *reports = self._compiled(self._setting, self._keys, before, rounds, *self._data)
         reports = jax.device_get(tuple(reports))
@@ -210,16 +218,6 @@ class Stack:
             return None
         self.snapshots[number] = result.snapshot
         return result
-
-    def _planned(self, number: int) -> PlannedDispatch:
-        simulation, seed = self.members[number]
-        planned = simulation.take_planned(seed, self.round, self.snapshots[number].selector)
-        if not self.resting[number]:
-            return planned
-        # Shapes never change, so a resting run keeps its chains, but none of them delivers.
-        plans = [plan._replace(delivered=np.zeros_like(plan.delivered)) for plan in planned.plans]
-        stacked = planned.rounds.plan._replace(delivered=np.zeros_like(planned.rounds.plan.delivered))
-        return planned._replace(plans=plans, rounds=planned.rounds._replace(plan=stacked))
 
 
 def open_stack(members: Sequence[Member], snapshots: Sequence[Snapshot | None]) -> Stack:
