@@ -173,6 +173,7 @@ class Vgg9(nn.Module):
     @nn.compact
     def __call__(self, images: Float[Array, "B H W K"], real: Real, *, train: bool) -> Float[Array, "B 512"]:
         del real
+        # Among maps whole channels are dropped, as the neighbours of a dropped pixel would give it away.
         channels, values, features = self.dropout
         maps = nn.relu(Conv(32, 3, 1, self.convolve, name="conv_0")(images))
         maps = nn.relu(Conv(64, 3, 1, self.convolve, pooled=True, name="conv_1")(maps))
@@ -272,6 +273,7 @@ class ResNet(nn.Module):
                 name = f"unit_{self.units * stage + unit}"
                 layers = ResidualUnit(channels, stride, self.convolve, self.start, self.norm, name=name)
                 maps = layers(maps, real, train=train)
+                # Attention transfer compares the maps of a teacher and a student here.
                 self.sow("taps", "units", maps)
         # A mean instead of pooling with a fixed window, so that images of any size have equally many features.
         return maps.mean((1, 2))
@@ -367,6 +369,7 @@ class MobileNetV2(nn.Module):
         for number, shape in enumerate(blocks):
             block = InvertedResidual(*shape, self.convolve, self.norm, name=f"block_{number}")
             maps = block(maps, real, train=train)
+            # For attention transfer, as in `ResNet`.
             self.sow("taps", "blocks", maps)
         last = NormedConv(1280, 1, 1, self.convolve, uniform_kernel, norm=self.norm, name="last")
         return nn.relu(last(maps, real, train=train)).mean((1, 2))

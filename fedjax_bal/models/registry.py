@@ -372,6 +372,7 @@ def _build(
     options: tuple[tuple[str, Any], ...],
 ) -> Model:
     if entry.ready:
+        # A user's builder may have no use for the choice.
         form = {"convolution": convolution} if "convolution" in inspect.signature(entry.body).parameters else {}
         return entry.body(num_classes, input_shape, **dict(options), **form)._replace(name=name, options=options)
     convolve = convolutions.of_name(convolution)

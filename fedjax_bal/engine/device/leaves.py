@@ -42,6 +42,7 @@ def frozen_leaves(setting: Setting, variables: Variables) -> dict[str, Array]:
 def _chosen(variables: Variables, masks: Iterable[Any]) -> dict[str, Array]:
     """Selects the leaves that at least one of the masks chooses, by path."""
     choices = [jax.tree.leaves(jax.tree.broadcast(mask, variables)) for mask in masks]
+    # By path and not by position: memory and checkpoints keep only the chosen leaves.
     named = jax.tree_util.tree_leaves_with_path(variables)
     return {
         jax.tree_util.keystr(path): leaf

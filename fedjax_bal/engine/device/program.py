@@ -78,6 +78,7 @@ def state_of(
     memory = jax.tree.map(spread, memory | personal_memory(setting, variables))
     state = State(variables, setting.server.transform(0).init(variables.params), memory, {})
     server = server_context(setting, jnp.zeros((), jnp.int32), state, federation)
+    # Server parts come last: they see the model that was drawn, but no state of another part, as there is none yet.
     server_states = {
         part.slot: part.init_server(seen_by(setting, part, server)._replace(key=purpose_key(key, f"init/{part.slot}")))
         for part in setting.parts_with(Server)
@@ -311,6 +312,7 @@ def traffic_of(setting: Setting, federation: Federation, state: State, *, losses
         memory = jax.tree.map(lambda leaf: leaf[0], state.memory)
         return zero_result(setting, shared, ChainClients(zero, jnp.ones((), bool), memory))
 
+    # Shapes are enough to count bytes, so nothing is computed or compiled.
     result = jax.eval_shape(client_result, state, federation)
     probes = {part.slot: result.records.probes[part.slot] for part in setting.parts_with(Probe) if part.travels}
     loss = result.records.loss_sum if losses or any(part.needs_losses for part in setting.parts) else ()
