@@ -18,7 +18,6 @@ from fedjax_bal.types import Model
 MOMENTUM = 0.9
 EPSILON = 1e-5
 GROUPS = 2
-NORMS = ("batch", "group")
 
 
 class Normalisation(NamedTuple):
@@ -97,7 +96,7 @@ def normalise(
     train: bool,
     reductions: Reductions = XLA_REDUCTIONS,
 ) -> Array:
-    """Adds a layer of a kind in `NORMS`, with the name "norm", to the network that is being defined.
+    """Adds a layer of the kind "batch" or "group", with the name "norm", to the network that is being defined.
 
     "group" normalises each image separately, in two groups of channels, so there are no running statistics that differ
     between clients with different classes.

@@ -4,13 +4,13 @@ import difflib
 import functools
 import inspect
 import math
-import operator
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from annotated_types import Ge
 
 from fedjax_bal.jax_setup import in_package_settings, start_jax
 from fedjax_bal.models import convolution as convolutions
@@ -19,7 +19,7 @@ from fedjax_bal.models.adapters import NO_KEY, moment_pairs
 from fedjax_bal.models.convolution.rules import REDUCTIONS
 from fedjax_bal.models.layers import Convolution, Linear
 from fedjax_bal.models.networks import Layer, MobileNetV2, Network, PlainCnn, ResNet, he_normal_of_outputs
-from fedjax_bal.models.normalization import NORMS, XLA_REDUCTIONS, Normalisation, Reductions, normalise
+from fedjax_bal.models.normalization import XLA_REDUCTIONS, Normalisation, Reductions, normalise
 from fedjax_bal.registry import Registry
 from fedjax_bal.types import Array, Key, Model, Outputs, PyTree, Variables
 from fedjax_bal.validate import is_number, whole_number
@@ -83,20 +83,6 @@ def read_options(name: str, options: Mapping[str, Option], given: Mapping[str, A
     return values
 
 
-def sizes() -> Allowed:
-    """Widths of layers, as a list or tuple."""
-
-    def read(value: Any) -> tuple[int, ...]:
-        if not isinstance(value, list | tuple) or not value or any(isinstance(units, bool) for units in value):
-            raise ValueError
-        units = tuple(map(operator.index, value))
-        if min(units) < 1:
-            raise ValueError
-        return units
-
-    return Allowed("a list of one or more integers of at least 1", read)
-
-
 def shares(count: int) -> Allowed:
     """Fractions dropped by dropout: one number for all `count` places of a network, or one for each."""
 
@@ -107,17 +93,6 @@ def shares(count: int) -> Allowed:
         return tuple(map(float, given))
 
     return Allowed("a number in [0, 1)" + (f", or a list of {count} of them" if count > 1 else ""), read)
-
-
-def choice(*names: str) -> Allowed:
-    """One of some names."""
-
-    def read(value: Any) -> str:
-        if value not in names:
-            raise ValueError
-        return value
-
-    return Allowed(" or ".join(names), read)
 
 
 class _Entry(NamedTuple):
@@ -140,7 +115,7 @@ def own_model(build: Callable[..., Model], description: str) -> _Entry:
     return _Entry(description, build, 1, ready=True, any_shape=True)
 
 
-def _mlp(hidden: Annotated[tuple[int, ...], sizes()] = (64,)) -> nn.Module:
+def _mlp(hidden: tuple[Annotated[int, Ge(1)], ...] = (64,)) -> nn.Module:
     return networks.Mlp(hidden)
 
 
@@ -162,7 +137,7 @@ def _normalised(description: str, network: Callable[..., nn.Module], smallest: i
     def body(
         convolve: Convolution,
         reductions: Reductions = XLA_REDUCTIONS,
-        norm: Annotated[str, choice(*NORMS)] = "batch",
+        norm: Literal["batch", "group"] = "batch",
     ) -> nn.Module:
         return network(convolve, norm=functools.partial(normalise, norm, reductions=reductions), **settings)
 
@@ -275,7 +250,7 @@ def options(name: str) -> Mapping[str, Option]:
 
     Example:
         >>> options("vgg9")["dropout"].default, options("mlp")["hidden"].allowed.wanted
-        ((0.05, 0.1, 0.1), 'a list of one or more integers of at least 1')
+        ((0.05, 0.1, 0.1), 'a list, not empty, each item an integer of at least 1')
     """
     return options_of(_entry(name).body)
 

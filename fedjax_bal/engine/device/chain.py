@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fedjax_bal.engine.device.client_metrics import LocalTest, measure, zero_metrics
 from fedjax_bal.engine.device.debug import located, stop_at_nan
 from fedjax_bal.engine.device.drawing import training_key
+from fedjax_bal.engine.device.evaluation import LocalTest, measure, zero_metrics
 from fedjax_bal.engine.device.leaves import (
     PERSONAL,
     keep,
@@ -54,7 +54,7 @@ class ClientRecord(NamedTuple):
         steps: steps of the last pass, `Int32[]`.
         broken: the fault of its delivery, a code of `metrics.traffic`, `Int32[]`.
         probes: each probe part's value in the last pass, by slot.
-        metrics: the `client_metrics` of its trained model in the last pass, by name.
+        metrics: what `measure` found of its trained model in the last pass, by name.
     """
 
     memory: PyTree

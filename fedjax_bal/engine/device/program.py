@@ -9,10 +9,10 @@ from jax import lax
 
 from fedjax_bal.engine.device.chain import ChainClients, ChainResult, RoundInputs, client_context, zero_result
 from fedjax_bal.engine.device.client_axis import over_chains
-from fedjax_bal.engine.device.client_metrics import LocalTest
 from fedjax_bal.engine.device.drawing import purpose_key
 from fedjax_bal.engine.device.evaluation import (
     VALIDATION,
+    LocalTest,
     TestSet,
     evaluate,
     evaluate_held_out,

@@ -10,9 +10,9 @@ import optax
 from fedjax_bal.engine.device.accumulator import ChainWeights, weights_left
 from fedjax_bal.engine.device.chain import ChainClients, RoundInputs, sizes_of
 from fedjax_bal.engine.device.client_axis import CohortResult, over_chains, zero_cohort_result
-from fedjax_bal.engine.device.client_metrics import LocalTest, summarise_cohort
 from fedjax_bal.engine.device.debug import located, stop_at_nan
 from fedjax_bal.engine.device.drawing import purpose_key
+from fedjax_bal.engine.device.evaluation import LocalTest, summarise_cohort
 from fedjax_bal.engine.device.leaves import (
     keep,
     moving_leaves,
