@@ -7,16 +7,7 @@ from typing import Literal
 import numpy as np
 
 from fedjax_bal.arguments import Count, Natural, Positive, checked
-from fedjax_bal.data.partition.dealing import (
-    apportion,
-    check_room,
-    deal_by_class,
-    deal_to_owners,
-    equal_sizes,
-    rows_by_class,
-    shuffled,
-    split_at_sizes,
-)
+from fedjax_bal.data.partition import dealing
 from fedjax_bal.data.partition.pathological import classes_of_clients, draw_owners
 
 _MAX_REDRAWS = 100
@@ -75,7 +66,7 @@ def dirichlet(
         Form "balanced": Wang et al.: Federated Learning with Matched Averaging, 2020, section 5, as in NIID-Bench;
         the repair is new here. Form "cbfl": CBFL, section on the experimental setup.
     """
-    by_class, sizes = rows_by_class(labels)
+    by_class, sizes = dealing.rows_by_class(labels)
     if form == "cbfl":
         counts = np.empty((len(sizes), num_clients), np.int64)
         for label, size in enumerate(sizes):
@@ -89,10 +80,10 @@ def dirichlet(
                 f"no client gets a row: with {num_clients} clients and {sizes.max()} rows in the largest class every "
                 "share rounds to 0; take fewer clients."
             )
-        return deal_by_class(shuffled(rng, by_class), counts)
-    check_room(len(labels), num_clients, min_size, "min_size")
+        return dealing.deal_by_class(dealing.shuffled(rng, by_class), counts)
+    dealing.check_room(len(labels), num_clients, min_size, "min_size")
     counts = _draw_counts(rng, sizes, num_clients, alpha, min_size, level=form == "balanced")
-    parts = deal_by_class(shuffled(rng, by_class), counts)
+    parts = dealing.deal_by_class(dealing.shuffled(rng, by_class), counts)
     held = np.array([len(part) for part in parts])
     lacking = np.maximum(min_size - held, 0)
     if not lacking.any():
@@ -106,7 +97,7 @@ def dirichlet(
     rank = np.arange(len(rows)) - np.repeat(np.cumsum(held) - held, held)
     moved = np.sort(shuffled_order[rank < given[owner]])  # ascending: donor by donor, class by class
     owner[moved] = np.repeat(np.arange(num_clients), lacking)
-    return deal_to_owners(rows, owner, num_clients)
+    return dealing.deal_to_owners(rows, owner, num_clients)
 
 
 def _draw_counts(
@@ -192,8 +183,8 @@ def equal_cut_dirichlet(
         ten clients, and draw until it succeeds, which may never end.
     """
     total = len(labels)
-    sizes = equal_sizes(total, num_clients)
-    by_class, _ = rows_by_class(labels)
+    sizes = dealing.equal_sizes(total, num_clients)
+    by_class, _ = dealing.rows_by_class(labels)
     members = [min(_GROUP, num_clients - first) for first in range(0, num_clients, _GROUP)]
     ends = int(_GROUP / num_clients * total) * np.arange(1, len(members))
     group_of_row = np.empty(total, np.int64)
@@ -203,8 +194,8 @@ def equal_cut_dirichlet(
         in_group = [rng.permutation(rows[group_of_row[rows] == group]) for rows in by_class]
         held = np.array([len(rows) for rows in in_group])
         counts = _draw_counts(rng, held, count, alpha, int(0.5 * held.sum() / count), level=True)
-        line += deal_by_class(in_group, counts)
-    return split_at_sizes(np.concatenate(line), sizes)
+        line += dealing.deal_by_class(in_group, counts)
+    return dealing.split_at_sizes(np.concatenate(line), sizes)
 
 
 @checked
@@ -246,7 +237,7 @@ def extended_dirichlet(
         Li, Lyu: Convergence Analysis of Sequential Federated Learning on Heterogeneous Data, 2023, which
         allots the classes evenly, and may leave an owner without rows.
     """
-    by_class, sizes = rows_by_class(labels)
+    by_class, sizes = dealing.rows_by_class(labels)
     owners, _ = draw_owners(rng, classes_of_clients(classes_per_client, num_clients, len(sizes)), len(sizes))
     counts = np.zeros((len(sizes), num_clients), np.int64)
     for label, size in enumerate(sizes.tolist()):
@@ -258,5 +249,5 @@ def extended_dirichlet(
             )
         if len(members):
             shares = rng.dirichlet(np.full(len(members), alpha))
-            counts[label, members] = apportion(np.where(shares < _LEAST_SHARE, 0.0, shares), size, least=1)
-    return deal_by_class(shuffled(rng, by_class), counts)
+            counts[label, members] = dealing.apportion(np.where(shares < _LEAST_SHARE, 0.0, shares), size, least=1)
+    return dealing.deal_by_class(dealing.shuffled(rng, by_class), counts)

@@ -9,35 +9,13 @@ import jax.numpy as jnp
 import optax
 from jax import lax
 
+from fedjax_bal import parts as roles
 from fedjax_bal.data import bounded_loop, gather
+from fedjax_bal.engine.device import leaves
 from fedjax_bal.engine.device.debug import located, stop_at_nan
 from fedjax_bal.engine.device.drawing import purpose_key, shuffled, weighted
-from fedjax_bal.engine.device.leaves import (
-    clip_by_entry,
-    keep,
-    local_optimizer,
-    restore_hidden,
-    select,
-    shifted_leaves,
-    trained_leaves,
-    visible_to,
-)
 from fedjax_bal.engine.device.setting import Setting
 from fedjax_bal.engine.device.trees import take
-from fedjax_bal.parts import (
-    Batches,
-    Criterion,
-    Draw,
-    Gradient,
-    Logits,
-    Loss,
-    Prepare,
-    Separate,
-    Shift,
-    Start,
-    Steps,
-    Update,
-)
 from fedjax_bal.types import Array, Batch, Context, Key, Outcome, PyTree, Variables
 
 
@@ -92,8 +70,10 @@ def train_locally(
 def prepare(setting: Setting, key: Key, ctx: Context) -> Context:
     """Adds to the context the values that the Prepare parts compute before training."""
     made = {
-        part.slot: part.prepare(purpose_key(key, f"prepare/{part.slot}"), *visible_to(setting, part, ctx.start, ctx))
-        for part in setting.parts_with(Prepare)
+        part.slot: part.prepare(
+            purpose_key(key, f"prepare/{part.slot}"), *leaves.visible_to(setting, part, ctx.start, ctx)
+        )
+        for part in setting.parts_with(roles.Prepare)
     }
     return ctx._replace(prepared=made)
 
@@ -110,8 +90,10 @@ def row_order(setting: Setting, key: Key, ctx: Context, longest: Array) -> Array
         if setting.local.drawing == "epochs":
             return shuffled(epoch_key, ctx.size, setting.row_length, longest)
         flat = jnp.zeros(ctx.class_counts.shape)
-        parts = setting.parts_with(Draw)
-        weights = sum((part.log_weights(ctx.class_counts, *visible_to(setting, part, ctx)) for part in parts), flat)
+        parts = setting.parts_with(roles.Draw)
+        weights = sum(
+            (part.log_weights(ctx.class_counts, *leaves.visible_to(setting, part, ctx)) for part in parts), flat
+        )
         return weighted(epoch_key, ctx.class_counts, weights, setting.row_length)
 
     if setting.local.steps is None:
@@ -131,8 +113,10 @@ def row_order(setting: Setting, key: Key, ctx: Context, longest: Array) -> Array
 def start_training(setting: Setting, ctx: Context, optimizer: PyTree = None) -> LocalState:
     """Makes the state of a client before its first step; the local optimizer's is fresh unless it is given."""
     if optimizer is None:
-        optimizer = local_optimizer(setting, ctx.round, 0, ctx.start.params).init(ctx.start.params)
-    steps = {part.slot: part.init_steps(*visible_to(setting, part, ctx)) for part in setting.parts_with(Steps)}
+        optimizer = leaves.local_optimizer(setting, ctx.round, 0, ctx.start.params).init(ctx.start.params)
+    steps = {
+        part.slot: part.init_steps(*leaves.visible_to(setting, part, ctx)) for part in setting.parts_with(roles.Steps)
+    }
     return LocalState(ctx.start, optimizer, jnp.zeros(()), steps)
 
 
@@ -160,10 +144,10 @@ def train_step(
     # A short batch is padded with positions after the client's last row.
     real = within * setting.batch_size + jnp.arange(setting.batch_size) < ctx.size
     batch = gather(ctx.federation, take(ctx.federation.offsets, ctx.client) + positions, real)
-    for part in setting.parts_with(Start):
+    for part in setting.parts_with(roles.Start):
         # Selected, not branched on: lanes are at different steps.
-        begin = restore_hidden(
-            setting, part, part.start(*visible_to(setting, part, carry.variables, ctx)), carry.variables
+        begin = leaves.restore_hidden(
+            setting, part, part.start(*leaves.visible_to(setting, part, carry.variables, ctx)), carry.variables
         )
         chosen = jax.tree.map(lambda new, old: jnp.where(index == 0, new, old), begin, carry.variables)
         carry = carry._replace(variables=chosen)
@@ -174,8 +158,8 @@ def train_step(
 
     def step(active: Setting, carry: LocalState) -> LocalState:
         filled = batch
-        for part in active.parts_with(Batches):
-            filled = part.batch(step_key(f"batch/{part.slot}"), filled, *visible_to(setting, part, ctx))
+        for part in active.parts_with(roles.Batches):
+            filled = part.batch(step_key(f"batch/{part.slot}"), filled, *leaves.visible_to(setting, part, ctx))
         return _learn(setting, active, step_key("model"), ctx, index, filled, carry)
 
     # The round has no client axis, so that this stays a branch, and parts cost nothing before their first round. With
@@ -191,24 +175,27 @@ def _learn(
 ) -> LocalState:
     """Takes a step on a batch; `active` is the setting with only those parts that have begun."""
     params, stats = carry.variables
-    trained = trained_leaves(setting, active, ctx, params)
+    trained = leaves.trained_leaves(setting, active, ctx, params)
     ctx = ctx._replace(trained=trained)
 
     def objective(params: PyTree) -> tuple[Array, tuple[Array, PyTree, Mapping[str, PyTree]]]:
         outputs, after = ctx.model.apply(Variables(params, stats), batch.images, train=True, key=key, real=batch.seen)
         logits = outputs.logits
         carried = dict(carry.steps_state)
-        for part in active.parts_with(Logits):
-            logits = part.logits(logits, batch, *visible_to(setting, part, ctx))
+        for part in active.parts_with(roles.Logits):
+            logits = part.logits(logits, batch, *leaves.visible_to(setting, part, ctx))
         added = []
         separate = []
-        for part in active.parts_with(Loss):
-            terms = separate if isinstance(part, Separate) else added
-            terms.append(part.loss(outputs, batch, *visible_to(setting, part, params, ctx)))
-        for part in active.parts_with(Steps):
-            carried[part.slot] = part.next_steps(carried[part.slot], outputs, batch, *visible_to(setting, part, ctx))
+        for part in active.parts_with(roles.Loss):
+            terms = separate if isinstance(part, roles.Separate) else added
+            terms.append(part.loss(outputs, batch, *leaves.visible_to(setting, part, params, ctx)))
+        for part in active.parts_with(roles.Steps):
+            carried[part.slot] = part.next_steps(
+                carried[part.slot], outputs, batch, *leaves.visible_to(setting, part, ctx)
+            )
         criteria = [
-            part.losses(logits, batch.labels, *visible_to(setting, part, ctx)) for part in active.parts_with(Criterion)
+            part.losses(logits, batch.labels, *leaves.visible_to(setting, part, ctx))
+            for part in active.parts_with(roles.Criterion)
         ]
         loss = sum(added, _mean_over_real(criteria[0], batch) if criteria else mean_cross_entropy(logits, batch))
         # Only the model's loss is reported, and used to weigh and select clients.
@@ -216,23 +203,27 @@ def _learn(
 
     # Shift parts move the point at which the gradient is computed; the step still starts from `params`.
     point = params
-    for part in active.parts_with(Shift):
-        shifted = shifted_leaves(setting, trained, params)
-        first = keep(shifted, jax.grad(objective, has_aux=True)(params)[0]) if part.needs_gradient else None
-        moved = part.shift(*visible_to(setting, part, params, first, ctx._replace(trained=shifted)))
-        point = select(shifted, restore_hidden(setting, part, moved, params), params)
+    for part in active.parts_with(roles.Shift):
+        shifted = leaves.shifted_leaves(setting, trained, params)
+        first = leaves.keep(shifted, jax.grad(objective, has_aux=True)(params)[0]) if part.needs_gradient else None
+        moved = part.shift(*leaves.visible_to(setting, part, params, first, ctx._replace(trained=shifted)))
+        point = leaves.select(shifted, leaves.restore_hidden(setting, part, moved, params), params)
     grads, (loss, stats, steps) = jax.grad(objective, has_aux=True)(point)
-    grads = keep(trained, grads)  # first, so that no norm includes frozen leaves
+    grads = leaves.keep(trained, grads)  # first, so that no norm includes frozen leaves
     if setting.optimizer.clip_at == "start":
-        grads = clip_by_entry(setting, grads)
-    for part in active.parts_with(Gradient):
-        grads = restore_hidden(setting, part, part.gradient(*visible_to(setting, part, grads, params, ctx)), grads)
-    grads = keep(trained, grads)  # again, as a part may have added to frozen leaves
+        grads = leaves.clip_by_entry(setting, grads)
+    for part in active.parts_with(roles.Gradient):
+        grads = leaves.restore_hidden(
+            setting, part, part.gradient(*leaves.visible_to(setting, part, grads, params, ctx)), grads
+        )
+    grads = leaves.keep(trained, grads)  # again, as a part may have added to frozen leaves
     if setting.optimizer.clip_at == "end":
-        grads = clip_by_entry(setting, grads)
-    transform = local_optimizer(setting, ctx.round, index, params, trained)
+        grads = leaves.clip_by_entry(setting, grads)
+    transform = leaves.local_optimizer(setting, ctx.round, index, params, trained)
     updates, optimizer = transform.update(grads, carry.optimizer, params)
-    for part in active.parts_with(Update):
-        updates = restore_hidden(setting, part, part.updates(*visible_to(setting, part, updates, params, ctx)), updates)
-    updates = keep(trained, updates)
+    for part in active.parts_with(roles.Update):
+        updates = leaves.restore_hidden(
+            setting, part, part.updates(*leaves.visible_to(setting, part, updates, params, ctx)), updates
+        )
+    updates = leaves.keep(trained, updates)
     return LocalState(Variables(optax.apply_updates(params, updates), stats), optimizer, carry.loss_sum + loss, steps)

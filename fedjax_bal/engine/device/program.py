@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from fedjax_bal.engine.device import leaves
 from fedjax_bal.engine.device.chain import ChainClients, ChainResult, RoundInputs, client_context, zero_result
 from fedjax_bal.engine.device.client_axis import over_chains
 from fedjax_bal.engine.device.drawing import purpose_key
@@ -19,14 +20,6 @@ from fedjax_bal.engine.device.evaluation import (
     fold_in_batches,
     hits_of_personal_models,
     some_images,
-)
-from fedjax_bal.engine.device.leaves import (
-    PERSONAL,
-    frozen_leaves,
-    personal_leaves,
-    personal_memory,
-    restore_hidden,
-    visible_to,
 )
 from fedjax_bal.engine.device.local_training import LocalState, outcome_of
 from fedjax_bal.engine.device.round import (
@@ -74,8 +67,10 @@ def state_of(
     """Makes the state before the first round from an initial model; the other arguments are those of `init_state`."""
     clients = federation.num_clients
     spread = lambda leaf: jnp.broadcast_to(leaf, (clients if seats is None else seats, *leaf.shape))
-    memory = {part.slot: part.init_memory(*visible_to(setting, part, variables)) for part in setting.parts_with(Memory)}
-    memory = jax.tree.map(spread, memory | personal_memory(setting, variables))
+    memory = {
+        part.slot: part.init_memory(*leaves.visible_to(setting, part, variables)) for part in setting.parts_with(Memory)
+    }
+    memory = jax.tree.map(spread, memory | leaves.personal_memory(setting, variables))
     state = State(variables, setting.server.transform(0).init(variables.params), memory, {})
     server = server_context(setting, jnp.zeros((), jnp.int32), state, federation)
     # Server parts come last: they see the model that was drawn, but no state of another part, as there is none yet.
@@ -128,7 +123,7 @@ def dispatch_stacked(
     def evaluate_all(state: State, number: Array) -> EvaluationResult:
         # From the clients' memory, evaluation reads only the leaves that stay with clients. The rest isn't sliced,
         # because a slice copies the memory of all clients of a run.
-        kept = state._replace(memory={slot: memory for slot, memory in state.memory.items() if slot == PERSONAL})
+        kept = state._replace(memory={slot: memory for slot, memory in state.memory.items() if slot == leaves.PERSONAL})
 
         def evaluate_run(run: Array) -> EvaluationResult:
             its_setting, key, its_state = run_slice((setting, keys, kept), run)
@@ -227,8 +222,8 @@ def evaluate_model(
     shown = evaluated_model(setting, key, state, number, federation)
     tested = evaluate(setting.model, shown, test, federation.mean, federation.std, setting.layout)
     validation, client_hits = evaluate_held_out(setting.model, shown, federation, setting.layout)
-    if PERSONAL in state.memory and federation.tests is not None:
-        client_hits = hits_of_personal_models(setting, shown, state.memory[PERSONAL], federation)
+    if leaves.PERSONAL in state.memory and federation.tests is not None:
+        client_hits = hits_of_personal_models(setting, shown, state.memory[leaves.PERSONAL], federation)
     return tested._replace(validation=validation, client_hits=client_hits)
 
 
@@ -254,7 +249,7 @@ def evaluated_model(setting: Setting, key: Key, state: State, number: Array, fed
         part_key = purpose_key(round_key, f"close/{part.slot}")
         context = seen_by(setting, part, server._replace(variables=variables))
         closed = part.close(part_key, context.variables, reports[part.slot], context)
-        variables = restore_hidden(setting, part, closed, variables)
+        variables = leaves.restore_hidden(setting, part, closed, variables)
     return variables
 
 
@@ -266,7 +261,10 @@ def closing_reports(
     ctx = client_context(setting, shared, variables, ChainClients(client, jnp.ones((), bool), {}))
     untrained = LocalState(variables, None, jnp.zeros(()), {})
     outcome = outcome_of(setting, ctx._replace(steps=jnp.zeros_like(ctx.steps)), untrained)
-    return {part.slot: part.closing_report(*visible_to(setting, part, outcome)) for part in setting.parts_with(Closing)}
+    return {
+        part.slot: part.closing_report(*leaves.visible_to(setting, part, outcome))
+        for part in setting.parts_with(Closing)
+    }
 
 
 def _closing_reports_of_all(
@@ -298,8 +296,8 @@ def traffic_of(setting: Setting, federation: Federation, state: State, *, losses
 
     `losses` says whether the selector learns from the clients' training losses.
     """
-    personal = personal_leaves(setting, state.variables)
-    frozen = frozen_leaves(setting, state.variables)
+    personal = leaves.personal_leaves(setting, state.variables)
+    frozen = leaves.frozen_leaves(setting, state.variables)
     returned = size_in_bytes(state.variables) - size_in_bytes(personal | frozen)
     zero = jnp.zeros((), jnp.int32)
     sent = jax.eval_shape(lambda s: broadcast(setting, jax.random.key(0), zero, s, federation)[1], state)
@@ -331,7 +329,7 @@ def closing_traffic_of(setting: Setting, federation: Federation, state: State) -
 
 def _model_download(setting: Setting, variables: Variables) -> int:
     # A frozen leaf starts equal on server and clients, so it is sent only if the server may have changed it.
-    personal = personal_leaves(setting, variables)
-    frozen = frozen_leaves(setting, variables)
+    personal = leaves.personal_leaves(setting, variables)
+    frozen = leaves.frozen_leaves(setting, variables)
     changed = any(not part.evaluation_only for part in setting.parts_with(Refine))
     return size_in_bytes(variables) - size_in_bytes(personal if changed else personal | frozen)

@@ -7,33 +7,15 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from fedjax_bal.engine.device import leaves, trees
 from fedjax_bal.engine.device.accumulator import ChainWeights, weights_left
 from fedjax_bal.engine.device.chain import ChainClients, RoundInputs, sizes_of
 from fedjax_bal.engine.device.client_axis import CohortResult, over_chains, zero_cohort_result
 from fedjax_bal.engine.device.debug import located, stop_at_nan
 from fedjax_bal.engine.device.drawing import purpose_key
 from fedjax_bal.engine.device.evaluation import LocalTest, summarise_cohort
-from fedjax_bal.engine.device.leaves import (
-    keep,
-    moving_leaves,
-    personal_leaves,
-    restore_hidden,
-    select,
-    visible_to,
-    with_leaves,
-)
 from fedjax_bal.engine.device.setting import Setting
 from fedjax_bal.engine.device.state import DispatchPlan, Info, State
-from fedjax_bal.engine.device.trees import (
-    all_finite,
-    clip_to_norm,
-    norm,
-    put,
-    squared_norm,
-    take,
-    weighted_sum,
-    zeros_of,
-)
 from fedjax_bal.metrics import LONG
 from fedjax_bal.parts import Part, Reduce, Refine, Server, Step, Weigh
 from fedjax_bal.types import Aggregate, Array, Cohort, Federation, Key, Plan, PyTree, ServerContext, Variables
@@ -56,11 +38,11 @@ def run_round(
     plan = row.plan
     with located("in round {}", number + 1):
         opened = open_round(setting, key, number, state, plan, federation)
-        chains = ChainClients(plan.clients, plan.delivered, take(state.memory, row.seats), plan.limits)
+        chains = ChainClients(plan.clients, plan.delivered, trees.take(state.memory, row.seats), plan.limits)
         shared = RoundInputs(key, number, state.variables, opened.sent, federation, local_test, opened.largest_norm)
         result = over_chains(setting, shared, chains, opened.chain_weights, row.assignment)
         state, info = close_round(setting, key, number, state, federation, opened, result)
-    return state._replace(memory=put(state.memory, kept_seats(row), result.records.memory)), info
+    return state._replace(memory=trees.put(state.memory, kept_seats(row), result.records.memory)), info
 
 
 def kept_seats(row: DispatchPlan) -> Array:
@@ -100,7 +82,7 @@ def open_round(
     params = state.variables.params
     huge_factor = setting.execution.huge_factor
     if huge_factor is not None and not setting.execution.clips:
-        length = jnp.sqrt(squared_norm(keep(moving_leaves(setting, params), params)))
+        length = jnp.sqrt(trees.squared_norm(leaves.keep(leaves.moving_leaves(setting, params), params)))
         largest = huge_factor * jnp.maximum(length, 1.0)
     parts = setting.parts_with(Weigh)
     stats = _weights(setting, [part for part in parts if part.weighs_statistics], server)
@@ -139,7 +121,7 @@ def close_round(
     for part in setting.parts_with(Reduce):
         context = seen_by(setting, part, server)._replace(key=purpose_key(round_key, f"reduce/{part.slot}"))
         reduced = stop_at_nan(setting, part.reduce, context.aggregate.deltas, weights, context)
-        delta = restore_hidden(setting, part, reduced, aggregate.delta)
+        delta = leaves.restore_hidden(setting, part, reduced, aggregate.delta)
         server = server._replace(aggregate=aggregate._replace(delta=delta))
     new = stop_at_nan(setting, _server_step, setting, round_key, state, server, result.sums.stats)
     variables, optimizer, stepped = new
@@ -180,15 +162,15 @@ def _without_broken(
 
 def _clipped(factor: float, opened: RoundStart, result: CohortResult) -> CohortResult:
     """Clips each chain's update to `factor` times the median length of the updates that aren't zero."""
-    lengths = jax.vmap(norm)(result.deltas)
+    lengths = jax.vmap(trees.norm)(result.deltas)
     counted = opened.cohort.delivered
     moved = counted & (lengths > 0)
     # The lower median, so that of two updates the longer one can't set its own bound.
     # Updates of length 0 sort to the end, as do those that didn't arrive.
     bound = factor * jnp.sort(jnp.where(moved, lengths, jnp.inf))[jnp.maximum(moved.sum() - 1, 0) // 2]
     long = counted & (lengths > bound)
-    deltas = jax.vmap(clip_to_norm, (0, 0, None))(result.deltas, lengths, bound)
-    summed = jax.tree.map(partial(weighted_sum, opened.chain_weights.delta), deltas)
+    deltas = jax.vmap(trees.clip_to_norm, (0, 0, None))(result.deltas, lengths, bound)
+    summed = jax.tree.map(partial(trees.weighted_sum, opened.chain_weights.delta), deltas)
     # A round without long updates keeps the bits of the sum over buckets.
     delta = jax.tree.map(partial(jnp.where, long.any()), summed, result.sums.delta)
     here = long[:, None] & opened.plan.delivered & (result.records.broken == 0)
@@ -203,7 +185,7 @@ def server_context(setting: Setting, number: Array, state: State, federation: Fe
 
 def seen_by(setting: Setting, part: Part, server: ServerContext) -> ServerContext:
     """Restricts the context to one server part: its own state, and the leaves that it may see."""
-    return visible_to(setting, part, server)[0]._replace(state=server.state.get(part.slot))
+    return leaves.visible_to(setting, part, server)[0]._replace(state=server.state.get(part.slot))
 
 
 def broadcast(
@@ -231,14 +213,16 @@ def refine(
     for part in setting.parts_with(Refine):
         if part.evaluation_only == evaluation_only:
             part_key = purpose_key(key, f"{purpose}/{part.slot}")
-            refined = part.refine(part_key, visible_to(setting, part, variables)[0], seen_by(setting, part, server))
-            variables = restore_hidden(setting, part, refined, variables)
+            refined = part.refine(
+                part_key, leaves.visible_to(setting, part, variables)[0], seen_by(setting, part, server)
+            )
+            variables = leaves.restore_hidden(setting, part, refined, variables)
     return variables
 
 
 def cohort_of(setting: Setting, number: Array, plan: Plan, federation: Federation) -> Cohort:
     """Builds the cohort of a plan, as the server knows it before training."""
-    counts = take(federation.class_counts, plan.clients) * plan.delivered[..., None]
+    counts = trees.take(federation.class_counts, plan.clients) * plan.delivered[..., None]
     sizes = counts.sum(-1)
     steps = setting.local_steps(sizes, plan.limits)
     return Cohort(
@@ -282,22 +266,22 @@ def _server_step(
     server_states = dict(server.state)
     for part in setting.parts_with(Step):
         context = seen_by(setting, part, server)._replace(key=purpose_key(key, f"step/{part.slot}"))
-        stepped, server_states[part.slot] = part.step(visible_to(setting, part, delta)[0], context)
-        delta = restore_hidden(setting, part, stepped, delta)
+        stepped, server_states[part.slot] = part.step(leaves.visible_to(setting, part, delta)[0], context)
+        delta = leaves.restore_hidden(setting, part, stepped, delta)
     transform = setting.server.transform(server.round)
     # Optimizers descend, so the negative update takes the place of a gradient.
     step = setting.server.clipped(jax.tree.map(jnp.negative, delta))
     # Leaves that are frozen or stay with clients are zeros here, so that they enter neither the optimizer's weight
     # decay nor the norms that it computes.
-    moving = moving_leaves(setting, params)
-    personal = personal_leaves(setting, state.variables)
-    averaged = keep(moving, with_leaves(state.variables, jax.tree.map(jnp.zeros_like, personal)).params)
+    moving = leaves.moving_leaves(setting, params)
+    personal = leaves.personal_leaves(setting, state.variables)
+    averaged = leaves.keep(moving, leaves.with_leaves(state.variables, jax.tree.map(jnp.zeros_like, personal)).params)
     updates, optimizer = transform.update(step, state.optimizer, averaged)
     # Batch statistics are averaged only; the optimizer's step is for parameters.
-    new = Variables(select(moving, optax.apply_updates(params, updates), params), stats)
+    new = Variables(leaves.select(moving, optax.apply_updates(params, updates), params), stats)
     new = refine(setting, key, new, server, evaluation_only=False)
     # A server part or optimizer may have added to leaves that stay with the clients.
-    return with_leaves(new, personal), optimizer, server_states
+    return leaves.with_leaves(new, personal), optimizer, server_states
 
 
 def zero_info(setting: Setting, state: State, plan: Plan, federation: Federation, local_test: LocalTest) -> Info:
@@ -307,12 +291,12 @@ def zero_info(setting: Setting, state: State, plan: Plan, federation: Federation
         key = jax.random.key(0)
         number = jnp.zeros((), jnp.int32)
         opened = open_round(setting, key, number, state, plan, federation)
-        chains = ChainClients(plan.clients, plan.delivered, take(state.memory, plan.clients), plan.limits)
+        chains = ChainClients(plan.clients, plan.delivered, trees.take(state.memory, plan.clients), plan.limits)
         shared = RoundInputs(key, number, state.variables, opened.sent, federation, local_test, opened.largest_norm)
         return _info(setting, opened.cohort, zero_cohort_result(setting, shared, chains), state.variables)
 
     # Training isn't traced here, nor are the parts' reports: that would double the time to trace a program.
-    return zeros_of(jax.eval_shape(untrained))
+    return trees.zeros_of(jax.eval_shape(untrained))
 
 
 def _info(setting: Setting, cohort: Cohort, result: CohortResult, variables: Variables) -> Info:
@@ -326,7 +310,7 @@ def _info(setting: Setting, cohort: Cohort, result: CohortResult, variables: Var
         | summarise_cohort(setting, cohort, result.records.metrics),
         steps=steps,
         broken=result.records.broken,
-        model_finite=all_finite(variables),
+        model_finite=trees.all_finite(variables),
         losses=_mean(losses, steps),
         probes=result.records.probes,
     )

@@ -23,17 +23,9 @@ from fedjax_bal.engine.device import (
     padded,
     traffic_of,
 )
+from fedjax_bal.engine.host import executable
 from fedjax_bal.engine.host.assignment import StepCounts
 from fedjax_bal.engine.host.compatibility import choose_rounds_per_dispatch, fit_variables
-from fedjax_bal.engine.host.executable import (
-    Program,
-    compile_dispatch,
-    compile_to_fit,
-    debug_dispatch,
-    initial_state,
-    lower_dispatch,
-    place_state,
-)
 from fedjax_bal.engine.host.faults import fault_message, find_faults
 from fedjax_bal.engine.host.memory import (
     choose_memory_place,
@@ -172,7 +164,7 @@ class Simulation:
     @property
     def device_bytes(self) -> int:
         """Bytes that data, state and, once it is compiled, the program take on each device."""
-        unknown = self._compiled in (None, debug_dispatch)
+        unknown = self._compiled in (None, executable.debug_dispatch)
         size = 0 if unknown else program_bytes(self._compiled)
         return size_in_bytes(self.on_device) + size_in_bytes(self._shapes) + size
 
@@ -193,7 +185,7 @@ class Simulation:
         given = None if variables is None else fit_variables(variables, self._shapes.variables, self.setting.model)
         zeros = {"device": None, "host": np.zeros, "disk": functools.partial(zeros_on_disk, folder=self.scratch)}
         memory = zeros[self.memory_place]
-        state = initial_state(self.setting, seed, self.on_device[0], zeros=memory, variables=given)
+        state = executable.initial_state(self.setting, seed, self.on_device[0], zeros=memory, variables=given)
         return Snapshot(0, state, self.selector.init(seed, self.federation.num_clients), self._no_counts)
 
     def state_shapes(self) -> Snapshot:
@@ -206,23 +198,23 @@ class Simulation:
         if self._compiled is not None:
             return 0.0
         if self.execution.debugs:
-            self._compiled = debug_dispatch
+            self._compiled = executable.debug_dispatch
             return 0.0
         began = time.perf_counter()
         fixed = self.execution.chunk != "auto"
-        self.setting, self._compiled = compile_to_fit(self.setting, self.program, fixed=fixed)
+        self.setting, self._compiled = executable.compile_to_fit(self.setting, self.program, fixed=fixed)
         self.compile_s = time.perf_counter() - began
         return self.compile_s
 
     def lower(self, setting: Setting) -> Any:
         """Lowers the program of a dispatch with this setting, for the target devices."""
-        return lower_dispatch(setting, *self._arguments(setting))
+        return executable.lower_dispatch(setting, *self._arguments(setting))
 
-    def program(self, setting: Setting) -> Program | Callable:
+    def program(self, setting: Setting) -> executable.Program | Callable:
         """Returns the program of a dispatch with this setting, compiled unless it is for debugging; thread-safe."""
         if self.execution.debugs:
-            return debug_dispatch
-        return compile_dispatch(setting, *self._arguments(setting))
+            return executable.debug_dispatch
+        return executable.compile_dispatch(setting, *self._arguments(setting))
 
     def _arguments(self, setting: Setting) -> tuple[State, DispatchPlan, PyTree]:
         state = self._shapes
@@ -267,7 +259,7 @@ class Simulation:
         # Clients without a seat in this dispatch keep their rows on the host, where the new rows go back below.
         if planned.table is not None:
             state = state._replace(memory=gather(memory, planned.table))
-        state = place_state(state, self.federation.num_clients, self.setting.layout)
+        state = executable.place_state(state, self.federation.num_clients, self.setting.layout)
         key = jax.random.key(seed)
         state, info, evaluation = self._compiled(self.setting, key, state, planned.rounds, *self.on_device)
         done = snapshot.round + len(planned.plans)
