@@ -9,13 +9,8 @@ import optax
 from annotated_types import Ge
 from jax import lax
 
+from fedjax_bal import balance
 from fedjax_bal.annotations import Seed
-from fedjax_bal.balance import (
-    attention_transfer_loss,
-    batch_norm_statistics_loss,
-    distillation_loss,
-    inverse_class_probs,
-)
 from fedjax_bal.data import append_rows, are_tokens
 from fedjax_bal.methods import roles
 from fedjax_bal.methods.combine import Count, CountOrZero, NonNegative, Recipe, positive, recipe, variants
@@ -143,7 +138,7 @@ class _Generating(WarmUp, abc.ABC):
             images, after = net.apply(Variables(params, stats), latents, labels, train=True)
             outputs, _ = model.apply(teacher, images, train=False)
             means, variances = zip(*outputs.norm_inputs, strict=True) if outputs.norm_inputs else ((), ())
-            divergence = batch_norm_statistics_loss(means, variances, running[::2], running[1::2], self.layers)
+            divergence = balance.batch_norm_statistics_loss(means, variances, running[::2], running[1::2], self.layers)
             wrong = optax.softmax_cross_entropy_with_integer_labels(outputs.logits, labels).mean()
             return self.classification * wrong + self.gamma * divergence, after.stats
 
@@ -312,7 +307,7 @@ class Fakes(WarmUp, roles.Batches, roles.Loss):
         classes = class_counts.shape[-1]
         if self.labels == "uniform":
             return jnp.full(classes, 1 / classes)
-        law = inverse_class_probs(class_counts)
+        law = balance.inverse_class_probs(class_counts)
         if self.labels == "balanced":
             return law
         # Classes with equal counts, such as all that a client lacks, share the slots that rarer classes leave free.
@@ -346,8 +341,10 @@ class Fakes(WarmUp, roles.Batches, roles.Loss):
     def transfer_loss(self, outputs: Outputs, teacher: Outputs, first: int) -> Array:
         """Returns the loss of distillation and attention transfer on the fakes, the batch's rows from `first` on."""
         own = slice(first, first + self.count)
-        distilled = distillation_loss(outputs.logits[own], teacher.logits, self.temperature, direction=self.direction)
-        maps = attention_transfer_loss([tap[own] for tap in outputs.taps], teacher.taps)
+        distilled = balance.distillation_loss(
+            outputs.logits[own], teacher.logits, self.temperature, direction=self.direction
+        )
+        maps = balance.attention_transfer_loss([tap[own] for tap in outputs.taps], teacher.taps)
         return self.weight * (self.distillation * distilled + self.attention * maps)
 
 

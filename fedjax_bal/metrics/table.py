@@ -12,16 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from fedjax_bal.metrics.classification import (
-    OVER_CLIENTS,
-    accuracy,
-    balanced_accuracy,
-    macro_f1,
-    mean_known,
-    order_statistics,
-    recalls,
-    worst_class_accuracy,
-)
+from fedjax_bal.metrics import classification
 from fedjax_bal.metrics.seeds import LARGEST_SHOWN, MOST_AVERAGED, Spread
 from fedjax_bal.metrics.traffic import name_faults
 from fedjax_bal.registry import Registry
@@ -220,7 +211,11 @@ def _validation(name: str, meaning: str, score: Callable[[np.ndarray], float], *
 
 def _shots(group: str, heading: str) -> Metric:
     """Makes the metric of the mean accuracy over a group of classes."""
-    of_round = lambda it: mean_known(recalls(it.confusion)[it.groups[group]]) if group in it.groups else None
+    of_round = lambda it: (
+        classification.mean_known(classification.recalls(it.confusion)[it.groups[group]])
+        if group in it.groups
+        else None
+    )
     meaning = f"Mean accuracy over the {group}-shot classes, by their training images in the whole federation."
     return Metric(f"{group}_shot_accuracy", meaning, of_round, "last", Column(CLASSES, heading, True, _SHOTS))
 
@@ -248,14 +243,14 @@ def _over_clients(
             POINTS if end == "_std" else SHARE,
             measured=None if end else measured,
         )
-        for end, (words, summary) in OVER_CLIENTS.items()
+        for end, (words, summary) in classification.OVER_CLIENTS.items()
     ]
 
 
 def _fine_tuned(end: str, heading: str, note: str = _TUNED, unit: Unit = SHARE) -> Metric:
     """Makes a metric of the clients' models that are fine-tuned after the last round."""
     name = f"personalised_accuracy{end}"
-    words, _ = OVER_CLIENTS[end]
+    words, _ = classification.OVER_CLIENTS[end]
     meaning = f"{words} of the final model fine-tuned on each client, each on its own client's test images."
     of_run = lambda run: run.fine_tuned.get(name) if is_number(run.fine_tuned.get(name)) else None
     return Metric(name, meaning, None, of_run, Column(OWN_MODELS, heading, note=note), unit)
@@ -340,10 +335,12 @@ _METRICS = (
         column=Column(CURVE, "Test accuracy at the best validation", note=_AT_BEST),
     ),
     # The global model in each evaluated round.
-    _test("test_accuracy", "Fraction of test images classified correctly.", accuracy, drawn=True),
-    _validation("validation_accuracy", "Accuracy on the validation images.", accuracy, "last"),
+    _test("test_accuracy", "Fraction of test images classified correctly.", classification.accuracy, drawn=True),
+    _validation("validation_accuracy", "Accuracy on the validation images.", classification.accuracy, "last"),
     _validation(
-        "validation_balanced_accuracy", "Mean over classes of the accuracy on the validation images.", balanced_accuracy
+        "validation_balanced_accuracy",
+        "Mean over classes of the accuracy on the validation images.",
+        classification.balanced_accuracy,
     ),
     Metric(
         "validation_loss",
@@ -355,14 +352,18 @@ _METRICS = (
     _test(
         "balanced_accuracy",
         "Mean over classes of the accuracy in each.",
-        balanced_accuracy,
+        classification.balanced_accuracy,
         "last",
         Column(CLASSES, "Mean over classes"),
     ),
-    _test("macro_f1", "Mean over classes of the harmonic mean of precision and recall.", macro_f1),
-    _test("worst_class_accuracy", "Accuracy in the class where it is lowest.", worst_class_accuracy, "last"),
+    _test("macro_f1", "Mean over classes of the harmonic mean of precision and recall.", classification.macro_f1),
     _test(
-        "per_class_accuracy", "Accuracy in each class, a list.", lambda confusion: list(map(_plain, recalls(confusion)))
+        "worst_class_accuracy", "Accuracy in the class where it is lowest.", classification.worst_class_accuracy, "last"
+    ),
+    _test(
+        "per_class_accuracy",
+        "Accuracy in each class, a list.",
+        lambda confusion: list(map(_plain, classification.recalls(confusion))),
     ),
     _shots("many", "Many-shot"),
     _shots("medium", "Medium-shot"),
@@ -373,7 +374,7 @@ _METRICS = (
     Metric(
         "chain_kl",
         "Mean over chains of the divergence of a chain's classes from even ones, in nats.",
-        lambda it: mean_known(it.chain_divergences),
+        lambda it: classification.mean_known(it.chain_divergences),
         _mean_divergence,
         unit=NATS,
         swept=False,
@@ -382,7 +383,7 @@ _METRICS = (
     Metric(
         "chain_kls",
         "These divergences in rising order, at most a hundred of them.",
-        lambda it: order_statistics(it.chain_divergences),
+        lambda it: classification.order_statistics(it.chain_divergences),
         unit=NATS,
     ),
     _reported("update_diversity", "Mean squared distance of the clients' updates from their mean."),
@@ -439,7 +440,7 @@ _METRICS = (
     Metric(
         "client_accuracies",
         "The accuracies behind `client_accuracy` in rising order, at most a hundred of them.",
-        lambda it: None if it.client_accuracies is None else order_statistics(it.client_accuracies),
+        lambda it: None if it.client_accuracies is None else classification.order_statistics(it.client_accuracies),
     ),
     # Counts since the previous evaluation.
     _reported("clients", "Clients that trained since the evaluation before."),

@@ -12,14 +12,7 @@ import optax
 
 from fedjax_bal.jax_setup import package_settings, start_jax
 from fedjax_bal.models import check_is_model
-from fedjax_bal.testing.report import (
-    ConformanceReport,
-    FaultError,
-    NotApplicableError,
-    check_same,
-    difference,
-    run_checks,
-)
+from fedjax_bal.testing import report
 from fedjax_bal.types import Array, Key, Model, Outputs, PyTree, Variables
 from fedjax_bal.validate import finite_number
 
@@ -79,16 +72,16 @@ class _Specimen:
         """Returns the running statistics; raises `NotApplicableError` if there are none."""
         leaves = jax.tree.leaves(self.variables.stats)
         if not leaves:
-            raise NotApplicableError("the model has no running statistics")
+            raise report.NotApplicableError("the model has no running statistics")
         return leaves
 
     def check_same(self, got: PyTree, wanted: PyTree, when: str) -> None:
-        check_same(got, wanted, self.tolerance, when)
+        report.check_same(got, wanted, self.tolerance, when)
 
 
 def _require(condition: Any, message: str) -> None:
     if not condition:
-        raise FaultError(f"received {message}")
+        raise report.FaultError(f"received {message}")
 
 
 def _equal(one: PyTree, other: PyTree) -> bool:
@@ -137,7 +130,7 @@ def initialization(specimen: _Specimen) -> None:
     rule = "must be equal: draw from the key alone"
     _require(_equal(first, again), f"other variables from init for the same key, {rule}")
     if _equal(first.params, other.params):
-        raise NotApplicableError("init gives the same variables for every key, so that all seeds start alike")
+        raise report.NotApplicableError("init gives the same variables for every key, so that all seeds start alike")
 
 
 def evaluation(specimen: _Specimen) -> None:
@@ -188,14 +181,14 @@ def normalised_inputs(specimen: _Specimen) -> None:
     before = specimen.statistics()
     outputs, after = specimen.apply(specimen.images, True)
     if not outputs.norm_inputs:
-        raise NotApplicableError("the model has no norm_inputs, so that CBFL's generator can't learn from it")
+        raise report.NotApplicableError("the model has no norm_inputs, so that CBFL's generator can't learn from it")
     given, wanted = ([leaf.shape for leaf in leaves] for leaves in (jax.tree.leaves(outputs.norm_inputs), before))
     _require(given == wanted, f"norm_inputs of shapes {given}, must be those of the running statistics, {wanted}")
     moved = jax.tree.leaves(after.stats)[::2]
     for (mean, _), new, old in zip(outputs.norm_inputs, moved, before[::2], strict=True):
         way = np.asarray(mean - old, float)
         rate = float((way * (new - old)).sum() / max(float((way**2).sum()), 1e-30))
-        towards = _RATES[0] < rate <= _RATES[1] and not difference(new, old + rate * way, 1e-4)
+        towards = _RATES[0] < rate <= _RATES[1] and not report.difference(new, old + rate * way, 1e-4)
         _require(towards, "a running mean that doesn't move towards its norm_inputs, must: mind the order")
 
 
@@ -206,7 +199,7 @@ def dropout(specimen: _Specimen) -> None:
     when = "between two calls with the same key: draw from that key alone"
     specimen.check_same(again.logits, first, when)
     if np.array_equal(first, other):
-        raise NotApplicableError("the model draws nothing in training, so that no key matters")
+        raise report.NotApplicableError("the model draws nothing in training, so that no key matters")
 
 
 def gradients(specimen: _Specimen) -> None:
@@ -232,12 +225,12 @@ def several_clients(specimen: _Specimen) -> None:
     together = jax.jit(jax.vmap(step))(*jax.tree.map(lambda *leaves: jnp.stack(leaves), *clients))
     for index, (params, stats, batch) in enumerate(clients):
         got = jax.tree.map(lambda leaf, index=index: leaf[index], together)
-        gap = difference(got, step(params, stats, batch), specimen.tolerance)
+        gap = report.difference(got, step(params, stats, batch), specimen.tolerance)
         # The last digit decides whether a ReLU with an input near 0 is active, and many layers amplify this to a
         # visible change of the gradient. Images with perturbed last digits then reproduce the result of vmap.
         rounded = (_rounded_otherwise(batch, draw) for draw in range(_DRAWS))
-        if gap and all(difference(got, step(params, stats, other), specimen.tolerance) for other in rounded):
-            raise FaultError(f"received {gap} with vmap over two clients")
+        if gap and all(report.difference(got, step(params, stats, other), specimen.tolerance) for other in rounded):
+            raise report.FaultError(f"received {gap} with vmap over two clients")
 
 
 def _rounded_otherwise(images: Array, draw: int) -> Array:
@@ -268,7 +261,7 @@ STAGES: tuple[tuple[Callable[[_Specimen], None], ...], ...] = (
 
 
 @package_settings()
-def check_model(model: Model, *, images: Any = None, tolerance: float = 1e-4) -> ConformanceReport:
+def check_model(model: Model, *, images: Any = None, tolerance: float = 1e-4) -> report.ConformanceReport:
     """Checks that a model meets the requirements of recipes and the engine.
 
     It checks shapes and the classifier; that evaluation changes nothing, and training only the running statistics; that
@@ -300,4 +293,4 @@ def check_model(model: Model, *, images: Any = None, tolerance: float = 1e-4) ->
     images = jnp.asarray(images)
     if images.shape != (_ROWS, *model.input_shape):
         raise ValueError(f"images: received shape {images.shape}, must be {(_ROWS, *model.input_shape)}")
-    return run_checks(STAGES, model.name, _Specimen(model, images, finite_number("tolerance", tolerance)))
+    return report.run_checks(STAGES, model.name, _Specimen(model, images, finite_number("tolerance", tolerance)))

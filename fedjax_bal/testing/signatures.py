@@ -11,12 +11,7 @@ from unittest import mock
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.errors import (
-    ConcretizationTypeError,
-    NonConcreteBooleanIndexError,
-    TracerArrayConversionError,
-    TracerIntegerConversionError,
-)
+from jax import errors
 
 from fedjax_bal import parts as roles
 from fedjax_bal.engine.device import Setting, exhibits, init_state
@@ -26,10 +21,10 @@ from fedjax_bal.testing.workbench import Bench, one_round
 from fedjax_bal.types import Batch, PyTree
 
 LOOKS_AT_VALUES = (
-    ConcretizationTypeError,
-    NonConcreteBooleanIndexError,
-    TracerArrayConversionError,
-    TracerIntegerConversionError,
+    errors.ConcretizationTypeError,
+    errors.NonConcreteBooleanIndexError,
+    errors.TracerArrayConversionError,
+    errors.TracerIntegerConversionError,
 )
 """Errors that JAX raises if Python code reads a value that is only known when the program runs."""
 

@@ -1,4 +1,4 @@
-"""FL-CIR's composition, reward and discounted mean against float64, and at their edges."""
+"""FL-CIR's composition and reward against float64, and at their edges."""
 
 import numpy as np
 import pytest
