@@ -216,11 +216,7 @@ def _offsets(name: str, keys: Sequence[Any], lists: Sequence[np.ndarray]) -> np.
 
 
 def _checked_rows(
-    name: str,
-    keys: Sequence[Any],
-    lists: Sequence[np.ndarray],
-    num_examples: int,
-    taken: np.ndarray | None = None,
+    name: str, keys: Sequence[Any], lists: Sequence[np.ndarray], num_examples: int, taken: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Concatenates lists of rows; returns the rows, and the position of each row's list, both `Int64[R]`.
 

@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from fedjax_bal.metrics import classification
+from fedjax_bal.metrics.classification import (
+    OVER_CLIENTS,
+    accuracy,
+    balanced_accuracy,
+    macro_f1,
+    mean_known,
+    order_statistics,
+    recalls,
+    worst_class_accuracy,
+)
 from fedjax_bal.metrics.seeds import LARGEST_SHOWN, MOST_AVERAGED, Spread
 from fedjax_bal.metrics.traffic import name_faults
 from fedjax_bal.registry import Registry
@@ -55,28 +64,21 @@ class ReportTable(NamedTuple):
     note: str
 
 
-CLASSES = ReportTable(
-    "Classes",
-    "On the test set, at the last evaluation.",
-)
+CLASSES = ReportTable("Classes", "On the test set, at the last evaluation.")
 CURVE = ReportTable("Other summaries of the curve", "")
 CLIENTS = ReportTable(
     "Clients",
     "The model that each client uses, on its own test images at the last evaluation: the global one, or its own with a "
     "method that gives it one. Every client counts the same.",
 )
-OWN_MODELS = ReportTable(
-    "Clients, own models",
-    "Each model on its own client's test images.",
-)
+OWN_MODELS = ReportTable("Clients, own models", "Each model on its own client's test images.")
 TIME = ReportTable(
     "Simulated time",
     "How long the rounds would take with the clients' speeds and the deadline of this configuration: the sum over "
     "rounds of the slowest chain's local training; sending is not counted.",
 )
 PRIVACY = ReportTable(
-    "Privacy",
-    "Epsilon of (epsilon, delta)-differential privacy after all rounds, for one client more or less.",
+    "Privacy", "Epsilon of (epsilon, delta)-differential privacy after all rounds, for one client more or less."
 )
 OWN = ReportTable("Your own metrics", "From plug-ins, at the last evaluation.")
 REPORT_TABLES = (CLASSES, CURVE, CLIENTS, OWN_MODELS, TIME, PRIVACY, OWN)
@@ -211,11 +213,7 @@ def _validation(name: str, meaning: str, score: Callable[[np.ndarray], float], *
 
 def _shots(group: str, heading: str) -> Metric:
     """Makes the metric of the mean accuracy over a group of classes."""
-    of_round = lambda it: (
-        classification.mean_known(classification.recalls(it.confusion)[it.groups[group]])
-        if group in it.groups
-        else None
-    )
+    of_round = lambda it: mean_known(recalls(it.confusion)[it.groups[group]]) if group in it.groups else None
     meaning = f"Mean accuracy over the {group}-shot classes, by their training images in the whole federation."
     return Metric(f"{group}_shot_accuracy", meaning, of_round, "last", Column(CLASSES, heading, True, _SHOTS))
 
@@ -243,14 +241,14 @@ def _over_clients(
             POINTS if end == "_std" else SHARE,
             measured=None if end else measured,
         )
-        for end, (words, summary) in classification.OVER_CLIENTS.items()
+        for end, (words, summary) in OVER_CLIENTS.items()
     ]
 
 
 def _fine_tuned(end: str, heading: str, note: str = _TUNED, unit: Unit = SHARE) -> Metric:
     """Makes a metric of the clients' models that are fine-tuned after the last round."""
     name = f"personalised_accuracy{end}"
-    words, _ = classification.OVER_CLIENTS[end]
+    words, _ = OVER_CLIENTS[end]
     meaning = f"{words} of the final model fine-tuned on each client, each on its own client's test images."
     of_run = lambda run: run.fine_tuned.get(name) if is_number(run.fine_tuned.get(name)) else None
     return Metric(name, meaning, None, of_run, Column(OWN_MODELS, heading, note=note), unit)
@@ -335,12 +333,10 @@ _METRICS = (
         column=Column(CURVE, "Test accuracy at the best validation", note=_AT_BEST),
     ),
     # The global model in each evaluated round.
-    _test("test_accuracy", "Fraction of test images classified correctly.", classification.accuracy, drawn=True),
-    _validation("validation_accuracy", "Accuracy on the validation images.", classification.accuracy, "last"),
+    _test("test_accuracy", "Fraction of test images classified correctly.", accuracy, drawn=True),
+    _validation("validation_accuracy", "Accuracy on the validation images.", accuracy, "last"),
     _validation(
-        "validation_balanced_accuracy",
-        "Mean over classes of the accuracy on the validation images.",
-        classification.balanced_accuracy,
+        "validation_balanced_accuracy", "Mean over classes of the accuracy on the validation images.", balanced_accuracy
     ),
     Metric(
         "validation_loss",
@@ -352,18 +348,14 @@ _METRICS = (
     _test(
         "balanced_accuracy",
         "Mean over classes of the accuracy in each.",
-        classification.balanced_accuracy,
+        balanced_accuracy,
         "last",
         Column(CLASSES, "Mean over classes"),
     ),
-    _test("macro_f1", "Mean over classes of the harmonic mean of precision and recall.", classification.macro_f1),
+    _test("macro_f1", "Mean over classes of the harmonic mean of precision and recall.", macro_f1),
+    _test("worst_class_accuracy", "Accuracy in the class where it is lowest.", worst_class_accuracy, "last"),
     _test(
-        "worst_class_accuracy", "Accuracy in the class where it is lowest.", classification.worst_class_accuracy, "last"
-    ),
-    _test(
-        "per_class_accuracy",
-        "Accuracy in each class, a list.",
-        lambda confusion: list(map(_plain, classification.recalls(confusion))),
+        "per_class_accuracy", "Accuracy in each class, a list.", lambda confusion: list(map(_plain, recalls(confusion)))
     ),
     _shots("many", "Many-shot"),
     _shots("medium", "Medium-shot"),
@@ -374,7 +366,7 @@ _METRICS = (
     Metric(
         "chain_kl",
         "Mean over chains of the divergence of a chain's classes from even ones, in nats.",
-        lambda it: classification.mean_known(it.chain_divergences),
+        lambda it: mean_known(it.chain_divergences),
         _mean_divergence,
         unit=NATS,
         swept=False,
@@ -383,7 +375,7 @@ _METRICS = (
     Metric(
         "chain_kls",
         "These divergences in rising order, at most a hundred of them.",
-        lambda it: classification.order_statistics(it.chain_divergences),
+        lambda it: order_statistics(it.chain_divergences),
         unit=NATS,
     ),
     _reported("update_diversity", "Mean squared distance of the clients' updates from their mean."),
@@ -440,7 +432,7 @@ _METRICS = (
     Metric(
         "client_accuracies",
         "The accuracies behind `client_accuracy` in rising order, at most a hundred of them.",
-        lambda it: None if it.client_accuracies is None else classification.order_statistics(it.client_accuracies),
+        lambda it: None if it.client_accuracies is None else order_statistics(it.client_accuracies),
     ),
     # Counts since the previous evaluation.
     _reported("clients", "Clients that trained since the evaluation before."),

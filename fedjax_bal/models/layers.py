@@ -191,9 +191,7 @@ def _overlapping_backward(saved: tuple[Array, Array], cotangent: Array) -> tuple
 
 
 @fast_derivative(
-    _overlapping_forward,
-    _overlapping_backward,
-    plain=lambda images: _choose_first(_neighbours(images, -jnp.inf)),
+    _overlapping_forward, _overlapping_backward, plain=lambda images: _choose_first(_neighbours(images, -jnp.inf))
 )
 def overlapping_max_pool(images: Float[Array, "B H W K"]) -> Float[Array, "B H2 W2 K"]:
     """Maximum of the 3x3 window around every second pixel, `[B, ceil(H / 2), ceil(W / 2), K]`, within the image."""

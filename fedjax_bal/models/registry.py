@@ -135,9 +135,7 @@ def _normalised(description: str, network: Callable[..., nn.Module], smallest: i
     """Makes the entry of a network with fixed settings and the option `norm`."""
 
     def body(
-        convolve: Convolution,
-        reductions: Reductions = XLA_REDUCTIONS,
-        norm: Literal["batch", "group"] = "batch",
+        convolve: Convolution, reductions: Reductions = XLA_REDUCTIONS, norm: Literal["batch", "group"] = "batch"
     ) -> nn.Module:
         return network(convolve, norm=functools.partial(normalise, norm, reductions=reductions), **settings)
 
@@ -278,12 +276,7 @@ def convolves(name: str) -> bool:
 
 
 def build(
-    name: str,
-    num_classes: int,
-    input_shape: tuple[int, ...],
-    *,
-    convolution: str = "auto",
-    **options: Any,
+    name: str, num_classes: int, input_shape: tuple[int, ...], *, convolution: str = "auto", **options: Any
 ) -> Model:
     """Builds a model by name.
 

@@ -124,12 +124,7 @@ def ucb_scores(mean_rewards: Any, pulls: Any, round: int, alpha: NotNegative) ->
 
 @checked
 def class_balancing_set(
-    compositions: Any,
-    scores: Any,
-    size: Count,
-    *,
-    direction: Direction = "from_uniform",
-    first: First = "counted",
+    compositions: Any, scores: Any, size: Count, *, direction: Direction = "from_uniform", first: First = "counted"
 ) -> np.ndarray:
     r"""Greedily adds clients to the one with the highest score, so that their joint composition is balanced.
 

@@ -42,10 +42,7 @@ class Mirror:
     """
 
     def __init__(
-        self,
-        trackers: Sequence[Tracker],
-        runs: Mapping[tuple[int, int], TrackedRun],
-        note: Callable[[str], None],
+        self, trackers: Sequence[Tracker], runs: Mapping[tuple[int, int], TrackedRun], note: Callable[[str], None]
     ) -> None:
         self._trackers = list(trackers)
         self._runs = runs

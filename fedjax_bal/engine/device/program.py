@@ -39,17 +39,7 @@ from fedjax_bal.engine.device.state import DispatchPlan, Info, State
 from fedjax_bal.engine.device.trees import put, take, zeros_of
 from fedjax_bal.metrics import Traffic
 from fedjax_bal.parts import Closing, Memory, Probe, Refine, Server
-from fedjax_bal.types import (
-    Array,
-    EvaluationResult,
-    Exhibit,
-    Federation,
-    Key,
-    Plan,
-    PyTree,
-    Variables,
-    size_in_bytes,
-)
+from fedjax_bal.types import Array, EvaluationResult, Exhibit, Federation, Key, Plan, PyTree, Variables, size_in_bytes
 
 
 def init_state(setting: Setting, key: Key, federation: Federation, seats: int | None = None) -> State:
