@@ -4,8 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_bal.balance import smoothed_prior
-from fedjax_bal.methods.balanced_softmax import PriorCalibration
-from fedjax_bal.methods.class_counts import Scope, counts_in
+from fedjax_bal.methods.balanced_softmax import PriorCalibration, Scope, counts_in
 from fedjax_bal.methods.combine import NonNegative, Recipe, recipe
 from fedjax_bal.methods.roles import Loss, part, static
 from fedjax_bal.types import Array, Batch, Context, Outputs, PyTree
