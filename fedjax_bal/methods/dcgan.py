@@ -48,9 +48,20 @@ def train_dcgan(
     def step(carry: PyTree, index: Array) -> tuple[PyTree, Array]:
         generator, discriminator, generator_state, discriminator_state = carry
         row_key, noise_key = jax.random.split(jax.random.fold_in(key, index))
-        generate = partial(_generate, net, generator.stats, noise(noise_key, batch_size, net))
+        latents = noise(noise_key, batch_size, net)
+
+        def generate(params: PyTree) -> tuple[Array, PyTree]:
+            images, after = net.generate(generator._replace(params=params), latents, train=True)
+            return images, after.stats
+
         fakes, pull_back, stats = jax.vjp(generate, generator.params, has_aux=True)
-        discriminate = partial(_discriminate, net, discriminator.stats, draw(row_key), fakes)
+        real = draw(row_key)
+
+        def discriminate(params: PyTree) -> tuple[Array, PyTree]:
+            of_real, after = net.judge(discriminator._replace(params=params), real, train=True)
+            of_fake, after = net.judge(after, fakes, train=True)
+            return discriminator_loss(of_real, of_fake), after.stats
+
         (loss, seen), grads = jax.value_and_grad(discriminate, has_aux=True)(discriminator.params)
         discriminator, discriminator_state = update(discriminator, discriminator_state, grads, seen)
         judge = lambda images: generator_loss(net.judge(discriminator, images, train=True)[0])
@@ -67,19 +78,6 @@ def train_dcgan(
 def noise(key: Key, count: int, net: Dcgan) -> Array:
     """Draws a generator's input, `Float32[count, Z]`."""
     return jax.random.normal(key, (count, net.latent), jnp.float32)
-
-
-def _generate(net: Dcgan, stats: PyTree, latents: Array, params: PyTree) -> tuple[Array, PyTree]:
-    """Returns fakes and the generator's new statistics."""
-    images, after = net.generate(Variables(params, stats), latents, train=True)
-    return images, after.stats
-
-
-def _discriminate(net: Dcgan, stats: PyTree, real: Array, fake: Array, params: PyTree) -> tuple[Array, PyTree]:
-    """Returns the discriminator's loss and its new statistics."""
-    of_real, after = net.judge(Variables(params, stats), real, train=True)
-    of_fake, after = net.judge(after, fake, train=True)
-    return discriminator_loss(of_real, of_fake), after.stats
 
 
 POOL = "dcgan"

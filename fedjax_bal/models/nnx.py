@@ -81,9 +81,9 @@ class _NnxNetwork:
             # In place, so that the layer keeps its variables and its path in the network.
             if type(layer) is nnx.BatchNorm:
                 layer.__class__ = _MaskedBatchNorm
-            plain = isinstance(layer, nnx.Conv) and layer.conv_general_dilated is lax.conv_general_dilated
-            if plain and usage.convolve:
-                layer.conv_general_dilated = usage.convolve
+            # A convolution with the user's own function keeps it.
+            if isinstance(layer, nnx.Conv) and layer.conv_general_dilated is lax.conv_general_dilated:
+                layer.conv_general_dilated = usage.convolve or lax.conv_general_dilated
         # Only parameters and batch statistics are carried by the engine; keys and other variables are constants.
         self._structure, *self._drawn, self._keys, self._others = nnx.split(
             net, nnx.Param, nnx.BatchStat, nnx.RngKey, ...

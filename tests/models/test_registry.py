@@ -274,7 +274,7 @@ def test_the_smallest_image_is_the_smallest(name):
         (("vgg9", 10, (32, 32, 3)), {"dropout": "0.1"}, "dropout='0.1' must be a number"),
         (("flcir_cnn", 10, (32, 32, 3)), {"dropout": 0.1}, "no option 'dropout'; its options: none"),
         (("mlp", 10, (28, 28, 1)), {"dropout": 0.1}, "no option 'dropout'; its options: hidden."),
-        (("resnet8", 10, (28, 28, 1)), {"norm": "layer"}, "norm='layer' must be batch, group"),
+        (("resnet8", 10, (28, 28, 1)), {"norm": "layer"}, "norm='layer' must be one of batch, group"),
         (("mlp", 10, (28, 28, 1)), {"hiden": (3,)}, "its options: hidden; did you mean 'hidden'?"),
         (("mlp", 10, (28, 28, 1)), {"hidden": 128}, "hidden=128 must be a list, not empty, each item an integer"),
         (("mlp", 10, (28, 28, 1)), {"hidden": [True]}, "hidden=[True] must be a list, not empty, each item an integer"),
