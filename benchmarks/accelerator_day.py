@@ -45,7 +45,7 @@ from fedjax_bal import data
 from fedjax_bal.bench.command import BenchOptions, cases
 from fedjax_bal.bench.measure import forget_peak, matmul_peak, measure, memory_peak, resident_peak
 from fedjax_bal.bench.workloads import WORKLOADS, federate, simulation_of, spans
-from fedjax_bal.engine.device import chunked
+from fedjax_bal.engine.device import in_batches
 from fedjax_bal.files import write_atomically
 from fedjax_bal.lab import device_name, versions
 from fedjax_bal.options import Execution
@@ -338,7 +338,7 @@ def measure_long(data_dir: str | None, rounds: int, clients_per_round: int | Non
     simulation = simulation_of(WORKLOADS["W1"], federation, clients_per_round, execution)
     evaluation = dataclasses.replace(simulation.setting.evaluation, every=rounds // 4)
     setting = dataclasses.replace(simulation.setting, evaluation=evaluation)
-    simulation = dataclasses.replace(simulation, setting=setting, test=chunked(*test), rounds=rounds)
+    simulation = dataclasses.replace(simulation, setting=setting, test=in_batches(*test), rounds=rounds)
     found: Record = {"compile_s": simulation.compile(), "accuracy": [], "peak_bytes": [], "resident_bytes": []}
     snapshot, began = simulation.init(0), time.perf_counter()
     while snapshot.round < rounds:

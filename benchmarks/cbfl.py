@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_bal import models
-from fedjax_bal.data.batches import join
+from fedjax_bal.data.batches import append_rows
 from fedjax_bal.models.generator import build_generator
 from fedjax_bal.parts import SharedGenerator
 from fedjax_bal.recipes import cbfl
@@ -72,7 +72,7 @@ def pieces(asked: argparse.Namespace) -> dict[str, Work]:
     labels = jnp.arange(fakes) % asked.classes
     images = jax.random.normal(key, (REAL, *shape))
     real = Batch(images, jnp.arange(REAL) % asked.classes, jnp.arange(REAL), jnp.ones(REAL, bool))
-    both = join(real, jax.random.normal(key, (fakes, *shape)), labels)
+    both = append_rows(real, jax.random.normal(key, (fakes, *shape)), labels)
     (*_, made) = cbfl(generator="gaussian", fakes=fakes, warm_up=0).parts
     teach = jax.jit(lambda images: model.apply(variables, images, train=False)[0])
     outputs = teach(both.images[REAL:])

@@ -364,7 +364,7 @@ def seconds_to_plan(simulation: Any, snapshot: Any, repeats: int = 9) -> float:
     took = []
     for _ in range(repeats):
         began = time.process_time()
-        simulation.planner.dispatch(simulation.setting.layout, 0, snapshot.round, snapshot.selector)
+        simulation.planner.plan_dispatch(simulation.setting.layout, 0, snapshot.round, snapshot.selector)
         took.append(time.process_time() - began)
     return statistics.median(took) / simulation.rounds_per_dispatch
 

@@ -15,7 +15,7 @@ from fedjax_bal.methods.climb import climb as climb
 from fedjax_bal.methods.combine import Recipe as Recipe
 from fedjax_bal.methods.combine import combine as combine
 from fedjax_bal.methods.combine import family_of as family_of
-from fedjax_bal.methods.combine import with_reading as with_reading
+from fedjax_bal.methods.combine import with_variant as with_variant
 from fedjax_bal.methods.creff import creff as creff
 from fedjax_bal.methods.crop_flip import crop_flip as crop_flip
 from fedjax_bal.methods.crop_flip import cutout as cutout

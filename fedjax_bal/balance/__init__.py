@@ -7,7 +7,7 @@ from fedjax_bal.balance.affine import affine_matrix, random_affine, random_matri
 from fedjax_bal.balance.augmentation import augmentation_copies, augmentation_counts
 from fedjax_bal.balance.batch_statistics import batch_norm_statistics_loss
 from fedjax_bal.balance.class_weights import decayed_beta, effective_number_weights, inverse_class_probs
-from fedjax_bal.balance.composition import composition_from_gradients, composition_reward, discounted_mean
+from fedjax_bal.balance.composition import composition_from_gradients, composition_reward
 from fedjax_bal.balance.distillation import attention_transfer_loss, distillation_loss
 from fedjax_bal.balance.imbalance import (
     kl_divergence,
@@ -30,7 +30,6 @@ __all__ = [
     "composition_from_gradients",
     "composition_reward",
     "decayed_beta",
-    "discounted_mean",
     "distillation_loss",
     "effective_number_weights",
     "inverse_class_probs",

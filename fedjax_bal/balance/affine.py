@@ -111,7 +111,8 @@ def affine_matrix(
         [[0.5, 0.0, -1.5], [-0.25, 0.5, 0.25]]
     """
     angle = jnp.deg2rad(jnp.asarray(rotate, float))
-    cosine, sine = jnp.cos(angle), jnp.sin(angle)
+    cosine = jnp.cos(angle)
+    sine = jnp.sin(angle)
     rows = jnp.stack([cosine, sine], -1)
     columns = jnp.stack([-sine - shear * cosine, cosine - shear * sine], -1)
     back = jnp.stack([rows, columns], -2) / jnp.asarray(zoom, float)[..., None, None]

@@ -71,7 +71,8 @@ def effective_number_weights(
         of Samples", CVPR 2019, eq. 2. GossipFL's sampler counts an absent class as one sample; as nothing can be drawn
         from it, the other weights are the same.
     """
-    counts, beta = jnp.asarray(class_counts, float), jnp.asarray(beta, float)
+    counts = jnp.asarray(class_counts, float)
+    beta = jnp.asarray(beta, float)
     present = counts > 0
     held = jnp.where(present, counts, 1.0)
     remainder = 1.0 - beta

@@ -107,39 +107,3 @@ def composition_reward(composition: Num[Array, "*batch C"], mode: str = "bounded
     else:
         divergence = jnp.where(jnp.isnan(total[..., 0]), jnp.nan, kl_to_uniform(shares))
     return 1.0 / jnp.maximum(divergence, _LEAST_DIVERGENCE)
-
-
-@jax.jit
-def discounted_mean(
-    mean: Num[Array, "*shape"],
-    weight: Num[Array, ""] | float,
-    value: Num[Array, "*shape"],
-    rho: Num[Array, ""] | float,
-) -> tuple[Float[Array, "*shape"], Float[Array, ""]]:
-    r"""Updates a discounted mean, in which each value has rho times the weight of the next one.
-
-    $S \leftarrow \rho S + 1$ and $\bar R \leftarrow \bar R + (R - \bar R) / S$, which gives
-    $\sum_t \rho^{T - t} R(t) / \sum_t \rho^{T - t}$ without keeping the values.
-
-    Args:
-        mean: mean of the values so far, of any shape; 0 before the first.
-        weight: S, the sum of their weights; 0 before the first.
-        value: the new value.
-        rho: in [0, 1]; at 1 all values have equal weights.
-
-    Returns:
-        The mean and S.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> mean, weight = discounted_mean(jnp.zeros(2), 0.0, jnp.array([0.0, 1.0]), 0.5)
-        >>> mean, weight = discounted_mean(mean, weight, jnp.array([1.0, 1.0]), 0.5)
-        >>> [round(float(m), 4) for m in mean], float(weight)
-        ([0.6667, 1.0], 1.5)
-
-    References:
-        FL-CIR, eq. 10, for the composition; with rho = 1, the mean reward of Algorithm 1.
-    """
-    mean, value = jnp.asarray(mean, float), jnp.asarray(value, float)
-    weight = jnp.asarray(rho, float) * weight + 1.0
-    return mean + (value - mean) / weight, weight

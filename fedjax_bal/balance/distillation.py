@@ -101,9 +101,18 @@ def attention_transfer_loss(
         As printed, eq. 12 divides the features, not the maps, by the length of the map and has a length in place of
         the mean of squares; this is the form of the authors' code, whose weight of 400 is for the mean.
     """
-    _check_maps([maps.shape for maps in student_features], [maps.shape for maps in teacher_features])
+    if len(student_features) != len(teacher_features):
+        raise ValueError(
+            f"teacher_features: received {len(teacher_features)} feature maps for the student's "
+            f"{len(student_features)}, must be as many"
+        )
     loss = jnp.zeros(())
-    for student, teacher in zip(student_features, teacher_features, strict=True):
+    for layer, (student, teacher) in enumerate(zip(student_features, teacher_features, strict=True)):
+        if student.shape[:3] != teacher.shape[:3]:
+            raise ValueError(
+                f"teacher_features: received shape {teacher.shape} in place {layer}, must have rows, height and width "
+                f"of the student's {student.shape}: compare the same layers on the same images"
+            )
         difference = _attention_maps(_mask_rows(student, real)) - jax.lax.stop_gradient(
             _attention_maps(_mask_rows(teacher, real))
         )
@@ -139,17 +148,3 @@ def _mean(values: Float[Array, " B"], real: Bool[Array, " B"] | None) -> Float[A
     """Returns the mean over the real rows; 0 if there are none."""
     counted = jnp.ones(values.shape, bool) if real is None else real
     return jnp.where(counted, values, 0.0).sum() / jnp.maximum(counted.sum(), 1)
-
-
-def _check_maps(student: Sequence[tuple[int, ...]], teacher: Sequence[tuple[int, ...]]) -> None:
-    """Raises `ValueError` unless the maps can be compared pixel by pixel."""
-    if len(student) != len(teacher):
-        raise ValueError(
-            f"teacher_features: received {len(teacher)} feature maps for the student's {len(student)}, must be as many"
-        )
-    for layer, (own, other) in enumerate(zip(student, teacher, strict=True)):
-        if own[:3] != other[:3]:
-            raise ValueError(
-                f"teacher_features: received shape {other} in place {layer}, must have rows, height and width of the "
-                f"student's {own}: compare the same layers on the same images"
-            )

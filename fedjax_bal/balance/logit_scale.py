@@ -71,7 +71,8 @@ def restricted_scale(
     """
     if mode not in ("hard", "soft"):
         raise ValueError(f"mode: received {mode!r}, must be 'hard' or 'soft'")
-    counts, alpha = jnp.asarray(class_counts, float), jnp.asarray(alpha, float)
+    counts = jnp.asarray(class_counts, float)
+    alpha = jnp.asarray(alpha, float)
     most = counts.max(-1, keepdims=True)
     degree = counts / jnp.where(most > 0, most, 1.0) if mode == "soft" else (counts > 0).astype(counts.dtype)
     # This form gives exactly 1 for a degree of 1 and exactly alpha for 0.

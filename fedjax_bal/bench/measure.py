@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from fedjax_bal.bench.flops import model_flops
 from fedjax_bal.bench.workloads import HORIZON
-from fedjax_bal.engine.device import chunked
+from fedjax_bal.engine.device import in_batches
 from fedjax_bal.engine.host import DispatchResult, Simulation, Snapshot
 from fedjax_bal.models import num_params
 from fedjax_bal.target import target_platform
@@ -156,7 +156,7 @@ def _skip_evaluation(simulation: Simulation, rounds: int) -> Simulation:
         simulation,
         setting=dataclasses.replace(setting, evaluation=dataclasses.replace(setting.evaluation, every=rounds)),
         execution=dataclasses.replace(simulation.execution, rounds_per_dispatch=rounds),
-        test=chunked(federation.images[:1], federation.labels[:1]),
+        test=in_batches(federation.images[:1], federation.labels[:1]),
         rounds=HORIZON,
         compile_s=0.0,
     )

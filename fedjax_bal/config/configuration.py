@@ -209,6 +209,10 @@ def _read_recipes(entry: Mapping[str, Any], path: KeyPath) -> tuple[list[RecipeC
     recipes = []
     for index, item in enumerate(entry["recipe"]):
         named = item if isinstance(item, Mapping) else {"name": item}
+        if "name" not in named:
+            rule = "lacks the key name: an item is a recipe's name, or {name: NAME, ...} with its hyperparameters"
+            problems.append(Problem((*path, index), rule))
+            continue
         values = {key: value for key, value in named.items() if key != "name"}
         recipe, refusals = _read_recipe(named.get("name"), values, (*path, index), "name")
         recipes += [recipe] if recipe else []
@@ -224,7 +228,7 @@ def _read_recipes(entry: Mapping[str, Any], path: KeyPath) -> tuple[list[RecipeC
 def _read_recipe(
     name: Any, values: Mapping[str, Any], path: KeyPath, key: str
 ) -> tuple[RecipeChoice | None, list[Problem]]:
-    from fedjax_bal.recipes import RECIPES, with_reading
+    from fedjax_bal.recipes import RECIPES, with_variant
 
     if not isinstance(name, str) or name not in RECIPES:
         allowed = nearest_choices(name, RECIPES)
@@ -232,7 +236,7 @@ def _read_recipe(
         hint = plugin if isinstance(name, str) and "did you mean" not in allowed else ""
         return None, [Problem((*path, key), f"received {received_value(name)}; {allowed}{hint}")]
     try:
-        values = with_reading(RECIPES[name], values)
+        values = with_variant(RECIPES[name], values)
         fields = parameters(RECIPES[name])
         checked, problems = check_section(variant(Section, name, tuple(fields.items())), values, path)
         if checked is not None:

@@ -3,7 +3,7 @@
 from fedjax_bal.data import inventory, partition
 from fedjax_bal.data.adapters import from_arrays, from_huggingface, from_tf_data, from_torch
 from fedjax_bal.data.augmentation import augment, copy_options, extra_bytes
-from fedjax_bal.data.batches import gather, join, normalised, over_rows, repeat, without_lone_rows
+from fedjax_bal.data.batches import append_rows, bounded_loop, gather, normalised, over_rows, without_lone_rows
 from fedjax_bal.data.description import Description, describe
 from fedjax_bal.data.federation import federate
 from fedjax_bal.data.held_out import carve, carve_share, hold_out, rows_by_share
@@ -28,9 +28,11 @@ __all__ = [
     "DataError",
     "Description",
     "Reader",
+    "append_rows",
     "are_tokens",
     "augment",
     "available_bytes",
+    "bounded_loop",
     "carve",
     "carve_share",
     "check_images",
@@ -50,7 +52,6 @@ __all__ = [
     "hold_out",
     "inventory",
     "inventory_digest",
-    "join",
     "load",
     "normalisation",
     "normalised",
@@ -59,7 +60,6 @@ __all__ = [
     "prepared_status",
     "read_arrays",
     "reading",
-    "repeat",
     "resolve",
     "rows_by_share",
     "stand_in",

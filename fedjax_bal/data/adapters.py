@@ -13,10 +13,7 @@ from fedjax_bal.validate import check_unmasked
 
 
 def from_arrays(
-    train: tuple[Any, Any],
-    test: tuple[Any, Any],
-    class_names: Sequence[str] | None = None,
-    train_clients: Any = None,
+    train: tuple[Any, Any], test: tuple[Any, Any], class_names: Sequence[str] | None = None, train_clients: Any = None
 ) -> Dataset:
     """Makes a data set from arrays.
 
@@ -82,12 +79,7 @@ def from_torch(train: Any, test: Any, class_names: Sequence[str] | None = None) 
 
 
 def from_tf_data(
-    train: Any,
-    test: Any,
-    class_names: Sequence[str] | None = None,
-    *,
-    inputs: str = "image",
-    labels: str = "label",
+    train: Any, test: Any, class_names: Sequence[str] | None = None, *, inputs: str = "image", labels: str = "label"
 ) -> Dataset:
     """Makes a data set from two `tf.data.Dataset` objects, which are read once.
 

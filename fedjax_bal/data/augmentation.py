@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from fedjax_bal.balance import random_matrices
-from fedjax_bal.data.batches import copied
+from fedjax_bal.data.batches import make_copies
 from fedjax_bal.data.inputs import check_images
 from fedjax_bal.data.memory import available_bytes
 from fedjax_bal.data.partition.dealing import MAX_ROWS
@@ -84,7 +84,10 @@ def augment(
         return federation
     start_jax()
     with jax.disable_jit(False):
-        maps = _maps(asked["seed"], federation.images.shape[1:3], {name: asked[name] for name in _LARGEST})
+        keys = jax.random.split(jax.random.key(asked["seed"]), _MAPS)
+        sides = federation.images.shape[1:3]
+        maps = np.asarray(random_matrices(keys, *sides, **{name: asked[name] for name in _LARGEST}))
+        maps = (np.round(maps * _FINENESS) / _FINENESS).astype(np.float32)
         larger = _with_copies(federation, copies)._replace(warp=Warp(np.uint32(asked["seed"]), maps))
         return _stored(larger) if asked["store"] else larger
 
@@ -150,12 +153,6 @@ def _check_room(federation: Federation, copies: np.ndarray, store: bool) -> None
         )
 
 
-def _maps(seed: int, sides: tuple[int, int], ranges: Mapping[str, float]) -> np.ndarray:
-    keys = jax.random.split(jax.random.key(seed), _MAPS)
-    maps = np.asarray(random_matrices(keys, *sides, **ranges))
-    return (np.round(maps * _FINENESS) / _FINENESS).astype(np.float32)
-
-
 def _with_copies(federation: Federation, copies: np.ndarray) -> Federation:
     # Each row is followed by its copies, numbered from 1; number 0 is the row itself.
     times = copies + 1
@@ -183,20 +180,11 @@ def _stored(federation: Federation) -> Federation:
     labels = np.asarray(federation.labels)
     rows = federation.rows.copy()
     rows[copies] = len(labels) + number.reshape(-1)
-    return federation._replace(
-        images=_with_pixels(federation, pairs),
-        labels=np.concatenate([labels, labels[pairs[:, 0]]]),
-        rows=rows,
-        warp=None,
-    )
 
-
-def _with_pixels(federation: Federation, pairs: np.ndarray) -> np.ndarray:
-    """Returns the images, followed by a copy for each pair of row number and copy number."""
     images = np.asarray(federation.images)
     larger = np.empty((len(images) + len(pairs), *images.shape[1:]), images.dtype)
     larger[: len(images)] = images
-    make = jax.jit(copied)
+    make = jax.jit(make_copies)
     for begin in range(0, len(pairs), _BLOCK):
         block = pairs[begin : begin + _BLOCK]
         # The last block is padded, so that all have the same shape and share one program.
@@ -204,4 +192,5 @@ def _with_pixels(federation: Federation, pairs: np.ndarray) -> np.ndarray:
         start = len(images) + begin
         made = make(federation.warp, images[padded[:, 0]], *padded.T)
         larger[start : start + len(block)] = np.asarray(made)[: len(block)]
-    return larger
+    labels = np.concatenate([labels, labels[pairs[:, 0]]])
+    return federation._replace(images=larger, labels=labels, rows=rows, warp=None)

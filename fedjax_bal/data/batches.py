@@ -52,12 +52,12 @@ def gather(federation: Federation, positions: jax.Array, real: jax.Array) -> Bat
     rows = federation.rows.at[positions].get(mode="clip")
     images = federation.images.at[rows].get(mode="clip")
     if federation.warp is not None:
-        images = copied(federation.warp, images, rows, federation.copy.at[positions].get(mode="clip"))
+        images = make_copies(federation.warp, images, rows, federation.copy.at[positions].get(mode="clip"))
     images = normalised(images, federation.mean, federation.std)
     return Batch(images, federation.labels.at[rows].get(mode="clip"), rows, real)
 
 
-def copied(table: Warp, images: jax.Array, rows: jax.Array, copies: jax.Array) -> jax.Array:
+def make_copies(table: Warp, images: jax.Array, rows: jax.Array, copies: jax.Array) -> jax.Array:
     """Makes augmented copies of images `[B, H, W, K]`, by row number and copy number; copy 0 is the original."""
     key = jax.random.key(table.seed)
 
@@ -70,7 +70,7 @@ def copied(table: Warp, images: jax.Array, rows: jax.Array, copies: jax.Array) -
     return jnp.where(copies.reshape(-1, 1, 1, 1) > 0, moved, images)
 
 
-def join(batch: Batch, images: jax.Array, labels: jax.Array) -> Batch:
+def append_rows(batch: Batch, images: jax.Array, labels: jax.Array) -> Batch:
     """Appends rows to a batch, after the client's rows.
 
     Args:
@@ -83,7 +83,7 @@ def join(batch: Batch, images: jax.Array, labels: jax.Array) -> Batch:
 
     Example:
         >>> one = Batch(jnp.zeros((1, 2, 2, 1)), jnp.zeros(1, int), jnp.zeros(1, int), jnp.ones(1, bool))
-        >>> both = join(one, jnp.ones((2, 2, 2, 1)), jnp.array([3, 4]))
+        >>> both = append_rows(one, jnp.ones((2, 2, 2, 1)), jnp.array([3, 4]))
         >>> both.labels.tolist(), both.real.tolist(), both.seen.tolist()
         ([0, 3, 4], [True, False, False], [True, True, True])
     """
@@ -99,7 +99,9 @@ def join(batch: Batch, images: jax.Array, labels: jax.Array) -> Batch:
     )
 
 
-def repeat(body: Callable[[jax.Array, PyTree], PyTree], count: jax.Array, init: PyTree, most: int | None) -> PyTree:
+def bounded_loop(
+    body: Callable[[jax.Array, PyTree], PyTree], count: jax.Array, init: PyTree, most: int | None
+) -> PyTree:
     """Applies `body(index, carry) -> carry` `count` times, in a loop of static length `most` if that is given.
 
     Iterations beyond `count` then change nothing, and reverse-mode differentiation works.
@@ -108,10 +110,10 @@ def repeat(body: Callable[[jax.Array, PyTree], PyTree], count: jax.Array, init: 
     if most is None:
         return lax.fori_loop(0, count, body, init)
 
-    def turn(index: jax.Array, carry: PyTree) -> PyTree:
+    def body_or_nothing(index: jax.Array, carry: PyTree) -> PyTree:
         return jax.tree.map(lambda new, old: jnp.where(index < count, new, old), body(index, carry), carry)
 
-    return lax.fori_loop(0, most, turn, init)
+    return lax.fori_loop(0, most, body_or_nothing, init)
 
 
 def over_rows(function: Callable[[PyTree, Batch], PyTree], init: PyTree, ctx: Context) -> PyTree:
@@ -138,14 +140,14 @@ def over_rows(function: Callable[[PyTree, Batch], PyTree], init: PyTree, ctx: Co
         ...         return over_rows(count, jnp.zeros((), int), outcome.ctx)
     """
     first = ctx.federation.offsets.at[ctx.client].get(mode="clip")
-    lanes = jnp.arange(ctx.batch_size)
+    within = jnp.arange(ctx.batch_size)
 
     def fold(index: jax.Array, carry: PyTree) -> PyTree:
-        position = index * ctx.batch_size + lanes
+        position = index * ctx.batch_size + within
         return function(carry, gather(ctx.federation, first + position, position < ctx.size))
 
     most = None if ctx.max_size is None else -(-ctx.max_size // ctx.batch_size)
-    return repeat(fold, -(-ctx.size // ctx.batch_size), init, most)
+    return bounded_loop(fold, -(-ctx.size // ctx.batch_size), init, most)
 
 
 def without_lone_rows(federation: Federation, batch_size: int, seed: int = 0) -> Federation:

@@ -6,7 +6,7 @@ from typing import Any, overload
 
 import numpy as np
 
-from fedjax_bal.data.inputs import are_tokens, checked_examples, num_channels, own_constants
+from fedjax_bal.data.inputs import are_tokens, checked_examples, compute_constants, num_channels
 from fedjax_bal.data.partition.dealing import MAX_ROWS
 from fedjax_bal.types import ClientTests, Dataset, Federation
 from fedjax_bal.validate import per_channel, whole_number
@@ -116,7 +116,7 @@ def federate(
         mean = dataset.mean if mean is None else mean
         std = dataset.std if std is None else std
         if mean is None or std is None:
-            constants = own_constants(np.asarray(images))
+            constants = compute_constants(np.asarray(images))
             mean = constants[0] if mean is None else mean
             std = constants[1] if std is None else std
     elif rows_per_client is None or num_classes is None:
@@ -216,11 +216,7 @@ def _offsets(name: str, keys: Sequence[Any], lists: Sequence[np.ndarray]) -> np.
 
 
 def _checked_rows(
-    name: str,
-    keys: Sequence[Any],
-    lists: Sequence[np.ndarray],
-    num_examples: int,
-    taken: np.ndarray | None = None,
+    name: str, keys: Sequence[Any], lists: Sequence[np.ndarray], num_examples: int, taken: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Concatenates lists of rows; returns the rows, and the position of each row's list, both `Int64[R]`.
 

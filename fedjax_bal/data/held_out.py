@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedjax_bal.arguments import Count, Share, checked
-from fedjax_bal.data.partition.dealing import cut, rows_by_class
+from fedjax_bal.data.partition.dealing import rows_by_class, split_at_sizes
 from fedjax_bal.validate import checked_labels
 
 
@@ -108,9 +108,9 @@ def hold_out(
     # One draw per row, not per owner of it, so that owners of shared rows hold out mostly the same ones.
     draws = rng.permutation(len(distinct))[which]
     out = np.zeros(len(distinct), bool)
-    for rows, draw, count in zip(cut(which, sizes), cut(draws, sizes), counts, strict=True):
+    for rows, draw, count in zip(split_at_sizes(which, sizes), split_at_sizes(draws, sizes), counts, strict=True):
         out[rows[np.argsort(draw)[:count]]] = True
-    masks = cut(out[which], sizes)
+    masks = split_at_sizes(out[which], sizes)
     training = [rows[~mask] for rows, mask in zip(listed, masks, strict=True)]
     return training, [rows[mask] for rows, mask in zip(listed, masks, strict=True)]
 

@@ -63,7 +63,8 @@ def checked_examples(inputs: Any, labels: Any, name: str = "", most: int = _IDS.
         ValueError: test images[1] holds nan; expected numbers that are finite in 32 bits: leave such rows out
     """
     check_unmasked(f"{name}images", inputs)
-    inputs, labels = np.asarray(inputs), checked_labels(labels, f"{name}labels")
+    inputs = np.asarray(inputs)
+    labels = checked_labels(labels, f"{name}labels")
     stored = stored_inputs(inputs)
     if stored is None or len(inputs) != len(labels):
         raise ValueError(
@@ -103,7 +104,7 @@ def check_images(who: str, inputs: Any) -> None:
         )
 
 
-def own_constants(images: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def compute_constants(images: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Returns K means and standard deviations, bytes scaled to [0, 1]; a constant channel has standard deviation 1."""
     if are_tokens(images):
         return (0.0,), (1.0,)

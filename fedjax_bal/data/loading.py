@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_bal.data.inputs import num_channels, own_constants
+from fedjax_bal.data.inputs import compute_constants, num_channels
 from fedjax_bal.data.inventory import find_files, folder_of, read_prepared
 from fedjax_bal.data.reading import DataError, MissingError
 from fedjax_bal.data.sources import DATASETS, find_reader, tfds
@@ -145,7 +145,7 @@ def normalisation(
     for position, (key, value) in enumerate(asked.items()):
         value = published[key] if value is None else value
         if isinstance(value, str) and value == OWN:  # on demand, since it reads all images
-            value = own_constants(images)[position]
+            value = compute_constants(images)[position]
         channels = num_channels(images)
         per_channel(f"data set {name}: {key}", value, channels, positive=key == "std", also=f"{OWN!r}, or ")
         constants.append(tuple(np.broadcast_to(np.asarray(value, np.float64), (channels,)).tolist()))

@@ -14,7 +14,7 @@ import numpy as np
 
 from fedjax_bal.config import Config, config_digest, run_digest
 from fedjax_bal.data import are_tokens, normalised
-from fedjax_bal.engine.device import chunked
+from fedjax_bal.engine.device import in_batches
 from fedjax_bal.engine.host import Simulation, fetch
 from fedjax_bal.jax_setup import package_settings
 from fedjax_bal.lab.environment import versions
@@ -166,7 +166,7 @@ class LoadedRun:
         if not fits or not (alike or images.dtype.kind == "f"):
             wanted = f"[B, {', '.join(map(str, model.input_shape))}] of {federation.images.dtype} or floats"
             raise ValueError(f"images: received {list(images.shape)} of {images.dtype}, must be {wanted}")
-        chunks = chunked(images, np.zeros(len(images), np.int32), name="").images
+        chunks = in_batches(images, np.zeros(len(images), np.int32), name="").images
         logits = _logits(model, trained.variables, chunks, federation.mean, federation.std)
         return np.asarray(logits).reshape(-1, model.num_classes)[: len(images)].argmax(-1)
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_bal.config import AUTO, Config, with_convolution
-from fedjax_bal.engine.host import DispatchResult, Snapshot, all_rows, describe_faults, fetch, rows_to_save
+from fedjax_bal.engine.host import DispatchResult, Snapshot, describe_faults, fetch, restore_rows, rows_to_save
 from fedjax_bal.engine.processes import processes
 from fedjax_bal.lab import checkpoint
 from fedjax_bal.lab.environment import (
@@ -93,7 +93,7 @@ def unpack(saved: SavedRun, template: SavedRun) -> SavedRun:
     if saved.chosen.shape != template.chosen.shape or saved.chosen.dtype != template.chosen.dtype:
         return saved
     shapes = template.snapshot.state.memory
-    return _with_memory(saved, all_rows(saved.snapshot.state.memory, saved.chosen, shapes))
+    return _with_memory(saved, restore_rows(saved.snapshot.state.memory, saved.chosen, shapes))
 
 
 def _with_memory(saved: SavedRun, memory: Any) -> SavedRun:

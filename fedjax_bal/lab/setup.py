@@ -12,7 +12,7 @@ import numpy as np
 from fedjax_bal import data, models, recipes
 from fedjax_bal.config import Config, MethodConfig, with_convolution
 from fedjax_bal.contrib import privacy
-from fedjax_bal.engine.device import Layout, TestSet, chunked, padded
+from fedjax_bal.engine.device import Layout, TestSet, in_batches, padded
 from fedjax_bal.engine.host import FineTuner, Simulation, build, device_count, divide, replicate, shares_prototypes
 from fedjax_bal.lab.splits import SetupError, explained, rows_used, split_rows
 from fedjax_bal.models import automatic
@@ -102,7 +102,7 @@ class SharedInputs:
         """The test set, placed on the devices."""
         dataset = self.dataset(config)
         layout = self.layout(config)
-        place = lambda: divide(padded(chunked(dataset.test_images, dataset.test_labels), layout.devices), layout)
+        place = lambda: divide(padded(in_batches(dataset.test_images, dataset.test_labels), layout.devices), layout)
         return self.once(f"test on {layout.devices}", place, config.dataset)
 
     def federation(self, config: MethodConfig) -> Federation:

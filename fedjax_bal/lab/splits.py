@@ -42,7 +42,7 @@ def rows_used(config: Sections, dataset: Dataset, federation: Federation, needin
             reasons.append(f"client_test.fraction={config.evaluation.client_test.fraction:g}")
         server = functools.reduce(np.union1d, federation.auxiliary.values(), np.zeros(0, int))
         rest = np.setdiff1d(np.arange(everything), server)
-        kept = rest[data.partition.thinned(dataset.train_labels[rest], **_long_tail(config))]
+        kept = rest[data.partition.thin_out(dataset.train_labels[rest], **_long_tail(config))]
         given = federation.rows if federation.tests is None else np.union1d(federation.rows, federation.tests.rows)
         if len(np.setdiff1d(kept, given)):  # the scheme itself leaves out rows, because of non-default parameters
             wanted = config.partition
@@ -66,7 +66,7 @@ def rows_left(config: Sections, labels: np.ndarray, everything: int) -> str:
         labels: labels of the rows before long-tail thinning.
         everything: number of rows of the data set.
     """
-    left = len(data.partition.thinned(labels, **_long_tail(config)))
+    left = len(data.partition.thin_out(labels, **_long_tail(config)))
     if left == everything:
         return ""
     reasons = ", ".join(_held_back(config))

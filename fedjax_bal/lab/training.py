@@ -78,7 +78,7 @@ def is_over(comparison: Comparison, run: tuple[int, int], round: int, lines: Seq
     simulation = comparison.simulation(run)
     between = round % simulation.rounds_per_dispatch != 0  # only a shorter run can end there
     stopping = comparison.methods[run[0]].training.early_stopping.rule
-    return round >= simulation.rounds or (not between and stopping.over(lines))
+    return round >= simulation.rounds or (not between and stopping.should_stop(lines))
 
 
 def train_batch(starts: Sequence[RunStart], should_stop: Callable[[], bool]) -> Iterator[Event]:

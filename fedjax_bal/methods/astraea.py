@@ -8,7 +8,7 @@ import numpy as np
 from fedjax_bal.balance import augmentation_copies, augmentation_counts
 from fedjax_bal.data import augment, copy_options
 from fedjax_bal.methods.combine import Count, CountOrZero, NonNegative, Recipe, recipe
-from fedjax_bal.methods.part import Part, part, static
+from fedjax_bal.methods.roles import Part, part, static
 from fedjax_bal.selection import Choice
 from fedjax_bal.types import Federation
 

@@ -1,13 +1,21 @@
 """Balanced softmax (plain, relaxed, or with a power: logit adjustment) compensates for the class distribution."""
 
+from typing import Literal
+
 import jax.numpy as jnp
 
 from fedjax_bal.balance import prior_calibrated_logits, smoothed_prior
-from fedjax_bal.methods.class_counts import Scope, counts_in
 from fedjax_bal.methods.combine import NonNegative, Recipe, Share, recipe
-from fedjax_bal.methods.part import part, static
-from fedjax_bal.methods.roles import Logits
+from fedjax_bal.methods.roles import Logits, part, static
 from fedjax_bal.types import Array, Batch, Context
+
+Scope = Literal["local", "global"]
+"""The client's own counts, which it knows, or the sum over all clients, which the server would have to collect."""
+
+
+def counts_in(ctx: Context, scope: Scope) -> Array:
+    """Returns the number of samples of each class, `Int32[C]`."""
+    return ctx.class_counts if scope == "local" else ctx.federation.class_counts.sum(0)
 
 
 @part

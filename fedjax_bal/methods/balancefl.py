@@ -7,8 +7,7 @@ from fedjax_bal.methods.balanced_softmax import PriorCalibration
 from fedjax_bal.methods.combine import NonNegative, Positive, Recipe, recipe
 from fedjax_bal.methods.fedvls import VacantClassDistillation
 from fedjax_bal.methods.iwds import DecayedResampling
-from fedjax_bal.methods.part import part
-from fedjax_bal.methods.roles import Loss
+from fedjax_bal.methods.roles import Loss, part
 from fedjax_bal.types import Array, Batch, Context, Outputs, PyTree
 
 

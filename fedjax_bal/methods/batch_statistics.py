@@ -2,8 +2,7 @@
 
 import jax
 
-from fedjax_bal.methods.part import Part, part
-from fedjax_bal.methods.roles import Memory, Start
+from fedjax_bal.methods.roles import Memory, Part, Start, part
 from fedjax_bal.types import Context, Outcome, PyTree, Variables
 
 

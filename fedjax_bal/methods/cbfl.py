@@ -9,18 +9,13 @@ import optax
 from annotated_types import Ge
 from jax import lax
 
+from fedjax_bal import balance
 from fedjax_bal.annotations import Seed
-from fedjax_bal.balance import (
-    attention_transfer_loss,
-    batch_norm_statistics_loss,
-    distillation_loss,
-    inverse_class_probs,
-)
-from fedjax_bal.data import are_tokens, join
-from fedjax_bal.methods.combine import Count, CountOrZero, NonNegative, Recipe, positive, readings, recipe
+from fedjax_bal.data import append_rows, are_tokens
+from fedjax_bal.methods import roles
+from fedjax_bal.methods.combine import Count, CountOrZero, NonNegative, Recipe, positive, recipe, variants
 from fedjax_bal.methods.dcgan import SharedDcgans, borrow_images
-from fedjax_bal.methods.part import Need, Part, RunFacts, RunSetting, part, parts_with, static
-from fedjax_bal.methods.roles import Batches, Loss, Prepare, Server
+from fedjax_bal.methods.roles import Need, Part, RunFacts, RunSetting, part, parts_with, static
 from fedjax_bal.models import BATCH_NORMALISED, Generator, build_generator
 from fedjax_bal.types import Array, Batch, Context, Exhibit, Key, Model, Outputs, PyTree, ServerContext, Variables
 
@@ -143,7 +138,7 @@ class _Generating(WarmUp, abc.ABC):
             images, after = net.apply(Variables(params, stats), latents, labels, train=True)
             outputs, _ = model.apply(teacher, images, train=False)
             means, variances = zip(*outputs.norm_inputs, strict=True) if outputs.norm_inputs else ((), ())
-            divergence = batch_norm_statistics_loss(means, variances, running[::2], running[1::2], self.layers)
+            divergence = balance.batch_norm_statistics_loss(means, variances, running[::2], running[1::2], self.layers)
             wrong = optax.softmax_cross_entropy_with_integer_labels(outputs.logits, labels).mean()
             return self.classification * wrong + self.gamma * divergence, after.stats
 
@@ -160,7 +155,7 @@ class _Generating(WarmUp, abc.ABC):
 
 
 @part
-class SharedGenerator(_Generating, Server):
+class SharedGenerator(_Generating, roles.Server):
     """Trains one generator on the server, against the global model, and sends it to all clients.
 
     It is trained from scratch in the rounds `warm_up`, `warm_up + interval`, ..., even if no updates arrive in them,
@@ -212,7 +207,7 @@ class SharedGenerator(_Generating, Server):
 
 
 @part
-class LocalGenerator(_Generating, Prepare):
+class LocalGenerator(_Generating, roles.Prepare):
     """Trains a generator at each client, before its local training, against the received model.
 
     References:
@@ -226,7 +221,7 @@ class LocalGenerator(_Generating, Prepare):
 
 
 @part
-class Fakes(WarmUp, Batches, Loss):
+class Fakes(WarmUp, roles.Batches, roles.Loss):
     r"""Adds fakes to each mini-batch, on which the student learns from the teacher.
 
     Real images and fakes go through the student in one pass and share batch statistics. The added loss, over fakes
@@ -301,7 +296,7 @@ class Fakes(WarmUp, Batches, Loss):
         """Appends the fakes to the batch."""
         label_key, noise_key = jax.random.split(key)
         labels = draw_labels(label_key, self.label_law(ctx.class_counts), self.count)
-        return join(batch, self.make_images(noise_key, labels, ctx), labels)
+        return append_rows(batch, self.make_images(noise_key, labels, ctx), labels)
 
     def added(self, class_counts: Array) -> Array:
         """Returns the mean number of fakes of each class."""
@@ -312,7 +307,7 @@ class Fakes(WarmUp, Batches, Loss):
         classes = class_counts.shape[-1]
         if self.labels == "uniform":
             return jnp.full(classes, 1 / classes)
-        law = inverse_class_probs(class_counts)
+        law = balance.inverse_class_probs(class_counts)
         if self.labels == "balanced":
             return law
         # Classes with equal counts, such as all that a client lacks, share the slots that rarer classes leave free.
@@ -346,8 +341,10 @@ class Fakes(WarmUp, Batches, Loss):
     def transfer_loss(self, outputs: Outputs, teacher: Outputs, first: int) -> Array:
         """Returns the loss of distillation and attention transfer on the fakes, the batch's rows from `first` on."""
         own = slice(first, first + self.count)
-        distilled = distillation_loss(outputs.logits[own], teacher.logits, self.temperature, direction=self.direction)
-        maps = attention_transfer_loss([tap[own] for tap in outputs.taps], teacher.taps)
+        distilled = balance.distillation_loss(
+            outputs.logits[own], teacher.logits, self.temperature, direction=self.direction
+        )
+        maps = balance.attention_transfer_loss([tap[own] for tap in outputs.taps], teacher.taps)
         return self.weight * (self.distillation * distilled + self.attention * maps)
 
 
@@ -358,7 +355,7 @@ def draw_labels(key: Key, law: Array, count: int) -> Array:
 
 
 @recipe("generators", "li2023cbfl")
-@readings(
+@variants(
     paper={"direction": "student_teacher", "layers": "sum", "generator": "per_client"},
     code={
         "warm_up": 701, "interval": 3, "teacher": "snapshot", "iterations": 1000, "generator_rate": 0.003, "gamma": 3.0,

@@ -7,9 +7,8 @@ import jax.numpy as jnp
 
 from fedjax_bal.data import over_rows
 from fedjax_bal.methods.combine import Count, NonNegative, Recipe, recipe
-from fedjax_bal.methods.heads import classifier_shapes, retrained
-from fedjax_bal.methods.part import RunSetting, part, static
-from fedjax_bal.methods.roles import Closing
+from fedjax_bal.methods.heads import classifier_shapes, retrain_classifier
+from fedjax_bal.methods.roles import Closing, RunSetting, part, static
 from fedjax_bal.types import Array, Batch, Key, Outcome, ServerContext, Variables
 
 
@@ -119,7 +118,7 @@ class VirtualRepresentations(Closing):
         draw, order = jax.random.split(key)
         features = draw_gaussians(draw, *class_gaussians(reports), self.per_class)
         by_row = lambda of_class: jnp.repeat(of_class, self.per_class)
-        head = retrained(
+        head = retrain_classifier(
             server.model,
             variables.params,
             features.reshape(-1, features.shape[-1]),

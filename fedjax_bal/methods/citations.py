@@ -49,17 +49,15 @@ def cite(recipe: str, bibtex: str) -> None:
 
 def _read(bibtex: str) -> dict[str, Paper]:
     """Parses papers by key; an entry is a block with one field per line."""
-    blocks = inspect.cleandoc(bibtex).split("\n\n")
-    return {block[block.index("{") + 1 : block.index(",")]: _paper(block.strip()) for block in blocks}
-
-
-def _paper(entry: str) -> Paper:
-    fields = dict(_FIELD.findall(entry))
-    families = [author.partition(",")[0] for author in fields["author"].split(" and ")]
-    named = f"{families[0]} et al." if len(families) > 2 else " and ".join(families)
-    venue = next(fields[name] for name in ("venue", "booktitle", "journal") if name in fields)
-    short = f"{named}, {venue} {fields['year']}"
-    return Paper(_VENUE.sub("", entry), short)
+    found = {}
+    for entry in map(str.strip, inspect.cleandoc(bibtex).split("\n\n")):
+        fields = dict(_FIELD.findall(entry))
+        families = [author.partition(",")[0] for author in fields["author"].split(" and ")]
+        named = f"{families[0]} et al." if len(families) > 2 else " and ".join(families)
+        venue = next(fields[name] for name in ("venue", "booktitle", "journal") if name in fields)
+        key = entry[entry.index("{") + 1 : entry.index(",")]
+        found[key] = Paper(_VENUE.sub("", entry), f"{named}, {venue} {fields['year']}")
+    return found
 
 
 def _behind(name: str) -> dict[str, Paper]:

@@ -4,10 +4,9 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_bal.balance import effective_number_weights
-from fedjax_bal.methods.class_counts import Scope, counts_in
+from fedjax_bal.methods.balanced_softmax import Scope, counts_in
 from fedjax_bal.methods.combine import Recipe, Share, recipe
-from fedjax_bal.methods.part import part, static
-from fedjax_bal.methods.roles import Criterion
+from fedjax_bal.methods.roles import Criterion, part, static
 from fedjax_bal.types import Array, Context
 
 

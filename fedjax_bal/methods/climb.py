@@ -3,9 +3,8 @@
 import jax.numpy as jnp
 
 from fedjax_bal.methods.combine import Count, NonNegative, Recipe, recipe
-from fedjax_bal.methods.needs import apart_from
-from fedjax_bal.methods.part import Need, part, static
-from fedjax_bal.methods.roles import Server, Weigh
+from fedjax_bal.methods.needs import without_other
+from fedjax_bal.methods.roles import Need, Server, Weigh, part, static
 from fedjax_bal.types import Array, Cohort, Key, ServerContext
 
 _LARGEST = 100.0
@@ -43,7 +42,7 @@ class DualWeights(Weigh, Server):
     def needs(self) -> tuple[Need, ...]:
         """Requires that no other part weights clients; most of them also make weights independent of sizes."""
         why = "which weighs clients, too, so that it isn't clear how much their losses count"
-        return (apart_from("climb", self, Weigh, because=why),)
+        return (without_other("climb", self, Weigh, because=why),)
 
     def init_server(self, server: ServerContext) -> Array:
         """Returns the initial lambda, `Float[N]`."""

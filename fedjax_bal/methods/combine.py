@@ -11,8 +11,7 @@ import numpy as np
 from annotated_types import Ge, Gt, Le, Lt
 
 from fedjax_bal.annotations import check, checkable
-from fedjax_bal.methods.part import Part, parts_with
-from fedjax_bal.methods.roles import Criterion, Reduce, Shift
+from fedjax_bal.methods.roles import Criterion, Part, Reduce, Shift, parts_with
 from fedjax_bal.optim import AnyOptimizer
 from fedjax_bal.selection import Choice
 from fedjax_bal.validate import finite_number, one_of
@@ -66,7 +65,7 @@ FAMILIES = {
     "heads": "Methods that treat the classifier apart from the rest of the network",
     "long_tail": "Losses of central long-tailed learning, on the clients, weights that follow training, and calibrated "
     "teachers",
-    "losses": "Methods that change the local loss for the sake of classes that a client lacks",
+    "losses": "Methods that change the local loss, most of them for the sake of classes that a client lacks",
     "personal": "Methods by which every client gets a model of its own, and training without others",
     "robust": "Averages that a few outlying clients can't move far, or that hide each client, and faulty clients to "
     "try them on",
@@ -96,7 +95,7 @@ METHODS: dict[str, Method] = {}
 
 def family_of(name: str) -> str:
     """Returns the heading under which lists show a recipe."""
-    return FAMILIES[METHODS[name].family] if name in METHODS else "Of your own"
+    return FAMILIES[METHODS[name].family] if name in METHODS else "Your recipes"
 
 
 def recipe(family: str, *papers: str) -> Callable[[Callable[P, Recipe]], Callable[P, Recipe]]:
@@ -135,7 +134,7 @@ def recipe(family: str, *papers: str) -> Callable[[Callable[P, Recipe]], Callabl
     return declare
 
 
-def readings(**variants: Mapping[str, Any]) -> Callable[[Callable[..., Recipe]], Callable[..., Recipe]]:
+def variants(**named: Mapping[str, Any]) -> Callable[[Callable[..., Recipe]], Callable[..., Recipe]]:
     """Gives a recipe the keyword `variant`, which selects a reading of its paper: values that replace the defaults.
 
     Explicit arguments override the reading. The readings are in the recipe's attribute `variants`.
@@ -152,15 +151,15 @@ def readings(**variants: Mapping[str, Any]) -> Callable[[Callable[..., Recipe]],
             if variant is None:
                 return recipe(*args, **kwargs)
             given = inspect.signature(recipe).bind_partial(*args, **kwargs).arguments
-            return recipe(**with_reading(build, {**given, "variant": variant}))
+            return recipe(**with_variant(build, {**given, "variant": variant}))
 
-        build.variants = variants  # type: ignore[attr-defined]
+        build.variants = named  # type: ignore[attr-defined]
         return build
 
     return declare
 
 
-def with_reading(recipe: Callable[..., Recipe], values: Mapping[str, Any]) -> Mapping[str, Any]:
+def with_variant(recipe: Callable[..., Recipe], values: Mapping[str, Any]) -> Mapping[str, Any]:
     """Replaces `variant` in the values by the reading that it names; changes nothing for a recipe without readings.
 
     Raises:
@@ -168,7 +167,7 @@ def with_reading(recipe: Callable[..., Recipe], values: Mapping[str, Any]) -> Ma
 
     Example:
         >>> from fedjax_bal.recipes import fedrs
-        >>> with_reading(fedrs, {"variant": "code", "alpha": 0.9})
+        >>> with_variant(fedrs, {"variant": "code", "alpha": 0.9})
         {'mode': 'soft', 'alpha': 0.9}
     """
     known = getattr(recipe, "variants", {})
@@ -225,14 +224,14 @@ def combine(*recipes: Recipe) -> Recipe:
     return Recipe(
         "+".join(recipe.name for recipe in recipes),
         parts,
-        server_optimizer=_the_one(recipes, "server_optimizer"),
-        drawing=_the_one(recipes, "drawing"),
-        selector=_the_one(recipes, "selector"),
-        carried=_the_one(recipes, "carried"),
+        server_optimizer=_single_setting(recipes, "server_optimizer"),
+        drawing=_single_setting(recipes, "drawing"),
+        selector=_single_setting(recipes, "selector"),
+        carried=_single_setting(recipes, "carried"),
     )
 
 
-def _the_one(recipes: tuple[Recipe, ...], field: str) -> Any:
+def _single_setting(recipes: tuple[Recipe, ...], field: str) -> Any:
     setters = [recipe for recipe in recipes if getattr(recipe, field) is not None]
     for other in setters[1:]:
         if getattr(other, field) != getattr(setters[0], field):

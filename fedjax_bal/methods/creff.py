@@ -9,10 +9,9 @@ from jax import lax
 
 from fedjax_bal.data import over_rows
 from fedjax_bal.methods.combine import Count, CountOrZero, NonNegative, Recipe, recipe
-from fedjax_bal.methods.heads import classifier, classifier_shapes, retrained
-from fedjax_bal.methods.part import RunSetting, part, static
+from fedjax_bal.methods.heads import classifier, classifier_shapes, retrain_classifier
 from fedjax_bal.methods.prototypes import num_features
-from fedjax_bal.methods.roles import Refine, Report, Server
+from fedjax_bal.methods.roles import Refine, Report, RunSetting, Server, part, static
 from fedjax_bal.types import Array, Batch, Key, Model, Outcome, PyTree, ServerContext, Variables
 
 
@@ -113,7 +112,7 @@ class FeatureMatching(Server, Report, Refine):
         )
         begin, order = jax.random.split(key)
         fresh = {**params, "head": classifier(server.model.init(begin).params)}
-        head = retrained(
+        head = retrain_classifier(
             server.model,
             fresh,
             features.reshape(-1, features.shape[-1]),

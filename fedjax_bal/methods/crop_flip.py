@@ -6,8 +6,7 @@ from jax import lax
 
 from fedjax_bal.data import check_images
 from fedjax_bal.methods.combine import Count, CountOrZero, Recipe, recipe
-from fedjax_bal.methods.part import RunSetting, part, static
-from fedjax_bal.methods.roles import Batches
+from fedjax_bal.methods.roles import Batches, RunSetting, part, static
 from fedjax_bal.types import Array, Batch, Context, Key
 
 
@@ -42,7 +41,11 @@ class CropAndFlip(Batches):
         black = -federation.mean / federation.std
         bordered = jnp.broadcast_to(black, (count, height + 2 * self.pad, width + 2 * self.pad, channels))
         bordered = lax.dynamic_update_slice(bordered, batch.images, (0, self.pad, self.pad, 0))
-        images = jax.vmap(_window, (0, 0, None))(bordered, corners, (height, width, channels))
+
+        def window(image: Array, corner: Array) -> Array:
+            return lax.dynamic_slice(image, (corner[0], corner[1], 0), (height, width, channels))
+
+        images = jax.vmap(window)(bordered, corners)
         if self.flip:
             mirrored = jax.random.bernoulli(flip_key, shape=(count, 1, 1, 1))
             images = jnp.where(mirrored, images[:, :, ::-1], images)
@@ -82,10 +85,6 @@ class Cutout(Batches):
         if batch.extra is not None:
             hole &= ~batch.extra[:, None, None, None]
         return batch._replace(images=jnp.where(hole, 0.0, batch.images))
-
-
-def _window(image: Array, corner: Array, shape: tuple[int, int, int]) -> Array:
-    return lax.dynamic_slice(image, (corner[0], corner[1], 0), shape)
 
 
 @recipe("sampling", "he2016deep")

@@ -12,7 +12,7 @@ import optax
 from jax import lax
 
 from fedjax_bal.data import MAX_ROWS, available_bytes, gather, normalised
-from fedjax_bal.methods.part import Part, RunSetting, part, static
+from fedjax_bal.methods.roles import Part, RunSetting, part, static
 from fedjax_bal.models import Dcgan, build_dcgan
 from fedjax_bal.types import Array, Context, Federation, Key, PyTree, Variables
 
@@ -48,9 +48,20 @@ def train_dcgan(
     def step(carry: PyTree, index: Array) -> tuple[PyTree, Array]:
         generator, discriminator, generator_state, discriminator_state = carry
         row_key, noise_key = jax.random.split(jax.random.fold_in(key, index))
-        generate = partial(_generate, net, generator.stats, noise(noise_key, batch_size, net))
+        latents = noise(noise_key, batch_size, net)
+
+        def generate(params: PyTree) -> tuple[Array, PyTree]:
+            images, after = net.generate(generator._replace(params=params), latents, train=True)
+            return images, after.stats
+
         fakes, pull_back, stats = jax.vjp(generate, generator.params, has_aux=True)
-        discriminate = partial(_discriminate, net, discriminator.stats, draw(row_key), fakes)
+        real = draw(row_key)
+
+        def discriminate(params: PyTree) -> tuple[Array, PyTree]:
+            of_real, after = net.judge(discriminator._replace(params=params), real, train=True)
+            of_fake, after = net.judge(after, fakes, train=True)
+            return discriminator_loss(of_real, of_fake), after.stats
+
         (loss, seen), grads = jax.value_and_grad(discriminate, has_aux=True)(discriminator.params)
         discriminator, discriminator_state = update(discriminator, discriminator_state, grads, seen)
         judge = lambda images: generator_loss(net.judge(discriminator, images, train=True)[0])
@@ -67,19 +78,6 @@ def train_dcgan(
 def noise(key: Key, count: int, net: Dcgan) -> Array:
     """Draws a generator's input, `Float32[count, Z]`."""
     return jax.random.normal(key, (count, net.latent), jnp.float32)
-
-
-def _generate(net: Dcgan, stats: PyTree, latents: Array, params: PyTree) -> tuple[Array, PyTree]:
-    """Returns fakes and the generator's new statistics."""
-    images, after = net.generate(Variables(params, stats), latents, train=True)
-    return images, after.stats
-
-
-def _discriminate(net: Dcgan, stats: PyTree, real: Array, fake: Array, params: PyTree) -> tuple[Array, PyTree]:
-    """Returns the discriminator's loss and its new statistics."""
-    of_real, after = net.judge(Variables(params, stats), real, train=True)
-    of_fake, after = net.judge(after, fake, train=True)
-    return discriminator_loss(of_real, of_fake), after.stats
 
 
 POOL = "dcgan"
@@ -179,12 +177,24 @@ class SharedDcgans(Part):
         build_dcgan(tuple(federation.images.shape[1:]), self.width, self.latent)
         holders = np.flatnonzero(np.diff(np.asarray(federation.offsets)))
         _check_room(federation, len(holders) * self.pool)
-        first = len(federation.images)
         rows = np.full((federation.num_clients, self.pool), NONE, np.int32)
-        rows[holders] = first + np.arange(len(holders) * self.pool).reshape(-1, self.pool)
+        rows[holders] = len(federation.images) + np.arange(len(holders) * self.pool).reshape(-1, self.pool)
         labels = np.asarray(federation.labels)
+
+        # The images, followed by those that each holder's DCGAN makes.
+        images = np.asarray(federation.images)
+        larger = np.empty((len(images) + len(holders) * self.pool, *images.shape[1:]), images.dtype)
+        larger[: len(images)] = images
+        plain = jax.tree.map(jnp.asarray, federation._replace(images=images, auxiliary={}))
+        key = jax.random.key(self.seed)
+        unseeded = dataclasses.replace(self, seed=0)  # one program for all seeds
+        for place, client in enumerate(holders):
+            begin = len(images) + place * self.pool
+            own = federation.rows[federation.offsets[client] : federation.offsets[client + 1]]
+            made = _make_pool(unseeded, plain, key, client, *_range(images, own))
+            larger[begin : begin + self.pool] = np.asarray(made)
         return federation._replace(
-            images=_add_images(self, federation, holders),
+            images=larger,
             labels=np.concatenate([labels, np.full(len(holders) * self.pool, NONE, labels.dtype)]),
             auxiliary={**federation.auxiliary, POOL: rows.reshape(-1)},
         )
@@ -206,21 +216,6 @@ def _check_room(federation: Federation, count: int) -> None:
         )
 
 
-def _add_images(part: SharedDcgans, federation: Federation, holders: np.ndarray) -> np.ndarray:
-    """Returns the images, followed by those that each holder's DCGAN makes."""
-    images = np.asarray(federation.images)
-    larger = np.empty((len(images) + len(holders) * part.pool, *images.shape[1:]), images.dtype)
-    larger[: len(images)] = images
-    plain = jax.tree.map(jnp.asarray, federation._replace(images=images, auxiliary={}))
-    key = jax.random.key(part.seed)
-    unseeded = dataclasses.replace(part, seed=0)  # one program for all seeds
-    for place, client in enumerate(holders):
-        begin = len(images) + place * part.pool
-        own = federation.rows[federation.offsets[client] : federation.offsets[client + 1]]
-        larger[begin : begin + part.pool] = np.asarray(_make_pool(unseeded, plain, key, client, *_range(images, own)))
-    return larger
-
-
 def _range(images: np.ndarray, rows: np.ndarray) -> tuple[Any, Any]:
     """Returns the values that are mapped to -1 and 1; bytes are already scaled to [0, 1]."""
     if images.dtype == np.uint8:
@@ -235,7 +230,15 @@ def _make_pool(part: SharedDcgans, federation: Federation, key: Key, client: Arr
     """Trains one client's DCGAN and makes its images, `[pool, H, W, K]` of the type of the federation's images."""
     key = jax.random.fold_in(key, client)
     net = build_dcgan(federation.images.shape[1:], part.width, part.latent)
-    draw = lambda key: 2 * (_draw_images(key, federation, client, part.batch_size) - low) / (high - low) - 1
+
+    def draw(key: Key) -> Array:
+        first = federation.offsets[client]
+        end = federation.offsets[client + 1]
+        positions = jax.random.randint(key, (part.batch_size,), first, end)
+        batch = gather(federation, positions, jnp.ones(part.batch_size, bool))
+        # Bytes scaled to [0, 1], floats as they are; then both to the range of tanh.
+        return 2 * (batch.images * federation.std + federation.mean - low) / (high - low) - 1
+
     sizes = {"iterations": part.iterations, "batch_size": part.batch_size, "rate": part.rate}
     (generator, _), _ = train_dcgan(key, net, draw, **sizes)
     latents = noise(jax.random.fold_in(key, part.iterations + 1), part.pool, net)
@@ -243,12 +246,3 @@ def _make_pool(part: SharedDcgans, federation: Federation, key: Key, client: Arr
     pixels = (images + 1) / 2 * (high - low) + low
     whole = federation.images.dtype == jnp.uint8
     return (jnp.round(_BYTES * pixels) if whole else pixels).astype(federation.images.dtype)
-
-
-def _draw_images(key: Key, federation: Federation, client: Array, count: int) -> Array:
-    """Draws images of a client with replacement: bytes scaled to [0, 1], floats unchanged."""
-    first = federation.offsets[client]
-    end = federation.offsets[client + 1]
-    positions = jax.random.randint(key, (count,), first, end)
-    batch = gather(federation, positions, jnp.ones(count, bool))
-    return batch.images * federation.std + federation.mean

@@ -9,8 +9,7 @@ import optax
 
 from fedjax_bal.methods.combine import NonNegative, Recipe, recipe
 from fedjax_bal.methods.heads import batch_loss
-from fedjax_bal.methods.part import Need, RunFacts, part
-from fedjax_bal.methods.roles import Loss, Separate
+from fedjax_bal.methods.roles import Loss, Need, RunFacts, Separate, part
 from fedjax_bal.types import Array, Batch, Context, Key, Model, Outputs, PyTree, Variables
 
 _TWIN = "own_model"

@@ -11,10 +11,10 @@ import numpy as np
 import optax
 from annotated_types import Lt
 
+from fedjax_bal.methods import roles
 from fedjax_bal.methods.combine import NonNegative, Positive, Recipe, recipe
-from fedjax_bal.methods.part import Need, RoundsSoFar, RunFacts, part, parts_with, static
 from fedjax_bal.methods.robust import NormClipping
-from fedjax_bal.methods.roles import Closing, Personal, Probe, Reduce, Report
+from fedjax_bal.methods.roles import Need, RoundsSoFar, RunFacts, part, parts_with, static
 from fedjax_bal.types import Array, PyTree, ServerContext
 from fedjax_bal.validate import finite_number, one_of, whole_number
 
@@ -83,7 +83,7 @@ def epsilon(
 
 
 @part
-class PrivateMean(Reduce):
+class PrivateMean(roles.Reduce):
     r"""Clips updates to a norm S, adds $\mathcal N(0, (z S)^2)$ to their sum, and divides the sum by their number.
 
     Updates have equal weights, regardless of the client's size, so that one client moves the sum by at most S. The
@@ -111,8 +111,8 @@ class PrivateMean(Reduce):
 
     def _check_alone(self, facts: RunFacts) -> None:
         for other in facts.parts:
-            shows = other.needs_deltas or other.needs_losses or isinstance(other, (Report, Probe, Closing))
-            if shows and other.slot != self.slot:
+            shows = isinstance(other, (roles.Report, roles.Probe, roles.Closing))
+            if (shows or other.needs_deltas or other.needs_losses) and other.slot != self.slot:
                 raise ValueError(
                     f"dp: received {other.slot}, by which the server sees updates, reports or losses without noise; "
                     "leave one of the two out"
@@ -149,7 +149,7 @@ def _warn_once(text: str) -> None:
 
 
 def _check_statistics(facts: RunFacts) -> None:
-    kept = any(part.keeps_statistics for part in parts_with(facts.parts, Personal))
+    kept = any(part.keeps_statistics for part in parts_with(facts.parts, roles.Personal))
     if facts.normalisation and facts.normalisation.statistics and not kept:
         raise ValueError(
             f"dp: received the model {facts.model}, whose batch statistics would be averaged without noise: "

@@ -8,8 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_bal.methods.combine import NonNegative, Recipe, recipe
-from fedjax_bal.methods.part import Need, RunFacts, part, static
-from fedjax_bal.methods.roles import Deliver, Memory
+from fedjax_bal.methods.roles import Deliver, Memory, Need, RunFacts, part, static
 from fedjax_bal.types import Array, Context, Outcome, PyTree, Variables
 from fedjax_bal.validate import whole_number
 
@@ -48,7 +47,7 @@ class Faults(Deliver):
 
     def deliver(self, outcome: Outcome) -> Variables:
         """Returns the trained model or, if the client is faulty, the broken one; batch statistics don't change."""
-        struck = _struck(self.clients, self.rounds, outcome.ctx)
+        struck = _is_faulty(self.clients, self.rounds, outcome.ctx)
         factor = jnp.asarray(self.factor, float)
 
         def one(start: Array, end: Array) -> Array:
@@ -114,10 +113,10 @@ class StaleUpdates(Deliver, Memory):
         return LastUpdate(delta, jnp.array(True))
 
     def _again(self, outcome: Outcome) -> Array:
-        return _struck(self.clients, self.rounds, outcome.ctx) & outcome.ctx.memory[self.slot].there
+        return _is_faulty(self.clients, self.rounds, outcome.ctx) & outcome.ctx.memory[self.slot].there
 
 
-def _struck(clients: tuple[int, ...], rounds: tuple[int, ...] | None, ctx: Context) -> Array:
+def _is_faulty(clients: tuple[int, ...], rounds: tuple[int, ...] | None, ctx: Context) -> Array:
     """Returns whether the client is faulty in this round, `Bool[]`."""
     hit = (ctx.client == jnp.array(clients, jnp.int32)).any()
     return hit if rounds is None else hit & (ctx.round + 1 == jnp.array(rounds, jnp.int32)).any()

@@ -9,8 +9,7 @@ from annotated_types import Ge, Le
 from fedjax_bal.balance import affine_matrix, warp
 from fedjax_bal.data import check_images
 from fedjax_bal.methods.combine import NonNegative, Recipe, recipe
-from fedjax_bal.methods.part import RunSetting, part
-from fedjax_bal.methods.roles import Batches
+from fedjax_bal.methods.roles import Batches, RunSetting, part
 from fedjax_bal.types import Array, Batch, Context, Key
 
 

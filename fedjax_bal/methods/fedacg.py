@@ -4,8 +4,7 @@ import jax
 
 from fedjax_bal.methods.combine import BelowOne, NonNegative, Recipe, recipe
 from fedjax_bal.methods.fedprox import Proximal
-from fedjax_bal.methods.part import part
-from fedjax_bal.methods.roles import Refine, Server
+from fedjax_bal.methods.roles import Refine, Server, part
 from fedjax_bal.optim import optimizer
 from fedjax_bal.types import Key, PyTree, ServerContext, Variables
 

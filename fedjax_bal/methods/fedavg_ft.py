@@ -5,10 +5,9 @@ from jax import lax
 
 from fedjax_bal.data import normalised
 from fedjax_bal.methods.combine import BelowOne, Count, NonNegative, Recipe, recipe
-from fedjax_bal.methods.heads import retrained
+from fedjax_bal.methods.heads import retrain_classifier
 from fedjax_bal.methods.needs import SERVER_ROWS, balanced_rows
-from fedjax_bal.methods.part import Need, part, static
-from fedjax_bal.methods.roles import Refine
+from fedjax_bal.methods.roles import Need, Refine, part, static
 from fedjax_bal.types import Array, Key, ServerContext, Variables
 
 
@@ -49,13 +48,22 @@ class RefinedHead(Refine):
 
     def refine(self, key: Key, variables: Variables, server: ServerContext) -> Variables:
         """Returns the global model with a fine-tuned classifier; all else is unchanged, batch statistics included."""
-        rows = jnp.asarray(balanced_rows(server.federation))
-        # The body doesn't change, so features are computed only once, in evaluation mode.
-        head = retrained(
+        federation = server.federation
+        rows = jnp.asarray(balanced_rows(federation))
+        # The body doesn't change, so features are computed only once, in evaluation mode. The last row is repeated to
+        # fill the last batch.
+        size = min(self.batch_size, len(rows))
+        padded = jnp.pad(rows, (0, -len(rows) % size), mode="edge").reshape(-1, size)
+
+        def features_of(rows: Array) -> Array:
+            images = normalised(federation.images[rows], federation.mean, federation.std)
+            return server.model.apply(variables, images, train=False)[0].features
+
+        head = retrain_classifier(
             server.model,
             variables.params,
-            _features(variables, server, rows, min(self.batch_size, len(rows))),
-            server.federation.labels[rows],
+            lax.map(features_of, padded).reshape(padded.size, -1)[: len(rows)],
+            federation.labels[rows],
             key,
             epochs=self.epochs,
             batch_size=self.batch_size,
@@ -63,17 +71,6 @@ class RefinedHead(Refine):
             momentum=self.momentum,
         )
         return variables._replace(params={**variables.params, "head": head})
-
-
-def _features(variables: Variables, server: ServerContext, rows: Array, size: int) -> Array:
-    """Computes the classifier's inputs, `Float[R, F]`, in batches; the last row is repeated to fill the last batch."""
-    padded = jnp.pad(rows, (0, -len(rows) % size), mode="edge").reshape(-1, size)
-
-    def one(rows: Array) -> Array:
-        images = normalised(server.federation.images[rows], server.federation.mean, server.federation.std)
-        return server.model.apply(variables, images, train=False)[0].features
-
-    return lax.map(one, padded).reshape(padded.size, -1)[: len(rows)]
 
 
 @recipe("heads", "xu2023rebafl")

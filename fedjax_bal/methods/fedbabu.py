@@ -3,8 +3,7 @@
 from fedjax_bal.methods.combine import BelowOne, Count, CountOrZero, NonNegative, Recipe, recipe
 from fedjax_bal.methods.fedavg_ft import RefinedHead
 from fedjax_bal.methods.heads import classifier
-from fedjax_bal.methods.part import part
-from fedjax_bal.methods.roles import Freeze
+from fedjax_bal.methods.roles import Freeze, part
 from fedjax_bal.types import PyTree
 
 

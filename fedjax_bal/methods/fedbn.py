@@ -3,8 +3,7 @@
 import jax
 
 from fedjax_bal.methods.combine import Recipe, recipe
-from fedjax_bal.methods.part import Need, RunFacts, part
-from fedjax_bal.methods.roles import Personal
+from fedjax_bal.methods.roles import Need, Personal, RunFacts, part
 from fedjax_bal.models import normalises
 from fedjax_bal.types import PyTree
 

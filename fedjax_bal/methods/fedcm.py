@@ -5,9 +5,8 @@ import jax.numpy as jnp
 
 from fedjax_bal.methods.combine import PositiveShare, Recipe, recipe
 from fedjax_bal.methods.fednova import accumulated_steps
-from fedjax_bal.methods.needs import apart_from, fresh_momentum, plain_sgd
-from fedjax_bal.methods.part import Need, part
-from fedjax_bal.methods.roles import Gradient, Personal, Server
+from fedjax_bal.methods.needs import fresh_momentum, plain_sgd, without_other
+from fedjax_bal.methods.roles import Gradient, Need, Personal, Server, part
 from fedjax_bal.types import Context, Key, PyTree, ServerContext
 
 
@@ -35,7 +34,7 @@ class ClientMomentum(Gradient, Server):
         """Requires updates that are equivalent to a known number of local steps, for all leaves."""
         reason = "an update is known in units of local steps for plain SGD only"
         why = "whose leaves stay with the clients, so that the server has no momentum for them"
-        alone = apart_from("fedcm", self, Personal, because=why)
+        alone = without_other("fedcm", self, Personal, because=why)
         return fresh_momentum(self.slot), plain_sgd("fedcm", reason), alone
 
     def gradient(self, grads: PyTree, params: PyTree, ctx: Context) -> PyTree:

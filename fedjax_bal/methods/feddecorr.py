@@ -3,8 +3,7 @@
 import jax.numpy as jnp
 
 from fedjax_bal.methods.combine import NonNegative, Recipe, recipe
-from fedjax_bal.methods.part import part
-from fedjax_bal.methods.roles import Loss
+from fedjax_bal.methods.roles import Loss, part
 from fedjax_bal.types import Array, Batch, Context, Outputs, PyTree
 
 _SMALLEST = 1e-8  # added to a variance

@@ -6,8 +6,7 @@ from fedjax_bal.balance import kl_to_uniform
 from fedjax_bal.methods.combine import NonNegative, Recipe, recipe
 from fedjax_bal.methods.equal_weights import EqualWeights
 from fedjax_bal.methods.fednova import NormalisedAveraging
-from fedjax_bal.methods.part import Need, RunFacts, part, parts_with
-from fedjax_bal.methods.roles import Weigh
+from fedjax_bal.methods.roles import Need, RunFacts, Weigh, part, parts_with
 from fedjax_bal.methods.scaffold import ControlVariates
 from fedjax_bal.types import Array, Cohort, ServerContext
 

@@ -5,9 +5,8 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_bal.methods.combine import NonNegative, Recipe, recipe
-from fedjax_bal.methods.needs import apart_from
-from fedjax_bal.methods.part import Need, part, static
-from fedjax_bal.methods.roles import Gradient, Loss, Memory, Personal, Reduce, Server, Step, Weigh
+from fedjax_bal.methods.needs import without_other
+from fedjax_bal.methods.roles import Gradient, Loss, Memory, Need, Personal, Reduce, Server, Step, Weigh, part, static
 from fedjax_bal.types import Array, Batch, Cohort, Context, Key, Outcome, Outputs, PyTree, ServerContext, Variables
 
 
@@ -52,7 +51,8 @@ class DynamicRegularisation(Loss, Gradient, Memory, Weigh, Step, Server):
             "deliver only"
         )
         own = "whose leaves stay with the clients, so that the server can't add their mean drift"
-        return apart_from("feddyn", self, Weigh, Reduce, because=why), apart_from("feddyn", self, Personal, because=own)
+        averaging = without_other("feddyn", self, Weigh, Reduce, because=why)
+        return averaging, without_other("feddyn", self, Personal, because=own)
 
     def loss(self, outputs: Outputs, batch: Batch, params: PyTree, ctx: Context) -> Array:
         """Returns the penalty, `Float[]`."""

@@ -4,7 +4,7 @@ from typing import Literal
 
 from fedjax_bal.methods.balanced_softmax import PriorCalibration
 from fedjax_bal.methods.combine import Positive, Recipe, recipe
-from fedjax_bal.methods.part import Part, part, static
+from fedjax_bal.methods.roles import Part, part, static
 from fedjax_bal.models import with_cosine_head
 from fedjax_bal.types import Model
 

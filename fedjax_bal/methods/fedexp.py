@@ -4,8 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_bal.methods.combine import Positive, PositiveShare, Recipe, recipe
-from fedjax_bal.methods.part import part, static
-from fedjax_bal.methods.roles import Step
+from fedjax_bal.methods.roles import Step, part, static
 from fedjax_bal.types import Array, PyTree, ServerContext
 
 

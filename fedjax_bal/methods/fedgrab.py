@@ -8,9 +8,8 @@ import optax
 
 from fedjax_bal.methods.combine import NonNegative, Recipe, recipe
 from fedjax_bal.methods.heads import classifier, classifier_shapes
-from fedjax_bal.methods.needs import apart_from
-from fedjax_bal.methods.part import Need, RunSetting, part
-from fedjax_bal.methods.roles import Criterion, Logits, Memory, Steps
+from fedjax_bal.methods.needs import without_other
+from fedjax_bal.methods.roles import Criterion, Logits, Memory, Need, RunSetting, Steps, part
 from fedjax_bal.types import Array, Batch, Context, Outcome, Outputs, Variables
 
 
@@ -61,7 +60,7 @@ class GradientBalancer(Criterion, Steps, Memory):
     def needs(self) -> tuple[Need, ...]:
         """Requires that no other part changes the logits."""
         why = "which changes the logits of the loss, while controllers watch those of the network"
-        return (apart_from("fedgrab", self, Logits, because=why),)
+        return (without_other("fedgrab", self, Logits, because=why),)
 
     def check(self, setting: RunSetting) -> None:
         """Rejects a model without a classifier of that name."""

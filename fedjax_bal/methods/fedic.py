@@ -12,8 +12,7 @@ from fedjax_bal.balance import distillation_loss
 from fedjax_bal.data import normalised
 from fedjax_bal.methods.combine import Count, CountOrZero, NonNegative, Positive, Recipe, Share, recipe
 from fedjax_bal.methods.needs import SERVER_ROWS, balanced_rows
-from fedjax_bal.methods.part import Need, part, static
-from fedjax_bal.methods.roles import Server, Step
+from fedjax_bal.methods.roles import Need, Server, Step, part, static
 from fedjax_bal.types import Array, Key, PyTree, ServerContext, Variables
 
 _DECAY = 2e-4  # weight decay of the server's two models
@@ -53,7 +52,7 @@ class TeacherState(NamedTuple):
     seed: Array
 
 
-class Answers(NamedTuple):
+class ModelOutputs(NamedTuple):
     """The models' outputs on the server's rows.
 
     Attributes:
@@ -130,7 +129,7 @@ class CalibratedDistillation(Step, Server):
         received = server.state.received
         labels = _labels(server)
         answers, calibration = self._calibrated(server)
-        teacher = teach(calibration, answers)
+        teacher = teacher_logits(calibration, answers)
         size = min(self.distilled, len(labels))
 
         def loss(params: PyTree, own: Key, places: Array) -> Array:
@@ -149,7 +148,7 @@ class CalibratedDistillation(Step, Server):
         """Keeps the state that `step` has computed."""
         return server.state
 
-    def _calibrated(self, server: ServerContext) -> tuple[Answers, Calibration]:
+    def _calibrated(self, server: ServerContext) -> tuple[ModelOutputs, Calibration]:
         """Computes the models' outputs, and trains the calibration on them."""
         labels = _labels(server)
         received = server.state.received
@@ -168,10 +167,10 @@ class CalibratedDistillation(Step, Server):
 
         logits, features = lax.map(one, (counted, server.aggregate.deltas))
         spread = jnp.where(counted[:, None, None], features, 0.0).sum(0) / jnp.maximum(counted.sum(), 1)
-        answers = Answers(logits, spread, _apply(server, received._replace(params=tuned))[0], counted)
+        answers = ModelOutputs(logits, spread, _apply(server, received._replace(params=tuned))[0], counted)
 
         def loss(calibration: Calibration, _: Key, places: Array) -> Array:
-            return _cross_entropy(teach(calibration, answers)[places], labels[places])
+            return _cross_entropy(teacher_logits(calibration, answers)[places], labels[places])
 
         return answers, self._train(loss, server.state.calibration, _key(server, 1), len(labels))
 
@@ -191,7 +190,7 @@ class CalibratedDistillation(Step, Server):
         return lax.fori_loop(0, self.steps, step, (start, optimizer.init(start)))[0]
 
 
-def teach(calibration: Calibration, answers: Answers) -> Array:
+def teacher_logits(calibration: Calibration, answers: ModelOutputs) -> Array:
     """Computes the teacher's logits, `Float[A, C]`."""
     a, b, s, t, v, r = calibration
     trust = jnp.where(answers.counted[:, None], jax.nn.sigmoid(answers.logits @ a + b), 0.0)

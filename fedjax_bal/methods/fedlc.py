@@ -2,8 +2,7 @@
 
 from fedjax_bal.balance import logit_calibration
 from fedjax_bal.methods.combine import NonNegative, Recipe, recipe
-from fedjax_bal.methods.part import part
-from fedjax_bal.methods.roles import Logits
+from fedjax_bal.methods.roles import Logits, part
 from fedjax_bal.types import Array, Batch, Context
 
 

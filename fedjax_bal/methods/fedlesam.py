@@ -8,8 +8,7 @@ import optax
 
 from fedjax_bal.methods.combine import NonNegative, Recipe, recipe
 from fedjax_bal.methods.fedsam import SMALLEST
-from fedjax_bal.methods.part import part
-from fedjax_bal.methods.roles import Memory, Shift
+from fedjax_bal.methods.roles import Memory, Shift, part
 from fedjax_bal.types import Array, Context, Outcome, PyTree, Variables
 
 

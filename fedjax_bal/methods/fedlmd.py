@@ -4,8 +4,7 @@ import jax
 
 from fedjax_bal.methods.combine import NonNegative, Positive, Recipe, recipe
 from fedjax_bal.methods.distillation import distil_received
-from fedjax_bal.methods.part import part
-from fedjax_bal.methods.roles import Loss
+from fedjax_bal.methods.roles import Loss, part
 from fedjax_bal.types import Array, Batch, Context, Outputs, PyTree
 
 

@@ -10,9 +10,8 @@ from jax import lax
 
 from fedjax_bal.methods.combine import BelowOne, CountOrZero, Positive, Recipe, recipe
 from fedjax_bal.methods.fedbabu import FrozenHead
-from fedjax_bal.methods.heads import batch_loss, check_alone, classifier, classifier_shapes, with_extra_heads
-from fedjax_bal.methods.part import RunSetting, part, parts_with, static
-from fedjax_bal.methods.roles import Loss, Refine, Separate
+from fedjax_bal.methods.heads import batch_loss, check_exclusive_head, classifier, classifier_shapes, with_extra_heads
+from fedjax_bal.methods.roles import Loss, Refine, RunSetting, Separate, part, parts_with, static
 from fedjax_bal.models import simplex, unit
 from fedjax_bal.types import Array, Batch, Context, Key, Model, Outputs, PyTree, ServerContext, Variables
 
@@ -65,7 +64,7 @@ class RealignedHeads(Separate, Loss, Refine):
 
     def check(self, setting: RunSetting) -> None:
         """Rejects parts with other classifiers or personal models, and parts that would change the simplex."""
-        check_alone("fedloge", self, setting)
+        check_exclusive_head("fedloge", self, setting)
         for other in parts_with(setting.parts, Refine):
             if other.slot != self.slot:
                 raise ValueError(

@@ -4,9 +4,8 @@ import jax.numpy as jnp
 
 from fedjax_bal.methods.combine import Positive, Recipe, Share, recipe
 from fedjax_bal.methods.heads import classifier
-from fedjax_bal.methods.part import part, static
 from fedjax_bal.methods.prototypes import feature_sums
-from fedjax_bal.methods.roles import Freeze, Refine, Report
+from fedjax_bal.methods.roles import Freeze, Refine, Report, part, static
 from fedjax_bal.models import unit, with_cosine_head
 from fedjax_bal.types import Array, Key, Model, Outcome, PyTree, ServerContext, Variables
 

@@ -8,9 +8,8 @@ from jax import lax
 
 from fedjax_bal.methods.combine import BelowOne, NonNegative, Recipe, recipe
 from fedjax_bal.methods.fedprox import Proximal
-from fedjax_bal.methods.needs import apart_from, fresh_momentum, plain_sgd
-from fedjax_bal.methods.part import Need, RunFacts, part, parts_with
-from fedjax_bal.methods.roles import Reduce, Step, Weigh
+from fedjax_bal.methods.needs import fresh_momentum, plain_sgd, without_other
+from fedjax_bal.methods.roles import Need, Reduce, RunFacts, Step, Weigh, part, parts_with
 from fedjax_bal.optim import optimizer
 from fedjax_bal.types import Array, Cohort, PyTree, ServerContext
 
@@ -86,18 +85,18 @@ class NormalisedAveraging(Weigh, Step):
         """Requires changes that are equivalent to a known number of plain SGD steps."""
         reason = "how far its steps reach is known for plain SGD only"
         why = "which makes one update of all without looking at the weights that normalise them"
-        alone = apart_from("fednova", self, Reduce, because=why)
+        alone = without_other("fednova", self, Reduce, because=why)
         return fresh_momentum(self.slot), plain_sgd("fednova", reason), Need("", self._check_reach), alone
 
     def weigh(self, weights: Array, cohort: Cohort, server: ServerContext) -> Array:
         """Returns the weights for directions; 0 for a chain that takes no step."""
-        reach = self._reach(cohort)
+        reach = self._equivalent_steps(cohort)
         return jnp.where(reach > 0, weights / jnp.where(reach > 0, reach, 1.0), 0.0)
 
     def step(self, delta: PyTree, server: ServerContext) -> tuple[PyTree, PyTree]:
         """Returns the mean direction times the effective number of steps, shaped like the parameters."""
         weights = server.aggregate.weights
-        reach = self._reach(server.cohort)
+        reach = self._equivalent_steps(server.cohort)
         mean = (weights * reach).sum()
         mean = jnp.where(mean > 0, mean, 1.0)
         lengths = jnp.where(self.mu > 0, server.cohort.steps, reach)
@@ -118,7 +117,7 @@ class NormalisedAveraging(Weigh, Step):
                 "reach is known for plain steps only: leave the schedule, or the other two, out"
             )
 
-    def _reach(self, cohort: Cohort) -> Array:
+    def _equivalent_steps(self, cohort: Cohort) -> Array:
         """Returns each chain's equivalent number of plain steps, `Float[G]`; every client starts without momentum."""
         reach = accumulated_steps(cohort.local_steps, cohort.momentum, cohort.learning_rate * self.mu)
         reach = reach if cohort.full_steps is None else cohort.full_steps

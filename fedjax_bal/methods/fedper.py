@@ -2,8 +2,7 @@
 
 from fedjax_bal.methods.combine import Recipe, recipe
 from fedjax_bal.methods.heads import classifier_shapes
-from fedjax_bal.methods.part import RunSetting, part
-from fedjax_bal.methods.roles import Personal
+from fedjax_bal.methods.roles import Personal, RunSetting, part
 from fedjax_bal.types import PyTree
 
 

@@ -5,8 +5,7 @@ import jax.numpy as jnp
 from fedjax_bal.methods.combine import Recipe, Share, recipe
 from fedjax_bal.methods.fedper import OwnHead
 from fedjax_bal.methods.heads import classifier
-from fedjax_bal.methods.part import part
-from fedjax_bal.methods.roles import Freeze, Steps
+from fedjax_bal.methods.roles import Freeze, Steps, part
 from fedjax_bal.types import Array, Batch, Context, Outputs, PyTree
 
 

@@ -5,9 +5,8 @@ import jax.numpy as jnp
 
 from fedjax_bal.methods.balanced_softmax import PriorCalibration
 from fedjax_bal.methods.combine import Recipe, recipe
-from fedjax_bal.methods.heads import batch_loss, check_alone, with_extra_heads
-from fedjax_bal.methods.part import RunSetting, part
-from fedjax_bal.methods.roles import Loss, Separate
+from fedjax_bal.methods.heads import batch_loss, check_exclusive_head, with_extra_heads
+from fedjax_bal.methods.roles import Loss, RunSetting, Separate, part
 from fedjax_bal.types import Array, Batch, Context, Model, Outputs, PyTree, Variables
 
 _OWN = "own_head"
@@ -35,7 +34,7 @@ class ResidualHead(Separate, Loss):
 
     def check(self, setting: RunSetting) -> None:
         """Rejects parts with other classifiers or personal models."""
-        check_alone("fedrod", self, setting)
+        check_exclusive_head("fedrod", self, setting)
 
     def own_model(self, variables: Variables) -> Variables:
         """Replaces the classifier by the sum of both; as it is linear, logits are added, too."""

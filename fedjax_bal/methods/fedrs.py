@@ -3,9 +3,8 @@
 from typing import Literal
 
 from fedjax_bal.balance import restricted_scale
-from fedjax_bal.methods.combine import Recipe, Share, readings, recipe
-from fedjax_bal.methods.part import part, static
-from fedjax_bal.methods.roles import Logits
+from fedjax_bal.methods.combine import Recipe, Share, recipe, variants
+from fedjax_bal.methods.roles import Logits, part, static
 from fedjax_bal.types import Array, Batch, Context
 
 
@@ -33,7 +32,7 @@ class RestrictedSoftmax(Logits):
 
 
 @recipe("losses", "li2021fedrs")
-@readings(paper={}, code={"mode": "soft"})
+@variants(paper={}, code={"mode": "soft"})
 def fedrs(alpha: Share = 0.5, mode: Literal["hard", "soft"] = "hard") -> Recipe:
     """Restricted softmax: FedAvg whose local training scales down the logits of classes that a client lacks.
 

@@ -4,8 +4,7 @@ import optax
 
 from fedjax_bal.methods.combine import NonNegative, PositiveShare, Recipe, recipe
 from fedjax_bal.methods.fedcm import ClientMomentum
-from fedjax_bal.methods.part import part
-from fedjax_bal.methods.roles import Shift
+from fedjax_bal.methods.roles import Shift, part
 from fedjax_bal.types import Context, PyTree
 
 SMALLEST = 1e-7  # added to a norm, as FL-Simulator does

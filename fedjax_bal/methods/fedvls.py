@@ -8,8 +8,7 @@ from fedjax_bal.methods.balanced_softmax import PriorCalibration
 from fedjax_bal.methods.combine import NonNegative, Recipe, recipe
 from fedjax_bal.methods.distillation import distil_received
 from fedjax_bal.methods.lade import log_mean_exp, without_prior
-from fedjax_bal.methods.part import part
-from fedjax_bal.methods.roles import Loss
+from fedjax_bal.methods.roles import Loss, part
 from fedjax_bal.types import Array, Batch, Context, Outputs, PyTree
 
 

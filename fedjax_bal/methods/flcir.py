@@ -9,10 +9,9 @@ from jax import lax
 
 from fedjax_bal.balance import composition_from_gradients
 from fedjax_bal.data import normalised
-from fedjax_bal.methods.combine import NonNegative, Recipe, Share, readings, recipe
+from fedjax_bal.methods.combine import NonNegative, Recipe, Share, recipe, variants
 from fedjax_bal.methods.needs import SERVER_ROWS, balanced_rows
-from fedjax_bal.methods.part import Need, RunSetting, part, static
-from fedjax_bal.methods.roles import Probe, Step
+from fedjax_bal.methods.roles import Need, Probe, RunSetting, Step, part, static
 from fedjax_bal.selection import Choice
 from fedjax_bal.types import Array, Federation, Outcome, PyTree, ServerContext, Variables
 
@@ -118,7 +117,7 @@ class ParticipatingShare(Step):
 
 
 @recipe("selection", "yang2021flcir")
-@readings(
+@variants(
     paper={
         "composition": "softmax_inv",
         "scope": "output",

@@ -4,8 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_bal.methods.combine import NonNegative, Recipe, recipe
-from fedjax_bal.methods.part import part
-from fedjax_bal.methods.roles import Criterion
+from fedjax_bal.methods.roles import Criterion, part
 from fedjax_bal.types import Array, Context
 
 

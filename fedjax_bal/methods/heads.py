@@ -8,8 +8,7 @@ import jax.numpy as jnp
 import optax
 from jax import lax
 
-from fedjax_bal.methods.part import RunSetting
-from fedjax_bal.methods.roles import Closing, Personal, Refine
+from fedjax_bal.methods.roles import Closing, Personal, Refine, RunSetting
 from fedjax_bal.types import Array, Batch, Key, Model, Outputs, PyTree, Variables
 
 
@@ -33,7 +32,21 @@ def with_extra_heads(method: str, model: Model, *names: str) -> Model:
     Raises:
         ValueError: the classifier isn't linear in its parameters, so that two of them can't be added.
     """
-    _check_linear(method, model)
+    head = classifier_shapes(model)
+    image = jax.ShapeDtypeStruct((1, *model.input_shape), jnp.dtype(model.input_dtype))
+    variables = jax.eval_shape(model.init, jax.random.key(0))
+    width = jax.eval_shape(lambda v, x: model.apply(v, x, train=False)[0].features, variables, image).shape[-1]
+    features = jnp.ones((1, width), jax.tree.leaves(head)[0].dtype)
+
+    def logits(scale: float) -> Array:
+        filled: PyTree = jax.tree.map(lambda leaf: jnp.full(leaf.shape, scale, leaf.dtype), head)
+        return model.head({**variables.params, "head": filled}, features)
+
+    if not jnp.allclose(logits(3.0), 3.0 * logits(1.0), rtol=1e-3):
+        raise ValueError(
+            f"{method}: received the model {model.name}, whose classifier isn't linear in its parameters, so that two "
+            "of them don't add up to one: take a model that ends in a dense layer"
+        )
     return model._replace(
         init=functools.partial(_init, model, names), apply=functools.partial(_apply, model, frozenset(names))
     )
@@ -45,7 +58,7 @@ def batch_loss(logits: Array, batch: Batch) -> Array:
     return jnp.where(batch.real, losses, 0.0).sum() / jnp.maximum(batch.real.sum(), 1)
 
 
-def check_alone(method: str, own: Personal, setting: RunSetting) -> None:
+def check_exclusive_head(method: str, own: Personal, setting: RunSetting) -> None:
     """Rejects parts with which a personal classifier would be used on another model than it was trained for."""
     params = jax.eval_shape(setting.model.init, jax.random.key(0)).params
     shapes = lambda name: jax.tree.map(lambda leaf: leaf.shape, params[name])
@@ -85,25 +98,7 @@ def _apply(
     return outputs, after._replace(params=variables.params)
 
 
-def _check_linear(method: str, model: Model) -> None:
-    head = classifier_shapes(model)
-    image = jax.ShapeDtypeStruct((1, *model.input_shape), jnp.dtype(model.input_dtype))
-    variables = jax.eval_shape(model.init, jax.random.key(0))
-    width = jax.eval_shape(lambda v, x: model.apply(v, x, train=False)[0].features, variables, image).shape[-1]
-    features = jnp.ones((1, width), jax.tree.leaves(head)[0].dtype)
-
-    def logits(scale: float) -> Array:
-        filled: PyTree = jax.tree.map(lambda leaf: jnp.full(leaf.shape, scale, leaf.dtype), head)
-        return model.head({**variables.params, "head": filled}, features)
-
-    if not jnp.allclose(logits(3.0), 3.0 * logits(1.0), rtol=1e-3):
-        raise ValueError(
-            f"{method}: received the model {model.name}, whose classifier isn't linear in its parameters, so that two "
-            "of them don't add up to one: take a model that ends in a dense layer"
-        )
-
-
-def retrained(
+def retrain_classifier(
     model: Model,
     params: PyTree,
     features: Array,
@@ -130,7 +125,8 @@ def retrained(
         learning_rate: SGD's learning rate.
         momentum: SGD's momentum.
     """
-    size = min(batch_size, len(labels))
+    count = len(labels)
+    size = min(batch_size, count)
     weights = jnp.ones(len(labels)) if weights is None else weights
     optimizer = optax.sgd(learning_rate, momentum)
 
@@ -147,11 +143,8 @@ def retrained(
         updates, state = optimizer.update(jax.grad(loss)(head), state)
         return (jax.tree.map(jnp.add, head, updates), state), None
 
+    # Each epoch has every row once, and is padded with the number of rows.
+    order = jax.vmap(lambda epoch: jax.random.permutation(jax.random.fold_in(key, epoch), count))(jnp.arange(epochs))
+    order = jnp.pad(order, ((0, 0), (0, -count % size)), constant_values=count).reshape(-1, size)
     head = classifier(params)
-    return lax.scan(step, (head, optimizer.init(head)), _order(key, epochs, len(labels), size))[0][0]
-
-
-def _order(key: Key, epochs: int, rows: int, size: int) -> Array:
-    """Returns row indices, `Int[steps, size]`; an epoch has each index once, and is padded with the number of rows."""
-    own = jax.vmap(lambda epoch: jax.random.permutation(jax.random.fold_in(key, epoch), rows))(jnp.arange(epochs))
-    return jnp.pad(own, ((0, 0), (0, -rows % size)), constant_values=rows).reshape(-1, size)
+    return lax.scan(step, (head, optimizer.init(head)), order)[0][0]

@@ -6,8 +6,7 @@ import jax.numpy as jnp
 
 from fedjax_bal.balance import decayed_beta, effective_number_weights
 from fedjax_bal.methods.combine import Recipe, Share, recipe
-from fedjax_bal.methods.part import part, static
-from fedjax_bal.methods.roles import Draw
+from fedjax_bal.methods.roles import Draw, part, static
 from fedjax_bal.types import Array, Context
 
 Schedule = Literal["decay", "fixed", "uniform"]
@@ -40,13 +39,11 @@ class DecayedResampling(Draw):
 
     def log_weights(self, class_counts: Array, ctx: Context) -> Array:
         """Returns the log-weights, `Float[C]`; 0, which is never used, for a class without samples."""
-        weights = effective_number_weights(class_counts, self._beta(ctx.round))
-        return jnp.log(jnp.where(weights > 0, weights, 1.0))
-
-    def _beta(self, round: Array) -> Array:
+        beta = jnp.asarray(self.beta_0 if self.schedule == "fixed" else 0.0, float)
         if self.schedule == "decay":
-            return decayed_beta(round, self.beta_0, self.beta_m, self.rho)
-        return jnp.asarray(self.beta_0 if self.schedule == "fixed" else 0.0, float)
+            beta = decayed_beta(ctx.round, self.beta_0, self.beta_m, self.rho)
+        weights = effective_number_weights(class_counts, beta)
+        return jnp.log(jnp.where(weights > 0, weights, 1.0))
 
 
 @recipe("sampling", "tang2021iwds", "cui2019effective")

@@ -4,11 +4,9 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_bal.balance import smoothed_prior
-from fedjax_bal.methods.balanced_softmax import PriorCalibration
-from fedjax_bal.methods.class_counts import Scope, counts_in
+from fedjax_bal.methods.balanced_softmax import PriorCalibration, Scope, counts_in
 from fedjax_bal.methods.combine import NonNegative, Recipe, recipe
-from fedjax_bal.methods.part import part, static
-from fedjax_bal.methods.roles import Loss
+from fedjax_bal.methods.roles import Loss, part, static
 from fedjax_bal.types import Array, Batch, Context, Outputs, PyTree
 
 _SMALLEST = 1e-9  # added to a prior under a logarithm

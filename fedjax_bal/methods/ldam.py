@@ -4,11 +4,10 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_bal.balance import logit_calibration
+from fedjax_bal.methods.balanced_softmax import Scope, counts_in
 from fedjax_bal.methods.class_balanced import ClassBalancedLoss
-from fedjax_bal.methods.class_counts import Scope, counts_in
 from fedjax_bal.methods.combine import CountOrZero, NonNegative, Positive, Recipe, Share, recipe
-from fedjax_bal.methods.part import part, static
-from fedjax_bal.methods.roles import Logits
+from fedjax_bal.methods.roles import Logits, part, static
 from fedjax_bal.models import with_cosine_head
 from fedjax_bal.types import Array, Batch, Context, Model
 

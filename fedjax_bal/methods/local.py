@@ -11,8 +11,7 @@ Centralised training is FedAvg with one client that has all rows and always take
 """
 
 from fedjax_bal.methods.combine import Recipe, recipe
-from fedjax_bal.methods.part import part
-from fedjax_bal.methods.roles import Personal
+from fedjax_bal.methods.roles import Personal, part
 from fedjax_bal.types import PyTree
 
 

@@ -6,8 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_bal.methods.combine import Count, NonNegative, Recipe, positive, recipe
-from fedjax_bal.methods.part import part, static
-from fedjax_bal.methods.roles import Loss, Memory
+from fedjax_bal.methods.roles import Loss, Memory, part, static
 from fedjax_bal.models import FORMS, with_projection
 from fedjax_bal.types import Array, Batch, Context, Model, Outcome, Outputs, PyTree, Variables
 from fedjax_bal.validate import one_of

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from fedjax_bal.methods.part import Need, Part, RunFacts, parts_with
+from fedjax_bal.methods.roles import Need, Part, RunFacts, parts_with
 from fedjax_bal.optim import check_known
 from fedjax_bal.types import Federation
 
@@ -60,7 +60,7 @@ def fresh_momentum(slot: str) -> Need:
     return Need("", check)
 
 
-def apart_from(method: str, own: Part, *roles: type[Part], because: str) -> Need:
+def without_other(method: str, own: Part, *roles: type[Part], because: str) -> Need:
     """Requires that no other part plays any of the roles."""
 
     def check(facts: RunFacts) -> None:

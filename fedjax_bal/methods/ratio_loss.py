@@ -9,8 +9,7 @@ from fedjax_bal.data import normalised
 from fedjax_bal.methods.combine import NonNegative, Recipe, recipe
 from fedjax_bal.methods.heads import classifier_shapes
 from fedjax_bal.methods.needs import SERVER_ROWS, balanced_rows
-from fedjax_bal.methods.part import Need, RunSetting, part
-from fedjax_bal.methods.roles import Criterion, Server
+from fedjax_bal.methods.roles import Criterion, Need, RunSetting, Server, part
 from fedjax_bal.types import Array, Context, Key, PyTree, ServerContext
 
 _ALONE = 0.8  # a weight belongs to a class if no other class moves it by more than this share

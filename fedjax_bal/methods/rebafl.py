@@ -7,10 +7,9 @@ import jax.numpy as jnp
 
 from fedjax_bal.balance import prior_calibrated_cross_entropy, smoothed_prior, transfer_features
 from fedjax_bal.methods.balanced_softmax import PriorCalibration
-from fedjax_bal.methods.combine import Count, NonNegative, Recipe, Share, readings, recipe
-from fedjax_bal.methods.part import part, static
+from fedjax_bal.methods.combine import Count, NonNegative, Recipe, Share, recipe, variants
 from fedjax_bal.methods.prototypes import FeatureSums, Prototypes, SharedPrototypes, feature_sums, prototypes_of
-from fedjax_bal.methods.roles import Loss, Prepare
+from fedjax_bal.methods.roles import Loss, Prepare, part, static
 from fedjax_bal.types import Array, Batch, Context, Key, Outcome, Outputs, PyTree, ServerContext, Variables
 
 
@@ -87,7 +86,7 @@ class FeatureTransfer(SharedPrototypes, Prepare, Loss):
 
 
 @recipe("losses", "xu2023rebafl")
-@readings(paper={}, code={"prototypes": "global_only", "min_classes": 2, "mu": 0.5})
+@variants(paper={}, code={"prototypes": "global_only", "min_classes": 2, "mu": 0.5})
 def rebafl(
     epsilon: Share = 0.01,
     mu: NonNegative = 0.1,

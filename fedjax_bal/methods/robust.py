@@ -6,8 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_bal.methods.combine import Recipe, positive, recipe
-from fedjax_bal.methods.part import part, static
-from fedjax_bal.methods.roles import Reduce
+from fedjax_bal.methods.roles import Reduce, part, static
 from fedjax_bal.types import Array, PyTree, ServerContext
 from fedjax_bal.validate import finite_number
 

@@ -6,16 +6,16 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from fedjax_bal.methods import roles
 from fedjax_bal.methods.combine import Recipe, recipe
 from fedjax_bal.methods.fednova import momentum_steps
-from fedjax_bal.methods.needs import apart_from, fresh_momentum, plain_sgd
-from fedjax_bal.methods.part import Need, RunFacts, part, static
-from fedjax_bal.methods.roles import Gradient, Memory, Personal, Report, Server, Update, Weigh
+from fedjax_bal.methods.needs import fresh_momentum, plain_sgd, without_other
+from fedjax_bal.methods.roles import Need, RunFacts, part, static
 from fedjax_bal.types import Array, Cohort, Context, Key, Outcome, PyTree, ServerContext, Variables
 from fedjax_bal.validate import one_of
 
 
-class Controls(Memory, Report, Server, abc.ABC):
+class Controls(roles.Memory, roles.Report, roles.Server, abc.ABC):
     """The base of all variants: a control variate for each client, and the server's, which is sent to all clients."""
 
     adds_reports = True
@@ -29,7 +29,7 @@ class Controls(Memory, Report, Server, abc.ABC):
     def needs(self) -> tuple[Need, ...]:
         """Requires plain SGD, and that no leaves stay with the clients."""
         why = "whose leaves stay with the clients, so that the server's control variate would mix them"
-        alone = apart_from("scaffold", self, Personal, because=why)
+        alone = without_other("scaffold", self, roles.Personal, because=why)
         return alone, plain_sgd("scaffold", "its control variates need plain SGD")
 
     def init_memory(self, variables: Variables) -> PyTree:
@@ -54,7 +54,7 @@ class Controls(Memory, Report, Server, abc.ABC):
 
 
 @part
-class ControlVariates(Controls, Gradient, Weigh):
+class ControlVariates(Controls, roles.Gradient, roles.Weigh):
     r"""Corrects each local gradient by the difference between the server's and the client's control variate.
 
     $y \leftarrow y - \eta (g - c_k + c)$ and, after $\tau$ steps, $c_k^+ = c_k - c + (w - y) / (\tau \eta)$
@@ -113,7 +113,7 @@ class ControlVariates(Controls, Gradient, Weigh):
 
 
 @part
-class LateControlVariates(Controls, Gradient, Update):
+class LateControlVariates(Controls, roles.Gradient, roles.Update):
     r"""Control variates as in the code of two papers that compare with SCAFFOLD; this isn't SCAFFOLD itself.
 
     It exists to reproduce the collapse that these papers report for SCAFFOLD. It differs from `ControlVariates`:

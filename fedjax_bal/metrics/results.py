@@ -97,9 +97,9 @@ class EarlyStopping:
 
     Example:
         >>> rule = EarlyStopping(patience=2)
-        >>> rule.over([{"validation_accuracy": value} for value in (0.5, 0.6, 0.6)])
+        >>> rule.should_stop([{"validation_accuracy": value} for value in (0.5, 0.6, 0.6)])
         False
-        >>> rule.over([{"validation_accuracy": value} for value in (0.5, 0.6, 0.6, 0.4, 0.9)])
+        >>> rule.should_stop([{"validation_accuracy": value} for value in (0.5, 0.6, 0.6, 0.4, 0.9)])
         True
     """
 
@@ -113,7 +113,7 @@ class EarlyStopping:
         one_of("early_stopping.metric", self.metric, stopping_metrics())
         finite_number("early_stopping.min_delta", self.min_delta)
 
-    def over(self, records: Sequence[Mapping[str, Any]]) -> bool:
+    def should_stop(self, records: Sequence[Mapping[str, Any]]) -> bool:
         """Returns whether a run ends after these rounds.
 
         Args:
@@ -185,7 +185,7 @@ class RunHistory:
     def stopped_early(self) -> int | None:
         """The last evaluated round, if early stopping ended the run."""
         round = self.last.get("round")
-        return round if round is not None and round < self.rounds and self.stopping.over(self.lines) else None
+        return round if round is not None and round < self.rounds and self.stopping.should_stop(self.lines) else None
 
     @cached_property
     def rounds_to_target(self) -> int | None:
@@ -195,7 +195,7 @@ class RunHistory:
         return next((line["round"] for line in self.lines if line["test_accuracy"] >= self.target), None)
 
     @property
-    def to_target(self) -> "RunHistory | None":
+    def until_target(self) -> "RunHistory | None":
         """The run up to the round that reached the target; None if none did."""
         reached = self.rounds_to_target
         if reached is None:

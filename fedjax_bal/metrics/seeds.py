@@ -75,7 +75,8 @@ class MethodSummary(NamedTuple):
             seeds, or None.
         worst_class: accuracy in the class where it is lowest, after the last round.
         finished: the number of runs that have an accuracy.
-        evens: whether chains of several clients, or augmented copies, make the classes of `chain_kl` more uniform.
+        balances_classes: whether chains of several clients, or augmented copies, make the classes of `chain_kl` more
+            uniform.
         averaged: the smallest and the largest number of evaluations that a run's `last5` averages.
         last5_of_seeds: each run's `last5` by its seed or `SeededDraw`.
     """
@@ -93,7 +94,7 @@ class MethodSummary(NamedTuple):
     chain_kl: float | None = None
     worst_class: Spread = Spread(None, None, 0)
     finished: int = 0
-    evens: bool = False
+    balances_classes: bool = False
     averaged: tuple[int, int] = (MOST_AVERAGED, MOST_AVERAGED)
     last5_of_seeds: Mapping[Any, float] = MappingProxyType({})
 
@@ -324,7 +325,7 @@ def _summarise(method: str, runs: list[Mapping[str, Any]], first: list[Mapping[s
         chain_kl=spread([run.get("chain_kl") for run in runs]).mean,
         worst_class=_over_draws(runs, "worst_class_accuracy"),
         finished=len(_last5_by_seed(runs)),
-        evens=any((run.get("clients_per_chain") or 1) > 1 or (run.get("copies") or 0) > 0 for run in runs),
+        balances_classes=any((run.get("clients_per_chain") or 1) > 1 or (run.get("copies") or 0) > 0 for run in runs),
         averaged=averaged(runs),
         last5_of_seeds=_last5_by_seed(runs),
     )

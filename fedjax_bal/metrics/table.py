@@ -64,28 +64,21 @@ class ReportTable(NamedTuple):
     note: str
 
 
-CLASSES = ReportTable(
-    "Classes",
-    "On the test set, at the last evaluation.",
-)
+CLASSES = ReportTable("Classes", "On the test set, at the last evaluation.")
 CURVE = ReportTable("Other summaries of the curve", "")
 CLIENTS = ReportTable(
     "Clients",
     "The model that each client uses, on its own test images at the last evaluation: the global one, or its own with a "
     "method that gives it one. Every client counts the same.",
 )
-OWN_MODELS = ReportTable(
-    "Clients, own models",
-    "Each model on its own client's test images.",
-)
+OWN_MODELS = ReportTable("Clients, own models", "Each model on its own client's test images.")
 TIME = ReportTable(
     "Simulated time",
     "How long the rounds would take with the clients' speeds and the deadline of this configuration: the sum over "
     "rounds of the slowest chain's local training; sending is not counted.",
 )
 PRIVACY = ReportTable(
-    "Privacy",
-    "Epsilon of (epsilon, delta)-differential privacy after all rounds, for one client more or less.",
+    "Privacy", "Epsilon of (epsilon, delta)-differential privacy after all rounds, for one client more or less."
 )
 OWN = ReportTable("Your own metrics", "From plug-ins, at the last evaluation.")
 REPORT_TABLES = (CLASSES, CURVE, CLIENTS, OWN_MODELS, TIME, PRIVACY, OWN)
@@ -108,7 +101,7 @@ class Measured(NamedTuple):
 
     Attributes:
         name: its key in what a round reports.
-        asked: `asked(evaluation, federation)`, whether the number is needed, from the options and known when the
+        enabled: `enabled(evaluation, federation)`, whether the number is needed, from the options and known when the
             program is traced; otherwise it costs nothing and is not reported.
         of_client: `of_client(trained)`, the client's number, a scalar, from a `ClientModel` of the engine. It is
             computed in evaluated rounds only, and is 0 in other rounds and for clients that don't deliver.
@@ -117,7 +110,7 @@ class Measured(NamedTuple):
     """
 
     name: str
-    asked: Callable[[Any, Any], bool]
+    enabled: Callable[[Any, Any], bool]
     of_client: Callable[[Any], Any]
     of_cohort: Callable[[Any, Any, Any], Any]
     dtype: Any = "int32"
@@ -312,7 +305,7 @@ _METRICS = (
     _of_run(
         "traffic_to_target_bytes",
         "Bytes sent up to the round that reaches the target.",
-        lambda run: _traffic(run.to_target),
+        lambda run: _traffic(run.until_target),
     ),
     # None with fewer than ten evaluations, since the heading says ten.
     _of_run(
@@ -464,7 +457,7 @@ _METRICS = (
     _of_run(
         "simulated_s_to_target",
         "Seconds up to the round that reaches the target.",
-        lambda run: _seconds(run.to_target),
+        lambda run: _seconds(run.until_target),
         SECONDS,
         column=Column(TIME, "To the target accuracy", note="To the target: of runs that reach it."),
     ),

@@ -73,6 +73,7 @@ def renewed(model: Model) -> Model:
 
 def _jitted(init: Callable, apply: Callable) -> tuple[Any, Any]:
     """Jits a model's functions: called by themselves, each is one program; a larger program inlines them."""
+    # Inlined, so that a call adds no function to a larger program.
     jitted_apply = jax.jit(in_package_settings(apply), inline=True, static_argnames="train")
     return jax.jit(in_package_settings(init), inline=True), jitted_apply
 
@@ -137,6 +138,7 @@ def usage_of(network: Callable, input_shape: Sequence[int], num_classes: int, co
             f"{name}: __call__ needs {', '.join(unknown)}, must need the batch alone, and at most one of "
             f"{', '.join(_IN_TRAINING)} beside it: give the others defaults, or make them fields of the module"
         )
+    # Each is set to its own value in training, as some are named for evaluation.
     switches = [other.name for other in others if other.name in _IN_TRAINING]
     modes = {train: {switch: train == _IN_TRAINING[switch] for switch in switches} for train in (True, False)}
     convolve = None if convolution == "plain" else convolutions.of_name(convolution)

@@ -90,6 +90,7 @@ def build_dcgan(image_shape: tuple[int, ...], width: int = 128, latent: int = 10
         first, second = jax.random.split(key)
         return start_generator(first), start_discriminator(second)
 
+    # Plain functions of two sets of variables, so that a training loop can carry and differentiate them separately.
     return Dcgan(init, generate, judge, latent, shape)
 
 
@@ -129,6 +130,8 @@ class _Discriminator(nn.Module):
 
     @nn.compact
     def __call__(self, images: Float[Array, "B H W K"], real: Real = None, *, train: bool) -> Float[Array, " B"]:
+        # As in the DCGAN paper, there is no batch normalisation next to the images, here and in the generator: it made
+        # training unstable.
         maps = nn.leaky_relu(_conv(self.width // 2, 2, self.convolve, "conv_0", bias=True)(images), SLOPE)
         maps = _conv(self.width, 2, self.convolve, "conv_1")(maps)
         maps = nn.leaky_relu(BatchNorm(name="norm_1")(maps, real, train=train), SLOPE)

@@ -154,11 +154,7 @@ class Generator(NamedTuple):
 
 
 def build_generator(
-    num_classes: int,
-    image_shape: tuple[int, ...],
-    width: int = 128,
-    latent: int = 100,
-    convolution: str = "fast",
+    num_classes: int, image_shape: tuple[int, ...], width: int = 128, latent: int = 100, convolution: str = "fast"
 ) -> Generator:
     """Builds CBFL's generator: 1,052,139 parameters for 10 classes and 32x32x3 images, 1,061,139 for 100 classes.
 

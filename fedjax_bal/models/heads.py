@@ -19,6 +19,7 @@ FORMS = ("head", "side", "none")
 CosineForm = Literal["trained", "orthogonal", "simplex"]
 
 
+@functools.lru_cache(maxsize=64)  # equal models are one object, so that their runs share a program
 def with_projection(model: Model, form: str, width: int) -> Model:
     """Adds two dense layers to a network, on its features.
 
@@ -52,11 +53,7 @@ def with_projection(model: Model, form: str, width: int) -> Model:
         code has a side branch of different sizes for each of its networks.
     """
     one_of("projection", form, FORMS)
-    return _extend(model, form, whole_number("width", width))
-
-
-@functools.lru_cache(maxsize=64)  # equal models are one object, so that their runs share a program
-def _extend(model: Model, form: str, width: int) -> Model:
+    whole_number("width", width)
     if form == "none":
         return model._replace(apply=functools.partial(_apply_bare, model))
     params = jax.eval_shape(model.init, jax.random.key(0)).params
@@ -152,6 +149,7 @@ def simplex(classes: int) -> Float[Array, "C C"]:
     return (classes / (classes - 1)) ** 0.5 * (jnp.eye(classes) - 1 / classes)
 
 
+@functools.lru_cache(maxsize=64)  # equal models are one object, so that their runs share a program
 def with_cosine_head(model: Model, form: CosineForm, scale: float) -> Model:
     r"""Replaces a network's classifier with one of cosines, `params["head"]`, without bias.
 
@@ -181,11 +179,6 @@ def with_cosine_head(model: Model, form: CosineForm, scale: float) -> Model:
             f"model: received {model.name} with a classifier of cosines already; of methods that replace a "
             "classifier (fedetf, fednh, ldam) take one"
         )
-    return _replace_head(model, form, float(scale))
-
-
-@functools.lru_cache(maxsize=64)  # equal models are one object, so that their runs share a program
-def _replace_head(model: Model, form: CosineForm, scale: float) -> Model:
     start = jax.eval_shape(model.init, jax.random.key(0)).params
     if not isinstance(start, dict) or "head" not in start:
         names = sorted(start) if isinstance(start, dict) else type(start).__name__

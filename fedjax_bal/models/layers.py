@@ -191,9 +191,7 @@ def _overlapping_backward(saved: tuple[Array, Array], cotangent: Array) -> tuple
 
 
 @fast_derivative(
-    _overlapping_forward,
-    _overlapping_backward,
-    plain=lambda images: _choose_first(_neighbours(images, -jnp.inf)),
+    _overlapping_forward, _overlapping_backward, plain=lambda images: _choose_first(_neighbours(images, -jnp.inf))
 )
 def overlapping_max_pool(images: Float[Array, "B H W K"]) -> Float[Array, "B H2 W2 K"]:
     """Maximum of the 3x3 window around every second pixel, `[B, ceil(H / 2), ceil(W / 2), K]`, within the image."""
@@ -248,7 +246,10 @@ class _BiasedConv(nn.Conv):
 
 
 class Conv(nn.Module):
-    """A convolution with a bias.
+    """A convolution with a bias, perhaps with 2x2 max pooling between the two.
+
+    After pooling, the bias takes a quarter of the additions, and as it doesn't change the position of the maximum, the
+    result is the same. For the same reason a network applies its monotone activation after this layer.
 
     Attributes:
         outputs: number of channels.
@@ -256,6 +257,7 @@ class Conv(nn.Module):
         padding: zeros on each side in pixels, or "SAME".
         convolve: the convolution, with the signature of `jax.lax.conv_general_dilated`.
         stride: steps between outputs, in pixels.
+        pooled: whether the maps are pooled.
     """
 
     outputs: int
@@ -263,9 +265,14 @@ class Conv(nn.Module):
     padding: int | str
     convolve: Convolution
     stride: int = 1
+    pooled: bool = False
 
     @nn.compact
     def __call__(self, images: Float[Array, "B H W K"]) -> Float[Array, "B H2 W2 O"]:
+        def convolve(*operands: Array, **settings: object) -> Array:
+            maps = self.convolve(*operands, **settings)
+            return max_pool(maps) if self.pooled else maps
+
         return _BiasedConv(
             self.outputs,
             (self.size, self.size),
@@ -273,37 +280,7 @@ class Conv(nn.Module):
             padding=self.padding,
             kernel_init=uniform_kernel,
             bias_init=uniform_within(self.size**2 * images.shape[-1]),
-            conv_general_dilated=self.convolve,
-            name="conv",
-        )(images)
-
-
-class PooledConv(nn.Module):
-    """A convolution, then 2x2 max pooling, then the bias.
-
-    The bias comes last because it doesn't change the position of the maximum: the result is the same, with a quarter of
-    the additions. For the same reason a network applies its monotone activation after this layer. Attributes as in
-    `Conv`.
-    """
-
-    outputs: int
-    size: int
-    padding: int | str
-    convolve: Convolution
-
-    @nn.compact
-    def __call__(self, images: Float[Array, "B H W K"]) -> Float[Array, "B H2 W2 O"]:
-
-        def pooled(*operands: Array, **settings: object) -> Array:
-            return max_pool(self.convolve(*operands, **settings))
-
-        return _BiasedConv(
-            self.outputs,
-            (self.size, self.size),
-            padding=self.padding,
-            kernel_init=uniform_kernel,
-            bias_init=uniform_within(self.size**2 * images.shape[-1]),
-            conv_general_dilated=pooled,
+            conv_general_dilated=convolve,
             name="conv",
         )(images)
 

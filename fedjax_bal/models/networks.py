@@ -17,7 +17,6 @@ from fedjax_bal.models.layers import (
     Conv,
     Convolution,
     Linear,
-    PooledConv,
     Real,
     flatten,
     max_pool,
@@ -91,8 +90,8 @@ class PlainCnn(nn.Module):
         del real, train
         maps = images
         for number, (channels, size, padding, pooled) in enumerate(self.layers):
-            kind = PooledConv if pooled else Conv
-            maps = self.activation(kind(channels, size, padding, self.convolve, name=f"conv_{number}")(maps))
+            layer = Conv(channels, size, padding, self.convolve, pooled=pooled, name=f"conv_{number}")
+            maps = self.activation(layer(maps))
         hidden = flatten(maps)
         for number, units in enumerate(self.hidden):
             hidden = self.activation(Linear(units, name=f"dense_{number}")(hidden))
@@ -174,14 +173,15 @@ class Vgg9(nn.Module):
     @nn.compact
     def __call__(self, images: Float[Array, "B H W K"], real: Real, *, train: bool) -> Float[Array, "B 512"]:
         del real
+        # Among maps whole channels are dropped, as the neighbours of a dropped pixel would give it away.
         channels, values, features = self.dropout
         maps = nn.relu(Conv(32, 3, 1, self.convolve, name="conv_0")(images))
-        maps = nn.relu(PooledConv(64, 3, 1, self.convolve, name="conv_1")(maps))
+        maps = nn.relu(Conv(64, 3, 1, self.convolve, pooled=True, name="conv_1")(maps))
         maps = nn.relu(Conv(128, 3, 1, self.convolve, name="conv_2")(maps))
-        maps = nn.relu(PooledConv(128, 3, 1, self.convolve, name="conv_3")(maps))
+        maps = nn.relu(Conv(128, 3, 1, self.convolve, pooled=True, name="conv_3")(maps))
         maps = nn.Dropout(channels, broadcast_dims=(1, 2), deterministic=not train, name="dropout_0")(maps)
         maps = nn.relu(Conv(256, 3, 1, self.convolve, name="conv_4")(maps))
-        maps = nn.relu(PooledConv(256, 3, 1, self.convolve, name="conv_5")(maps))
+        maps = nn.relu(Conv(256, 3, 1, self.convolve, pooled=True, name="conv_5")(maps))
         hidden = nn.Dropout(values, deterministic=not train, name="dropout_1")(flatten(maps))
         hidden = nn.relu(Linear(512, name="dense_0")(hidden))
         hidden = nn.relu(Linear(512, name="dense_1")(hidden))
@@ -207,7 +207,7 @@ class KerasCifar10(nn.Module):
         maps = images
         for block, channels in enumerate((32, 64)):
             maps = nn.relu(Conv(channels, 3, "SAME", self.convolve, name=f"conv_{2 * block}")(maps))
-            maps = nn.relu(PooledConv(channels, 3, 0, self.convolve, name=f"conv_{2 * block + 1}")(maps))
+            maps = nn.relu(Conv(channels, 3, 0, self.convolve, pooled=True, name=f"conv_{2 * block + 1}")(maps))
             maps = nn.Dropout(self.dropout[block], deterministic=not train, name=f"dropout_{block}")(maps)
         hidden = nn.relu(Linear(512, name="dense")(flatten(maps)))
         return nn.Dropout(self.dropout[2], deterministic=not train, name="dropout_2")(hidden)
@@ -273,6 +273,7 @@ class ResNet(nn.Module):
                 name = f"unit_{self.units * stage + unit}"
                 layers = ResidualUnit(channels, stride, self.convolve, self.start, self.norm, name=name)
                 maps = layers(maps, real, train=train)
+                # Attention transfer compares the maps of a teacher and a student here.
                 self.sow("taps", "units", maps)
         # A mean instead of pooling with a fixed window, so that images of any size have equally many features.
         return maps.mean((1, 2))
@@ -368,6 +369,7 @@ class MobileNetV2(nn.Module):
         for number, shape in enumerate(blocks):
             block = InvertedResidual(*shape, self.convolve, self.norm, name=f"block_{number}")
             maps = block(maps, real, train=train)
+            # For attention transfer, as in `ResNet`.
             self.sow("taps", "blocks", maps)
         last = NormedConv(1280, 1, 1, self.convolve, uniform_kernel, norm=self.norm, name="last")
         return nn.relu(last(maps, real, train=train)).mean((1, 2))

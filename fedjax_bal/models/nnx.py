@@ -77,7 +77,13 @@ class _NnxNetwork:
     def __init__(self, net: nnx.Module, make: Callable[..., nnx.Module] | None, usage: Usage, wanted: str) -> None:
         self._make = make
         self._usage = usage
-        _prepare(net, usage.convolve)
+        for _, layer in nnx.iter_modules(net):
+            # In place, so that the layer keeps its variables and its path in the network.
+            if type(layer) is nnx.BatchNorm:
+                layer.__class__ = _MaskedBatchNorm
+            # A convolution with the user's own function keeps it.
+            if isinstance(layer, nnx.Conv) and layer.conv_general_dilated is lax.conv_general_dilated:
+                layer.conv_general_dilated = usage.convolve or lax.conv_general_dilated
         # Only parameters and batch statistics are carried by the engine; keys and other variables are constants.
         self._structure, *self._drawn, self._keys, self._others = nnx.split(
             net, nnx.Param, nnx.BatchStat, nnx.RngKey, ...
@@ -160,16 +166,6 @@ class _MaskedBatchNorm(nnx.BatchNorm):
         """Removes and returns the moments that `__call__` recorded; the running ones of a layer that wasn't called."""
         del vars(self)["real"]
         return vars(self).pop("moments", None) or (self.mean[...], self.var[...])
-
-
-def _prepare(net: nnx.Module, convolve: Callable | None) -> None:
-    """Masks a network's batch normalisation, and replaces its convolutions."""
-    for _, layer in nnx.iter_modules(net):
-        # In place, so that the layer keeps its variables and its path in the network.
-        if type(layer) is nnx.BatchNorm:
-            layer.__class__ = _MaskedBatchNorm
-        if isinstance(layer, nnx.Conv) and layer.conv_general_dilated is lax.conv_general_dilated and convolve:
-            layer.conv_general_dilated = convolve
 
 
 def _watch(

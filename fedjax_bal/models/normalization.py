@@ -18,7 +18,6 @@ from fedjax_bal.types import Model
 MOMENTUM = 0.9
 EPSILON = 1e-5
 GROUPS = 2
-NORMS = ("batch", "group")
 
 
 class Normalisation(NamedTuple):
@@ -97,7 +96,7 @@ def normalise(
     train: bool,
     reductions: Reductions = XLA_REDUCTIONS,
 ) -> Array:
-    """Adds a layer of a kind in `NORMS`, with the name "norm", to the network that is being defined.
+    """Adds a layer of the kind "batch" or "group", with the name "norm", to the network that is being defined.
 
     "group" normalises each image separately, in two groups of channels, so there are no running statistics that differ
     between clients with different classes.
@@ -106,6 +105,7 @@ def normalise(
         Wu and He, "Group Normalization", ECCV 2018. Two groups as in github.com/woodenchild95/FL-Simulator.
     """
     if kind == "group":
+        # Two passes: the fast variance is a difference of large numbers, which loses digits in 32 bits.
         return nn.GroupNorm(GROUPS, epsilon=EPSILON, use_fast_variance=False, name="norm")(maps)
     return BatchNorm(reductions=reductions, name="norm")(maps, real, train=train)
 
@@ -159,6 +159,7 @@ class BatchNorm(nn.Module):
         self.sow("norm_inputs", "moments", (mean, var))
         # Selected rather than branched on, as `vmap` over clients computes both branches anyway.
         step = jnp.where(count > 0, 1 - MOMENTUM, 0.0)
+        # As in PyTorch: the batch is normalised with its biased variance, the running one is unbiased.
         unbiased = var * count / jnp.maximum(count - 1, 1)
         running_mean.value += step * (mean - running_mean.value)
         running_var.value += step * (unbiased - running_var.value)
@@ -189,6 +190,7 @@ def _backward(epsilon: float, reductions: Reductions, saved: PyTree, cotangents:
     counted = True if real is None else real[:, None, None, None]
     of_images = of_result * (scale * rate) + jnp.where(counted, constant + (images - centre) * linear, 0)
     of_scale = (slope * rate).astype(scale.dtype)
+    # The mask has no derivative, and the fallback, which is running statistics in training, is not trained.
     return of_images.astype(images.dtype), of_scale, total.astype(scale.dtype), None, None
 
 

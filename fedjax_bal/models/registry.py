@@ -4,13 +4,13 @@ import difflib
 import functools
 import inspect
 import math
-import operator
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from annotated_types import Ge
 
 from fedjax_bal.jax_setup import in_package_settings, start_jax
 from fedjax_bal.models import convolution as convolutions
@@ -19,7 +19,7 @@ from fedjax_bal.models.adapters import NO_KEY, moment_pairs
 from fedjax_bal.models.convolution.rules import REDUCTIONS
 from fedjax_bal.models.layers import Convolution, Linear
 from fedjax_bal.models.networks import Layer, MobileNetV2, Network, PlainCnn, ResNet, he_normal_of_outputs
-from fedjax_bal.models.normalization import NORMS, XLA_REDUCTIONS, Normalisation, Reductions, normalise
+from fedjax_bal.models.normalization import XLA_REDUCTIONS, Normalisation, Reductions, normalise
 from fedjax_bal.registry import Registry
 from fedjax_bal.types import Array, Key, Model, Outputs, PyTree, Variables
 from fedjax_bal.validate import is_number, whole_number
@@ -83,20 +83,6 @@ def read_options(name: str, options: Mapping[str, Option], given: Mapping[str, A
     return values
 
 
-def sizes() -> Allowed:
-    """Widths of layers, as a list or tuple."""
-
-    def read(value: Any) -> tuple[int, ...]:
-        if not isinstance(value, list | tuple) or not value or any(isinstance(units, bool) for units in value):
-            raise ValueError
-        units = tuple(map(operator.index, value))
-        if min(units) < 1:
-            raise ValueError
-        return units
-
-    return Allowed("a list of one or more integers of at least 1", read)
-
-
 def shares(count: int) -> Allowed:
     """Fractions dropped by dropout: one number for all `count` places of a network, or one for each."""
 
@@ -107,17 +93,6 @@ def shares(count: int) -> Allowed:
         return tuple(map(float, given))
 
     return Allowed("a number in [0, 1)" + (f", or a list of {count} of them" if count > 1 else ""), read)
-
-
-def choice(*names: str) -> Allowed:
-    """One of some names."""
-
-    def read(value: Any) -> str:
-        if value not in names:
-            raise ValueError
-        return value
-
-    return Allowed(" or ".join(names), read)
 
 
 class _Entry(NamedTuple):
@@ -140,7 +115,7 @@ def own_model(build: Callable[..., Model], description: str) -> _Entry:
     return _Entry(description, build, 1, ready=True, any_shape=True)
 
 
-def _mlp(hidden: Annotated[tuple[int, ...], sizes()] = (64,)) -> nn.Module:
+def _mlp(hidden: tuple[Annotated[int, Ge(1)], ...] = (64,)) -> nn.Module:
     return networks.Mlp(hidden)
 
 
@@ -160,9 +135,7 @@ def _normalised(description: str, network: Callable[..., nn.Module], smallest: i
     """Makes the entry of a network with fixed settings and the option `norm`."""
 
     def body(
-        convolve: Convolution,
-        reductions: Reductions = XLA_REDUCTIONS,
-        norm: Annotated[str, choice(*NORMS)] = "batch",
+        convolve: Convolution, reductions: Reductions = XLA_REDUCTIONS, norm: Literal["batch", "group"] = "batch"
     ) -> nn.Module:
         return network(convolve, norm=functools.partial(normalise, norm, reductions=reductions), **settings)
 
@@ -275,7 +248,7 @@ def options(name: str) -> Mapping[str, Option]:
 
     Example:
         >>> options("vgg9")["dropout"].default, options("mlp")["hidden"].allowed.wanted
-        ((0.05, 0.1, 0.1), 'a list of one or more integers of at least 1')
+        ((0.05, 0.1, 0.1), 'a list, not empty, each item an integer of at least 1')
     """
     return options_of(_entry(name).body)
 
@@ -303,12 +276,7 @@ def convolves(name: str) -> bool:
 
 
 def build(
-    name: str,
-    num_classes: int,
-    input_shape: tuple[int, ...],
-    *,
-    convolution: str = "auto",
-    **options: Any,
+    name: str, num_classes: int, input_shape: tuple[int, ...], *, convolution: str = "auto", **options: Any
 ) -> Model:
     """Builds a model by name.
 
@@ -339,10 +307,25 @@ def build(
         >>> outputs.logits.shape, outputs.features.shape
         ((2, 10), (2, 128))
     """
-    # Everything is converted to hashable, canonical values first, as equal arguments must be one key of the cache.
+    # Everything is converted to hashable, canonical values first, as equal arguments must be one key of the cache,
+    # which would take 10.0 for 10.
     entry = _entry(name)
     given = read_options(name, options_of(entry.body), options)
-    classes, shape = _checked_sizes(name, entry, num_classes, input_shape)
+    classes = whole_number(f"model {name!r}: num_classes", num_classes)
+    try:
+        shape = tuple(whole_number("input_shape", side) for side in input_shape)
+    except (TypeError, ValueError):
+        shape = ()
+    if not shape or (len(shape) != 3 and not entry.any_shape):
+        raise ValueError(
+            f"model {name!r}: input_shape={input_shape} must be (height, width, channels), each at least 1 (a grey "
+            "image has one channel: images[..., None]); mlp takes inputs of any shape."
+        )
+    if min(shape[:2]) < entry.smallest:
+        raise ValueError(
+            f"model {name!r}: images of {shape[0]}x{shape[1]} pixels are too small, it needs at least "
+            f"{entry.smallest}x{entry.smallest}: use larger images or another model."
+        )
     return _build(entry, name, classes, shape, convolution, tuple(sorted(given.items())))
 
 
@@ -357,6 +340,7 @@ def _build(
     options: tuple[tuple[str, Any], ...],
 ) -> Model:
     if entry.ready:
+        # A user's builder may have no use for the choice.
         form = {"convolution": convolution} if "convolution" in inspect.signature(entry.body).parameters else {}
         return entry.body(num_classes, input_shape, **dict(options), **form)._replace(name=name, options=options)
     convolve = convolutions.of_name(convolution)
@@ -419,23 +403,3 @@ def _entry(name: str) -> _Entry:
         nearest = difflib.get_close_matches(str(name), MODELS, 1, 0.0)[0]
         raise ValueError(f"model {name!r} is unknown; did you mean {nearest!r}? Models: {', '.join(MODELS)}.")
     return MODELS[name]
-
-
-def _checked_sizes(name: str, entry: _Entry, num_classes: Any, input_shape: Any) -> tuple[int, tuple[int, ...]]:
-    """Returns C and the shape as plain integers, because the cache of models takes 10.0 for 10."""
-    classes = whole_number(f"model {name!r}: num_classes", num_classes)
-    try:
-        shape = tuple(whole_number("input_shape", side) for side in input_shape)
-    except (TypeError, ValueError):
-        shape = ()
-    if not shape or (len(shape) != 3 and not entry.any_shape):
-        raise ValueError(
-            f"model {name!r}: input_shape={input_shape} must be (height, width, channels), each at least 1 (a grey "
-            "image has one channel: images[..., None]); mlp takes inputs of any shape."
-        )
-    if min(shape[:2]) < entry.smallest:
-        raise ValueError(
-            f"model {name!r}: images of {shape[0]}x{shape[1]} pixels are too small, it needs at least "
-            f"{entry.smallest}x{entry.smallest}: use larger images or another model."
-        )
-    return classes, shape

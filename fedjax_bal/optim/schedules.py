@@ -272,7 +272,16 @@ def schedule(name: str, **parameters: Any) -> Schedule | None:
     if name == "constant":
         return None
     if name in _OWN:
-        _check_own(name, parameters)
+        for key, value in parameters.items():
+            if key in ("every", "length", "warmup"):
+                whole_number(f"schedule: {name}: {key}", value, low=0 if key == "warmup" else 1)
+            elif finite_number(f"schedule: {name}: {key}", value) == 0 and key == "factor":
+                raise ValueError(f"schedule: {name}: factor: received 0, must be above 0")
+        if parameters.get("warmup", 0) >= parameters.get("length", math.inf):
+            raise ValueError(
+                f"schedule: {name}: warmup: received {parameters['warmup']}, must be below "
+                f"length={parameters['length']}"
+            )
     parameters = {key: dict(value) if isinstance(value, tuple) else value for key, value in parameters.items()}
     numbers: dict[str, Any] = {}
     fixed: dict[str, Any] = {}
@@ -291,18 +300,6 @@ def given_schedule(function: Factor) -> Schedule:
     made = Schedule(Opaque(function))
     _check_factors(made)
     return made
-
-
-def _check_own(name: str, parameters: Mapping[str, Any]) -> None:
-    for key, value in parameters.items():
-        if key in ("every", "length", "warmup"):
-            whole_number(f"schedule: {name}: {key}", value, low=0 if key == "warmup" else 1)
-        elif finite_number(f"schedule: {name}: {key}", value) == 0 and key == "factor":
-            raise ValueError(f"schedule: {name}: factor: received 0, must be above 0")
-    if parameters.get("warmup", 0) >= parameters.get("length", math.inf):
-        raise ValueError(
-            f"schedule: {name}: warmup: received {parameters['warmup']}, must be below length={parameters['length']}"
-        )
 
 
 def _is_leaf(name: str, key: str, parameters: Mapping[str, Any]) -> bool:

@@ -86,7 +86,9 @@ def megabytes(traffic_bytes: float | None) -> str:
 
 def shows_divergence(summaries: Sequence[MethodSummary]) -> bool:
     """Whether the table has a column of divergences: if a method balances classes, by chains or copies."""
-    return any(summary.evens for summary in summaries) and any(summary.chain_kl is not None for summary in summaries)
+    return any(summary.balances_classes for summary in summaries) and any(
+        summary.chain_kl is not None for summary in summaries
+    )
 
 
 def table_notes(summaries: Sequence[MethodSummary], *, partitions: bool, crossed: bool = False) -> list[str]:

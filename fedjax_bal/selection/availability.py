@@ -27,15 +27,11 @@ class Presence:
     probabilities: tuple[float, ...] = (1.0,)
     period: int = 1
 
-    def mask(
-        self, seed: int, purpose: str, round: int, eligible: np.ndarray, *, at_least_one: bool = False
-    ) -> np.ndarray:
+    def mask(self, seed: int, purpose: str, round: int, eligible: np.ndarray) -> np.ndarray:
         """Draws the eligible clients that are present, `Bool[N]`, possibly none.
 
-        Each purpose, "availability" or "delivery", is drawn independently. `at_least_one` has no effect: callers of
-        earlier versions pass it.
+        Each purpose, "availability" or "delivery", is drawn independently.
         """
-        del at_least_one
         if min(self.probabilities) >= 1:
             return eligible
         rng = generator(seed, purpose, round // self.period)

@@ -111,7 +111,8 @@ def ucb_scores(mean_rewards: Any, pulls: Any, round: int, alpha: NotNegative) ->
         FL-CIR (Yang et al., 2021), Algorithm 1. Its round counter starts at N after the first sweep; here, as in the
         published code, it is the global round.
     """
-    means, counts = np.asarray(mean_rewards, np.float64), np.asarray(pulls)
+    means = np.asarray(mean_rewards, np.float64)
+    counts = np.asarray(pulls)
     if means.shape != counts.shape or (counts < 0).any():
         raise ValueError(
             f"pulls: received {pulls!r} of shape {counts.shape}, must be counts from 0 of shape {means.shape}, as "
@@ -123,12 +124,7 @@ def ucb_scores(mean_rewards: Any, pulls: Any, round: int, alpha: NotNegative) ->
 
 @checked
 def class_balancing_set(
-    compositions: Any,
-    scores: Any,
-    size: Count,
-    *,
-    direction: Direction = "from_uniform",
-    first: First = "counted",
+    compositions: Any, scores: Any, size: Count, *, direction: Direction = "from_uniform", first: First = "counted"
 ) -> np.ndarray:
     r"""Greedily adds clients to the one with the highest score, so that their joint composition is balanced.
 

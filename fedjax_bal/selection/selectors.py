@@ -299,7 +299,8 @@ def generator(seed: int, purpose: str, round: int) -> np.random.Generator:
 
 def sample(rng: np.random.Generator, available: np.ndarray, size: int) -> np.ndarray:
     """Draws clients at random without replacement, in the order drawn; all of them if fewer are available."""
-    candidates, total = int(np.count_nonzero(available)), len(available)
+    candidates = int(np.count_nonzero(available))
+    total = len(available)
     if _CROWD * size > candidates:
         order = np.argsort(np.where(available, rng.random(total), np.inf), kind="stable")
         return order[: min(size, candidates)]
@@ -326,5 +327,6 @@ def weighted_sample(rng: np.random.Generator, available: np.ndarray, weights: np
     rings = clocks[able] / weights[able]
     if size < len(able):
         earliest = np.argpartition(rings, size)[:size]
-        able, rings = able[earliest], rings[earliest]
+        able = able[earliest]
+        rings = rings[earliest]
     return able[np.argsort(rings, kind="stable")]

@@ -32,11 +32,9 @@ class Trace:
     source: str = "trace"
     whole: bool = False
 
-    def mask(
-        self, seed: int, purpose: str, round: int, eligible: np.ndarray, *, at_least_one: bool = False
-    ) -> np.ndarray:
+    def mask(self, seed: int, purpose: str, round: int, eligible: np.ndarray) -> np.ndarray:
         """Returns the eligible clients `Bool[N]` that are available in a round, possibly none; ignores the rest."""
-        del seed, purpose, at_least_one
+        del seed, purpose
         last = len(self.available) - 1
         row = self.available[round % (last + 1) if self.at_end == "repeat" else min(round, last)]
         mask = np.zeros(len(eligible), bool)
@@ -97,27 +95,23 @@ def trace(file: str | os.PathLike[str], at_end: AtEnd = "repeat") -> Trace:
     else:
         kinds = {"round": whole(), "client": whole(), "available": whole(0, 1)}
         headers = [("round", "client"), ("round", "client", "available")]
-        table = _to_table(read_csv(path, headers, kinds).astype(np.int64), path)
+        lines = read_csv(path, headers, kinds).astype(np.int64)
+        rounds, clients = (int(column.max()) + 1 for column in lines[:, :2].T)
+        if rounds * clients > LARGEST_ARRAY:
+            raise ValueError(
+                f"{path}: names round {rounds - 1} and client {clients - 1}, a table of {rounds * clients:,} places; "
+                f"at most {LARGEST_ARRAY:,} are read"
+            )
+        places = lines[:, 0] * clients + lines[:, 1]
+        listed, times = np.unique(places, return_counts=True)
+        if times.max() > 1:
+            number, client = divmod(int(listed[times.argmax()]), clients)
+            raise ValueError(f"{path}: has more than one line for round {number}, client {client}; leave one")
+        table = np.zeros(rounds * clients, bool)
+        table[places] = lines[:, 2] if lines.shape[1] == 3 else True
+        table = table.reshape(rounds, clients)
     if not table.any():
         raise ValueError(
             f"{path}: no client is ever available; a client that a round doesn't list as available (1) is absent"
         )
     return Trace(table, at_end, str(path), whole=path.suffix == ".npz")
-
-
-def _to_table(lines: np.ndarray, path: Path) -> np.ndarray:
-    """Converts lines `Int64[lines, 2 or 3]` to a table `Bool[T, M]`."""
-    rounds, clients = (int(column.max()) + 1 for column in lines[:, :2].T)
-    if rounds * clients > LARGEST_ARRAY:
-        raise ValueError(
-            f"{path}: names round {rounds - 1} and client {clients - 1}, a table of {rounds * clients:,} places; at "
-            f"most {LARGEST_ARRAY:,} are read"
-        )
-    places = lines[:, 0] * clients + lines[:, 1]
-    listed, times = np.unique(places, return_counts=True)
-    if times.max() > 1:
-        number, client = divmod(int(listed[times.argmax()]), clients)
-        raise ValueError(f"{path}: has more than one line for round {number}, client {client}; leave one")
-    table = np.zeros(rounds * clients, bool)
-    table[places] = lines[:, 2] if lines.shape[1] == 3 else True
-    return table.reshape(rounds, clients)

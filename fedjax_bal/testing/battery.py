@@ -14,17 +14,7 @@ from fedjax_bal.optim import AnyOptimizer
 from fedjax_bal.options import LocalTraining, Participation
 from fedjax_bal.parts import Closing, Part
 from fedjax_bal.recipes import Recipe, combine
-from fedjax_bal.testing import toy
-from fedjax_bal.testing.report import (
-    FAILED,
-    ConformanceReport,
-    FaultError,
-    NotApplicableError,
-    check_same,
-    run_check,
-    run_checks,
-    skipped_if,
-)
+from fedjax_bal.testing import report, toy
 from fedjax_bal.testing.signatures import no_parts, traced, types
 from fedjax_bal.testing.workbench import ROUNDS, SEEDS, VARIATIONS, Bench, Padding, compile_quickly, key_of, one_round
 from fedjax_bal.types import Federation, Model, Plan
@@ -66,7 +56,8 @@ def full_batches(bench: Bench) -> bool:
 
 def padded_clients(bench: Bench) -> np.ndarray:
     """Returns whether a client's last batch is used and not full, `Bool[N]`."""
-    setting, sizes = bench.setting, np.diff(bench.simulation.federation.offsets)
+    setting = bench.setting
+    sizes = np.diff(bench.simulation.federation.offsets)
     reached = np.minimum(setting.steps_per_epoch(sizes), setting.local_steps(sizes))
     return (sizes % setting.batch_size > 0) & (reached >= -(-sizes // setting.batch_size))
 
@@ -74,17 +65,19 @@ def padded_clients(bench: Bench) -> np.ndarray:
 # Checks of a part as a value, before anything runs.
 
 
-@skipped_if(no_parts)
+@report.skipped_if(no_parts)
 def fields(bench: Bench) -> None:
     """Fields are numbers, or static and hashable; data belongs in the federation."""
     for part in bench.recipe.parts:
         if any(leaf is part for leaf in jax.tree.leaves(part)):
-            raise FaultError(f"{part.slot}: received a class that JAX doesn't know, must be a part: put @part above it")
+            raise report.FaultError(
+                f"{part.slot}: received a class that JAX doesn't know, must be a part: put @part above it"
+            )
         for path, leaf in jax.tree_util.tree_leaves_with_path(part):
             if not is_number(leaf) and not isinstance(leaf, bool):
                 array = isinstance(leaf, np.ndarray | jax.Array)
                 text = f"an array of shape {leaf.shape}" if array else f"{leaf!r} of type {type(leaf).__name__}"
-                raise FaultError(
+                raise report.FaultError(
                     f"{part.slot}{jax.tree_util.keystr(path)}: received {text}, must be a number: declare what "
                     "decides on shapes or on what is computed with static(...); data belongs into the federation, what "
                     "a client or the server keeps into Memory or Server"
@@ -95,7 +88,7 @@ def fields(bench: Bench) -> None:
             try:
                 hash(value)
             except TypeError:  # a list, or a tuple that holds one
-                raise FaultError(
+                raise report.FaultError(
                     f"{part.slot}.{field.name}: received {value!r} of type {type(value).__name__}, must be hashable, "
                     "as numbers, names and tuples of them are: a static field is part of the program, not data"
                 ) from None
@@ -107,7 +100,7 @@ def round_trip(bench: Bench) -> None:
         leaves, structure = jax.tree.flatten(whole)
         again = jax.tree.unflatten(structure, leaves)
         if jax.tree.structure(again) != structure or type(again) is not type(whole) or again != whole:
-            raise FaultError(
+            raise report.FaultError(
                 f"{type(whole).__name__}: received {again!r} from the leaves and structure of {whole!r}, must be "
                 "equal to it: declare it with @part, and keep all that it knows in fields that compare by value"
             )
@@ -130,20 +123,21 @@ def one_program(bench: Bench) -> None:
     halved = jax.tree.map(lambda leaf: leaf / 2 if is_number(leaf) and isinstance(leaf, float) else leaf, copied)
     _ = bench.base, bench.run(bench.plans(SEEDS[0]), setting=halved)
     if bench.traces != 1:
-        raise FaultError(
+        raise report.FaultError(
             f"received {bench.traces} traces for {len(SEEDS)} seeds and another value of each number, must be 1: "
             "static fields must compare and hash by value"
         )
 
 
-@skipped_if(little_training)
+@report.skipped_if(little_training)
 def repeatable(bench: Bench) -> None:
     """Tracing a round twice gives the same program."""
-    key, row = key_of(SEEDS[0]), bench.row(bench.setting, bench.plans(SEEDS[0])[0], 0)
+    key = key_of(SEEDS[0])
+    row = bench.row(bench.setting, bench.plans(SEEDS[0])[0], 0)
     given = (bench.setting, key, bench.first_state(bench.setting, key, bench.data[0]), row, *bench.data)
     first, again = (compile_quickly(one_round).lower(*given).as_text() for _ in range(2))
     if first != again:
-        raise FaultError(
+        raise report.FaultError(
             "received another program when a round is traced again, must be the same: what a part computes has to "
             "follow from its arguments alone, not from globals or generators of NumPy"
         )
@@ -152,7 +146,7 @@ def repeatable(bench: Bench) -> None:
 # Checks that results are finite and don't depend on how the recipe is run.
 
 
-@skipped_if(little_training, all_classes)
+@report.skipped_if(little_training, all_classes)
 def finite(bench: Bench) -> None:
     """All values stay finite, even with absent classes, a batch of a single row, and a round without updates."""
     for seed, results in bench.base.items():
@@ -163,23 +157,26 @@ def finite(bench: Bench) -> None:
         for name, leaf in values:
             odd = np.asarray(leaf)[~np.isfinite(leaf)]
             if odd.size:
-                raise FaultError(f"received {odd.flat[0]} in {name}, must be finite: look for 0 / 0, log 0 and 0 * inf")
+                raise report.FaultError(
+                    f"received {odd.flat[0]} in {name}, must be finite: look for 0 / 0, log 0 and 0 * inf"
+                )
 
 
-@skipped_if(little_training, lone_chains)
+@report.skipped_if(little_training, lone_chains)
 def cohort_order(bench: Bench) -> None:
     """Results don't depend on the order in which the clients of a round are listed."""
     backwards = [jax.tree.map(lambda leaf: leaf[::-1], plan) for plan in bench.plans(SEEDS[0])]
     remedy = "a place in the cohort means nothing; tell chains apart by their sizes or class counts"
-    when = f"when the cohort is listed backwards, must be none: {remedy}"
-    check_same(bench.run(backwards), bench.base[SEEDS[0]], bench.tolerance, when)
+    when = f"when the cohort is listed backwards: {remedy}"
+    report.check_same(bench.run(backwards), bench.base[SEEDS[0]], bench.tolerance, when)
 
 
-@skipped_if(little_training, full_batches)
+@report.skipped_if(little_training, full_batches)
 def padded_rows(bench: Bench) -> None:
     """Padded rows of a batch have no effect, nor do rows of clients that don't take part."""
     # Select at most half of the clients: first those whose last batch isn't full, then others that train.
-    federation, plan = bench.simulation.federation, bench.plans(SEEDS[0])[0]
+    federation = bench.simulation.federation
+    plan = bench.plans(SEEDS[0])[0]
     sizes = np.diff(federation.offsets)
     trains = bench.setting.local_steps(sizes) > 0
     order = np.argsort(np.where(padded_clients(bench), 0, np.where(trains, 1, 2)), kind="stable")
@@ -193,23 +190,24 @@ def padded_rows(bench: Bench) -> None:
 
     setting = dataclasses.replace(bench.setting, parts=(Padding(2.0), *bench.setting.parts[1:]))
     remedy = "mask with batch.real before adding up over a batch, and divide by the number of real rows"
-    when = f"when rows that are not real change, must be none: {remedy}"
-    check_same(bench.run(plans, setting=setting), usual, bench.tolerance, when)
+    when = f"when rows that are not real change: {remedy}"
+    report.check_same(bench.run(plans, setting=setting), usual, bench.tolerance, when)
 
     rows = np.concatenate([federation.rows[federation.offsets[c] : federation.offsets[c + 1]] for c in chosen])
     others = np.setdiff1d(federation.rows, rows)
-    images, labels = federation.images.copy(), federation.labels.copy()
+    images = federation.images.copy()
+    labels = federation.labels.copy()
     images[others] = 3 - images[others] if images.dtype.kind == "f" else 255 - images[others]
     labels[others] = (labels[others] + 1) % federation.num_classes
     changed = bench.run(plans, federation=federation._replace(images=images, labels=labels))
     if bench.setting.parts_with(Closing):  # in an evaluation, all clients report, also those that took no part
         changed = changed._replace(test_loss=usual.test_loss)
     remedy = "mask with batch.real in over_rows; on the server read auxiliary sets only"
-    when = f"when rows of clients that take no part change, must be none: {remedy}"
-    check_same(changed, usual, bench.tolerance, when)
+    when = f"when rows of clients that take no part change: {remedy}"
+    report.check_same(changed, usual, bench.tolerance, when)
 
 
-@skipped_if(little_training, all_deliver)
+@report.skipped_if(little_training, all_deliver)
 def undelivered(bench: Bench) -> None:
     """Clients that don't deliver, and empty places, have no effect on weights, sums or memory."""
     for seed, states in bench.states.items():
@@ -219,46 +217,46 @@ def undelivered(bench: Bench) -> None:
                 jax.tree.map(lambda leaf, absent=absent: leaf[absent], state.memory) for state in (before, after)
             )
             remedy = "only `remember` may change memory"
-            check_same(memory, kept, 0.0, f"of clients that did not deliver, must be none: {remedy}")
+            report.check_same(memory, kept, 0.0, f"of clients that did not deliver: {remedy}")
     remedy = "leave out chains that don't deliver (cohort.delivered is False, their weight is 0)"
-    _check_variation(bench, "places", f"when a round has more empty places, must be none: {remedy}")
+    _check_variation(bench, "places", f"when a round has more empty places: {remedy}")
 
 
-@skipped_if(little_training)
+@report.skipped_if(little_training)
 def seeds(bench: Bench) -> None:
     """Two seeds in one `vmap` give the same results as two runs."""
-    _check_variation(bench, "seeds", "between a vmap over two seeds and two runs, must be none: use pure functions")
+    _check_variation(bench, "seeds", "between a vmap over two seeds and two runs: use pure functions")
 
 
-@skipped_if(little_training, lone_chains)
+@report.skipped_if(little_training, lone_chains)
 def lanes(bench: Bench) -> None:
     """Clients one after another (`map`) and several at a time (`vmap`) give the same results."""
     remedy = "use pure functions of one client's arguments"
-    _check_variation(bench, "lanes", f"between map and vmap, must be none: {remedy}")
+    _check_variation(bench, "lanes", f"between map and vmap: {remedy}")
 
 
-@skipped_if(little_training)
+@report.skipped_if(little_training)
 def longer_rows(bench: Bench) -> None:
     """Results don't depend on the padded size of clients."""
-    _check_variation(bench, "length", "when there is room for larger clients, must be none: use no padded shape")
+    _check_variation(bench, "length", "when there is room for larger clients: use no padded shape")
 
 
-@skipped_if(little_training, lone_chains)
+@report.skipped_if(little_training, lone_chains)
 def devices(bench: Bench) -> None:
     """One device and two devices give the same results."""
     if jax.device_count() < 2:
-        raise NotApplicableError("jax has one device; more CPU devices are set with jax_num_cpu_devices")
-    _check_variation(bench, "devices", "between one device and two, must be none: use no collectives")
+        raise report.NotApplicableError("jax has one device; more CPU devices are set with jax_num_cpu_devices")
+    _check_variation(bench, "devices", "between one device and two: use no collectives")
 
 
-@skipped_if(little_training)
+@report.skipped_if(little_training)
 def all_at_once(bench: Bench) -> None:
     """All variations combined (places, seeds, lanes, length, devices) give the same results."""
     gap = bench.effect(*_possible())
     if gap and any(bench.effect(name) for name in _possible()):
-        raise NotApplicableError("one of them alone makes a difference")
+        raise report.NotApplicableError("one of them alone makes a difference")
     if gap:
-        raise FaultError(f"received {gap} where two seeds, vmap, longer rows and more places meet, must be none")
+        raise report.FaultError(f"received {gap} where two seeds, vmap, longer rows and more places meet")
 
 
 def _possible() -> tuple[str, ...]:
@@ -270,7 +268,7 @@ def _check_variation(bench: Bench, name: str, when: str) -> None:
     """Runs a variation alone only if all of them combined change the result, which saves compiling for most parts."""
     gap = bench.effect(*_possible()) and bench.effect(name)
     if gap:
-        raise FaultError(f"received {gap} {when}")
+        raise report.FaultError(f"received {gap} {when}")
 
 
 FORM = ((fields,), (round_trip,))
@@ -284,7 +282,7 @@ STAGES = (
 """Checks in stages; a stage runs only if the previous ones passed."""
 
 
-def check_part(part: Part, *, beside: Recipe | None = None, **options: Any) -> ConformanceReport:
+def check_part(part: Part, *, beside: Recipe | None = None, **options: Any) -> report.ConformanceReport:
     """Checks that a part composes: its results don't depend on how, in what order and together with what it runs.
 
     Args:
@@ -317,7 +315,7 @@ def check_recipe(
     participation: Participation | None = None,
     server_optimizer: AnyOptimizer | None = None,
     tolerance: float = 2e-6,
-) -> ConformanceReport:
+) -> report.ConformanceReport:
     """Checks that a recipe's results don't depend on how and where it is run.
 
     It trains a tiny network on eight tiny clients: some have a single class or a single row, some are unavailable, some
@@ -361,6 +359,8 @@ def check_recipe(
         bench.plans(SEEDS[0])
     except Exception as error:
         # A setting that the recipe rejects is the caller's mistake, unless a part is declared incorrectly.
-        if isinstance(error, ValueError) and all(run_check(check, bench)[0] != FAILED for (check,) in FORM):
+        if isinstance(error, ValueError) and all(
+            report.run_check(check, bench)[0] != report.FAILED for (check,) in FORM
+        ):
             raise
-    return run_checks(STAGES, recipe.name, bench)
+    return report.run_checks(STAGES, recipe.name, bench)

@@ -14,7 +14,9 @@ import numpy as np
 from fedjax_bal.parts import Part
 from fedjax_bal.types import PyTree
 
-PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
+PASSED = "passed"
+FAILED = "failed"
+SKIPPED = "skipped"
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _INSTALLED = [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")]
@@ -169,7 +171,9 @@ def difference(got: PyTree, wanted: PyTree, tolerance: float) -> str | None:
         scale = float(np.abs(theirs[np.isfinite(theirs)]).max(initial=1.0))
         gaps.append((largest / scale, largest, jax.tree_util.keystr(path)))
     relative, absolute, where = max(gaps, default=(0.0, 0.0, ""))
-    return f"a difference of {absolute:.2g} in {where}" if relative > tolerance else None
+    if relative <= tolerance:
+        return None
+    return f"a difference of {absolute:.2g} in {where}, must be at most {tolerance:g} of its largest number or of 1,"
 
 
 def place(error: BaseException) -> str:

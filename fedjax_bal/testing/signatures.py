@@ -11,12 +11,7 @@ from unittest import mock
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.errors import (
-    ConcretizationTypeError,
-    NonConcreteBooleanIndexError,
-    TracerArrayConversionError,
-    TracerIntegerConversionError,
-)
+from jax import errors
 
 from fedjax_bal import parts as roles
 from fedjax_bal.engine.device import Setting, exhibits, init_state
@@ -26,10 +21,10 @@ from fedjax_bal.testing.workbench import Bench, one_round
 from fedjax_bal.types import Batch, PyTree
 
 LOOKS_AT_VALUES = (
-    ConcretizationTypeError,
-    NonConcreteBooleanIndexError,
-    TracerArrayConversionError,
-    TracerIntegerConversionError,
+    errors.ConcretizationTypeError,
+    errors.NonConcreteBooleanIndexError,
+    errors.TracerArrayConversionError,
+    errors.TracerIntegerConversionError,
 )
 """Errors that JAX raises if Python code reads a value that is only known when the program runs."""
 
@@ -59,10 +54,6 @@ def _like_batch(result: PyTree, key: Any, batch: Batch, ctx: Any) -> tuple[PyTre
         batch = jax.tree.map(lambda leaf: jnp.zeros((rows, *leaf.shape[1:]), leaf.dtype), batch)
         batch = batch._replace(extra=jnp.zeros(rows, bool))
     return result, batch
-
-
-def _like_state(result: PyTree, key: Any, server: Any) -> tuple[PyTree, PyTree]:
-    return result, server.state
 
 
 def _numbers(result: PyTree, *rest: Any) -> tuple[PyTree, PyTree]:
@@ -102,7 +93,7 @@ RULES: dict[tuple[type, str], Rule] = {
     (roles.Closing, "closing_report"): _numbers,
     (roles.Closing, "close"): _like_second,
     (roles.Server, "broadcast"): lambda result, key, server: (result[0], server.state),
-    (roles.Server, "update"): _like_state,
+    (roles.Server, "update"): lambda result, key, server: (result, server.state),
     (roles.Server, "show"): _exhibit,
 }
 """Rules on which the engine relies; methods that aren't listed may return anything."""
@@ -170,7 +161,8 @@ def trace(bench: Bench) -> tuple[Exception | None, dict[str, str | None], str]:
         exhibits(setting, key, state, row.number, federation)
 
     # During the trace, recording wrappers replace the classes' methods; they see the engine's arguments.
-    setting, (federation, test) = bench.simulation.setting, bench.data
+    setting = bench.simulation.setting
+    federation, test = bench.data
     row = bench.row(setting, bench.plans(0)[0], 0)
     error = None
     with contextlib.ExitStack() as stack, warnings.catch_warnings(record=True) as caught:
@@ -191,7 +183,8 @@ def _compare(name: str, received: PyTree, wanted: PyTree) -> str | None:
         odd = [leaf for leaf in jax.tree.leaves(received) if not jnp.issubdtype(jax.typeof(leaf).dtype, jnp.number)]
         rule = "numbers, which can be added up: turn truth values into counts with astype"
         return f"{name}: received {_text(odd[0])}, must be {rule}" if odd else None
-    ours, theirs = jax.tree.structure(received), jax.tree.structure(wanted)
+    ours = jax.tree.structure(received)
+    theirs = jax.tree.structure(wanted)
     if ours != theirs:
         return f"{name}: received the structure {ours}, must be {theirs}: return a tree like the one handed in"
     for (path, leaf), like in zip(jax.tree_util.tree_leaves_with_path(received), jax.tree.leaves(wanted), strict=True):

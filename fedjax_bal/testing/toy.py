@@ -13,7 +13,9 @@ from fedjax_bal.recipes import Recipe
 from fedjax_bal.selection import bernoulli
 from fedjax_bal.types import Array, Federation, Key, Model, Outputs, PyTree, Variables
 
-CLASSES, WIDTH, FEATURES = 3, 4, 4
+CLASSES = 3
+WIDTH = 4
+FEATURES = 4
 SIZES = (7, 1, 10, 0, 5, 12, 3, 9)
 """Number of rows of each client: one has a single row, one has none."""
 

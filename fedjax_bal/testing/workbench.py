@@ -30,7 +30,8 @@ from fedjax_bal.testing import toy
 from fedjax_bal.testing.report import difference, place
 from fedjax_bal.types import Array, Batch, Context, Federation, Key, Model, Plan, PyTree, ServerContext
 
-ROUNDS, SILENT = 4, 2
+ROUNDS = 4
+SILENT = 2  # the round without updates
 """Number of rounds of a run, and the round without updates."""
 
 SEEDS = (0, 1)

@@ -1,6 +1,5 @@
-"""FL-CIR's composition, reward and discounted mean against float64, and at their edges."""
+"""FL-CIR's composition and reward against float64, and at their edges."""
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.special
@@ -8,7 +7,7 @@ import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedjax_bal.balance import composition_from_gradients, composition_reward, discounted_mean
+from fedjax_bal.balance import composition_from_gradients, composition_reward
 
 MODES = ["inverse", "softmax_inv", "softmax_rel"]
 NORMS = np.array([[0.3, 0.05, 2.0, 0.7], [1e-4, 3e-4, 1e-1, 1e-4], [5.0, 5.0, 5.0, 5.0]])
@@ -125,29 +124,6 @@ def test_reward_at_its_edges(mode):
     assert composition_reward(np.zeros(4), mode) == composition_reward(np.ones(4), mode)
     assert np.isfinite(composition_reward(np.ones(1), mode))
     assert np.isnan(composition_reward(np.array([np.nan, 0.5, 0.5]), mode))
-
-
-@settings(max_examples=50, deadline=None)
-@given(
-    values=st.lists(st.floats(-5, 5, width=32), min_size=1, max_size=30),
-    rho=st.one_of(st.sampled_from([0.0, 1.0]), st.floats(0, 1, width=32)),
-)
-def test_discounted_mean_equals_the_two_sums(values, rho):
-    mean, weight = 0.0, 0.0
-    for value in values:
-        mean, weight = discounted_mean(mean, weight, value, rho)
-    weights = rho ** np.arange(len(values) - 1, -1, -1.0)
-    assert float(weight) == pytest.approx(weights.sum(), rel=1e-5)
-    assert float(mean) == pytest.approx((weights * values).sum() / weights.sum(), abs=1e-5)
-
-
-def test_discounted_mean_of_two_and_its_ends():
-    first = discounted_mean(jnp.zeros(2), 0.0, jnp.array([0.0, 0.3]), 0.5)
-    assert (first[0] == jnp.array([0.0, 0.3])).all()
-    mean, weight = discounted_mean(*first, jnp.array([1.0, 0.3]), 0.5)
-    assert float(mean[0]) == pytest.approx(2 / 3)
-    assert (float(mean[1]), float(weight)) == (pytest.approx(0.3), 1.5)
-    assert float(discounted_mean(7.0, 3.0, 1.0, 0.0)[0]) == 1.0
 
 
 def test_unknown_modes_are_refused():

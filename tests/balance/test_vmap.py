@@ -31,7 +31,6 @@ CASES = {
     "decayed_beta": (np.arange(3), TWO, 0.8 * TWO, TWO),
     "composition_from_gradients": (NORMS,),
     "composition_reward": (SHARES,),
-    "discounted_mean": (NORMS, TWO, NORMS[::-1], TWO),
     "logit_calibration": (COUNTS, TWO),
     "restricted_scale": (COUNTS, TWO),
     "transfer_features": (LOGITS[:, 0], LABELS, RNG.normal(size=(3, 4, 5)), RNG.random((3, 4)) < 0.8, TWO),

@@ -809,8 +809,8 @@ def test_options_of_models_are_keys(model, options, written, write):
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        ("{name: mlp, hidden: [0]}", r"received \[0\], must be a list of one or more integers of at least 1"),
-        ("{name: mlp, hidden: 128}", "received 128, must be a list of one or more integers"),
+        ("{name: mlp, hidden: [0]}", r"received \[0\], must be a list, not empty, each item an integer of at least 1"),
+        ("{name: mlp, hidden: 128}", "received 128, must be a list, not empty, each item an integer"),
         ("{name: mlp, hidden: [1.5]}", r"received \[1.5\], must be a list"),
         ("{name: mlp, hiden: [1]}", "unknown key for mlp; allowed: convolution, hidden, name; did you mean 'hidden'?"),
         ("{name: mlp, dropout: 0.1}", "unknown key for mlp; allowed: convolution, hidden, name"),

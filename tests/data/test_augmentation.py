@@ -158,7 +158,7 @@ def nothing_is_made(monkeypatch):
     def refuse(*arguments):
         raise AssertionError("made something before it was refused")
 
-    for name in ("_maps", "_with_copies", "_stored"):
+    for name in ("random_matrices", "_with_copies", "_stored"):
         monkeypatch.setattr(f"fedjax_bal.data.augmentation.{name}", refuse)
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from fedjax_bal.engine.device import Layout, State
-from fedjax_bal.engine.host import all_rows, rows_to_save
 from fedjax_bal.engine.host import memory as host_memory
+from fedjax_bal.engine.host import restore_rows, rows_to_save
 
 CLIENTS = 9
 
@@ -31,15 +31,15 @@ def test_what_is_saved_comes_back_to_the_bit(first, trained):
     saved = rows_to_save(whole, asked)
     assert len(saved["B"]) == min(len(trained) + 1, CLIENTS)
     shapes = jax.eval_shape(lambda: whole)
-    chex.assert_trees_all_equal(all_rows(saved, asked, shapes), whole)
-    chex.assert_trees_all_equal(all_rows(whole, asked, shapes), whole)  # as earlier checkpoints have it
+    chex.assert_trees_all_equal(restore_rows(saved, asked, shapes), whole)
+    chex.assert_trees_all_equal(restore_rows(whole, asked, shapes), whole)  # as earlier checkpoints have it
 
 
 def test_rows_that_fit_nothing_are_left_for_the_reader_to_refuse():
     asked = np.array([1, *[0] * (CLIENTS - 1)])
     shapes = {"w": jax.ShapeDtypeStruct((CLIENTS, 2), np.float32)}
     for odd in (np.zeros((3, 2), np.float32), np.zeros((2, 3), np.float32), np.zeros((2, 2)), np.float32(0)):
-        assert all_rows({"w": odd}, asked, shapes)["w"] is odd
+        assert restore_rows({"w": odd}, asked, shapes)["w"] is odd
 
 
 @pytest.mark.parametrize(

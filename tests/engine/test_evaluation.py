@@ -9,7 +9,7 @@ import pytest
 import toys
 
 from fedjax_bal import make_round, recipes, simulate
-from fedjax_bal.engine.device.evaluation import chunked, evaluate, some_images
+from fedjax_bal.engine.device.evaluation import evaluate, in_batches, some_images
 
 ONE, ZERO = jnp.ones(1), jnp.zeros(1)
 
@@ -18,7 +18,7 @@ ONE, ZERO = jnp.ones(1), jnp.zeros(1)
 def test_confusion_and_loss_equal_numpy(size):
     model, (images, labels) = toys.network(), toys.test_set()
     variables = model.init(jax.random.key(1))
-    result = evaluate(model, variables, chunked(images, labels, size), ZERO, ONE)
+    result = evaluate(model, variables, in_batches(images, labels, size), ZERO, ONE)
     weights = jax.tree.map(lambda leaf: np.asarray(leaf, float), variables.params)
     logits = np.tanh(images.reshape(len(images), -1) @ weights["w1"]) @ weights["w2"]
     wanted = np.zeros((4, 4), int)
@@ -35,13 +35,13 @@ def test_bytes_are_scaled_and_normalised():
     spy = model._replace(apply=lambda v, images, **k: (seen.append(images), model.apply(v, images, **k))[1])
     images = np.full((1, 1, toys.WIDTH, 1), 255, np.uint8)
     with jax.disable_jit():
-        evaluate(spy, model.init(jax.random.key(0)), chunked(images, np.zeros(1, int)), 0.25 * ONE, 0.5 * ONE)
+        evaluate(spy, model.init(jax.random.key(0)), in_batches(images, np.zeros(1, int)), 0.25 * ONE, 0.5 * ONE)
     np.testing.assert_allclose(seen[0], 1.5)
 
 
 def test_an_empty_test_set_is_refused():
     with pytest.raises(ValueError, match=r"test labels has shape \(0,\)"):
-        chunked(np.zeros((0, 1, 1, 1)), np.zeros(0))
+        in_batches(np.zeros((0, 1, 1, 1)), np.zeros(0))
 
 
 def test_what_is_no_test_set_or_no_federation_is_refused():
@@ -61,7 +61,7 @@ def test_what_is_no_test_set_or_no_federation_is_refused():
     "labels", [np.repeat(np.arange(10), 100), np.tile(np.arange(10), 100)], ids=["sorted", "turns"]
 )
 def test_some_images_are_of_all_classes_in_whatever_order_the_test_set_is(labels):
-    test = chunked(np.arange(1000).reshape(-1, 1, 1, 1), labels)
+    test = in_batches(np.arange(1000).reshape(-1, 1, 1, 1), labels)
     some = some_images(test, 100, 1000, size=30)
     numbers, drawn = (leaf[some.real] for leaf in (some.images, some.labels))
     assert len(np.unique(numbers)) == len(numbers) == 100

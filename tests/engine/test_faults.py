@@ -16,7 +16,7 @@ from fedjax_bal.engine import host
 from fedjax_bal.engine.device.accumulator import Accumulator
 from fedjax_bal.engine.device.chain import ClientRecord
 from fedjax_bal.engine.device.client_axis import CohortResult
-from fedjax_bal.engine.device.evaluation import chunked
+from fedjax_bal.engine.device.evaluation import in_batches
 from fedjax_bal.engine.device.round import _clipped
 from fedjax_bal.engine.host import build, simulate
 from fedjax_bal.engine.host.faults import describe_faults
@@ -31,7 +31,7 @@ from fedjax_bal.testing import toy
 
 ROUNDS, CLIENTS = 4, len(toys.SIZES)
 STRUCK = {"clients": [3, 7], "rounds": [2, 3]}
-TEST = chunked(*toys.test_set())
+TEST = in_batches(*toys.test_set())
 
 
 LOCAL = LocalTraining(batch_size=8, optimizer=optimizer("sgd", 0.1))

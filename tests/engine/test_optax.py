@@ -8,7 +8,7 @@ import toys
 from table import finish
 
 from fedjax_bal import recipes, testing
-from fedjax_bal.engine.device.evaluation import chunked
+from fedjax_bal.engine.device.evaluation import in_batches
 from fedjax_bal.engine.host import build
 from fedjax_bal.engine.host.fine_tuning import FineTuner
 from fedjax_bal.engine.host.stack import Member, Stack, stacking_key
@@ -20,7 +20,7 @@ from fedjax_bal.recipes import Recipe
 from fedjax_bal.selection import bernoulli
 from fedjax_bal.types import ClientTests
 
-TEST = chunked(*toys.test_set())
+TEST = in_batches(*toys.test_set())
 SOME, ALL = bernoulli(0.8), bernoulli(1.0)
 FALLING = optax.piecewise_constant_schedule(0.4, {1: 0.5, 2: 0.5})  # 0.4, 0.2, 0.1
 

@@ -10,7 +10,7 @@ from methods import faking
 from table import RECIPES
 
 from fedjax_bal import data, models, recipes
-from fedjax_bal.engine.device.evaluation import chunked
+from fedjax_bal.engine.device.evaluation import in_batches
 from fedjax_bal.engine.host import build
 from fedjax_bal.engine.host.stack import Member, Stack, stacking_key
 from fedjax_bal.optim.optimizers import optimizer
@@ -19,7 +19,7 @@ from fedjax_bal.selection import bernoulli, power_of_choice
 from fedjax_bal.selection.speed import lognormal
 
 ROUNDS = 3
-TEST = chunked(*toys.test_set())
+TEST = in_batches(*toys.test_set())
 
 
 LOCAL = LocalTraining(epochs=2, batch_size=4)
@@ -159,7 +159,7 @@ def test_numbers_are_the_same_kind():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(set(recipes.RECIPES) - {"astraea"}))  # which makes images of its own each time
 def test_equal_runs_of_every_recipe_are_the_same_kind(name):
-    federation, test = faking.federation(), chunked(*faking.test_set())
+    federation, test = faking.federation(), in_batches(*faking.test_set())
     network = (
         faking.network()
         if name == "cbfl"

@@ -8,7 +8,7 @@ import pytest
 import toys
 
 from fedjax_bal import recipes
-from fedjax_bal.engine.device.evaluation import chunked, some_images
+from fedjax_bal.engine.device.evaluation import in_batches, some_images
 from fedjax_bal.engine.host import build
 from fedjax_bal.metrics import METRICS, Measured, Metric
 from fedjax_bal.optim.optimizers import optimizer
@@ -43,7 +43,7 @@ def only(client):
 def test_it_is_the_mean_over_those_who_deliver_on_some_images():
     images, labels = toys.test_set()
     half = len(labels) // 2
-    few = some_images(chunked(images, labels), half, len(labels))
+    few = some_images(in_batches(images, labels), half, len(labels))
     tested, wanted = (leaf[few.real] for leaf in (few.images, few.labels))
     model, options = toys.network(), OPTIONS | {"rounds": 1}
     make = lambda **more: build(recipes.fedavg(), model, toys.federation(), (images, labels), **(options | more))

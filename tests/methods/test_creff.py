@@ -28,7 +28,9 @@ def test_retraining_is_sgd_on_the_classifier(rng):
     options = {"epochs": 2, "batch_size": 6, "learning_rate": 0.3}
     labels = np.repeat(np.arange(C), 5)
     rows = jnp.asarray(features.reshape(-1, F))
-    found = MODULE.retrained(network(), params, rows, jnp.asarray(labels), key, jnp.asarray(weights[labels]), **options)
+    found = MODULE.retrain_classifier(
+        network(), params, rows, jnp.asarray(labels), key, jnp.asarray(weights[labels]), **options
+    )
     wanted = retrained(params["head"], features, weights, key, 2, 6, 0.3)
     assert all(np.allclose(found[name], wanted[name], atol=1e-12) for name in wanted)
 

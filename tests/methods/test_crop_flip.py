@@ -9,7 +9,7 @@ import pytest
 import toys
 from methods import float64
 
-from fedjax_bal.data.batches import join
+from fedjax_bal.data.batches import append_rows
 from fedjax_bal.parts import Batches, CropAndFlip, Cutout, part, static
 from fedjax_bal.recipes import Recipe, fedavg
 from fedjax_bal.types import Batch
@@ -94,7 +94,7 @@ def test_rows_that_another_part_has_added_are_left_alone():
     originals, count = images(6), 4
     rows = jnp.arange(count)
     own = Batch(jnp.asarray(originals[:count]), rows, rows, jnp.array([True, True, False, False]))
-    both = join(own, jnp.asarray(originals[count:]), jnp.arange(2))
+    both = append_rows(own, jnp.asarray(originals[count:]), jnp.arange(2))
     cropped = CropAndFlip(pad=2).batch(jax.random.key(0), both, CONTEXT)
     np.testing.assert_array_equal(cropped.images[count:], originals[count:])
     holed = Cutout(4).batch(jax.random.key(0), both, CONTEXT)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_bal.data.batches import join
+from fedjax_bal.data.batches import append_rows
 from fedjax_bal.parts import NoiseByClient, RotationByClient
 from fedjax_bal.recipes import feature_skew
 from fedjax_bal.types import Batch
@@ -45,7 +45,7 @@ def test_corners_become_black():
 
 @pytest.mark.parametrize("part", [NoiseByClient(0.2), RotationByClient(90.0)])
 def test_added_images_stay(part):
-    both = join(BATCH, BATCH.images[:2], jnp.arange(2))
+    both = append_rows(BATCH, BATCH.images[:2], jnp.arange(2))
     np.testing.assert_allclose(pixels(part, 4, both)[6:], PIXELS[:2], atol=1e-6)
     assert np.abs(pixels(part, 4, both)[:6] - PIXELS).max() > 0.1
 

@@ -30,19 +30,19 @@ CASES = [
 @pytest.mark.parametrize(("options", "values", "over"), CASES)
 def test_a_run_ends_after_so_many_evaluations_without_an_improvement(options, values, over):
     rule = EarlyStopping(**options)
-    assert rule.over(records(values, rule.metric)) is over
+    assert rule.should_stop(records(values, rule.metric)) is over
 
 
 def test_once_over_it_stays_over_however_long_the_dispatch():
     rule = EarlyStopping(patience=2)
-    assert rule.over(records([0.5, 0.4, 0.4, 0.4]))
+    assert rule.should_stop(records([0.5, 0.4, 0.4, 0.4]))
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 3, 5, 10])
 def test_a_run_ends_with_the_dispatch_in_which_patience_runs_out_however_long_dispatches_are(rounds):
     rule = EarlyStopping(patience=2)
     values = [0.5, 0.4, 0.6, 0.5, 0.6, 0.7, 0.5, 0.8, 0.9, 0.8, 0.7, 0.9, 1.0]  # it runs out with the fifth
-    ends = [end for end in range(rounds, len(values), rounds) if rule.over(records(values[:end]))]
+    ends = [end for end in range(rounds, len(values), rounds) if rule.should_stop(records(values[:end]))]
     assert ends[0] == -(-5 // rounds) * rounds
 
 

@@ -94,7 +94,7 @@ def test_traffic_to_target_counts_those_that_reached_it():
 
 def test_divergence_is_a_mean_over_the_seeds_that_have_one():
     (a,) = compare([run("a", s, 0.5, chain_kl=kl) for s, kl in enumerate((0.25, 0.75, None))])
-    assert (a.chain_kl, a.evens) == (0.5, False)
+    assert (a.chain_kl, a.balances_classes) == (0.5, False)
     assert compare([run("a", 0, 0.5)])[0].chain_kl is None
 
 
@@ -108,7 +108,7 @@ def test_divergence_is_a_mean_over_the_seeds_that_have_one():
     ],
 )
 def test_a_method_evens_classes_by_chains_or_by_copies(about, expected):
-    assert compare([run("a", 0, 0.5, **about)])[0].evens is expected
+    assert compare([run("a", 0, 0.5, **about)])[0].balances_classes is expected
 
 
 def test_the_same_run_twice_is_refused():

@@ -58,7 +58,7 @@ def test_what_is_reported_is_written_and_null_where_it_is_not_finite():
 def test_what_the_program_measures_of_a_cohort_belongs_to_its_metric():
     evaluation = Evaluation(local_accuracy=True, local_test_images=20)
     measured = {metric.measured.name: metric.measured for metric in METRICS.values() if metric.measured}
-    asked = {name for name, each in measured.items() if each.asked(evaluation, SimpleNamespace(tests=None))}
+    asked = {name for name, each in measured.items() if each.enabled(evaluation, SimpleNamespace(tests=None))}
     assert asked == {"local_accuracy", "local_test_accuracy"} < set(METRICS)
     # Two clients of 10 and 20 rows, of which the second took no step.
     cohort = SimpleNamespace(sizes=np.array([[10], [20]]), local_steps=np.array([[3], [0]]))

@@ -13,7 +13,7 @@ import table
 import toys
 
 from fedjax_bal import data, recipes
-from fedjax_bal.engine.device.evaluation import chunked
+from fedjax_bal.engine.device.evaluation import in_batches
 from fedjax_bal.engine.host import build
 from fedjax_bal.engine.host.simulation import DispatchResult, Simulation, Snapshot
 from fedjax_bal.errors import DivergenceError
@@ -71,7 +71,7 @@ class Draw:
         bare = any(table.SPECIAL.get(name) is table.without_statistics for name in self.names)
         self.network = toys.network() if bare or rng.random() < 0.5 else toy.network()
         self.federation = self._federation()
-        self.test = chunked(self.federation.images[:40], self.federation.labels[:40])
+        self.test = in_batches(self.federation.images[:40], self.federation.labels[:40])
         self.options = self._options()
 
     def _federation(self, like: Federation | None = None) -> Federation:

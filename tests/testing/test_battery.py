@@ -13,7 +13,7 @@ from methods import faking
 
 from fedjax_bal import LocalTraining, check_part, check_recipe, recipes
 from fedjax_bal.data import federate, over_rows
-from fedjax_bal.data.batches import join
+from fedjax_bal.data.batches import append_rows
 from fedjax_bal.engine.device import local_training
 from fedjax_bal.optim.optimizers import optimizer
 from fedjax_bal.optim.schedules import schedule
@@ -202,7 +202,7 @@ class Careless(Batches):
     """Adds rows without saying that they are extra."""
 
     def batch(self, key, batch, ctx):
-        return join(batch, batch.images, batch.labels)._replace(extra=None)
+        return append_rows(batch, batch.images, batch.labels)._replace(extra=None)
 
 
 @part

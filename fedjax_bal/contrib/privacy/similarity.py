@@ -1,6 +1,5 @@
 """Similarity of generated images to the nearest real ones, and of an attack's images to the truth."""
 
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -64,27 +63,22 @@ def nearest(
 def _nearer(images: Array, part: Array, start: Array, best: tuple[Array, Array]) -> tuple[Array, Array]:
     """Updates the best rows and distances so far with a part of the pool that begins at row `start`."""
     images, part = (jnp.asarray(rows.reshape(rows.shape[0], -1), jnp.float32) for rows in (images, part))
-    candidates = _candidates(images, part)
-    distances = lax.map(partial(_distances, images, part), candidates.T).T
+    # The few rows with the smallest |y|^2 - 2 x y, in the order of the pool. |x|^2 is left out, as it is the same for
+    # all rows. High precision, since two large terms nearly cancel.
+    product = jnp.matmul(images, part.T, precision=lax.Precision.HIGHEST)
+    apart = (part**2).sum(1) - 2 * product
+    apart = jnp.where(jnp.isfinite(apart), apart, jnp.inf)
+    candidates = jnp.sort(lax.top_k(-apart, min(_CANDIDATES, part.shape[0]))[1], 1)
+
+    def distances_to(rows: Array) -> Array:
+        distances = jnp.sqrt(((images - part[rows]) ** 2).mean(1))
+        return jnp.where(jnp.isnan(distances), jnp.inf, distances)
+
+    distances = lax.map(distances_to, candidates.T).T
     first = jnp.argmin(distances, 1)[:, None]
     row, distance = (jnp.take_along_axis(values, first, 1)[:, 0] for values in (candidates, distances))
     nearer = distance < best[1]
     return jnp.where(nearer, row + start, best[0]).astype(jnp.int32), jnp.where(nearer, distance, best[1])
-
-
-def _candidates(images: Float[Array, "M P"], part: Float[Array, "D P"]) -> Int[Array, "M _"]:
-    """Finds the few rows with the smallest |y|^2 - 2 x y, in the order of the pool."""
-    # |x|^2 is left out, as it is the same for all rows. High precision, since two large terms nearly cancel.
-    product = jnp.matmul(images, part.T, precision=lax.Precision.HIGHEST)
-    apart = (part**2).sum(1) - 2 * product
-    apart = jnp.where(jnp.isfinite(apart), apart, jnp.inf)
-    return jnp.sort(lax.top_k(-apart, min(_CANDIDATES, part.shape[0]))[1], 1)
-
-
-def _distances(images: Float[Array, "M P"], part: Float[Array, "D P"], rows: Int[Array, " M"]) -> Float[Array, " M"]:
-    """Computes root mean square differences; infinite if they are not numbers."""
-    distances = jnp.sqrt(((images - part[rows]) ** 2).mean(1))
-    return jnp.where(jnp.isnan(distances), jnp.inf, distances)
 
 
 class Recovery(NamedTuple):
@@ -136,11 +130,8 @@ def recovered(
             "be [M, H, W, K] both"
         )
     mse = (((images - truth) * jnp.asarray(std)) ** 2).mean((1, 2, 3))
-    return Recovery(mse, -10 * jnp.log10(mse), _correlation(images, truth))
-
-
-def _correlation(left: Array, right: Array) -> Array:
-    """Computes Pearson's correlation of the pixels of each image; 0 if one is constant or not finite."""
-    flat = (images.reshape(len(images), -1) for images in (left, right))
+    # Pearson's correlation of the pixels of each image; 0 if one is constant or not finite.
+    flat = (each.reshape(len(each), -1) for each in (images, truth))
     centred = (rows - rows.mean(1, keepdims=True) for rows in flat)
-    return jnp.nan_to_num(optax.cosine_similarity(*centred, epsilon=1e-30))
+    correlation = jnp.nan_to_num(optax.cosine_similarity(*centred, epsilon=1e-30))
+    return Recovery(mse, -10 * jnp.log10(mse), correlation)

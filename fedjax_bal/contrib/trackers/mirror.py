@@ -42,21 +42,29 @@ class Mirror:
     """
 
     def __init__(
-        self,
-        trackers: Sequence[Tracker],
-        runs: Mapping[tuple[int, int], TrackedRun],
-        note: Callable[[str], None],
+        self, trackers: Sequence[Tracker], runs: Mapping[tuple[int, int], TrackedRun], note: Callable[[str], None]
     ) -> None:
-        self._trackers, self._runs, self._note = list(trackers), runs, note
+        self._trackers = list(trackers)
+        self._runs = runs
+        self._note = note
         self._open: dict[tuple[str, str], int] = {}  # number of lines of each open run that a tracker has received
         self._followed = False
 
     def follow(self, method: int, seed: int, lines: Lines, *, finished: bool) -> None:
         """Updates all trackers with all lines so far of a run, given by the method's position and the seed."""
         self._followed = True
+        run = self._runs[method, seed]
         for tracker in tuple(self._trackers):
+            here = tracker.name, run.key
             with self._leave_out_if_failing(tracker):
-                self._update(tracker, self._runs[method, seed], lines, finished)
+                if here not in self._open:
+                    tracker.begin(run)
+                    self._open[here] = 0
+                tracker.log(run, lines[self._open[here] :])
+                self._open[here] = len(lines)
+                if finished:
+                    del self._open[here]
+                    tracker.finish(run)
 
     def close(self) -> None:
         """Closes the open runs, and notes where to view the metrics if there are any."""
@@ -66,18 +74,8 @@ class Mirror:
                     tracker.finish(run)
                 if self._followed:
                     self._note(f"{tracker.name}: {tracker.hint()}")
-        self._trackers, self._open = [], {}
-
-    def _update(self, tracker: Tracker, run: TrackedRun, lines: Lines, finished: bool) -> None:
-        here = tracker.name, run.key
-        if here not in self._open:
-            tracker.begin(run)
-            self._open[here] = 0
-        tracker.log(run, lines[self._open[here] :])
-        self._open[here] = len(lines)
-        if finished:
-            del self._open[here]
-            tracker.finish(run)
+        self._trackers = []
+        self._open = {}
 
     @contextlib.contextmanager
     def _leave_out_if_failing(self, tracker: Tracker) -> Iterator[None]:

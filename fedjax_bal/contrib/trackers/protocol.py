@@ -75,8 +75,9 @@ def tracked_runs(config: "Config") -> dict[tuple[int, int], TrackedRun]:
     folders = folder_names([method.name for method in config.methods])
     for index, (method, folder) in enumerate(zip(config.methods, folders, strict=True)):
         for seed in config.seeds:
-            place, settings = f"{folder}/seed{seed}", to_plain(config.with_partition_of(seed, method))
-            runs[index, seed] = TrackedRun(config.name, method.name, seed, f"{index}-{seed}", place, settings)
+            settings = to_plain(config.with_partition_of(seed, method))
+            key = f"{index}-{seed}"
+            runs[index, seed] = TrackedRun(config.name, method.name, seed, key, f"{folder}/seed{seed}", settings)
     return runs
 
 
@@ -90,7 +91,8 @@ def folder_names(names: Sequence[str]) -> list[str]:
     for name in names:
         safe = re.sub(r"[^\w .,=+()-]", "_", name)
         safe = re.sub(r"^\.+|\.+$", lambda dots: "_" * len(dots[0]), safe)
-        unique, count = safe, 1
+        unique = safe
+        count = 1
         while unique.casefold() in taken:
             count += 1
             unique = f"{safe} ({count})"

@@ -35,13 +35,17 @@ class TensorBoard:
 
     def begin(self, run: TrackedRun) -> None:
         """Starts a new event file, and empties the existing ones."""
-        place, now = own_folder(self._root.parent, f"{self._root.name}/{run.place}"), time.time()
-        for file in _event_files(place):
-            with open_to_append(file) as stream:
-                stream.truncate(0)  # a running TensorBoard never gets past a deleted file
+        place = own_folder(self._root.parent, f"{self._root.name}/{run.place}")
+        now = time.time()
+        for file in place.glob(_FILES):
+            # Links are left alone: what they lead to may not be ours.
+            if file.is_file() and not file.is_symlink() and file.stat().st_nlink == 1:
+                with open_to_append(file) as stream:
+                    stream.truncate(0)  # a running TensorBoard never gets past a deleted file
         # TensorBoard reads files in the order of their names.
         name = f"events.out.tfevents.{int(now):010d}.fedjax-bal.{os.getpid()}.{next(_numbers)}"
-        self._files[run.key], self._began[run.key] = place / name, now
+        self._files[run.key] = place / name
+        self._began[run.key] = now
         session = self._events.SessionLog(status=self._events.SessionLog.START)
         version = self._events.Event(wall_time=now, file_version="brain.Event:2")
         # A running TensorBoard has read the old files: this tells it that all steps follow again.
@@ -71,9 +75,3 @@ class TensorBoard:
             writer = self._records.RecordWriter(stream)
             for event in events:
                 writer.write(event.SerializeToString())
-
-
-def _event_files(place: Path) -> list[Path]:
-    """Lists the event files of earlier sessions in a folder, except symbolic and hard links."""
-    found = (file for file in place.glob(_FILES) if file.is_file() and not file.is_symlink())
-    return [file for file in found if file.stat().st_nlink == 1]

@@ -6,7 +6,7 @@ import re
 import secrets
 import shlex
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,19 +25,23 @@ class WeightsAndBiases:
     name = "wandb"
 
     def __init__(self, folder: Path) -> None:
-        self._named, self._root = folder / "wandb", folder.absolute() / "wandb"
+        self._named = folder / "wandb"
+        self._root = folder.absolute() / "wandb"
         self._mode = os.environ.get("WANDB_MODE") or "offline"
         self._runs: dict[str, Any] = {}
-        for variable, value in _environment(self._root).items():
-            os.environ.setdefault(variable, value)  # W&B reads them when it starts its process, at the first run
+        # W&B reads its variables when it starts its process, at the first run.
+        for variable in ("WANDB_CACHE_DIR", "WANDB_DATA_DIR", "WANDB_ARTIFACT_DIR"):
+            os.environ.setdefault(variable, str(self._root / "cache"))
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         importlib.import_module("wandb.sdk")  # fails for an unrelated folder called wandb
         self._wandb = importlib.import_module("wandb")
 
     def begin(self, run: TrackedRun) -> None:
         """Starts a W&B run, which replaces the run's earlier files."""
         own_folder(self._root.parent, "wandb/cache")
-        for folder in list(self._folders(run)):
-            shutil.rmtree(folder)
+        for earlier in list(self._root.glob(f"*run-*-{self._id(run)}")):
+            if earlier.is_dir() and not earlier.is_symlink():
+                shutil.rmtree(earlier)
         settings = self._wandb.Settings(
             console="off", silent=True, symlink=False, disable_git=True, disable_code=True, disable_job_creation=True
         )
@@ -68,16 +72,8 @@ class WeightsAndBiases:
             return f"WANDB_MODE is {self._mode}"
         return f"upload with: wandb sync {shlex.quote(str(self._named))}/offline-run-*"
 
-    def _folders(self, run: TrackedRun) -> Iterator[Path]:
-        """Yields the run's folders, except links."""
-        found = self._root.glob(f"*run-*-{self._id(run)}")
-        return (folder for folder in found if folder.is_dir() and not folder.is_symlink())
-
     def _id(self, run: TrackedRun) -> str:
-        return f"fedjax-bal-{self._token()}-{run.key}"
-
-    def _token(self) -> str:
-        """Returns eight letters that identify the run folder, regardless of its configuration."""
+        """Returns the run's id in W&B: eight letters of the run folder's own, and the run's key."""
         file = self._root / "fedjax-bal-id"
         try:
             token = read_bytes(file, 100).decode("ascii")
@@ -87,10 +83,4 @@ class WeightsAndBiases:
             token = secrets.token_hex(4)
             own_folder(self._root.parent, "wandb")
             write_atomically(file, token.encode())
-        return token
-
-
-def _environment(root: Path) -> dict[str, str]:
-    """Returns W&B's environment variables: folders of logs and caches, and no error reports to W&B."""
-    places = {name: str(root / "cache") for name in ("WANDB_CACHE_DIR", "WANDB_DATA_DIR", "WANDB_ARTIFACT_DIR")}
-    return {**places, "WANDB_ERROR_REPORTING": "false"}
+        return f"fedjax-bal-{token}-{run.key}"

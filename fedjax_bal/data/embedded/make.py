@@ -16,7 +16,8 @@ import numpy as np
 from fedjax_bal.data.loading import load
 
 SEED = 2017
-TRAIN_PER_CLASS, TEST_PER_CLASS = 1000, 200
+TRAIN_PER_CLASS = 1000
+TEST_PER_CLASS = 200
 
 
 def stratified_rows(labels: np.ndarray, per_class: int, seed: int) -> np.ndarray:
@@ -56,7 +57,8 @@ def _pack(**arrays: np.ndarray) -> bytes:
             member = io.BytesIO()
             np.lib.format.write_array(member, array, version=(1, 0), allow_pickle=False)
             entry = zipfile.ZipInfo(f"{name}.npy", date_time=(1980, 1, 1, 0, 0, 0))
-            entry.compress_type, entry.create_system = zipfile.ZIP_DEFLATED, 3
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.create_system = 3  # Unix, on every system
             archive.writestr(entry, member.getvalue(), compresslevel=9)
     return buffer.getvalue()
 

@@ -59,7 +59,7 @@ __all__ = [
     "resolve",
     "shards",
     "takes_owners",
-    "thinned",
+    "thin_out",
 ]
 
 SCHEMES: Registry[Callable[..., list[np.ndarray]]] = Registry(
@@ -214,7 +214,7 @@ def takes_owners(scheme: str) -> bool:
     return "owners" in inspect.signature(SCHEMES[scheme]).parameters
 
 
-def thinned(
+def thin_out(
     labels: np.ndarray,
     seed: int,
     imbalance_factor: float = 1.0,
@@ -227,7 +227,7 @@ def thinned(
     numbers with and without the long tail.
 
     Example:
-        >>> len(thinned(np.repeat(np.arange(10), 500), 0, 100))
+        >>> len(thin_out(np.repeat(np.arange(10), 500), 0, 100))
         1236
     """
     if imbalance_factor == 1:
@@ -275,6 +275,6 @@ def draw(
     rng = np.random.default_rng(seed)
     if imbalance_factor == 1:
         return SCHEMES[scheme](rng, labels, clients, **given, **parameters)
-    kept = thinned(labels, seed, imbalance_factor, imbalance_profile, imbalance_order)
+    kept = thin_out(labels, seed, imbalance_factor, imbalance_profile, imbalance_order)
     given = {name: values[kept] if np.ndim(values) else values for name, values in given.items()}
     return [kept[rows] for rows in SCHEMES[scheme](rng, labels[kept], clients, **given, **parameters)]

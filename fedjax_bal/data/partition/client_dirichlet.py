@@ -72,23 +72,17 @@ def client_dirichlet(
     by_class, quotas = rows_by_class(labels)
     shares = quotas / quotas.sum() if prior == "global" else np.full(len(quotas), 1 / len(quotas))
     held = client_sizes(rng, sizes, len(labels), num_clients, sigma, least, values, quantiles)
-    laws = rng.dirichlet(alpha * np.maximum(len(quotas) * shares, _LEAST_SHARE), num_clients)
-    counts = _draw_in_turn(rng, laws, held, quotas)
-    return deal_by_class(shuffled(rng, by_class), counts)
-
-
-def _draw_in_turn(rng: np.random.Generator, laws: np.ndarray, sizes: np.ndarray, quotas: np.ndarray) -> np.ndarray:
-    """Draws the number of rows of each class that each client gets, `Int[C, N]`, one row after another."""
-    laws = np.where(laws < _TINY, 0.0, laws)
-    clients = _served(rng, sizes)
+    probabilities = rng.dirichlet(alpha * np.maximum(len(quotas) * shares, _LEAST_SHARE), num_clients)
+    probabilities = np.where(probabilities < _TINY, 0.0, probabilities)
+    clients = _served(rng, held)
     left = quotas.copy()
-    counts = np.zeros((len(quotas), len(sizes)), np.int64)
+    counts = np.zeros((len(quotas), num_clients), np.int64)
     done = 0
     ahead = _AT_ONCE
     while done < len(clients):
         # A block is drawn as if no class ran out in it; turns from the first overdraft on are drawn again.
         here = clients[done : done + ahead]
-        mass = np.where(left > 0, laws[here], 0.0)
+        mass = np.where(left > 0, probabilities[here], 0.0)
         mass[mass.sum(axis=1) == 0] = left
         points = np.cumsum(mass, axis=1)
         picked = (points <= rng.random((len(mass), 1)) * points[:, -1:]).sum(axis=1)
@@ -98,12 +92,12 @@ def _draw_in_turn(rng: np.random.Generator, laws: np.ndarray, sizes: np.ndarray,
         done += taken
         # Blocks grow while no class runs out, up to a bounded table.
         ahead = int(np.clip(2 * taken, _AT_ONCE, max(_AT_ONCE, _CELLS // len(quotas))))
-    return counts
+    return deal_by_class(shuffled(rng, by_class), counts)
 
 
 def _served(rng: np.random.Generator, sizes: np.ndarray) -> np.ndarray:
     """Draws the client served at each turn, `Int[R]`: each once per row, at the times of a Poisson process."""
-    # One long process is cut into one for each client, whose times start from 0 again.
+    # One long process is divided into one for each client, whose times start from 0 again.
     gaps = np.cumsum(rng.standard_exponential(int(sizes.sum())))
     starts = np.cumsum(sizes) - sizes
     offsets = np.where(starts > 0, gaps[starts - 1], 0.0)
@@ -151,8 +145,8 @@ def balanced_dirichlet(
     """
     sizes = equal_sizes(len(labels), num_clients)
     by_class, quotas = rows_by_class(labels)
-    laws = rng.dirichlet(np.full(len(quotas), alpha), num_clients)
-    counts = client_counts(rng, laws + _LEAST_SHARE, sizes, quotas)
+    probabilities = rng.dirichlet(np.full(len(quotas), alpha), num_clients)
+    counts = client_counts(rng, probabilities + _LEAST_SHARE, sizes, quotas)
     return deal_by_class(shuffled(rng, by_class), counts.T)
 
 
@@ -191,11 +185,11 @@ def refilled_dirichlet(
     """
     left = equal_sizes(len(labels), num_clients)
     by_class, quotas = rows_by_class(labels)
-    laws = rng.dirichlet(np.full(len(quotas), alpha), num_clients)
-    laws = np.where(laws < _TINY, 0.0, laws)
-    drawn = np.zeros(laws.shape, np.int64)
+    probabilities = rng.dirichlet(np.full(len(quotas), alpha), num_clients)
+    probabilities = np.where(probabilities < _TINY, 0.0, probabilities)
+    drawn = np.zeros(probabilities.shape, np.int64)
     while left.any():  # at most C times: each client that draws again has used up a class
-        mass = np.where(drawn < quotas, laws, 0.0)
+        mass = np.where(drawn < quotas, probabilities, 0.0)
         without = mass.sum(axis=1) == 0
         mass[without] = (quotas - drawn)[without]
         drawn += rng.multinomial(left, mass / mass.sum(axis=1, keepdims=True))

@@ -21,10 +21,10 @@ _LARGEST_SCALE = 1e307
 def rows_by_class(labels: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
     """Returns the row numbers of each class present, in the order of the labels, and their counts, `Int[C]`."""
     _, codes, sizes = np.unique(labels, return_inverse=True, return_counts=True)
-    return cut(np.argsort(codes, kind="stable"), sizes), sizes
+    return split_at_sizes(np.argsort(codes, kind="stable"), sizes), sizes
 
 
-def cut(rows: np.ndarray, sizes: np.ndarray) -> list[np.ndarray]:
+def split_at_sizes(rows: np.ndarray, sizes: np.ndarray) -> list[np.ndarray]:
     """Cuts an array into consecutive views of given sizes."""
     ends = np.cumsum(sizes)
     return [rows[start:end] for start, end in zip((ends - sizes).tolist(), ends.tolist(), strict=True)]
@@ -56,7 +56,7 @@ def check_room(total: int, num_clients: int, least: int, name: str = "least") ->
         )
 
 
-def apportioned(weights: Any, total: int, least: int = 0, most: np.ndarray | None = None) -> np.ndarray:
+def apportion(weights: Any, total: int, least: int = 0, most: np.ndarray | None = None) -> np.ndarray:
     """Apportions a total in integers by weight, each from `least` to `most`, `Int[n]`.
 
     The numbers are clip(s w, least, most) with the scale s for which they sum to the total, rounded by the method of
@@ -97,7 +97,7 @@ def shuffled(rng: np.random.Generator, by_class: Sequence[np.ndarray]) -> list[n
 
 def deal_to_owners(rows: np.ndarray, owners: np.ndarray, num_clients: int) -> list[np.ndarray]:
     """Gives each of the rows `Int[R]` to its owner `Int[R]`; a client's rows keep their order."""
-    return cut(rows[np.argsort(owners, kind="stable")], np.bincount(owners, minlength=num_clients))
+    return split_at_sizes(rows[np.argsort(owners, kind="stable")], np.bincount(owners, minlength=num_clients))
 
 
 def deal_by_class(by_class: Sequence[np.ndarray], counts: np.ndarray) -> list[np.ndarray]:
@@ -117,7 +117,7 @@ def class_quotas(shares: np.ndarray, available: np.ndarray, total: int | None, u
     min_c available_c / share_c rows.
     """
     if total is None and usual is not None:
-        quotas = np.minimum(apportioned(shares, usual), available)
+        quotas = np.minimum(apportion(shares, usual), available)
         if quotas.sum() >= _ENOUGH * usual:
             return quotas
     owning = shares > 0
@@ -128,7 +128,7 @@ def class_quotas(shares: np.ndarray, available: np.ndarray, total: int | None, u
     held = int(available[owning].sum())
     if total > held:
         raise ValueError(f"total={total} rows, but the classes that take part hold {held}; omit it or take fewer.")
-    return apportioned(shares, total, most=available)
+    return apportion(shares, total, most=available)
 
 
 def deal_quotas(
@@ -161,17 +161,19 @@ def deal_quotas(
     return deal_to_owners(np.concatenate(drawn), owners, len(sizes))
 
 
-def client_counts(rng: np.random.Generator, laws: np.ndarray, sizes: np.ndarray, quotas: np.ndarray) -> np.ndarray:
+def client_counts(
+    rng: np.random.Generator, probabilities: np.ndarray, sizes: np.ndarray, quotas: np.ndarray
+) -> np.ndarray:
     """Draws each client's rows `Int[N, C]` by its own class probabilities so that every class is used up exactly.
 
-    No client is served before another. First the probabilities `laws` `Float[N, C]`, above 0 where the quota is, are
-    fitted to the margins: rows and columns of the table are scaled in turn until row k sums to `sizes[k]` and column c
+    No client is served before another. First `probabilities`, `Float[N, C]`, above 0 where the quota is, are fitted to
+    the margins: rows and columns of the table are scaled in turn until row k sums to `sizes[k]` and column c
     to `quotas[c]`. Then each client draws its labels from its row. By chance some classes are then drawn too often and
     others too rarely, by about the square root of their quotas; surplus draws, chosen at random, are moved to the
     classes that lack some.
     """
     # Iterative proportional fitting; it needn't converge fully, since the surplus is moved afterwards.
-    fitted = laws / laws.sum(axis=1, keepdims=True)
+    fitted = probabilities / probabilities.sum(axis=1, keepdims=True)
     for _ in range(_FITTING_STEPS):
         column_sums = np.maximum(sizes @ fitted, np.finfo(float).tiny)
         fitted = fitted * (quotas / column_sums)

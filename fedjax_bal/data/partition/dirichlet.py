@@ -7,16 +7,7 @@ from typing import Literal
 import numpy as np
 
 from fedjax_bal.arguments import Count, Natural, Positive, checked
-from fedjax_bal.data.partition.dealing import (
-    apportioned,
-    check_room,
-    cut,
-    deal_by_class,
-    deal_to_owners,
-    equal_sizes,
-    rows_by_class,
-    shuffled,
-)
+from fedjax_bal.data.partition import dealing
 from fedjax_bal.data.partition.pathological import classes_of_clients, draw_owners
 
 _MAX_REDRAWS = 100
@@ -75,13 +66,24 @@ def dirichlet(
         Form "balanced": Wang et al.: Federated Learning with Matched Averaging, 2020, section 5, as in NIID-Bench;
         the repair is new here. Form "cbfl": CBFL, section on the experimental setup.
     """
-    by_class, sizes = rows_by_class(labels)
+    by_class, sizes = dealing.rows_by_class(labels)
     if form == "cbfl":
-        counts = _draw_cbfl(rng, sizes, num_clients, alpha)
-        return deal_by_class(shuffled(rng, by_class), counts)
-    check_room(len(labels), num_clients, min_size, "min_size")
+        counts = np.empty((len(sizes), num_clients), np.int64)
+        for label, size in enumerate(sizes):
+            shares = size * rng.dirichlet(np.full(num_clients, alpha))
+            if alpha < 0.1 or num_clients > 200:
+                shares = np.clip(shares, _CBFL_THRESHOLD, max(_CBFL_THRESHOLD, size - _CBFL_THRESHOLD))
+            ends = np.minimum(np.cumsum(np.rint(shares).astype(np.int64)), size)
+            counts[label] = np.diff(ends, prepend=0)
+        if not counts.any():
+            raise ValueError(
+                f"no client gets a row: with {num_clients} clients and {sizes.max()} rows in the largest class every "
+                "share rounds to 0; take fewer clients."
+            )
+        return dealing.deal_by_class(dealing.shuffled(rng, by_class), counts)
+    dealing.check_room(len(labels), num_clients, min_size, "min_size")
     counts = _draw_counts(rng, sizes, num_clients, alpha, min_size, level=form == "balanced")
-    parts = deal_by_class(shuffled(rng, by_class), counts)
+    parts = dealing.deal_by_class(dealing.shuffled(rng, by_class), counts)
     held = np.array([len(part) for part in parts])
     lacking = np.maximum(min_size - held, 0)
     if not lacking.any():
@@ -91,11 +93,11 @@ def dirichlet(
     rows = np.concatenate(parts)
     owner = np.repeat(np.arange(num_clients), held)
     # Rows are in random order within each owner, and the first `given` ones are moved.
-    by_word = np.lexsort((rng.random(len(rows)), owner))
+    shuffled_order = np.lexsort((rng.random(len(rows)), owner))
     rank = np.arange(len(rows)) - np.repeat(np.cumsum(held) - held, held)
-    moved = np.sort(by_word[rank < given[owner]])  # ascending: donor by donor, class by class
+    moved = np.sort(shuffled_order[rank < given[owner]])  # ascending: donor by donor, class by class
     owner[moved] = np.repeat(np.arange(num_clients), lacking)
-    return deal_to_owners(rows, owner, num_clients)
+    return dealing.deal_to_owners(rows, owner, num_clients)
 
 
 def _draw_counts(
@@ -125,23 +127,6 @@ def _draw_counts(
         if lacking == 0:
             break
     return best
-
-
-def _draw_cbfl(rng: np.random.Generator, sizes: np.ndarray, num_clients: int, alpha: float) -> np.ndarray:
-    """Draws counts `Int[C, N]` of form "cbfl"."""
-    counts = np.empty((len(sizes), num_clients), np.int64)
-    for label, size in enumerate(sizes):
-        shares = size * rng.dirichlet(np.full(num_clients, alpha))
-        if alpha < 0.1 or num_clients > 200:
-            shares = np.clip(shares, _CBFL_THRESHOLD, max(_CBFL_THRESHOLD, size - _CBFL_THRESHOLD))
-        ends = np.minimum(np.cumsum(np.rint(shares).astype(np.int64)), size)
-        counts[label] = np.diff(ends, prepend=0)
-    if counts.any():
-        return counts
-    raise ValueError(
-        f"no client gets a row: with {num_clients} clients and {sizes.max()} rows in the largest class every share "
-        "rounds to 0; take fewer clients."
-    )
 
 
 def _levelled_off(sizes: np.ndarray, amount: int) -> np.ndarray:
@@ -198,8 +183,8 @@ def equal_cut_dirichlet(
         ten clients, and draw until it succeeds, which may never end.
     """
     total = len(labels)
-    sizes = equal_sizes(total, num_clients)
-    by_class, _ = rows_by_class(labels)
+    sizes = dealing.equal_sizes(total, num_clients)
+    by_class, _ = dealing.rows_by_class(labels)
     members = [min(_GROUP, num_clients - first) for first in range(0, num_clients, _GROUP)]
     ends = int(_GROUP / num_clients * total) * np.arange(1, len(members))
     group_of_row = np.empty(total, np.int64)
@@ -209,8 +194,8 @@ def equal_cut_dirichlet(
         in_group = [rng.permutation(rows[group_of_row[rows] == group]) for rows in by_class]
         held = np.array([len(rows) for rows in in_group])
         counts = _draw_counts(rng, held, count, alpha, int(0.5 * held.sum() / count), level=True)
-        line += deal_by_class(in_group, counts)
-    return cut(np.concatenate(line), sizes)
+        line += dealing.deal_by_class(in_group, counts)
+    return dealing.split_at_sizes(np.concatenate(line), sizes)
 
 
 @checked
@@ -252,7 +237,7 @@ def extended_dirichlet(
         Li, Lyu: Convergence Analysis of Sequential Federated Learning on Heterogeneous Data, 2023, which
         allots the classes evenly, and may leave an owner without rows.
     """
-    by_class, sizes = rows_by_class(labels)
+    by_class, sizes = dealing.rows_by_class(labels)
     owners, _ = draw_owners(rng, classes_of_clients(classes_per_client, num_clients, len(sizes)), len(sizes))
     counts = np.zeros((len(sizes), num_clients), np.int64)
     for label, size in enumerate(sizes.tolist()):
@@ -264,5 +249,5 @@ def extended_dirichlet(
             )
         if len(members):
             shares = rng.dirichlet(np.full(len(members), alpha))
-            counts[label, members] = apportioned(np.where(shares < _LEAST_SHARE, 0.0, shares), size, least=1)
-    return deal_by_class(shuffled(rng, by_class), counts)
+            counts[label, members] = dealing.apportion(np.where(shares < _LEAST_SHARE, 0.0, shares), size, least=1)
+    return dealing.deal_by_class(dealing.shuffled(rng, by_class), counts)

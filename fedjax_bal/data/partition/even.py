@@ -3,7 +3,7 @@
 import numpy as np
 
 from fedjax_bal.arguments import Count, checked
-from fedjax_bal.data.partition.dealing import cut, equal_sizes, even_sizes
+from fedjax_bal.data.partition.dealing import equal_sizes, even_sizes, split_at_sizes
 
 
 @checked
@@ -26,7 +26,7 @@ def iid(rng: np.random.Generator, labels: np.ndarray, num_clients: Count) -> lis
         [3, 2, 2]
     """
     sizes = equal_sizes(len(labels), num_clients)
-    return cut(rng.permutation(len(labels)), sizes)
+    return split_at_sizes(rng.permutation(len(labels)), sizes)
 
 
 @checked
@@ -64,7 +64,7 @@ def shards(
             f"{num_clients} clients x {shards_per_client} shards for {len(labels)} rows; every shard needs at least "
             "one row: take fewer clients or fewer shards per client."
         )
-    pieces = cut(np.argsort(labels, kind="stable"), even_sizes(len(labels), count))
+    pieces = split_at_sizes(np.argsort(labels, kind="stable"), even_sizes(len(labels), count))
     dealt = rng.permutation(count)
     sizes = np.fromiter(map(len, pieces), np.int64, count)[dealt].reshape(num_clients, -1).sum(axis=1)
-    return cut(np.concatenate([pieces[shard] for shard in dealt.tolist()]), sizes)
+    return split_at_sizes(np.concatenate([pieces[shard] for shard in dealt.tolist()]), sizes)

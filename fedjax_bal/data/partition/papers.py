@@ -8,17 +8,7 @@ import numpy as np
 from annotated_types import Ge, Gt, Le
 
 from fedjax_bal.arguments import Count, Natural, checked
-from fedjax_bal.data.partition.dealing import (
-    Local,
-    Skew,
-    check_clients_below_rows,
-    class_quotas,
-    deal_quotas,
-    deal_to_owners,
-    even_sizes,
-    rows_by_class,
-    shuffled,
-)
+from fedjax_bal.data.partition import dealing
 from fedjax_bal.data.partition.quantity import Sizes, Spread, client_sizes
 from fedjax_bal.data.sources.idx import MERGED_CHARACTERS
 
@@ -39,7 +29,7 @@ _THROWN_AWAY = -1
 class _Variant(NamedTuple):
     sizes: Sizes
     classes: Classes
-    local: Local
+    local: dealing.Local
     total: int
 
 
@@ -62,8 +52,8 @@ def astraea(
     total: Count | None = None,
     sizes: Sizes | None = None,
     classes: Classes | None = None,
-    local: Local | None = None,
-    local_skew: Skew = "uniform",
+    local: dealing.Local | None = None,
+    local_skew: dealing.Skew = "uniform",
     digits: Digits = "uniform",
     case: Case = "insensitive",
     sigma: Spread = 1.2,
@@ -123,14 +113,14 @@ def astraea(
         published. With uniform weights the clients of LTRF2 are on average 0.63 nats from uniform (0.50 when weighted
         by size), with exponential ones 0.83 (0.71); section IV reports 0.550.
     """
-    by_class, available = rows_by_class(labels)
+    by_class, available = dealing.rows_by_class(labels)
     table = _VARIANTS[variant]
     shares = np.full(len(available), 1 / len(available))
     if (classes or table.classes) == "letters":
         shares = letter_shares(len(available), digits, case)
-    quotas = class_quotas(shares, available, total, table.total)
+    quotas = dealing.class_quotas(shares, available, total, table.total)
     held = client_sizes(rng, sizes or table.sizes, int(quotas.sum()), num_clients, sigma, least, values, quantiles)
-    return deal_quotas(rng, by_class, quotas, held, local or table.local, local_skew)
+    return dealing.deal_quotas(rng, by_class, quotas, held, local or table.local, local_skew)
 
 
 @checked
@@ -217,8 +207,8 @@ def normal_density(
     num_clients: Count,
     total: Count | None = None,
     sizes: Sizes = "equal",
-    local: Local = "random",
-    local_skew: Skew = "uniform",
+    local: dealing.Local = "random",
+    local_skew: dealing.Skew = "uniform",
     span: Annotated[float, Gt(0), Le(10)] = 3.0,
     sigma: Spread = 1.2,
     least: Count = 10,
@@ -261,10 +251,10 @@ def normal_density(
         Astraea, section IV-A: CINIC-10 with "its global distribution following the standard normal distribution".
         The bins, the size of the set and the clients' class shares and sizes are not published.
     """
-    by_class, available = rows_by_class(labels)
-    quotas = class_quotas(normal_shares(len(available), span), available, total)
+    by_class, available = dealing.rows_by_class(labels)
+    quotas = dealing.class_quotas(normal_shares(len(available), span), available, total)
     held = client_sizes(rng, sizes, int(quotas.sum()), num_clients, sigma, least, values, quantiles)
-    return deal_quotas(rng, by_class, quotas, held, local, local_skew)
+    return dealing.deal_quotas(rng, by_class, quotas, held, local, local_skew)
 
 
 @checked
@@ -321,11 +311,11 @@ def flcir_realworld(
         FL-CIR, section 4, says "random amount of classes and random amount of data samples"; the steps are in its code.
         There a client may be left without rows.
     """
-    by_class, sizes = rows_by_class(labels)
+    by_class, sizes = dealing.rows_by_class(labels)
     classes = len(sizes)
     if classes < 2:
         raise ValueError(f"labels has {classes} class; each client gets 1 to C - 1 of C classes: take at least 2.")
-    check_clients_below_rows(num_clients, len(labels))
+    dealing.check_clients_below_rows(num_clients, len(labels))
     present = np.unique(labels)
     absent = np.setdiff1d(discarded, present)
     if discard and absent.size:
@@ -337,7 +327,7 @@ def flcir_realworld(
     if published_seed is None:
         order = rng.permutation(classes)
         draw = _any_draw(rng, num_clients, classes)
-        by_class = shuffled(rng, by_class)
+        by_class = dealing.shuffled(rng, by_class)
     else:
         order, draw = _published_draw(published_seed, num_clients, classes)
     for _ in range(_REDRAWS):
@@ -354,12 +344,12 @@ def flcir_realworld(
         )
     # Each class is cut into its slices, which differ by at most a row, the larger ones first.
     owner = [
-        np.repeat(row[:count], even_sizes(len(rows), int(count)))
+        np.repeat(row[:count], dealing.even_sizes(len(rows), int(count)))
         for rows, row, count in zip(by_class, owners, pieces, strict=True)
     ]
     owner = np.concatenate(owner)
     used = owner != _THROWN_AWAY
-    return deal_to_owners(np.concatenate(by_class)[used], owner[used], num_clients)
+    return dealing.deal_to_owners(np.concatenate(by_class)[used], owner[used], num_clients)
 
 
 Draw = Callable[[], tuple[list[int], np.ndarray]]

@@ -6,15 +6,7 @@ from typing import Literal
 import numpy as np
 
 from fedjax_bal.arguments import Count, checked
-from fedjax_bal.data.partition.dealing import (
-    MAX_ROWS,
-    check_clients_below_rows,
-    cut,
-    deal_by_class,
-    even_sizes,
-    rows_by_class,
-    shuffled,
-)
+from fedjax_bal.data.partition import dealing
 
 _REDRAWS = 20
 _CLIENTS_AT_ONCE = 2**16
@@ -67,7 +59,7 @@ def pathological(
         Form "rebafl": ReBaFL, section on the experimental setup. Form "niid_bench": Li, Diao, Chen, He: Federated
         Learning on Non-IID Data Silos, 2022, "#C=k"; there owners late in the order may be left without rows.
     """
-    by_class, sizes = rows_by_class(labels)
+    by_class, sizes = dealing.rows_by_class(labels)
     classes = classes_of_clients(classes_per_client, num_clients, len(sizes))
     if form == "niid_bench":
         if samples_per_client is not None:
@@ -81,27 +73,10 @@ def pathological(
         if samples_per_client is not None:
             given = f"samples_per_client={samples}"
         raise ValueError(f"{given}: {samples} rows can't hold {classes.max()} classes; take fewer clients.")
-    if num_clients * samples > MAX_ROWS:
-        raise ValueError(f"{num_clients} clients x {samples} rows; at most {MAX_ROWS} rows in all.")
-    return _take_consecutive(rng, by_class, sizes, classes, samples)
+    if num_clients * samples > dealing.MAX_ROWS:
+        raise ValueError(f"{num_clients} clients x {samples} rows; at most {dealing.MAX_ROWS} rows in all.")
 
-
-def classes_of_clients(classes_per_client: int | Sequence[int], num_clients: int, num_present: int) -> np.ndarray:
-    """Returns each client's number of labels, `Int[N]`, from one number or several that the clients cycle through."""
-    classes = np.resize(np.asarray(classes_per_client), num_clients)
-    if classes.max() > num_present:
-        raise ValueError(
-            f"classes_per_client={classes_per_client!r}, but only {num_present} classes are present; take as many or "
-            "fewer."
-        )
-    return classes
-
-
-def _take_consecutive(
-    rng: np.random.Generator, by_class: list[np.ndarray], sizes: np.ndarray, classes: np.ndarray, samples: int
-) -> list[np.ndarray]:
-    """Draws form "rebafl"."""
-    shares = {number: even_sizes(samples, number) for number in set(classes.tolist())}
+    shares = {number: dealing.even_sizes(samples, number) for number in set(classes.tolist())}
     for share in shares.values():
         # A client needs as many labels as its share has entries, each with at least the smallest entry, and enough
         # labels with a row more for the larger entries.
@@ -128,9 +103,20 @@ def _take_consecutive(
     lengths = np.concatenate([shares[number] for number in classes.tolist()])
     within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     # The last rows of a label may go to no client, so rows are shuffled.
-    rows = np.concatenate(shuffled(rng, by_class))
+    rows = np.concatenate(dealing.shuffled(rng, by_class))
     taken = rows[np.repeat(np.asarray(takes), lengths) + within]
-    return cut(taken, np.full(len(classes), samples))
+    return dealing.split_at_sizes(taken, np.full(len(classes), samples))
+
+
+def classes_of_clients(classes_per_client: int | Sequence[int], num_clients: int, num_present: int) -> np.ndarray:
+    """Returns each client's number of labels, `Int[N]`, from one number or several that the clients cycle through."""
+    classes = np.resize(np.asarray(classes_per_client), num_clients)
+    if classes.max() > num_present:
+        raise ValueError(
+            f"classes_per_client={classes_per_client!r}, but only {num_present} classes are present; take as many or "
+            "fewer."
+        )
+    return classes
 
 
 def _draw_labels(
@@ -162,8 +148,8 @@ def _split_over_owners(
     rng: np.random.Generator, by_class: list[np.ndarray], sizes: np.ndarray, classes: np.ndarray
 ) -> list[np.ndarray]:
     """Draws form "niid_bench": repeats until every client has a row, or else gives each a label that has one."""
-    check_clients_below_rows(len(classes), int(sizes.sum()))
-    by_class = shuffled(rng, by_class)
+    dealing.check_clients_below_rows(len(classes), int(sizes.sum()))
+    by_class = dealing.shuffled(rng, by_class)
     for _ in range(_REDRAWS):
         owners, main = draw_owners(rng, classes, len(sizes))
         counts = _divide(owners, main, sizes)
@@ -177,7 +163,7 @@ def _split_over_owners(
             owners[client, others[others != main[client]][0]] = False
             owners[client, feeders[client]] = True
         counts = _divide(owners, main, sizes, feeders)
-    return deal_by_class(by_class, counts.T)
+    return dealing.deal_by_class(by_class, counts.T)
 
 
 def _feeders(classes: np.ndarray, main: np.ndarray, sizes: np.ndarray) -> np.ndarray:
@@ -230,5 +216,5 @@ def _divide(owners: np.ndarray, main: np.ndarray, sizes: np.ndarray, feeders: np
             held = counts[members].sum(axis=1)
             members = members[np.lexsort((members, main[members] != label, held, fed[members] != label))]
         if len(members):
-            counts[members, label] = even_sizes(int(sizes[label]), len(members))
+            counts[members, label] = dealing.even_sizes(int(sizes[label]), len(members))
     return counts

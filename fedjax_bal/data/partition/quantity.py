@@ -7,7 +7,7 @@ import numpy as np
 from annotated_types import Ge, Le
 
 from fedjax_bal.arguments import Count, Natural, Positive, checked
-from fedjax_bal.data.partition.dealing import apportioned, check_room, cut, equal_sizes
+from fedjax_bal.data.partition.dealing import apportion, check_room, equal_sizes, split_at_sizes
 from fedjax_bal.validate import whole_number
 
 Sizes = Literal["equal", "lognormal", "empirical"]
@@ -87,10 +87,8 @@ def quantity(
         if sum(whole) > num_rows:
             raise ValueError(f"values sum to {sum(whole)} rows, but there are {num_rows}; make them smaller.")
         held = np.array(whole)
-    elif sizes == "lognormal":
-        held = lognormal_sizes(rng, num_rows, num_clients, sigma, least)
-    elif sizes == "empirical":
-        held = empirical_sizes(rng, num_rows, num_clients, values, quantiles, least)
+    elif sizes in ("lognormal", "empirical"):
+        held = client_sizes(rng, sizes, num_rows, num_clients, sigma, least, values, quantiles)
     else:
         check_room(num_rows, num_clients, least)
         if sizes == "dirichlet":
@@ -100,8 +98,8 @@ def quantity(
             logs = exponent * (np.log(number + 1) if sizes == "power" else number)
             weights = np.exp(logs - logs.max())
         shares = weights / weights.max()
-        held = apportioned(np.where(shares < _NEGLIGIBLE, 0.0, shares), num_rows, least)
-    return cut(rng.permutation(num_rows)[: held.sum()], held)
+        held = apportion(np.where(shares < _NEGLIGIBLE, 0.0, shares), num_rows, least)
+    return split_at_sizes(rng.permutation(num_rows)[: held.sum()], held)
 
 
 def client_sizes(
@@ -155,7 +153,7 @@ def lognormal_sizes(
         of 71.5, a median of 31.5 and a coefficient of variation of 1.61, so sigma lies between 1.13 and 1.28.
     """
     check_room(total, num_clients, least)
-    return apportioned(np.exp(sigma * rng.standard_normal(num_clients)), total, least)
+    return apportion(np.exp(sigma * rng.standard_normal(num_clients)), total, least)
 
 
 @checked
@@ -212,7 +210,7 @@ def empirical_sizes(
         drawn = np.exp(np.interp(rng.random(num_clients), levels, np.log(observed)))
     else:
         raise ValueError("values and quantiles: give one of them, and only one.")
-    return apportioned(drawn, total, least)
+    return apportion(drawn, total, least)
 
 
 def _check_positive(name: str, sizes: Sequence[float]) -> None:

@@ -75,7 +75,8 @@ def read_labelled(
     num_classes: int = 10,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Reads a file of grey images and the file of their labels: `UInt8[D, H, W, 1]` and `Int32[D]`, below C."""
-    images, labels = read_idx(images_path, 3), read_idx(labels_path, 1)
+    images = read_idx(images_path, 3)
+    labels = read_idx(labels_path, 1)
     if images.shape[1:] != image_size:
         size = "x".join(map(str, images.shape[1:]))
         raise DataError(

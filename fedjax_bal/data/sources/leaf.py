@@ -76,7 +76,8 @@ def _find_files(data_dir: Path) -> tuple[list[Path], list[Path]]:
     """Finds the files for training and testing; the second list is empty if LEAF has not divided the images."""
     folders = [data_dir / folder for folder in _FOLDERS]
     for folder in folders:
-        train, test = _json_files(folder / "train", "*.json"), _json_files(folder / "test", "*.json")
+        train = _json_files(folder / "train", "*.json")
+        test = _json_files(folder / "test", "*.json")
         if train and test:
             return train, test
         whole = _json_files(folder / "all_data", "all_data_*.json") or _json_files(folder, "all_data_*.json")

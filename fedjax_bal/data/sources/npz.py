@@ -121,7 +121,8 @@ def read_arrays(path: Path, names: Sequence[str] | None, limit: int | None = Non
 
 def _checked_half(half: str, arrays: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """Returns images `UInt8[D, H, W, K]`, or other inputs `[D, ...]`, and labels `Int32[D]`."""
-    images, labels = arrays[f"{half}_images"], arrays[f"{half}_labels"]
+    images = arrays[f"{half}_images"]
+    labels = arrays[f"{half}_labels"]
     inputs = stored_inputs(images[..., None] if images.dtype == np.uint8 and images.ndim == 3 else images)
     if inputs is None or not inputs.size:
         raise ValueError(

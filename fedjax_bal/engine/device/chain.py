@@ -6,21 +6,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fedjax_bal.engine.device.client_metrics import LocalTest, measure, zero_metrics
+from fedjax_bal.engine.device import leaves
 from fedjax_bal.engine.device.debug import located, stop_at_nan
 from fedjax_bal.engine.device.drawing import training_key
-from fedjax_bal.engine.device.leaves import (
-    PERSONAL,
-    keep,
-    local_optimizer,
-    moving_leaves,
-    personal_leaves,
-    personal_memory,
-    personal_model,
-    restored,
-    seen,
-    with_leaves,
-)
+from fedjax_bal.engine.device.evaluation import LocalTest, measure, zero_metrics
 from fedjax_bal.engine.device.local_training import LocalState, outcome_of, prepare, start_training, train_locally
 from fedjax_bal.engine.device.setting import Setting
 from fedjax_bal.engine.device.trees import inexact_leaves, squared_norm, surely_finite, take, zeros_of
@@ -54,7 +43,7 @@ class ClientRecord(NamedTuple):
         steps: steps of the last pass, `Int32[]`.
         broken: the fault of its delivery, a code of `metrics.traffic`, `Int32[]`.
         probes: each probe part's value in the last pass, by slot.
-        metrics: the `client_metrics` of its trained model in the last pass, by name.
+        metrics: what `measure` found of its trained model in the last pass, by name.
     """
 
     memory: PyTree
@@ -141,7 +130,7 @@ def train_chain(setting: Setting, shared: RoundInputs, chain: ChainClients, long
         return (passed, records.memory, delivered), (reports, records._replace(memory=None))
 
     params = shared.variables.params
-    transform = local_optimizer(setting, shared.number, 0, params)
+    transform = leaves.local_optimizer(setting, shared.number, 0, params)
     first = ChainCarry(shared.variables, transform.init(params) if setting.carried else None)
     begin = (first, chain.memory, chain.delivered)
     ((end, _), memory, _), results = lax.scan(one_pass, begin, jnp.arange(setting.passes))
@@ -172,7 +161,7 @@ def client_context(setting: Setting, shared: RoundInputs, variables: Variables, 
         client=client.id,
         class_counts=jnp.where(client.delivered, counts, 0),
         size=size,
-        start=with_leaves(variables, client.memory.get(PERSONAL, {})),
+        start=leaves.with_leaves(variables, client.memory.get(leaves.PERSONAL, {})),
         broadcast=shared.broadcast,
         memory=client.memory,
         prepared={},
@@ -195,15 +184,19 @@ def finish_client(
     memory and reports zeros. Leaves that stay with the client are returned with the values of the global model.
     """
     # Taken before delivery, which may change the parameters: the client keeps its leaves as it trained them.
-    memory = personal_memory(setting, outcome.end)
-    outcome, outdated = _delivered(setting, outcome)
+    memory = leaves.personal_memory(setting, outcome.end)
+    outdated = jnp.zeros((), bool)
+    for part in setting.parts_with(Deliver):
+        outdated |= part.outdated(*leaves.visible_to(setting, part, outcome))
+        end = part.deliver(*leaves.visible_to(setting, part, outcome))
+        outcome = outcome._replace(end=leaves.restore_hidden(setting, part, end, outcome.end))
     for part in setting.parts_with(Memory):
-        memory[part.slot] = part.remember(client.memory[part.slot], *seen(setting, part, outcome))
+        memory[part.slot] = part.remember(client.memory[part.slot], *leaves.visible_to(setting, part, outcome))
     reports = {}
     for part in setting.parts_with(Report):
-        remembered = seen(setting, part, outcome)[0]._replace(memory=memory.get(part.slot))
+        remembered = leaves.visible_to(setting, part, outcome)[0]._replace(memory=memory.get(part.slot))
         reports[part.slot] = part.report(remembered)
-    probes = {part.slot: part.probe(*seen(setting, part, outcome)) for part in setting.parts_with(Probe)}
+    probes = {part.slot: part.probe(*leaves.visible_to(setting, part, outcome)) for part in setting.parts_with(Probe)}
 
     # Finds the fault of the update, if it has one.
     params = outcome.end.params
@@ -212,9 +205,9 @@ def finish_client(
     huge = False
     finite = surely_finite(squares + squared_norm(inexact_leaves(others)), (params, *others))
     if shared.largest_norm is not None:
-        moving = moving_leaves(setting, params)
+        moving = leaves.moving_leaves(setting, params)
         # The square overflows long before the norm does; then it is infinite, and the update huge.
-        huge = jnp.sqrt(squares if moving is None else squared_norm(keep(moving, params))) > shared.largest_norm
+        huge = jnp.sqrt(squares if moving is None else squared_norm(leaves.keep(moving, params))) > shared.largest_norm
     fault = jnp.select([~finite, outdated, huge], [NOT_FINITE, OUTDATED, HUGE], 0).astype(jnp.int32)
     broken = jnp.where(client.delivered, fault, 0)
 
@@ -226,9 +219,13 @@ def finish_client(
         steps=jnp.where(counts, outcome.steps, 0),
         broken=broken,
         probes=_where(counts, probes, None),
-        metrics=measure(setting, shared.local_test, outcome._replace(end=personal_model(setting, outcome.end)), counts),
+        metrics=measure(
+            setting, shared.local_test, outcome._replace(end=leaves.personal_model(setting, outcome.end)), counts
+        ),
     )
-    returned = with_leaves(_where(counts, outcome.end, outcome.start), personal_leaves(setting, shared.variables))
+    returned = leaves.with_leaves(
+        _where(counts, outcome.end, outcome.start), leaves.personal_leaves(setting, shared.variables)
+    )
     return returned, (_where(counts, reports, None), record)
 
 
@@ -286,16 +283,6 @@ def _finish_at(
 def _result(shared: RoundInputs, end: Variables, reports: PyTree, records: ClientRecord) -> ChainResult:
     delta = jax.tree.map(jnp.subtract, end.params, shared.variables.params)
     return ChainResult(delta, end.stats, reports, records)
-
-
-def _delivered(setting: Setting, outcome: Outcome) -> tuple[Outcome, Array]:
-    """Applies the Deliver parts; returns the outcome and whether the update is stale."""
-    outdated = jnp.zeros((), bool)
-    for part in setting.parts_with(Deliver):
-        outdated |= part.outdated(*seen(setting, part, outcome))
-        end = part.deliver(*seen(setting, part, outcome))
-        outcome = outcome._replace(end=restored(setting, part, end, outcome.end))
-    return outcome, outdated
 
 
 def _where(on: Array, new: PyTree, old: PyTree | None) -> PyTree:

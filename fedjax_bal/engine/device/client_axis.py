@@ -4,7 +4,6 @@ Only this module decides how it is executed. Each device trains its chains in bu
 their results; if the layout has lanes, these have taken the local steps before (`lanes.py`).
 """
 
-from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -66,7 +65,14 @@ def over_chains(
     def on_each(
         setting: Setting, shared: RoundInputs, chains: ChainClients, weights: ChainWeights, assignment: Assignment
     ) -> CohortResult:
-        return _over_devices(_on_this_device(setting, shared, chains, weights, assignment, runs), runs)
+        total = _on_this_device(setting, shared, chains, weights, assignment, runs)
+        records, deltas = jax.tree.map(gathered, (total.records, total.deltas))
+        return CohortResult(runs.over_devices(total.sums, CLIENTS), records, deltas)
+
+    def gathered(leaf: Array) -> Array:
+        # Every chain was trained on one device and left zeros on the others, so the sum is that device's value.
+        numbers = leaf.astype(jnp.int32) if leaf.dtype == jnp.bool_ else leaf
+        return lax.psum(numbers, CLIENTS).astype(leaf.dtype)
 
     spread = setting.layout.spread(on_each, False, False, False, False, True)
     return spread(setting, shared, chains, weights, assignment)
@@ -87,12 +93,23 @@ def _on_this_device(
     """
     # Sharding leaves a device an axis of length 1.
     assignment = jax.tree.map(lambda leaf: leaf[0], assignment)
-    train = _training(setting, shared, chains, assignment, runs)
+    trained = train_in_lanes(setting, shared, chains, assignment, runs) if setting.layout.lanes else None
+
+    def train(longest: Array, number: Array, chain: ChainClients) -> ChainResult:
+        if trained is None:
+            return train_chain(*runs.view(setting, shared, number), chain, longest)
+        end = take(trained, number)
+        return finish_trained_client(*runs.view(setting, shared, number), chain, end)
 
     def add_bucket(numbers: Array, total: CohortResult) -> CohortResult:
         bucket = take_chains(chains, numbers)
         sizes = runs.sizes(shared.federation, numbers, bucket)
-        results = _maybe_vmap(setting.layout.width, partial(train, sizes.max(0)), numbers, bucket)
+        if setting.layout.width > 1:
+            results = jax.vmap(partial(train, sizes.max(0)))(numbers, bucket)
+        else:
+            # A single client gets no batch axis: many operations are slower with one, even if its length is 1.
+            single = train(sizes.max(0), *jax.tree.map(lambda leaf: leaf[0], (numbers, bucket)))
+            results = jax.tree.map(lambda leaf: leaf[None], single)
         # In an empty place, `take` has read another chain's weight; no client of it delivers, so it counts as 0.
         delivered = bucket.delivered.any(1)
         counted = ChainWeights(
@@ -105,29 +122,6 @@ def _on_this_device(
         return CohortResult(sums, put(total.records, numbers, results.records), deltas)
 
     return over_buckets(setting.layout, assignment, add_bucket, zero_cohort_result(setting, shared, chains, runs))
-
-
-def _training(
-    setting: Setting, shared: RoundInputs, chains: ChainClients, assignment: Assignment, runs: Runs
-) -> Callable[..., ChainResult]:
-    """Returns `train(longest, number, chain)`, which trains a chain, or completes one that lanes have trained."""
-    if not setting.layout.lanes:
-        return lambda longest, number, chain: train_chain(*runs.view(setting, shared, number), chain, longest)
-    trained = train_in_lanes(setting, shared, chains, assignment, runs)
-
-    def finish(longest: Array, number: Array, chain: ChainClients) -> ChainResult:
-        end = take(trained, number)
-        return finish_trained_client(*runs.view(setting, shared, number), chain, end)
-
-    return finish
-
-
-def _maybe_vmap(width: int, function: Callable[..., PyTree], *stacked: PyTree) -> PyTree:
-    if width > 1:
-        return jax.vmap(function)(*stacked)
-    # A single client gets no batch axis: many operations are slower with one, even if its length is 1.
-    single = function(*jax.tree.map(lambda leaf: leaf[0], stacked))
-    return jax.tree.map(lambda leaf: leaf[None], single)
 
 
 def zero_cohort_result(
@@ -143,15 +137,3 @@ def zero_cohort_result(
     spread = UpdateDiversity(jnp.zeros(()), chain.delta, jnp.zeros(())) if setting.evaluation.update_diversity else None
     sums = runs.accumulators(Accumulator(chain.delta, chain.stats, chain.reports, spread))
     return CohortResult(sums, records, deltas)
-
-
-def _over_devices(total: CohortResult, runs: Runs) -> CohortResult:
-    """Combines the results of all devices, on each device."""
-
-    def gathered(leaf: Array) -> Array:
-        # Every chain was trained on one device and left zeros on the others, so the sum is that device's value.
-        numbers = leaf.astype(jnp.int32) if leaf.dtype == jnp.bool_ else leaf
-        return lax.psum(numbers, CLIENTS).astype(leaf.dtype)
-
-    records, deltas = jax.tree.map(gathered, (total.records, total.deltas))
-    return CohortResult(runs.over_devices(total.sums, CLIENTS), records, deltas)

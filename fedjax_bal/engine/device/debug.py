@@ -42,6 +42,7 @@ def stop_at_nan(setting: Setting, function: Callable[..., T], *args: Any) -> T:
     """
     result = function(*args)
     if is_uncompiled() and not setting.execution.excludes and not all_finite(result):
+        # The second call checks every operation. Parts are pure, so that it computes the same numbers.
         with jax.debug_nans(True):
             function(*args)
         raise FloatingPointError("a number is infinite, though no operation made a nan: something grows too fast")

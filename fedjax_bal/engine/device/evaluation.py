@@ -9,14 +9,17 @@ import numpy as np
 import optax
 from jax import lax
 
-from fedjax_bal.data import checked_examples, normalised
+from fedjax_bal.data import checked_examples, normalised, over_rows
 from fedjax_bal.engine.device.layout import CLIENTS, Layout
 from fedjax_bal.engine.device.leaves import personal_model, with_leaves
 from fedjax_bal.engine.device.setting import Setting
 from fedjax_bal.engine.device.trees import put, take
+from fedjax_bal.metrics import METRICS, Measured
 from fedjax_bal.types import (
     Array,
+    Batch,
     ClientTests,
+    Cohort,
     EvaluationResult,
     Federation,
     Model,
@@ -26,13 +29,13 @@ from fedjax_bal.types import (
     Variables,
 )
 
-CHUNK = 500  # test images per forward pass; larger chunks gain nothing on a CPU and take more memory
+TEST_BATCH = 500  # test images per forward pass; larger batches gain nothing on a CPU and take more memory
 VALIDATION = "validation"
 """The name of the auxiliary set on which the global model is evaluated."""
 
 
 class TestSet(NamedTuple):
-    """The test images in chunks, padded; leaves `[chunks, CHUNK, ...]`."""
+    """The test images in batches, padded; leaves `[batches, TEST_BATCH, ...]`."""
 
     __test__ = False  # pytest would collect a class of this name
 
@@ -41,21 +44,21 @@ class TestSet(NamedTuple):
     real: Any
 
 
-def chunked(images: Any, labels: Any, size: int = CHUNK, name: str = "test ") -> TestSet:
-    """Cuts a test set, `[T, ...]` and `[T]`, into chunks of equal size; padding in the last one isn't `real`.
+def in_batches(images: Any, labels: Any, size: int = TEST_BATCH, name: str = "test ") -> TestSet:
+    """Cuts a test set, `[T, ...]` and `[T]`, into batches of equal size; padding in the last one isn't `real`.
 
     Raises ValueError for arrays that `federate` would refuse; `name` precedes "images" in the message.
     """
     images, labels = checked_examples(images, labels, name)
     size = min(size, len(images))
-    chunks = -(-len(images) // size)
-    index = np.arange(chunks * size)
-    inside = np.minimum(index, len(images) - 1).reshape(chunks, size)
-    return TestSet(images[inside], labels[inside], (index < len(images)).reshape(chunks, size))
+    batches = -(-len(images) // size)
+    index = np.arange(batches * size)
+    inside = np.minimum(index, len(images) - 1).reshape(batches, size)
+    return TestSet(images[inside], labels[inside], (index < len(images)).reshape(batches, size))
 
 
 def padded(test: TestSet, multiple: int) -> TestSet:
-    """Adds empty chunks until their number is a multiple of `multiple`; works on the host and while tracing."""
+    """Adds empty batches until their number is a multiple of `multiple`; works on the host and while tracing."""
     short = -len(test.labels) % multiple
     if not short:
         return test
@@ -63,16 +66,16 @@ def padded(test: TestSet, multiple: int) -> TestSet:
     return TestSet(*(pad(leaf, [(0, short)] + [(0, 0)] * (leaf.ndim - 1)) for leaf in test))
 
 
-def some_images(test: TestSet, count: int, total: int, size: int = CHUNK) -> TestSet:
+def some_images(test: TestSet, count: int, total: int, size: int = TEST_BATCH) -> TestSet:
     """Draws a test set of `count` of the `total` real images, the same in every run."""
     flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), test)
     size = min(size, count)
-    chunks = -(-count // size)
-    index = np.arange(chunks * size)
+    batches = -(-count // size)
+    index = np.arange(batches * size)
     # Random, as test sets are often ordered: by class, or with the classes in turn, which a regular stride could hit.
     rows = np.random.default_rng(0).permutation(total)[np.minimum(index, count - 1)]
-    fold = lambda leaf: jnp.asarray(leaf)[rows].reshape(chunks, size, *leaf.shape[1:])
-    return TestSet(fold(flat.images), fold(flat.labels), (index < count).reshape(chunks, size))
+    fold = lambda leaf: jnp.asarray(leaf)[rows].reshape(batches, size, *leaf.shape[1:])
+    return TestSet(fold(flat.images), fold(flat.labels), (index < count).reshape(batches, size))
 
 
 def hits(model: Model, variables: Variables, test: TestSet, mean: Array, std: Array) -> Array:
@@ -84,7 +87,7 @@ def hits(model: Model, variables: Variables, test: TestSet, mean: Array, std: Ar
 def evaluate(
     model: Model, variables: Variables, test: TestSet, mean: Array, std: Array, layout: Layout | None = None
 ) -> EvaluationResult:
-    """Computes the confusion matrix and loss of a model; each device of the layout handles its share of the chunks.
+    """Computes the confusion matrix and loss of a model; each device of the layout handles its share of the batches.
 
     Images are normalised with `mean` and `std`, `Float[K]`.
     """
@@ -104,16 +107,16 @@ def _totals(model: Model, variables: Variables, test: TestSet, mean: Array, std:
     """Computes the confusion matrix, the summed loss and the number of images."""
     classes = model.num_classes
 
-    def add_chunk(carry: tuple[Array, Array], chunk: TestSet) -> tuple[tuple[Array, Array], None]:
+    def add_batch(carry: tuple[Array, Array], batch: TestSet) -> tuple[tuple[Array, Array], None]:
         confusion, loss = carry
-        outputs, _ = model.apply(variables, normalised(chunk.images, mean, std), train=False)
-        losses = optax.softmax_cross_entropy_with_integer_labels(outputs.logits, chunk.labels)
+        outputs, _ = model.apply(variables, normalised(batch.images, mean, std), train=False)
+        losses = optax.softmax_cross_entropy_with_integer_labels(outputs.logits, batch.labels)
         predicted = outputs.logits.argmax(-1)
-        confusion = confusion.at[chunk.labels, predicted].add(chunk.real.astype(jnp.int32))
-        return (confusion, loss + jnp.where(chunk.real, losses, 0.0).sum()), None
+        confusion = confusion.at[batch.labels, predicted].add(batch.real.astype(jnp.int32))
+        return (confusion, loss + jnp.where(batch.real, losses, 0.0).sum()), None
 
     init = (jnp.zeros((classes, classes), jnp.int32), jnp.zeros(()))
-    (confusion, loss), _ = lax.scan(add_chunk, init, test)
+    (confusion, loss), _ = lax.scan(add_batch, init, test)
     return confusion, loss, test.real.sum()
 
 
@@ -143,7 +146,7 @@ def evaluate_rows(
         return confusion, loss + jnp.where(real, losses, 0.0).sum()
 
     zeros = (jnp.zeros((classes, classes), jnp.int32), jnp.zeros(()))
-    confusion, loss = fold_in_chunks(add, zeros, len(rows), layout, variables, rows, federation)
+    confusion, loss = fold_in_batches(add, zeros, len(rows), layout, variables, rows, federation)
     return EvaluationResult(confusion, loss / len(rows))
 
 
@@ -162,13 +165,7 @@ def hits_by_client(
         return hits.at[owners].add(correct.astype(jnp.int32), mode="drop")
 
     none = jnp.zeros(federation.num_clients, jnp.int32)
-    return fold_in_chunks(add, none, len(tests.rows), layout, variables, tests, federation)
-
-
-def own_hits(outcome: Outcome) -> Array:
-    """Counts the client's own test rows that its trained model classifies correctly, `Int32[]`."""
-    ctx = outcome.ctx
-    return _hits_of_client(ctx.model, outcome.end, ctx.federation, ctx.client, ctx.batch_size)
+    return fold_in_batches(add, none, len(tests.rows), layout, variables, tests, federation)
 
 
 def hits_of_personal_models(
@@ -191,7 +188,7 @@ def hits_of_personal_models(
         return lax.scan(of_client, hits, jnp.where(real, clients, federation.num_clients))[0]
 
     none = jnp.zeros(federation.num_clients, jnp.int32)
-    return fold_in_chunks(add, none, len(none), setting.layout, setting, variables, kept, federation)
+    return fold_in_batches(add, none, len(none), setting.layout, setting, variables, kept, federation)
 
 
 def _hits_of_client(model: Model, variables: Variables, federation: Federation, client: Array, size: int) -> Array:
@@ -217,21 +214,98 @@ def _outputs(model: Model, variables: Variables, federation: Federation, rows: A
     return outputs, take(federation.labels, rows)
 
 
-def fold_in_chunks(add: Callable[..., PyTree], zeros: PyTree, count: int, layout: Layout | None, *given: Any) -> PyTree:
-    """Folds `add(sums, places, real, *given)` over the places 0 to count - 1, a chunk at a time, on all devices."""
-    size = min(CHUNK, count)
-    chunks = -(-count // size)
+def fold_in_batches(
+    add: Callable[..., PyTree], zeros: PyTree, count: int, layout: Layout | None, *given: Any
+) -> PyTree:
+    """Folds `add(sums, places, real, *given)` over the places 0 to count - 1, a batch at a time, on all devices."""
+    size = min(TEST_BATCH, count)
+    batches = -(-count // size)
 
     def total(numbers: Array, *given: Any) -> PyTree:
-        def add_chunk(sums: PyTree, number: Array) -> tuple[PyTree, None]:
+        def add_batch(sums: PyTree, number: Array) -> tuple[PyTree, None]:
             places = number * size + jnp.arange(size)
             return add(sums, places, places < count, *given), None
 
-        return lax.scan(add_chunk, zeros, numbers)[0]
+        return lax.scan(add_batch, zeros, numbers)[0]
 
     if layout is None or layout.devices == 1:
-        return total(jnp.arange(chunks), *given)
-    # Chunks beyond the last one contain only padding, and make the devices' shares equal.
-    numbers = jnp.arange(chunks + -chunks % layout.devices)
+        return total(jnp.arange(batches), *given)
+    # Batches beyond the last one contain only padding, and make the devices' shares equal.
+    numbers = jnp.arange(batches + -batches % layout.devices)
     on_each = lambda numbers, *given: lax.psum(total(numbers, *given), CLIENTS)
     return layout.spread(on_each, True, *[False] * len(given))(numbers, *given)
+
+
+class LocalTest(NamedTuple):
+    """Test images for the clients' own models, or None, and whether the models are measured this round, `Bool[]`."""
+
+    test: TestSet | None
+    due: Array
+
+
+class ClientModel(NamedTuple):
+    """A client's model after local training, to be measured.
+
+    Attributes:
+        outcome: the outcome of its local training.
+        test: the test images; None if no metric needs them.
+    """
+
+    outcome: Outcome
+    test: TestSet | None
+
+    def hits_on_own_rows(self) -> Array:
+        """Number of the client's training rows that its model classifies correctly, `Int32[]`."""
+        outcome = self.outcome
+
+        def add(total: Array, batch: Batch) -> Array:
+            outputs, _ = outcome.ctx.model.apply(outcome.end, batch.images, train=False)
+            return total + (batch.real & (outputs.logits.argmax(-1) == batch.labels)).sum()
+
+        return over_rows(add, jnp.zeros((), jnp.int32), outcome.ctx)
+
+    def hits_on_test_images(self) -> Array:
+        """Number of test images that its model classifies correctly, `Int32[]`; 0 if it took no step."""
+        ctx = self.outcome.ctx
+        correct = jnp.zeros((), jnp.int32)
+        if self.test is not None:
+            correct = hits(ctx.model, self.outcome.end, self.test, ctx.federation.mean, ctx.federation.std)
+        return jnp.where(self.outcome.steps > 0, correct, 0)
+
+    def hits_on_own_test_rows(self) -> Array:
+        """Number of the client's test rows that its model classifies correctly, `Int32[]`."""
+        ctx = self.outcome.ctx
+        return _hits_of_client(ctx.model, self.outcome.end, ctx.federation, ctx.client, ctx.batch_size)
+
+
+def zero_metrics(setting: Setting, federation: Federation, local_test: LocalTest | None) -> dict[str, Array]:
+    """Makes zeros for the metrics that a round measures, by name; empty if `local_test` is None."""
+    if local_test is None:
+        return {}
+    asked = [measured for measured in _declared() if measured.enabled(setting.evaluation, federation)]
+    return {measured.name: jnp.zeros((), measured.dtype) for measured in asked}
+
+
+def measure(setting: Setting, local_test: LocalTest | None, outcome: Outcome, delivered: Array) -> dict[str, Array]:
+    """Measures the metrics of one client, by name; zeros if it didn't deliver or measurement isn't due."""
+    zeros = zero_metrics(setting, outcome.ctx.federation, local_test)
+    if local_test is None or not zeros:
+        return zeros
+
+    def values() -> dict[str, Array]:
+        trained = ClientModel(outcome, local_test.test)
+        return {measured.name: measured.of_client(trained) for measured in _declared() if measured.name in zeros}
+
+    # `due` has no client axis, so that under `vmap` this stays a branch, and other rounds don't pay for the test.
+    shown = lax.cond(local_test.due, values, lambda: zeros)
+    return {name: jnp.where(delivered, value, zeros[name]) for name, value in shown.items()}
+
+
+def summarise_cohort(setting: Setting, cohort: Cohort, values: dict[str, Array]) -> dict[str, Array]:
+    """Computes the round's reported values from its clients' metrics, `[G, L]` by name."""
+    measured = [each for each in _declared() if each.name in values]
+    return {each.name: each.of_cohort(values[each.name], cohort, setting.evaluation) for each in measured}
+
+
+def _declared() -> list[Measured]:
+    return [metric.measured for metric in METRICS.values() if metric.measured is not None]

@@ -52,7 +52,8 @@ class Layout:
 
         The function must return the same on every device, as a sum over `CLIENTS` does.
         """
-        whole, piece = PartitionSpec(), PartitionSpec(CLIENTS)
+        whole = PartitionSpec()
+        piece = PartitionSpec(CLIENTS)
         specs = tuple(piece if is_cut else whole for is_cut in cut)
         # JAX's check that the results are equal requires that every loop's first carry is marked if it will differ
         # between devices. Ours start as zeros and become a device's own sums, in loops of users' parts, too. Users

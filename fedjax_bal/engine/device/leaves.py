@@ -23,36 +23,26 @@ _MODEL = ""
 
 def personal_leaves(setting: Setting, variables: Variables) -> dict[str, Array]:
     """Selects the leaves of a model that stay with the clients, by path; none without Personal parts."""
-    return _chosen(
-        variables,
-        *(
-            Variables(
-                leaf_mask(part.slot, "personal", part.personal(variables.params), variables.params),
-                jax.tree.map(lambda _, keeps=part.keeps_statistics: keeps, variables.stats),
-            )
-            for part in setting.parts_with(Personal)
-        ),
-    )
+    params = variables.params
+    masks = [
+        Variables(leaf_mask(part.slot, "personal", part.personal(params), params), part.keeps_statistics)
+        for part in setting.parts_with(Personal)
+    ]
+    return _chosen(variables, masks)
 
 
 def frozen_leaves(setting: Setting, variables: Variables) -> dict[str, Array]:
     """Selects the leaves of a model that no client ever trains, by path; none without Freeze parts."""
-    return _chosen(
-        variables,
-        *(
-            Variables(
-                leaf_mask(part.slot, "frozen", part.frozen(variables.params), variables.params),
-                jax.tree.map(lambda _: False, variables.stats),
-            )
-            for part in setting.parts_with(Freeze)
-            if part.always
-        ),
-    )
+    params = variables.params
+    parts = [part for part in setting.parts_with(Freeze) if part.always]
+    masks = [Variables(leaf_mask(part.slot, "frozen", part.frozen(params), params), False) for part in parts]
+    return _chosen(variables, masks)
 
 
-def _chosen(variables: Variables, *masks: Variables) -> dict[str, Array]:
+def _chosen(variables: Variables, masks: Iterable[Any]) -> dict[str, Array]:
     """Selects the leaves that at least one of the masks chooses, by path."""
-    choices = [jax.tree.leaves(mask) for mask in masks]
+    choices = [jax.tree.leaves(jax.tree.broadcast(mask, variables)) for mask in masks]
+    # By path and not by position: memory and checkpoints keep only the chosen leaves.
     named = jax.tree_util.tree_leaves_with_path(variables)
     return {
         jax.tree_util.keystr(path): leaf
@@ -90,7 +80,7 @@ def personal_model(setting: Setting, variables: Variables) -> Variables:
     return variables
 
 
-def seen(setting: Setting, part: Part, *values: Any) -> tuple[Any, ...]:
+def visible_to(setting: Setting, part: Part, *values: Any) -> tuple[Any, ...]:
     """Hides from a part the entries of `params` that other Separate parts keep with clients.
 
     The values are parameters, variables, contexts or outcomes.
@@ -99,7 +89,7 @@ def seen(setting: Setting, part: Part, *values: Any) -> tuple[Any, ...]:
     return tuple(_without(hidden, value) for value in values) if hidden else values
 
 
-def restored(setting: Setting, part: Part, new: PyTree, old: PyTree) -> PyTree:
+def restore_hidden(setting: Setting, part: Part, new: PyTree, old: PyTree) -> PyTree:
     """Adds to a part's result, parameters or variables, the entries of `old` that `seen` hid from it."""
     if not _hidden_from(setting, part):
         return new
@@ -149,16 +139,18 @@ class Group(NamedTuple):
         return "/".join([self.entry, *sorted(self.frozen)])
 
 
-def trained_leaves(setting: Setting, begun: Setting, ctx: Context, params: PyTree) -> PyTree:
+def trained_leaves(setting: Setting, active: Setting, ctx: Context, params: PyTree) -> PyTree:
     """Tells for each leaf whether this local step trains it, as a bool or `Bool[]`; None without Freeze parts.
 
-    `begun` is the setting with only those parts that have begun.
+    `active` is the setting with only those parts that have begun.
     """
     if not setting.parts_with(Freeze):
         return None
-    always = {part.slot for part in begun.parts_with(Freeze) if part.always}
+    always = {part.slot for part in active.parts_with(Freeze) if part.always}
     answers = {
-        part.slot: part.trained(*seen(setting, part, ctx)) for part in begun.parts_with(Freeze) if not part.always
+        part.slot: part.trained(*visible_to(setting, part, ctx))
+        for part in active.parts_with(Freeze)
+        if not part.always
     }
 
     def is_trained(group: Group) -> Array | bool:

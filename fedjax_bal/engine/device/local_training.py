@@ -9,35 +9,13 @@ import jax.numpy as jnp
 import optax
 from jax import lax
 
-from fedjax_bal.data import gather, repeat
+from fedjax_bal import parts as roles
+from fedjax_bal.data import bounded_loop, gather
+from fedjax_bal.engine.device import leaves
 from fedjax_bal.engine.device.debug import located, stop_at_nan
 from fedjax_bal.engine.device.drawing import purpose_key, shuffled, weighted
-from fedjax_bal.engine.device.leaves import (
-    clip_by_entry,
-    keep,
-    local_optimizer,
-    restored,
-    seen,
-    select,
-    shifted_leaves,
-    trained_leaves,
-)
 from fedjax_bal.engine.device.setting import Setting
 from fedjax_bal.engine.device.trees import take
-from fedjax_bal.parts import (
-    Batches,
-    Criterion,
-    Draw,
-    Gradient,
-    Logits,
-    Loss,
-    Prepare,
-    Separate,
-    Shift,
-    Start,
-    Steps,
-    Update,
-)
 from fedjax_bal.types import Array, Batch, Context, Key, Outcome, PyTree, Variables
 
 
@@ -81,19 +59,21 @@ def train_locally(
 
     def one_step(index: Array, carry: LocalState) -> LocalState:
         with located("in local step {} of {}", index + 1, ctx.steps):
-            row = jnp.zeros((), jnp.int32)
-            return stop_at_nan(setting, train_step, setting, key, ctx, index, order[None], row, carry)
+            order_row = jnp.zeros((), jnp.int32)
+            return stop_at_nan(setting, train_step, setting, key, ctx, index, order[None], order_row, carry)
 
     start = start_training(setting, ctx, optimizer)
-    end = repeat(one_step, ctx.steps, start, None if ctx.max_size is None else setting.most_steps)
+    end = bounded_loop(one_step, ctx.steps, start, None if ctx.max_size is None else setting.most_steps)
     return outcome_of(setting, ctx, end), end
 
 
 def prepare(setting: Setting, key: Key, ctx: Context) -> Context:
     """Adds to the context the values that the Prepare parts compute before training."""
     made = {
-        part.slot: part.prepare(purpose_key(key, f"prepare/{part.slot}"), *seen(setting, part, ctx.start, ctx))
-        for part in setting.parts_with(Prepare)
+        part.slot: part.prepare(
+            purpose_key(key, f"prepare/{part.slot}"), *leaves.visible_to(setting, part, ctx.start, ctx)
+        )
+        for part in setting.parts_with(roles.Prepare)
     }
     return ctx._replace(prepared=made)
 
@@ -110,8 +90,10 @@ def row_order(setting: Setting, key: Key, ctx: Context, longest: Array) -> Array
         if setting.local.drawing == "epochs":
             return shuffled(epoch_key, ctx.size, setting.row_length, longest)
         flat = jnp.zeros(ctx.class_counts.shape)
-        parts = setting.parts_with(Draw)
-        weights = sum((part.log_weights(ctx.class_counts, *seen(setting, part, ctx)) for part in parts), flat)
+        parts = setting.parts_with(roles.Draw)
+        weights = sum(
+            (part.log_weights(ctx.class_counts, *leaves.visible_to(setting, part, ctx)) for part in parts), flat
+        )
         return weighted(epoch_key, ctx.class_counts, weights, setting.row_length)
 
     if setting.local.steps is None:
@@ -131,8 +113,10 @@ def row_order(setting: Setting, key: Key, ctx: Context, longest: Array) -> Array
 def start_training(setting: Setting, ctx: Context, optimizer: PyTree = None) -> LocalState:
     """Makes the state of a client before its first step; the local optimizer's is fresh unless it is given."""
     if optimizer is None:
-        optimizer = local_optimizer(setting, ctx.round, 0, ctx.start.params).init(ctx.start.params)
-    steps = {part.slot: part.init_steps(*seen(setting, part, ctx)) for part in setting.parts_with(Steps)}
+        optimizer = leaves.local_optimizer(setting, ctx.round, 0, ctx.start.params).init(ctx.start.params)
+    steps = {
+        part.slot: part.init_steps(*leaves.visible_to(setting, part, ctx)) for part in setting.parts_with(roles.Steps)
+    }
     return LocalState(ctx.start, optimizer, jnp.zeros(()), steps)
 
 
@@ -145,24 +129,26 @@ def outcome_of(setting: Setting, ctx: Context, end: LocalState) -> Outcome:
 
 
 def train_step(
-    setting: Setting, key: Key, ctx: Context, index: Array, order: Array, row: Array, carry: LocalState
+    setting: Setting, key: Key, ctx: Context, index: Array, order: Array, order_row: Array, carry: LocalState
 ) -> LocalState:
     """Takes one local step, number `index` from 0.
 
-    `order`, `Int32[clients, places]`, may hold the orders of several clients; this client's is row `row`.
+    `order`, `Int32[clients, places]`, may hold the orders of several clients; this client's is row `order_row`.
     """
     # A lane gets the whole table and a row number, so that a turn reads one batch of it and doesn't copy the row.
     epoch, within = jnp.divmod(index, jnp.maximum(setting.steps_per_epoch(ctx.size), 1))
     start = epoch * setting.row_length + within * setting.batch_size
     # With a given number of steps, `row_order` has no gaps between epochs.
     start = start if setting.local.steps is None else index * setting.batch_size
-    positions = lax.dynamic_slice(order, (row, start), (1, setting.batch_size))[0]
+    positions = lax.dynamic_slice(order, (order_row, start), (1, setting.batch_size))[0]
     # A short batch is padded with positions after the client's last row.
     real = within * setting.batch_size + jnp.arange(setting.batch_size) < ctx.size
     batch = gather(ctx.federation, take(ctx.federation.offsets, ctx.client) + positions, real)
-    for part in setting.parts_with(Start):
+    for part in setting.parts_with(roles.Start):
         # Selected, not branched on: lanes are at different steps.
-        begin = restored(setting, part, part.start(*seen(setting, part, carry.variables, ctx)), carry.variables)
+        begin = leaves.restore_hidden(
+            setting, part, part.start(*leaves.visible_to(setting, part, carry.variables, ctx)), carry.variables
+        )
         chosen = jax.tree.map(lambda new, old: jnp.where(index == 0, new, old), begin, carry.variables)
         carry = carry._replace(variables=chosen)
     ctx = ctx._replace(learning_rate=setting.learning_rate(ctx.round, index), steps_state=carry.steps_state)
@@ -170,43 +156,46 @@ def train_step(
     def step_key(purpose: str) -> Key:
         return jax.random.fold_in(purpose_key(jax.random.fold_in(key, epoch), purpose), within)
 
-    def step(begun: Setting, carry: LocalState) -> LocalState:
+    def step(active: Setting, carry: LocalState) -> LocalState:
         filled = batch
-        for part in begun.parts_with(Batches):
-            filled = part.batch(step_key(f"batch/{part.slot}"), filled, *seen(setting, part, ctx))
-        return _learn(setting, begun, step_key("model"), ctx, index, filled, carry)
+        for part in active.parts_with(roles.Batches):
+            filled = part.batch(step_key(f"batch/{part.slot}"), filled, *leaves.visible_to(setting, part, ctx))
+        return _learn(setting, active, step_key("model"), ctx, index, filled, carry)
 
     # The round has no client axis, so that this stays a branch, and parts cost nothing before their first round. With
     # a batched round, `vmap` would compute every branch.
-    starts = setting.beginnings
+    starts = setting.first_rounds
     branch = sum(((ctx.round >= start).astype(jnp.int32) for start in starts[1:]), jnp.zeros((), jnp.int32))
     with located("on the batch of rows {} with labels {}, not padded: {}", batch.rows, batch.labels, batch.real):
         return lax.switch(branch, [partial(step, setting.since(start)) for start in starts], carry)
 
 
 def _learn(
-    setting: Setting, begun: Setting, key: Key, ctx: Context, index: Array, batch: Batch, carry: LocalState
+    setting: Setting, active: Setting, key: Key, ctx: Context, index: Array, batch: Batch, carry: LocalState
 ) -> LocalState:
-    """Takes a step on a batch; `begun` is the setting with only those parts that have begun."""
+    """Takes a step on a batch; `active` is the setting with only those parts that have begun."""
     params, stats = carry.variables
-    trained = trained_leaves(setting, begun, ctx, params)
+    trained = leaves.trained_leaves(setting, active, ctx, params)
     ctx = ctx._replace(trained=trained)
 
     def objective(params: PyTree) -> tuple[Array, tuple[Array, PyTree, Mapping[str, PyTree]]]:
         outputs, after = ctx.model.apply(Variables(params, stats), batch.images, train=True, key=key, real=batch.seen)
         logits = outputs.logits
         carried = dict(carry.steps_state)
-        for part in begun.parts_with(Logits):
-            logits = part.logits(logits, batch, *seen(setting, part, ctx))
+        for part in active.parts_with(roles.Logits):
+            logits = part.logits(logits, batch, *leaves.visible_to(setting, part, ctx))
         added = []
         separate = []
-        for part in begun.parts_with(Loss):
-            terms = separate if isinstance(part, Separate) else added
-            terms.append(part.loss(outputs, batch, *seen(setting, part, params, ctx)))
-        for part in begun.parts_with(Steps):
-            carried[part.slot] = part.next_steps(carried[part.slot], outputs, batch, *seen(setting, part, ctx))
+        for part in active.parts_with(roles.Loss):
+            terms = separate if isinstance(part, roles.Separate) else added
+            terms.append(part.loss(outputs, batch, *leaves.visible_to(setting, part, params, ctx)))
+        for part in active.parts_with(roles.Steps):
+            carried[part.slot] = part.next_steps(
+                carried[part.slot], outputs, batch, *leaves.visible_to(setting, part, ctx)
+            )
         criteria = [
-            part.losses(logits, batch.labels, *seen(setting, part, ctx)) for part in begun.parts_with(Criterion)
+            part.losses(logits, batch.labels, *leaves.visible_to(setting, part, ctx))
+            for part in active.parts_with(roles.Criterion)
         ]
         loss = sum(added, _mean_over_real(criteria[0], batch) if criteria else mean_cross_entropy(logits, batch))
         # Only the model's loss is reported, and used to weigh and select clients.
@@ -214,23 +203,27 @@ def _learn(
 
     # Shift parts move the point at which the gradient is computed; the step still starts from `params`.
     point = params
-    for part in begun.parts_with(Shift):
-        shifted = shifted_leaves(setting, trained, params)
-        first = keep(shifted, jax.grad(objective, has_aux=True)(params)[0]) if part.needs_gradient else None
-        moved = part.shift(*seen(setting, part, params, first, ctx._replace(trained=shifted)))
-        point = select(shifted, restored(setting, part, moved, params), params)
+    for part in active.parts_with(roles.Shift):
+        shifted = leaves.shifted_leaves(setting, trained, params)
+        first = leaves.keep(shifted, jax.grad(objective, has_aux=True)(params)[0]) if part.needs_gradient else None
+        moved = part.shift(*leaves.visible_to(setting, part, params, first, ctx._replace(trained=shifted)))
+        point = leaves.select(shifted, leaves.restore_hidden(setting, part, moved, params), params)
     grads, (loss, stats, steps) = jax.grad(objective, has_aux=True)(point)
-    grads = keep(trained, grads)  # first, so that no norm includes frozen leaves
+    grads = leaves.keep(trained, grads)  # first, so that no norm includes frozen leaves
     if setting.optimizer.clip_at == "start":
-        grads = clip_by_entry(setting, grads)
-    for part in begun.parts_with(Gradient):
-        grads = restored(setting, part, part.gradient(*seen(setting, part, grads, params, ctx)), grads)
-    grads = keep(trained, grads)  # again, as a part may have added to frozen leaves
+        grads = leaves.clip_by_entry(setting, grads)
+    for part in active.parts_with(roles.Gradient):
+        grads = leaves.restore_hidden(
+            setting, part, part.gradient(*leaves.visible_to(setting, part, grads, params, ctx)), grads
+        )
+    grads = leaves.keep(trained, grads)  # again, as a part may have added to frozen leaves
     if setting.optimizer.clip_at == "end":
-        grads = clip_by_entry(setting, grads)
-    transform = local_optimizer(setting, ctx.round, index, params, trained)
+        grads = leaves.clip_by_entry(setting, grads)
+    transform = leaves.local_optimizer(setting, ctx.round, index, params, trained)
     updates, optimizer = transform.update(grads, carry.optimizer, params)
-    for part in begun.parts_with(Update):
-        updates = restored(setting, part, part.updates(*seen(setting, part, updates, params, ctx)), updates)
-    updates = keep(trained, updates)
+    for part in active.parts_with(roles.Update):
+        updates = leaves.restore_hidden(
+            setting, part, part.updates(*leaves.visible_to(setting, part, updates, params, ctx)), updates
+        )
+    updates = leaves.keep(trained, updates)
     return LocalState(Variables(optax.apply_updates(params, updates), stats), optimizer, carry.loss_sum + loss, steps)

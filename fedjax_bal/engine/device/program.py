@@ -7,26 +7,19 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from fedjax_bal.engine.device import leaves
 from fedjax_bal.engine.device.chain import ChainClients, ChainResult, RoundInputs, client_context, zero_result
 from fedjax_bal.engine.device.client_axis import over_chains
-from fedjax_bal.engine.device.client_metrics import LocalTest
 from fedjax_bal.engine.device.drawing import purpose_key
 from fedjax_bal.engine.device.evaluation import (
     VALIDATION,
+    LocalTest,
     TestSet,
     evaluate,
     evaluate_held_out,
-    fold_in_chunks,
+    fold_in_batches,
     hits_of_personal_models,
     some_images,
-)
-from fedjax_bal.engine.device.leaves import (
-    PERSONAL,
-    frozen_leaves,
-    personal_leaves,
-    personal_memory,
-    restored,
-    seen,
 )
 from fedjax_bal.engine.device.local_training import LocalState, outcome_of
 from fedjax_bal.engine.device.round import (
@@ -46,17 +39,7 @@ from fedjax_bal.engine.device.state import DispatchPlan, Info, State
 from fedjax_bal.engine.device.trees import put, take, zeros_of
 from fedjax_bal.metrics import Traffic
 from fedjax_bal.parts import Closing, Memory, Probe, Refine, Server
-from fedjax_bal.types import (
-    Array,
-    EvaluationResult,
-    Exhibit,
-    Federation,
-    Key,
-    Plan,
-    PyTree,
-    Variables,
-    size_in_bytes,
-)
+from fedjax_bal.types import Array, EvaluationResult, Exhibit, Federation, Key, Plan, PyTree, Variables, size_in_bytes
 
 
 def init_state(setting: Setting, key: Key, federation: Federation, seats: int | None = None) -> State:
@@ -74,23 +57,26 @@ def state_of(
     """Makes the state before the first round from an initial model; the other arguments are those of `init_state`."""
     clients = federation.num_clients
     spread = lambda leaf: jnp.broadcast_to(leaf, (clients if seats is None else seats, *leaf.shape))
-    memory = {part.slot: part.init_memory(*seen(setting, part, variables)) for part in setting.parts_with(Memory)}
-    memory = jax.tree.map(spread, memory | personal_memory(setting, variables))
+    memory = {
+        part.slot: part.init_memory(*leaves.visible_to(setting, part, variables)) for part in setting.parts_with(Memory)
+    }
+    memory = jax.tree.map(spread, memory | leaves.personal_memory(setting, variables))
     state = State(variables, setting.server.transform(0).init(variables.params), memory, {})
     server = server_context(setting, jnp.zeros((), jnp.int32), state, federation)
-    slots = {
+    # Server parts come last: they see the model that was drawn, but no state of another part, as there is none yet.
+    server_states = {
         part.slot: part.init_server(seen_by(setting, part, server)._replace(key=purpose_key(key, f"init/{part.slot}")))
         for part in setting.parts_with(Server)
     }
-    return state._replace(server=slots)
+    return state._replace(server=server_states)
 
 
 def dispatch(
-    setting: Setting, key: Key, state: State, schedule: DispatchPlan, federation: Federation, test: TestSet
+    setting: Setting, key: Key, state: State, rounds: DispatchPlan, federation: Federation, test: TestSet
 ) -> tuple[State, Info, EvaluationResult]:
-    """Runs the scheduled rounds one after another, with evaluations where the schedule has them.
+    """Runs the rounds of a dispatch one after another, with evaluations where they are due.
 
-    The round number is read from the schedule, never carried, so that branches on it stay branches when runs are
+    The round number is read from `rounds`, never carried, so that branches on it stay branches when runs are
     stacked. Returns the state, and reports and evaluations with leaves `[T, ...]`, which are zeros for rounds that are
     not live or not evaluated.
     """
@@ -102,19 +88,19 @@ def dispatch(
     def evaluate_run(state: State, number: Array) -> EvaluationResult:
         return evaluate_model(setting, key, state, number, federation, test)
 
-    plan = jax.tree.map(lambda leaf: leaf[0], schedule.plan)
+    plan = jax.tree.map(lambda leaf: leaf[0], rounds.plan)
     nothing = zero_reports(setting, state, plan, federation, images)
-    return scan_rounds(schedule, state, nothing, advance, evaluate_run)
+    return scan_rounds(rounds, state, nothing, advance, evaluate_run)
 
 
 def dispatch_stacked(
-    setting: Setting, keys: Key, state: State, schedule: DispatchPlan, federation: Federation, test: TestSet
+    setting: Setting, keys: Key, state: State, rounds: DispatchPlan, federation: Federation, test: TestSet
 ) -> tuple[State, Info, EvaluationResult]:
-    """Runs the scheduled rounds of several runs, which differ in numbers, never in shapes.
+    """Runs the rounds of a dispatch for several runs, which differ in numbers, never in shapes.
 
     `over_chains` trains the chains of all runs together; the server's work before and after is done run by run.
     Settings, keys and states have leaves `[S, ...]`, and so have the returned states; reports and evaluations have
-    leaves `[T, S, ...]`. The runs share the schedule of T rounds except for the clients: `plan` and `seats` have leaves
+    leaves `[T, S, ...]`. The runs share `rounds`, of T rounds, except for the clients: `plan` and `seats` have leaves
     `[T, S, G, L]`, and `assignment` has all S * G chains, run by run. The federation is shared, or stacked by
     `stack_federations`.
     """
@@ -127,7 +113,7 @@ def dispatch_stacked(
     def evaluate_all(state: State, number: Array) -> EvaluationResult:
         # From the clients' memory, evaluation reads only the leaves that stay with clients. The rest isn't sliced,
         # because a slice copies the memory of all clients of a run.
-        kept = state._replace(memory={slot: memory for slot, memory in state.memory.items() if slot == PERSONAL})
+        kept = state._replace(memory={slot: memory for slot, memory in state.memory.items() if slot == leaves.PERSONAL})
 
         def evaluate_run(run: Array) -> EvaluationResult:
             its_setting, key, its_state = run_slice((setting, keys, kept), run)
@@ -137,9 +123,9 @@ def dispatch_stacked(
 
     first = jnp.zeros((), jnp.int32)
     first_setting, first_state = run_slice((setting, state), first)
-    plan = jax.tree.map(lambda leaf: leaf[0, 0], schedule.plan)
+    plan = jax.tree.map(lambda leaf: leaf[0, 0], rounds.plan)
     nothing = zero_reports(first_setting, first_state, plan, federation_of(federation, first), images)
-    return scan_rounds(schedule, state, zeros_of(nothing, len(keys)), advance, evaluate_all)
+    return scan_rounds(rounds, state, zeros_of(nothing, len(keys)), advance, evaluate_all)
 
 
 def _run_stacked_round(
@@ -157,17 +143,17 @@ def _run_stacked_round(
         its_setting, key, before, plan = run_slice((setting, keys, state, row.plan), run)
         return open_round(its_setting, key, row.number, before, plan, federation_of(federation, run))
 
-    begun = over_runs(open_run)
+    opened = over_runs(open_run)
     seated = take(memory, (numbers, row.seats))
     chains = _in_a_row(ChainClients(row.plan.clients, row.plan.delivered, seated, row.plan.limits))
-    shared = RoundInputs(keys, row.number, state.variables, begun.sent, federation, local_test, begun.largest_norm)
-    result = over_chains(setting, shared, chains, _in_a_row(begun.chain_weights), row.assignment, runs)
+    shared = RoundInputs(keys, row.number, state.variables, opened.sent, federation, local_test, opened.largest_norm)
+    result = over_chains(setting, shared, chains, _in_a_row(opened.chain_weights), row.assignment, runs)
     per_run = lambda leaf: leaf.reshape(runs.count, runs.chains, *leaf.shape[1:])
     records, deltas = jax.tree.map(per_run, (result.records, result.deltas))
     result = result._replace(records=records, deltas=deltas)
 
     def close_run(run: Array) -> tuple[State, Info]:
-        its_setting, key, before, start, its_result = run_slice((setting, keys, state, begun, result), run)
+        its_setting, key, before, start, its_result = run_slice((setting, keys, state, opened, result), run)
         return close_round(its_setting, key, row.number, before, federation_of(federation, run), start, its_result)
 
     state, info = over_runs(close_run)
@@ -188,7 +174,7 @@ def _in_a_row(tree: PyTree) -> PyTree:
 
 
 def scan_rounds(
-    schedule: DispatchPlan,
+    rounds: DispatchPlan,
     state: State,
     nothing: tuple[Info, EvaluationResult],
     advance: Callable[[State, DispatchPlan], tuple[State, Info]],
@@ -196,21 +182,21 @@ def scan_rounds(
 ) -> tuple[State, Info, EvaluationResult]:
     """Loops over the rounds of a dispatch.
 
-    `advance` runs one round, given its row of the schedule; `evaluate` evaluates the state after it; `nothing`, zeros,
+    `advance` runs one round, given its row of `rounds`; `evaluate` evaluates the state after it; `nothing`, zeros,
     is reported for rounds that aren't run or evaluated.
     """
-    schedule = jax.tree.map(jnp.asarray, schedule)
+    rounds = jax.tree.map(jnp.asarray, rounds)
 
     def one_round(index: Array, carry: tuple[State, Info, EvaluationResult]) -> tuple[State, Info, EvaluationResult]:
         state, *reports = carry
-        row = jax.tree.map(lambda leaf: leaf[index], schedule)
+        row = jax.tree.map(lambda leaf: leaf[index], rounds)
         state, info = advance(state, row)
         evaluation = lax.cond(row.evaluate, evaluate, lambda *_: nothing[1], state, row.number)
         return state, *jax.tree.map(lambda all_, new: all_.at[index].set(new), reports, [info, evaluation])
 
     # Rounds that are not live come last, so the loop ends before them: a branch around a round would copy the state.
-    reports = zeros_of(nothing, len(schedule.number))
-    return lax.fori_loop(0, schedule.live.sum(), one_round, (state, *reports))
+    reports = zeros_of(nothing, len(rounds.number))
+    return lax.fori_loop(0, rounds.live.sum(), one_round, (state, *reports))
 
 
 def local_test_images(setting: Setting, test: TestSet) -> TestSet | None:
@@ -226,8 +212,8 @@ def evaluate_model(
     shown = evaluated_model(setting, key, state, number, federation)
     tested = evaluate(setting.model, shown, test, federation.mean, federation.std, setting.layout)
     validation, client_hits = evaluate_held_out(setting.model, shown, federation, setting.layout)
-    if PERSONAL in state.memory and federation.tests is not None:
-        client_hits = hits_of_personal_models(setting, shown, state.memory[PERSONAL], federation)
+    if leaves.PERSONAL in state.memory and federation.tests is not None:
+        client_hits = hits_of_personal_models(setting, shown, state.memory[leaves.PERSONAL], federation)
     return tested._replace(validation=validation, client_hits=client_hits)
 
 
@@ -253,7 +239,7 @@ def evaluated_model(setting: Setting, key: Key, state: State, number: Array, fed
         part_key = purpose_key(round_key, f"close/{part.slot}")
         context = seen_by(setting, part, server._replace(variables=variables))
         closed = part.close(part_key, context.variables, reports[part.slot], context)
-        variables = restored(setting, part, closed, variables)
+        variables = leaves.restore_hidden(setting, part, closed, variables)
     return variables
 
 
@@ -265,7 +251,10 @@ def closing_reports(
     ctx = client_context(setting, shared, variables, ChainClients(client, jnp.ones((), bool), {}))
     untrained = LocalState(variables, None, jnp.zeros(()), {})
     outcome = outcome_of(setting, ctx._replace(steps=jnp.zeros_like(ctx.steps)), untrained)
-    return {part.slot: part.closing_report(*seen(setting, part, outcome)) for part in setting.parts_with(Closing)}
+    return {
+        part.slot: part.closing_report(*leaves.visible_to(setting, part, outcome))
+        for part in setting.parts_with(Closing)
+    }
 
 
 def _closing_reports_of_all(
@@ -283,7 +272,7 @@ def _closing_reports_of_all(
 
     given = (setting, key, number, variables, federation)
     zeros = zeros_of(jax.eval_shape(closing_reports, *given, jnp.zeros((), jnp.int32)))
-    return fold_in_chunks(add, zeros, federation.num_clients, setting.layout, *given)
+    return fold_in_batches(add, zeros, federation.num_clients, setting.layout, *given)
 
 
 def exhibits(setting: Setting, key: Key, state: State, number: Array, federation: Federation) -> dict[str, Exhibit]:
@@ -297,8 +286,8 @@ def traffic_of(setting: Setting, federation: Federation, state: State, *, losses
 
     `losses` says whether the selector learns from the clients' training losses.
     """
-    personal = personal_leaves(setting, state.variables)
-    frozen = frozen_leaves(setting, state.variables)
+    personal = leaves.personal_leaves(setting, state.variables)
+    frozen = leaves.frozen_leaves(setting, state.variables)
     returned = size_in_bytes(state.variables) - size_in_bytes(personal | frozen)
     zero = jnp.zeros((), jnp.int32)
     sent = jax.eval_shape(lambda s: broadcast(setting, jax.random.key(0), zero, s, federation)[1], state)
@@ -311,6 +300,7 @@ def traffic_of(setting: Setting, federation: Federation, state: State, *, losses
         memory = jax.tree.map(lambda leaf: leaf[0], state.memory)
         return zero_result(setting, shared, ChainClients(zero, jnp.ones((), bool), memory))
 
+    # Shapes are enough to count bytes, so nothing is computed or compiled.
     result = jax.eval_shape(client_result, state, federation)
     probes = {part.slot: result.records.probes[part.slot] for part in setting.parts_with(Probe) if part.travels}
     loss = result.records.loss_sum if losses or any(part.needs_losses for part in setting.parts) else ()
@@ -329,7 +319,7 @@ def closing_traffic_of(setting: Setting, federation: Federation, state: State) -
 
 def _model_download(setting: Setting, variables: Variables) -> int:
     # A frozen leaf starts equal on server and clients, so it is sent only if the server may have changed it.
-    personal = personal_leaves(setting, variables)
-    frozen = frozen_leaves(setting, variables)
+    personal = leaves.personal_leaves(setting, variables)
+    frozen = leaves.frozen_leaves(setting, variables)
     changed = any(not part.evaluation_only for part in setting.parts_with(Refine))
     return size_in_bytes(variables) - size_in_bytes(personal if changed else personal | frozen)

@@ -7,25 +7,15 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from fedjax_bal.engine.device import leaves, trees
 from fedjax_bal.engine.device.accumulator import ChainWeights, weights_left
 from fedjax_bal.engine.device.chain import ChainClients, RoundInputs, sizes_of
 from fedjax_bal.engine.device.client_axis import CohortResult, over_chains, zero_cohort_result
-from fedjax_bal.engine.device.client_metrics import LocalTest, summarise_cohort
 from fedjax_bal.engine.device.debug import located, stop_at_nan
 from fedjax_bal.engine.device.drawing import purpose_key
-from fedjax_bal.engine.device.leaves import keep, moving_leaves, personal_leaves, restored, seen, select, with_leaves
+from fedjax_bal.engine.device.evaluation import LocalTest, summarise_cohort
 from fedjax_bal.engine.device.setting import Setting
 from fedjax_bal.engine.device.state import DispatchPlan, Info, State
-from fedjax_bal.engine.device.trees import (
-    all_finite,
-    clip_to_norm,
-    norm,
-    put,
-    squared_norm,
-    take,
-    weighted_sum,
-    zeros_of,
-)
 from fedjax_bal.metrics import LONG
 from fedjax_bal.parts import Part, Reduce, Refine, Server, Step, Weigh
 from fedjax_bal.types import Aggregate, Array, Cohort, Federation, Key, Plan, PyTree, ServerContext, Variables
@@ -41,18 +31,18 @@ def run_round(
 ) -> tuple[State, Info]:
     """Trains one cohort and updates the global model; returns the new state and the round's report.
 
-    `key` is the run's; `row` is the round's row of the schedule. `local_test` is None if clients' own models are never
+    `key` is the run's; `row` is the round's row of a `DispatchPlan`. `local_test` is None if clients' models are never
     measured.
     """
     number = row.number
     plan = row.plan
     with located("in round {}", number + 1):
-        begun = open_round(setting, key, number, state, plan, federation)
-        chains = ChainClients(plan.clients, plan.delivered, take(state.memory, row.seats), plan.limits)
-        shared = RoundInputs(key, number, state.variables, begun.sent, federation, local_test, begun.largest_norm)
-        result = over_chains(setting, shared, chains, begun.chain_weights, row.assignment)
-        state, info = close_round(setting, key, number, state, federation, begun, result)
-    return state._replace(memory=put(state.memory, kept_seats(row), result.records.memory)), info
+        opened = open_round(setting, key, number, state, plan, federation)
+        chains = ChainClients(plan.clients, plan.delivered, trees.take(state.memory, row.seats), plan.limits)
+        shared = RoundInputs(key, number, state.variables, opened.sent, federation, local_test, opened.largest_norm)
+        result = over_chains(setting, shared, chains, opened.chain_weights, row.assignment)
+        state, info = close_round(setting, key, number, state, federation, opened, result)
+    return state._replace(memory=trees.put(state.memory, kept_seats(row), result.records.memory)), info
 
 
 def kept_seats(row: DispatchPlan) -> Array:
@@ -65,7 +55,7 @@ class RoundStart(NamedTuple):
     """Values that are fixed before any client trains.
 
     Attributes:
-        slots: the server parts' states after the broadcast, by slot.
+        server_states: the server parts' states after the broadcast, by slot.
         sent: the broadcast, by slot.
         plan: the plan.
         cohort: the cohort.
@@ -73,7 +63,7 @@ class RoundStart(NamedTuple):
         largest_norm: bound on the norm of the parameters that a client may return, `Float[]`; None for no bound.
     """
 
-    slots: dict[str, PyTree]
+    server_states: dict[str, PyTree]
     sent: dict[str, PyTree]
     plan: Plan
     cohort: Cohort
@@ -85,19 +75,19 @@ def open_round(
     setting: Setting, key: Key, number: Array, state: State, plan: Plan, federation: Federation
 ) -> RoundStart:
     """Makes the round's broadcast, and the weights of its chains."""
-    slots, sent = broadcast(setting, key, number, state, federation)
+    server_states, sent = broadcast(setting, key, number, state, federation)
     cohort = cohort_of(setting, number, plan, federation)
-    server = server_context(setting, number, state, federation)._replace(state=slots, cohort=cohort)
+    server = server_context(setting, number, state, federation)._replace(state=server_states, cohort=cohort)
     largest = None
     params = state.variables.params
     huge_factor = setting.execution.huge_factor
     if huge_factor is not None and not setting.execution.clips:
-        length = jnp.sqrt(squared_norm(keep(moving_leaves(setting, params), params)))
+        length = jnp.sqrt(trees.squared_norm(leaves.keep(leaves.moving_leaves(setting, params), params)))
         largest = huge_factor * jnp.maximum(length, 1.0)
     parts = setting.parts_with(Weigh)
     stats = _weights(setting, [part for part in parts if part.weighs_statistics], server)
     weights = ChainWeights(_weights(setting, parts, server), stats, cohort.delivered)
-    return RoundStart(slots, sent, plan, cohort, weights, largest)
+    return RoundStart(server_states, sent, plan, cohort, weights, largest)
 
 
 def close_round(
@@ -106,7 +96,7 @@ def close_round(
     number: Array,
     state: State,
     federation: Federation,
-    begun: RoundStart,
+    opened: RoundStart,
     result: CohortResult,
 ) -> tuple[State, Info]:
     """Updates the global model and the server parts with the cohort's result, but not the clients' memory.
@@ -114,46 +104,48 @@ def close_round(
     Returns the new state and the round's report.
     """
     if setting.execution.excludes:
-        begun, result = _without_broken(setting, number, federation, begun, result)
+        opened, result = _without_broken(setting, number, federation, opened, result)
     if setting.execution.clips:
-        result = _clipped(setting.execution.clip_factor, begun, result)
+        result = _clipped(setting.execution.clip_factor, opened, result)
     # If no update arrives, the round changes nothing except the states that parts updated in their broadcasts:
     # otherwise a server with momentum would continue to move, and states that average updates would include zeros. Nan
     # weights count as updates, so that the model that they spoil is noticed.
-    arrived = begun.cohort.delivered.any() & ~(begun.chain_weights.delta.sum() <= 0)
+    arrived = opened.cohort.delivered.any() & ~(opened.chain_weights.delta.sum() <= 0)
     if_arrived = partial(jax.tree.map, lambda new, old: jnp.where(arrived, new, old))
     round_key = jax.random.fold_in(key, number)
-    weights = begun.chain_weights.delta
+    weights = opened.chain_weights.delta
     losses = _mean(result.records.loss_sum, result.records.steps)
-    aggregate = Aggregate(result.sums.delta, result.sums.reports, weights, begun.cohort, losses, result.deltas)
+    aggregate = Aggregate(result.sums.delta, result.sums.reports, weights, opened.cohort, losses, result.deltas)
     server = server_context(setting, number, state, federation)
-    server = server._replace(state=begun.slots, aggregate=aggregate, cohort=begun.cohort)
+    server = server._replace(state=opened.server_states, aggregate=aggregate, cohort=opened.cohort)
     for part in setting.parts_with(Reduce):
         context = seen_by(setting, part, server)._replace(key=purpose_key(round_key, f"reduce/{part.slot}"))
         reduced = stop_at_nan(setting, part.reduce, context.aggregate.deltas, weights, context)
-        delta = restored(setting, part, reduced, aggregate.delta)
+        delta = leaves.restore_hidden(setting, part, reduced, aggregate.delta)
         server = server._replace(aggregate=aggregate._replace(delta=delta))
     new = stop_at_nan(setting, _server_step, setting, round_key, state, server, result.sums.stats)
     variables, optimizer, stepped = new
     variables, optimizer = if_arrived((variables, optimizer), (state.variables, state.optimizer))
     server = server._replace(variables=variables, state=stepped)
-    slots = {}
+    server_states = {}
     for part in setting.parts_with(Server):
-        slots[part.slot] = part.update(purpose_key(round_key, f"update/{part.slot}"), seen_by(setting, part, server))
+        server_states[part.slot] = part.update(
+            purpose_key(round_key, f"update/{part.slot}"), seen_by(setting, part, server)
+        )
         # A part that only adds reports adds zeros here. It needs no selection, which would let XLA round its sum
         # differently in programs of one run and of several: a resumed sweep would end with other bits.
         if not part.adds_reports:
-            slots[part.slot] = if_arrived(slots[part.slot], begun.slots[part.slot])
-    return State(variables, optimizer, state.memory, slots), _info(setting, begun.cohort, result, variables)
+            server_states[part.slot] = if_arrived(server_states[part.slot], opened.server_states[part.slot])
+    return State(variables, optimizer, state.memory, server_states), _info(setting, opened.cohort, result, variables)
 
 
 def _without_broken(
-    setting: Setting, number: Array, federation: Federation, begun: RoundStart, result: CohortResult
+    setting: Setting, number: Array, federation: Federation, opened: RoundStart, result: CohortResult
 ) -> tuple[RoundStart, CohortResult]:
     """Removes the broken clients from the cohort, and normalises sums and weights for the other clients."""
-    plan = begun.plan
+    plan = opened.plan
     broken = result.records.broken
-    weights = weights_left(begun.chain_weights, sizes_of(federation, plan.clients, plan.delivered), broken)
+    weights = weights_left(opened.chain_weights, sizes_of(federation, plan.clients, plan.delivered), broken)
 
     def normalised(total: Array, tree: PyTree) -> PyTree:
         # Weights add up to 1 only up to rounding, so a round without broken clients isn't divided, to keep its bits.
@@ -165,23 +157,23 @@ def _without_broken(
     sums = sums._replace(delta=normalised(totals.delta, sums.delta), stats=normalised(totals.stats, sums.stats))
     weights = weights._replace(delta=normalised(totals.delta, weights.delta))
     cohort = cohort_of(setting, number, plan._replace(delivered=plan.delivered & (broken == 0)), federation)
-    return begun._replace(cohort=cohort, chain_weights=weights), result._replace(sums=sums)
+    return opened._replace(cohort=cohort, chain_weights=weights), result._replace(sums=sums)
 
 
-def _clipped(factor: float, begun: RoundStart, result: CohortResult) -> CohortResult:
+def _clipped(factor: float, opened: RoundStart, result: CohortResult) -> CohortResult:
     """Clips each chain's update to `factor` times the median length of the updates that aren't zero."""
-    lengths = jax.vmap(norm)(result.deltas)
-    counted = begun.cohort.delivered
+    lengths = jax.vmap(trees.norm)(result.deltas)
+    counted = opened.cohort.delivered
     moved = counted & (lengths > 0)
     # The lower median, so that of two updates the longer one can't set its own bound.
     # Updates of length 0 sort to the end, as do those that didn't arrive.
     bound = factor * jnp.sort(jnp.where(moved, lengths, jnp.inf))[jnp.maximum(moved.sum() - 1, 0) // 2]
     long = counted & (lengths > bound)
-    deltas = jax.vmap(clip_to_norm, (0, 0, None))(result.deltas, lengths, bound)
-    summed = jax.tree.map(partial(weighted_sum, begun.chain_weights.delta), deltas)
+    deltas = jax.vmap(trees.clip_to_norm, (0, 0, None))(result.deltas, lengths, bound)
+    summed = jax.tree.map(partial(trees.weighted_sum, opened.chain_weights.delta), deltas)
     # A round without long updates keeps the bits of the sum over buckets.
     delta = jax.tree.map(partial(jnp.where, long.any()), summed, result.sums.delta)
-    here = long[:, None] & begun.plan.delivered & (result.records.broken == 0)
+    here = long[:, None] & opened.plan.delivered & (result.records.broken == 0)
     records = result.records._replace(broken=jnp.where(here, LONG, result.records.broken))
     return CohortResult(result.sums._replace(delta=delta), records, deltas)
 
@@ -193,20 +185,20 @@ def server_context(setting: Setting, number: Array, state: State, federation: Fe
 
 def seen_by(setting: Setting, part: Part, server: ServerContext) -> ServerContext:
     """Restricts the context to one server part: its own state, and the leaves that it may see."""
-    return seen(setting, part, server)[0]._replace(state=server.state.get(part.slot))
+    return leaves.visible_to(setting, part, server)[0]._replace(state=server.state.get(part.slot))
 
 
 def broadcast(
     setting: Setting, key: Key, number: Array, state: State, federation: Federation
 ) -> tuple[dict[str, PyTree], dict[str, PyTree]]:
     """Returns the server parts' new states and their broadcasts at the start of a round, both by slot."""
-    slots = dict(state.server)
+    server_states = dict(state.server)
     sent = {}
     server = server_context(setting, number, state, federation)
     for part in setting.parts_with(Server):
         part_key = purpose_key(jax.random.fold_in(key, number), f"broadcast/{part.slot}")
-        slots[part.slot], sent[part.slot] = part.broadcast(part_key, seen_by(setting, part, server))
-    return slots, sent
+        server_states[part.slot], sent[part.slot] = part.broadcast(part_key, seen_by(setting, part, server))
+    return server_states, sent
 
 
 def refine(
@@ -221,14 +213,16 @@ def refine(
     for part in setting.parts_with(Refine):
         if part.evaluation_only == evaluation_only:
             part_key = purpose_key(key, f"{purpose}/{part.slot}")
-            refined = part.refine(part_key, seen(setting, part, variables)[0], seen_by(setting, part, server))
-            variables = restored(setting, part, refined, variables)
+            refined = part.refine(
+                part_key, leaves.visible_to(setting, part, variables)[0], seen_by(setting, part, server)
+            )
+            variables = leaves.restore_hidden(setting, part, refined, variables)
     return variables
 
 
 def cohort_of(setting: Setting, number: Array, plan: Plan, federation: Federation) -> Cohort:
     """Builds the cohort of a plan, as the server knows it before training."""
-    counts = take(federation.class_counts, plan.clients) * plan.delivered[..., None]
+    counts = trees.take(federation.class_counts, plan.clients) * plan.delivered[..., None]
     sizes = counts.sum(-1)
     steps = setting.local_steps(sizes, plan.limits)
     return Cohort(
@@ -267,40 +261,42 @@ def _weights(setting: Setting, parts: list[Weigh], server: ServerContext) -> Arr
 def _server_step(
     setting: Setting, key: Key, state: State, server: ServerContext, stats: PyTree
 ) -> tuple[Variables, PyTree, dict[str, PyTree]]:
-    params, delta = state.variables.params, server.aggregate.delta
-    slots = dict(server.state)
+    params = state.variables.params
+    delta = server.aggregate.delta
+    server_states = dict(server.state)
     for part in setting.parts_with(Step):
         context = seen_by(setting, part, server)._replace(key=purpose_key(key, f"step/{part.slot}"))
-        stepped, slots[part.slot] = part.step(seen(setting, part, delta)[0], context)
-        delta = restored(setting, part, stepped, delta)
+        stepped, server_states[part.slot] = part.step(leaves.visible_to(setting, part, delta)[0], context)
+        delta = leaves.restore_hidden(setting, part, stepped, delta)
     transform = setting.server.transform(server.round)
     # Optimizers descend, so the negative update takes the place of a gradient.
     step = setting.server.clipped(jax.tree.map(jnp.negative, delta))
     # Leaves that are frozen or stay with clients are zeros here, so that they enter neither the optimizer's weight
     # decay nor the norms that it computes.
-    moving = moving_leaves(setting, params)
-    personal = personal_leaves(setting, state.variables)
-    averaged = keep(moving, with_leaves(state.variables, jax.tree.map(jnp.zeros_like, personal)).params)
+    moving = leaves.moving_leaves(setting, params)
+    personal = leaves.personal_leaves(setting, state.variables)
+    averaged = leaves.keep(moving, leaves.with_leaves(state.variables, jax.tree.map(jnp.zeros_like, personal)).params)
     updates, optimizer = transform.update(step, state.optimizer, averaged)
     # Batch statistics are averaged only; the optimizer's step is for parameters.
-    new = Variables(select(moving, optax.apply_updates(params, updates), params), stats)
+    new = Variables(leaves.select(moving, optax.apply_updates(params, updates), params), stats)
     new = refine(setting, key, new, server, evaluation_only=False)
     # A server part or optimizer may have added to leaves that stay with the clients.
-    return with_leaves(new, personal), optimizer, slots
+    return leaves.with_leaves(new, personal), optimizer, server_states
 
 
 def zero_info(setting: Setting, state: State, plan: Plan, federation: Federation, local_test: LocalTest) -> Info:
     """Makes zeros in the shapes of a round's report."""
 
     def untrained() -> Info:
-        key, number = jax.random.key(0), jnp.zeros((), jnp.int32)
-        begun = open_round(setting, key, number, state, plan, federation)
-        chains = ChainClients(plan.clients, plan.delivered, take(state.memory, plan.clients), plan.limits)
-        shared = RoundInputs(key, number, state.variables, begun.sent, federation, local_test, begun.largest_norm)
-        return _info(setting, begun.cohort, zero_cohort_result(setting, shared, chains), state.variables)
+        key = jax.random.key(0)
+        number = jnp.zeros((), jnp.int32)
+        opened = open_round(setting, key, number, state, plan, federation)
+        chains = ChainClients(plan.clients, plan.delivered, trees.take(state.memory, plan.clients), plan.limits)
+        shared = RoundInputs(key, number, state.variables, opened.sent, federation, local_test, opened.largest_norm)
+        return _info(setting, opened.cohort, zero_cohort_result(setting, shared, chains), state.variables)
 
     # Training isn't traced here, nor are the parts' reports: that would double the time to trace a program.
-    return zeros_of(jax.eval_shape(untrained))
+    return trees.zeros_of(jax.eval_shape(untrained))
 
 
 def _info(setting: Setting, cohort: Cohort, result: CohortResult, variables: Variables) -> Info:
@@ -314,7 +310,7 @@ def _info(setting: Setting, cohort: Cohort, result: CohortResult, variables: Var
         | summarise_cohort(setting, cohort, result.records.metrics),
         steps=steps,
         broken=result.records.broken,
-        model_finite=all_finite(variables),
+        model_finite=trees.all_finite(variables),
         losses=_mean(losses, steps),
         probes=result.records.probes,
     )

@@ -33,6 +33,7 @@ class Runs:
 
     def run_of(self, numbers: Array) -> Array:
         """Returns the runs of some chains; the last run for empty places."""
+        # Any run will do for an empty place, as no client of it delivers.
         return jnp.minimum(numbers // self.chains, self.count - 1)
 
     def view(self, setting: Setting, shared: RoundInputs, number: Array) -> tuple[Setting, RoundInputs]:
@@ -136,5 +137,6 @@ def stack_federations(federations: Sequence[Federation]) -> Federation:
 
 def _padded(lists: Sequence[Any]) -> np.ndarray:
     """Pads lists of row numbers to one array, `[S, longest]`."""
+    # Rows beyond a run's last are never read, because its offsets end before them.
     longest = max(map(len, lists))
     return np.stack([np.pad(np.asarray(rows), (0, longest - len(rows))) for rows in lists])

@@ -103,7 +103,7 @@ class Setting:
         return parts_with(self.parts, *roles)
 
     @property
-    def beginnings(self) -> list[int]:
+    def first_rounds(self) -> list[int]:
         """The rounds (from 0) in which parts begin, ascending; the first is always 0."""
         return sorted({0, *(part.first_round for part in self.parts)})
 

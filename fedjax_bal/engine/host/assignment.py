@@ -89,7 +89,7 @@ def in_lanes(steps: Sequence[int] | np.ndarray, lanes: int) -> list[np.ndarray]:
         [[1, 3], [0, 2]]
     """
     steps = np.asarray(steps, np.int64)
-    owner, _ = into_lightest(steps, lanes)
+    owner, _ = pack_greedily(steps, lanes)
     order = longest_first(steps)
     by_lane = order[np.argsort(owner[order], kind="stable")]
     return np.split(by_lane, np.cumsum(np.bincount(owner, minlength=lanes))[:-1])
@@ -100,7 +100,7 @@ def longest_first(steps: np.ndarray) -> np.ndarray:
     return np.argsort(-np.asarray(steps, np.int64), kind="stable")
 
 
-def into_lightest(steps: np.ndarray, lanes: int) -> tuple[np.ndarray, np.ndarray]:
+def pack_greedily(steps: np.ndarray, lanes: int) -> tuple[np.ndarray, np.ndarray]:
     """Puts each item, the longest first, into the lane with the least load; returns items' lanes and lanes' loads."""
     owner = np.zeros(len(steps), np.int64)
     # A heap finds the lightest lane; of equal loads, the pair puts the lane with the lower number first.

@@ -143,7 +143,7 @@ def choose_server_optimizer(recipe: Recipe, wanted: AnyOptimizer | None, model: 
         None if given is None else fitting_optimizer("server_optimizer", given, model)
         for given in (recipe.server_optimizer, wanted)
     )
-    server = the_only_one("server_optimizer", ours, theirs) or optimizer("sgd", 1.0)
+    server = resolve_choice("server_optimizer", ours, theirs) or optimizer("sgd", 1.0)
     if server.step_schedule is not None:
         raise ValueError("server_optimizer: received a step_schedule, which is for local steps; give it a schedule")
     return server
@@ -197,7 +197,7 @@ def choose_rounds_per_dispatch(rounds_per_dispatch: str | int, selector: Selecto
     return int(rounds_per_dispatch)
 
 
-def the_only_one(name: str, ours: Any, theirs: Any) -> Any:
+def resolve_choice(name: str, ours: Any, theirs: Any) -> Any:
     """Returns the value of the recipe (ours) or of the user (theirs), None if neither gives one; refuses a conflict."""
     if ours is not None and theirs is not None and ours != theirs:
         raise ValueError(f"{name}: received {theirs!r}, but the recipe sets {ours!r}; leave one of them out")
@@ -209,7 +209,7 @@ def choose_local_training(
 ) -> LocalTraining:
     """Makes all choices of local training; batches are no larger than the largest client can fill."""
     weighs = bool(parts_with(recipe.parts, Draw))
-    drawing = the_only_one("drawing", recipe.drawing, local.drawing) or ("replacement" if weighs else "epochs")
+    drawing = resolve_choice("drawing", recipe.drawing, local.drawing) or ("replacement" if weighs else "epochs")
     if weighs and drawing == "epochs":
         raise ValueError("drawing: received 'epochs', but the recipe weighs samples, which needs 'replacement'")
     # Batches beyond the largest client would only be padded. With `drop_last` the size is kept, because a smaller size

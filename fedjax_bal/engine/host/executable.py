@@ -1,4 +1,9 @@
-"""The program of a dispatch, compiled for the devices or uncompiled for debugging, and its initial state."""
+"""The program of a dispatch, compiled for the devices or uncompiled for debugging, and its initial state.
+
+From the device's function to a program that runs: `lower_dispatch` traces `dispatch` or `dispatch_stacked` for given
+shapes, `Program.compile` compiles the trace once, `compile_dispatch` finds the program of an equal setting, and
+`compile_to_fit` repeats this with fewer clients at a time until the program fits into memory.
+"""
 
 import collections
 import copy
@@ -109,15 +114,15 @@ def compile_to_fit(setting: Setting, build: Callable[[Setting], Any], *, fixed: 
 
 
 def compile_dispatch(
-    setting: Setting, state: State, schedule: DispatchPlan, data: PyTree, *, keys: Key | None = None
+    setting: Setting, state: State, rounds: DispatchPlan, data: PyTree, *, keys: Key | None = None
 ) -> Program:
     """Compiles the program that `lower_dispatch` lowers, unless another simulation or thread has it."""
-    leaves, structure = jax.tree.flatten((setting, state, schedule, data, keys))
+    leaves, structure = jax.tree.flatten((setting, state, rounds, data, keys))
     key = structure, tuple(map(_kind, leaves))
     with _LOOKING_UP:
         program = _PROGRAMS.setdefault(key, Program())
     # Outside of the lock, so that threads can compile different programs at the same time.
-    return program.compile(lambda: lower_dispatch(setting, state, schedule, data, keys=keys))
+    return program.compile(lambda: lower_dispatch(setting, state, rounds, data, keys=keys))
 
 
 def _kind(leaf: Any) -> Hashable:
@@ -127,7 +132,7 @@ def _kind(leaf: Any) -> Hashable:
 
 
 def lower_dispatch(
-    setting: Setting, state: State, schedule: DispatchPlan, data: PyTree, *, keys: Key | None = None
+    setting: Setting, state: State, rounds: DispatchPlan, data: PyTree, *, keys: Key | None = None
 ) -> Any:
     """Lowers the program of a dispatch for these shapes of state and data; for several runs, given their keys."""
     if is_uncompiled():
@@ -137,11 +142,11 @@ def lower_dispatch(
         )
     whole = setting.layout.replicated
     if keys is None:
-        program = dispatch
+        function = dispatch
         keys = jax.eval_shape(jax.random.key, 0)
         places = shardings(state, data[0].num_clients, setting.layout)
     else:
-        program = dispatch_stacked
+        function = dispatch_stacked
         places = jax.tree.map(lambda leaf: whole, state)
     shapes = jax.tree.map(lambda leaf, at: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=at), state, places)
     # The data may be on other devices than those that the program is compiled for.
@@ -150,8 +155,8 @@ def lower_dispatch(
     # Only the state is donated: it is as large as the model, or N times as large with a memory for each client, and the
     # program writes the new state into the same buffers. Federation and test set are used in every dispatch, so they
     # are never donated.
-    jitted = jax.jit(setting.traced(program), donate_argnames="state", out_shardings=(places, whole, whole))
-    return jitted.lower(setting, keys, shapes, schedule, *data)
+    jitted = jax.jit(setting.traced(function), donate_argnames="state", out_shardings=(places, whole, whole))
+    return jitted.lower(setting, keys, shapes, rounds, *data)
 
 
 def shardings(state: State, num_clients: int, layout: Layout) -> State:
@@ -196,7 +201,7 @@ def place_state(state: State, num_clients: int, layout: Layout) -> State:
 
 
 def debug_dispatch(
-    setting: Setting, key: Key, state: State, schedule: DispatchPlan, federation: Federation, test: TestSet
+    setting: Setting, key: Key, state: State, rounds: DispatchPlan, federation: Federation, test: TestSet
 ) -> tuple[State, Info, EvaluationResult]:
     """Runs `dispatch` one operation at a time; an exception's notes name round, client, local step and batch.
 
@@ -221,10 +226,10 @@ def debug_dispatch(
         return twin
 
     uncompiled = dataclasses.replace(setting, parts=tuple(map(recorded, setting.parts)))
-    schedule = jax.tree.map(jnp.asarray, schedule)
+    rounds = jax.tree.map(jnp.asarray, rounds)
     try:
         with jax.disable_jit():
-            return setting.traced(dispatch)(uncompiled, key, state, schedule, federation, test)
+            return setting.traced(dispatch)(uncompiled, key, state, rounds, federation, test)
     except Exception as error:
         error.add_note("\n".join(["the last calls of parts that returned:", *calls]))
         raise

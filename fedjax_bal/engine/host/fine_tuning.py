@@ -87,25 +87,23 @@ class FineTuner:
 
     def run(self, seed: int, snapshot: Snapshot) -> FineTuned:
         """Fine-tunes a run's model; layouts agree up to rounding. Compiles the program the first time."""
-        stored = self.simulation.stored
+        stored = self.simulation.federation_on_device
         number = np.int32(snapshot.round)
         key = purpose_key(jax.random.key(seed), "personalise")
         model = self.simulation.tested_model(seed, snapshot)
         given = (key, number, replicate(model, self._setting.layout))
+
+        def build(setting: Setting) -> Any:
+            jitted = jax.jit(setting.traced(fine_tune), out_shardings=setting.layout.replicated)
+            return compile_for_backend(jitted.lower(setting, *given, self._cohorts(setting)[0], stored))
+
         if self._program is None:
-            self._setting, self._program = self._compile(*given)
+            fixed = self.simulation.execution.chunk != "auto"
+            self._setting, self._program = compile_to_fit(self._setting, build, fixed=fixed)
         results = [self._program(self._setting, *given, cohort, stored) for cohort in self._cohorts(self._setting)]
         hits, broken = (np.concatenate(column)[: len(self._clients)] for column in zip(*results, strict=True))
         accuracies = client_accuracies(np.where(broken, 0, hits), self._sizes[self._clients])
         return FineTuned(accuracies, int(np.count_nonzero(broken)))
-
-    def _compile(self, *given: Any) -> tuple[Setting, Any]:
-        def build(setting: Setting) -> Any:
-            jitted = jax.jit(setting.traced(fine_tune), out_shardings=setting.layout.replicated)
-            cohort = self._cohorts(setting)[0]
-            return compile_for_backend(jitted.lower(setting, *given, cohort, self.simulation.stored))
-
-        return compile_to_fit(self._setting, build, fixed=self.simulation.execution.chunk != "auto")
 
     def _cohorts(self, setting: Setting) -> list[FineTuningCohort]:
         """Divides the clients into cohorts as large as a round's; N marks empty places."""

@@ -7,18 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_bal.caches import keep_compiled_programs_by_default
-from fedjax_bal.engine.device import VALIDATION, Layout, Setting, TestSet, at_precision, chunked
-from fedjax_bal.engine.host.compatibility import (
-    check_clients,
-    check_is_federation,
-    check_options,
-    check_parameters,
-    check_shapes,
-    choose_local_training,
-    choose_selector,
-    choose_server_optimizer,
-    fitting_optimizer,
-)
+from fedjax_bal.engine.device import VALIDATION, Layout, Setting, TestSet, at_precision, in_batches
+from fedjax_bal.engine.host import compatibility
 from fedjax_bal.engine.host.simulation import Simulation
 from fedjax_bal.engine.host.strategy import device_count, resolve_strategy, with_layout
 from fedjax_bal.jax_setup import is_users, package_settings, start_jax
@@ -73,8 +63,8 @@ def build(
 ) -> Simulation:
     """Builds a simulation from the arguments of `simulate`, and checks that they fit together; compiles nothing yet.
 
-    Simulations may share a test set, cut beforehand by `chunked`, and a federation, which `enlarge` returns in place of
-    the parts' `prepare_federation`.
+    Simulations may share a test set, divided beforehand by `in_batches`, and a federation, which `enlarge` returns in
+    place of the parts' `prepare_federation`.
 
     `renew` is for calls by users: their code is traced in every call, as it may read values that have changed. The runs
     of a command share programs, as no value changes between them.
@@ -83,8 +73,8 @@ def build(
     start_jax()
     rounds = whole_number("rounds", rounds)
     check_is_model(model)
-    check_is_federation(federation)
-    check_options(
+    compatibility.check_is_federation(federation)
+    compatibility.check_options(
         local=(local, LocalTraining),
         participation=(participation, Participation),
         evaluation=(evaluation, Evaluation),
@@ -96,20 +86,20 @@ def build(
                 f"test: received {type(test).__name__}, must be inputs and labels, as (dataset.test_images, "
                 "dataset.test_labels)"
             )
-        test = chunked(*test)
+        test = in_batches(*test)
     recipe = combine(recipe)  # a recipe that was put together by hand is refused for the same reasons
     optimizers = (local.optimizer, server_optimizer, recipe.server_optimizer)
     renew = renew and (
         runs_users_code(model, recipe) or any(given is not None and calls_users_code(given) for given in optimizers)
     )
     model = renewed(model) if renew else model
-    check_parameters(model)
+    compatibility.check_parameters(model)
 
     # The parts change the model first, because their needs and the optimizers are checked on the network as trained.
     groups = shot_groups(np.asarray(federation.class_counts).sum(0), evaluation.shots)
     for part in recipe.parts:
         model = part.bind(model)
-    trained = fitting_optimizer("local.optimizer", local.optimizer, model)
+    trained = compatibility.fitting_optimizer("local.optimizer", local.optimizer, model)
     local = dataclasses.replace(local, optimizer=trained)
     # Parts also implement the options of batch statistics; they come after the recipe's own.
     recipe = dataclasses.replace(recipe, parts=(*recipe.parts, *BATCH_STATISTICS[local.batch_statistics]))
@@ -134,16 +124,16 @@ def build(
     else:
         for part in recipe.parts:
             federation = part.prepare_federation(federation)
-    check_shapes(model, federation, test)
+    compatibility.check_shapes(model, federation, test)
     if VALIDATION in federation.auxiliary and not len(federation.auxiliary[VALIDATION]):
         raise ValueError(
             f"federation: received an auxiliary set {VALIDATION!r} without rows: give it at least one, or leave it out"
         )
-    check_clients(participation, federation.num_clients)
+    compatibility.check_clients(participation, federation.num_clients)
 
     # Only choices from here on. The model is cast after all checks, which are of its float32 parameters.
     model = at_precision(model, execution.precision)
-    selector = choose_selector(recipe, participation, federation)
+    selector = compatibility.choose_selector(recipe, participation, federation)
     sizes = np.diff(federation.offsets)
     test_images = int(np.sum(test.real))
     if evaluation.local_test_images > test_images:
@@ -153,8 +143,8 @@ def build(
         )
     setting = Setting(
         parts=recipe.parts,
-        local=choose_local_training(recipe, local, int(sizes.max()), normalisation),
-        server=choose_server_optimizer(recipe, server_optimizer, model),
+        local=compatibility.choose_local_training(recipe, local, int(sizes.max()), normalisation),
+        server=compatibility.choose_server_optimizer(recipe, server_optimizer, model),
         model=model,
         drawn_by_size=selector.drawn_by_size,
         passes=selector.passes,
@@ -260,7 +250,7 @@ def simulate(
     if seed >= 2**32:
         raise ValueError(f"seed: received {seed}, must be below 2**32 = {2**32}")
     rule = EarlyStopping() if early_stopping is None else early_stopping
-    check_options(early_stopping=(rule, EarlyStopping))
+    compatibility.check_options(early_stopping=(rule, EarlyStopping))
     if on_round is not None and not callable(on_round):
         raise ValueError(f"on_round: received {on_round!r}, must be a function of a dict of metrics, or None")
     simulation = build(
@@ -282,7 +272,7 @@ def simulate(
     snapshot = simulation.init(seed, variables)
     history = []
     confusion = np.zeros((0, 0), np.int32)
-    while snapshot.round < simulation.rounds and not rule.over(history):
+    while snapshot.round < simulation.rounds and not rule.should_stop(history):
         done = simulation.advance(seed, snapshot)
         snapshot = done.snapshot
         history += done.records

@@ -230,7 +230,7 @@ def rows_to_save(memory: PyTree, asked: np.ndarray) -> PyTree:
     return jax.tree.map(lambda leaf: np.asarray(leaf)[np.append(trained, rest)], memory)
 
 
-def all_rows(saved: PyTree, asked: np.ndarray, shapes: PyTree) -> PyTree:
+def restore_rows(saved: PyTree, asked: np.ndarray, shapes: PyTree) -> PyTree:
     """Undoes `rows_to_save`; leaves of other shapes than it returns stay as they are."""
     trained = np.flatnonzero(asked)
 

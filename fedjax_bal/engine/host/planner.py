@@ -15,11 +15,11 @@ from fedjax_bal.selection import Selector, make_plan
 from fedjax_bal.types import Plan
 
 
-class Dispatch(NamedTuple):
+class PlannedDispatch(NamedTuple):
     """A planned dispatch.
 
     Attributes:
-        schedule: its rounds, as the program takes them.
+        rounds: its rounds, as the program takes them.
         selector: the selector's state after choosing.
         plans: the plans of the live rounds.
         table: the clients whose memory it needs; None if all clients' memory is on the devices.
@@ -27,7 +27,7 @@ class Dispatch(NamedTuple):
         seconds: simulated duration of each live round; empty if clients have no speeds.
     """
 
-    schedule: DispatchPlan
+    rounds: DispatchPlan
     selector: Any
     plans: list[Plan]
     table: MemoryTable | None
@@ -59,7 +59,7 @@ class Planner:
     rounds_per_dispatch: int
     tables: bool
 
-    def dispatch(self, layout: Layout, seed: int, first: int, selector: Any) -> Dispatch:
+    def plan_dispatch(self, layout: Layout, seed: int, first: int, selector: Any) -> PlannedDispatch:
         """Plans the dispatch that starts at round `first` (from 0), for a layout.
 
         Entries after the last round repeat it and are not live.
@@ -91,9 +91,9 @@ class Planner:
         # With the memory on the host, the program receives only the rows of this dispatch's clients.
         table = table_of(stacked.clients, len(self.sizes)) if self.tables else None
         seats = table.seats if table else stacked.clients
-        schedule = DispatchPlan(numbers, live, due, stacked, seats, stack(assignments))
+        rounds = DispatchPlan(numbers, live, due, stacked, seats, stack(assignments))
         work = StepCounts(*map(sum, zip(*works, strict=True)))
-        return Dispatch(schedule, selector, plans, table, work, seconds)
+        return PlannedDispatch(rounds, selector, plans, table, work, seconds)
 
     def round(self, seed: int, number: int, selector: Any) -> tuple[Plan, Any]:
         """Plans a round (from 0); returns the plan and the selector's new state."""

@@ -120,6 +120,7 @@ class RoundFunction:
         layout = Layout("map", 1) if setting.layout.strategy == "map" else Layout("vmap", 1, len(plan.clients))
         setting = dataclasses.replace(setting, layout=layout)
         assignment = _assign(setting, plan, self.federation)
+        # The state holds the memory of all clients, so that a client's seat is its number.
         row = DispatchPlan(state.round, True, False, plan, plan.clients, assignment)
         local_test = LocalTest(None, jnp.zeros((), bool))
         precision = matmul_precision(setting.execution.precision)
@@ -213,7 +214,7 @@ def make_round(
     )
     setting = simulation.setting
     model = differentiable(setting.model) if setting.execution.differentiable else setting.model
-    return RoundFunction(hyperparameters(setting), simulation.stored, model, simulation)
+    return RoundFunction(hyperparameters(setting), simulation.federation_on_device, model, simulation)
 
 
 def hyperparameters(setting: Setting) -> dict[str, Any]:

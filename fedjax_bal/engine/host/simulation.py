@@ -23,17 +23,9 @@ from fedjax_bal.engine.device import (
     padded,
     traffic_of,
 )
+from fedjax_bal.engine.host import executable
 from fedjax_bal.engine.host.assignment import StepCounts
 from fedjax_bal.engine.host.compatibility import choose_rounds_per_dispatch, fit_variables
-from fedjax_bal.engine.host.executable import (
-    Program,
-    compile_dispatch,
-    compile_to_fit,
-    debug_dispatch,
-    initial_state,
-    lower_dispatch,
-    place_state,
-)
 from fedjax_bal.engine.host.faults import fault_message, find_faults
 from fedjax_bal.engine.host.memory import (
     choose_memory_place,
@@ -44,7 +36,7 @@ from fedjax_bal.engine.host.memory import (
     zeros_on_disk,
 )
 from fedjax_bal.engine.host.placement import divide, fetch, replicate
-from fedjax_bal.engine.host.planner import Dispatch, Planner
+from fedjax_bal.engine.host.planner import PlannedDispatch, Planner
 from fedjax_bal.errors import DivergenceError
 from fedjax_bal.metrics import LONG, Counts, Fault, FaultCounts, RoundResult, Traffic, count_round, record_round
 from fedjax_bal.options import Execution, Participation
@@ -137,7 +129,8 @@ class Simulation:
                 f"no client takes a single step (the largest has {sizes.max()} rows): use smaller batches"
             )
         layout = self.setting.layout
-        # Placed once: all dispatches of all seeds use the same arrays.
+        # Placed once: all dispatches of all seeds use the same arrays. Arrays that the caller has placed this way, for
+        # several simulations, aren't copied again.
         self.on_device = (replicate(self.federation, layout), divide(padded(self.test, layout.devices), layout))
         shapes = jax.eval_shape(self.setting.traced(init_state), self.setting, jax.random.key(0), self.on_device[0])
         tested = self.federation.tests is not None
@@ -156,7 +149,7 @@ class Simulation:
         )
         self._shapes: State = shapes
         self._compiled: Any = None
-        self._ahead: tuple[Any, Dispatch] | None = None
+        self._ahead: tuple[Any, PlannedDispatch] | None = None
 
     @property
     def keeps_memory_on_host(self) -> bool:
@@ -164,15 +157,16 @@ class Simulation:
         return self.memory_place != "device"
 
     @property
-    def stored(self) -> Federation:
+    def federation_on_device(self) -> Federation:
         """The federation, on the devices."""
         return self.on_device[0]
 
     @property
     def device_bytes(self) -> int:
         """Bytes that data, state and, once it is compiled, the program take on each device."""
-        program = 0 if self._compiled in (None, debug_dispatch) else program_bytes(self._compiled)
-        return size_in_bytes(self.on_device) + size_in_bytes(self._shapes) + program
+        unknown = self._compiled in (None, executable.debug_dispatch)
+        size = 0 if unknown else program_bytes(self._compiled)
+        return size_in_bytes(self.on_device) + size_in_bytes(self._shapes) + size
 
     @property
     def steps_of_clients(self) -> np.ndarray:
@@ -191,7 +185,7 @@ class Simulation:
         given = None if variables is None else fit_variables(variables, self._shapes.variables, self.setting.model)
         zeros = {"device": None, "host": np.zeros, "disk": functools.partial(zeros_on_disk, folder=self.scratch)}
         memory = zeros[self.memory_place]
-        state = initial_state(self.setting, seed, self.on_device[0], zeros=memory, variables=given)
+        state = executable.initial_state(self.setting, seed, self.on_device[0], zeros=memory, variables=given)
         return Snapshot(0, state, self.selector.init(seed, self.federation.num_clients), self._no_counts)
 
     def state_shapes(self) -> Snapshot:
@@ -204,43 +198,43 @@ class Simulation:
         if self._compiled is not None:
             return 0.0
         if self.execution.debugs:
-            self._compiled = debug_dispatch
+            self._compiled = executable.debug_dispatch
             return 0.0
         began = time.perf_counter()
         fixed = self.execution.chunk != "auto"
-        self.setting, self._compiled = compile_to_fit(self.setting, self.program, fixed=fixed)
+        self.setting, self._compiled = executable.compile_to_fit(self.setting, self.program, fixed=fixed)
         self.compile_s = time.perf_counter() - began
         return self.compile_s
 
     def lower(self, setting: Setting) -> Any:
         """Lowers the program of a dispatch with this setting, for the target devices."""
-        return lower_dispatch(setting, *self._arguments(setting))
+        return executable.lower_dispatch(setting, *self._arguments(setting))
 
-    def program(self, setting: Setting) -> Program | Callable:
+    def program(self, setting: Setting) -> executable.Program | Callable:
         """Returns the program of a dispatch with this setting, compiled unless it is for debugging; thread-safe."""
         if self.execution.debugs:
-            return debug_dispatch
-        return compile_dispatch(setting, *self._arguments(setting))
+            return executable.debug_dispatch
+        return executable.compile_dispatch(setting, *self._arguments(setting))
 
     def _arguments(self, setting: Setting) -> tuple[State, DispatchPlan, PyTree]:
         state = self._shapes
-        schedule = self.any_dispatch(setting).schedule
+        rounds = self.example_dispatch(setting).rounds
         if self.keeps_memory_on_host:
             # The program receives a row for each seat of the dispatch, not for each client.
-            seated = lambda leaf: jax.ShapeDtypeStruct((schedule.seats.size, *leaf.shape[1:]), leaf.dtype)
+            seated = lambda leaf: jax.ShapeDtypeStruct((rounds.seats.size, *leaf.shape[1:]), leaf.dtype)
             state = state._replace(memory=jax.tree.map(seated, state.memory))
-        return state, schedule, self.on_device
+        return state, rounds, self.on_device
 
-    def any_dispatch(self, setting: Setting) -> Dispatch:
+    def example_dispatch(self, setting: Setting) -> PlannedDispatch:
         """Plans a dispatch with this setting for its shapes, which are those of all dispatches."""
         selector = self.selector.init(0, self.federation.num_clients)
-        return self.planner.dispatch(setting.layout, 0, 0, selector)
+        return self.planner.plan_dispatch(setting.layout, 0, 0, selector)
 
     def plan(self, seed: int, number: int, selector: Any) -> tuple[Plan, Any]:
         """Plans a round (from 0); returns the plan and the selector's new state."""
         return self.planner.round(seed, number, selector)
 
-    def planned(self, seed: int, first: int, selector: Any) -> Dispatch:
+    def take_planned(self, seed: int, first: int, selector: Any) -> PlannedDispatch:
         """Returns the dispatch that starts at round `first` (from 0), planned ahead or now."""
         # Another run of this simulation may have come in between. Planning changes nothing but its result, so a
         # dispatch that doesn't fit is dropped.
@@ -248,7 +242,7 @@ class Simulation:
         self._ahead = None
         if ahead is not None and ahead[0] == (seed, first, self.setting.layout):
             return ahead[1]
-        return self.planner.dispatch(self.setting.layout, seed, first, selector)
+        return self.planner.plan_dispatch(self.setting.layout, seed, first, selector)
 
     def advance(self, seed: int, snapshot: Snapshot) -> DispatchResult:
         """Runs the next rounds of a run, as many as one dispatch holds.
@@ -261,20 +255,20 @@ class Simulation:
         if self.memory_place == "disk":  # a checkpoint was read into the host's memory
             state = state._replace(memory=move_to_disk(state.memory, self.scratch))
         memory = state.memory
-        planned = self.planned(seed, snapshot.round, snapshot.selector)
+        planned = self.take_planned(seed, snapshot.round, snapshot.selector)
         # Clients without a seat in this dispatch keep their rows on the host, where the new rows go back below.
         if planned.table is not None:
             state = state._replace(memory=gather(memory, planned.table))
-        state = place_state(state, self.federation.num_clients, self.setting.layout)
+        state = executable.place_state(state, self.federation.num_clients, self.setting.layout)
         key = jax.random.key(seed)
-        state, info, evaluation = self._compiled(self.setting, key, state, planned.schedule, *self.on_device)
+        state, info, evaluation = self._compiled(self.setting, key, state, planned.rounds, *self.on_device)
         done = snapshot.round + len(planned.plans)
         if done < self.rounds and not self.selector.closed_loop:
             # jax has only queued the program, and `device_get` below waits for it: until then the host plans the next
             # dispatch at no cost. A closed-loop selector can't, as its next choice depends on this dispatch's reports.
             # Not ideal: with the memory on the host, the devices wait while rows are scattered and gathered again.
             layout = self.setting.layout
-            self._ahead = ((seed, done, layout), self.planner.dispatch(layout, seed, done, planned.selector))
+            self._ahead = ((seed, done, layout), self.planner.plan_dispatch(layout, seed, done, planned.selector))
         info, evaluation = jax.device_get((info, evaluation))
         result = self.process_results(snapshot, planned, info, evaluation)
         if planned.table is not None:
@@ -282,7 +276,7 @@ class Simulation:
         return result._replace(snapshot=result.snapshot._replace(state=state))
 
     def process_results(
-        self, snapshot: Snapshot, planned: Dispatch, info: Info, evaluation: EvaluationResult
+        self, snapshot: Snapshot, planned: PlannedDispatch, info: Info, evaluation: EvaluationResult
     ) -> DispatchResult:
         """Processes a dispatch's reports, leaves `[T, ...]`, on the host, and lets the selector learn from them.
 
@@ -322,7 +316,7 @@ class Simulation:
             samples += passes * int(self.setting.samples(sizes, self.setting.local_steps(sizes, limits)).sum())
             seconds = planned.seconds[offset] if planned.seconds else 0.0
             counts = count_round(counts, plan, clients, passes, self._traffic, exact, seconds).noted(broken)
-            if planned.schedule.evaluate[offset]:
+            if planned.rounds.evaluate[offset]:
                 evaluated, measured = _of_round(offset, (evaluation, dict(info.metrics)))
                 closed = counts.closed(clients, self._closing_traffic)
                 counted = closed.record(self.participation.speed is not None)
@@ -372,7 +366,7 @@ class Simulation:
         state = replicate(snapshot.state._replace(optimizer=(), memory={}), self.setting.layout)
         number = np.int32(snapshot.round - 1)
         tested = jax.jit(self.setting.traced(evaluated_model))
-        return tested(self.setting, jax.random.key(seed), state, number, self.stored)
+        return tested(self.setting, jax.random.key(seed), state, number, self.federation_on_device)
 
 
 def _of_round(number: int, tree: PyTree) -> PyTree:
@@ -405,7 +399,9 @@ def shared_prototypes(simulation: Simulation, snapshot: Snapshot) -> tuple[Any, 
 def shares_prototypes(simulation: Simulation) -> bool:
     """True if the method shares a feature vector of each class."""
     state = simulation.state_shapes().state
-    shown = jax.eval_shape(exhibits, simulation.setting, jax.random.key(0), state, np.int32(0), simulation.stored)
+    shown = jax.eval_shape(
+        exhibits, simulation.setting, jax.random.key(0), state, np.int32(0), simulation.federation_on_device
+    )
     return any(exhibit.prototypes is not None for exhibit in shown.values())
 
 
@@ -413,6 +409,6 @@ def _exhibits(simulation: Simulation, snapshot: Snapshot) -> list[Exhibit]:
     """Returns the exhibits of the server parts that have begun."""
     begun = [part.slot for part in simulation.setting.parts_with(Server) if snapshot.round > part.first_round]
     state = snapshot.state._replace(optimizer=(), memory={})
-    given = simulation.setting, jax.random.key(0), state, np.int32(snapshot.round - 1), simulation.stored
+    given = simulation.setting, jax.random.key(0), state, np.int32(snapshot.round - 1), simulation.federation_on_device
     shown = jax.jit(simulation.setting.traced(exhibits))(*given) if begun else {}
     return [shown[slot] for slot in begun]

@@ -18,7 +18,7 @@ from fedjax_bal.engine.host.assignment import StepCounts, assign
 from fedjax_bal.engine.host.executable import Program, compile_dispatch, compile_to_fit
 from fedjax_bal.engine.host.memory import program_bytes
 from fedjax_bal.engine.host.placement import replicate
-from fedjax_bal.engine.host.planner import Dispatch
+from fedjax_bal.engine.host.planner import PlannedDispatch
 from fedjax_bal.engine.host.simulation import DispatchResult, Simulation, Snapshot
 from fedjax_bal.engine.host.strategy import lay_out
 from fedjax_bal.errors import DivergenceError
@@ -91,7 +91,7 @@ def stacking_key(simulation: Simulation) -> StackingKey:
         rounds=simulation.rounds,
         rounds_per_dispatch=simulation.rounds_per_dispatch,
         has_speeds=simulation.participation.speed is not None,
-        has_limits=simulation.any_dispatch(setting).schedule.plan.limits is not None,
+        has_limits=simulation.example_dispatch(setting).rounds.plan.limits is not None,
         chunk=simulation.execution.chunk,
         keeps_memory_on_host=simulation.keeps_memory_on_host,
         debugged=id(simulation) if simulation.execution.debugs else None,
@@ -188,9 +188,17 @@ class Stack:
         # States of resumed runs come from the host; those of the last dispatch are in place already.
         before = jax.device_put(self._state, self._setting.layout.replicated)
         # Not ideal: a single run plans its next dispatch while the devices work, a stack lets them wait for its plans.
-        planned = [self._planned(number) for number in range(len(self.members))]
-        schedule, works = _schedule(self._simulations, planned, self._setting)
-        self._state, *reports = self._compiled(self._setting, self._keys, before, schedule, *self._data)
+        planned = []
+        for number, (simulation, seed) in enumerate(self.members):
+            dispatch = simulation.take_planned(seed, self.round, self.snapshots[number].selector)
+            if self.resting[number]:
+                # Shapes never change, so a resting run keeps its chains, but none of them delivers.
+                plans = [plan._replace(delivered=np.zeros_like(plan.delivered)) for plan in dispatch.plans]
+                stacked = dispatch.rounds.plan._replace(delivered=np.zeros_like(dispatch.rounds.plan.delivered))
+                dispatch = dispatch._replace(plans=plans, rounds=dispatch.rounds._replace(plan=stacked))
+            planned.append(dispatch)
+        rounds, works = _joint_rounds(self._simulations, planned, self._setting)
+        self._state, *reports = self._compiled(self._setting, self._keys, before, rounds, *self._data)
         reports = jax.device_get(tuple(reports))
         results = []
         for number, simulation in enumerate(self._simulations):
@@ -210,16 +218,6 @@ class Stack:
             return None
         self.snapshots[number] = result.snapshot
         return result
-
-    def _planned(self, number: int) -> Dispatch:
-        simulation, seed = self.members[number]
-        planned = simulation.planned(seed, self.round, self.snapshots[number].selector)
-        if not self.resting[number]:
-            return planned
-        # Shapes never change, so a resting run keeps its chains, but none of them delivers.
-        plans = [plan._replace(delivered=np.zeros_like(plan.delivered)) for plan in planned.plans]
-        stacked = planned.schedule.plan._replace(delivered=np.zeros_like(planned.schedule.plan.delivered))
-        return planned._replace(plans=plans, schedule=planned.schedule._replace(plan=stacked))
 
 
 def open_stack(members: Sequence[Member], snapshots: Sequence[Snapshot | None]) -> Stack:
@@ -247,23 +245,23 @@ def _stacked_program(simulations: Sequence[Simulation], setting: Setting, data: 
     count = len(simulations)
     stacked = lambda leaf: jax.ShapeDtypeStruct((count, *leaf.shape), leaf.dtype)
     shapes = jax.tree.map(stacked, first.state_shapes().state)
-    planned = [simulation.any_dispatch(simulation.setting) for simulation in simulations]
-    schedule, _ = _schedule(simulations, planned, setting)
-    return compile_dispatch(setting, shapes, schedule, data, keys=_keys_of([0] * count))
+    planned = [simulation.example_dispatch(simulation.setting) for simulation in simulations]
+    rounds, _ = _joint_rounds(simulations, planned, setting)
+    return compile_dispatch(setting, shapes, rounds, data, keys=_keys_of([0] * count))
 
 
-def _schedule(
-    simulations: Sequence[Simulation], planned: Sequence[Dispatch], setting: Setting
+def _joint_rounds(
+    simulations: Sequence[Simulation], planned: Sequence[PlannedDispatch], setting: Setting
 ) -> tuple[DispatchPlan, list[StepCounts]]:
-    """Makes the schedule of all runs, and each run's share of its work."""
-    first = planned[0].schedule
-    plan = jax.tree.map(lambda *leaves: np.stack(leaves, 1), *(dispatch.schedule.plan for dispatch in planned))
-    seats = np.stack([dispatch.schedule.seats for dispatch in planned], 1)
+    """Makes the rounds of all runs, and each run's share of its work."""
+    first = planned[0].rounds
+    plan = jax.tree.map(lambda *leaves: np.stack(leaves, 1), *(dispatch.rounds.plan for dispatch in planned))
+    seats = np.stack([dispatch.rounds.seats for dispatch in planned], 1)
     assignments = []
     computed = 0
     for number, live in enumerate(first.live):
         # The chains of all runs are assigned together, so that a lane may train chains of several runs.
-        rows = [jax.tree.map(lambda leaf, at=number: leaf[at], dispatch.schedule.plan) for dispatch in planned]
+        rows = [jax.tree.map(lambda leaf, at=number: leaf[at], dispatch.rounds.plan) for dispatch in planned]
         steps = [simulation.planner.steps(row) for simulation, row in zip(simulations, rows, strict=True)]
         arriving = np.concatenate([row.delivered.any(1) for row in rows])
         assignment, work = assign(setting.layout, np.concatenate(steps), arriving)

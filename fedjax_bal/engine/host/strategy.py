@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from fedjax_bal.engine.device import Layout, Setting
-from fedjax_bal.engine.host.assignment import into_lightest, longest_first
+from fedjax_bal.engine.host.assignment import longest_first, pack_greedily
 from fedjax_bal.jax_setup import start_jax, warn_of_idle_cores
 from fedjax_bal.selection import Selector
 from fedjax_bal.target import target_platform
@@ -126,5 +126,5 @@ def lanes_computed(steps: np.ndarray, width: int, devices: int, *, buckets: bool
     steps = np.asarray(steps, np.int64)
     if buckets:
         return int(steps[longest_first(steps)[::width]].sum()) * width
-    _, loads = into_lightest(steps, width * devices)
+    _, loads = pack_greedily(steps, width * devices)
     return int(loads.reshape(width, devices).max(0).sum()) * width

@@ -71,6 +71,7 @@ def why_not_builtin() -> str:
         return f"it needs Linux on x86-64, this is {platform.system()} on {platform.machine()}"
     if not instruction_set():
         return f"it needs a CPU with AVX2, and this has none{' that ONEDNN_MAX_CPU_ISA allows' if _limit() else ''}"
+    # A call with a wrong configuration ends the process, so it is tried in another one, once for each installation.
     verdict = _verdict(sys.executable)
     return "" if verdict == _RIGHT else verdict
 
@@ -81,6 +82,7 @@ def instruction_set() -> str:
     Like oneDNN, it obeys the environment variable ONEDNN_MAX_CPU_ISA.
     """
     flags = _cpu_flags()
+    # The variable can narrow what the CPU offers, never widen it.
     widest = "AVX512" if flags >= _AVX512 else "AVX2" if "avx2" in flags else ""
     return min(widest, _LIMITS.get(_limit(), widest), key=["", "AVX2", "AVX512"].index)
 

@@ -16,7 +16,7 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from fedjax_bal.models.convolution.geometry import Geometry, pad_images
-from fedjax_bal.models.convolution.gradients import in_chunks
+from fedjax_bal.models.convolution.gradients import exchanged, in_chunks
 from fedjax_bal.target import target_platform
 
 CACHED = 250_000
@@ -50,19 +50,13 @@ def weight_gradient(
     is the kernel, and strides become dilations; batches too large for the processor's cache are processed a few images
     at a time.
     """
-    pads = tuple(
-        (lead, taps - 1 + (out - 1) * stride + 1 - side - lead)
-        for (lead, _), taps, out, stride, side in zip(
-            geometry.pads, size, cotangent.shape[1:3], geometry.strides, images.shape[1:3], strict=True
-        )
-    )
+    swapped = exchanged(images.shape[1:3], cotangent.shape[1:3], size, geometry)
 
     def product(images: Array, cotangent: Array) -> Array:
         # Transposed in memory: for unusual layouts oneDNN uses its reference kernel, which is a thousand times slower.
         # The barrier keeps XLA from passing such layouts instead of transposing.
         shape = (images.shape[-1], *size, cotangent.shape[-1])
         images, kernel = lax.optimization_barrier((images.transpose(3, 1, 2, 0), cotangent.transpose(1, 2, 0, 3)))
-        swapped = Geometry((1, 1), (pads[0], pads[1]))
         gradient = _call(images, kernel, shape=shape, geometry=swapped, dilations=geometry.strides)
         return gradient.transpose(1, 2, 0, 3)
 

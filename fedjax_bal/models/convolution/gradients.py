@@ -28,15 +28,19 @@ def direct(images: Array, cotangent: Array, size: Sequence[int], geometry: Geome
 
     Channels and batch are exchanged, and the cotangent is the kernel, its pixels spread apart by the strides.
     """
+    swapped = exchanged(images.shape[1:3], cotangent.shape[1:3], size, geometry)
+    apart = pad_images(cotangent, ((0, 0), (0, 0)), geometry.strides)
+    gradient = forward.direct(images.transpose(3, 1, 2, 0), apart.transpose(1, 2, 0, 3), swapped)
+    return gradient.transpose(1, 2, 0, 3)
+
+
+def exchanged(image: Sequence[int], result: Sequence[int], size: Sequence[int], geometry: Geometry) -> Geometry:
+    """Returns the geometry, of stride 1, of the convolution of the images with a cotangent spread apart."""
     high, wide = (
         (lead, taps - 1 + (out - 1) * stride + 1 - side - lead)
-        for (lead, _), taps, out, stride, side in zip(
-            geometry.pads, size, cotangent.shape[1:3], geometry.strides, images.shape[1:3], strict=True
-        )
+        for (lead, _), taps, out, stride, side in zip(geometry.pads, size, result, geometry.strides, image, strict=True)
     )
-    apart = pad_images(cotangent, ((0, 0), (0, 0)), geometry.strides)
-    swapped = images.transpose(3, 1, 2, 0), apart.transpose(1, 2, 0, 3)
-    return forward.direct(*swapped, Geometry((1, 1), (high, wide))).transpose(1, 2, 0, 3)
+    return Geometry((1, 1), (high, wide))
 
 
 def by_patches(images: Array, cotangent: Array, size: Sequence[int], geometry: Geometry) -> Float[Array, "h w K O"]:

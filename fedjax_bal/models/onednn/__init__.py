@@ -51,6 +51,7 @@ def load() -> str:
         raise ValueError(f"convolution='onednn': its compiled part can't be loaded ({error}): {_REMEDY}") from error
     for name, target in TARGETS.items():
         jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(library[name]), platform="cpu")
+    # Without the type, ctypes would cut the pointer to 32 bits.
     library.version.restype = ctypes.c_char_p
     return library.version().decode()
 
@@ -99,6 +100,7 @@ def _place() -> Path:
         raise ValueError(
             f"convolution='onednn': the user's cache folder, the place of its compiled part, can't be used ({error})"
         ) from error
+    # Another source, jaxlib or Python needs another build; an old file of the cache is then never loaded.
     parts = *(source.read_text(encoding="utf-8") for source in _SOURCES), jaxlib.version.__version__, sys.prefix
     return folder / f"handler-{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}.so"
 

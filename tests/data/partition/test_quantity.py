@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedjax_bal.data.partition import empirical_sizes, lognormal_sizes, quantity
-from fedjax_bal.data.partition.dealing import apportioned
+from fedjax_bal.data.partition.dealing import apportion
 
 UPLOADS = {0.10: 3, 0.25: 9, 0.50: 31.5, 0.75: 80, 0.90: 171, 0.99: 585, 1: 1058}
 
@@ -40,7 +40,7 @@ def test_within_a_row_of_exact_proportions_between_the_bounds(rows, least, share
     total = len(rows) * least + round(share * (reachable - len(rows) * least))
     if not any(weights):
         return
-    numbers = apportioned(weights, total, least, most)
+    numbers = apportion(weights, total, least, most)
     assert numbers.sum() == total
     assert (numbers >= least).all()
     assert (numbers <= most).all()
@@ -49,17 +49,17 @@ def test_within_a_row_of_exact_proportions_between_the_bounds(rows, least, share
 
 
 def test_largest_remainders():
-    assert apportioned([5.4, 3.3, 1.3], 10).tolist() == [6, 3, 1]
-    assert apportioned([1, 1, 1], 4, least=1).tolist() == [2, 1, 1]
-    assert apportioned([1, 0], 5, most=np.array([9, 9])).tolist() == [5, 0]
-    assert apportioned([1e-200, 1e200], 10, least=1).tolist() == [1, 9]
+    assert apportion([5.4, 3.3, 1.3], 10).tolist() == [6, 3, 1]
+    assert apportion([1, 1, 1], 4, least=1).tolist() == [2, 1, 1]
+    assert apportion([1, 0], 5, most=np.array([9, 9])).tolist() == [5, 0]
+    assert apportion([1e-200, 1e200], 10, least=1).tolist() == [1, 9]
 
 
 def test_what_cannot_be_shared_out():
     with pytest.raises(ValueError, match=r"total=11 can't be shared out: .* 0 to 10 are possible"):
-        apportioned([1, 1, 0], 11, most=np.array([5, 5, 5]))
+        apportion([1, 1, 0], 11, most=np.array([5, 5, 5]))
     with pytest.raises(ValueError, match="with at least 4 each.* 8 to"):
-        apportioned([1, 1], 7, least=4)
+        apportion([1, 1], 7, least=4)
 
 
 @settings(max_examples=100, deadline=None)
