@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from pydantic import ValidationError
 
 from fedjax_bal.config import (
     AUTO,
@@ -31,16 +30,15 @@ from fedjax_bal.config import (
     run_digest,
     with_convolution,
 )
-from fedjax_bal.files import parse_json, read_bytes
+from fedjax_bal.files import read_bytes
 from fedjax_bal.lab.output_files import PUT_BACK, START_OVER, SUMS, FolderError, OutputFiles, unreadable
 from fedjax_bal.lab.record import (
     LARGEST_CONFUSION,
     LARGEST_METRICS,
-    ResumableLine,
     RunRecord,
     check_readable,
-    misfit,
     missing_plugins,
+    parse_lines,
     read_config,
     read_confusion,
     read_metrics,
@@ -232,18 +230,8 @@ class RunFolder:
             return []
         except OSError as error:
             raise unreadable(self.path / _METRICS, error) from error
-        lines = []
-        damaged = []
-        for number, text in enumerate(content.split(b"\n")[:-1], 1):  # a truncated line has no newline
-            try:
-                values = parse_json(text)
-                ResumableLine.model_validate(values)
-                lines.append(values)
-            except ValidationError as error:
-                expected, received = misfit(error)
-                damaged.append(f"line {number}: damaged ({expected}; received {received_value(received)})")
-            except ValueError as error:
-                damaged.append(f"line {number}: damaged ({error})")
+        damaged: list[str] = []
+        lines = parse_lines(content, lambda number, error: damaged.append(f"line {number}: damaged ({error})"))
         if damaged:
             others = f", and so are {len(damaged) - 1} more" if len(damaged) > 1 else ""
             note(f"warning: {self.path / _METRICS}, {damaged[0]}; it is left out{others}")
@@ -261,7 +249,7 @@ class RunFolder:
         """Reads the summary of an earlier session; empty if it is missing or damaged (reported to `note`)."""
         return self._mapping(_SUMMARY, note) or {}
 
-    def write_summary(self, summary: dict[str, Any]) -> None:
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Replaces summary.json."""
         self.files.write_json(_SUMMARY, summary)
 

@@ -1,79 +1,63 @@
-"""Reads and checks a run folder's files for a report; messages name the fault and the remedy."""
+"""What `metrics.jsonl` and `summary.json` hold, and the reading of a run folder's files for a report.
+
+The types here are the only declaration of the two files: the type checker compares with them what sessions write, and
+reports what they read; messages name the file, the key and the remedy. Metrics are declared in `fedjax_bal.metrics`.
+"""
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, NamedTuple, Self
+from typing import Annotated, Any, NamedTuple, NotRequired
 
 import numpy as np
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    FailFast,
-    ValidationError,
-    ValidationInfo,
-    create_model,
-    model_validator,
-)
-from pydantic_core import PydanticCustomError
+from pydantic import AfterValidator, FailFast, Field, TypeAdapter, ValidationError, ValidationInfo
+from typing_extensions import TypedDict  # pydantic refuses that of `typing` before Python 3.12
 
 from fedjax_bal.config import LARGEST_YAML, parse_yaml, received_value
 from fedjax_bal.files import parse_json, read_bytes
 from fedjax_bal.lab.output_files import LARGEST_FILE, FolderError, unreadable
 from fedjax_bal.metrics import LARGEST_SHOWN, METRICS, TEXT
 from fedjax_bal.registry import PLUGINS
+from fedjax_bal.validate import is_number
 
 LARGEST = LARGEST_SHOWN
+LARGEST_CONFUSION = 2**31
+"""Maximum size in bytes of a folder's confusion matrices: 1,700 runs with 50,000 test images each."""
+
+LARGEST_METRICS = 2**32  # bytes
+_LARGEST_PICTURES = 2**28  # bytes of all arrays in a file
+_LARGEST_INTEGER = 10**100
+_DEEPEST = 20
+_RESTORE = "put back a copy of it; without one, `fedjax-bal run` with --fresh starts over"
 
 
-def numbers(*shape: str, low: float = -LARGEST, high: float = LARGEST, gaps: bool = False) -> AfterValidator:
-    """Accepts null, a number or nested lists of numbers; lists may contain null if `gaps` is set.
-
-    `shape` gives the lengths of the lists, outermost first: "classes", or a key whose list has the same length.
-    """
-    bounds = f"within ±{high:g}" if low == -high else f"from {low:g} to {high:g}"
-
-    def check(value: Any, info: ValidationInfo) -> Any:
-        sizes = [(info.context or {})[key] if key == "classes" else len(info.data.get(key) or ()) for key in shape]
-        if value is not None and not _are_numbers(value, sizes, low, high, gaps):
-            what = " of ".join([*(f"a list of {size}" for size in sizes), "a number"])
-            raise _expected(f"{what} ({bounds}), or null")
-        return value
-
-    return AfterValidator(check)
+def _one_per_class(values: list[Any], info: ValidationInfo) -> list[Any]:
+    classes = (info.context or {})["classes"]
+    if len(values) != classes:
+        raise ValueError(f"must be a list of {classes}, one for each class")
+    return values
 
 
-def _are_numbers(value: Any, sizes: Sequence[int], low: float, high: float, gaps: bool = False) -> bool:
-    if sizes:
-        fits = isinstance(value, list) and len(value) == sizes[0]
-        return fits and all(_are_numbers(entry, sizes[1:], low, high, gaps) for entry in value)
-    if value is None:
-        return gaps
-    return isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
+Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
+Integer = Annotated[int, Field(ge=-_LARGEST_INTEGER, le=_LARGEST_INTEGER)]
+Amount = Annotated[int, Field(ge=0, le=_LARGEST_INTEGER)]
+AmountPerClass = Annotated[list[Amount], AfterValidator(_one_per_class)]
 
 
-def _expected(what: str) -> PydanticCustomError:
-    return PydanticCustomError("expected", "must be {what}", {"what": what})
+class Line(TypedDict):
+    """A line of `metrics.jsonl`: an evaluated round, with its metrics under their names."""
+
+    method: str
+    seed: Integer
+    round: Integer
+    per_class_accuracy: NotRequired[Annotated[list[Number | None], AfterValidator(_one_per_class)] | None]
+    client_accuracies: NotRequired[list[Number] | None]
 
 
-_NULL: Any = None  # default of a required key: null fails the type check, so that the message names the type
-_Number = Annotated[Any, numbers()]
-_PerClass = Annotated[list, numbers("classes", low=0)]
-_Amount = Annotated[int, numbers(low=0)]
-_Measured = Annotated[float, numbers()]
-
-
-class JsonObject(BaseModel):
-    """A JSON object of a file; types are not converted."""
-
-    model_config = ConfigDict(extra="allow", strict=True, validate_default=True)
-
-
-class ResumableLine(JsonObject, extra="ignore"):
-    """A line of metrics from which a run can resume."""
+class ResumableLine(TypedDict):
+    """The keys of a line that a run needs to resume."""
 
     method: str
     seed: int
@@ -84,114 +68,126 @@ class ResumableLine(JsonObject, extra="ignore"):
     wall_s: float
 
 
-_DRAWN: dict[str, Any] = {metric.name: (_Number, None) for metric in METRICS.values() if metric.drawn}
+class Composition(TypedDict):
+    """Estimated against true class shares of the clients."""
+
+    clients: Amount
+    rank_correlation: Annotated[float, Field(ge=-1, le=1)] | None
 
 
-class MetricLine(create_model("Drawn", __base__=JsonObject, **_DRAWN), extra="ignore"):
-    """A line of metrics that a report can show."""
+class Distance(TypedDict):
+    """Distances to the nearest image of a client."""
 
-    method: str = _NULL
-    seed: Annotated[int, numbers()] = _NULL
-    round: Annotated[int, numbers()] = _NULL
-    client_accuracies: list[_Measured] | None = None
-    per_class_accuracy: Annotated[Any, numbers("classes", gaps=True)] = None
+    mean: Number
+    least: Number
 
 
-class _Composition(JsonObject):
-    clients: _Amount = _NULL
-    rank_correlation: Annotated[Any, numbers(low=-1, high=1)] = None
+class Nearest(TypedDict):
+    """Distances of generated images, and of test images as a control."""
+
+    generated: Distance
+    test: Distance
 
 
-class _Distance(JsonObject):
-    mean: _Measured = _NULL
-    least: _Measured = _NULL
+class Attack(TypedDict):
+    """Correlations of an attack's images with the true images, and with those of other classes."""
+
+    truth: Number
+    others: Number
 
 
-class _Nearest(JsonObject):
-    generated: _Distance = _NULL
-    test: _Distance = _NULL
+class Leaks(TypedDict):
+    """What a run's images and prototypes give away."""
+
+    nearest: NotRequired[Nearest]
+    inversion: NotRequired[dict[str, Attack]]
 
 
-class _Attack(JsonObject):
-    truth: _Measured = _NULL
-    others: _Measured = _NULL
+class Run(TypedDict):
+    """A run, with its metrics under their names."""
+
+    method: str
+    seed: Integer
+    composition: NotRequired[Composition]
+    leaks: Leaks | None
+    failure: str | None
+    broken_clients: str | None
 
 
-class _Leaks(JsonObject):
-    nearest: _Nearest | None = None
-    inversion: dict[str, _Attack] = {}
+class Augmentation(TypedDict):
+    """Rows of each class before and after augmentation, and what it adds."""
+
+    before: AmountPerClass
+    after: AmountPerClass
+    extra_rows: Amount
+    extra_bytes: Amount
 
 
-_NUMBERS = [metric.name for metric in METRICS.values() if metric.of_run and metric.unit is not TEXT]
-_FIGURES: dict[str, Any] = dict.fromkeys(_NUMBERS, (_Number, None))
+class Partition(TypedDict):
+    """The partition of some methods: the classes of the clients that are shown, and of all clients together."""
+
+    methods: list[str]
+    data: str
+    clients: int
+    mean: list[float]
+    std: list[float]
+    shown: list[Amount]
+    class_counts: list[AmountPerClass]
+    samples: AmountPerClass
+    augmentation: NotRequired[Augmentation]
 
 
-class _Run(create_model("Figures", __base__=JsonObject, **_FIGURES)):
-    method: str = _NULL
-    seed: Annotated[int, numbers()] = _NULL
-    composition: _Composition | None = None
-    broken_clients: str | None = None
-    failure: str | None = None
-    leaks: _Leaks | None = None
+class MiniBatches(TypedDict):
+    """The divergence of the classes in mini-batches from equal shares, before and after methods add rows."""
 
-    @model_validator(mode="after")
-    def _with_numbers(self) -> Self:
-        """Checks the metrics of plug-ins, which are registered after this class is created."""
-        for name, value in (self.model_extra or {}).items():
-            if METRICS.plugin(name) and not (value is None or _are_numbers(value, [], -LARGEST, LARGEST)):
-                raise _expected(f"{name}, a number (within ±{LARGEST:g}), or null")
-        return self
+    methods: list[str]
+    kl_before: Number
+    kl_after: Number
 
 
-class _Augmentation(JsonObject):
-    before: _PerClass = _NULL
-    after: _PerClass = _NULL
-    extra_rows: _Amount = _NULL
-    extra_bytes: _Amount = _NULL
+class Summary(TypedDict):
+    """The content of `summary.json`."""
+
+    name: str
+    finished: bool
+    device: str | None
+    versions: dict[str, Any]
+    command: dict[str, Any]
+    compile_s: Number
+    wall_s: Number
+    client_updates_per_s: Number | None
+    samples_per_s: Number | None
+    cost: dict[str, Number]
+    target_accuracy: Number | None
+    class_names: Annotated[list[str], FailFast()]
+    partitions: Annotated[list[Partition], FailFast()]
+    batches: Annotated[list[MiniBatches], FailFast()]
+    runs: Annotated[list[Run], FailFast()]
 
 
-class _Partition(JsonObject):
-    methods: list = _NULL
-    data: str | None = None
-    clients: int = _NULL
-    shown: list[_Amount] = _NULL
-    class_counts: Annotated[Any, numbers("shown", "classes")] = None
-    samples: _PerClass | None = None
-    augmentation: _Augmentation | None = None
+_SUMMARY = TypeAdapter(Summary)
+_LINE = TypeAdapter(Line)
+_RESUMABLE_LINE = TypeAdapter(ResumableLine)
 
 
-class _Batch(JsonObject):
-    methods: list = _NULL
-    kl_before: _Measured = _NULL
-    kl_after: _Measured = _NULL
+def _check(content: Any, declared: TypeAdapter, classes: int = 0) -> None:
+    """Raises `ValueError` if content differs from its declaration; types are not converted."""
+    try:
+        declared.validate_python(content, strict=True, context={"classes": classes})
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in first["loc"]).lstrip(".")
+        expected = first["msg"].removeprefix("Value error, ")
+        raise ValueError(f"{key or 'all of it'}: {expected}; received {received_value(first['input'])}") from error
 
 
-class SummaryFile(JsonObject):
-    """The summary of a run folder."""
-
-    finished: bool = _NULL
-    class_names: Annotated[list[str], FailFast()] = _NULL
-    target_accuracy: _Number = None
-    runs: Annotated[list[_Run], FailFast()] = _NULL
-    partitions: Annotated[list[_Partition], FailFast()] = []
-    batches: Annotated[list[_Batch], FailFast()] = []
-
-
-def misfit(error: ValidationError) -> tuple[str, Any]:
-    """Describes the first error: its location and the expectation; also returns the value."""
-    first = error.errors(include_url=False)[0]
-    place = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in first["loc"]).lstrip(".")
-    return f"{place or 'all of it'}: {first['msg']}", first["input"]
-
-
-LARGEST_CONFUSION = 2**31
-"""Maximum size in bytes of a folder's confusion matrices: 1,700 runs with 50,000 test images each."""
-
-LARGEST_METRICS = 2**32  # bytes
-_LARGEST_PICTURES = 2**28  # bytes of all arrays in a file
-_LARGEST_SHOWN = 10**100
-_DEEPEST = 20
-_AGAIN = "put back a copy of it; without one, `fedjax-bal run` with --fresh starts over"
+def _check_numbers(entry: Mapping[str, Any], names: Iterable[str], place: str = "") -> None:
+    """Raises `ValueError` if one of the named metrics isn't a number; plug-ins can add metrics at any time."""
+    for name in names:
+        value = entry.get(name)
+        if value is not None and not (is_number(value) and abs(value) <= LARGEST):
+            expected = f"must be a number (within ±{LARGEST:g}), or null"
+            raise ValueError(f"{place}{name}: {expected}; received {received_value(value)}")
 
 
 class RunRecord(NamedTuple):
@@ -206,23 +202,18 @@ class RunRecord(NamedTuple):
 
 
 @contextlib.contextmanager
-def _reading(path: Path, line: int | None = None) -> Iterator[None]:
-    """Turns errors about a file, or about one line of it, into a `FolderError` that names the file."""
+def _reading(path: Path) -> Iterator[None]:
+    """Turns errors about a file into a `FolderError` that names it."""
     try:
         yield
     except FolderError:
         raise
     except FileNotFoundError as error:
-        raise FolderError(f"{path}: there is none, and a run folder holds this file; {_AGAIN}") from error
+        raise FolderError(f"{path}: there is none, and a run folder holds this file; {_RESTORE}") from error
     except OSError as error:
         raise unreadable(path, error) from error
     except ValueError as error:
-        text = str(error).removeprefix(f"{path}: ")
-        if isinstance(error, ValidationError):
-            expected, received = misfit(error)
-            text = f"{expected}; received {received_value(received)}"
-        place = path if line is None else f"{path}, line {line}"
-        raise FolderError(f"{place}: {text}; the file is damaged: {_AGAIN}") from error
+        raise FolderError(f"{path}: {str(error).removeprefix(f'{path}: ')}; the file is damaged: {_RESTORE}") from error
 
 
 def read_config(path: Path) -> tuple[dict[str, Any], str]:
@@ -254,40 +245,64 @@ def missing_plugins(path: Path) -> list[str]:
 
 
 def read_summary(path: Path) -> dict[str, Any]:
-    """Reads the summary; missing keys become null."""
+    """Reads the summary; metrics that a run doesn't have become None."""
     if not os.path.lexists(path):
         raise FolderError(
-            f"{path}: there is none: the run's first session is going on, or was killed. A session writes it when it "
-            "ends, also by Ctrl-C; after a kill the same command goes on"
+            f"{path}: there is none: the run's first session is still active, or was killed. A session writes it when "
+            "it ends, also by Ctrl-C; after a kill the same command resumes"
         )
     with _reading(path):
         summary = parse_json(read_bytes(path, LARGEST_FILE), lambda name: None)
         _refuse_extremes(summary)
         names = summary.get("class_names") if isinstance(summary, dict) else None
-        classes = len(names) if isinstance(names, list) else 0
-        return SummaryFile.model_validate(summary, context={"classes": classes}).model_dump()
+        _check(summary, _SUMMARY, len(names) if isinstance(names, list) else 0)
+        for place, part in enumerate(summary["partitions"]):
+            if len(part["shown"]) != len(part["class_counts"]):
+                raise ValueError(
+                    f"partitions[{place}].class_counts: must be a list of {len(part['shown'])}, one for each client in "
+                    f"`shown`; received {len(part['class_counts'])}"
+                )
+        metrics = [metric.name for metric in METRICS.values() if metric.of_run and metric.unit is not TEXT]
+        for place, run in enumerate(summary["runs"]):
+            _check_numbers(run, metrics, f"runs[{place}].")
+            run |= {name: run.get(name) for name in metrics}
+    return summary
+
+
+def parse_lines(
+    content: bytes, damaged: Callable[[int, ValueError], object], classes: int | None = None
+) -> list[dict[str, Any]]:
+    """Parses lines of metrics that a report of so many classes can show; without `classes`, that a run can resume from.
+
+    NaN and infinite numbers become None. A truncated last line is dropped. Damaged lines are passed to `damaged`, with
+    their number and the error, and dropped.
+    """
+    metrics = [metric.name for metric in METRICS.values() if metric.drawn]
+    texts = content.split(b"\n")
+    lines = []
+    for number, text in enumerate(texts, 1):
+        values = None
+        try:
+            if text.strip():
+                values = parse_json(text, lambda name: None)
+                _check(values, _RESUMABLE_LINE if classes is None else _LINE, classes or 0)
+                _check_numbers(values, metrics)
+                lines.append(values)
+        except ValueError as error:
+            if values is not None or number < len(texts):
+                damaged(number, error)
+    return lines
 
 
 def read_metrics(path: Path, classes: int) -> list[dict[str, Any]]:
-    """Reads the lines of metrics.
+    """Reads the lines of metrics; of two lines for the same run and round the later counts."""
 
-    A truncated last line is dropped; of two lines for the same run and round the later counts.
-    """
-    held: dict[tuple[str, int, int], dict[str, Any]] = {}
+    def refuse(number: int, error: ValueError) -> None:
+        raise FolderError(f"{path}, line {number}: {error}; the file is damaged: {_RESTORE}") from error
+
     with _reading(path):
-        texts = read_bytes(path, LARGEST_METRICS).split(b"\n")
-    for number, text in enumerate(texts, 1):
-        with _reading(path, number):
-            try:
-                line = parse_json(text, lambda name: None) if text.strip() else None
-            except ValueError:
-                if number < len(texts):
-                    raise
-                continue  # truncated
-            if line is not None:
-                MetricLine.model_validate(line, context={"classes": classes})
-                held[line["method"], line["seed"], line["round"]] = line
-    return list(held.values())
+        lines = parse_lines(read_bytes(path, LARGEST_METRICS), refuse, classes)
+    return list({(line["method"], line["seed"], line["round"]): line for line in lines}.values())
 
 
 def read_pictures(path: Path, classes: int) -> dict[str, np.ndarray]:
@@ -331,7 +346,7 @@ def _refuse_extremes(value: Any) -> None:
         item, depth = left.pop()
         if depth > _DEEPEST:
             raise ValueError(f"expected values nested at most {_DEEPEST} deep")
-        if isinstance(item, int) and abs(item) > _LARGEST_SHOWN:
+        if isinstance(item, int) and abs(item) > _LARGEST_INTEGER:
             raise ValueError("expected numbers of at most 100 digits")
         inner = item.values() if isinstance(item, dict) else item if isinstance(item, list) else ()
         left.extend((one, depth + 1) for one in inner)

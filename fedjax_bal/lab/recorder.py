@@ -5,7 +5,7 @@ import io
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,17 +24,19 @@ from fedjax_bal.lab.environment import (
 )
 from fedjax_bal.lab.folder import RecordedExecution, RunFolder
 from fedjax_bal.lab.output_files import START_OVER, FolderError, unreadable
+from fedjax_bal.lab.record import Run, Summary
 from fedjax_bal.lab.setup import Comparison, SharedInputs, set_up, set_up_to_read
 from fedjax_bal.lab.summary import (
+    compare_compositions,
     cost_of,
+    finite_leaks,
     known_runs,
     number,
     summarise_batches,
     summarise_partitions,
-    summarise_state,
 )
 from fedjax_bal.lab.training import BuiltBatch, RunStart, is_over
-from fedjax_bal.metrics import Counts
+from fedjax_bal.metrics import Counts, RunHistory, summarise_run
 from fedjax_bal.models import automatic, convolves
 from fedjax_bal.target import target_platform
 
@@ -404,25 +406,36 @@ class Recorder:
             failure = earlier.get(state.key, {}).get("failure")
             state.failure = failure if isinstance(failure, str) else None
 
-    def summarise(self, run: tuple[int, int]) -> dict[str, Any]:
+    def summarise(self, run: tuple[int, int]) -> Run:
         """Builds a run's entry in the summary."""
         state = self.states[run]
-        selector = state.saved.snapshot.selector if state.saved and state.round else None
-        return {
-            "method": state.method,
-            "seed": state.seed,
-            **summarise_state(
-                state.lines,
-                selector,
-                state.failure,
-                self.comparison.methods[run[0]],
-                self.comparison.simulation(run),
-                self.folder.read_personalised(*run),
-                self.folder.read_leaks(*run),
-            ),
-        }
+        method = self.comparison.methods[run[0]]
+        simulation = self.comparison.simulation(run)
+        history = RunHistory(
+            lines=state.lines,
+            rounds=method.training.rounds,
+            target=method.evaluation.target_accuracy,
+            stopping=method.training.early_stopping.rule,
+            fine_tuned=self.folder.read_personalised(*run) or {},
+            failure=state.failure,
+            clients_per_chain=simulation.selector.chain_length,
+            copies=int(np.count_nonzero(simulation.federation.copy)),
+        )
+        figures = summarise_run(history)
+        estimates = simulation.selector.compositions
+        if estimates is not None and state.saved and state.round:
+            shares = estimates(state.saved.snapshot.selector)
+            figures["composition"] = compare_compositions(shares, np.asarray(simulation.federation.class_counts))
+        leaks = self.folder.read_leaks(*run)
+        return Run(
+            method=state.method,
+            seed=state.seed,
+            **figures,
+            leaks=finite_leaks(leaks) if leaks else None,
+            failure=state.failure,
+        )
 
-    def finish(self) -> dict[str, Any]:
+    def finish(self) -> Mapping[str, Any]:
         """Ends the session: writes metrics, summary and `SHA256SUMS`; returns the summary.
 
         A session that changed nothing rewrites nothing.
@@ -440,7 +453,7 @@ class Recorder:
     def _write_metrics(self) -> None:
         self.folder.write_metrics([line for state in self.states.values() for line in state.lines])
 
-    def _summary(self) -> dict[str, Any]:
+    def _summary(self) -> Summary:
         # In a session with several folders, each counts its own time.
         session_s = self.spent_s if self.swept else time.perf_counter() - self.began
         # Only devices of sessions that trained; a session that finds everything done may run elsewhere.
@@ -450,19 +463,19 @@ class Recorder:
             earlier = trained_with if isinstance(trained_with, dict) else {}
             device = with_earlier(self.device or device_name(), device)
             trained_with = {name: with_earlier(now, earlier.get(name)) for name, now in versions().items()}
-        return {
-            "name": self.config.name,
-            "finished": all(state.concluded for state in self.states.values()),
-            "device": device,
-            "versions": trained_with,
-            "command": command_options(self.config, self.inputs.data_dir),
-            "compile_s": round(self.cost.compile_s, 3),
-            "wall_s": round(self.wall_s + session_s, 3),
+        return Summary(
+            name=self.config.name,
+            finished=all(state.concluded for state in self.states.values()),
+            device=device,
+            versions=trained_with,
+            command=command_options(self.config, self.inputs.data_dir),
+            compile_s=round(self.cost.compile_s, 3),
+            wall_s=round(self.wall_s + session_s, 3),
             **self.cost.rates(),
-            "cost": self.cost._asdict(),
-            "target_accuracy": self.config.evaluation.target_accuracy,
-            "class_names": list(self.comparison.dataset.class_names),
-            "partitions": summarise_partitions(self.comparison),
-            "batches": summarise_batches(self.config, self.comparison.simulations),
-            "runs": [self.summarise(run) for run, state in self.states.items() if state.begun],
-        }
+            cost=self.cost._asdict(),
+            target_accuracy=self.config.evaluation.target_accuracy,
+            class_names=list(self.comparison.dataset.class_names),
+            partitions=summarise_partitions(self.comparison),
+            batches=summarise_batches(self.config, self.comparison.simulations),
+            runs=[self.summarise(run) for run, state in self.states.items() if state.begun],
+        )

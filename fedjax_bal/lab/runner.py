@@ -1,7 +1,7 @@
 """The command `run`: trains a comparison and shows its progress; a comparison is a sweep of one point."""
 
 import os
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 from fedjax_bal.config import Config
@@ -99,7 +99,7 @@ class Runner:
         if mirror:
             self.callbacks.append(Trackers(mirror))
 
-    def run(self) -> dict[str, Any]:
+    def run(self) -> Mapping[str, Any]:
         """Trains the unfinished runs; returns the summary, which is also saved.
 
         A run that diverges is recorded as failed; the others continue.

@@ -10,7 +10,7 @@ from report.conftest import make_run  # noqa: F401
 
 from fedjax_bal.lab import RunFolder
 from fedjax_bal.lab.folder import _line
-from fedjax_bal.lab.summary import _compared, _finite_leaks, _spread
+from fedjax_bal.lab.summary import _spread, compare_compositions, finite_leaks
 from fedjax_bal.metrics import RoundResult, RunHistory, pooled_confusion, record_round, summarise_run
 from fedjax_bal.report import build
 from fedjax_bal.types import EvaluationResult
@@ -77,7 +77,7 @@ def _recorded(reported):
     ],
 )
 def test_estimates_are_compared_where_they_are_known(estimates, clients, rank):
-    found = _compared(np.array(estimates), np.array([[1, 3], [1, 3], [4, 0]]))
+    found = compare_compositions(np.array(estimates), np.array([[1, 3], [1, 3], [4, 0]]))
     assert found == {"clients": clients, "rank_correlation": rank}
 
 
@@ -85,7 +85,7 @@ def test_leaks_that_are_not_finite_are_left_out():
     nan = float("nan")
     nearest = {"generated": {"mean": 1.0, "least": nan}, "test": {"mean": 1.0, "least": 0.5}}
     attacks = {"a": {"truth": nan, "others": 0.1}, "b": {"truth": 0.2, "others": 0.1}}
-    assert _finite_leaks({"nearest": nearest, "inversion": attacks}) == {
+    assert finite_leaks({"nearest": nearest, "inversion": attacks}) == {
         "inversion": {"b": attacks["b"]},
     }
 
