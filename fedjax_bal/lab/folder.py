@@ -319,10 +319,7 @@ class RunFolder:
 
     def write_report(self, page: bytes, figures: Mapping[str, str], tables: Mapping[str, bytes]) -> Path:
         """Replaces the report, its figures (SVG by name) and tables (by file extension); returns the page's path."""
-        file = self.files.write_page(_REPORT, page, figures)
-        for ending, content in tables.items():
-            self.files.write(f"tables.{ending}", content)
-        return file
+        return self.files.write_page(_REPORT, page, figures, tables)
 
     @property
     def comparison(self) -> Path:
@@ -353,18 +350,17 @@ class RunFolder:
             first.setdefault(run["method"], run["seed"])
         # From the configuration, because the summary omits methods that never began.
         methods = config.get("methods")
-        entries = methods if isinstance(methods, list) else []
-        names = [entry.get("name") if isinstance(entry, dict) else None for entry in entries]
-        places = {name: place for place, name in enumerate(names) if isinstance(name, str)}
+        named = enumerate(methods if isinstance(methods, list) else [])
+        places = {str(entry.get("name")): place for place, entry in named if isinstance(entry, dict)}
         matrices = read_confusion(self.path / _CONFUSION, classes) if summary["runs"] else {}
         for run in summary["runs"]:
             run["confusion_matrix"] = matrices.get(_RUN.format(places.get(run["method"]), run["seed"]))
-        files = {
-            name: self.path / _PICTURES.format(places[name], seed) for name, seed in first.items() if name in places
-        }
-        files = {name: file for name, file in files.items() if file.is_file()}
-        self.files.check_sums(*(file.relative_to(self.path).as_posix() for file in files.values()))
-        pictures = {name: read_pictures(file, classes) for name, file in files.items()}
+        pictures = {}
+        for method, seed in first.items():
+            name = _PICTURES.format(places.get(method), seed)
+            if (self.path / name).is_file():
+                self.files.check_sums(name)
+                pictures[method] = read_pictures(self.path / name, classes)
         return RunRecord(config, text, lines, summary, pictures)
 
     def _mapping(self, name: str, note: Callable[[str], object] = lambda text: None) -> dict[str, Any] | None:
@@ -417,14 +413,9 @@ class RunFolder:
         return here and next((form for form, wanted in asked.items() if continues(wanted, here)), None)
 
     def _read_owner(self) -> Config | None:
-        names = self.files.names()
-        file = self.path / _CONFIG
-        if all(name.endswith(".part") for name in names):
+        if not self.files.check_kind(_CONFIG, "a run folder"):
             return None
-        if _CONFIG not in names:
-            raise FolderError(
-                f"{self.path}: is not empty and not a run folder (it holds {names[0]}); choose another with --out"
-            )
+        file = self.path / _CONFIG
         try:
             here = load_config(file, recorded=True)
         except ConfigError as error:
@@ -461,6 +452,9 @@ class SweepFolder:
         """Whether the folder belongs to a sweep."""
         return (self.path / SHEET).is_file()
 
+    def _is_written(self) -> bool:
+        return self.files.check_kind(SHEET, "a sweep's folder")
+
     def point(self, label: str) -> RunFolder:
         """The run folder of a point."""
         return RunFolder(self.path / POINTS / label)
@@ -484,7 +478,7 @@ class SweepFolder:
         Raises:
             FolderError: the folder can't be written, is in use, or holds something else.
         """
-        return self.files.locked(self._check_owner, shared=self.part is not None)
+        return self.files.locked(self._is_written, shared=self.part is not None)
 
     def conflict(self, text: str, points: Mapping[str, Config]) -> str:
         """Describes why a sweep can't continue in this folder; empty if it can.
@@ -512,15 +506,15 @@ class SweepFolder:
         begun = {point.path.name for point in self.points() if point.exists()}
         if begun and begun.isdisjoint(points):
             return "sweep: other values, so that none of the points asked for is here"
-        asks = (
-            (label, lambda path, config=config: RunFolder(path).conflict(config)) for label, config in points.items()
-        )
-        found = ((label, known_conflict(self.point(label).path, conflict)) for label, conflict in asks)
-        return next((f"{label}: {conflict}" for label, conflict in found if conflict), "")
+        for label, config in points.items():
+            with contextlib.suppress(FolderError, OSError):  # reported when this point is resumed
+                if differing := self.point(label).conflict(config):
+                    return f"{label}: {differing}"
+        return ""
 
     def check_owner(self, text: str, points: Mapping[str, Config]) -> None:
         """Checks, without writing, that the folder is free or holds a sweep that this one continues."""
-        self._check_owner()
+        self._is_written()
         differing = self.conflict(text, points)
         if differing:
             raise FolderError(
@@ -629,18 +623,8 @@ class SweepFolder:
 
     def write_page(self, page: bytes, figures: Mapping[str, str], curves: bytes, tables: Mapping[str, bytes]) -> Path:
         """Replaces the sweep's page, figures (SVG documents by name), curves and tables (by file extension)."""
-        file = self.files.write_page(_PAGE, page, figures)
         self.files.write(_CURVES, curves)
-        for ending, content in tables.items():
-            self.files.write(f"tables.{ending}", content)
-        return file
-
-    def _check_owner(self) -> None:
-        names = self.files.names()
-        if names and SHEET not in names and not all(name.endswith(".part") for name in names):
-            raise FolderError(
-                f"{self.path}: is not empty and not a sweep's folder (it holds {names[0]}); choose another with --out"
-            )
+        return self.files.write_page(_PAGE, page, figures, tables)
 
 
 def as_csv(table: Sequence[Mapping[str, Any]]) -> str:

@@ -72,14 +72,23 @@ class OutputFiles:
         entries = self.path.iterdir() if self.path.exists() else ()
         return sorted(entry.name for entry in entries if entry.name != _LOCK)
 
-    def prepare(self, check: Callable[[], None]) -> None:
+    def check_kind(self, marker: str, kind: str) -> bool:
+        """Returns whether the folder has the file that marks its kind; raises `FolderError` if it has others only."""
+        names = self.names()
+        if marker not in names and not all(name.endswith(".part") for name in names):
+            raise FolderError(
+                f"{self.path}: is not empty and not {kind} (it holds {names[0]}); choose another with --out"
+            )
+        return marker in names
+
+    def prepare(self, check: Callable[[], object]) -> None:
         """Creates the folder if needed and calls `check` before anything is written into it."""
         with self.writing():
             self.path.mkdir(parents=True, exist_ok=True)
             check()
 
     @contextlib.contextmanager
-    def locked(self, check: Callable[[], None], owner: str = "", *, shared: bool = False) -> Iterator[None]:
+    def locked(self, check: Callable[[], object], owner: str = "", *, shared: bool = False) -> Iterator[None]:
         """Creates the folder, calls `check`, and locks the folder against other processes, except sharers of the lock.
 
         A process that is kept out can tell whether the folder's `owner` is its own.
@@ -236,11 +245,13 @@ class OutputFiles:
         """Replaces a JSON file."""
         self.write(name, (json.dumps(values, indent=1) + "\n").encode())
 
-    def write_page(self, name: str, page: bytes, figures: Mapping[str, str]) -> Path:
-        """Replaces a page and its figures, `plots/NAME.svg`; returns the page's path."""
-        self.make_folder("plots")
+    def write_page(self, name: str, page: bytes, figures: Mapping[str, str], tables: Mapping[str, bytes]) -> Path:
+        """Replaces a page, its figures, `plots/NAME.svg`, and `tables.ENDING`; returns the page's path."""
+        own_folder(self.path, "plots")
         for figure, document in figures.items():
             self.write(f"plots/{figure}.svg", document.encode())
+        for ending, content in tables.items():
+            self.write(f"tables.{ending}", content)
         self.write(name, page)
         return self.path / name
 
@@ -302,7 +313,7 @@ class RemoteFiles(OutputFiles):
     prepare = make_folder = write = append = remove = save_checkpoint = seal = _do_nothing
 
     def locked(
-        self, check: Callable[[], None], owner: str = "", *, shared: bool = False
+        self, check: Callable[[], object], owner: str = "", *, shared: bool = False
     ) -> contextlib.AbstractContextManager[None]:
         """Does nothing."""
         return contextlib.nullcontext()
