@@ -31,10 +31,11 @@ from fedjax_bal.config import (
     with_convolution,
 )
 from fedjax_bal.files import read_bytes
-from fedjax_bal.lab.output_files import PUT_BACK, START_OVER, SUMS, FolderError, OutputFiles, unreadable
+from fedjax_bal.lab.output_files import RESTORE, START_OVER, SUMS, FolderError, OutputFiles, unreadable
 from fedjax_bal.lab.record import (
     LARGEST_CONFUSION,
     LARGEST_METRICS,
+    RunId,
     RunRecord,
     check_readable,
     missing_plugins,
@@ -94,7 +95,7 @@ _LARGEST_TABLE = 100_000_000  # bytes
 _WORDS = ("point", "method", "status", "failure")  # text columns
 _OF_RUN = ("point", "method", "seed")
 _FORMULA = re.compile(r"'*[=+@\t\r-]")
-_AGAIN = "run `fedjax-bal sweep` on its file again to rewrite it"
+_REWRITE_REMEDY = "run `fedjax-bal sweep` on its file again to rewrite it"
 
 
 class RecordedExecution(NamedTuple):
@@ -171,8 +172,8 @@ class RunFolder:
         """
         for name, digest in (self.files.sums() or {}).items():
             saved = fnmatch.fnmatchcase(name, _CHECKPOINT_FILES) and (self.path / name).exists()
-            if not saved and (wrong := self.files.misfit(name, digest)):
-                raise FolderError(f"{self.path / name}: {wrong}; nothing is touched: {PUT_BACK}, or {START_OVER}")
+            if not saved and (wrong := self.files.describe_mismatch(name, digest)):
+                raise FolderError(f"{self.path / name}: {wrong}; nothing is touched: {RESTORE}, or {START_OVER}")
 
     def read_execution(self) -> RecordedExecution | None:
         """Reads the environment in which the folder's runs began; None for runs without a checkpoint.
@@ -253,7 +254,7 @@ class RunFolder:
         """Replaces summary.json."""
         self.files.write_json(_SUMMARY, summary)
 
-    def write_confusion(self, matrices: Mapping[tuple[int, int], np.ndarray]) -> None:
+    def write_confusion(self, matrices: Mapping[RunId, np.ndarray]) -> None:
         """Replaces the runs' confusion matrices, each as `Int64[3, K]`: true classes, predicted classes, counts."""
         content = io.BytesIO()
         kept = {}
@@ -373,10 +374,10 @@ class RunFolder:
         Raises:
             FolderError: the folder holds something other than a run, or can't be read.
         """
-        if self.begun_form(config):
+        if self.initial_form(config):
             return ""
         if missing := self.missing_plugins():
-            return f"plugins: made with {', '.join(missing)}, not loaded here; give it with --plugin to go on there"
+            return f"plugins: made with {', '.join(missing)}, not loaded here; give it with --plugin to resume there"
         here = self._read_owner()
         if here is None:
             return ""
@@ -393,7 +394,7 @@ class RunFolder:
                 f"--out, or ask for the same configuration. They differ in\n  {differing}"
             )
 
-    def begun_form(self, config: Config) -> str | None:
+    def initial_form(self, config: Config) -> str | None:
         """Finds the form of convolution with which a configuration continues the folder's runs; None if there is none.
 
         This form replaces "auto", so that a run resumes with its first form on a machine where "auto" means another.
@@ -535,7 +536,7 @@ class SweepFolder:
         for label in dict.fromkeys(name.split("/")[1] for name in sums if name.startswith(f"{POINTS}/")):
             if not self.point(label).exists():
                 place = self.point(label).path
-                raise FolderError(f"{place}: is missing, but listed in the sweep's {SUMS}; {PUT_BACK}")
+                raise FolderError(f"{place}: is missing, but listed in the sweep's {SUMS}; {RESTORE}")
         check_readable(self.path / SHEET, text)
         self.files.write(SHEET, text.encode())
 
@@ -559,10 +560,10 @@ class SweepFolder:
             sheet = read_yaml(path, str(path))
             text = read_bytes(path, _LARGEST_TABLE).decode()
         except (ConfigError, OSError, UnicodeDecodeError) as error:
-            raise FolderError(f"{error}; {_AGAIN}") from error
+            raise FolderError(f"{error}; {_REWRITE_REMEDY}") from error
         axes = sheet.get("sweep") if isinstance(sheet, dict) else None
         if not isinstance(axes, list) or not axes or not all(isinstance(axis, dict) and axis for axis in axes):
-            raise FolderError(f"{path}: has no list of axes under `sweep`; {_AGAIN}")
+            raise FolderError(f"{path}: has no list of axes under `sweep`; {_REWRITE_REMEDY}")
         return sheet, text
 
     def missing_plugins(self) -> list[str]:
@@ -585,11 +586,11 @@ class SweepFolder:
             if lacking:
                 raise ValueError(f"must have rows, below a line of headings; lacks {', '.join(lacking)}")
         except FileNotFoundError as error:
-            raise FolderError(f"{path}: there is none; {_AGAIN}") from error
+            raise FolderError(f"{path}: there is none; {_REWRITE_REMEDY}") from error
         except OSError as error:
             raise unreadable(path, error) from error
         except (ValueError, csv.Error) as error:
-            raise FolderError(f"{path}: not the table of a sweep ({error}); {_AGAIN}") from error
+            raise FolderError(f"{path}: not the table of a sweep ({error}); {_REWRITE_REMEDY}") from error
         for row in rows:
             for key, text in row.items():
                 written = text[1:] if text[:1] == "'" and _FORMULA.match(text[1:]) else text  # undoes `as_csv`
@@ -682,8 +683,8 @@ def choose_folder(path: Path, conflict: Callable[[Path], str]) -> tuple[Path, st
         ...     for rounds in (20, 5):
         ...         asked = load_config(None, [f"training.rounds={rounds}"])
         ...         place, differing = choose_folder(mine.path, lambda path: RunFolder(path).conflict(asked))
-        ...         print(f"{place.name}: {differing or 'goes on'}")
-        mine: goes on
+        ...         print(f"{place.name}: {differing or 'resumes'}")
+        mine: resumes
         mine-2: training.rounds: 10 here, 5 asked for
     """
     first = known_conflict(path, conflict)

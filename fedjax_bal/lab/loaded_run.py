@@ -21,6 +21,7 @@ from fedjax_bal.lab.environment import versions
 from fedjax_bal.lab.folder import RunFolder, SweepFolder
 from fedjax_bal.lab.model_files import MODEL_FORMATS, write_model
 from fedjax_bal.lab.output_files import FolderError
+from fedjax_bal.lab.record import RunId
 from fedjax_bal.lab.recorder import load_newest
 from fedjax_bal.lab.setup import Comparison, set_up_to_read
 from fedjax_bal.types import Array, Model, Variables
@@ -205,12 +206,12 @@ class LoadedRun:
         seed = self.seeds[0] if seed is None else seed
         if seed not in self.seeds:
             raise ValueError(f"seed: received {seed!r}; allowed: {', '.join(map(str, self.seeds))}")
-        saved = load_newest(self._folder, self._comparison, (index, seed), self._note)
+        saved = load_newest(self._folder, self._comparison, RunId(index, seed), self._note)
         if saved is None:
             raise FolderError(
                 f"{self._folder.path}: has no checkpoint of {self.methods[index]}, seed {seed}: train it first"
             )
-        simulation = self._comparison.simulation((index, seed))
+        simulation = self._comparison.simulation(RunId(index, seed))
         variables = fetch(simulation.tested_model(seed, saved.snapshot))
         return TrainedModel(index, seed, saved.snapshot.round, simulation, variables)
 

@@ -31,7 +31,7 @@ START_OVER = (
 )
 """The remedy for a run that can't resume; its folder is changed only when the user asks for it."""
 
-PUT_BACK = f"put back a copy of it, or remove {SUMS} to go on with what is here"
+RESTORE = f"put back a copy of it, or remove {SUMS} to use what is here"
 
 _LOCK = ".lock"
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
@@ -184,7 +184,7 @@ class OutputFiles:
         found = (file for pattern in self.covered for file in self.path.glob(pattern))
         return sorted(file.relative_to(self.path).as_posix() for file in found if not file.name.startswith("."))
 
-    def misfit(self, name: str, digest: str | None) -> str:
+    def describe_mismatch(self, name: str, digest: str | None) -> str:
         """Describes how a file differs from its checksum (None: an unlisted file); empty if it matches.
 
         Raises:
@@ -209,9 +209,9 @@ class OutputFiles:
         """
         sums = self.sums()
         for name in names:
-            wrong = self.misfit(name, sums.get(name)) if sums is not None else ""
+            wrong = self.describe_mismatch(name, sums.get(name)) if sums is not None else ""
             if wrong and self.sums() == sums:  # a session may have begun or ended meanwhile
-                raise FolderError(f"{self.path / name}: {wrong}; {PUT_BACK}")
+                raise FolderError(f"{self.path / name}: {wrong}; {RESTORE}")
 
     def seal(self, others: Mapping[str, str] = MappingProxyType({})) -> None:
         """Writes `SHA256SUMS` with the folder's checksums and `others`, unless it exists."""
@@ -233,9 +233,11 @@ class OutputFiles:
         """Writes a file and creates its folder if needed; leaves a file that already has this content."""
         folder, _, last = name.rpartition("/")
         file = (own_folder(self.path, folder) if folder else self.path) / last
-        if not _holds(file, content):
-            self._changes(name)
-            write_atomically(file, content)
+        with contextlib.suppress(OSError):
+            if not file.is_symlink() and read_bytes(file, len(content)) == content:
+                return
+        self._changes(name)
+        write_atomically(file, content)
 
     def make_folder(self, name: str) -> None:
         """Creates a subfolder if needed."""
@@ -291,14 +293,6 @@ class OutputFiles:
 def _sum(file: Path) -> str:
     with open_file(file) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def _holds(file: Path, content: bytes) -> bool:
-    """Whether a file has this content and isn't a link."""
-    try:
-        return not file.is_symlink() and read_bytes(file, len(content)) == content
-    except OSError:
-        return False
 
 
 def _do_nothing(*_: Any, **__: Any) -> None: ...

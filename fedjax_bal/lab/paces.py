@@ -18,6 +18,7 @@ from fedjax_bal.engine.device import mean_cross_entropy
 from fedjax_bal.engine.host import Simulation, Snapshot
 from fedjax_bal.lab.environment import device_name
 from fedjax_bal.lab.loop import Callback
+from fedjax_bal.lab.record import RunId
 from fedjax_bal.lab.recorder import Recorder
 from fedjax_bal.parts import Shift
 from fedjax_bal.types import Batch, Variables
@@ -64,14 +65,14 @@ class Paces(Callback):
     """Remembers the pace of each finished run, in the user's cache folder."""
 
     def __init__(self) -> None:
-        self.seen: dict[tuple[Recorder, tuple[int, int]], list[float]] = {}
+        self.seen: dict[tuple[Recorder, RunId], list[float]] = {}
 
-    def recorded(self, recorder: Recorder, run: tuple[int, int], clients_per_s: float) -> None:
+    def recorded(self, recorder: Recorder, run: RunId, clients_per_s: float) -> None:
         """Notes the pace of a dispatch."""
         if clients_per_s:
             self.seen.setdefault((recorder, run), []).append(clients_per_s)
 
-    def ended(self, recorder: Recorder, run: tuple[int, int], snapshot: Snapshot) -> None:
+    def ended(self, recorder: Recorder, run: RunId, snapshot: Snapshot) -> None:
         """Keeps the median of the run's dispatches, which a pause doesn't change."""
         clients_per_s = self.seen.pop((recorder, run), None)
         if not clients_per_s:

@@ -20,6 +20,7 @@ from fedjax_bal.engine.host import (
 )
 from fedjax_bal.engine.processes import processes
 from fedjax_bal.lab.loop import Callback
+from fedjax_bal.lab.record import RunId
 from fedjax_bal.lab.recorder import Recorder
 from fedjax_bal.metrics import across_clients, order_statistics
 from fedjax_bal.types import Federation, Model, Variables
@@ -52,11 +53,12 @@ def nearest_images(simulation: Simulation, generated: np.ndarray) -> PrivacyLeak
     The distances of test images, on which no client trained, serve as a control. Distances are root mean squares over
     pixels of 0 to 255; their mean and minimum are returned.
     """
-    pool = _pixels(_own_images(simulation.federation))
+    federation = simulation.federation
+    pool = _pixels(np.asarray(federation.images)[np.unique(np.asarray(federation.rows))])
     flat = generated.reshape(-1, *generated.shape[2:])
     rows, distances = privacy.nearest(flat, pool)
     tests = _test_images(simulation)[0]
-    controls = tests[_some(len(tests), len(flat))]
+    controls = tests[_sample_rows(len(tests), len(flat))]
     _, control_distances = privacy.nearest(_pixels(controls), pool)
     summary = lambda values: {"mean": float(np.mean(values)), "least": float(np.min(values))}
     figures = {"generated": summary(distances), "test": summary(control_distances)}
@@ -90,14 +92,16 @@ def attack_prototypes(simulation: Simulation, snapshot: Snapshot, steps: int) ->
             found[f"prototype/{attack}"][classes] = prototypes
             found[f"single/{attack}"] = singles
     found |= _invert_gradients(inputs, steps)
-    pictures = {name: _pixels(_shares(inputs.federation, images))[:_CLASSES, None] for name, images in found.items()}
+    mean = np.asarray(inputs.federation.mean)
+    std = np.asarray(inputs.federation.std)
+    pictures = {name: _pixels(np.asarray(images) * std + mean)[:_CLASSES, None] for name, images in found.items()}
     return PrivacyLeaks(pictures, {"inversion": _figures(found, classes)})
 
 
 def _attack_inputs(simulation: Simulation, variables: Variables) -> _AttackInputs:
     images, labels = _test_images(simulation)
     federation = simulation.federation
-    order = _some(len(labels), len(labels))
+    order = _sample_rows(len(labels), len(labels))
     # An arbitrary image for classes that the test set lacks.
     singles = order[[np.argmax(labels[order] == label) for label in range(federation.num_classes)]]
     rest = order[~np.isin(order, singles)][:_AUXILIARY]
@@ -160,14 +164,9 @@ def _test_images(simulation: Simulation) -> tuple[np.ndarray, np.ndarray]:
     return images[real], labels[real]
 
 
-def _some(total: int, count: int) -> np.ndarray:
+def _sample_rows(total: int, count: int) -> np.ndarray:
     """Samples at most `count` of `total` rows, the same in every run; at random, because test sets are often sorted."""
     return np.random.default_rng(0).permutation(total)[:count]
-
-
-def _own_images(federation: Federation) -> np.ndarray:
-    """The clients' images, without duplicates."""
-    return np.asarray(federation.images)[np.unique(np.asarray(federation.rows))]
 
 
 def _class_means(federation: Federation) -> np.ndarray:
@@ -191,11 +190,6 @@ def _white(federation: Federation) -> jax.Array:
     return (1 - jnp.asarray(federation.mean)) / jnp.asarray(federation.std)
 
 
-def _shares(federation: Federation, images: np.ndarray) -> np.ndarray:
-    """Converts normalised images to fractions of full brightness."""
-    return np.asarray(images) * np.asarray(federation.std) + np.asarray(federation.mean)
-
-
 def _pixels(images: np.ndarray) -> np.ndarray:
     """Converts images to `UInt8`; floats are fractions of full brightness."""
     return images if images.dtype == np.uint8 else np.clip(np.rint(images * 255), 0, 255).astype(np.uint8)
@@ -207,10 +201,9 @@ def some_of_each_class(federation: Federation, classes: int, count: int) -> np.n
     labels = np.asarray(federation.labels)[rows]
     images = federation.images
     found = np.zeros((classes, count, *np.shape(images)[1:]), np.uint8)
-    scale = 1.0 if images.dtype == np.uint8 else 255.0
     for label in range(classes):
         shown = rows[labels == label][:count]
-        found[label, : len(shown)] = np.clip(np.rint(np.asarray(images[shown]) * scale), 0, 255)
+        found[label, : len(shown)] = _pixels(np.asarray(images[shown]))
     return found
 
 
@@ -220,19 +213,19 @@ class PostTraining(Callback):
     def __init__(self) -> None:
         self.tuners: dict[int, FineTuner] = {}  # by the identity of the simulation
 
-    def saving(self, recorder: Recorder, run: tuple[int, int], snapshot: Snapshot) -> None:
+    def saving(self, recorder: Recorder, run: RunId, snapshot: Snapshot) -> None:
         """Saves images that the model generates at a checkpoint."""
         self._keep_pictures(recorder, run, snapshot)
 
-    def ended(self, recorder: Recorder, run: tuple[int, int], snapshot: Snapshot) -> None:
+    def ended(self, recorder: Recorder, run: RunId, snapshot: Snapshot) -> None:
         """Runs the analyses that are missing for a run."""
         # Only the first process reads files, but all processes must take the same branch.
         is_done = lambda figures: processes().any(figures is not None)
         folder = recorder.folder
         title = recorder.states[run].title
-        evaluation = recorder.comparison.methods[run[0]].evaluation
+        evaluation = recorder.comparison.methods[run.method].evaluation
         simulation = recorder.comparison.simulation(run)
-        attacked = evaluation.privacy and run[1] == recorder.config.seeds[0]
+        attacked = evaluation.privacy and run.seed == recorder.config.seeds[0]
         if attacked and not is_done(folder.read_leaks(*run)):
             recorder.note(f"{title}: looking for what it gives away")
             pictures = self._keep_pictures(recorder, run, snapshot)
@@ -248,7 +241,7 @@ class PostTraining(Callback):
         if epochs is not None and not is_done(folder.read_personalised(*run)):
             recorder.note(f"{title}: fine-tuning the final model on each client")
             tuner = self.tuners.setdefault(id(simulation), FineTuner(simulation, epochs))
-            accuracies, diverged = tuner.run(run[1], snapshot)
+            accuracies, diverged = tuner.run(run.seed, snapshot)
             figures = {
                 "epochs": epochs,
                 "clients": len(accuracies),
@@ -258,7 +251,7 @@ class PostTraining(Callback):
             }
             folder.write_personalised(*run, figures)
 
-    def _keep_pictures(self, recorder: Recorder, run: tuple[int, int], snapshot: Snapshot) -> dict[str, Any]:
+    def _keep_pictures(self, recorder: Recorder, run: RunId, snapshot: Snapshot) -> dict[str, Any]:
         """Saves a method's generated images together with real ones; returns both."""
         simulation = recorder.comparison.simulation(run)
         generated = generated_images(simulation, snapshot)

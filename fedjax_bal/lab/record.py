@@ -30,7 +30,7 @@ LARGEST_METRICS = 2**32  # bytes
 _LARGEST_PICTURES = 2**28  # bytes of all arrays in a file
 _LARGEST_INTEGER = 10**100
 _DEEPEST = 20
-_RESTORE = "put back a copy of it; without one, `fedjax-bal run` with --fresh starts over"
+_REMEDY = "put back a copy of it; without one, `fedjax-bal run` with --fresh starts over"
 
 
 def _one_per_class(values: list[Any], info: ValidationInfo) -> list[Any]:
@@ -190,6 +190,13 @@ def _check_numbers(entry: Mapping[str, Any], names: Iterable[str], place: str = 
             raise ValueError(f"{place}{name}: {expected}; received {received_value(value)}")
 
 
+class RunId(NamedTuple):
+    """Identifies a run of a comparison."""
+
+    method: int  # its position in the configuration
+    seed: int
+
+
 class RunRecord(NamedTuple):
     """The content of a run folder."""
 
@@ -209,11 +216,11 @@ def _reading(path: Path) -> Iterator[None]:
     except FolderError:
         raise
     except FileNotFoundError as error:
-        raise FolderError(f"{path}: there is none, and a run folder holds this file; {_RESTORE}") from error
+        raise FolderError(f"{path}: there is none, and a run folder holds this file; {_REMEDY}") from error
     except OSError as error:
         raise unreadable(path, error) from error
     except ValueError as error:
-        raise FolderError(f"{path}: {str(error).removeprefix(f'{path}: ')}; the file is damaged: {_RESTORE}") from error
+        raise FolderError(f"{path}: {str(error).removeprefix(f'{path}: ')}; the file is damaged: {_REMEDY}") from error
 
 
 def read_config(path: Path) -> tuple[dict[str, Any], str]:
@@ -298,7 +305,7 @@ def read_metrics(path: Path, classes: int) -> list[dict[str, Any]]:
     """Reads the lines of metrics; of two lines for the same run and round the later counts."""
 
     def refuse(number: int, error: ValueError) -> None:
-        raise FolderError(f"{path}, line {number}: {error}; the file is damaged: {_RESTORE}") from error
+        raise FolderError(f"{path}, line {number}: {error}; the file is damaged: {_REMEDY}") from error
 
     with _reading(path):
         lines = parse_lines(read_bytes(path, LARGEST_METRICS), refuse, classes)

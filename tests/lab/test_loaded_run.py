@@ -97,7 +97,7 @@ def test_a_damaged_checkpoint_is_noticed_and_the_one_before_it_taken(tmp_path):
     content = bytearray(newest.read_bytes())
     content[len(content) // 2] ^= 1
     newest.write_bytes(content)
-    with pytest.warns(UserWarning, match="damaged.*going on from the checkpoint before it"):
+    with pytest.warns(UserWarning, match="damaged.*resuming from the checkpoint before it"):
         assert load_run(tmp_path / "run").trained().round == 2
     for file in newest.parent.iterdir():
         file.unlink()

@@ -1,8 +1,8 @@
 """The words in which a sweep is announced, and the sizes of its batches."""
 
 from fedjax_bal.lab.display import duration
-from fedjax_bal.lab.loop import _for_all
-from fedjax_bal.lab.plan import Axis, short_keys
+from fedjax_bal.lab.loop import spread_batches
+from fedjax_bal.lab.sweep_plan import Axis, short_keys
 
 
 def test_keys_are_as_short_as_they_are_unique():
@@ -11,7 +11,11 @@ def test_keys_are_as_short_as_they_are_unique():
 
 
 def test_batches_leave_no_place_idle():
-    assert (_for_all(3, [20], [20]), _for_all(4, [20, 2], [20, 2]), _for_all(9, [2], [2])) == ([9], [9, 2], [1])
+    assert (spread_batches(3, [20], [20]), spread_batches(4, [20, 2], [20, 2]), spread_batches(9, [2], [2])) == (
+        [9],
+        [9, 2],
+        [1],
+    )
 
 
 def test_times_in_words():

@@ -12,7 +12,7 @@ from small_sweep import FEDAVG, carry, outcome, read_table, sweep, watch
 
 from fedjax_bal.lab import ray_cluster as engine
 from fedjax_bal.lab import training
-from fedjax_bal.lab.ray_cluster import RayBackend, Resources
+from fedjax_bal.lab.ray_cluster import RayBackend
 from fedjax_bal.lab.training import Started, Stopped
 
 RATES = "sweep: [{training.optimizer.learning_rate: [0.05, 0.1, 0.2]}]"
@@ -61,7 +61,7 @@ def test_whoever_is_killed_all_comes_to_the_same(alone, tmp_path, monkeypatch):
     assert not stopped and ray.alive == 0
     assert {0, 3} < {len(table) for table in tables}  # rows came as groups were done
     assert tables[-1] == read_table(tmp_path / "out")
-    assert said.count("its worker was killed, or its machine is gone; going on after round") == len(moments)
+    assert said.count("its worker was killed, or its machine is gone; resuming after round") == len(moments)
     assert figures(rows) == figures(alone[0])
     assert outcome(tmp_path / "out") == alone[1]
 
@@ -72,7 +72,7 @@ def test_a_group_that_never_gets_on_is_given_up_and_the_others_are_done(tmp_path
     assert sorted(row["status"] for row in rows) == ["done", "done", "failed"]
     [failed] = [row for row in rows if row["status"] == "failed"]
     assert failed["failure"] == "its worker was killed, or its machine is gone (tried 3 times without getting on)"
-    assert said.count("going on after round 0") == 2
+    assert said.count("resuming after round 0") == 2
 
 
 @pytest.mark.slow
@@ -191,7 +191,7 @@ def test_every_place_gets_a_group_unless_told_otherwise(tmp_path):
 
 def test_gpus_are_asked_for_where_there_are_any():
     ray = FakeRay({"CPU": 8.0}, {"CPU": 64.0, "GPU": 8.0})
-    assert RayBackend(ray, 2, None).needs == Resources(1, 2) and RayBackend(ray, 2, None).places == 4
+    assert RayBackend(ray, 2, None).on_gpus and RayBackend(ray, 2, None).concurrent_batches == 4
     with pytest.raises(ValueError, match="asks for 9 GPU.*has 8: ask for fewer with --devices"):
         RayBackend(ray, 9, None)
     with pytest.raises(ValueError, match=r"asks for 3 CPU.*the largest of the cluster's 2 has 2"):

@@ -14,7 +14,8 @@ from small_sweep import sweep as sweep_of
 from fedjax_bal.engine.host import executable, stack
 from fedjax_bal.lab import FolderError, SweepFolder, loop, setup, training, verify
 from fedjax_bal.lab import sweep as sweep_module
-from fedjax_bal.lab.loop import SweepBatch, SweepRun
+from fedjax_bal.lab.loop import RunBatch, RunTask
+from fedjax_bal.lab.record import RunId
 from fedjax_bal.lab.recorder import RunState
 from fedjax_bal.lab.sweep import COSTS, SweepSession
 from fedjax_bal.lab.training import StepResult
@@ -119,11 +120,11 @@ def test_writing_the_table_takes_a_small_share_of_the_time(monkeypatch):
     points = [SimpleNamespace(label=str(number), values={}, config=config) for number in range(400)]
     folder = SimpleNamespace(part=None, write_results=write, read_costs=dict, write_costs=lambda costs: None)
     monkeypatch.setattr(sweep_module, "time", SimpleNamespace(monotonic=lambda: now))
-    session = SweepSession(SimpleNamespace(points=points), folder, None, most=None, backend=None, detail=None)
+    session = SweepSession(SimpleNamespace(points=points), folder, None, max_batch_size=None, backend=None, detail=None)
     recorder = SimpleNamespace(states={(0, 0): RunState("fedavg", 0)})
     session.recorders = dict.fromkeys(range(400), recorder)
     for number in range(300):
-        session.broken[number] = "no"
+        session.setup_errors[number] = "no"
         now += 0.1
         session.update()
     assert sizes[0] == 1 and 3 <= len(sizes) <= 5  # half a second each, of 32 seconds
@@ -321,7 +322,7 @@ def test_what_does_not_fit_is_halved_and_then_left_out(tmp_path, monkeypatch):
 def test_the_time_of_a_dispatch_is_shared_by_the_runs_that_were_trained():
     took = []
     recorder = SimpleNamespace(record=lambda run, result, seconds: took.append(seconds), fail=lambda *given: None)
-    batch = SweepBatch(0, tuple(SweepRun(0, (0, seed), None, 0, recorder) for seed in range(4)))
+    batch = RunBatch(0, tuple(RunTask(0, RunId(0, seed), None, 0, recorder) for seed in range(4)))
     for results, failures in (({0: "result", 2: "result"}, {1: "diverged", 3: "diverged"}), ({0: "result"}, {2: "no"})):
         loop._record(batch, StepResult(results, failures, 5, 8.0, {}, [], stopped=False), [])
     assert took == [4.0, 4.0, 8.0]

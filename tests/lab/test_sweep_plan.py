@@ -4,7 +4,7 @@ import pytest
 import small_run
 
 from fedjax_bal.config import ConfigError, load_config
-from fedjax_bal.lab.plan import Axis, combinations, load_sweep, read_axes
+from fedjax_bal.lab.sweep_plan import Axis, combinations, load_sweep, read_axes
 
 RANGES = [
     ({"from": 0, "to": 1, "steps": 3}, (0.0, 0.5, 1.0)),
