@@ -76,9 +76,51 @@ def load_newest(folder: RunFolder, comparison: Comparison, run: RunId, note: Cal
             state. Nothing is changed.
     """
     wanted = saved_template(comparison, run)
+
+    def read() -> SavedRun | None:
+        damages: list[str] = []
+        try:
+            files = checkpoint.generations(folder.checkpoints(*run))
+        except OSError as error:
+            raise unreadable(folder.checkpoints(*run), error) from error
+        for file in files:
+            try:
+                arrays = checkpoint.read(file)
+            except checkpoint.CheckpointError as error:
+                damages.append(f"warning: {error}; resuming from the checkpoint before it")
+                continue
+            except checkpoint.StateError as error:
+                raise FolderError(f"{error}; resume with the version that wrote it, or {START_OVER}") from error
+            except OSError as error:
+                raise unreadable(file, error) from error
+            # Owner and fingerprint are checked before the state: with other data its shapes may differ.
+            if not np.array_equal(arrays.get(checkpoint.OWNER, ()), wanted.owner):
+                raise FolderError(f"{file}: belongs to another run; move it away, or {START_OVER}")
+            if not np.array_equal(arrays.get(checkpoint.FINGERPRINT, ()), wanted.fingerprint):
+                raise FolderError(
+                    f"{folder.path}: was begun with other images, labels, class names, owners of images, partition or "
+                    "traces than those that are read now, and nothing in it is touched; pass the same --data-dir as "
+                    f"then and leave the files that the configuration names as they were, or {START_OVER}"
+                )
+            try:
+                saved = checkpoint.fit(arrays, wanted, unpack)
+            except checkpoint.StateError as error:
+                raise FolderError(
+                    f"{file}: is whole, but holds another state than this version's ({error}), and nothing is touched; "
+                    f"on with the versions that wrote it (summary.json names them), or {START_OVER}"
+                ) from error
+            for text in damages:
+                note(text)
+            return saved
+        if files:
+            raise FolderError(
+                f"{files[0].parent}: every checkpoint is damaged; put back a copy of one, or {START_OVER}"
+            )
+        return None
+
     encode = lambda saved: b"" if saved is None else checkpoint.encode(saved)
     decode = lambda content: checkpoint.load(io.BytesIO(content), wanted) if content else None
-    saved = processes().from_first(lambda: _newest(folder, run, wanted, note), encode, decode)
+    saved = processes().from_first(read, encode, decode)
     return saved and saved._replace(snapshot=saved.snapshot._replace(round=int(saved.snapshot.round)))
 
 
@@ -99,46 +141,6 @@ def unpack(saved: SavedRun, template: SavedRun) -> SavedRun:
 def _with_memory(saved: SavedRun, memory: Any) -> SavedRun:
     state = saved.snapshot.state._replace(memory=memory)
     return saved._replace(snapshot=saved.snapshot._replace(state=state))
-
-
-def _newest(folder: RunFolder, run: RunId, wanted: SavedRun, note: Callable[[str], None]) -> SavedRun | None:
-    damages: list[str] = []
-    try:
-        files = checkpoint.generations(folder.checkpoints(*run))
-    except OSError as error:
-        raise unreadable(folder.checkpoints(*run), error) from error
-    for file in files:
-        try:
-            arrays = checkpoint.read(file)
-        except checkpoint.CheckpointError as error:
-            damages.append(f"warning: {error}; resuming from the checkpoint before it")
-            continue
-        except checkpoint.StateError as error:
-            raise FolderError(f"{error}; resume with the version that wrote it, or {START_OVER}") from error
-        except OSError as error:
-            raise unreadable(file, error) from error
-        # Owner and fingerprint are checked before the state: with other data its shapes may differ.
-        if not np.array_equal(arrays.get(checkpoint.OWNER, ()), wanted.owner):
-            raise FolderError(f"{file}: belongs to another run; move it away, or {START_OVER}")
-        if not np.array_equal(arrays.get(checkpoint.FINGERPRINT, ()), wanted.fingerprint):
-            raise FolderError(
-                f"{folder.path}: was begun with other images, labels, class names, owners of images, partition or "
-                "traces than those that are read now, and nothing in it is touched; pass the same --data-dir as then "
-                f"and leave the files that the configuration names as they were, or {START_OVER}"
-            )
-        try:
-            saved = checkpoint.fit(arrays, wanted, unpack)
-        except checkpoint.StateError as error:
-            raise FolderError(
-                f"{file}: is whole, but holds another state than this version's ({error}), and nothing is touched; "
-                f"on with the versions that wrote it (summary.json names them), or {START_OVER}"
-            ) from error
-        for text in damages:
-            note(text)
-        return saved
-    if files:
-        raise FolderError(f"{files[0].parent}: every checkpoint is damaged; put back a copy of one, or {START_OVER}")
-    return None
 
 
 @dataclasses.dataclass

@@ -232,15 +232,6 @@ def test_a_file_that_no_session_has_written_like_that_is_named_and_nothing_is_to
     assert_refused(path, config, name)
 
 
-def test_metrics_and_a_summary_of_another_run_are_noticed(copied, undisturbed):
-    path, config = copied
-    for name in ("metrics.jsonl", "summary.json"):
-        own = (path / name).read_bytes()
-        shutil.copy(undisturbed / name, path / name)
-        assert_refused(path, config, f"{name}: is not what was written")
-        (path / name).write_bytes(own)
-
-
 FAULTS = {
     "an input/output error": OSError(errno.EIO, "Input/output error"),
     "no permission": PermissionError(errno.EACCES, "Permission denied"),

@@ -163,14 +163,6 @@ def test_a_stopped_sweep_goes_on_and_does_nothing_twice(finished, tmp_path):
     assert figures(again) == figures(known)
 
 
-@pytest.mark.slow
-def test_more_values_are_added_to_what_is_there(finished, tmp_path):
-    axes = "sweep: [{training.optimizer.learning_rate: [0.05]}]"
-    carry(sweep(tmp_path, axes, FEDAVG), tmp_path / "out")
-    _, _, said = carry(sweep(tmp_path, axes.replace("0.05", "0.05, 0.2"), FEDAVG), tmp_path / "out", dry_run=True)
-    assert "2 runs (1 done or given up before)" in said
-
-
 def test_a_dry_run_trains_nothing(tmp_path):
     rows, _, said = carry(sweep(tmp_path), tmp_path / "out", dry_run=True)
     assert rows == [] and [file.name for file in (tmp_path / "out").iterdir()] == [".lock"]  # this test's own claim
@@ -252,7 +244,9 @@ def test_more_rounds_and_seeds_come_to_the_same_bits(tmp_path, rounds):
     ):
         with pytest.raises(FolderError, match=f"(?s)holds another sweep.*{differing}"):
             carry(sweep(tmp_path, axes, *changes), tmp_path / "out")
-    carry(sweep(tmp_path, RATES.replace("0.05", "0.05, 0.1"), *asked), tmp_path / "out", dry_run=True)
+    more = RATES.replace("0.05", "0.05, 0.1")
+    _, _, said = carry(sweep(tmp_path, more, *asked), tmp_path / "out", dry_run=True)
+    assert "16 runs (12 done or given up before)" in said
 
 
 @pytest.mark.slow
@@ -317,6 +311,12 @@ def test_what_does_not_fit_is_halved_and_then_left_out(tmp_path, monkeypatch):
     rows, stopped, _ = carry(sweep(tmp_path, axes, FEDAVG), tmp_path / "out")
     assert not stopped and sorted(tried) == [1, 1, 1, 2, 3]
     assert {(row["status"], row["failure"]) for row in rows} == {("failed", "needs 7.0 GB")}
+
+
+def test_batches_leave_no_place_idle():
+    assert loop.spread_batches(3, [20], [20]) == [9]
+    assert loop.spread_batches(4, [20, 2], [20, 2]) == [9, 2]
+    assert loop.spread_batches(9, [2], [2]) == [1]
 
 
 def test_the_time_of_a_dispatch_is_shared_by_the_runs_that_were_trained():
