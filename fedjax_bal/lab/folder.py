@@ -31,21 +31,8 @@ from fedjax_bal.config import (
     with_convolution,
 )
 from fedjax_bal.files import read_bytes
+from fedjax_bal.lab import record
 from fedjax_bal.lab.output_files import RESTORE, START_OVER, SUMS, FolderError, OutputFiles, unreadable
-from fedjax_bal.lab.record import (
-    LARGEST_CONFUSION,
-    LARGEST_METRICS,
-    RunId,
-    RunRecord,
-    check_readable,
-    missing_plugins,
-    parse_lines,
-    read_config,
-    read_confusion,
-    read_metrics,
-    read_pictures,
-    read_summary,
-)
 from fedjax_bal.options import MOST_DEVICES
 
 _CONFIG = "config.yaml"
@@ -155,7 +142,7 @@ class RunFolder:
         `fresh` deletes the results of an earlier run of the same configuration.
         """
         text = resolved_yaml(config)
-        check_readable(self.path / _CONFIG, text)
+        record.check_readable(self.path / _CONFIG, text)
         with self.files.writing():
             if fresh:
                 self.files.remove(*_WRITTEN)
@@ -226,13 +213,13 @@ class RunFolder:
         """
         self.files.check_sums(_METRICS)
         try:
-            content = self.files.read(_METRICS, LARGEST_METRICS)
+            content = self.files.read(_METRICS, record.LARGEST_METRICS)
         except FileNotFoundError:
             return []
         except OSError as error:
             raise unreadable(self.path / _METRICS, error) from error
         damaged: list[str] = []
-        lines = parse_lines(content, lambda number, error: damaged.append(f"line {number}: damaged ({error})"))
+        lines = record.parse_lines(content, lambda number, error: damaged.append(f"line {number}: damaged ({error})"))
         if damaged:
             others = f", and so are {len(damaged) - 1} more" if len(damaged) > 1 else ""
             note(f"warning: {self.path / _METRICS}, {damaged[0]}; it is left out{others}")
@@ -254,7 +241,7 @@ class RunFolder:
         """Replaces summary.json."""
         self.files.write_json(_SUMMARY, summary)
 
-    def write_confusion(self, matrices: Mapping[RunId, np.ndarray]) -> None:
+    def write_confusion(self, matrices: Mapping[record.RunId, np.ndarray]) -> None:
         """Replaces the runs' confusion matrices, each as `Int64[3, K]`: true classes, predicted classes, counts."""
         content = io.BytesIO()
         kept = {}
@@ -263,7 +250,7 @@ class RunFolder:
             places = np.nonzero(matrix)
             cells = np.array([*places, matrix[places]], np.int64)
             size += cells.nbytes + _NPY_HEADER
-            if size <= LARGEST_CONFUSION:  # the limit of `read_confusion`
+            if size <= record.LARGEST_CONFUSION:  # the limit of `read_confusion`
                 kept[_RUN.format(*run)] = cells
         np.savez_compressed(content, **kept)  # type: ignore[arg-type]
         self.files.write(_CONFUSION, content.getvalue())
@@ -311,7 +298,7 @@ class RunFolder:
 
     def missing_plugins(self) -> list[str]:
         """Names the plug-ins that the runs used and that aren't loaded."""
-        return missing_plugins(self.path / _CONFIG)
+        return record.missing_plugins(self.path / _CONFIG)
 
     def export_file(self, name: str) -> Path:
         """Returns the path of an exported model in the folder; `fresh` doesn't delete exports."""
@@ -327,7 +314,7 @@ class RunFolder:
         """The default file for a comparison with other runs."""
         return self.path / _COMPARISON
 
-    def read(self) -> RunRecord:
+    def read(self) -> record.RunRecord:
         """Reads and checks everything that a report shows.
 
         A truncated last line of the metrics is dropped; of two lines for the same run and round the later counts; NaN
@@ -342,10 +329,10 @@ class RunFolder:
             within = next(iter(sorted(self.path.glob(f"*/{_CONFIG}"))), Path("runs", "quickstart", _CONFIG)).parent
             raise FolderError(f"{self.path}: holds no run or sweep; give the folder that one wrote, such as {within}")
         self.files.check_sums(_CONFIG, _SUMMARY, _METRICS)
-        config, text = read_config(self.path / _CONFIG)
-        summary = read_summary(self.path / _SUMMARY)
+        config, text = record.read_config(self.path / _CONFIG)
+        summary = record.read_summary(self.path / _SUMMARY)
         classes = len(summary["class_names"])
-        lines = read_metrics(self.path / _METRICS, classes)
+        lines = record.read_metrics(self.path / _METRICS, classes)
         first: dict[str, int] = {}
         for run in summary["runs"]:
             first.setdefault(run["method"], run["seed"])
@@ -353,7 +340,7 @@ class RunFolder:
         methods = config.get("methods")
         named = enumerate(methods if isinstance(methods, list) else [])
         places = {str(entry.get("name")): place for place, entry in named if isinstance(entry, dict)}
-        matrices = read_confusion(self.path / _CONFUSION, classes) if summary["runs"] else {}
+        matrices = record.read_confusion(self.path / _CONFUSION, classes) if summary["runs"] else {}
         for run in summary["runs"]:
             run["confusion_matrix"] = matrices.get(_RUN.format(places.get(run["method"]), run["seed"]))
         pictures = {}
@@ -361,8 +348,8 @@ class RunFolder:
             name = _PICTURES.format(places.get(method), seed)
             if (self.path / name).is_file():
                 self.files.check_sums(name)
-                pictures[method] = read_pictures(self.path / name, classes)
-        return RunRecord(config, text, lines, summary, pictures)
+                pictures[method] = record.read_pictures(self.path / name, classes)
+        return record.RunRecord(config, text, lines, summary, pictures)
 
     def _mapping(self, name: str, note: Callable[[str], object] = lambda text: None) -> dict[str, Any] | None:
         found = self.files.read_json(name, note)
@@ -537,7 +524,7 @@ class SweepFolder:
             if not self.point(label).exists():
                 place = self.point(label).path
                 raise FolderError(f"{place}: is missing, but listed in the sweep's {SUMS}; {RESTORE}")
-        check_readable(self.path / SHEET, text)
+        record.check_readable(self.path / SHEET, text)
         self.files.write(SHEET, text.encode())
 
     def seal(self) -> None:
@@ -568,7 +555,7 @@ class SweepFolder:
 
     def missing_plugins(self) -> list[str]:
         """Names the plug-ins that the runs used and that aren't loaded."""
-        return missing_plugins(self.path / SHEET)
+        return record.missing_plugins(self.path / SHEET)
 
     def read_results(self, swept: Sequence[str]) -> list[dict[str, Any]]:
         """Reads the rows of the table; values are numbers, texts or None.

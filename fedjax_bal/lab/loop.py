@@ -12,18 +12,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from fedjax_bal.engine.host import Simulation, Snapshot, free_bytes, stacking_key
+from fedjax_bal.lab import training
 from fedjax_bal.lab.record import RunId
 from fedjax_bal.lab.recorder import Recorder
-from fedjax_bal.lab.training import (
-    BuiltBatch,
-    Event,
-    RunStart,
-    Started,
-    StepResult,
-    Stopped,
-    compiled_ahead,
-    train_batch,
-)
 from fedjax_bal.types import size_in_bytes
 
 _COPIES = 4  # copies of a stack's states: before, after, in the chains and in the chains' sums
@@ -60,7 +51,7 @@ class RunBatch:
         """Memory of all runs' states on the devices, in bytes."""
         return len(self.tasks) * size_in_bytes(self.tasks[0].simulation.state_shapes().state)
 
-    def starts(self) -> list[RunStart]:
+    def starts(self) -> list[training.RunStart]:
         """Returns the starting states of all runs. Call once, because training takes ownership of the models."""
         return [task.recorder.start(task.run) for task in self.tasks]
 
@@ -109,7 +100,7 @@ class Callback:
     def started(self, batch: RunBatch) -> None:
         """Called when a process has taken a batch, before it compiles the program."""
 
-    def built(self, batch: RunBatch, built: BuiltBatch) -> None:
+    def built(self, batch: RunBatch, built: training.BuiltBatch) -> None:
         """Called when a batch's program is compiled."""
 
     def recorded(self, recorder: Recorder, run: RunId, clients_per_s: float) -> None:
@@ -121,7 +112,7 @@ class Callback:
     def ended(self, recorder: Recorder, run: RunId, snapshot: Snapshot) -> None:
         """Called after a run's last round is saved; again in the next session if a kill interrupted the callbacks."""
 
-    def stepped(self, batch: RunBatch, step: StepResult) -> None:
+    def stepped(self, batch: RunBatch, step: training.StepResult) -> None:
         """Called when all results of a step are on disk."""
 
     def failed(self, batch: RunBatch, error: Exception) -> None:
@@ -142,7 +133,7 @@ class Backend(Protocol):
 
     def train(
         self, waiting: deque[RunBatch], should_stop: Callable[[], bool]
-    ) -> Generator[tuple[RunBatch, Event], None, None]:
+    ) -> Generator[tuple[RunBatch, training.Event], None, None]:
         """Trains the batches in the queue, to which the caller may add, and yields their events.
 
         Raises `Stopped` after yielding all results if `should_stop` returned True before the work was complete.
@@ -181,10 +172,10 @@ def train(
     """
     waiting = deque(batches)
 
-    def take(batch: RunBatch, event: Event) -> None:
-        if isinstance(event, StepResult):
+    def take(batch: RunBatch, event: training.Event) -> None:
+        if isinstance(event, training.StepResult):
             _record(batch, event, callbacks)
-        elif isinstance(event, BuiltBatch):
+        elif isinstance(event, training.BuiltBatch):
             for task in batch.tasks:
                 task.recorder.add_built(event, len(batch.tasks))
         elif isinstance(event, Exception):
@@ -192,11 +183,11 @@ def train(
                 raise event
             waiting.extend(retry(batch, event))
         for callback in callbacks:
-            if isinstance(event, StepResult):
+            if isinstance(event, training.StepResult):
                 callback.stepped(batch, event)
-            elif isinstance(event, BuiltBatch):
+            elif isinstance(event, training.BuiltBatch):
                 callback.built(batch, event)
-            elif isinstance(event, Started):
+            elif isinstance(event, training.Started):
                 callback.started(batch)
             else:
                 callback.failed(batch, event)
@@ -206,20 +197,20 @@ def train(
             for batch, event in events:
                 take(batch, event)
         return
-    with compiled_ahead(tuple(task.simulation for task in batch.tasks) for batch in waiting):
+    with training.compiled_ahead(tuple(task.simulation for task in batch.tasks) for batch in waiting):
         while waiting:
             batch = waiting.popleft()
             for callback in callbacks:
                 callback.started(batch)
             stopped = False
-            for event in train_batch(batch.starts(), should_stop):
+            for event in training.train_batch(batch.starts(), should_stop):
                 take(batch, event)
-                stopped = isinstance(event, StepResult) and event.stopped
+                stopped = isinstance(event, training.StepResult) and event.stopped
             if stopped:
-                raise Stopped
+                raise training.Stopped
 
 
-def _record(batch: RunBatch, step: StepResult, callbacks: Sequence[Callback]) -> None:
+def _record(batch: RunBatch, step: training.StepResult, callbacks: Sequence[Callback]) -> None:
     """Records a step's results, saves the checkpoints that are due, and ends the runs that are complete."""
     for place, result in step.results.items():
         recorder = batch.tasks[place].recorder

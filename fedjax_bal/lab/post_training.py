@@ -10,14 +10,7 @@ import numpy as np
 from fedjax_bal import models
 from fedjax_bal.contrib import privacy
 from fedjax_bal.data import normalised
-from fedjax_bal.engine.host import (
-    FineTuner,
-    Simulation,
-    Snapshot,
-    fetch,
-    generated_images,
-    shared_prototypes,
-)
+from fedjax_bal.engine.host import FineTuner, Simulation, Snapshot, fetch, generated_images, shared_prototypes
 from fedjax_bal.engine.processes import processes
 from fedjax_bal.lab.loop import Callback
 from fedjax_bal.lab.record import RunId

@@ -23,21 +23,11 @@ from fedjax_bal.caches import keep_compiled_programs
 from fedjax_bal.config import build_config, parse_yaml, resolved_yaml
 from fedjax_bal.engine.host import Snapshot
 from fedjax_bal.jax_setup import settle_process, split_cpu
+from fedjax_bal.lab import training
 from fedjax_bal.lab.environment import numeric_settings, versions
 from fedjax_bal.lab.loop import RunBatch
 from fedjax_bal.lab.record import RunId
 from fedjax_bal.lab.setup import SharedInputs, set_up
-from fedjax_bal.lab.training import (
-    BatchRefused,
-    BuiltBatch,
-    Event,
-    RunStart,
-    Started,
-    StepResult,
-    Stopped,
-    WorkerLost,
-    train_batch,
-)
 from fedjax_bal.plugins import load_plugins, loaded_plugins
 from fedjax_bal.registry import PluginError, described, plugin_errors
 from fedjax_bal.target import target_platform
@@ -131,7 +121,7 @@ class RemoteBatch:
     worker: Any  # Ray's handle
     stream: Any  # Ray's generator of event references
     last_event_at: float  # time of the last event, or of sending the batch
-    process: Started | None = None  # None until the cluster has room for it
+    process: training.Started | None = None  # None until the cluster has room for it
     built: bool = False
     named_s: float = 0.0  # length of the silence at the last warning
 
@@ -191,7 +181,7 @@ class RayBackend:
 
     def train(
         self, waiting: deque[RunBatch], should_stop: Callable[[], bool]
-    ) -> Generator[tuple[RunBatch, Event], None, None]:
+    ) -> Generator[tuple[RunBatch, training.Event], None, None]:
         """Trains one batch per place concurrently; one more batch waits in Ray's queue."""
         asked_at: float | None = None  # time of the user's request
         longest_s = 0.0
@@ -206,13 +196,13 @@ class RayBackend:
                     remote = self.at_work[stream]
                     event = self._next(stream)
                     now = time.monotonic()
-                    if isinstance(event, Started):
+                    if isinstance(event, training.Started):
                         remote.process = event
                     else:  # waiting for a free place says nothing about other workers' speed
                         longest_s = max(longest_s, now - remote.last_event_at)
                     remote.last_event_at = now
-                    remote.built = remote.built or isinstance(event, BuiltBatch)
-                    unfinished = unfinished or (isinstance(event, StepResult) and event.stopped)
+                    remote.built = remote.built or isinstance(event, training.BuiltBatch)
+                    unfinished = unfinished or (isinstance(event, training.StepResult) and event.stopped)
                     if event is None or isinstance(event, Exception):
                         self._end(remote)
                     if event is not None:
@@ -250,7 +240,7 @@ class RayBackend:
             for remote in list(self.at_work.values()):
                 self._end(remote)
         if unfinished:
-            raise Stopped
+            raise training.Stopped
 
     def _send(self, batch: RunBatch) -> RemoteBatch:
         """Requests a worker and sends it a batch."""
@@ -273,7 +263,7 @@ class RayBackend:
         stream = train.remote(installed_versions(), pickle.dumps(jobs), self.data_dir)
         return RemoteBatch(batch, worker, stream, time.monotonic())
 
-    def _next(self, stream: Any) -> Event | None:
+    def _next(self, stream: Any) -> training.Event | None:
         """Returns the next event of a ready stream; None at its end."""
         errors = self.ray.exceptions
         try:
@@ -282,19 +272,19 @@ class RayBackend:
             return None
         except errors.RayTaskError as error:
             cause = getattr(error, "cause", None) or error
-            if isinstance(cause, BatchRefused | ValueError | MemoryError):
+            if isinstance(cause, training.BatchRefused | ValueError | MemoryError):
                 return cause
-            return BatchRefused(f"the worker failed: {type(cause).__name__}: {_line(cause)}")
+            return training.BatchRefused(f"the worker failed: {type(cause).__name__}: {_line(cause)}")
         except errors.RayError as error:
             text = str(error)
             if "No module named 'fedjax_bal" in text:
                 missing = "a machine of the cluster doesn't have fedjax_bal"
-                return BatchRefused(f"{missing}; install the same version on all of them")
+                return training.BatchRefused(f"{missing}; install the same version on all of them")
             if "creation task" in text:
-                return BatchRefused(f"a worker can't be started: {_line(text.strip().rpartition(chr(10))[2])}")
+                return training.BatchRefused(f"a worker can't be started: {_line(text.strip().rpartition(chr(10))[2])}")
             if "killed due to the node running low on memory" in text or "OutOfMemory" in type(error).__name__:
                 return MemoryError(text)
-            return WorkerLost("its worker was killed, or its machine is gone")
+            return training.WorkerLost("its worker was killed, or its machine is gone")
 
     def _end(self, remote: RemoteBatch) -> None:
         """Ends a worker, or the request for one."""
@@ -336,37 +326,37 @@ class Worker:
         """Asks training to end after the current dispatch; called while `train` runs."""
         self.asked.set()
 
-    def train(self, needed: Mapping[str, str], jobs: bytes, data_dir: str | None) -> Iterator[Event]:
+    def train(self, needed: Mapping[str, str], jobs: bytes, data_dir: str | None) -> Iterator[training.Event]:
         """Trains a batch and yields its events, with arrays on the host.
 
         `jobs` is a pickled list of `WorkerJob`s. It is unpickled after loading the plug-ins and comparing versions with
         `needed`, because it may refer to plug-ins or to another version of NumPy.
 
         Raises:
-            BatchRefused: the batch can't be trained on this machine.
+            training.BatchRefused: the batch can't be trained on this machine.
             ValueError: the batch doesn't fit onto the devices.
             MemoryError: there isn't enough memory.
         """
         node = socket.gethostname()
-        yield Started(node, os.getpid())
+        yield training.Started(node, os.getpid())
         try:
-            events = train_batch(self._load(needed, jobs, data_dir), self.asked.is_set)
+            events = training.train_batch(self._load(needed, jobs, data_dir), self.asked.is_set)
         except (ValueError, OSError, RuntimeError) as error:
-            raise BatchRefused(f"on {node}: {described(error)}") from error
+            raise training.BatchRefused(f"on {node}: {described(error)}") from error
         del jobs
         try:
             for event in events:
                 if isinstance(event, Exception):
                     raise event
-                if isinstance(event, StepResult):
+                if isinstance(event, training.StepResult):
                     event = event._replace(snapshots=jax.device_get(event.snapshots))
                 yield event
         except (PluginError, OSError, RuntimeError) as error:
             if "RESOURCE_EXHAUSTED" in str(error):
                 raise MemoryError(str(error)) from error
-            raise BatchRefused(described(error)) from error
+            raise training.BatchRefused(described(error)) from error
 
-    def _load(self, needed: Mapping[str, str], jobs: bytes, data_dir: str | None) -> list[RunStart]:
+    def _load(self, needed: Mapping[str, str], jobs: bytes, data_dir: str | None) -> list[training.RunStart]:
         """Loads the data and builds the runs of a batch; raises ValueError if versions, devices or data differ here."""
         with plugin_errors():
             load_plugins(self.plugins)
@@ -400,7 +390,7 @@ class Worker:
                         "images, labels, partition or traces are others there than here: put the same files into the "
                         "same folder on all machines"
                     )
-                starts.append(RunStart(known, run, job.snapshot, job.lines))
+                starts.append(training.RunStart(known, run, job.snapshot, job.lines))
             return starts
 
 

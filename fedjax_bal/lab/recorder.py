@@ -13,28 +13,11 @@ import numpy as np
 from fedjax_bal.config import AUTO, Config, with_convolution
 from fedjax_bal.engine.host import DispatchResult, Snapshot, all_rows, describe_faults, fetch, rows_to_save
 from fedjax_bal.engine.processes import processes
-from fedjax_bal.lab import checkpoint
-from fedjax_bal.lab.environment import (
-    command_options,
-    device_name,
-    differing_settings,
-    numeric_settings,
-    versions,
-    with_earlier,
-)
+from fedjax_bal.lab import checkpoint, environment, summary
 from fedjax_bal.lab.folder import RecordedExecution, RunFolder
 from fedjax_bal.lab.output_files import START_OVER, FolderError, unreadable
 from fedjax_bal.lab.record import Run, RunId, Summary
 from fedjax_bal.lab.setup import Comparison, SharedInputs, set_up, set_up_to_read
-from fedjax_bal.lab.summary import (
-    compare_compositions,
-    cost_of,
-    finite_leaks,
-    known_runs,
-    number,
-    summarise_batches,
-    summarise_partitions,
-)
 from fedjax_bal.lab.training import BuiltBatch, RunStart, is_over
 from fedjax_bal.metrics import Counts, RunHistory, summarise_run
 from fedjax_bal.models import automatic, convolves
@@ -107,7 +90,7 @@ def load_newest(folder: RunFolder, comparison: Comparison, run: RunId, note: Cal
             except checkpoint.StateError as error:
                 raise FolderError(
                     f"{file}: is whole, but holds another state than this version's ({error}), and nothing is touched; "
-                    f"on with the versions that wrote it (summary.json names them), or {START_OVER}"
+                    f"resume with the versions that wrote it (summary.json names them), or {START_OVER}"
                 ) from error
             for text in damages:
                 note(text)
@@ -221,8 +204,8 @@ class Recorder:
         for run in self.states:
             self.comparison.simulation(run).scratch = folder.path if folder.path.is_dir() else None
         self.before = folder.read_summary(note)
-        self.cost = cost_of(self.before.get("cost"))
-        self.wall_s = number(self.before.get("wall_s"))
+        self.cost = summary.cost_of(self.before.get("cost"))
+        self.wall_s = summary.number(self.before.get("wall_s"))
         self.began = time.perf_counter()
         self.spent_s = 0.0
         self.swept = inputs is not None
@@ -283,9 +266,9 @@ class Recorder:
             raise FolderError(f"{self.folder.path}: {self.resume_error}; resume on a machine that can, or {START_OVER}")
         devices = max(simulation.setting.layout.devices for simulation in self.comparison.simulations)
         instructions = automatic.instruction_set() if target_platform() == "cpu" else ""
-        now = RecordedExecution(devices, numeric_settings(), instructions)
+        now = RecordedExecution(devices, environment.numeric_settings(), instructions)
         first = self.first_execution or now
-        differing = differing_settings(first.settings, now.settings)
+        differing = environment.differing_settings(first.settings, now.settings)
         if differing and any(state.round for state in self.states.values()):
             raise FolderError(
                 f"{self.folder.path}: was begun with other settings of jax, on which its numbers depend: {differing}; "
@@ -401,7 +384,7 @@ class Recorder:
 
     def recall_failures(self) -> None:
         """Reads earlier failures from the summary, so that diverged runs aren't tried again."""
-        earlier = known_runs(self.before)
+        earlier = summary.known_runs(self.before)
         for state in self.states.values():
             failure = earlier.get(state.key, {}).get("failure")
             state.failure = failure if isinstance(failure, str) else None
@@ -424,14 +407,14 @@ class Recorder:
         figures = summarise_run(history)
         estimates = simulation.selector.compositions
         if estimates is not None and state.saved and state.round:
-            shares = estimates(state.saved.snapshot.selector)
-            figures["composition"] = compare_compositions(shares, np.asarray(simulation.federation.class_counts))
+            counts = np.asarray(simulation.federation.class_counts)
+            figures["composition"] = summary.compare_compositions(estimates(state.saved.snapshot.selector), counts)
         leaks = self.folder.read_leaks(*run)
         return Run(
             method=state.method,
             seed=state.seed,
             **figures,
-            leaks=finite_leaks(leaks) if leaks else None,
+            leaks=summary.finite_leaks(leaks) if leaks else None,
             failure=state.failure,
         )
 
@@ -445,10 +428,10 @@ class Recorder:
         self._write_metrics()
         trained = {run: state.saved for run, state in self.states.items() if state.failure is None and state.round}
         self.folder.write_confusion({run: np.asarray(saved.confusion) for run, saved in trained.items() if saved})
-        summary = self._summary()
-        self.folder.write_summary(summary)
+        content = self._summary()
+        self.folder.write_summary(content)
         self.folder.files.seal()  # marks the end of the session: all files are complete
-        return summary
+        return content
 
     def _write_metrics(self) -> None:
         self.folder.write_metrics([line for state in self.states.values() for line in state.lines])
@@ -461,21 +444,22 @@ class Recorder:
         trained_with = self.before.get("versions")
         if self.device is not None or not trained_with:
             earlier = trained_with if isinstance(trained_with, dict) else {}
-            device = with_earlier(self.device or device_name(), device)
-            trained_with = {name: with_earlier(now, earlier.get(name)) for name, now in versions().items()}
+            device = environment.with_earlier(self.device or environment.device_name(), device)
+            now = environment.versions()
+            trained_with = {name: environment.with_earlier(now[name], earlier.get(name)) for name in now}
         return Summary(
             name=self.config.name,
             finished=all(state.concluded for state in self.states.values()),
             device=device,
             versions=trained_with,
-            command=command_options(self.config, self.inputs.data_dir),
+            command=environment.command_options(self.config, self.inputs.data_dir),
             compile_s=round(self.cost.compile_s, 3),
             wall_s=round(self.wall_s + session_s, 3),
             **self.cost.rates(),
             cost=self.cost._asdict(),
             target_accuracy=self.config.evaluation.target_accuracy,
             class_names=list(self.comparison.dataset.class_names),
-            partitions=summarise_partitions(self.comparison),
-            batches=summarise_batches(self.config, self.comparison.simulations),
+            partitions=summary.summarise_partitions(self.comparison),
+            batches=summary.summarise_batches(self.config, self.comparison.simulations),
             runs=[self.summarise(run) for run, state in self.states.items() if state.has_results],
         )

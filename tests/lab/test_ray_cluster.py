@@ -161,7 +161,7 @@ def _broken(monkeypatch):
     def broken(*_):
         raise KeyError("a mistake of ours")
 
-    monkeypatch.setattr(engine, "train_batch", broken)
+    monkeypatch.setattr(training, "train_batch", broken)
 
 
 REFUSED = [
@@ -288,7 +288,7 @@ ERRORS = [
     (SystemExit(15), "what answers there is no Ray cluster"),
     (
         RuntimeError("Version mismatch: The cluster was started with:\n  Ray: 2.40.0\n  Python: 3.12.1"),
-        "Ray: 2.40.0 Python: 3.12.1.*here are Ray 2.99.0 and Python .*use the cluster's own versions",
+        "Ray: 2.40.0 Python: 3.12.1.*here are Ray 2.99.0 and Python .*use the cluster's versions",
     ),
 ]
 

@@ -20,7 +20,7 @@ import small_run
 
 from fedjax_bal import data, files, load_run
 from fedjax_bal.engine.host import executable
-from fedjax_bal.lab import FolderError, RunFolder, Stopped, checkpoint, output_files, recorder, training, verify
+from fedjax_bal.lab import FolderError, RunFolder, Stopped, checkpoint, environment, output_files, training, verify
 from fedjax_bal.report import build, gallery
 
 ONE = ("methods=[{recipe: fedavg}]", "seeds=[0]", "training.rounds=4")
@@ -385,7 +385,7 @@ def test_a_run_goes_on_under_the_settings_of_jax_that_it_was_begun_with(copied, 
 
 def test_a_finished_run_keeps_the_versions_and_the_device_that_trained_it(copied, one, monkeypatch):
     path, config = copied
-    monkeypatch.setattr(recorder, "versions", lambda: {"jax": "99", "new": "1"})
+    monkeypatch.setattr(environment, "versions", lambda: {"jax": "99", "new": "1"})
     monkeypatch.setattr(training, "device_name", lambda: "another machine")
     small_run.run(path, config)
     assert contents(path) == contents(one[0])
