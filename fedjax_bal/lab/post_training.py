@@ -16,7 +16,7 @@ from fedjax_bal.lab.loop import Callback
 from fedjax_bal.lab.record import RunId
 from fedjax_bal.lab.recorder import Recorder
 from fedjax_bal.metrics import across_clients, order_statistics
-from fedjax_bal.types import Federation, Model, Variables
+from fedjax_bal.types import Federation
 
 _GRADIENTS = 4  # images whose gradients are inverted; few, because second derivatives are slow
 _AUXILIARY = 10_000
@@ -28,16 +28,6 @@ class PrivacyLeaks(NamedTuple):
 
     pictures: dict[str, np.ndarray]
     figures: dict[str, Any]
-
-
-class _AttackInputs(NamedTuple):
-    """A frozen model, the attacker's images `[A, H, W, K]`, and one further image per class; normalised."""
-
-    model: Model
-    variables: Variables
-    auxiliary: jax.Array
-    singles: jax.Array
-    federation: Federation
 
 
 def nearest_images(simulation: Simulation, generated: np.ndarray) -> PrivacyLeaks:
@@ -73,62 +63,51 @@ def attack_prototypes(simulation: Simulation, snapshot: Snapshot, steps: int) ->
     if shared is None:
         return PrivacyLeaks({}, {})
     features, known = (np.asarray(array) for array in shared)
-    inputs = _attack_inputs(simulation, snapshot.state.variables)
-    classes = np.flatnonzero(known)[:_CLASSES]
-    means = _class_means(simulation.federation)
-    found = {"single": np.asarray(inputs.singles), "mean": means}
-    if len(classes):
-        made = _run_attacks(inputs, jnp.asarray(features[classes]), steps)
-        blank = np.broadcast_to(np.asarray(_black(inputs.federation), np.float32), means.shape)
-        for attack, (prototypes, singles) in made.items():
-            found[f"prototype/{attack}"] = blank.copy()
-            found[f"prototype/{attack}"][classes] = prototypes
-            found[f"single/{attack}"] = singles
-    found |= _invert_gradients(inputs, steps)
-    mean = np.asarray(inputs.federation.mean)
-    std = np.asarray(inputs.federation.std)
-    pictures = {name: _pixels(np.asarray(images) * std + mean)[:_CLASSES, None] for name, images in found.items()}
-    return PrivacyLeaks(pictures, {"inversion": _figures(found, classes)})
-
-
-def _attack_inputs(simulation: Simulation, variables: Variables) -> _AttackInputs:
-    images, labels = _test_images(simulation)
     federation = simulation.federation
+    model = simulation.setting.model
+    variables = snapshot.state.variables
+    black = _black(federation)
+    limits = (black, (1 - jnp.asarray(federation.mean)) / jnp.asarray(federation.std))
+    key = jax.random.key(0)
+
+    # The attacker's images and one further image per class; an arbitrary one for classes that the test set lacks.
+    images, labels = _test_images(simulation)
     order = _sample_rows(len(labels), len(labels))
-    # An arbitrary image for classes that the test set lacks.
-    singles = order[[np.argmax(labels[order] == label) for label in range(federation.num_classes)]]
-    rest = order[~np.isin(order, singles)][:_AUXILIARY]
-    take = lambda rows: normalised(jnp.asarray(images[rows]), federation.mean, federation.std)
-    return _AttackInputs(simulation.setting.model, variables, take(rest), take(singles), federation)
+    ones = order[[np.argmax(labels[order] == label) for label in range(federation.num_classes)]]
+    rest = order[~np.isin(order, ones)][:_AUXILIARY]
+    singles = normalised(jnp.asarray(images[ones]), federation.mean, federation.std)
+    auxiliary = normalised(jnp.asarray(images[rest]), federation.mean, federation.std)
 
+    # Images from the prototypes and from the features of single images.
+    classes = np.flatnonzero(known)[:_CLASSES]
+    means = _class_means(federation)
+    found = {"single": np.asarray(singles), "mean": means}
+    if len(classes):
+        targets = jnp.concatenate([jnp.asarray(features[classes]), privacy.features_of(model, variables, singles)])
+        made = {}
+        for kind in ("upcnn", "vae"):
+            decoder = privacy.fit_decoder(key, model, variables, auxiliary, kind=kind, iterations=steps)
+            made[kind] = privacy.decode(decoder, targets)
+        made["grnn"] = privacy.regress(key, model, variables, targets, iterations=steps, limits=limits).images
+        for attack, decoded in made.items():
+            prototypes = np.broadcast_to(np.asarray(black, np.float32), means.shape).copy()
+            prototypes[classes] = decoded[: len(classes)]
+            found[f"prototype/{attack}"] = prototypes
+            found[f"single/{attack}"] = np.asarray(decoded[len(classes) :])
 
-def _run_attacks(inputs: _AttackInputs, prototypes: jax.Array, steps: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Reconstructs images from the prototypes and from the features of single images, by attack."""
-    of_singles = privacy.features_of(inputs.model, inputs.variables, inputs.singles)
-    targets = jnp.concatenate([prototypes, of_singles])
-    count = len(prototypes)
-    made = {}
-    key = jax.random.key(0)
-    limits = (_black(inputs.federation), _white(inputs.federation))
-    for kind in ("upcnn", "vae"):
-        fitted = privacy.fit_decoder(key, inputs.model, inputs.variables, inputs.auxiliary, kind=kind, iterations=steps)
-        made[kind] = privacy.decode(fitted, targets)
-    found = privacy.regress(key, inputs.model, inputs.variables, targets, iterations=steps, limits=limits)
-    made["grnn"] = found.images
-    return {attack: (np.asarray(images[:count]), np.asarray(images[count:])) for attack, images in made.items()}
+    # A few of the single images from their gradients; the others stay black.
+    network = models.differentiable(model)
+    few = singles[:_GRADIENTS]
+    gradients = privacy.single_gradients(network, variables, few, jnp.arange(len(few)))
+    search = privacy.regress(key, network, variables, gradients, of="gradient", iterations=steps, limits=limits)
+    inverted = np.broadcast_to(np.asarray(black, np.float32), singles.shape).copy()
+    inverted[: len(few)] = search.images
+    found["gradient/grnn"] = inverted
 
-
-def _invert_gradients(inputs: _AttackInputs, steps: int) -> dict[str, np.ndarray]:
-    """Reconstructs a few single images from their gradients; the other images stay black."""
-    model = models.differentiable(inputs.model)
-    few = inputs.singles[:_GRADIENTS]
-    gradients = privacy.single_gradients(model, inputs.variables, few, jnp.arange(len(few)))
-    key = jax.random.key(0)
-    limits = (_black(inputs.federation), _white(inputs.federation))
-    found = privacy.regress(key, model, inputs.variables, gradients, of="gradient", iterations=steps, limits=limits)
-    images = np.broadcast_to(np.asarray(_black(inputs.federation), np.float32), inputs.singles.shape).copy()
-    images[: len(few)] = found.images
-    return {"gradient/grnn": images}
+    mean = np.asarray(federation.mean)
+    std = np.asarray(federation.std)
+    pictures = {name: _pixels(np.asarray(array) * std + mean)[:_CLASSES, None] for name, array in found.items()}
+    return PrivacyLeaks(pictures, {"inversion": _figures(found, classes)})
 
 
 def _figures(images_by_attack: Mapping[str, np.ndarray], classes: np.ndarray) -> dict[str, Any]:
@@ -177,10 +156,6 @@ def _class_means(federation: Federation) -> np.ndarray:
 
 def _black(federation: Federation) -> jax.Array:
     return -jnp.asarray(federation.mean) / jnp.asarray(federation.std)
-
-
-def _white(federation: Federation) -> jax.Array:
-    return (1 - jnp.asarray(federation.mean)) / jnp.asarray(federation.std)
 
 
 def _pixels(images: np.ndarray) -> np.ndarray:

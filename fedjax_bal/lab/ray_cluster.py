@@ -247,7 +247,7 @@ class RayBackend:
         jobs = [
             WorkerJob(
                 resolved_yaml(start.comparison.config),
-                *start.run,
+                start.run,
                 start.comparison.fingerprint(start.run),
                 jax.device_get(start.snapshot),
                 list(start.lines),
@@ -303,8 +303,7 @@ class WorkerJob(NamedTuple):
     """A run to be trained by a worker."""
 
     config: str  # YAML: configuration classes are created at import and can't be pickled
-    method: int
-    seed: int
+    run: RunId
     fingerprint: np.ndarray  # of the training data
     snapshot: Snapshot | None  # on the host; None for a run that hasn't started
     lines: list[Mapping[str, Any]]  # metrics of earlier evaluated rounds
@@ -384,13 +383,12 @@ class Worker:
             starts = []
             for job in opened:
                 known = made[job.config]
-                run = RunId(job.method, job.seed)
-                if (known.fingerprint(run) != job.fingerprint).any():
+                if (known.fingerprint(job.run) != job.fingerprint).any():
                     raise ValueError(
                         "images, labels, partition or traces are others there than here: put the same files into the "
                         "same folder on all machines"
                     )
-                starts.append(training.RunStart(known, run, job.snapshot, job.lines))
+                starts.append(training.RunStart(known, job.run, job.snapshot, job.lines))
             return starts
 
 

@@ -3,6 +3,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from report.conftest import edit_summary
 
 from fedjax_bal.config import LARGEST_YAML
 from fedjax_bal.lab import FolderError, RunFolder
@@ -14,12 +15,6 @@ LINE = b'{"method": "a", "seed": 0, "round": 1, %s}\n'
 @pytest.fixture
 def folder(make_run, tmp_path):
     return make_run(tmp_path / "run", rounds=3, classes=3, clients=2)
-
-
-def edit(path, change):
-    summary = json.loads(path.read_text())
-    change(summary)
-    path.write_text(json.dumps(summary))
 
 
 def test_reads_what_was_written(folder):
@@ -114,9 +109,9 @@ LEAKS = {
 
 
 def test_optional_figures_are_read_and_absent_metrics_are_null(folder):
-    edit(folder / "summary.json", lambda s: s.update(batches=[BATCHES]))
-    edit(folder / "summary.json", lambda s: s["partitions"][0].update(augmentation=AUGMENTATION))
-    edit(folder / "summary.json", lambda s: s["runs"][0].update(composition=COMPOSITION, leaks=LEAKS, copies=12))
+    edit_summary(folder, lambda s: s.update(batches=[BATCHES]))
+    edit_summary(folder, lambda s: s["partitions"][0].update(augmentation=AUGMENTATION))
+    edit_summary(folder, lambda s: s["runs"][0].update(composition=COMPOSITION, leaks=LEAKS, copies=12))
     summary = RunFolder(folder).read().summary
     assert summary["batches"] == [BATCHES]
     assert summary["partitions"][0]["augmentation"] == AUGMENTATION
@@ -172,14 +167,14 @@ def test_optional_figures_are_read_and_absent_metrics_are_null(folder):
     ],
 )
 def test_a_summary_that_does_not_fit_is_refused(folder, change, expected):
-    edit(folder / "summary.json", change)
+    edit_summary(folder, change)
     with pytest.raises(FolderError, match=rf"summary.json: .*{expected}"):
         RunFolder(folder).read()
 
 
 def test_pictures_are_those_of_the_first_seed_of_methods_that_are_there(folder):
     (folder / "pictures").mkdir()
-    edit(folder / "summary.json", lambda s: [run.update(seed=run["seed"] + 9) for run in s["runs"]])
+    edit_summary(folder, lambda s: [run.update(seed=run["seed"] + 9) for run in s["runs"]])
     for pixel, name in ((9, "0-seed-9"), (10, "0-seed-10"), (1, "9-seed-9"), (2, "x-seed-9")):
         np.savez(folder / "pictures" / f"method-{name}.npz", real=np.full((3, 2, 4, 4, 1), pixel, np.uint8))
     ((method, found),) = RunFolder(folder).read().pictures.items()
@@ -188,7 +183,7 @@ def test_pictures_are_those_of_the_first_seed_of_methods_that_are_there(folder):
 
 def test_pictures_are_those_of_their_method_where_an_earlier_one_never_began(folder):
     (folder / "pictures").mkdir()
-    edit(folder / "summary.json", lambda s: s.update(runs=[run for run in s["runs"] if run["method"] == "rebafl"]))
+    edit_summary(folder, lambda s: s.update(runs=[run for run in s["runs"] if run["method"] == "rebafl"]))
     np.savez(folder / "pictures" / "method-1-seed-0.npz", real=np.zeros((3, 2, 4, 4, 1), np.uint8))
     assert list(RunFolder(folder).read().pictures) == ["rebafl"]
 

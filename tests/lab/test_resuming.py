@@ -34,12 +34,6 @@ def short(tmp_path, rounds):
     return small_run.config(tmp_path, f"training.rounds={rounds}", "seeds=[0]")
 
 
-def stop_after(dispatches):
-    """Asks to stop after so many dispatches."""
-    left = iter(range(dispatches, 0, -1))
-    return lambda: next(left, 0) <= 1
-
-
 def results(path):
     """What a folder holds of its runs, but for times: of the last checkpoints the sums of all arrays."""
     summary = json.loads((path / "summary.json").read_text())
@@ -67,7 +61,8 @@ def test_stops_before_and_after_change_nothing(at_once, tmp_path):
     brief, wanted = short(tmp_path, 5), small_run.config(tmp_path)
     for config, dispatches in ((brief, 4), (wanted, 1), (wanted, 4)):
         with pytest.raises(Stopped):
-            small_run.run(path, config, should_stop=stop_after(dispatches))
+            small_run.run(path, config, should_stop=small_run.stop_after(dispatches))
+        assert json.loads((path / "summary.json").read_text())["finished"] is False
     small_run.run(path, wanted)
     assert results(path) == results(at_once)
 

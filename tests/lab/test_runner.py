@@ -15,7 +15,6 @@ import jax
 import jax.monitoring
 import numpy as np
 import pytest
-import quick
 import small_run
 
 from fedjax_bal import data, files, load_run
@@ -38,12 +37,6 @@ def undisturbed(tmp_path_factory):
 def config(tmp_path):
     """The small comparison's configuration."""
     return small_run.config(tmp_path)
-
-
-def stop_after(dispatches):
-    """Asks to stop after so many dispatches."""
-    left = iter(range(dispatches, 0, -1))
-    return lambda: next(left, 0) <= 1
 
 
 def test_metrics_hold_a_line_a_run_and_evaluated_round(undisturbed):
@@ -101,17 +94,6 @@ def test_methods_share_who_was_there(undisturbed):
     assert cohorts("fedavg") == cohorts("control variates")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("dispatches", quick.only([1, 3, 6, 13], 3))
-def test_a_stopped_run_goes_on_to_the_same_lines(undisturbed, config, tmp_path, dispatches):
-    path = tmp_path / "run"
-    with pytest.raises(Stopped):
-        small_run.run(path, config, should_stop=stop_after(dispatches))
-    assert json.loads((path / "summary.json").read_text())["finished"] is False
-    small_run.run(path, config)
-    assert small_run.metrics(path) == small_run.metrics(undisturbed)
-
-
 def test_a_finished_run_is_not_run_again(undisturbed, tmp_path):
     before = (undisturbed / "metrics.jsonl").read_bytes()
     display = small_run.run(undisturbed, small_run.config(tmp_path))
@@ -129,7 +111,7 @@ def damage(file):
 def test_a_damaged_checkpoint_is_noticed_and_the_one_before_it_used(undisturbed, config, tmp_path):
     path = tmp_path / "run"
     with pytest.raises(Stopped):
-        small_run.run(path, config, should_stop=stop_after(3))
+        small_run.run(path, config, should_stop=small_run.stop_after(3))
     newest, older = sorted((path / "checkpoints" / "method-0-seed-0").glob("*.npz"), reverse=True)
     assert (newest.stem, older.stem) == ("round-00000006", "round-00000004")
     damage(newest)
@@ -415,7 +397,7 @@ def test_fresh_starts_over(undisturbed, config, tmp_path):
 def test_a_checkpoint_of_another_run_is_not_used_and_not_deleted(config, tmp_path):
     path = tmp_path / "run"
     with pytest.raises(Stopped):
-        small_run.run(path, config, should_stop=stop_after(6))
+        small_run.run(path, config, should_stop=small_run.stop_after(6))
     first, other = (path / "checkpoints" / f"method-0-seed-{seed}" for seed in (0, 1))
     shutil.copytree(first, other)
     assert_refused(path, config, "method-0-seed-1/round-00000007.npz: belongs to another run")

@@ -90,6 +90,14 @@ def write_run(
     return folder
 
 
+def edit_summary(folder, change):
+    """Changes the content of a folder's summary."""
+    file = folder / "summary.json"
+    summary = json.loads(file.read_text())
+    change(summary)
+    file.write_text(json.dumps(summary))
+
+
 def add_cohorts(folder, *, even=("rebafl",), estimating=("rebafl",), augmented=True):
     """Adds made-up cohorts to a run folder: methods that choose evenly, that estimate compositions; augmentation."""
     rng = np.random.default_rng(3)
