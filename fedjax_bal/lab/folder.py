@@ -31,7 +31,7 @@ from fedjax_bal.config import (
     with_convolution,
 )
 from fedjax_bal.files import read_bytes
-from fedjax_bal.lab import record
+from fedjax_bal.lab import schema
 from fedjax_bal.lab.output_files import RESTORE, START_OVER, SUMS, FolderError, OutputFiles, unreadable
 from fedjax_bal.options import MOST_DEVICES
 
@@ -112,7 +112,7 @@ class RunFolder:
         self.files = files or OutputFiles(path, COVERED)
 
     def exists(self) -> bool:
-        """Whether the folder belongs to a run."""
+        """Returns whether the folder belongs to a run."""
         return (self.path / _CONFIG).is_file()
 
     @contextlib.contextmanager
@@ -142,7 +142,7 @@ class RunFolder:
         `fresh` deletes the results of an earlier run of the same configuration.
         """
         text = resolved_yaml(config)
-        record.check_readable(self.path / _CONFIG, text)
+        schema.check_readable(self.path / _CONFIG, text)
         with self.files.writing():
             if fresh:
                 self.files.remove(*_WRITTEN)
@@ -213,13 +213,13 @@ class RunFolder:
         """
         self.files.check_sums(_METRICS)
         try:
-            content = self.files.read(_METRICS, record.LARGEST_METRICS)
+            content = self.files.read(_METRICS, schema.LARGEST_METRICS)
         except FileNotFoundError:
             return []
         except OSError as error:
             raise unreadable(self.path / _METRICS, error) from error
         damaged: list[str] = []
-        lines = record.parse_lines(content, lambda number, error: damaged.append(f"line {number}: damaged ({error})"))
+        lines = schema.parse_lines(content, lambda number, error: damaged.append(f"line {number}: damaged ({error})"))
         if damaged:
             others = f", and so are {len(damaged) - 1} more" if len(damaged) > 1 else ""
             note(f"warning: {self.path / _METRICS}, {damaged[0]}; it is left out{others}")
@@ -241,7 +241,7 @@ class RunFolder:
         """Replaces summary.json."""
         self.files.write_json(_SUMMARY, summary)
 
-    def write_confusion(self, matrices: Mapping[record.RunId, np.ndarray]) -> None:
+    def write_confusion(self, matrices: Mapping[schema.RunId, np.ndarray]) -> None:
         """Replaces the runs' confusion matrices, each as `Int64[3, K]`: true classes, predicted classes, counts."""
         content = io.BytesIO()
         kept = {}
@@ -250,7 +250,7 @@ class RunFolder:
             places = np.nonzero(matrix)
             cells = np.array([*places, matrix[places]], np.int64)
             size += cells.nbytes + _NPY_HEADER
-            if size <= record.LARGEST_CONFUSION:  # the limit of `read_confusion`
+            if size <= schema.LARGEST_CONFUSION:  # the limit of `read_confusion`
                 kept[_RUN.format(*run)] = cells
         np.savez_compressed(content, **kept)  # type: ignore[arg-type]
         self.files.write(_CONFUSION, content.getvalue())
@@ -298,7 +298,7 @@ class RunFolder:
 
     def missing_plugins(self) -> list[str]:
         """Names the plug-ins that the runs used and that aren't loaded."""
-        return record.missing_plugins(self.path / _CONFIG)
+        return schema.missing_plugins(self.path / _CONFIG)
 
     def export_file(self, name: str) -> Path:
         """Returns the path of an exported model in the folder; `fresh` doesn't delete exports."""
@@ -314,7 +314,7 @@ class RunFolder:
         """The default file for a comparison with other runs."""
         return self.path / _COMPARISON
 
-    def read(self) -> record.RunRecord:
+    def read(self) -> schema.RunRecord:
         """Reads and checks everything that a report shows.
 
         A truncated last line of the metrics is dropped; of two lines for the same run and round the later counts; NaN
@@ -329,10 +329,10 @@ class RunFolder:
             within = next(iter(sorted(self.path.glob(f"*/{_CONFIG}"))), Path("runs", "quickstart", _CONFIG)).parent
             raise FolderError(f"{self.path}: holds no run or sweep; give the folder that one wrote, such as {within}")
         self.files.check_sums(_CONFIG, _SUMMARY, _METRICS)
-        config, text = record.read_config(self.path / _CONFIG)
-        summary = record.read_summary(self.path / _SUMMARY)
+        config, text = schema.read_config(self.path / _CONFIG)
+        summary = schema.read_summary(self.path / _SUMMARY)
         classes = len(summary["class_names"])
-        lines = record.read_metrics(self.path / _METRICS, classes)
+        lines = schema.read_metrics(self.path / _METRICS, classes)
         first: dict[str, int] = {}
         for run in summary["runs"]:
             first.setdefault(run["method"], run["seed"])
@@ -340,7 +340,7 @@ class RunFolder:
         methods = config.get("methods")
         named = enumerate(methods if isinstance(methods, list) else [])
         places = {str(entry.get("name")): place for place, entry in named if isinstance(entry, dict)}
-        matrices = record.read_confusion(self.path / _CONFUSION, classes) if summary["runs"] else {}
+        matrices = schema.read_confusion(self.path / _CONFUSION, classes) if summary["runs"] else {}
         for run in summary["runs"]:
             run["confusion_matrix"] = matrices.get(_RUN.format(places.get(run["method"]), run["seed"]))
         pictures = {}
@@ -348,8 +348,8 @@ class RunFolder:
             name = _PICTURES.format(places.get(method), seed)
             if (self.path / name).is_file():
                 self.files.check_sums(name)
-                pictures[method] = record.read_pictures(self.path / name, classes)
-        return record.RunRecord(config, text, lines, summary, pictures)
+                pictures[method] = schema.read_pictures(self.path / name, classes)
+        return schema.RunRecord(config, text, lines, summary, pictures)
 
     def _mapping(self, name: str, note: Callable[[str], object] = lambda text: None) -> dict[str, Any] | None:
         found = self.files.read_json(name, note)
@@ -437,7 +437,7 @@ class SweepFolder:
         return self.path / _RESULTS
 
     def exists(self) -> bool:
-        """Whether the folder belongs to a sweep."""
+        """Returns whether the folder belongs to a sweep."""
         return (self.path / SHEET).is_file()
 
     def _is_written(self) -> bool:
@@ -491,8 +491,8 @@ class SweepFolder:
             return ""
         if here != asked:
             return f"sweep: the keys {received_value(here)} here, {received_value(asked)} asked for"
-        begun = {point.path.name for point in self.points() if point.exists()}
-        if begun and begun.isdisjoint(points):
+        existing = {point.path.name for point in self.points() if point.exists()}
+        if existing and existing.isdisjoint(points):
             return "sweep: other values, so that none of the points asked for is here"
         for label, config in points.items():
             with contextlib.suppress(FolderError, OSError):  # reported when this point is resumed
@@ -524,7 +524,7 @@ class SweepFolder:
             if not self.point(label).exists():
                 place = self.point(label).path
                 raise FolderError(f"{place}: is missing, but listed in the sweep's {SUMS}; {RESTORE}")
-        record.check_readable(self.path / SHEET, text)
+        schema.check_readable(self.path / SHEET, text)
         self.files.write(SHEET, text.encode())
 
     def seal(self) -> None:
@@ -555,7 +555,7 @@ class SweepFolder:
 
     def missing_plugins(self) -> list[str]:
         """Names the plug-ins that the runs used and that aren't loaded."""
-        return record.missing_plugins(self.path / SHEET)
+        return schema.missing_plugins(self.path / SHEET)
 
     def read_results(self, swept: Sequence[str]) -> list[dict[str, Any]]:
         """Reads the rows of the table; values are numbers, texts or None.
@@ -644,7 +644,7 @@ def _axes(text: str) -> list[Any]:
     """Reads the keys of a sweep's axes."""
     sheet = parse_yaml(text, SHEET)
     if not isinstance(sheet, dict) or not isinstance(sheet.get("sweep"), list):
-        raise ValueError("it is no sweep")
+        raise ValueError("it is not a sweep")
     return [list(axis) if isinstance(axis, dict) else axis for axis in sheet["sweep"]]
 
 
@@ -659,7 +659,6 @@ def choose_folder(path: Path, conflict: Callable[[Path], str]) -> tuple[Path, st
     Returns:
         The folder, and the conflict with NAME if another folder was chosen. If `conflict` raises an error, the folder
             counts as free of conflicts; claiming it reports the error.
-        `conflict` raises an error, is left to the one who claims it.
 
     Example:
         >>> import tempfile

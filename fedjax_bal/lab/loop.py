@@ -13,8 +13,8 @@ import numpy as np
 
 from fedjax_bal.engine.host import Simulation, Snapshot, free_bytes, stacking_key
 from fedjax_bal.lab import training
-from fedjax_bal.lab.record import RunId
 from fedjax_bal.lab.recorder import Recorder
+from fedjax_bal.lab.schema import RunId
 from fedjax_bal.types import size_in_bytes
 
 _COPIES = 4  # copies of a stack's states: before, after, in the chains and in the chains' sums
@@ -59,7 +59,7 @@ class RunBatch:
 def batch_runs(tasks: Sequence[RunTask], max_size: int | None = None, concurrent: int = 1) -> list[RunBatch]:
     """Groups runs with equal stacking keys into batches of at most `max_size`, in the order of their first runs.
 
-    `max_size=None`: as many as fit into memory, and few enough that `concurrent` batches can train at a time.
+    `max_size=None`: as many as fit into memory, and small enough that `concurrent` batches can train at a time.
     """
     groups: dict[Any, list[RunTask]] = {}
     for task in tasks:

@@ -12,7 +12,7 @@ from fedjax_bal.lab.display import duration
 from fedjax_bal.lab.folder import RunFolder, SweepFolder
 from fedjax_bal.lab.loop import RunBatch, RunTask, batch_runs
 from fedjax_bal.lab.paces import Pace, pace_of, work
-from fedjax_bal.lab.record import RunId
+from fedjax_bal.lab.schema import RunId
 from fedjax_bal.lab.setup import SharedInputs, set_up
 from fedjax_bal.lab.summary import known_runs
 from fedjax_bal.lab.summary import number as undamaged
@@ -82,14 +82,14 @@ def sweep_outline(
         if len(set(configs)) < len(configs):
             yield f"  {name}: sets what is swept itself, so that some of its runs are the same"
 
-    for number, alike in programs.items():
-        trained = [task for batch in alike for task in batch.tasks]
-        together = f" in {len(alike)} batches" if len(alike) > 1 else ""
+    for number, group in programs.items():
+        trained = [task for batch in group for task in batch.tasks]
+        together = f" in {len(group)} batches" if len(group) > 1 else ""
         resumed = f" from round {trained[0].round} on" if trained[0].round else ""
         yield (
             f"  program {number + 1}: {_methods(sweep, trained)}: {len(trained)} run{'s' * (len(trained) > 1)} of "
             f"{trained[0].simulation.rounds} rounds{resumed}{together}, "
-            f"{max(batch.state_bytes for batch in alike) / 1e6:,.1f} MB of state{' at a time' if together else ''}"
+            f"{max(batch.state_bytes for batch in group) / 1e6:,.1f} MB of state{' at a time' if together else ''}"
         )
 
 

@@ -176,7 +176,7 @@ class OutputFiles:
         return sums
 
     def has(self, pattern: str) -> bool:
-        """Whether a file name matches the pattern."""
+        """Returns whether a file name matches the pattern."""
         return any(self.path.glob(pattern))
 
     def covered_names(self) -> list[str]:
@@ -221,7 +221,7 @@ class OutputFiles:
             write_atomically(self.path / SUMS, text.encode())
 
     def is_sealed(self) -> bool:
-        """Whether `SHA256SUMS` exists, so that nothing has changed since the end of a session."""
+        """Returns whether `SHA256SUMS` exists, so that nothing has changed since the end of a session."""
         return (self.path / SUMS).exists()
 
     def _changes(self, name: str) -> None:

@@ -19,8 +19,8 @@ from fedjax_bal.engine.host import Simulation, Snapshot
 from fedjax_bal.files import write_atomically
 from fedjax_bal.lab.environment import device_name
 from fedjax_bal.lab.loop import Callback
-from fedjax_bal.lab.record import RunId
 from fedjax_bal.lab.recorder import Recorder
+from fedjax_bal.lab.schema import RunId
 from fedjax_bal.parts import Shift
 from fedjax_bal.types import Batch, Variables
 

@@ -13,8 +13,8 @@ from fedjax_bal.data import normalised
 from fedjax_bal.engine.host import FineTuner, Simulation, Snapshot, fetch, generated_images, shared_prototypes
 from fedjax_bal.engine.processes import processes
 from fedjax_bal.lab.loop import Callback
-from fedjax_bal.lab.record import RunId
 from fedjax_bal.lab.recorder import Recorder
+from fedjax_bal.lab.schema import RunId
 from fedjax_bal.metrics import across_clients, order_statistics
 from fedjax_bal.types import Federation
 

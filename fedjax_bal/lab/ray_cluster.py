@@ -26,7 +26,7 @@ from fedjax_bal.jax_setup import settle_process, split_cpu
 from fedjax_bal.lab import training
 from fedjax_bal.lab.environment import numeric_settings, versions
 from fedjax_bal.lab.loop import RunBatch
-from fedjax_bal.lab.record import RunId
+from fedjax_bal.lab.schema import RunId
 from fedjax_bal.lab.setup import SharedInputs, set_up
 from fedjax_bal.plugins import load_plugins, loaded_plugins
 from fedjax_bal.registry import PluginError, described, plugin_errors
@@ -101,7 +101,7 @@ def connected(address: str | None) -> Iterator[Any]:
             ) from error
         except SystemExit as error:  # raised by Ray if another kind of server answers
             raise ValueError(
-                f"{option}: {wanted}: what answers there is no Ray cluster; give HOST:PORT of its head"
+                f"{option}: {wanted}: what answers there is not a Ray cluster; give HOST:PORT of its head"
             ) from error
         except RuntimeError as error:
             raise ValueError(

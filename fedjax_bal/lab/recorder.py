@@ -16,7 +16,7 @@ from fedjax_bal.engine.processes import processes
 from fedjax_bal.lab import checkpoint, environment, summary
 from fedjax_bal.lab.folder import RecordedExecution, RunFolder
 from fedjax_bal.lab.output_files import START_OVER, FolderError, unreadable
-from fedjax_bal.lab.record import Run, RunId, Summary
+from fedjax_bal.lab.schema import Run, RunId, Summary
 from fedjax_bal.lab.setup import Comparison, SharedInputs, set_up, set_up_to_read
 from fedjax_bal.lab.training import BuiltBatch, RunStart, is_over
 from fedjax_bal.metrics import Counts, RunHistory, summarise_run
@@ -155,7 +155,7 @@ class RunState:
 
     @property
     def has_results(self) -> bool:
-        """Whether there are results to summarise."""
+        """True if there are results to summarise."""
         return bool(self.lines) or self.failure is not None
 
 
@@ -329,7 +329,7 @@ class Recorder:
             self.folder.clear_conclusion(*run)
 
     def is_over(self, run: RunId) -> bool:
-        """Whether a run is over after its finished rounds."""
+        """Returns whether a run is over after its finished rounds."""
         state = self.states[run]
         return state.round > 0 and is_over(self.comparison, run, state.round, state.lines)
 

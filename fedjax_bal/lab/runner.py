@@ -14,8 +14,8 @@ from fedjax_bal.lab.loop import Callback, RunBatch, runs_left, train
 from fedjax_bal.lab.outline import program_line, run_outline
 from fedjax_bal.lab.paces import Paces
 from fedjax_bal.lab.post_training import PostTraining
-from fedjax_bal.lab.record import RunId
 from fedjax_bal.lab.recorder import Recorder
+from fedjax_bal.lab.schema import RunId
 from fedjax_bal.lab.training import BuiltBatch
 
 

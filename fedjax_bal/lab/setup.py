@@ -14,7 +14,7 @@ from fedjax_bal.config import Config, MethodConfig, with_convolution
 from fedjax_bal.contrib import privacy
 from fedjax_bal.engine.device import Layout, TestSet, chunked, padded
 from fedjax_bal.engine.host import FineTuner, Simulation, build, device_count, divide, replicate, shares_prototypes
-from fedjax_bal.lab.record import RunId
+from fedjax_bal.lab.schema import RunId
 from fedjax_bal.lab.splits import SetupError, prefix_errors, rows_used, split_rows
 from fedjax_bal.models import automatic
 from fedjax_bal.optim import Opaque, optimizer
@@ -23,11 +23,7 @@ from fedjax_bal.parts import SERVER_ROWS
 from fedjax_bal.selection import AVAILABILITY, DELIVERY, SPEEDS, Choice
 from fedjax_bal.types import Dataset, Federation, Model
 
-_DYNAMICS: Mapping[str, Mapping[str, Any]] = {
-    "availability": AVAILABILITY,
-    "delivery": DELIVERY,
-    "speed": SPEEDS,
-}
+_DYNAMICS: Mapping[str, Mapping[str, Any]] = {"availability": AVAILABILITY, "delivery": DELIVERY, "speed": SPEEDS}
 _MOST_LINES = 8
 
 
@@ -128,11 +124,11 @@ class SharedInputs:
     def fingerprint(self, config: MethodConfig) -> np.ndarray:
         """SHA-256, `UInt8[32]`, of images, labels, class names, partition, auxiliary rows and presence files."""
         images = self.cached("fingerprint", lambda: self._digest(config), *_sections(config))
-        clock = [getattr(self.presence(config, name), "digest", None) for name in _DYNAMICS]
-        if not any(clock):
+        digests = [getattr(self.presence(config, name), "digest", None) for name in _DYNAMICS]
+        if not any(digests):
             return images
         digest = hashlib.sha256(images.tobytes())
-        for name, file_digest in zip(_DYNAMICS, clock, strict=True):
+        for name, file_digest in zip(_DYNAMICS, digests, strict=True):
             digest.update(name.encode() + (file_digest or b""))
         return np.frombuffer(digest.digest(), np.uint8)
 
@@ -264,7 +260,7 @@ def _simulation(inputs: SharedInputs, index: int, config: MethodConfig) -> Simul
         cohort = min(cohort, federation.num_clients)
     with prefix_errors(f"selection (of {config.name})"):
         selector.build(cohort, federation)
-    clock = {name: inputs.presence(config, name) for name in _DYNAMICS}
+    dynamics = {name: inputs.presence(config, name) for name in _DYNAMICS}
     with prefix_errors(f"methods.{index} ({config.name})"):
         return build(
             config.recipe,
@@ -274,7 +270,7 @@ def _simulation(inputs: SharedInputs, index: int, config: MethodConfig) -> Simul
             rounds=config.training.rounds,
             local=config.training.options,
             participation=Participation(
-                selector=None if selector == Choice() else selector, clients_per_round=cohort, **clock
+                selector=None if selector == Choice() else selector, clients_per_round=cohort, **dynamics
             ),
             evaluation=config.evaluation.options,
             execution=dataclasses.replace(config.execution.options, devices=inputs.layout(config).devices),

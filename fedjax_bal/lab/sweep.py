@@ -17,8 +17,8 @@ from fedjax_bal.lab.loop import Backend, Callback, RunBatch, RunTask, batch_runs
 from fedjax_bal.lab.outline import batch_title, describe_destination, program_line, remaining_runs, sweep_outline
 from fedjax_bal.lab.paces import Paces
 from fedjax_bal.lab.post_training import PostTraining
-from fedjax_bal.lab.record import RunId
 from fedjax_bal.lab.recorder import Recorder
+from fedjax_bal.lab.schema import RunId
 from fedjax_bal.lab.setup import SharedInputs
 from fedjax_bal.lab.summary import Cost, total
 from fedjax_bal.lab.sweep_plan import Point, Sweep

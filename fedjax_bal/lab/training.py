@@ -11,7 +11,7 @@ import jax
 from fedjax_bal.engine.device import Layout
 from fedjax_bal.engine.host import DispatchResult, Member, Simulation, Snapshot, open_stack, program_of
 from fedjax_bal.lab.environment import device_name
-from fedjax_bal.lab.record import RunId
+from fedjax_bal.lab.schema import RunId
 from fedjax_bal.lab.setup import Comparison
 from fedjax_bal.registry import plugin_errors
 
@@ -75,7 +75,7 @@ Event = Started | BuiltBatch | StepResult | Exception
 
 
 def is_over(comparison: Comparison, run: RunId, round: int, lines: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether a run has ended, by its number of rounds or by early stopping; resuming doesn't change the round."""
+    """Returns whether a run has ended, by its rounds or by early stopping; resuming doesn't change the round."""
     simulation = comparison.simulation(run)
     between = round % simulation.rounds_per_dispatch != 0  # only a shorter run can end there
     stopping = comparison.methods[run.method].training.early_stopping.rule

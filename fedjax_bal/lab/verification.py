@@ -63,7 +63,7 @@ def verify(path: Path) -> Iterator[Finding]:
     elif path.suffix[1:] in MODEL_FORMATS or (path / _ORBAX).exists():
         yield _model(path)
     else:
-        raise FolderError(f"{path}: is no folder of a run or a sweep, and no exported model; give one of these")
+        raise FolderError(f"{path}: is not the folder of a run or sweep, nor an exported model; give one of these")
 
 
 def _folder(folder: RunFolder | SweepFolder, inner: Iterable[str] = ()) -> Iterator[Finding]:

@@ -1,6 +1,7 @@
-"""Synthetic run folders, and a place for the paces that runs leave behind."""
+"""Run folders, and a place for the paces that runs leave behind."""
 
 import pytest
+import small_run
 from report.conftest import make_run  # noqa: F401
 
 from fedjax_bal.lab import paces
@@ -13,3 +14,11 @@ def remembered(tmp_path, monkeypatch):
     paces._remembered.cache_clear()
     yield tmp_path / "paces.json"
     paces._remembered.cache_clear()
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory):
+    """A folder in which the small comparison ran without interruption."""
+    path = tmp_path_factory.mktemp("undisturbed") / "run"
+    small_run.run(path, small_run.config(path.parent))
+    return path

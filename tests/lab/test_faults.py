@@ -8,8 +8,8 @@ import pytest
 import small_run
 
 from fedjax_bal.lab import FolderError, RunFolder, Stopped, checkpoint, dry_run
-from fedjax_bal.lab.record import RunId
 from fedjax_bal.lab.recorder import Recorder, saved_template
+from fedjax_bal.lab.schema import RunId
 from fedjax_bal.report import build as build_report
 
 FAULTS = "{name: faults, kind: not_a_number, clients: [0, 1, 2, 3, 4], rounds: [4, 5]}"

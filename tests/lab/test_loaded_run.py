@@ -193,7 +193,7 @@ def test_orbax_reads_what_is_exported_and_nothing_is_removed_for_it(finished, ru
     ("arguments", "message"),
     [
         (["--format", "onnx"], "format: received 'onnx'; allowed: npz, safetensors, orbax"),
-        (["--out", "m.onnx"], "the ending of m.onnx (or give a format beside it): received 'onnx'; allowed: npz,"),
+        (["--out", "m.onnx"], "the extension of m.onnx (or give a format): received 'onnx'; allowed: npz,"),
         (["--method", "x"], "method: received 'x'; allowed"),
         (["--out", "/dev/null/model.npz"], "/dev/null"),
     ],

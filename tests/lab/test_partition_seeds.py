@@ -5,7 +5,7 @@ import small_run
 import small_sweep
 
 from fedjax_bal.lab import set_up
-from fedjax_bal.lab.record import RunId
+from fedjax_bal.lab.schema import RunId
 from fedjax_bal.report import build, gallery
 
 OPTIONS = ("methods=[{recipe: fedavg}, {recipe: fedprox}]", "training.rounds=2", "evaluation.every=1")

@@ -25,14 +25,6 @@ from fedjax_bal.report import build, gallery
 ONE = ("methods=[{recipe: fedavg}]", "seeds=[0]", "training.rounds=4")
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
-    """A folder in which the small comparison ran without interruption."""
-    path = tmp_path_factory.mktemp("undisturbed") / "run"
-    small_run.run(path, small_run.config(path.parent))
-    return path
-
-
 @pytest.fixture
 def config(tmp_path):
     """The small comparison's configuration."""

@@ -15,8 +15,8 @@ from fedjax_bal.engine.host import executable, stack
 from fedjax_bal.lab import FolderError, SweepFolder, loop, setup, training, verify
 from fedjax_bal.lab import sweep as sweep_module
 from fedjax_bal.lab.loop import RunBatch, RunTask
-from fedjax_bal.lab.record import RunId
 from fedjax_bal.lab.recorder import RunState
+from fedjax_bal.lab.schema import RunId
 from fedjax_bal.lab.sweep import COSTS, SweepSession
 from fedjax_bal.lab.training import StepResult
 from fedjax_bal.report.sweep_page import build_sweep

@@ -229,4 +229,4 @@ def test_a_damaged_point_is_left_alone_while_the_others_are_done(swept, tmp_path
 
 def test_what_is_no_folder_of_a_run_is_refused(tmp_path):
     code, output = command("verify", tmp_path)
-    assert code == 2 and output.endswith("is no folder of a run or a sweep, and no exported model; give one of these\n")
+    assert code == 2 and "is not the folder of a run or sweep, nor an exported model" in output

@@ -43,7 +43,8 @@ def _one_per_class(values: list[Any], info: ValidationInfo) -> list[Any]:
 Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
 Integer = Annotated[int, Field(ge=-_LARGEST_INTEGER, le=_LARGEST_INTEGER)]
 Amount = Annotated[int, Field(ge=0, le=_LARGEST_INTEGER)]
-AmountPerClass = Annotated[list[Amount], AfterValidator(_one_per_class)]
+# A damaged list stops at its first error, because a file can have ten million.
+AmountPerClass = Annotated[list[Amount], FailFast(), AfterValidator(_one_per_class)]
 
 
 class Line(TypedDict):
@@ -131,8 +132,8 @@ class Partition(TypedDict):
     clients: int
     mean: list[float]
     std: list[float]
-    shown: list[Amount]
-    class_counts: list[AmountPerClass]
+    shown: Annotated[list[Amount], FailFast()]
+    class_counts: Annotated[list[AmountPerClass], FailFast()]
     samples: AmountPerClass
     augmentation: NotRequired[Augmentation]
 

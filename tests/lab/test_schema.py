@@ -7,7 +7,7 @@ from report.conftest import edit_summary
 
 from fedjax_bal.config import LARGEST_YAML
 from fedjax_bal.lab import FolderError, RunFolder
-from fedjax_bal.lab.record import check_readable
+from fedjax_bal.lab.schema import check_readable
 
 LINE = b'{"method": "a", "seed": 0, "round": 1, %s}\n'
 
@@ -234,7 +234,7 @@ def test_confusion_that_does_not_fit_is_refused(folder, cells):
 
 
 def test_confusion_of_more_bytes_than_are_read_is_refused(folder, monkeypatch):
-    monkeypatch.setattr("fedjax_bal.lab.record.LARGEST_CONFUSION", 1000)
+    monkeypatch.setattr("fedjax_bal.lab.schema.LARGEST_CONFUSION", 1000)
     matrices = {(0, seed): np.ones((3, 3), int) for seed in range(9)}
     RunFolder(folder).write_confusion(matrices)  # as many as may be read: 9 x 24 bytes and a header each
     assert sum(run["confusion_matrix"] is not None for run in RunFolder(folder).read().summary["runs"]) == 2
