@@ -280,7 +280,7 @@ def read_summary(path: Path) -> dict[str, Any]:
 def parse_lines(
     content: bytes, damaged: Callable[[int, ValueError], object], classes: int | None = None
 ) -> list[dict[str, Any]]:
-    """Parses lines of metrics that a report of so many classes can show; without `classes`, that a run can resume from.
+    """Parses lines of metrics for a report, given the number of classes, or without it for a run that resumes.
 
     NaN and infinite numbers become None. A truncated last line is dropped. Damaged lines are passed to `damaged`, with
     their number and the error, and dropped.
