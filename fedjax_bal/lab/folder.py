@@ -171,19 +171,20 @@ class RunFolder:
         """
         file = self.path / _EXECUTION
         damages = []
-        found = self.files.read_json(_EXECUTION, damages.append)
-        if found is None and not damages and not self.files.has(_CHECKPOINT_FILES):
+        found = self.files.read_json(_EXECUTION, damages.append) or {}
+        if not (found or damages or self.files.has(_CHECKPOINT_FILES)):
             return None
-        values = found if isinstance(found, dict) else {}
-        form, devices, settings = (values.get(key) for key in ("format", "devices", "settings"))
+        form = found.get("format")
         if isinstance(form, int) and form != _FORMAT:
             raise FolderError(f"{file}: is of format {form}, this version reads {_FORMAT}; use the one that wrote it")
+        devices = found.get("devices")
+        settings = found.get("settings")
         if type(devices) is not int or not 1 <= devices <= MOST_DEVICES or not isinstance(settings, dict):
             raise FolderError(
-                f"{file}: is missing or damaged, so that it isn't known how the run was begun; put back a copy of it, "
-                f"or {START_OVER}"
+                f"{file}: is missing or damaged, so that the devices and settings of the run are unknown; put back a "
+                f"copy of it, or {START_OVER}"
             )
-        instructions = str(values.get("instructions", ""))
+        instructions = str(found.get("instructions", ""))
         return RecordedExecution(devices, {str(name): str(value) for name, value in settings.items()}, instructions)
 
     def read_devices(self) -> int | None:
@@ -235,7 +236,7 @@ class RunFolder:
 
     def read_summary(self, note: Callable[[str], object] = lambda text: None) -> dict[str, Any]:
         """Reads the summary of an earlier session; empty if it is missing or damaged (reported to `note`)."""
-        return self._mapping(_SUMMARY, note) or {}
+        return self.files.read_json(_SUMMARY, note) or {}
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Replaces summary.json."""
@@ -271,7 +272,7 @@ class RunFolder:
 
     def read_leaks(self, method: int, seed: int) -> dict[str, Any] | None:
         """Reads a run's privacy leaks; None if they weren't computed or the file is damaged."""
-        return self._mapping(_LEAKS.format(method, seed))
+        return self.files.read_json(_LEAKS.format(method, seed))
 
     def write_leaks(self, method: int, seed: int, figures: Mapping[str, Any]) -> None:
         """Writes a run's privacy leaks."""
@@ -279,7 +280,7 @@ class RunFolder:
 
     def read_personalised(self, method: int, seed: int) -> dict[str, Any] | None:
         """Reads the results of the clients' fine-tuned models; None if they weren't computed or the file is damaged."""
-        return self._mapping(_PERSONALISED.format(method, seed))
+        return self.files.read_json(_PERSONALISED.format(method, seed))
 
     def write_personalised(self, method: int, seed: int, figures: Mapping[str, Any]) -> None:
         """Writes the results of clients' fine-tuned models."""
@@ -350,10 +351,6 @@ class RunFolder:
                 self.files.check_sums(name)
                 pictures[method] = schema.read_pictures(self.path / name, classes)
         return schema.RunRecord(config, text, lines, summary, pictures)
-
-    def _mapping(self, name: str, note: Callable[[str], object] = lambda text: None) -> dict[str, Any] | None:
-        found = self.files.read_json(name, note)
-        return found if isinstance(found, dict) else None
 
     def conflict(self, config: Config) -> str:
         """Names the keys in which the folder's configuration conflicts with this one; empty if this one continues it.
@@ -595,7 +592,7 @@ class SweepFolder:
         costs: dict[Any, dict[str, Any]] = {}
         for name in (own, *parts):
             with contextlib.suppress(TypeError, KeyError, AttributeError):
-                entries = self.files.read_json(name)["runs"]
+                entries = (self.files.read_json(name) or {})["runs"]
                 costs |= {tuple(entry[key] for key in _OF_RUN): _figures(entry) for entry in entries}
         return costs
 

@@ -134,14 +134,17 @@ class OutputFiles:
         """Reads a file of at most `limit` bytes."""
         return read_bytes(self.path / name, limit)
 
-    def read_json(self, name: str, note: Callable[[str], object] = lambda text: None) -> Any:
-        """Reads a JSON file; None if it is missing or damaged (reported to `note`).
+    def read_json(self, name: str, note: Callable[[str], object] = lambda text: None) -> dict[str, Any] | None:
+        """Reads a JSON object; None if the file is missing or damaged (reported to `note`).
 
         Raises:
             FolderError: the file can't be read.
         """
         try:
-            return parse_json(self.read(name))
+            found = parse_json(self.read(name))
+            if not isinstance(found, dict):
+                raise ValueError("expected a JSON object")
+            return found
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
