@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 from fedjax_bal.config import Config, load_config
@@ -70,6 +71,12 @@ def run(path: Path, wanted: Config, *, should_stop=lambda: False, trackers=(), *
     with folder.claimed(wanted), contextlib.closing(mirror):
         Runner(wanted, folder, display, should_stop=should_stop, mirror=mirror, **options).run()
     return display
+
+
+def stop_after(dispatches: int) -> Callable[[], bool]:
+    """Asks to stop after so many dispatches."""
+    left = iter(range(dispatches, 0, -1))
+    return lambda: next(left, 0) <= 1
 
 
 def metrics(path: Path) -> list[dict]:

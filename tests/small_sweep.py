@@ -11,7 +11,7 @@ import small_run
 from rich.console import Console
 
 from fedjax_bal.lab import SweepFolder, run_sweep
-from fedjax_bal.lab.plan import Sweep, load_sweep
+from fedjax_bal.lab.sweep_plan import Sweep, load_sweep
 
 BASE = small_run.TEXT.replace("rounds: 7", "rounds: 4").replace("seeds: [0, 1]", "seeds: [0]")
 FEDAVG = "methods=[{recipe: fedavg}]"

@@ -23,7 +23,7 @@ from fedjax_bal.cli.distributed import shared_facts
 from fedjax_bal.config import load_config
 from fedjax_bal.data import DataError, load
 from fedjax_bal.lab import RayBackend, load_run
-from fedjax_bal.lab.loop import SweepBatch
+from fedjax_bal.lab.loop import RunBatch
 from fedjax_bal.lab.ray_cluster import Worker, installed_versions
 from fedjax_bal.lab.training import BatchRefused
 from fedjax_bal.plugins import load_plugins
@@ -465,7 +465,7 @@ def test_workers_load_the_same_plugins(here):
     assert "mine" in RECIPES
 
     ray = FakeRay()
-    RayBackend(ray, 1, None)._send(SweepBatch(0, ()))
+    RayBackend(ray, 1, None)._send(RunBatch(0, ()))
     assert ray.arguments[-1][-1] == targets
 
     (here / "mine.py").unlink()

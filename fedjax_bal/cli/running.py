@@ -1,7 +1,7 @@
 """Implements `fedjax-bal run` and `fedjax-bal sweep`: training, and the tables and pages of results."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -115,7 +115,7 @@ def _say_stopped(folder: Path) -> None:
     Output().say(f"\nStopped; all is saved in {folder}. Run the command again to resume.")
 
 
-def _show(path: Path, summary: dict[str, Any], console: Output) -> None:
+def _show(path: Path, summary: Mapping[str, Any], console: Output) -> None:
     from fedjax_bal.lab import cost_of
     from fedjax_bal.metrics import compare
     from fedjax_bal.report import KL_IN_WORDS, shows_divergence, table, verdict

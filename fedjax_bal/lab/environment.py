@@ -1,6 +1,7 @@
 """Describes the environment of a run: device, versions and settings that its numbers depend on."""
 
 import contextlib
+import importlib.metadata
 import os
 import platform
 from collections.abc import Mapping
@@ -8,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 
 from fedjax_bal._version import __version__
 from fedjax_bal.config import Config
@@ -21,7 +21,11 @@ def device_name() -> str:
     device = jax.devices()[0]
     if device.platform != "cpu":
         return f"{jax.device_count()} x {device.device_kind}"
-    return f"{_processor()}, {os.cpu_count()} cores"
+    processor = platform.processor() or platform.machine()
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        processor = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), processor)
+    return f"{processor}, {os.cpu_count()} cores"
 
 
 def command_options(config: Config, data_dir: str | os.PathLike[str] | None) -> dict[str, Any]:
@@ -37,29 +41,11 @@ def command_options(config: Config, data_dir: str | os.PathLike[str] | None) -> 
     }
 
 
-def _processor() -> str:
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
-
-
 def versions() -> dict[str, str]:
     """Returns the versions of this package and of libraries that affect results; oneDNN's only if it is used."""
-    import flax
-    import jaxlib
-    import optax
-
-    return {
-        "fedjax_bal": __version__,
-        "jax": jax.__version__,
-        "jaxlib": jaxlib.version.__version__,
-        "flax": flax.__version__,
-        "optax": optax.__version__,
-        "numpy": np.__version__,
-        **({"oneDNN": onednn} if (onednn := onednn_version()) else {}),
-    }
+    libraries = {name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "flax", "optax", "numpy")}
+    onednn = onednn_version()
+    return {"fedjax_bal": __version__, **libraries, **({"oneDNN": onednn} if onednn else {})}
 
 
 _SETTINGS = (

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from pydantic import ValidationError
 
 from fedjax_bal.config import (
     AUTO,
@@ -31,22 +30,9 @@ from fedjax_bal.config import (
     run_digest,
     with_convolution,
 )
-from fedjax_bal.files import parse_json, read_bytes
-from fedjax_bal.lab.output_files import PUT_BACK, START_OVER, SUMS, FolderError, OutputFiles, unreadable
-from fedjax_bal.lab.record import (
-    LARGEST_CONFUSION,
-    LARGEST_METRICS,
-    ResumableLine,
-    RunRecord,
-    check_readable,
-    misfit,
-    missing_plugins,
-    read_config,
-    read_confusion,
-    read_metrics,
-    read_pictures,
-    read_summary,
-)
+from fedjax_bal.files import read_bytes
+from fedjax_bal.lab import schema
+from fedjax_bal.lab.output_files import RESTORE, START_OVER, SUMS, FolderError, OutputFiles, unreadable
 from fedjax_bal.options import MOST_DEVICES
 
 _CONFIG = "config.yaml"
@@ -96,7 +82,7 @@ _LARGEST_TABLE = 100_000_000  # bytes
 _WORDS = ("point", "method", "status", "failure")  # text columns
 _OF_RUN = ("point", "method", "seed")
 _FORMULA = re.compile(r"'*[=+@\t\r-]")
-_AGAIN = "run `fedjax-bal sweep` on its file again to rewrite it"
+_REWRITE_REMEDY = "run `fedjax-bal sweep` on its file again to rewrite it"
 
 
 class RecordedExecution(NamedTuple):
@@ -126,7 +112,7 @@ class RunFolder:
         self.files = files or OutputFiles(path, COVERED)
 
     def exists(self) -> bool:
-        """Whether the folder belongs to a run."""
+        """Returns whether the folder belongs to a run."""
         return (self.path / _CONFIG).is_file()
 
     @contextlib.contextmanager
@@ -156,7 +142,7 @@ class RunFolder:
         `fresh` deletes the results of an earlier run of the same configuration.
         """
         text = resolved_yaml(config)
-        check_readable(self.path / _CONFIG, text)
+        schema.check_readable(self.path / _CONFIG, text)
         with self.files.writing():
             if fresh:
                 self.files.remove(*_WRITTEN)
@@ -173,8 +159,8 @@ class RunFolder:
         """
         for name, digest in (self.files.sums() or {}).items():
             saved = fnmatch.fnmatchcase(name, _CHECKPOINT_FILES) and (self.path / name).exists()
-            if not saved and (wrong := self.files.misfit(name, digest)):
-                raise FolderError(f"{self.path / name}: {wrong}; nothing is touched: {PUT_BACK}, or {START_OVER}")
+            if not saved and (wrong := self.files.describe_mismatch(name, digest)):
+                raise FolderError(f"{self.path / name}: {wrong}; nothing is touched: {RESTORE}, or {START_OVER}")
 
     def read_execution(self) -> RecordedExecution | None:
         """Reads the environment in which the folder's runs began; None for runs without a checkpoint.
@@ -185,19 +171,20 @@ class RunFolder:
         """
         file = self.path / _EXECUTION
         damages = []
-        found = self.files.read_json(_EXECUTION, damages.append)
-        if found is None and not damages and not self.files.has(_CHECKPOINT_FILES):
+        found = self.files.read_json(_EXECUTION, damages.append) or {}
+        if not (found or damages or self.files.has(_CHECKPOINT_FILES)):
             return None
-        values = found if isinstance(found, dict) else {}
-        form, devices, settings = (values.get(key) for key in ("format", "devices", "settings"))
+        form = found.get("format")
         if isinstance(form, int) and form != _FORMAT:
             raise FolderError(f"{file}: is of format {form}, this version reads {_FORMAT}; use the one that wrote it")
+        devices = found.get("devices")
+        settings = found.get("settings")
         if type(devices) is not int or not 1 <= devices <= MOST_DEVICES or not isinstance(settings, dict):
             raise FolderError(
-                f"{file}: is missing or damaged, so that it isn't known how the run was begun; put back a copy of it, "
-                f"or {START_OVER}"
+                f"{file}: is missing or damaged, so that the devices and settings of the run are unknown; put back a "
+                f"copy of it, or {START_OVER}"
             )
-        instructions = str(values.get("instructions", ""))
+        instructions = str(found.get("instructions", ""))
         return RecordedExecution(devices, {str(name): str(value) for name, value in settings.items()}, instructions)
 
     def read_devices(self) -> int | None:
@@ -227,23 +214,13 @@ class RunFolder:
         """
         self.files.check_sums(_METRICS)
         try:
-            content = self.files.read(_METRICS, LARGEST_METRICS)
+            content = self.files.read(_METRICS, schema.LARGEST_METRICS)
         except FileNotFoundError:
             return []
         except OSError as error:
             raise unreadable(self.path / _METRICS, error) from error
-        lines = []
-        damaged = []
-        for number, text in enumerate(content.split(b"\n")[:-1], 1):  # a truncated line has no newline
-            try:
-                values = parse_json(text)
-                ResumableLine.model_validate(values)
-                lines.append(values)
-            except ValidationError as error:
-                expected, received = misfit(error)
-                damaged.append(f"line {number}: damaged ({expected}; received {received_value(received)})")
-            except ValueError as error:
-                damaged.append(f"line {number}: damaged ({error})")
+        damaged: list[str] = []
+        lines = schema.parse_lines(content, lambda number, error: damaged.append(f"line {number}: damaged ({error})"))
         if damaged:
             others = f", and so are {len(damaged) - 1} more" if len(damaged) > 1 else ""
             note(f"warning: {self.path / _METRICS}, {damaged[0]}; it is left out{others}")
@@ -259,13 +236,13 @@ class RunFolder:
 
     def read_summary(self, note: Callable[[str], object] = lambda text: None) -> dict[str, Any]:
         """Reads the summary of an earlier session; empty if it is missing or damaged (reported to `note`)."""
-        return self._mapping(_SUMMARY, note) or {}
+        return self.files.read_json(_SUMMARY, note) or {}
 
-    def write_summary(self, summary: dict[str, Any]) -> None:
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Replaces summary.json."""
         self.files.write_json(_SUMMARY, summary)
 
-    def write_confusion(self, matrices: Mapping[tuple[int, int], np.ndarray]) -> None:
+    def write_confusion(self, matrices: Mapping[schema.RunId, np.ndarray]) -> None:
         """Replaces the runs' confusion matrices, each as `Int64[3, K]`: true classes, predicted classes, counts."""
         content = io.BytesIO()
         kept = {}
@@ -274,7 +251,7 @@ class RunFolder:
             places = np.nonzero(matrix)
             cells = np.array([*places, matrix[places]], np.int64)
             size += cells.nbytes + _NPY_HEADER
-            if size <= LARGEST_CONFUSION:  # the limit of `read_confusion`
+            if size <= schema.LARGEST_CONFUSION:  # the limit of `read_confusion`
                 kept[_RUN.format(*run)] = cells
         np.savez_compressed(content, **kept)  # type: ignore[arg-type]
         self.files.write(_CONFUSION, content.getvalue())
@@ -295,7 +272,7 @@ class RunFolder:
 
     def read_leaks(self, method: int, seed: int) -> dict[str, Any] | None:
         """Reads a run's privacy leaks; None if they weren't computed or the file is damaged."""
-        return self._mapping(_LEAKS.format(method, seed))
+        return self.files.read_json(_LEAKS.format(method, seed))
 
     def write_leaks(self, method: int, seed: int, figures: Mapping[str, Any]) -> None:
         """Writes a run's privacy leaks."""
@@ -303,7 +280,7 @@ class RunFolder:
 
     def read_personalised(self, method: int, seed: int) -> dict[str, Any] | None:
         """Reads the results of the clients' fine-tuned models; None if they weren't computed or the file is damaged."""
-        return self._mapping(_PERSONALISED.format(method, seed))
+        return self.files.read_json(_PERSONALISED.format(method, seed))
 
     def write_personalised(self, method: int, seed: int, figures: Mapping[str, Any]) -> None:
         """Writes the results of clients' fine-tuned models."""
@@ -322,7 +299,7 @@ class RunFolder:
 
     def missing_plugins(self) -> list[str]:
         """Names the plug-ins that the runs used and that aren't loaded."""
-        return missing_plugins(self.path / _CONFIG)
+        return schema.missing_plugins(self.path / _CONFIG)
 
     def export_file(self, name: str) -> Path:
         """Returns the path of an exported model in the folder; `fresh` doesn't delete exports."""
@@ -331,17 +308,14 @@ class RunFolder:
 
     def write_report(self, page: bytes, figures: Mapping[str, str], tables: Mapping[str, bytes]) -> Path:
         """Replaces the report, its figures (SVG by name) and tables (by file extension); returns the page's path."""
-        file = self.files.write_page(_REPORT, page, figures)
-        for ending, content in tables.items():
-            self.files.write(f"tables.{ending}", content)
-        return file
+        return self.files.write_page(_REPORT, page, figures, tables)
 
     @property
     def comparison(self) -> Path:
         """The default file for a comparison with other runs."""
         return self.path / _COMPARISON
 
-    def read(self) -> RunRecord:
+    def read(self) -> schema.RunRecord:
         """Reads and checks everything that a report shows.
 
         A truncated last line of the metrics is dropped; of two lines for the same run and round the later counts; NaN
@@ -356,32 +330,27 @@ class RunFolder:
             within = next(iter(sorted(self.path.glob(f"*/{_CONFIG}"))), Path("runs", "quickstart", _CONFIG)).parent
             raise FolderError(f"{self.path}: holds no run or sweep; give the folder that one wrote, such as {within}")
         self.files.check_sums(_CONFIG, _SUMMARY, _METRICS)
-        config, text = read_config(self.path / _CONFIG)
-        summary = read_summary(self.path / _SUMMARY)
+        config, text = schema.read_config(self.path / _CONFIG)
+        summary = schema.read_summary(self.path / _SUMMARY)
         classes = len(summary["class_names"])
-        lines = read_metrics(self.path / _METRICS, classes)
+        lines = schema.read_metrics(self.path / _METRICS, classes)
         first: dict[str, int] = {}
         for run in summary["runs"]:
             first.setdefault(run["method"], run["seed"])
         # From the configuration, because the summary omits methods that never began.
         methods = config.get("methods")
-        entries = methods if isinstance(methods, list) else []
-        names = [entry.get("name") if isinstance(entry, dict) else None for entry in entries]
-        places = {name: place for place, name in enumerate(names) if isinstance(name, str)}
-        matrices = read_confusion(self.path / _CONFUSION, classes) if summary["runs"] else {}
+        named = enumerate(methods if isinstance(methods, list) else [])
+        places = {str(entry.get("name")): place for place, entry in named if isinstance(entry, dict)}
+        matrices = schema.read_confusion(self.path / _CONFUSION, classes) if summary["runs"] else {}
         for run in summary["runs"]:
             run["confusion_matrix"] = matrices.get(_RUN.format(places.get(run["method"]), run["seed"]))
-        files = {
-            name: self.path / _PICTURES.format(places[name], seed) for name, seed in first.items() if name in places
-        }
-        files = {name: file for name, file in files.items() if file.is_file()}
-        self.files.check_sums(*(file.relative_to(self.path).as_posix() for file in files.values()))
-        pictures = {name: read_pictures(file, classes) for name, file in files.items()}
-        return RunRecord(config, text, lines, summary, pictures)
-
-    def _mapping(self, name: str, note: Callable[[str], object] = lambda text: None) -> dict[str, Any] | None:
-        found = self.files.read_json(name, note)
-        return found if isinstance(found, dict) else None
+        pictures = {}
+        for method, seed in first.items():
+            name = _PICTURES.format(places.get(method), seed)
+            if (self.path / name).is_file():
+                self.files.check_sums(name)
+                pictures[method] = schema.read_pictures(self.path / name, classes)
+        return schema.RunRecord(config, text, lines, summary, pictures)
 
     def conflict(self, config: Config) -> str:
         """Names the keys in which the folder's configuration conflicts with this one; empty if this one continues it.
@@ -389,10 +358,10 @@ class RunFolder:
         Raises:
             FolderError: the folder holds something other than a run, or can't be read.
         """
-        if self.begun_form(config):
+        if self.initial_form(config):
             return ""
         if missing := self.missing_plugins():
-            return f"plugins: made with {', '.join(missing)}, not loaded here; give it with --plugin to go on there"
+            return f"plugins: made with {', '.join(missing)}, not loaded here; give it with --plugin to resume there"
         here = self._read_owner()
         if here is None:
             return ""
@@ -409,7 +378,7 @@ class RunFolder:
                 f"--out, or ask for the same configuration. They differ in\n  {differing}"
             )
 
-    def begun_form(self, config: Config) -> str | None:
+    def initial_form(self, config: Config) -> str | None:
         """Finds the form of convolution with which a configuration continues the folder's runs; None if there is none.
 
         This form replaces "auto", so that a run resumes with its first form on a machine where "auto" means another.
@@ -429,14 +398,9 @@ class RunFolder:
         return here and next((form for form, wanted in asked.items() if continues(wanted, here)), None)
 
     def _read_owner(self) -> Config | None:
-        names = self.files.names()
-        file = self.path / _CONFIG
-        if all(name.endswith(".part") for name in names):
+        if not self.files.check_kind(_CONFIG, "a run folder"):
             return None
-        if _CONFIG not in names:
-            raise FolderError(
-                f"{self.path}: is not empty and not a run folder (it holds {names[0]}); choose another with --out"
-            )
+        file = self.path / _CONFIG
         try:
             here = load_config(file, recorded=True)
         except ConfigError as error:
@@ -470,8 +434,11 @@ class SweepFolder:
         return self.path / _RESULTS
 
     def exists(self) -> bool:
-        """Whether the folder belongs to a sweep."""
+        """Returns whether the folder belongs to a sweep."""
         return (self.path / SHEET).is_file()
+
+    def _is_written(self) -> bool:
+        return self.files.check_kind(SHEET, "a sweep's folder")
 
     def point(self, label: str) -> RunFolder:
         """The run folder of a point."""
@@ -496,7 +463,7 @@ class SweepFolder:
         Raises:
             FolderError: the folder can't be written, is in use, or holds something else.
         """
-        return self.files.locked(self._check_owner, shared=self.part is not None)
+        return self.files.locked(self._is_written, shared=self.part is not None)
 
     def conflict(self, text: str, points: Mapping[str, Config]) -> str:
         """Describes why a sweep can't continue in this folder; empty if it can.
@@ -521,18 +488,18 @@ class SweepFolder:
             return ""
         if here != asked:
             return f"sweep: the keys {received_value(here)} here, {received_value(asked)} asked for"
-        begun = {point.path.name for point in self.points() if point.exists()}
-        if begun and begun.isdisjoint(points):
+        existing = {point.path.name for point in self.points() if point.exists()}
+        if existing and existing.isdisjoint(points):
             return "sweep: other values, so that none of the points asked for is here"
-        asks = (
-            (label, lambda path, config=config: RunFolder(path).conflict(config)) for label, config in points.items()
-        )
-        found = ((label, known_conflict(self.point(label).path, conflict)) for label, conflict in asks)
-        return next((f"{label}: {conflict}" for label, conflict in found if conflict), "")
+        for label, config in points.items():
+            with contextlib.suppress(FolderError, OSError):  # reported when this point is resumed
+                if differing := self.point(label).conflict(config):
+                    return f"{label}: {differing}"
+        return ""
 
     def check_owner(self, text: str, points: Mapping[str, Config]) -> None:
         """Checks, without writing, that the folder is free or holds a sweep that this one continues."""
-        self._check_owner()
+        self._is_written()
         differing = self.conflict(text, points)
         if differing:
             raise FolderError(
@@ -553,8 +520,8 @@ class SweepFolder:
         for label in dict.fromkeys(name.split("/")[1] for name in sums if name.startswith(f"{POINTS}/")):
             if not self.point(label).exists():
                 place = self.point(label).path
-                raise FolderError(f"{place}: is missing, but listed in the sweep's {SUMS}; {PUT_BACK}")
-        check_readable(self.path / SHEET, text)
+                raise FolderError(f"{place}: is missing, but listed in the sweep's {SUMS}; {RESTORE}")
+        schema.check_readable(self.path / SHEET, text)
         self.files.write(SHEET, text.encode())
 
     def seal(self) -> None:
@@ -577,15 +544,15 @@ class SweepFolder:
             sheet = read_yaml(path, str(path))
             text = read_bytes(path, _LARGEST_TABLE).decode()
         except (ConfigError, OSError, UnicodeDecodeError) as error:
-            raise FolderError(f"{error}; {_AGAIN}") from error
+            raise FolderError(f"{error}; {_REWRITE_REMEDY}") from error
         axes = sheet.get("sweep") if isinstance(sheet, dict) else None
         if not isinstance(axes, list) or not axes or not all(isinstance(axis, dict) and axis for axis in axes):
-            raise FolderError(f"{path}: has no list of axes under `sweep`; {_AGAIN}")
+            raise FolderError(f"{path}: has no list of axes under `sweep`; {_REWRITE_REMEDY}")
         return sheet, text
 
     def missing_plugins(self) -> list[str]:
         """Names the plug-ins that the runs used and that aren't loaded."""
-        return missing_plugins(self.path / SHEET)
+        return schema.missing_plugins(self.path / SHEET)
 
     def read_results(self, swept: Sequence[str]) -> list[dict[str, Any]]:
         """Reads the rows of the table; values are numbers, texts or None.
@@ -603,11 +570,11 @@ class SweepFolder:
             if lacking:
                 raise ValueError(f"must have rows, below a line of headings; lacks {', '.join(lacking)}")
         except FileNotFoundError as error:
-            raise FolderError(f"{path}: there is none; {_AGAIN}") from error
+            raise FolderError(f"{path}: there is none; {_REWRITE_REMEDY}") from error
         except OSError as error:
             raise unreadable(path, error) from error
         except (ValueError, csv.Error) as error:
-            raise FolderError(f"{path}: not the table of a sweep ({error}); {_AGAIN}") from error
+            raise FolderError(f"{path}: not the table of a sweep ({error}); {_REWRITE_REMEDY}") from error
         for row in rows:
             for key, text in row.items():
                 written = text[1:] if text[:1] == "'" and _FORMULA.match(text[1:]) else text  # undoes `as_csv`
@@ -625,7 +592,7 @@ class SweepFolder:
         costs: dict[Any, dict[str, Any]] = {}
         for name in (own, *parts):
             with contextlib.suppress(TypeError, KeyError, AttributeError):
-                entries = self.files.read_json(name)["runs"]
+                entries = (self.files.read_json(name) or {})["runs"]
                 costs |= {tuple(entry[key] for key in _OF_RUN): _figures(entry) for entry in entries}
         return costs
 
@@ -641,18 +608,8 @@ class SweepFolder:
 
     def write_page(self, page: bytes, figures: Mapping[str, str], curves: bytes, tables: Mapping[str, bytes]) -> Path:
         """Replaces the sweep's page, figures (SVG documents by name), curves and tables (by file extension)."""
-        file = self.files.write_page(_PAGE, page, figures)
         self.files.write(_CURVES, curves)
-        for ending, content in tables.items():
-            self.files.write(f"tables.{ending}", content)
-        return file
-
-    def _check_owner(self) -> None:
-        names = self.files.names()
-        if names and SHEET not in names and not all(name.endswith(".part") for name in names):
-            raise FolderError(
-                f"{self.path}: is not empty and not a sweep's folder (it holds {names[0]}); choose another with --out"
-            )
+        return self.files.write_page(_PAGE, page, figures, tables)
 
 
 def as_csv(table: Sequence[Mapping[str, Any]]) -> str:
@@ -684,7 +641,7 @@ def _axes(text: str) -> list[Any]:
     """Reads the keys of a sweep's axes."""
     sheet = parse_yaml(text, SHEET)
     if not isinstance(sheet, dict) or not isinstance(sheet.get("sweep"), list):
-        raise ValueError("it is no sweep")
+        raise ValueError("it is not a sweep")
     return [list(axis) if isinstance(axis, dict) else axis for axis in sheet["sweep"]]
 
 
@@ -699,7 +656,6 @@ def choose_folder(path: Path, conflict: Callable[[Path], str]) -> tuple[Path, st
     Returns:
         The folder, and the conflict with NAME if another folder was chosen. If `conflict` raises an error, the folder
             counts as free of conflicts; claiming it reports the error.
-        `conflict` raises an error, is left to the one who claims it.
 
     Example:
         >>> import tempfile
@@ -710,8 +666,8 @@ def choose_folder(path: Path, conflict: Callable[[Path], str]) -> tuple[Path, st
         ...     for rounds in (20, 5):
         ...         asked = load_config(None, [f"training.rounds={rounds}"])
         ...         place, differing = choose_folder(mine.path, lambda path: RunFolder(path).conflict(asked))
-        ...         print(f"{place.name}: {differing or 'goes on'}")
-        mine: goes on
+        ...         print(f"{place.name}: {differing or 'resumes'}")
+        mine: resumes
         mine-2: training.rounds: 10 here, 5 asked for
     """
     first = known_conflict(path, conflict)

@@ -22,6 +22,7 @@ from fedjax_bal.lab.folder import RunFolder, SweepFolder
 from fedjax_bal.lab.model_files import MODEL_FORMATS, write_model
 from fedjax_bal.lab.output_files import FolderError
 from fedjax_bal.lab.recorder import load_newest
+from fedjax_bal.lab.schema import RunId
 from fedjax_bal.lab.setup import Comparison, set_up_to_read
 from fedjax_bal.types import Array, Model, Variables
 from fedjax_bal.validate import is_number, one_of
@@ -120,7 +121,6 @@ class LoadedRun:
         Returns:
             A pandas `DataFrame` if pandas is installed, otherwise a dict of columns as NumPy arrays: numbers (nan if
                 missing), texts, and lists such as `per_class_accuracy` as objects.
-            where there is none), texts, and lists such as `per_class_accuracy` as objects.
         """
         columns = as_columns(self._folder.read_metrics(self._note))
         try:
@@ -161,9 +161,9 @@ class LoadedRun:
         model = trained.simulation.setting.model
         federation = trained.simulation.federation
         stored = federation.images
-        alike = images.dtype.kind == stored.dtype.kind and are_tokens(images) == are_tokens(stored)
+        same_kind = images.dtype.kind == stored.dtype.kind and are_tokens(images) == are_tokens(stored)
         fits = images.shape[1:] == tuple(model.input_shape) and len(images)
-        if not fits or not (alike or images.dtype.kind == "f"):
+        if not fits or not (same_kind or images.dtype.kind == "f"):
             wanted = f"[B, {', '.join(map(str, model.input_shape))}] of {federation.images.dtype} or floats"
             raise ValueError(f"images: received {list(images.shape)} of {images.dtype}, must be {wanted}")
         chunks = in_batches(images, np.zeros(len(images), np.int32), name="").images
@@ -188,7 +188,7 @@ class LoadedRun:
         Raises:
             ValueError: an unknown format or extension, or an error of `variables`.
         """
-        asked = "format" if kind or out is None else f"the ending of {out} (or give a format beside it)"
+        asked = "format" if kind or out is None else f"the extension of {out} (or give a format)"
         kind = one_of(asked, kind or (out and out.suffix[1:]) or "npz", MODEL_FORMATS)
         trained = self.trained(method, seed)
         paths = jax.tree_util.tree_flatten_with_path(trained.variables)[0]
@@ -205,12 +205,12 @@ class LoadedRun:
         seed = self.seeds[0] if seed is None else seed
         if seed not in self.seeds:
             raise ValueError(f"seed: received {seed!r}; allowed: {', '.join(map(str, self.seeds))}")
-        saved = load_newest(self._folder, self._comparison, (index, seed), self._note)
+        saved = load_newest(self._folder, self._comparison, RunId(index, seed), self._note)
         if saved is None:
             raise FolderError(
                 f"{self._folder.path}: has no checkpoint of {self.methods[index]}, seed {seed}: train it first"
             )
-        simulation = self._comparison.simulation((index, seed))
+        simulation = self._comparison.simulation(RunId(index, seed))
         variables = fetch(simulation.tested_model(seed, saved.snapshot))
         return TrainedModel(index, seed, saved.snapshot.round, simulation, variables)
 

@@ -12,119 +12,110 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from fedjax_bal.engine.host import Simulation, Snapshot, free_bytes, stacking_key
+from fedjax_bal.lab import training
 from fedjax_bal.lab.recorder import Recorder
-from fedjax_bal.lab.training import (
-    BuiltBatch,
-    Event,
-    RunStart,
-    Started,
-    StepResult,
-    Stopped,
-    compiled_ahead,
-    train_batch,
-)
+from fedjax_bal.lab.schema import RunId
 from fedjax_bal.types import size_in_bytes
 
 _COPIES = 4  # copies of a stack's states: before, after, in the chains and in the chains' sums
 
 
-class SweepRun(NamedTuple):
+class RunTask(NamedTuple):
     """A run with rounds left to do."""
 
     point: int  # number of its point
-    run: tuple[int, int]  # number of its method, and seed
+    run: RunId
     simulation: Simulation
     round: int  # finished rounds
     recorder: Any = None  # of its point; None in a dry run
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class SweepBatch:
+class RunBatch:
     """Runs that one program trains together.
 
     Attributes:
         program: the program's number; batches with the same program differ at most in their number of runs.
         tasks: the runs.
         number: the batch's number on the display; its halves keep it if it has to be divided.
-        tries: 1 plus the number of consecutive losses of a worker without progress.
+        attempts: 1 plus the number of consecutive losses of a worker without progress.
     """
 
     program: int
-    tasks: tuple[SweepRun, ...]
+    tasks: tuple[RunTask, ...]
     number: int = 0
-    tries: int = 1
+    attempts: int = 1
 
     @property
     def state_bytes(self) -> int:
         """Memory of all runs' states on the devices, in bytes."""
         return len(self.tasks) * size_in_bytes(self.tasks[0].simulation.state_shapes().state)
 
-    def starts(self) -> list[RunStart]:
+    def starts(self) -> list[training.RunStart]:
         """Returns the starting states of all runs. Call once, because training takes ownership of the models."""
         return [task.recorder.start(task.run) for task in self.tasks]
 
 
-def batch_runs(tasks: Sequence[SweepRun], most: int | None = None, places: int = 1) -> list[SweepBatch]:
-    """Groups runs with equal stacking keys into batches of at most `most`, in the order of their first runs.
+def batch_runs(tasks: Sequence[RunTask], max_size: int | None = None, concurrent: int = 1) -> list[RunBatch]:
+    """Groups runs with equal stacking keys into batches of at most `max_size`, in the order of their first runs.
 
-    `most=None`: as many as fit into memory, and small enough that each of the `places`, the batches that train
-    concurrently, gets a batch.
+    `max_size=None`: as many as fit into memory, and small enough that `concurrent` batches can train at a time.
     """
-    groups: dict[Any, list[SweepRun]] = {}
+    groups: dict[Any, list[RunTask]] = {}
     for task in tasks:
         # A client memory on the host is gathered per run and dispatch, so the run can't be stacked.
         alone = task.simulation.keeps_memory_on_host
         key = (task.point, task.run) if alone else (stacking_key(task.simulation), task.round)
         groups.setdefault(key, []).append(task)
-    sizes = [min(_most_in_memory(group[0].simulation), most or len(group)) for group in groups.values()]
-    if most is None:
-        sizes = _for_all(places, [len(group) for group in groups.values()], sizes)
-    batches: list[SweepBatch] = []
+    sizes = []
+    for group in groups.values():
+        simulation = group[0].simulation
+        # Half of the free memory, for the states of all runs.
+        free = free_bytes(simulation.setting.layout)
+        state = max(size_in_bytes(simulation.state_shapes().state), 1)
+        fitting = 10_000 if free is None else max(1, free // (2 * _COPIES * state))
+        sizes.append(min(fitting, max_size or len(group)))
+    if max_size is None:
+        sizes = spread_batches(concurrent, [len(group) for group in groups.values()], sizes)
+    batches: list[RunBatch] = []
     for program, (group, size) in enumerate(zip(groups.values(), sizes, strict=True)):
         # Batches of about equal size, so that the last one isn't a single run.
         for piece in np.array_split(np.arange(len(group)), -(-len(group) // size)):
-            batches.append(SweepBatch(program, tuple(group[index] for index in piece), len(batches)))
+            batches.append(RunBatch(program, tuple(group[index] for index in piece), len(batches)))
     return batches
 
 
-def _for_all(places: int, runs: Sequence[int], sizes: Sequence[int]) -> list[int]:
-    """Returns the largest batch sizes that give every place a batch; single runs if no size does."""
+def spread_batches(concurrent: int, runs: Sequence[int], sizes: Sequence[int]) -> list[int]:
+    """Returns the largest batch sizes that give `concurrent` batches or more; single runs if no size does."""
     for largest in range(max(sizes, default=1), 1, -1):
         capped = [min(size, largest) for size in sizes]
-        if sum(-(-count // size) for count, size in zip(runs, capped, strict=True)) >= places:
+        if sum(-(-count // size) for count, size in zip(runs, capped, strict=True)) >= concurrent:
             return capped
     return [1 for _ in sizes]
-
-
-def _most_in_memory(simulation: Simulation) -> int:
-    """Number of runs like this one that fit into half of the free memory, at least 1."""
-    free = free_bytes(simulation.setting.layout)
-    state = max(size_in_bytes(simulation.state_shapes().state), 1)
-    return max(1, free // (2 * _COPIES * state)) if free is not None else 10_000
 
 
 class Callback:
     """Base class of callbacks; subclasses override the events that they handle."""
 
-    def started(self, batch: SweepBatch) -> None:
+    def started(self, batch: RunBatch) -> None:
         """Called when a process has taken a batch, before it compiles the program."""
 
-    def built(self, batch: SweepBatch, built: BuiltBatch) -> None:
+    def built(self, batch: RunBatch, built: training.BuiltBatch) -> None:
         """Called when a batch's program is compiled."""
 
-    def recorded(self, recorder: Recorder, run: tuple[int, int], clients_per_s: float) -> None:
+    def recorded(self, recorder: Recorder, run: RunId, clients_per_s: float) -> None:
         """Called when results of a dispatch are on disk; with a rate of 0 for results of earlier sessions."""
 
-    def saving(self, recorder: Recorder, run: tuple[int, int], snapshot: Snapshot) -> None:
+    def saving(self, recorder: Recorder, run: RunId, snapshot: Snapshot) -> None:
         """Called before a checkpoint is written."""
 
-    def ended(self, recorder: Recorder, run: tuple[int, int], snapshot: Snapshot) -> None:
+    def ended(self, recorder: Recorder, run: RunId, snapshot: Snapshot) -> None:
         """Called after a run's last round is saved; again in the next session if a kill interrupted the callbacks."""
 
-    def stepped(self, batch: SweepBatch, step: StepResult) -> None:
+    def stepped(self, batch: RunBatch, step: training.StepResult) -> None:
         """Called when all results of a step are on disk."""
 
-    def failed(self, batch: SweepBatch, error: Exception) -> None:
+    def failed(self, batch: RunBatch, error: Exception) -> None:
         """Called when a batch fails with an error from which the other batches are unaffected."""
 
 
@@ -132,7 +123,7 @@ class Backend(Protocol):
     """Trains batches of runs in other processes."""
 
     @property
-    def places(self) -> int:
+    def concurrent_batches(self) -> int:
         """Number of batches that train concurrently."""
         ...
 
@@ -141,8 +132,8 @@ class Backend(Protocol):
         ...
 
     def train(
-        self, waiting: deque[SweepBatch], should_stop: Callable[[], bool]
-    ) -> Generator[tuple[SweepBatch, Event], None, None]:
+        self, waiting: deque[RunBatch], should_stop: Callable[[], bool]
+    ) -> Generator[tuple[RunBatch, training.Event], None, None]:
         """Trains the batches in the queue, to which the caller may add, and yields their events.
 
         Raises `Stopped` after yielding all results if `should_stop` returned True before the work was complete.
@@ -150,7 +141,7 @@ class Backend(Protocol):
         ...
 
 
-def runs_left(recorder: Recorder, callbacks: Sequence[Callback], point: int = 0) -> list[SweepRun]:
+def runs_left(recorder: Recorder, callbacks: Sequence[Callback], point: int = 0) -> list[RunTask]:
     """Lists the runs of a resumed recorder that have rounds left; ends the complete runs that haven't failed."""
     left = []
     for run, state in recorder.states.items():
@@ -162,17 +153,17 @@ def runs_left(recorder: Recorder, callbacks: Sequence[Callback], point: int = 0)
         if recorder.is_over(run):
             _end(recorder, run, recorder.start(run).snapshot, callbacks)  # in case a kill prevented it
         else:
-            left.append(SweepRun(point, run, recorder.comparison.simulation(run), state.round, recorder))
+            left.append(RunTask(point, run, recorder.comparison.simulation(run), state.round, recorder))
     return left
 
 
 def train(
-    batches: Iterable[SweepBatch],
+    batches: Iterable[RunBatch],
     callbacks: Sequence[Callback],
     should_stop: Callable[[], bool],
     *,
     backend: Backend | None = None,
-    retry: Callable[[SweepBatch, Exception], Iterable[SweepBatch]] | None = None,
+    retry: Callable[[RunBatch, Exception], Iterable[RunBatch]] | None = None,
 ) -> None:
     """Trains batches sequentially, or concurrently in the processes of `backend`, and records each step's results.
 
@@ -181,10 +172,10 @@ def train(
     """
     waiting = deque(batches)
 
-    def take(batch: SweepBatch, event: Event) -> None:
-        if isinstance(event, StepResult):
+    def take(batch: RunBatch, event: training.Event) -> None:
+        if isinstance(event, training.StepResult):
             _record(batch, event, callbacks)
-        elif isinstance(event, BuiltBatch):
+        elif isinstance(event, training.BuiltBatch):
             for task in batch.tasks:
                 task.recorder.add_built(event, len(batch.tasks))
         elif isinstance(event, Exception):
@@ -192,11 +183,11 @@ def train(
                 raise event
             waiting.extend(retry(batch, event))
         for callback in callbacks:
-            if isinstance(event, StepResult):
+            if isinstance(event, training.StepResult):
                 callback.stepped(batch, event)
-            elif isinstance(event, BuiltBatch):
+            elif isinstance(event, training.BuiltBatch):
                 callback.built(batch, event)
-            elif isinstance(event, Started):
+            elif isinstance(event, training.Started):
                 callback.started(batch)
             else:
                 callback.failed(batch, event)
@@ -206,20 +197,20 @@ def train(
             for batch, event in events:
                 take(batch, event)
         return
-    with compiled_ahead(tuple(task.simulation for task in batch.tasks) for batch in waiting):
+    with training.compiled_ahead(tuple(task.simulation for task in batch.tasks) for batch in waiting):
         while waiting:
             batch = waiting.popleft()
             for callback in callbacks:
                 callback.started(batch)
             stopped = False
-            for event in train_batch(batch.starts(), should_stop):
+            for event in training.train_batch(batch.starts(), should_stop):
                 take(batch, event)
-                stopped = isinstance(event, StepResult) and event.stopped
+                stopped = isinstance(event, training.StepResult) and event.stopped
             if stopped:
-                raise Stopped
+                raise training.Stopped
 
 
-def _record(batch: SweepBatch, step: StepResult, callbacks: Sequence[Callback]) -> None:
+def _record(batch: RunBatch, step: training.StepResult, callbacks: Sequence[Callback]) -> None:
     """Records a step's results, saves the checkpoints that are due, and ends the runs that are complete."""
     for place, result in step.results.items():
         recorder = batch.tasks[place].recorder
@@ -242,7 +233,7 @@ def _record(batch: SweepBatch, step: StepResult, callbacks: Sequence[Callback]) 
             _end(recorder, run, snapshot, callbacks)
 
 
-def _end(recorder: Recorder, run: tuple[int, int], snapshot: Any, callbacks: Sequence[Callback]) -> None:
+def _end(recorder: Recorder, run: RunId, snapshot: Any, callbacks: Sequence[Callback]) -> None:
     for callback in callbacks:
         callback.ended(recorder, run, snapshot)
     recorder.states[run].concluded = True

@@ -10,40 +10,41 @@ import jax
 from fedjax_bal.config import Config, to_plain
 from fedjax_bal.lab.display import duration
 from fedjax_bal.lab.folder import RunFolder, SweepFolder
-from fedjax_bal.lab.loop import SweepBatch, SweepRun, batch_runs
+from fedjax_bal.lab.loop import RunBatch, RunTask, batch_runs
 from fedjax_bal.lab.paces import Pace, pace_of, work
-from fedjax_bal.lab.plan import Point, Sweep, short_keys
+from fedjax_bal.lab.schema import RunId
 from fedjax_bal.lab.setup import SharedInputs, set_up
 from fedjax_bal.lab.summary import known_runs
 from fedjax_bal.lab.summary import number as undamaged
+from fedjax_bal.lab.sweep_plan import Point, Sweep, short_keys
 from fedjax_bal.lab.training import BuiltBatch
 from fedjax_bal.types import size_in_bytes
 
 
-def run_outline(config: Config, tasks: Sequence[SweepRun]) -> Iterator[str]:
+def run_outline(config: Config, tasks: Sequence[RunTask]) -> Iterator[str]:
     """Describes a run, which is a sweep of one point; `tasks` have rounds left."""
     sweep = Sweep(config.name, (), (Point("", {}, config),), "")
-    return sweep_outline(sweep, batch_runs(tasks, most=1))
+    return sweep_outline(sweep, batch_runs(tasks, max_size=1))
 
 
 def sweep_outline(
     sweep: Sweep,
-    batches: Sequence[SweepBatch],
-    broken: Collection[int] = (),
+    batches: Sequence[RunBatch],
+    setup_errors: Collection[int] = (),
     cluster: str = "",
 ) -> Iterator[str]:
     """Describes a sweep: a summary line, then lines about the cluster, overriding methods and programs.
 
-    `batches` are the remaining ones; `broken` are the numbers of points that can't be set up.
+    `batches` are the remaining ones; `setup_errors` are the numbers of points that can't be set up.
     """
     tasks = [task for batch in batches for task in batch.tasks]
-    programs: dict[int, list[SweepBatch]] = {}
+    programs: dict[int, list[RunBatch]] = {}
     for batch in batches:
         programs.setdefault(batch.program, []).append(batch)
 
     sizes = [len(point.config.methods) * len(point.config.seeds) for point in sweep.points]
     runs = sum(sizes)
-    left_out = sum(sizes[number] for number in broken)
+    left_out = sum(sizes[number] for number in setup_errors)
     before = runs - left_out - len(tasks)
     remarks = [f"{before} done or given up before"] * (before > 0) + [f"{left_out} can't be set up"] * (left_out > 0)
     done = f" ({', '.join(remarks)})" if remarks else ""
@@ -81,14 +82,14 @@ def sweep_outline(
         if len(set(configs)) < len(configs):
             yield f"  {name}: sets what is swept itself, so that some of its runs are the same"
 
-    for number, alike in programs.items():
-        trained = [task for batch in alike for task in batch.tasks]
-        together = f" in {len(alike)} batches" if len(alike) > 1 else ""
-        begun = f" from round {trained[0].round} on" if trained[0].round else ""
+    for number, group in programs.items():
+        trained = [task for batch in group for task in batch.tasks]
+        together = f" in {len(group)} batches" if len(group) > 1 else ""
+        resumed = f" from round {trained[0].round} on" if trained[0].round else ""
         yield (
             f"  program {number + 1}: {_methods(sweep, trained)}: {len(trained)} run{'s' * (len(trained) > 1)} of "
-            f"{trained[0].simulation.rounds} rounds{begun}{together}, "
-            f"{max(batch.state_bytes for batch in alike) / 1e6:,.1f} MB of state{' at a time' if together else ''}"
+            f"{trained[0].simulation.rounds} rounds{resumed}{together}, "
+            f"{max(batch.state_bytes for batch in group) / 1e6:,.1f} MB of state{' at a time' if together else ''}"
         )
 
 
@@ -102,15 +103,15 @@ def program_line(title: str, built: BuiltBatch) -> str:
     )
 
 
-def batch_title(sweep: Sweep, batch: SweepBatch) -> str:
+def batch_title(sweep: Sweep, batch: RunBatch) -> str:
     """The title of a batch: its methods and its number of runs."""
     methods = _methods(sweep, batch.tasks)
     (first, *others) = batch.tasks
     return f"{methods} x {len(batch.tasks)}" if others else f"{methods}, {sweep.points[first.point].label}"
 
 
-def _methods(sweep: Sweep, tasks: Sequence[SweepRun]) -> str:
-    names = list(dict.fromkeys(sweep.points[task.point].config.methods[task.run[0]].name for task in tasks))
+def _methods(sweep: Sweep, tasks: Sequence[RunTask]) -> str:
+    names = list(dict.fromkeys(sweep.points[task.point].config.methods[task.run.method].name for task in tasks))
     return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
 
 
@@ -122,20 +123,20 @@ def dry_run(
         folder.check_owner(config)
     before = None if fresh else folder
     inputs = SharedInputs(data_dir, devices, before and before.read_devices(), plan=True)
-    yield from run_outline(config, find_left(0, config, before, inputs, retried=True))
+    yield from run_outline(config, remaining_runs(0, config, before, inputs, retried=True))
     yield from (f"  {line}" for line in inputs.data_lines())
-    yield place_of_results(folder, fresh=fresh)
+    yield describe_destination(folder, fresh=fresh)
 
 
-def place_of_results(folder: RunFolder | SweepFolder, *, fresh: bool = False) -> str:
+def describe_destination(folder: RunFolder | SweepFolder, *, fresh: bool = False) -> str:
     """Describes where results would be written."""
-    does = "would be written to" if not folder.exists() else "would start over in" if fresh else "would go on in"
+    does = "would be written to" if not folder.exists() else "would start over in" if fresh else "would resume in"
     return f"  {does} {folder.path}"
 
 
-def find_left(
+def remaining_runs(
     number: int, config: Config, folder: RunFolder | None, inputs: SharedInputs, *, retried: bool = False
-) -> list[SweepRun]:
+) -> list[RunTask]:
     """Lists a point's runs with rounds left, according to the summary in its folder; all runs if there is none.
 
     Diverged runs are included only if they are `retried`, as `run` does and a sweep doesn't.
@@ -145,10 +146,10 @@ def find_left(
     tasks = []
     for index, method in enumerate(config.methods):
         for seed in config.seeds:
-            simulation = comparison.simulation((index, seed))
+            simulation = comparison.simulation(RunId(index, seed))
             run = earlier.get((method.name, seed), {})
             done = min(int(undamaged(run.get("rounds"))), simulation.rounds)
             over = run.get("stopped_early") is not None or (run.get("failure") and not retried)
             if done < simulation.rounds and not over:
-                tasks.append(SweepRun(number, (index, seed), simulation, done))
+                tasks.append(RunTask(number, RunId(index, seed), simulation, done))
     return tasks

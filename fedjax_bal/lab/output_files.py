@@ -31,7 +31,7 @@ START_OVER = (
 )
 """The remedy for a run that can't resume; its folder is changed only when the user asks for it."""
 
-PUT_BACK = f"put back a copy of it, or remove {SUMS} to go on with what is here"
+RESTORE = f"put back a copy of it, or remove {SUMS} to use what is here"
 
 _LOCK = ".lock"
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
@@ -72,14 +72,23 @@ class OutputFiles:
         entries = self.path.iterdir() if self.path.exists() else ()
         return sorted(entry.name for entry in entries if entry.name != _LOCK)
 
-    def prepare(self, check: Callable[[], None]) -> None:
+    def check_kind(self, marker: str, kind: str) -> bool:
+        """Returns whether the folder has the file that marks its kind; raises `FolderError` if it has others only."""
+        names = self.names()
+        if marker not in names and not all(name.endswith(".part") for name in names):
+            raise FolderError(
+                f"{self.path}: is not empty and not {kind} (it holds {names[0]}); choose another with --out"
+            )
+        return marker in names
+
+    def prepare(self, check: Callable[[], object]) -> None:
         """Creates the folder if needed and calls `check` before anything is written into it."""
         with self.writing():
             self.path.mkdir(parents=True, exist_ok=True)
             check()
 
     @contextlib.contextmanager
-    def locked(self, check: Callable[[], None], owner: str = "", *, shared: bool = False) -> Iterator[None]:
+    def locked(self, check: Callable[[], object], owner: str = "", *, shared: bool = False) -> Iterator[None]:
         """Creates the folder, calls `check`, and locks the folder against other processes, except sharers of the lock.
 
         A process that is kept out can tell whether the folder's `owner` is its own.
@@ -125,14 +134,17 @@ class OutputFiles:
         """Reads a file of at most `limit` bytes."""
         return read_bytes(self.path / name, limit)
 
-    def read_json(self, name: str, note: Callable[[str], object] = lambda text: None) -> Any:
-        """Reads a JSON file; None if it is missing or damaged (reported to `note`).
+    def read_json(self, name: str, note: Callable[[str], object] = lambda text: None) -> dict[str, Any] | None:
+        """Reads a JSON object; None if the file is missing or damaged (reported to `note`).
 
         Raises:
             FolderError: the file can't be read.
         """
         try:
-            return parse_json(self.read(name))
+            found = parse_json(self.read(name))
+            if not isinstance(found, dict):
+                raise ValueError("expected a JSON object")
+            return found
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
@@ -167,7 +179,7 @@ class OutputFiles:
         return sums
 
     def has(self, pattern: str) -> bool:
-        """Whether a file name matches the pattern."""
+        """Returns whether a file name matches the pattern."""
         return any(self.path.glob(pattern))
 
     def covered_names(self) -> list[str]:
@@ -175,7 +187,7 @@ class OutputFiles:
         found = (file for pattern in self.covered for file in self.path.glob(pattern))
         return sorted(file.relative_to(self.path).as_posix() for file in found if not file.name.startswith("."))
 
-    def misfit(self, name: str, digest: str | None) -> str:
+    def describe_mismatch(self, name: str, digest: str | None) -> str:
         """Describes how a file differs from its checksum (None: an unlisted file); empty if it matches.
 
         Raises:
@@ -200,9 +212,9 @@ class OutputFiles:
         """
         sums = self.sums()
         for name in names:
-            wrong = self.misfit(name, sums.get(name)) if sums is not None else ""
+            wrong = self.describe_mismatch(name, sums.get(name)) if sums is not None else ""
             if wrong and self.sums() == sums:  # a session may have begun or ended meanwhile
-                raise FolderError(f"{self.path / name}: {wrong}; {PUT_BACK}")
+                raise FolderError(f"{self.path / name}: {wrong}; {RESTORE}")
 
     def seal(self, others: Mapping[str, str] = MappingProxyType({})) -> None:
         """Writes `SHA256SUMS` with the folder's checksums and `others`, unless it exists."""
@@ -212,7 +224,7 @@ class OutputFiles:
             write_atomically(self.path / SUMS, text.encode())
 
     def is_sealed(self) -> bool:
-        """Whether `SHA256SUMS` exists, so that nothing has changed since the end of a session."""
+        """Returns whether `SHA256SUMS` exists, so that nothing has changed since the end of a session."""
         return (self.path / SUMS).exists()
 
     def _changes(self, name: str) -> None:
@@ -224,9 +236,11 @@ class OutputFiles:
         """Writes a file and creates its folder if needed; leaves a file that already has this content."""
         folder, _, last = name.rpartition("/")
         file = (own_folder(self.path, folder) if folder else self.path) / last
-        if not _holds(file, content):
-            self._changes(name)
-            write_atomically(file, content)
+        with contextlib.suppress(OSError):
+            if not file.is_symlink() and read_bytes(file, len(content)) == content:
+                return
+        self._changes(name)
+        write_atomically(file, content)
 
     def make_folder(self, name: str) -> None:
         """Creates a subfolder if needed."""
@@ -236,11 +250,13 @@ class OutputFiles:
         """Replaces a JSON file."""
         self.write(name, (json.dumps(values, indent=1) + "\n").encode())
 
-    def write_page(self, name: str, page: bytes, figures: Mapping[str, str]) -> Path:
-        """Replaces a page and its figures, `plots/NAME.svg`; returns the page's path."""
-        self.make_folder("plots")
+    def write_page(self, name: str, page: bytes, figures: Mapping[str, str], tables: Mapping[str, bytes]) -> Path:
+        """Replaces a page, its figures, `plots/NAME.svg`, and `tables.ENDING`; returns the page's path."""
+        own_folder(self.path, "plots")
         for figure, document in figures.items():
             self.write(f"plots/{figure}.svg", document.encode())
+        for ending, content in tables.items():
+            self.write(f"tables.{ending}", content)
         self.write(name, page)
         return self.path / name
 
@@ -282,14 +298,6 @@ def _sum(file: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def _holds(file: Path, content: bytes) -> bool:
-    """Whether a file has this content and isn't a link."""
-    try:
-        return not file.is_symlink() and read_bytes(file, len(content)) == content
-    except OSError:
-        return False
-
-
 def _do_nothing(*_: Any, **__: Any) -> None: ...
 
 
@@ -302,7 +310,7 @@ class RemoteFiles(OutputFiles):
     prepare = make_folder = write = append = remove = save_checkpoint = seal = _do_nothing
 
     def locked(
-        self, check: Callable[[], None], owner: str = "", *, shared: bool = False
+        self, check: Callable[[], object], owner: str = "", *, shared: bool = False
     ) -> contextlib.AbstractContextManager[None]:
         """Does nothing."""
         return contextlib.nullcontext()

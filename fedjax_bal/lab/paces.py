@@ -1,8 +1,8 @@
 """How long training takes: timed before it starts, or remembered from earlier runs on this machine."""
 
+import contextlib
 import functools
 import json
-import os
 import statistics
 import time
 from pathlib import Path
@@ -16,15 +16,18 @@ from jax import lax
 from fedjax_bal.caches import cache_folder
 from fedjax_bal.engine.device import mean_cross_entropy
 from fedjax_bal.engine.host import Simulation, Snapshot
+from fedjax_bal.files import write_atomically
 from fedjax_bal.lab.environment import device_name
 from fedjax_bal.lab.loop import Callback
 from fedjax_bal.lab.recorder import Recorder
+from fedjax_bal.lab.schema import RunId
 from fedjax_bal.parts import Shift
 from fedjax_bal.types import Batch, Variables
 
 _FORWARD = 1 / 3  # of a training step: one pass of the three that a step is made of
 _STEPS = 10  # in one program, as in training; a step by itself takes longer, by the call
 _FEWEST = 5
+_MOST = 100
 _SECONDS = 2.0
 _KEPT = 5  # paces of each kind of run
 
@@ -41,12 +44,9 @@ def pace_of(simulation: Simulation, timed: dict[Any, Pace]) -> Pace:
     earlier = _remembered().get(_kind(simulation))
     if earlier:
         return Pace(min(earlier), max(earlier))
-    setting = simulation.setting
-    model = setting.model
-    key = (model.name, model.options, model.input_shape, setting.batch_size, setting.execution.precision)
-    if key not in timed:
-        timed[key] = _time_steps(simulation)
-    return timed[key]
+    if _of_step(simulation) not in timed:
+        timed[_of_step(simulation)] = _time_steps(simulation)
+    return timed[_of_step(simulation)]
 
 
 def work(simulation: Simulation, rounds: int) -> float:
@@ -64,14 +64,14 @@ class Paces(Callback):
     """Remembers the pace of each finished run, in the user's cache folder."""
 
     def __init__(self) -> None:
-        self.seen: dict[tuple[Recorder, tuple[int, int]], list[float]] = {}
+        self.seen: dict[tuple[Recorder, RunId], list[float]] = {}
 
-    def recorded(self, recorder: Recorder, run: tuple[int, int], clients_per_s: float) -> None:
+    def recorded(self, recorder: Recorder, run: RunId, clients_per_s: float) -> None:
         """Notes the pace of a dispatch."""
         if clients_per_s:
             self.seen.setdefault((recorder, run), []).append(clients_per_s)
 
-    def ended(self, recorder: Recorder, run: tuple[int, int], snapshot: Snapshot) -> None:
+    def ended(self, recorder: Recorder, run: RunId, snapshot: Snapshot) -> None:
         """Keeps the median of the run's dispatches, which a pause doesn't change."""
         clients_per_s = self.seen.pop((recorder, run), None)
         if not clients_per_s:
@@ -80,16 +80,11 @@ class Paces(Callback):
         selector = simulation.selector
         trainings = selector.chains * selector.chain_length * selector.passes
         seconds = trainings / statistics.median(clients_per_s) / work(simulation, 1)
-        kept = dict(_remembered())
-        kept[_kind(simulation)] = [*kept.get(_kind(simulation), []), seconds][-_KEPT:]
-        try:
-            file = _file()
-            before = file.with_suffix(f".{os.getpid()}")
-            before.write_text(json.dumps(kept))
-            before.replace(file)
-        except OSError:  # Only the next estimate is lost.
-            return
-        _remembered.cache_clear()
+        kind = _kind(simulation)
+        kept = _remembered() | {kind: [*_remembered().get(kind, []), seconds][-_KEPT:]}
+        with contextlib.suppress(OSError):  # only the next estimate is lost
+            write_atomically(_file(), json.dumps(kept).encode())
+            _remembered.cache_clear()
 
 
 def _file() -> Path:
@@ -108,10 +103,15 @@ def _remembered() -> dict[str, list[float]]:
 def _kind(simulation: Simulation) -> str:
     """What the pace depends on, as text."""
     setting = simulation.setting
-    model = setting.model
     method = "+".join(type(part).__name__ for part in setting.parts)
-    how = (method, setting.batch_size, setting.execution.precision, setting.layout.devices, device_name())
-    return repr((model.name, model.options, model.input_shape, *how))
+    return repr((*_of_step(simulation), method, setting.layout.devices, device_name()))
+
+
+def _of_step(simulation: Simulation) -> tuple[Any, ...]:
+    """What the time of a plain training step depends on, on one device."""
+    setting = simulation.setting
+    model = setting.model
+    return model.name, model.options, model.input_shape, setting.batch_size, setting.execution.precision
 
 
 def _time_steps(simulation: Simulation) -> Pace:
@@ -137,7 +137,7 @@ def _time_steps(simulation: Simulation) -> Pace:
     program = jax.jit(train).lower(*variables, jax.random.key(0)).compile()
     jax.block_until_ready(program(*variables, jax.random.key(0)))
     times: list[float] = []
-    while len(times) < _FEWEST or (sum(times) < _SECONDS and len(times) < 100):
+    while len(times) < _FEWEST or (sum(times) < _SECONDS and len(times) < _MOST):
         began = time.perf_counter()
         jax.block_until_ready(program(*variables, jax.random.key(0)))
         times.append(time.perf_counter() - began)

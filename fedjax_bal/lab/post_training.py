@@ -10,19 +10,13 @@ import numpy as np
 from fedjax_bal import models
 from fedjax_bal.contrib import privacy
 from fedjax_bal.data import normalised
-from fedjax_bal.engine.host import (
-    FineTuner,
-    Simulation,
-    Snapshot,
-    fetch,
-    generated_images,
-    shared_prototypes,
-)
+from fedjax_bal.engine.host import FineTuner, Simulation, Snapshot, fetch, generated_images, shared_prototypes
 from fedjax_bal.engine.processes import processes
 from fedjax_bal.lab.loop import Callback
 from fedjax_bal.lab.recorder import Recorder
+from fedjax_bal.lab.schema import RunId
 from fedjax_bal.metrics import across_clients, order_statistics
-from fedjax_bal.types import Federation, Model, Variables
+from fedjax_bal.types import Federation
 
 _GRADIENTS = 4  # images whose gradients are inverted; few, because second derivatives are slow
 _AUXILIARY = 10_000
@@ -36,27 +30,18 @@ class PrivacyLeaks(NamedTuple):
     figures: dict[str, Any]
 
 
-class _AttackInputs(NamedTuple):
-    """A frozen model, the attacker's images `[A, H, W, K]`, and one further image per class; normalised."""
-
-    model: Model
-    variables: Variables
-    auxiliary: jax.Array
-    singles: jax.Array
-    federation: Federation
-
-
 def nearest_images(simulation: Simulation, generated: np.ndarray) -> PrivacyLeaks:
     """Finds the clients' image nearest to each generated one, `UInt8[C, S, H, W, K]`, and its distance.
 
     The distances of test images, on which no client trained, serve as a control. Distances are root mean squares over
     pixels of 0 to 255; their mean and minimum are returned.
     """
-    pool = _pixels(_own_images(simulation.federation))
+    federation = simulation.federation
+    pool = _pixels(np.asarray(federation.images)[np.unique(np.asarray(federation.rows))])
     flat = generated.reshape(-1, *generated.shape[2:])
     rows, distances = privacy.nearest(flat, pool)
     tests = _test_images(simulation)[0]
-    controls = tests[_some(len(tests), len(flat))]
+    controls = tests[_sample_rows(len(tests), len(flat))]
     _, control_distances = privacy.nearest(_pixels(controls), pool)
     summary = lambda values: {"mean": float(np.mean(values)), "least": float(np.min(values))}
     figures = {"generated": summary(distances), "test": summary(control_distances)}
@@ -78,60 +63,51 @@ def attack_prototypes(simulation: Simulation, snapshot: Snapshot, steps: int) ->
     if shared is None:
         return PrivacyLeaks({}, {})
     features, known = (np.asarray(array) for array in shared)
-    inputs = _attack_inputs(simulation, snapshot.state.variables)
-    classes = np.flatnonzero(known)[:_CLASSES]
-    means = _class_means(simulation.federation)
-    found = {"single": np.asarray(inputs.singles), "mean": means}
-    if len(classes):
-        made = _run_attacks(inputs, jnp.asarray(features[classes]), steps)
-        blank = np.broadcast_to(np.asarray(_black(inputs.federation), np.float32), means.shape)
-        for attack, (prototypes, singles) in made.items():
-            found[f"prototype/{attack}"] = blank.copy()
-            found[f"prototype/{attack}"][classes] = prototypes
-            found[f"single/{attack}"] = singles
-    found |= _invert_gradients(inputs, steps)
-    pictures = {name: _pixels(_shares(inputs.federation, images))[:_CLASSES, None] for name, images in found.items()}
-    return PrivacyLeaks(pictures, {"inversion": _figures(found, classes)})
-
-
-def _attack_inputs(simulation: Simulation, variables: Variables) -> _AttackInputs:
-    images, labels = _test_images(simulation)
     federation = simulation.federation
-    order = _some(len(labels), len(labels))
-    # An arbitrary image for classes that the test set lacks.
-    singles = order[[np.argmax(labels[order] == label) for label in range(federation.num_classes)]]
-    rest = order[~np.isin(order, singles)][:_AUXILIARY]
-    take = lambda rows: normalised(jnp.asarray(images[rows]), federation.mean, federation.std)
-    return _AttackInputs(simulation.setting.model, variables, take(rest), take(singles), federation)
-
-
-def _run_attacks(inputs: _AttackInputs, prototypes: jax.Array, steps: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Reconstructs images from the prototypes and from the features of single images, by attack."""
-    of_singles = privacy.features_of(inputs.model, inputs.variables, inputs.singles)
-    targets = jnp.concatenate([prototypes, of_singles])
-    count = len(prototypes)
-    made = {}
+    model = simulation.setting.model
+    variables = snapshot.state.variables
+    black = _black(federation)
+    limits = (black, (1 - jnp.asarray(federation.mean)) / jnp.asarray(federation.std))
     key = jax.random.key(0)
-    limits = (_black(inputs.federation), _white(inputs.federation))
-    for kind in ("upcnn", "vae"):
-        fitted = privacy.fit_decoder(key, inputs.model, inputs.variables, inputs.auxiliary, kind=kind, iterations=steps)
-        made[kind] = privacy.decode(fitted, targets)
-    found = privacy.regress(key, inputs.model, inputs.variables, targets, iterations=steps, limits=limits)
-    made["grnn"] = found.images
-    return {attack: (np.asarray(images[:count]), np.asarray(images[count:])) for attack, images in made.items()}
 
+    # The attacker's images and one further image per class; an arbitrary one for classes that the test set lacks.
+    images, labels = _test_images(simulation)
+    order = _sample_rows(len(labels), len(labels))
+    ones = order[[np.argmax(labels[order] == label) for label in range(federation.num_classes)]]
+    rest = order[~np.isin(order, ones)][:_AUXILIARY]
+    singles = normalised(jnp.asarray(images[ones]), federation.mean, federation.std)
+    auxiliary = normalised(jnp.asarray(images[rest]), federation.mean, federation.std)
 
-def _invert_gradients(inputs: _AttackInputs, steps: int) -> dict[str, np.ndarray]:
-    """Reconstructs a few single images from their gradients; the other images stay black."""
-    model = models.differentiable(inputs.model)
-    few = inputs.singles[:_GRADIENTS]
-    gradients = privacy.single_gradients(model, inputs.variables, few, jnp.arange(len(few)))
-    key = jax.random.key(0)
-    limits = (_black(inputs.federation), _white(inputs.federation))
-    found = privacy.regress(key, model, inputs.variables, gradients, of="gradient", iterations=steps, limits=limits)
-    images = np.broadcast_to(np.asarray(_black(inputs.federation), np.float32), inputs.singles.shape).copy()
-    images[: len(few)] = found.images
-    return {"gradient/grnn": images}
+    # Images from the prototypes and from the features of single images.
+    classes = np.flatnonzero(known)[:_CLASSES]
+    means = _class_means(federation)
+    found = {"single": np.asarray(singles), "mean": means}
+    if len(classes):
+        targets = jnp.concatenate([jnp.asarray(features[classes]), privacy.features_of(model, variables, singles)])
+        made = {}
+        for kind in ("upcnn", "vae"):
+            decoder = privacy.fit_decoder(key, model, variables, auxiliary, kind=kind, iterations=steps)
+            made[kind] = privacy.decode(decoder, targets)
+        made["grnn"] = privacy.regress(key, model, variables, targets, iterations=steps, limits=limits).images
+        for attack, decoded in made.items():
+            prototypes = np.broadcast_to(np.asarray(black, np.float32), means.shape).copy()
+            prototypes[classes] = decoded[: len(classes)]
+            found[f"prototype/{attack}"] = prototypes
+            found[f"single/{attack}"] = np.asarray(decoded[len(classes) :])
+
+    # A few of the single images from their gradients; the others stay black.
+    network = models.differentiable(model)
+    few = singles[:_GRADIENTS]
+    gradients = privacy.single_gradients(network, variables, few, jnp.arange(len(few)))
+    search = privacy.regress(key, network, variables, gradients, of="gradient", iterations=steps, limits=limits)
+    inverted = np.broadcast_to(np.asarray(black, np.float32), singles.shape).copy()
+    inverted[: len(few)] = search.images
+    found["gradient/grnn"] = inverted
+
+    mean = np.asarray(federation.mean)
+    std = np.asarray(federation.std)
+    pictures = {name: _pixels(np.asarray(array) * std + mean)[:_CLASSES, None] for name, array in found.items()}
+    return PrivacyLeaks(pictures, {"inversion": _figures(found, classes)})
 
 
 def _figures(images_by_attack: Mapping[str, np.ndarray], classes: np.ndarray) -> dict[str, Any]:
@@ -160,14 +136,9 @@ def _test_images(simulation: Simulation) -> tuple[np.ndarray, np.ndarray]:
     return images[real], labels[real]
 
 
-def _some(total: int, count: int) -> np.ndarray:
+def _sample_rows(total: int, count: int) -> np.ndarray:
     """Samples at most `count` of `total` rows, the same in every run; at random, because test sets are often sorted."""
     return np.random.default_rng(0).permutation(total)[:count]
-
-
-def _own_images(federation: Federation) -> np.ndarray:
-    """The clients' images, without duplicates."""
-    return np.asarray(federation.images)[np.unique(np.asarray(federation.rows))]
 
 
 def _class_means(federation: Federation) -> np.ndarray:
@@ -187,15 +158,6 @@ def _black(federation: Federation) -> jax.Array:
     return -jnp.asarray(federation.mean) / jnp.asarray(federation.std)
 
 
-def _white(federation: Federation) -> jax.Array:
-    return (1 - jnp.asarray(federation.mean)) / jnp.asarray(federation.std)
-
-
-def _shares(federation: Federation, images: np.ndarray) -> np.ndarray:
-    """Converts normalised images to fractions of full brightness."""
-    return np.asarray(images) * np.asarray(federation.std) + np.asarray(federation.mean)
-
-
 def _pixels(images: np.ndarray) -> np.ndarray:
     """Converts images to `UInt8`; floats are fractions of full brightness."""
     return images if images.dtype == np.uint8 else np.clip(np.rint(images * 255), 0, 255).astype(np.uint8)
@@ -207,10 +169,9 @@ def some_of_each_class(federation: Federation, classes: int, count: int) -> np.n
     labels = np.asarray(federation.labels)[rows]
     images = federation.images
     found = np.zeros((classes, count, *np.shape(images)[1:]), np.uint8)
-    scale = 1.0 if images.dtype == np.uint8 else 255.0
     for label in range(classes):
         shown = rows[labels == label][:count]
-        found[label, : len(shown)] = np.clip(np.rint(np.asarray(images[shown]) * scale), 0, 255)
+        found[label, : len(shown)] = _pixels(np.asarray(images[shown]))
     return found
 
 
@@ -220,19 +181,19 @@ class PostTraining(Callback):
     def __init__(self) -> None:
         self.tuners: dict[int, FineTuner] = {}  # by the identity of the simulation
 
-    def saving(self, recorder: Recorder, run: tuple[int, int], snapshot: Snapshot) -> None:
+    def saving(self, recorder: Recorder, run: RunId, snapshot: Snapshot) -> None:
         """Saves images that the model generates at a checkpoint."""
         self._keep_pictures(recorder, run, snapshot)
 
-    def ended(self, recorder: Recorder, run: tuple[int, int], snapshot: Snapshot) -> None:
+    def ended(self, recorder: Recorder, run: RunId, snapshot: Snapshot) -> None:
         """Runs the analyses that are missing for a run."""
         # Only the first process reads files, but all processes must take the same branch.
         is_done = lambda figures: processes().any(figures is not None)
         folder = recorder.folder
         title = recorder.states[run].title
-        evaluation = recorder.comparison.methods[run[0]].evaluation
+        evaluation = recorder.comparison.methods[run.method].evaluation
         simulation = recorder.comparison.simulation(run)
-        attacked = evaluation.privacy and run[1] == recorder.config.seeds[0]
+        attacked = evaluation.privacy and run.seed == recorder.config.seeds[0]
         if attacked and not is_done(folder.read_leaks(*run)):
             recorder.note(f"{title}: looking for what it gives away")
             pictures = self._keep_pictures(recorder, run, snapshot)
@@ -248,7 +209,7 @@ class PostTraining(Callback):
         if epochs is not None and not is_done(folder.read_personalised(*run)):
             recorder.note(f"{title}: fine-tuning the final model on each client")
             tuner = self.tuners.setdefault(id(simulation), FineTuner(simulation, epochs))
-            accuracies, diverged = tuner.run(run[1], snapshot)
+            accuracies, diverged = tuner.run(run.seed, snapshot)
             figures = {
                 "epochs": epochs,
                 "clients": len(accuracies),
@@ -258,7 +219,7 @@ class PostTraining(Callback):
             }
             folder.write_personalised(*run, figures)
 
-    def _keep_pictures(self, recorder: Recorder, run: tuple[int, int], snapshot: Snapshot) -> dict[str, Any]:
+    def _keep_pictures(self, recorder: Recorder, run: RunId, snapshot: Snapshot) -> dict[str, Any]:
         """Saves a method's generated images together with real ones; returns both."""
         simulation = recorder.comparison.simulation(run)
         generated = generated_images(simulation, snapshot)

@@ -23,20 +23,11 @@ from fedjax_bal.caches import keep_compiled_programs
 from fedjax_bal.config import build_config, parse_yaml, resolved_yaml
 from fedjax_bal.engine.host import Snapshot
 from fedjax_bal.jax_setup import settle_process, split_cpu
+from fedjax_bal.lab import training
 from fedjax_bal.lab.environment import numeric_settings, versions
-from fedjax_bal.lab.loop import SweepBatch
+from fedjax_bal.lab.loop import RunBatch
+from fedjax_bal.lab.schema import RunId
 from fedjax_bal.lab.setup import SharedInputs, set_up
-from fedjax_bal.lab.training import (
-    BatchRefused,
-    BuiltBatch,
-    Event,
-    RunStart,
-    Started,
-    StepResult,
-    Stopped,
-    WorkerLost,
-    train_batch,
-)
 from fedjax_bal.plugins import load_plugins, loaded_plugins
 from fedjax_bal.registry import PluginError, described, plugin_errors
 from fedjax_bal.target import target_platform
@@ -60,98 +51,77 @@ def connected(address: str | None) -> Iterator[Any]:
     Raises:
         ValueError: Ray isn't installed, or the address has no cluster, or a cluster of another version.
     """
-    ray = _imported()
-    name = "--address" if address is not None else "RAY_ADDRESS"
-    wanted = address if address is not None else os.environ.get("RAY_ADDRESS") or None
-    if wanted not in (None, "auto", "local"):
-        _check_reachable(name, str(wanted))
-    own = wanted in (None, "local")
-    options = {"include_dashboard": False, "object_store_memory": _STORE_BYTES} if own else {}
-    try:
-        _start(ray, f"{name}: {wanted}", address=wanted or "local", **options)
-        yield ray
-    finally:
-        ray.shutdown()
-
-
-def _imported() -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "error")
     os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
     os.environ.setdefault("RAY_worker_niceness", "0")  # by default workers have the lowest priority on their machine
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
-        return importlib.import_module("ray")
+        ray = importlib.import_module("ray")
     except Exception as error:  # importing a package with incompatible dependencies can raise anything
         raise ValueError(
             f"--engine ray: ray can't be imported ({error}); install it with pip install 'fedjax_bal[cluster]', "
             "or leave out --engine ray"
         ) from error
 
+    # An address that doesn't answer is rejected here: Ray would wait for minutes and then end the process.
+    option = "--address" if address is not None else "RAY_ADDRESS"
+    wanted = address if address is not None else os.environ.get("RAY_ADDRESS") or "local"
+    if wanted not in ("auto", "local"):
+        host, _, port = wanted.rpartition(":")
+        if "://" in wanted or not host or not port.isdecimal() or not 0 < int(port) < 2**16:
+            raise ValueError(
+                f"{option}: received {wanted!r}, must be HOST:PORT of a Ray cluster's head, for instance "
+                "10.0.0.1:6379, or auto for the one that this machine belongs to"
+            )
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise ValueError(
+                f"{option}: nothing answers at {wanted} ({reason}); give the address that ray start --head printed, "
+                "with the port open to this machine"
+            ) from error
 
-def _start(ray: Any, name: str, **options: Any) -> None:
-    quiet = {"log_to_driver": False, "logging_level": logging.CRITICAL}
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.CRITICAL}
+    if wanted == "local":
+        options |= {"include_dashboard": False, "object_store_memory": _STORE_BYTES}
     try:
-        with warnings.catch_warnings():
-            # Ray forks only to start its own programs, which don't inherit jax's locks.
-            warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
-            ray.init(**options, **quiet)
-    except ConnectionError as error:
-        first = str(error).strip().partition("\n")[0].rstrip(".")
-        raise ValueError(
-            f"{name}: no Ray cluster is there that lets this machine in ({first}); start one with ray "
-            "start --head, set RAY_AUTH_MODE and RAY_AUTH_TOKEN where it asks for a token, or leave the address out "
-            "for one of this machine's own"
-        ) from error
-    except SystemExit as error:  # raised by Ray if another kind of server answers
-        raise ValueError(f"{name}: what answers there is no Ray cluster; give HOST:PORT of its head") from error
-    except RuntimeError as error:
-        reason = " ".join(str(error).split())
-        here = f"here are Ray {ray.__version__} and Python {sys.version.split()[0]}"
-        raise ValueError(
-            f"{name}: Ray can't be used ({reason}); {here}: use the cluster's own versions of both"
-        ) from error
-
-
-def _check_reachable(name: str, address: str) -> None:
-    """Rejects an address that doesn't answer; Ray itself would wait for minutes and then end the process."""
-    host, _, port = address.rpartition(":")
-    if "://" in address or not host or not port.isdecimal() or not 0 < int(port) < 2**16:
-        raise ValueError(
-            f"{name}: received {address!r}, must be HOST:PORT of a Ray cluster's head, for instance 10.0.0.1:6379, or "
-            "auto for the one that this machine belongs to"
-        )
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise ValueError(
-            f"{name}: nothing answers at {address} ({reason}); give the address that ray start --head printed, with "
-            "the port open to this machine"
-        ) from error
-
-
-class Resources(NamedTuple):
-    """Resources that each worker needs on its machine."""
-
-    cpus: int
-    gpus: int
-
-    def fit(self, machine: Mapping[str, float]) -> int:
-        """Number of workers with these needs that fit on a machine at a time."""
-        room = int(machine.get("CPU", 0)) // self.cpus
-        return min(room, int(machine.get("GPU", 0)) // self.gpus) if self.gpus else room
+        try:
+            with warnings.catch_warnings():
+                # Ray forks only to start its own programs, which don't inherit jax's locks.
+                warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
+                ray.init(address=wanted, **options)
+        except ConnectionError as error:
+            first = str(error).strip().partition("\n")[0].rstrip(".")
+            raise ValueError(
+                f"{option}: {wanted}: no Ray cluster is there that lets this machine in ({first}); start one with ray "
+                "start --head, set RAY_AUTH_MODE and RAY_AUTH_TOKEN where it asks for a token, or leave the address "
+                "out for a cluster on this machine alone"
+            ) from error
+        except SystemExit as error:  # raised by Ray if another kind of server answers
+            raise ValueError(
+                f"{option}: {wanted}: what answers there is not a Ray cluster; give HOST:PORT of its head"
+            ) from error
+        except RuntimeError as error:
+            raise ValueError(
+                f"{option}: {wanted}: Ray can't be used ({' '.join(str(error).split())}); here are Ray "
+                f"{ray.__version__} and Python {sys.version.split()[0]}: use the cluster's versions of both"
+            ) from error
+        yield ray
+    finally:
+        ray.shutdown()
 
 
 @dataclasses.dataclass
 class RemoteBatch:
     """A batch that was sent to a worker."""
 
-    batch: SweepBatch
+    batch: RunBatch
     worker: Any  # Ray's handle
     stream: Any  # Ray's generator of event references
-    heard: float  # time of the last event, or of sending the batch
-    process: Started | None = None  # None until the cluster has room for it
+    last_event_at: float  # time of the last event, or of sending the batch
+    process: training.Started | None = None  # None until the cluster has room for it
     built: bool = False
     named_s: float = 0.0  # length of the silence at the last warning
 
@@ -183,11 +153,10 @@ class RayBackend:
         self.data_dir = data_dir
         self.warn = warn
         machines = self._machines()
-        with_gpus = any(machine.get("GPU", 0) >= 1 for machine in machines)
-        self.needs = Resources(1, devices) if with_gpus else Resources(devices, 0)
+        self.on_gpus = any(machine.get("GPU", 0) >= 1 for machine in machines)
         self.at_work: dict[Any, RemoteBatch] = {}  # by stream
-        if not self.places:
-            kind = "GPU" if with_gpus else "CPU"
+        if not self.concurrent_batches:
+            kind = "GPU" if self.on_gpus else "CPU"
             most = max((int(machine.get(kind, 0)) for machine in machines), default=0)
             raise ValueError(
                 f"--engine ray: a group of runs asks for {devices} {kind}(s) of one machine, but the largest of the "
@@ -195,29 +164,31 @@ class RayBackend:
             )
 
     @property
-    def places(self) -> int:
+    def concurrent_batches(self) -> int:
         """Number of workers that the cluster has room for, ignoring other jobs."""
-        return sum(self.needs.fit(machine) for machine in self._machines())
+        rooms = [(int(machine.get("CPU", 0)), int(machine.get("GPU", 0))) for machine in self._machines()]
+        # On GPUs, a worker needs a CPU, too.
+        return sum(min(cpus, gpus // self.devices) if self.on_gpus else cpus // self.devices for cpus, gpus in rooms)
 
     def about(self) -> str:
         """Describes the cluster."""
-        kind = "GPU" if self.needs.gpus else "CPU"
+        kind = "GPU" if self.on_gpus else "CPU"
         machines = len(self._machines())
         return (
-            f"Ray: {machines} machine{'s' * (machines != 1)} with room for {self.places} group(s) at a time, "
-            f"{self.devices} {kind}{'s' * (self.devices > 1)} each"
+            f"Ray: {machines} machine{'s' * (machines != 1)} with room for {self.concurrent_batches} group(s) at a "
+            f"time, {self.devices} {kind}{'s' * (self.devices > 1)} each"
         )
 
     def train(
-        self, waiting: deque[SweepBatch], should_stop: Callable[[], bool]
-    ) -> Generator[tuple[SweepBatch, Event], None, None]:
+        self, waiting: deque[RunBatch], should_stop: Callable[[], bool]
+    ) -> Generator[tuple[RunBatch, training.Event], None, None]:
         """Trains one batch per place concurrently; one more batch waits in Ray's queue."""
         asked_at: float | None = None  # time of the user's request
         longest_s = 0.0
         unfinished = False
         try:
             while waiting or self.at_work:
-                while waiting and asked_at is None and len(self.at_work) <= self.places:
+                while waiting and asked_at is None and len(self.at_work) <= self.concurrent_batches:
                     remote = self._send(waiting.popleft())
                     self.at_work[remote.stream] = remote
                 ready = self.ray.wait(list(self.at_work), timeout=_PATIENCE_S)[0] if self.at_work else []
@@ -225,13 +196,13 @@ class RayBackend:
                     remote = self.at_work[stream]
                     event = self._next(stream)
                     now = time.monotonic()
-                    if isinstance(event, Started):
+                    if isinstance(event, training.Started):
                         remote.process = event
                     else:  # waiting for a free place says nothing about other workers' speed
-                        longest_s = max(longest_s, now - remote.heard)
-                    remote.heard = now
-                    remote.built = remote.built or isinstance(event, BuiltBatch)
-                    unfinished = unfinished or (isinstance(event, StepResult) and event.stopped)
+                        longest_s = max(longest_s, now - remote.last_event_at)
+                    remote.last_event_at = now
+                    remote.built = remote.built or isinstance(event, training.BuiltBatch)
+                    unfinished = unfinished or (isinstance(event, training.StepResult) and event.stopped)
                     if event is None or isinstance(event, Exception):
                         self._end(remote)
                     if event is not None:
@@ -242,12 +213,12 @@ class RayBackend:
                     for remote in list(self.at_work.values()):
                         remote.worker.stop.remote()
                 for remote in list(self.at_work.values()):
-                    silent_s = time.monotonic() - remote.heard
+                    silent_s = time.monotonic() - remote.last_event_at
                     if silent_s > max(_SILENCE_S, 2 * remote.named_s, _LONGER * longest_s):
                         remote.named_s = silent_s
                         self.warn(
                             f"{remote} hasn't answered for {silent_s / 60:.0f} minutes; Ctrl-C ends the sweep, and the "
-                            "same command goes on from the last checkpoints"
+                            "same command resumes from the last checkpoints"
                         )
                     if asked_at is None:
                         continue
@@ -269,14 +240,14 @@ class RayBackend:
             for remote in list(self.at_work.values()):
                 self._end(remote)
         if unfinished:
-            raise Stopped
+            raise training.Stopped
 
-    def _send(self, batch: SweepBatch) -> RemoteBatch:
+    def _send(self, batch: RunBatch) -> RemoteBatch:
         """Requests a worker and sends it a batch."""
         jobs = [
             WorkerJob(
                 resolved_yaml(start.comparison.config),
-                *start.run,
+                start.run,
                 start.comparison.fingerprint(start.run),
                 jax.device_get(start.snapshot),
                 list(start.lines),
@@ -284,14 +255,15 @@ class RayBackend:
             for start in batch.starts()
         ]
         # Two concurrent calls: `stop` must be handled while `train` runs.
-        options = {"num_cpus": self.needs.cpus, "num_gpus": self.needs.gpus, "max_restarts": 0, "max_concurrency": 2}
+        cpus, gpus = (1, self.devices) if self.on_gpus else (self.devices, 0)
+        options = {"num_cpus": cpus, "num_gpus": gpus, "max_restarts": 0, "max_concurrency": 2}
         worker = self.ray.remote(Worker).options(max_task_retries=0, **options)
-        worker = worker.remote(self.devices, self.needs.gpus > 0, os.getcwd(), loaded_plugins())
+        worker = worker.remote(self.devices, self.on_gpus, os.getcwd(), loaded_plugins())
         train = worker.train.options(num_returns="streaming")
         stream = train.remote(installed_versions(), pickle.dumps(jobs), self.data_dir)
         return RemoteBatch(batch, worker, stream, time.monotonic())
 
-    def _next(self, stream: Any) -> Event | None:
+    def _next(self, stream: Any) -> training.Event | None:
         """Returns the next event of a ready stream; None at its end."""
         errors = self.ray.exceptions
         try:
@@ -300,11 +272,19 @@ class RayBackend:
             return None
         except errors.RayTaskError as error:
             cause = getattr(error, "cause", None) or error
-            if isinstance(cause, BatchRefused | ValueError | MemoryError):
+            if isinstance(cause, training.BatchRefused | ValueError | MemoryError):
                 return cause
-            return BatchRefused(f"the worker failed: {type(cause).__name__}: {_line(cause)}")
+            return training.BatchRefused(f"the worker failed: {type(cause).__name__}: {_line(cause)}")
         except errors.RayError as error:
-            return _lost(error)
+            text = str(error)
+            if "No module named 'fedjax_bal" in text:
+                missing = "a machine of the cluster doesn't have fedjax_bal"
+                return training.BatchRefused(f"{missing}; install the same version on all of them")
+            if "creation task" in text:
+                return training.BatchRefused(f"a worker can't be started: {_line(text.strip().rpartition(chr(10))[2])}")
+            if "killed due to the node running low on memory" in text or "OutOfMemory" in type(error).__name__:
+                return MemoryError(text)
+            return training.WorkerLost("its worker was killed, or its machine is gone")
 
     def _end(self, remote: RemoteBatch) -> None:
         """Ends a worker, or the request for one."""
@@ -315,17 +295,6 @@ class RayBackend:
         return [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
 
 
-def _lost(error: Exception) -> Exception:
-    text = str(error)
-    if "No module named 'fedjax_bal" in text:
-        return BatchRefused("a machine of the cluster doesn't have fedjax_bal; install the same version on all of them")
-    if "creation task" in text:
-        return BatchRefused(f"a worker can't be started: {_line(text.strip().rpartition(chr(10))[2])}")
-    if "killed due to the node running low on memory" in text or "OutOfMemory" in type(error).__name__:
-        return MemoryError(text)
-    return WorkerLost("its worker was killed, or its machine is gone")
-
-
 def _line(text: object) -> str:
     return " ".join(str(text).split())[:300]
 
@@ -334,8 +303,7 @@ class WorkerJob(NamedTuple):
     """A run to be trained by a worker."""
 
     config: str  # YAML: configuration classes are created at import and can't be pickled
-    method: int
-    seed: int
+    run: RunId
     fingerprint: np.ndarray  # of the training data
     snapshot: Snapshot | None  # on the host; None for a run that hasn't started
     lines: list[Mapping[str, Any]]  # metrics of earlier evaluated rounds
@@ -357,37 +325,37 @@ class Worker:
         """Asks training to end after the current dispatch; called while `train` runs."""
         self.asked.set()
 
-    def train(self, needed: Mapping[str, str], jobs: bytes, data_dir: str | None) -> Iterator[Event]:
+    def train(self, needed: Mapping[str, str], jobs: bytes, data_dir: str | None) -> Iterator[training.Event]:
         """Trains a batch and yields its events, with arrays on the host.
 
         `jobs` is a pickled list of `WorkerJob`s. It is unpickled after loading the plug-ins and comparing versions with
         `needed`, because it may refer to plug-ins or to another version of NumPy.
 
         Raises:
-            BatchRefused: the batch can't be trained on this machine.
+            training.BatchRefused: the batch can't be trained on this machine.
             ValueError: the batch doesn't fit onto the devices.
             MemoryError: there isn't enough memory.
         """
         node = socket.gethostname()
-        yield Started(node, os.getpid())
+        yield training.Started(node, os.getpid())
         try:
-            events = train_batch(self._load(needed, jobs, data_dir), self.asked.is_set)
+            events = training.train_batch(self._load(needed, jobs, data_dir), self.asked.is_set)
         except (ValueError, OSError, RuntimeError) as error:
-            raise BatchRefused(f"on {node}: {described(error)}") from error
+            raise training.BatchRefused(f"on {node}: {described(error)}") from error
         del jobs
         try:
             for event in events:
                 if isinstance(event, Exception):
                     raise event
-                if isinstance(event, StepResult):
+                if isinstance(event, training.StepResult):
                     event = event._replace(snapshots=jax.device_get(event.snapshots))
                 yield event
         except (PluginError, OSError, RuntimeError) as error:
             if "RESOURCE_EXHAUSTED" in str(error):
                 raise MemoryError(str(error)) from error
-            raise BatchRefused(described(error)) from error
+            raise training.BatchRefused(described(error)) from error
 
-    def _load(self, needed: Mapping[str, str], jobs: bytes, data_dir: str | None) -> list[RunStart]:
+    def _load(self, needed: Mapping[str, str], jobs: bytes, data_dir: str | None) -> list[training.RunStart]:
         """Loads the data and builds the runs of a batch; raises ValueError if versions, devices or data differ here."""
         with plugin_errors():
             load_plugins(self.plugins)
@@ -415,13 +383,12 @@ class Worker:
             starts = []
             for job in opened:
                 known = made[job.config]
-                run = (job.method, job.seed)
-                if (known.fingerprint(run) != job.fingerprint).any():
+                if (known.fingerprint(job.run) != job.fingerprint).any():
                     raise ValueError(
                         "images, labels, partition or traces are others there than here: put the same files into the "
                         "same folder on all machines"
                     )
-                starts.append(RunStart(known, run, job.snapshot, job.lines))
+                starts.append(training.RunStart(known, job.run, job.snapshot, job.lines))
             return starts
 
 

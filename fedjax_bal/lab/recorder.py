@@ -5,7 +5,7 @@ import io
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,28 +13,13 @@ import numpy as np
 from fedjax_bal.config import AUTO, Config, with_convolution
 from fedjax_bal.engine.host import DispatchResult, Snapshot, describe_faults, fetch, restore_rows, rows_to_save
 from fedjax_bal.engine.processes import processes
-from fedjax_bal.lab import checkpoint
-from fedjax_bal.lab.environment import (
-    command_options,
-    device_name,
-    differing_settings,
-    numeric_settings,
-    versions,
-    with_earlier,
-)
+from fedjax_bal.lab import checkpoint, environment, summary
 from fedjax_bal.lab.folder import RecordedExecution, RunFolder
 from fedjax_bal.lab.output_files import START_OVER, FolderError, unreadable
+from fedjax_bal.lab.schema import Run, RunId, Summary
 from fedjax_bal.lab.setup import Comparison, SharedInputs, set_up, set_up_to_read
-from fedjax_bal.lab.summary import (
-    cost_of,
-    known_runs,
-    number,
-    summarise_batches,
-    summarise_partitions,
-    summarise_state,
-)
 from fedjax_bal.lab.training import BuiltBatch, RunStart, is_over
-from fedjax_bal.metrics import Counts
+from fedjax_bal.metrics import Counts, RunHistory, summarise_run
 from fedjax_bal.models import automatic, convolves
 from fedjax_bal.target import target_platform
 
@@ -49,7 +34,7 @@ class SavedRun(NamedTuple):
     chosen: Any  # number of times each client was asked to train, Int32[N]
 
 
-def saved_template(comparison: Comparison, run: tuple[int, int]) -> SavedRun:
+def saved_template(comparison: Comparison, run: RunId) -> SavedRun:
     """Returns the shapes that a run's checkpoint must have, with its fingerprint and owner, and zeros for counts."""
     simulation = comparison.simulation(run)
     fingerprint = comparison.fingerprint(run)
@@ -60,15 +45,13 @@ def saved_template(comparison: Comparison, run: tuple[int, int]) -> SavedRun:
     return SavedRun(simulation.state_shapes(), matrix, fingerprint, owner, chosen)
 
 
-def unstarted(comparison: Comparison, run: tuple[int, int]) -> SavedRun:
+def initial_run(comparison: Comparison, run: RunId) -> SavedRun:
     """Returns a run before its first round, without a state."""
     nothing: Any = None
     return saved_template(comparison, run)._replace(snapshot=Snapshot(0, nothing, nothing, Counts()))
 
 
-def load_newest(
-    folder: RunFolder, comparison: Comparison, run: tuple[int, int], note: Callable[[str], None]
-) -> SavedRun | None:
+def load_newest(folder: RunFolder, comparison: Comparison, run: RunId, note: Callable[[str], None]) -> SavedRun | None:
     """Loads a run's newest undamaged checkpoint; None if it has none. Reports damaged ones to `note`.
 
     Raises:
@@ -76,9 +59,51 @@ def load_newest(
             state. Nothing is changed.
     """
     wanted = saved_template(comparison, run)
+
+    def read() -> SavedRun | None:
+        damages: list[str] = []
+        try:
+            files = checkpoint.generations(folder.checkpoints(*run))
+        except OSError as error:
+            raise unreadable(folder.checkpoints(*run), error) from error
+        for file in files:
+            try:
+                arrays = checkpoint.read(file)
+            except checkpoint.CheckpointError as error:
+                damages.append(f"warning: {error}; resuming from the checkpoint before it")
+                continue
+            except checkpoint.StateError as error:
+                raise FolderError(f"{error}; resume with the version that wrote it, or {START_OVER}") from error
+            except OSError as error:
+                raise unreadable(file, error) from error
+            # Owner and fingerprint are checked before the state: with other data its shapes may differ.
+            if not np.array_equal(arrays.get(checkpoint.OWNER, ()), wanted.owner):
+                raise FolderError(f"{file}: belongs to another run; move it away, or {START_OVER}")
+            if not np.array_equal(arrays.get(checkpoint.FINGERPRINT, ()), wanted.fingerprint):
+                raise FolderError(
+                    f"{folder.path}: was begun with other images, labels, class names, owners of images, partition or "
+                    "traces than those that are read now, and nothing in it is touched; pass the same --data-dir as "
+                    f"then and leave the files that the configuration names as they were, or {START_OVER}"
+                )
+            try:
+                saved = checkpoint.fit(arrays, wanted, unpack)
+            except checkpoint.StateError as error:
+                raise FolderError(
+                    f"{file}: is whole, but holds another state than this version's ({error}), and nothing is touched; "
+                    f"resume with the versions that wrote it (summary.json names them), or {START_OVER}"
+                ) from error
+            for text in damages:
+                note(text)
+            return saved
+        if files:
+            raise FolderError(
+                f"{files[0].parent}: every checkpoint is damaged; put back a copy of one, or {START_OVER}"
+            )
+        return None
+
     encode = lambda saved: b"" if saved is None else checkpoint.encode(saved)
     decode = lambda content: checkpoint.load(io.BytesIO(content), wanted) if content else None
-    saved = processes().from_first(lambda: _newest(folder, run, wanted, note), encode, decode)
+    saved = processes().from_first(read, encode, decode)
     return saved and saved._replace(snapshot=saved.snapshot._replace(round=int(saved.snapshot.round)))
 
 
@@ -99,46 +124,6 @@ def unpack(saved: SavedRun, template: SavedRun) -> SavedRun:
 def _with_memory(saved: SavedRun, memory: Any) -> SavedRun:
     state = saved.snapshot.state._replace(memory=memory)
     return saved._replace(snapshot=saved.snapshot._replace(state=state))
-
-
-def _newest(folder: RunFolder, run: tuple[int, int], wanted: SavedRun, note: Callable[[str], None]) -> SavedRun | None:
-    damages: list[str] = []
-    try:
-        files = checkpoint.generations(folder.checkpoints(*run))
-    except OSError as error:
-        raise unreadable(folder.checkpoints(*run), error) from error
-    for file in files:
-        try:
-            arrays = checkpoint.read(file)
-        except checkpoint.CheckpointError as error:
-            damages.append(f"warning: {error}; going on from the checkpoint before it")
-            continue
-        except checkpoint.StateError as error:
-            raise FolderError(f"{error}; go on with the version that wrote it, or {START_OVER}") from error
-        except OSError as error:
-            raise unreadable(file, error) from error
-        # Owner and fingerprint are checked before the state: with other data its shapes may differ.
-        if not np.array_equal(arrays.get(checkpoint.OWNER, ()), wanted.owner):
-            raise FolderError(f"{file}: belongs to another run; move it away, or {START_OVER}")
-        if not np.array_equal(arrays.get(checkpoint.FINGERPRINT, ()), wanted.fingerprint):
-            raise FolderError(
-                f"{folder.path}: was begun with other images, labels, class names, owners of images, partition or "
-                "traces than those that are read now, and nothing in it is touched; pass the same --data-dir as then "
-                f"and leave the files that the configuration names as they were, or {START_OVER}"
-            )
-        try:
-            saved = checkpoint.fit(arrays, wanted, unpack)
-        except checkpoint.StateError as error:
-            raise FolderError(
-                f"{file}: is whole, but holds another state than this version's ({error}), and nothing is touched; go "
-                f"on with the versions that wrote it (summary.json names them), or {START_OVER}"
-            ) from error
-        for text in damages:
-            note(text)
-        return saved
-    if files:
-        raise FolderError(f"{files[0].parent}: every checkpoint is damaged; put back a copy of one, or {START_OVER}")
-    return None
 
 
 @dataclasses.dataclass
@@ -169,8 +154,8 @@ class RunState:
         return self.saved.snapshot.round if self.saved else 0
 
     @property
-    def begun(self) -> bool:
-        """Whether there are results to summarise."""
+    def has_results(self) -> bool:
+        """True if there are results to summarise."""
         return bool(self.lines) or self.failure is not None
 
 
@@ -201,11 +186,11 @@ class Recorder:
         self.folder = folder
         self.note = note
         # Read before any change, so that a folder that can't resume stays as it is.
-        self.begun = None if fresh else folder.read_execution()
-        self.inputs = inputs or SharedInputs(data_dir, devices, self.begun and self.begun.devices)
-        self.unable = ""  # reason why this machine can't resume the runs
+        self.first_execution = None if fresh else folder.read_execution()
+        self.inputs = inputs or SharedInputs(data_dir, devices, self.first_execution and self.first_execution.devices)
+        self.resume_error = ""  # reason why this machine can't resume the runs
         self.config = config = self._with_chosen_convolution(config, fresh=fresh)
-        self.comparison: Comparison = (set_up_to_read if self.unable else set_up)(config, inputs=self.inputs)
+        self.comparison: Comparison = (set_up_to_read if self.resume_error else set_up)(config, inputs=self.inputs)
         # For the message about a process whose data differ.
         data = {
             f"images, labels and partition of {method.name}": digest.tobytes().hex()[:12]
@@ -214,13 +199,13 @@ class Recorder:
         processes().agree(data)
         if fresh:
             folder.begin(config, fresh=True)
-        methods = list(enumerate(config.methods))
-        self.states = {(index, seed): RunState(method.name, seed) for seed in config.seeds for index, method in methods}
+        runs = [RunId(method, seed) for seed in config.seeds for method in range(len(config.methods))]
+        self.states = {run: RunState(config.methods[run.method].name, run.seed) for run in runs}
         for run in self.states:
             self.comparison.simulation(run).scratch = folder.path if folder.path.is_dir() else None
         self.before = folder.read_summary(note)
-        self.cost = cost_of(self.before.get("cost"))
-        self.wall_s = number(self.before.get("wall_s"))
+        self.cost = summary.cost_of(self.before.get("cost"))
+        self.wall_s = summary.number(self.before.get("wall_s"))
         self.began = time.perf_counter()
         self.spent_s = 0.0
         self.swept = inputs is not None
@@ -231,7 +216,7 @@ class Recorder:
         models = [method.model for method in config.methods]
         if not any(model.convolution == AUTO and convolves(model.name) for model in models):
             return with_convolution(config, "fast")  # no difference: no model with "auto" convolves
-        find = lambda: AUTO if fresh else self.folder.begun_form(config) or AUTO
+        find = lambda: AUTO if fresh else self.folder.initial_form(config) or AUTO
         form = processes().from_first(find, str.encode, bytes.decode)
         if form == "fast":
             return with_convolution(config, form)
@@ -239,10 +224,10 @@ class Recorder:
         reasons = [reason for _, reason in processes().share(automatic.choice()) if reason]
         if form != AUTO:
             if reasons:
-                self.unable = f"its runs began with convolution={form}, and {automatic.CANNOT}: {reasons[0]}"
+                self.resume_error = f"its runs began with convolution={form}, and {automatic.CANNOT}: {reasons[0]}"
             return with_convolution(config, form)
         if reasons:
-            self.inputs.once("note on convolution", lambda: self.note(automatic.note(reasons[0])))
+            self.inputs.cached("note on convolution", lambda: self.note(automatic.note(reasons[0])))
         return with_convolution(config, "fast" if reasons else automatic.choice()[0])
 
     def resume(self) -> None:
@@ -277,35 +262,35 @@ class Recorder:
         """
         if self.before.get("finished") is True and all(self.is_over(run) for run in self.states):
             return
-        if self.unable:
-            raise FolderError(f"{self.folder.path}: {self.unable}; go on with a machine that can, or {START_OVER}")
-        settings = numeric_settings()
-        started = any(state.round for state in self.states.values())
-        differing = differing_settings(self.begun.settings, settings) if self.begun and started else ""
-        if differing:
+        if self.resume_error:
+            raise FolderError(f"{self.folder.path}: {self.resume_error}; resume on a machine that can, or {START_OVER}")
+        devices = max(simulation.setting.layout.devices for simulation in self.comparison.simulations)
+        instructions = automatic.instruction_set() if target_platform() == "cpu" else ""
+        now = RecordedExecution(devices, environment.numeric_settings(), instructions)
+        first = self.first_execution or now
+        differing = environment.differing_settings(first.settings, now.settings)
+        if differing and any(state.round for state in self.states.values()):
             raise FolderError(
                 f"{self.folder.path}: was begun with other settings of jax, on which its numbers depend: {differing}; "
                 f"set them as they were, or {START_OVER}"
             )
         self.folder.begin(self.config, fresh=False)
-        devices = max(simulation.setting.layout.devices for simulation in self.comparison.simulations)
-        if self.begun and self.begun.devices != devices:
-            self.note(f"begun on {self.begun.devices} device(s), goes on with {devices}: last digits may differ")
-        instructions = automatic.instruction_set() if target_platform() == "cpu" else ""
-        if self.begun and self.begun.instructions not in ("", instructions):
+        rounding = "last digits may differ"
+        if first.devices != devices:
+            self.note(f"begun on {first.devices} device(s), resumes with {devices}: {rounding}")
+        if first.instructions not in ("", instructions):
             self.note(
-                f"begun with {self.begun.instructions}, goes on with {instructions or 'other instructions'}: last "
-                "digits may differ"
+                f"begun with {first.instructions}, resumes with {instructions or 'other instructions'}: {rounding}"
             )
-        self.folder.write_execution(RecordedExecution(devices, settings, instructions))
+        self.folder.write_execution(now)
 
-    def rewind(self, run: tuple[int, int]) -> None:
+    def rewind(self, run: RunId) -> None:
         """Resets a run to its newest checkpoint, or to its start."""
         self._load(run)
         self._drop_later(run)
         self._write_metrics()
 
-    def _load(self, run: tuple[int, int]) -> None:
+    def _load(self, run: RunId) -> None:
         """Loads the saved state of a run and its metrics up to then, in order; changes nothing in the folder.
 
         Of two lines for a round the later counts. A run without a checkpoint starts over if it is too short to have
@@ -314,11 +299,11 @@ class Recorder:
         """
         state = self.states[run]
         saved = load_newest(self.folder, self.comparison, run, self.note)
-        state.saved = saved or unstarted(self.comparison, run)
+        state.saved = saved or initial_run(self.comparison, run)
         file = self.folder.path / "metrics.jsonl"
         lines = {line["round"]: line for line in state.lines}
         simulation = self.comparison.simulation(run)
-        every = self.comparison.methods[run[0]].execution.checkpoint_every
+        every = self.comparison.methods[run.method].execution.checkpoint_every
         # By this round a checkpoint was due, so its file must have been lost.
         if not saved and max(lines, default=0) >= every + simulation.rounds_per_dispatch:
             raise FolderError(
@@ -336,19 +321,19 @@ class Recorder:
         state.lines = [lines[round] for round in due]
         state.unwritten_s = 0.0
 
-    def _drop_later(self, run: tuple[int, int]) -> None:
+    def _drop_later(self, run: RunId) -> None:
         """Deletes a run's results from after its checkpoint, which an interrupted session left."""
         if not self.states[run].round:
             self.folder.clear_pictures(*run)
         if not self.is_over(run):
             self.folder.clear_conclusion(*run)
 
-    def is_over(self, run: tuple[int, int]) -> bool:
-        """Whether a run is over after its finished rounds."""
+    def is_over(self, run: RunId) -> bool:
+        """Returns whether a run is over after its finished rounds."""
         state = self.states[run]
         return state.round > 0 and is_over(self.comparison, run, state.round, state.lines)
 
-    def start(self, run: tuple[int, int]) -> RunStart:
+    def start(self, run: RunId) -> RunStart:
         """Returns the start of a run's training. Call once, because training takes ownership of the model."""
         state = self.states[run]
         assert state.saved is not None
@@ -361,7 +346,7 @@ class Recorder:
         self.cost = self.cost._replace(compile_s=self.cost.compile_s + built.compile_s / runs)
         self.device = built.device
 
-    def record(self, run: tuple[int, int], result: DispatchResult, seconds: float) -> None:
+    def record(self, run: RunId, result: DispatchResult, seconds: float) -> None:
         """Records the results of a dispatch that took `seconds`."""
         state = self.states[run]
         assert state.saved is not None
@@ -383,13 +368,13 @@ class Recorder:
         np.add.at(state.saved.chosen, result.chosen, 1)
         state.saved = state.saved._replace(snapshot=result.snapshot, confusion=confusion)
 
-    def save(self, run: tuple[int, int], snapshot: Snapshot) -> None:
+    def save(self, run: RunId, snapshot: Snapshot) -> None:
         """Writes a checkpoint of a run; the snapshot must include the model."""
         state = self.states[run]
         assert state.saved is not None
         self.folder.save(*run, snapshot.round, pack(fetch(state.saved._replace(snapshot=snapshot))))
 
-    def fail(self, run: tuple[int, int], reason: str) -> None:
+    def fail(self, run: RunId, reason: str) -> None:
         """Records a run's failure; its last checkpoint stays."""
         state = self.states[run]
         state.failure = reason
@@ -399,30 +384,41 @@ class Recorder:
 
     def recall_failures(self) -> None:
         """Reads earlier failures from the summary, so that diverged runs aren't tried again."""
-        earlier = known_runs(self.before)
+        earlier = summary.known_runs(self.before)
         for state in self.states.values():
             failure = earlier.get(state.key, {}).get("failure")
             state.failure = failure if isinstance(failure, str) else None
 
-    def summarise(self, run: tuple[int, int]) -> dict[str, Any]:
+    def summarise(self, run: RunId) -> Run:
         """Builds a run's entry in the summary."""
         state = self.states[run]
-        selector = state.saved.snapshot.selector if state.saved and state.round else None
-        return {
-            "method": state.method,
-            "seed": state.seed,
-            **summarise_state(
-                state.lines,
-                selector,
-                state.failure,
-                self.comparison.methods[run[0]],
-                self.comparison.simulation(run),
-                self.folder.read_personalised(*run),
-                self.folder.read_leaks(*run),
-            ),
-        }
+        method = self.comparison.methods[run.method]
+        simulation = self.comparison.simulation(run)
+        history = RunHistory(
+            lines=state.lines,
+            rounds=method.training.rounds,
+            target=method.evaluation.target_accuracy,
+            stopping=method.training.early_stopping.rule,
+            fine_tuned=self.folder.read_personalised(*run) or {},
+            failure=state.failure,
+            clients_per_chain=simulation.selector.chain_length,
+            copies=int(np.count_nonzero(simulation.federation.copy)),
+        )
+        figures = summarise_run(history)
+        estimates = simulation.selector.compositions
+        if estimates is not None and state.saved and state.round:
+            counts = np.asarray(simulation.federation.class_counts)
+            figures["composition"] = summary.compare_compositions(estimates(state.saved.snapshot.selector), counts)
+        leaks = self.folder.read_leaks(*run)
+        return Run(
+            method=state.method,
+            seed=state.seed,
+            **figures,
+            leaks=summary.finite_leaks(leaks) if leaks else None,
+            failure=state.failure,
+        )
 
-    def finish(self) -> dict[str, Any]:
+    def finish(self) -> Mapping[str, Any]:
         """Ends the session: writes metrics, summary and `SHA256SUMS`; returns the summary.
 
         A session that changed nothing rewrites nothing.
@@ -432,15 +428,15 @@ class Recorder:
         self._write_metrics()
         trained = {run: state.saved for run, state in self.states.items() if state.failure is None and state.round}
         self.folder.write_confusion({run: np.asarray(saved.confusion) for run, saved in trained.items() if saved})
-        summary = self._summary()
-        self.folder.write_summary(summary)
+        content = self._summary()
+        self.folder.write_summary(content)
         self.folder.files.seal()  # marks the end of the session: all files are complete
-        return summary
+        return content
 
     def _write_metrics(self) -> None:
         self.folder.write_metrics([line for state in self.states.values() for line in state.lines])
 
-    def _summary(self) -> dict[str, Any]:
+    def _summary(self) -> Summary:
         # In a session with several folders, each counts its own time.
         session_s = self.spent_s if self.swept else time.perf_counter() - self.began
         # Only devices of sessions that trained; a session that finds everything done may run elsewhere.
@@ -448,21 +444,22 @@ class Recorder:
         trained_with = self.before.get("versions")
         if self.device is not None or not trained_with:
             earlier = trained_with if isinstance(trained_with, dict) else {}
-            device = with_earlier(self.device or device_name(), device)
-            trained_with = {name: with_earlier(now, earlier.get(name)) for name, now in versions().items()}
-        return {
-            "name": self.config.name,
-            "finished": all(state.concluded for state in self.states.values()),
-            "device": device,
-            "versions": trained_with,
-            "command": command_options(self.config, self.inputs.data_dir),
-            "compile_s": round(self.cost.compile_s, 3),
-            "wall_s": round(self.wall_s + session_s, 3),
+            device = environment.with_earlier(self.device or environment.device_name(), device)
+            now = environment.versions()
+            trained_with = {name: environment.with_earlier(now[name], earlier.get(name)) for name in now}
+        return Summary(
+            name=self.config.name,
+            finished=all(state.concluded for state in self.states.values()),
+            device=device,
+            versions=trained_with,
+            command=environment.command_options(self.config, self.inputs.data_dir),
+            compile_s=round(self.cost.compile_s, 3),
+            wall_s=round(self.wall_s + session_s, 3),
             **self.cost.rates(),
-            "cost": self.cost._asdict(),
-            "target_accuracy": self.config.evaluation.target_accuracy,
-            "class_names": list(self.comparison.dataset.class_names),
-            "partitions": summarise_partitions(self.comparison),
-            "batches": summarise_batches(self.config, self.comparison.simulations),
-            "runs": [self.summarise(run) for run, state in self.states.items() if state.begun],
-        }
+            cost=self.cost._asdict(),
+            target_accuracy=self.config.evaluation.target_accuracy,
+            class_names=list(self.comparison.dataset.class_names),
+            partitions=summary.summarise_partitions(self.comparison),
+            batches=summary.summarise_batches(self.config, self.comparison.simulations),
+            runs=[self.summarise(run) for run, state in self.states.items() if state.has_results],
+        )

@@ -1,7 +1,7 @@
 """The command `run`: trains a comparison and shows its progress; a comparison is a sweep of one point."""
 
 import os
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 from fedjax_bal.config import Config
@@ -10,11 +10,12 @@ from fedjax_bal.engine.host import Snapshot
 from fedjax_bal.engine.processes import processes
 from fedjax_bal.lab.display import Progress
 from fedjax_bal.lab.folder import RunFolder
-from fedjax_bal.lab.loop import Callback, SweepBatch, runs_left, train
+from fedjax_bal.lab.loop import Callback, RunBatch, runs_left, train
 from fedjax_bal.lab.outline import program_line, run_outline
 from fedjax_bal.lab.paces import Paces
 from fedjax_bal.lab.post_training import PostTraining
 from fedjax_bal.lab.recorder import Recorder
+from fedjax_bal.lab.schema import RunId
 from fedjax_bal.lab.training import BuiltBatch
 
 
@@ -25,29 +26,29 @@ class RunProgress(Callback):
         self.display = display
         self.detail = detail
 
-    def started(self, batch: SweepBatch) -> None:
+    def started(self, batch: RunBatch) -> None:
         """Shows the round from which the run resumes, and that its program is being compiled."""
         [task] = batch.tasks
         state = task.recorder.states[task.run]
         if task.round:
-            self.display.note(f"{state.title}: going on after round {task.round}")
+            self.display.note(f"{state.title}: resuming after round {task.round}")
         if not task.simulation.compile_s:
             self.display.compiling(state.key)
 
-    def built(self, batch: SweepBatch, built: BuiltBatch) -> None:
+    def built(self, batch: RunBatch, built: BuiltBatch) -> None:
         """Shows the run's progress before training starts."""
         [task] = batch.tasks
         if self.detail:
             self.detail(program_line(task.recorder.states[task.run].title, built))
         self.recorded(task.recorder, task.run, 0.0)
 
-    def recorded(self, recorder: Recorder, run: tuple[int, int], clients_per_s: float) -> None:
+    def recorded(self, recorder: Recorder, run: RunId, clients_per_s: float) -> None:
         """Shows the run's progress."""
         state = recorder.states[run]
         accuracy = state.lines[-1]["test_accuracy"] if state.lines else None
         self.display.advance(state.key, state.round, clients_per_s, accuracy)
 
-    def ended(self, recorder: Recorder, run: tuple[int, int], snapshot: Snapshot) -> None:
+    def ended(self, recorder: Recorder, run: RunId, snapshot: Snapshot) -> None:
         """Shows that a run was stopped early."""
         if snapshot.round < recorder.comparison.simulation(run).rounds:
             self.display.ended(recorder.states[run].key)
@@ -59,7 +60,7 @@ class Trackers(Callback):
     def __init__(self, mirror: Mirror) -> None:
         self.mirror = mirror
 
-    def recorded(self, recorder: Recorder, run: tuple[int, int], clients_per_s: float) -> None:
+    def recorded(self, recorder: Recorder, run: RunId, clients_per_s: float) -> None:
         """Sends the run's new lines."""
         self.mirror.follow(*run, recorder.states[run].lines, finished=recorder.is_over(run))
 
@@ -99,7 +100,7 @@ class Runner:
         if mirror:
             self.callbacks.append(Trackers(mirror))
 
-    def run(self) -> dict[str, Any]:
+    def run(self) -> Mapping[str, Any]:
         """Trains the unfinished runs; returns the summary, which is also saved.
 
         A run that diverges is recorded as failed; the others continue.
@@ -124,7 +125,7 @@ class Runner:
                 for line in run_outline(recorder.config, left):
                     self.detail(line)
             # The runs of a comparison aren't stacked, because most methods have different programs.
-            batches = [SweepBatch(0, (task,)) for task in left]
+            batches = [RunBatch(0, (task,)) for task in left]
             train(batches, self.callbacks, lambda: processes().any(self.should_stop()))  # the user may stop any process
         finally:
             summary = recorder.finish()

@@ -14,7 +14,8 @@ from fedjax_bal.config import Config, MethodConfig, with_convolution
 from fedjax_bal.contrib import privacy
 from fedjax_bal.engine.device import Layout, TestSet, in_batches, padded
 from fedjax_bal.engine.host import FineTuner, Simulation, build, device_count, divide, replicate, shares_prototypes
-from fedjax_bal.lab.splits import SetupError, explained, rows_used, split_rows
+from fedjax_bal.lab.schema import RunId
+from fedjax_bal.lab.splits import SetupError, prefix_errors, rows_used, split_rows
 from fedjax_bal.models import automatic
 from fedjax_bal.optim import Opaque, optimizer
 from fedjax_bal.options import Participation
@@ -22,7 +23,7 @@ from fedjax_bal.parts import SERVER_ROWS
 from fedjax_bal.selection import AVAILABILITY, DELIVERY, SPEEDS, Choice
 from fedjax_bal.types import Dataset, Federation, Model
 
-_CLOCK: Mapping[str, Mapping[str, Any]] = {"availability": AVAILABILITY, "delivery": DELIVERY, "speed": SPEEDS}
+_DYNAMICS: Mapping[str, Mapping[str, Any]] = {"availability": AVAILABILITY, "delivery": DELIVERY, "speed": SPEEDS}
 _MOST_LINES = 8
 
 
@@ -41,41 +42,41 @@ class Comparison:
     fingerprints: tuple[np.ndarray, ...]  # see `SharedInputs.fingerprint`
     others: Mapping[int, "Comparison"] = dataclasses.field(default_factory=dict)  # by seed
 
-    def simulation(self, run: tuple[int, int]) -> Simulation:
+    def simulation(self, run: RunId) -> Simulation:
         """Returns the simulation of a run, given by method number and seed."""
-        return self.others.get(run[1], self).simulations[run[0]]
+        return self.others.get(run.seed, self).simulations[run.method]
 
-    def fingerprint(self, run: tuple[int, int]) -> np.ndarray:
+    def fingerprint(self, run: RunId) -> np.ndarray:
         """Returns the fingerprint of a run's data."""
-        return self.others.get(run[1], self).fingerprints[run[0]]
+        return self.others.get(run.seed, self).fingerprints[run.method]
 
 
 class SharedInputs:
     """Data sets, federations and models, each built once and shared by all methods that use it.
 
-    `devices`, the number of devices that share the work, overrides the configurations unless it is None. `begun`, the
-    number with which the runs began, replaces "auto" in the configurations. A `plan` needs no files: without
-    `data_dir`, the images of an official data set are black and its classes of equal size.
+    `devices`, the number of devices that share the work, overrides the configurations unless it is None.
+    `initial_devices`, the number with which the runs began, replaces "auto" in the configurations. A `plan` needs no
+    files: without `data_dir`, the images of an official data set are black and its classes of equal size.
     """
 
     def __init__(
         self,
         data_dir: str | os.PathLike | None,
         devices: str | int | None,
-        begun: int | None = None,
+        initial_devices: int | None = None,
         *,
         plan: bool = False,
     ) -> None:
         self.data_dir = data_dir
         self.devices = devices
-        self.begun = begun
+        self.initial_devices = initial_devices
         self.plan = plan
         self.assumed: set[str] = set()
         self.made: dict[str, Any] = {}
         self.larger: dict[tuple[Any, ...], Federation] = {}
         self.used: dict[str, dict[str, None]] = {}
 
-    def once(self, kind: str, make: Any, *sections: Any) -> Any:
+    def cached(self, kind: str, make: Any, *sections: Any) -> Any:
         """Returns the value of `make`, computed once per kind and sections of a configuration."""
         key = json.dumps([kind, *(section.model_dump(mode="json") for section in sections)], sort_keys=True)
         if key not in self.made:
@@ -86,8 +87,9 @@ class SharedInputs:
         """The devices that share the work."""
         wanted = self.devices or config.execution.options.devices
         count = device_count(wanted)
-        begun = None if self.devices or wanted != "auto" else self.begun
-        return Layout(devices=count if begun is None else min(count, begun))
+        if wanted == "auto" and not self.devices and self.initial_devices is not None:
+            count = min(count, self.initial_devices)
+        return Layout(devices=count)
 
     def dataset(self, config: MethodConfig) -> Dataset:
         """The data set."""
@@ -95,20 +97,20 @@ class SharedInputs:
         reader = data.find_reader(wanted.name)
         if self.plan and self.data_dir is None and reader.origin == "official" and reader.counts and not reader.clients:
             self.assumed.add(wanted.name)
-            return self.once("dataset", lambda: data.stand_in(reader), wanted)
-        return self.once("dataset", lambda: data.load(wanted.name, self.data_dir, **wanted.parameters), wanted)
+            return self.cached("dataset", lambda: data.stand_in(reader), wanted)
+        return self.cached("dataset", lambda: data.load(wanted.name, self.data_dir, **wanted.parameters), wanted)
 
     def test_set(self, config: MethodConfig) -> TestSet:
         """The test set, placed on the devices."""
         dataset = self.dataset(config)
         layout = self.layout(config)
         place = lambda: divide(padded(in_batches(dataset.test_images, dataset.test_labels), layout.devices), layout)
-        return self.once(f"test on {layout.devices}", place, config.dataset)
+        return self.cached(f"test on {layout.devices}", place, config.dataset)
 
     def federation(self, config: MethodConfig) -> Federation:
         """The partitioned federation, with its images on the devices."""
         devices = self.layout(config).devices
-        return self.once(f"federation on {devices}", lambda: self._federate(config), *_sections(config))
+        return self.cached(f"federation on {devices}", lambda: self._federate(config), *_sections(config))
 
     def enlarged(self, federation: Federation, recipe: recipes.Recipe) -> Federation:
         """Applies the preparations of a recipe's parts to a federation, each only once."""
@@ -121,25 +123,25 @@ class SharedInputs:
 
     def fingerprint(self, config: MethodConfig) -> np.ndarray:
         """SHA-256, `UInt8[32]`, of images, labels, class names, partition, auxiliary rows and presence files."""
-        images = self.once("fingerprint", lambda: self._digest(config), *_sections(config))
-        clock = [getattr(self.presence(config, name), "digest", None) for name in _CLOCK]
-        if not any(clock):
+        images = self.cached("fingerprint", lambda: self._digest(config), *_sections(config))
+        digests = [getattr(self.presence(config, name), "digest", None) for name in _DYNAMICS]
+        if not any(digests):
             return images
         digest = hashlib.sha256(images.tobytes())
-        for name, file_digest in zip(_CLOCK, clock, strict=True):
+        for name, file_digest in zip(_DYNAMICS, digests, strict=True):
             digest.update(name.encode() + (file_digest or b""))
         return np.frombuffer(digest.digest(), np.uint8)
 
     def presence(self, config: MethodConfig, name: str) -> Any:
         """Availability, delivery or speed of the clients; each file is read once."""
         section = getattr(config, name)
-        with explained(f"{name} (of {config.name})"):
-            return self.once(name, lambda: _CLOCK[name][section.name](**section.parameters), section)
+        with prefix_errors(f"{name} (of {config.name})"):
+            return self.cached(name, lambda: _DYNAMICS[name][section.name](**section.parameters), section)
 
     def rows_used(self, config: MethodConfig, needing: Sequence[str]) -> str:
         """Describes the rows and clients that are used; `needing` are the methods that need the server's rows."""
         use = lambda: rows_used(config, self.dataset(config), self.federation(config), needing)
-        text = self.once(f"rows used with {needing}", use, *_sections(config))
+        text = self.cached(f"rows used with {needing}", use, *_sections(config))
         self.used.setdefault(text, {})[config.name] = None
         return text
 
@@ -158,7 +160,13 @@ class SharedInputs:
 
     def model(self, config: MethodConfig) -> Model:
         """The network."""
-        return self.once("model", lambda: self._build_model(config), config.model, config.dataset)
+        dataset = self.dataset(config)
+        wanted = config.model
+        options = {"convolution": wanted.convolution, **wanted.parameters}
+        shape = dataset.train_images.shape[1:]
+        with prefix_errors("model"):
+            make = lambda: models.build(wanted.name, len(dataset.class_names), shape, **options)
+            return self.cached("model", make, wanted, config.dataset)
 
     def _federate(self, config: MethodConfig) -> Federation:
         dataset = self.dataset(config)
@@ -169,7 +177,7 @@ class SharedInputs:
         # The data set's original images are placed once for all of its partitions.
         sections = (config.dataset,) if pool.images is dataset.train_images else _sections(config)
         place = lambda: replicate((federation.images, federation.labels), layout)
-        images, labels = self.once(f"images on {layout.devices}", place, *sections)
+        images, labels = self.cached(f"images on {layout.devices}", place, *sections)
         return federation._replace(images=images, labels=labels)
 
     def _digest(self, config: MethodConfig) -> np.ndarray:
@@ -184,13 +192,6 @@ class SharedInputs:
             digest.update(f"{array.dtype} {array.shape}".encode())
             digest.update(array.data)
         return np.frombuffer(digest.digest(), np.uint8)
-
-    def _build_model(self, config: MethodConfig) -> Model:
-        dataset = self.dataset(config)
-        wanted = config.model
-        options = {"convolution": wanted.convolution, **wanted.parameters}
-        with explained("model"):
-            return models.build(wanted.name, len(dataset.class_names), dataset.train_images.shape[1:], **options)
 
 
 def _sections(config: MethodConfig) -> tuple[Any, ...]:
@@ -240,7 +241,7 @@ def _on_partition_of(seed: int, config: Config, inputs: SharedInputs) -> Compari
             except ValueError as error:
                 raise SetupError(f"evaluation.privacy: {method.name}: {error}; or set it to false") from error
         if method.evaluation.personalised is not None:
-            with explained(f"evaluation (of {method.name})"):
+            with prefix_errors(f"evaluation (of {method.name})"):
                 FineTuner(simulation, method.evaluation.personalised)
     fingerprints = tuple(inputs.fingerprint(method) for method in methods)
     needing = [method.name for method in methods if any(SERVER_ROWS in part.needs for part in method.recipe.parts)]
@@ -257,10 +258,10 @@ def _simulation(inputs: SharedInputs, index: int, config: MethodConfig) -> Simul
     model = inputs.model(config)
     if config.partition.known_clients is None:
         cohort = min(cohort, federation.num_clients)
-    with explained(f"selection (of {config.name})"):
+    with prefix_errors(f"selection (of {config.name})"):
         selector.build(cohort, federation)
-    clock = {name: inputs.presence(config, name) for name in _CLOCK}
-    with explained(f"methods.{index} ({config.name})"):
+    dynamics = {name: inputs.presence(config, name) for name in _DYNAMICS}
+    with prefix_errors(f"methods.{index} ({config.name})"):
         return build(
             config.recipe,
             model,
@@ -269,7 +270,7 @@ def _simulation(inputs: SharedInputs, index: int, config: MethodConfig) -> Simul
             rounds=config.training.rounds,
             local=config.training.options,
             participation=Participation(
-                selector=None if selector == Choice() else selector, clients_per_round=cohort, **clock
+                selector=None if selector == Choice() else selector, clients_per_round=cohort, **dynamics
             ),
             evaluation=config.evaluation.options,
             execution=dataclasses.replace(config.execution.options, devices=inputs.layout(config).devices),

@@ -105,7 +105,7 @@ class TrainingRows(NamedTuple):
 
 
 @contextlib.contextmanager
-def explained(section: str) -> Iterator[None]:
+def prefix_errors(section: str) -> Iterator[None]:
     """Prefixes the message of a `ValueError` with the section's name."""
     try:
         yield
@@ -124,11 +124,11 @@ def split_rows(
         SetupError: a section has too few rows.
     """
     partition = config.partition
-    with explained("auxiliary"):
+    with prefix_errors("auxiliary"):
         pool = _take_auxiliary(dataset, config.auxiliary, partition.seed)
-    with explained("evaluation.validation"):
+    with prefix_errors("evaluation.validation"):
         pool = _take_validation(pool, config)
-    with explained("partition"):
+    with prefix_errors("partition"):
         given = data.partition.from_dataset(data.partition.SCHEMES[partition.scheme], dataset, pool.rest)
         labels = pool.labels[pool.rest]
         try:
@@ -138,7 +138,7 @@ def split_rows(
     rows = [pool.rest[numbers] for numbers in own]
     if not config.evaluation.client_test.wanted:
         return pool, rows, None
-    with explained("evaluation.client_test"):
+    with prefix_errors("evaluation.client_test"):
         return _take_client_tests(pool, rows, dataset, config)
 
 
@@ -152,7 +152,15 @@ def _take_auxiliary(dataset: Dataset, wanted: AuxiliarySection, seed: int) -> Tr
     if wanted.source == "train":
         taken, rest = data.carve(_generator(seed, "auxiliary"), labels, wanted.per_class)
         return TrainingRows(images, labels, rest, {BALANCED: taken})
-    taken = _first_of_each_class(dataset.test_labels, len(dataset.class_names), wanted.per_class)
+    # The first rows of each class of the test set, in class order.
+    numbers = [np.flatnonzero(dataset.test_labels == label) for label in range(len(dataset.class_names))]
+    scarce = min(range(len(numbers)), key=lambda label: len(numbers[label]))
+    if len(numbers[scarce]) < wanted.per_class:
+        raise ValueError(
+            f"per_class: received {wanted.per_class}, but the test set has only {len(numbers[scarce])} images of class "
+            f"{scarce}; take at most as many"
+        )
+    taken = np.concatenate([rows[: wanted.per_class] for rows in numbers])
     images = np.concatenate([images, dataset.test_images[taken]])
     labels = np.concatenate([labels, dataset.test_labels[taken]])
     return TrainingRows(images, labels, everything, {BALANCED: len(everything) + np.arange(len(taken))})
@@ -196,19 +204,6 @@ def _take_client_tests(
     images = np.concatenate([pool.images, dataset.test_images])
     labels = np.concatenate([pool.labels, dataset.test_labels])
     return pool._replace(images=images, labels=labels), rows, [len(pool.labels) + own for own in drawn]
-
-
-def _first_of_each_class(labels: np.ndarray, classes: int, per_class: int) -> np.ndarray:
-    """Takes the first `per_class` rows of each class, in class order; `[classes * per_class]`."""
-    numbers = [np.flatnonzero(labels == label)[:per_class] for label in range(classes)]
-    sizes = [len(rows) for rows in numbers]
-    if min(sizes) < per_class:
-        scarce = sizes.index(min(sizes))
-        raise ValueError(
-            f"per_class: received {per_class}, but the test set has only {sizes[scarce]} images of class {scarce}; "
-            "take at most as many"
-        )
-    return np.concatenate(numbers)
 
 
 def _generator(seed: int, purpose: str) -> np.random.Generator:

@@ -8,14 +8,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_bal.config import Config, MethodConfig
+from fedjax_bal.config import Config
 from fedjax_bal.data import extra_bytes
 from fedjax_bal.engine.host import DispatchResult, Simulation
 from fedjax_bal.lab.display import duration
+from fedjax_bal.lab.schema import Composition, Leaks, MiniBatches, Partition
 from fedjax_bal.lab.setup import Comparison
-from fedjax_bal.metrics import RunHistory, divergences, rank_correlations, summarise_run
+from fedjax_bal.metrics import divergences, rank_correlations
 from fedjax_bal.parts import Batches
-from fedjax_bal.types import Federation
 from fedjax_bal.validate import is_number
 
 _SHOWN = 50  # clients whose mini-batches are examined
@@ -81,115 +81,71 @@ def known_runs(summary: Mapping[str, Any]) -> dict[tuple[str, int], Mapping[str,
     return {(str(entry.get("method")), number(entry.get("seed"))): entry for entry in entries}
 
 
-def summarise_state(
-    lines: Sequence[Mapping[str, Any]],
-    selector: Any,
-    failure: str | None,
-    config: MethodConfig,
-    simulation: Simulation,
-    personalised: Mapping[str, Any] | None,
-    leaks: Mapping[str, Any] | None,
-) -> dict[str, Any]:
-    """Builds a run's entry of the summary.
-
-    `selector` is the selector's state, None before the first dispatch; `personalised` and `leaks` are the results of
-    the post-training analyses.
-    """
-    history = RunHistory(
-        lines=lines,
-        rounds=config.training.rounds,
-        target=config.evaluation.target_accuracy,
-        stopping=config.training.early_stopping.rule,
-        fine_tuned=personalised or {},
-        failure=failure,
-        clients_per_chain=simulation.selector.chain_length,
-        copies=int(np.count_nonzero(simulation.federation.copy)),
-    )
-    figures = summarise_run(history)
-    estimates = simulation.selector.compositions
-    if estimates is not None and selector is not None:
-        figures["composition"] = _compared(estimates(selector), np.asarray(simulation.federation.class_counts))
-    return {**figures, "leaks": leaks and _finite_leaks(leaks), "failure": failure}
-
-
-def _finite_leaks(leaks: Mapping[str, Any]) -> dict[str, Any]:
+def finite_leaks(leaks: Mapping[str, Any]) -> Leaks:
     """Drops attack results with non-finite numbers, which a diverging model can produce."""
-    finite = lambda figures: all(number is not None and np.isfinite(number) for number in figures.values())
-    inversion = {name: figures for name, figures in (leaks.get("inversion") or {}).items() if finite(figures)}
-    nearest = leaks.get("nearest")
-    whole = nearest is not None and all(map(finite, nearest.values()))
-    others = {key: value for key, value in leaks.items() if key != "nearest" or whole}
-    return others | ({"inversion": inversion} if "inversion" in leaks else {})
+    is_finite = lambda figures: all(number is not None and np.isfinite(number) for number in figures.values())
+    kept: Leaks = {}
+    if "inversion" in leaks:
+        kept["inversion"] = {name: figures for name, figures in leaks["inversion"].items() if is_finite(figures)}
+    if "nearest" in leaks and all(map(is_finite, leaks["nearest"].values())):
+        kept["nearest"] = leaks["nearest"]
+    return kept
 
 
-def summarise_partitions(comparison: Comparison) -> list[dict[str, Any]]:
+def summarise_partitions(comparison: Comparison) -> list[Partition]:
     """Summarises the clients' class counts and the rows used, once for all methods that share a partition."""
-    shared: dict[Any, dict[str, Any]] = {}
+    shared: dict[Any, Partition] = {}
     whole = zip(comparison.methods, comparison.simulations, comparison.rows_used, strict=True)
     for method, simulation, used in whole:
         federation = simulation.federation
-        clients = federation.num_clients
-        shown = _spread(clients, _HEAT_MAP_CLIENTS, federation.num_classes * len(comparison.simulations))
-        entry = {
+        counts = np.asarray(federation.class_counts)
+        shown = _spread(len(counts), _HEAT_MAP_CLIENTS, federation.num_classes * len(comparison.simulations))
+        entry: Partition = {
             "methods": [],
             "data": used,
-            "clients": clients,
+            "clients": len(counts),
             "mean": _shortest(federation.mean),
             "std": _shortest(federation.std),
             "shown": shown.tolist(),
-            "class_counts": np.asarray(federation.class_counts)[shown].tolist(),
-            "samples": np.asarray(federation.class_counts).sum(0).tolist(),
-            **_augmentation(federation),
+            "class_counts": counts[shown].tolist(),
+            "samples": counts.sum(0).tolist(),
         }
+        if np.any(federation.copy):
+            originals = np.asarray(federation.labels)[federation.rows[federation.copy == 0]]
+            entry["augmentation"] = {
+                "before": np.bincount(originals, minlength=federation.num_classes).tolist(),
+                "after": entry["samples"],
+                "extra_rows": int(counts.sum()) - len(originals),
+                "extra_bytes": extra_bytes(federation),
+            }
         # Compared by content, because different methods may prepare equal federations.
-        constants = entry["mean"], entry["std"]
-        key = np.asarray(federation.class_counts).tobytes(), repr((_augmentation(federation), constants, used))
+        key = counts.tobytes(), repr((entry["mean"], entry["std"], used, entry.get("augmentation")))
         shared.setdefault(key, entry)["methods"].append(method.name)
     return list(shared.values())
 
 
-def summarise_batches(config: Config, simulations: Sequence[Simulation]) -> list[dict[str, Any]]:
-    """Summarises the classes in mini-batches for methods that add rows, once for all methods with the same result."""
-    found: list[dict[str, Any]] = []
-    for method, simulation in zip(config.methods, simulations, strict=True):
-        about = _batches(simulation, len(simulations))
-        alike = next((entry for entry in found if {**entry, **about} == entry), None) if about else None
-        if alike:
-            alike["methods"].append(method.name)
-        elif about:
-            found.append({"methods": [method.name], **about})
-    return found
+def summarise_batches(config: Config, simulations: Sequence[Simulation]) -> list[MiniBatches]:
+    """Summarises the classes in mini-batches for methods that add rows, once for all methods with the same result.
 
-
-def _augmentation(federation: Federation) -> dict[str, Any]:
-    """Counts each class before and after augmentation, and the added rows and bytes; empty without augmented copies."""
-    if not np.any(federation.copy):
-        return {}
-    classes = federation.num_classes
-    originals = federation.rows[federation.copy == 0]
-    before = np.bincount(np.asarray(federation.labels)[originals], minlength=classes)
-    after = np.asarray(federation.class_counts).sum(0, dtype=np.int64)
-    sizes = {"extra_rows": int(after.sum() - before.sum()), "extra_bytes": extra_bytes(federation)}
-    return {"augmentation": {"before": before.tolist(), "after": after.tolist(), **sizes}}
-
-
-def _batches(simulation: Simulation, methods: int) -> dict[str, Any]:
-    """Computes the divergence of clients' classes and mini-batches from uniform; empty if no part adds rows."""
-    counts = np.asarray(simulation.federation.class_counts, float)
-    shown = _spread(len(counts), _SHOWN, counts.shape[1] * methods)
-    shown = shown[counts[shown].sum(1) > 0]
-    before = counts[shown] / counts[shown].sum(1, keepdims=True)
-    sizes = np.minimum(counts[shown].sum(1), simulation.setting.batch_size)
-    parts = simulation.setting.parts_with(Batches)
-    added = sum((np.asarray(jax.vmap(part.added)(jnp.asarray(counts[shown]))) for part in parts), 0.0)
-    if not np.any(added):
-        return {}
-    after = before * sizes[:, None] + added
+    The figures are the divergence of clients' classes from uniform, and that of their mini-batches.
+    """
+    methods: dict[tuple[float, float], list[str]] = {}
     divergence = lambda counts: round(float(divergences(counts).mean()), 5)
-    return {"kl_before": divergence(before), "kl_after": divergence(after)}
+    for method, simulation in zip(config.methods, simulations, strict=True):
+        counts = np.asarray(simulation.federation.class_counts, float)
+        counts = counts[_spread(len(counts), _SHOWN, counts.shape[1] * len(simulations))]
+        counts = counts[counts.sum(1) > 0]
+        parts = simulation.setting.parts_with(Batches)
+        added = sum((np.asarray(jax.vmap(part.added)(jnp.asarray(counts))) for part in parts), 0.0)
+        if np.any(added):
+            before = counts / counts.sum(1, keepdims=True)
+            sizes = np.minimum(counts.sum(1), simulation.setting.batch_size)
+            key = divergence(before), divergence(before * sizes[:, None] + added)
+            methods.setdefault(key, []).append(method.name)
+    return [{"methods": names, "kl_before": key[0], "kl_after": key[1]} for key, names in methods.items()]
 
 
-def _compared(estimates: np.ndarray, class_counts: np.ndarray) -> dict[str, Any]:
+def compare_compositions(estimates: np.ndarray, class_counts: np.ndarray) -> Composition:
     """Compares estimated and true class shares: mean over clients of Spearman's rank correlation."""
     sound = (np.isfinite(estimates) & (estimates >= 0)).all(1)
     comparable = sound & (estimates.sum(1) > 0) & (class_counts.sum(1) > 0)

@@ -2,24 +2,26 @@
 
 import contextlib
 import dataclasses
+import functools
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console
 
 from fedjax_bal.config import check_methods
 from fedjax_bal.lab.display import Progress
-from fedjax_bal.lab.folder import RunFolder, SweepFolder
-from fedjax_bal.lab.loop import Backend, Callback, SweepBatch, SweepRun, batch_runs, runs_left, train
-from fedjax_bal.lab.outline import batch_title, find_left, place_of_results, program_line, sweep_outline
+from fedjax_bal.lab.folder import SweepFolder
+from fedjax_bal.lab.loop import Backend, Callback, RunBatch, RunTask, batch_runs, runs_left, train
+from fedjax_bal.lab.outline import batch_title, describe_destination, program_line, remaining_runs, sweep_outline
 from fedjax_bal.lab.paces import Paces
-from fedjax_bal.lab.plan import Point, Sweep
 from fedjax_bal.lab.post_training import PostTraining
 from fedjax_bal.lab.recorder import Recorder
+from fedjax_bal.lab.schema import RunId
 from fedjax_bal.lab.setup import SharedInputs
 from fedjax_bal.lab.summary import Cost, total
+from fedjax_bal.lab.sweep_plan import Point, Sweep
 from fedjax_bal.lab.training import BatchRefused, BuiltBatch, StepResult, Stopped, WorkerLost
 from fedjax_bal.metrics import METRICS
 from fedjax_bal.registry import PluginError
@@ -33,8 +35,12 @@ _MAX_RETRIES = 3  # consecutive losses of a worker without progress after which 
 # row at once; a table of thousands of runs lags by seconds.
 _SHARE = 1 / 20
 
-Run = tuple[int, int, int]
-"""A run of a sweep: point number, method number and seed."""
+
+class SweepRun(NamedTuple):
+    """A run of a sweep."""
+
+    point: int  # number of its point
+    id: RunId
 
 
 @dataclasses.dataclass
@@ -52,14 +58,14 @@ class SweepSession(Callback):
         sweep: the sweep, or the part of it that this session trains.
         folder: its folder, already claimed.
         display: the progress display.
-        most: maximum number of runs per batch; None for as many as fit into memory.
+        max_batch_size: maximum number of runs per batch; None for as many as fit into memory.
         backend: trains the batches; None for this process.
         detail: called with each compiled program; None to skip.
 
     Attributes:
         recorders: the recorders of all points that can be set up, by point number; empty in a dry run.
-        broken: why a point can't be set up, by point number.
-        lost: why a run could not be trained.
+        setup_errors: why a point can't be set up, by point number.
+        training_errors: why a run could not be trained.
         batches: the remaining batches.
         costs: the costs of batches trained in this session.
     """
@@ -70,70 +76,78 @@ class SweepSession(Callback):
         folder: SweepFolder,
         display: Progress,
         *,
-        most: int | None,
+        max_batch_size: int | None,
         backend: Backend | None,
         detail: Callable[[str], None] | None,
     ) -> None:
         self.sweep = sweep
         self.folder = folder
         self.display = display
-        self.most = most
+        self.max_batch_size = max_batch_size
         self.backend = backend
         self.detail = detail
         self.callbacks = (PostTraining(), Paces(), self)
         self.recorders: dict[int, Recorder] = {}
-        self.broken: dict[int, str] = {}
-        self.lost: dict[Run, str] = {}
-        self.batches: list[SweepBatch] = []
-        self.costs: dict[SweepBatch, BatchCosts] = {}
+        self.setup_errors: dict[int, str] = {}
+        self.training_errors: dict[SweepRun, str] = {}
+        self.batches: list[RunBatch] = []
+        self.costs: dict[RunBatch, BatchCosts] = {}
         self._began = time.monotonic()
         self._writing_s = 0.0
         self._written = 0  # rows of the table
 
-    def prepare(self, left: Callable[[int, Point, RunFolder], list[SweepRun]]) -> None:
-        """Collects the remaining batches, with `left` called for each point; records points that can't be set up."""
-        tasks: list[SweepRun] = []
+    def prepare(self, inputs: SharedInputs, claims: contextlib.ExitStack, *, dry_run: bool) -> None:
+        """Resumes all points and collects the remaining batches; records points that can't be set up.
+
+        A part of a sweep locks its points until `claims` is closed. A dry run changes nothing.
+        """
+        tasks: list[RunTask] = []
         for number, point in enumerate(self.sweep.points):
+            folder = self.folder.point(point.label)
             try:
                 check_methods(point.config, "")
-                tasks += left(number, point, self.folder.point(point.label))
+                if dry_run:
+                    tasks += remaining_runs(number, point.config, folder, inputs)
+                    continue
+                if self.folder.part is None:  # the lock of the whole sweep covers its points
+                    folder.check(point.config)
+                else:
+                    claims.enter_context(folder.claimed(point.config))
+                note = functools.partial(self._note_on, point)
+                recorder = Recorder(point.config, folder, note, inputs=inputs)
+                recorder.recall_failures()
+                recorder.resume()
+                tasks += runs_left(recorder, self.callbacks, number)
+                self.recorders[number] = recorder  # set last: `finish` must not write into a folder that can't resume
             except ValueError as error:
-                self.broken[number] = str(error)
-                self.display.note(f"{point.label}: left out: {error}")
-        self.batches = batch_runs(tasks, self.most, self.backend.places if self.backend else 1)
+                self.setup_errors[number] = str(error)
+                self._note_on(point, f"left out: {error}")
+        self.batches = batch_runs(tasks, self.max_batch_size, self.backend.concurrent_batches if self.backend else 1)
 
-    def resume(self, number: int, point: Point, folder: RunFolder, inputs: SharedInputs) -> list[SweepRun]:
-        """Resumes a point's runs from earlier sessions; returns the runs with rounds left."""
-        recorder = Recorder(
-            point.config, folder, lambda text: self.display.note(f"{point.label}: {text}"), inputs=inputs
-        )
-        recorder.recall_failures()
-        recorder.resume()
-        tasks = runs_left(recorder, self.callbacks, number)
-        self.recorders[number] = recorder  # set last: `finish` must not write into a folder that can't resume
-        return tasks
+    def _note_on(self, point: Point, text: str) -> None:
+        self.display.note(f"{point.label}: {text}")
 
     def train(self, should_stop: Callable[[], bool]) -> None:
-        """Trains the remaining batches; a run that diverges or can't be trained is noted, and the others go on."""
+        """Trains the remaining batches; a run that diverges or can't be trained is noted, and the others continue."""
         train(self.batches, self.callbacks, should_stop, backend=self.backend, retry=self.retry)
 
-    def retry(self, batch: SweepBatch, error: Exception) -> list[SweepBatch]:
+    def retry(self, batch: RunBatch, error: Exception) -> list[RunBatch]:
         """Returns the replacements of a failed batch; none if neither fewer runs nor another try would help."""
         if isinstance(error, BatchRefused | PluginError):
             self._give_up(batch.tasks, str(error))
             return []
         if isinstance(error, WorkerLost):
-            left = self._rewound(batch)
+            left = self._rewind(batch)
             # Progress since the last loss resets the count.
-            tries = 1 if any(task.round > batch.tasks[0].round for task in left) else batch.tries + 1
-            if tries > _MAX_RETRIES:
+            attempts = 1 if any(task.round > batch.tasks[0].round for task in left) else batch.attempts + 1
+            if attempts > _MAX_RETRIES:
                 self._give_up(left, f"{error} (tried {_MAX_RETRIES} times without getting on)")
                 return []
             again = []
             for round in sorted({task.round for task in left}):  # one round, unless a checkpoint is damaged
-                self.display.note(f"{self._title(batch)}: {error}; going on after round {round}")
+                self.display.note(f"{self._title(batch)}: {error}; resuming after round {round}")
                 tasks = tuple(task for task in left if task.round == round)
-                again.append(dataclasses.replace(batch, tasks=tasks, tries=tries))
+                again.append(dataclasses.replace(batch, tasks=tasks, attempts=attempts))
             return again
         # Any other error is a bug rather than a property of this batch.
         if not isinstance(error, ValueError | MemoryError) and "RESOURCE_EXHAUSTED" not in str(error):
@@ -145,11 +159,11 @@ class SweepSession(Callback):
             self._give_up(batch.tasks, remedy if memory else str(error))
             return []
         # The batch may be too large for memory or devices.
-        left = self._rewound(batch)
+        left = self._rewind(batch)
         halves = (left[: len(left) // 2], left[len(left) // 2 :])
-        return [dataclasses.replace(batch, tasks=tuple(half), tries=1) for half in halves if half]
+        return [dataclasses.replace(batch, tasks=tuple(half), attempts=1) for half in halves if half]
 
-    def _rewound(self, batch: SweepBatch) -> list[SweepRun]:
+    def _rewind(self, batch: RunBatch) -> list[RunTask]:
         """Resets the runs of a batch to their last checkpoints; returns those that aren't over."""
         tasks = []
         for task in batch.tasks:
@@ -159,31 +173,31 @@ class SweepSession(Callback):
                     tasks.append(task._replace(round=task.recorder.states[task.run].round))
         return tasks
 
-    def _give_up(self, tasks: tuple[SweepRun, ...] | list[SweepRun], reason: str) -> None:
+    def _give_up(self, tasks: tuple[RunTask, ...] | list[RunTask], reason: str) -> None:
         for task in tasks:
-            self.lost[task.point, *task.run] = reason
+            self.training_errors[SweepRun(task.point, task.run)] = reason
             method = task.recorder.states[task.run].method
             self.display.note(f"{self.sweep.points[task.point].label}, {method}: left out: {reason}")
 
-    def _title(self, batch: SweepBatch) -> str:
+    def _title(self, batch: RunBatch) -> str:
         """Names the first run of a batch and counts the others."""
         first = batch.tasks[0]
         others = f" and {len(batch.tasks) - 1} more" if len(batch.tasks) > 1 else ""
         return f"{self.sweep.points[first.point].label}, {first.recorder.states[first.run].method}{others}"
 
-    def started(self, batch: SweepBatch) -> None:
+    def started(self, batch: RunBatch) -> None:
         """Shows that a program is being compiled."""
         self.display.compiling(batch.number)
         self.update()  # includes the points that can't be set up
 
-    def built(self, batch: SweepBatch, built: BuiltBatch) -> None:
+    def built(self, batch: RunBatch, built: BuiltBatch) -> None:
         """Adds the cost of compilation, and shows that training begins."""
         self.costs[batch] = BatchCosts(Cost(built.compile_s), built.device_bytes)
         self.display.advance(batch.number, batch.tasks[0].round, 0.0)
         if self.detail:
             self.detail(program_line(self._title(batch), built))
 
-    def stepped(self, batch: SweepBatch, step: StepResult) -> None:
+    def stepped(self, batch: RunBatch, step: StepResult) -> None:
         """Adds the cost of a step, shows the batch's progress, and adds finished runs to the table."""
         costs = self.costs[batch]
         costs.cost = costs.cost.after(step.seconds, step.results.values())
@@ -194,7 +208,7 @@ class SweepSession(Callback):
             self.display.ended(batch.number)
         self.update()
 
-    def failed(self, batch: SweepBatch, error: Exception) -> None:
+    def failed(self, batch: RunBatch, error: Exception) -> None:
         """Adds the runs that were given up to the table."""
         self.update()
 
@@ -216,41 +230,41 @@ class SweepSession(Callback):
             recorder.finish()
         return self._write(list(self._runs()))
 
-    def _is_over(self, run: Run) -> bool:
-        if run[0] in self.broken or run in self.lost:
+    def _is_over(self, run: SweepRun) -> bool:
+        if run.point in self.setup_errors or run in self.training_errors:
             return True
-        state = self.recorders[run[0]].states[run[1:]]
+        state = self.recorders[run.point].states[run.id]
         return state.concluded or state.failure is not None
 
-    def _runs(self) -> Iterator[Run]:
+    def _runs(self) -> Iterator[SweepRun]:
         """Iterates over all runs in table order."""
         for number, point in enumerate(self.sweep.points):
             for index in range(len(point.config.methods)):
-                yield from ((number, index, seed) for seed in point.config.seeds)
+                yield from (SweepRun(number, RunId(index, seed)) for seed in point.config.seeds)
 
-    def _name(self, run: Run) -> tuple[str, int]:
+    def _name(self, run: SweepRun) -> tuple[str, int]:
         """Returns a run's method and seed."""
-        return self.sweep.points[run[0]].config.methods[run[1]].name, run[2]
+        return self.sweep.points[run.point].config.methods[run.id.method].name, run.id.seed
 
-    def _row(self, run: Run) -> dict[str, Any]:
+    def _row(self, run: SweepRun) -> dict[str, Any]:
         """Builds the row of a run, without costs."""
         method, seed = self._name(run)
-        refused = self.broken.get(run[0])
-        lost = self.lost.get(run)
+        refused = self.setup_errors.get(run.point)
+        lost = self.training_errors.get(run)
         entry: Mapping[str, Any] = {}
-        if refused is None and self.recorders[run[0]].states[run[1:]].begun:
-            entry = self.recorders[run[0]].summarise(run[1:])
+        if refused is None and self.recorders[run.point].states[run.id].has_results:
+            entry = self.recorders[run.point].summarise(run.id)
         if lost or refused is not None:
             status = "failed" if lost else "refused"
         elif entry.get("failure"):
             status = "diverged"
         else:
-            wanted = self.recorders[run[0]].comparison.methods[run[1]].training.rounds
+            wanted = self.recorders[run.point].comparison.methods[run.id.method].training.rounds
             finished = entry.get("rounds", 0) >= wanted or entry.get("stopped_early") is not None
             status = "done" if finished else "unfinished"
         return {
-            **self.sweep.points[run[0]].values,
-            "point": self.sweep.points[run[0]].label,
+            **self.sweep.points[run.point].values,
+            "point": self.sweep.points[run.point].label,
             "method": method,
             "seed": seed,
             "status": status,
@@ -259,7 +273,7 @@ class SweepSession(Callback):
             "failure": refused or entry.get("failure") or lost,
         }
 
-    def _write(self, runs: list[Run]) -> list[dict[str, Any]]:
+    def _write(self, runs: list[SweepRun]) -> list[dict[str, Any]]:
         """Writes and returns the rows of runs, including earlier sessions' costs; for a part, writes only the costs."""
         rows = [self._row(run) for run in runs]
         costs = self.folder.read_costs()
@@ -272,7 +286,7 @@ class SweepSession(Callback):
                 "device_bytes": spent.device_bytes,
             }
             for task in batch.tasks:
-                costs[self.sweep.points[task.point].label, *self._name((task.point, *task.run))] = figures
+                costs[self.sweep.points[task.point].label, *self._name(SweepRun(task.point, task.run))] = figures
         self.folder.write_costs(costs)
         for row in rows:
             figures = costs.get((row["point"], row["method"], row["seed"]), {})
@@ -323,24 +337,14 @@ def run_sweep(
         number, parts = folder.part
         sweep = sweep._replace(points=sweep.points[number - 1 :: parts])
     inputs = SharedInputs(data_dir, devices, folder.read_devices(), plan=dry_run)
-    session = SweepSession(sweep, folder, display, most=most, backend=backend, detail=detail)
+    session = SweepSession(sweep, folder, display, max_batch_size=most, backend=backend, detail=detail)
     with contextlib.ExitStack() as claims:
-
-        def left(number: int, point: Point, place: RunFolder) -> list[SweepRun]:
-            if dry_run:
-                return find_left(number, point.config, place, inputs)
-            if folder.part is None:  # the lock of the whole sweep covers its points
-                place.check(point.config)
-            else:
-                claims.enter_context(place.claimed(point.config))
-            return session.resume(number, point, place, inputs)
-
-        session.prepare(left)
-        outline = sweep_outline(sweep, session.batches, session.broken, backend.about() if backend else "")
+        session.prepare(inputs, claims, dry_run=dry_run)
+        outline = sweep_outline(sweep, session.batches, session.setup_errors, backend.about() if backend else "")
         for line in (*outline, *(f"  {text}" for text in inputs.data_lines())):
             display.note(line)
         if dry_run:
-            display.note(place_of_results(folder))
+            display.note(describe_destination(folder))
             return [], False
         titles = ((batch_title(sweep, batch), batch.tasks[0].simulation.rounds) for batch in session.batches)
         display.start(dict(enumerate(titles)), "batches")

@@ -11,6 +11,7 @@ import jax
 from fedjax_bal.engine.device import Layout
 from fedjax_bal.engine.host import DispatchResult, Member, Simulation, Snapshot, open_stack, program_of
 from fedjax_bal.lab.environment import device_name
+from fedjax_bal.lab.schema import RunId
 from fedjax_bal.lab.setup import Comparison
 from fedjax_bal.registry import plugin_errors
 
@@ -31,7 +32,7 @@ class RunStart(NamedTuple):
     """A run at the start of its training, or at the round where it resumes."""
 
     comparison: Comparison
-    run: tuple[int, int]  # number of its method, and seed
+    run: RunId
     snapshot: Snapshot | None  # None before the first round
     lines: Sequence[Mapping[str, Any]]  # metrics of earlier evaluated rounds
 
@@ -73,11 +74,11 @@ Event = Started | BuiltBatch | StepResult | Exception
 """An event in the training of a batch. An exception is always the last one."""
 
 
-def is_over(comparison: Comparison, run: tuple[int, int], round: int, lines: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether a run has ended, by its number of rounds or by early stopping; resuming doesn't change the round."""
+def is_over(comparison: Comparison, run: RunId, round: int, lines: Sequence[Mapping[str, Any]]) -> bool:
+    """Returns whether a run has ended, by its rounds or by early stopping; resuming doesn't change the round."""
     simulation = comparison.simulation(run)
     between = round % simulation.rounds_per_dispatch != 0  # only a shorter run can end there
-    stopping = comparison.methods[run[0]].training.early_stopping.rule
+    stopping = comparison.methods[run.method].training.early_stopping.rule
     return round >= simulation.rounds or (not between and stopping.should_stop(lines))
 
 
@@ -90,10 +91,10 @@ def train_batch(starts: Sequence[RunStart], should_stop: Callable[[], bool]) -> 
     """
     try:
         with plugin_errors():
-            every = min(start.comparison.methods[start.run[0]].execution.checkpoint_every for start in starts)
+            every = min(start.comparison.methods[start.run.method].execution.checkpoint_every for start in starts)
             lines = [list(start.lines) for start in starts]
             with plugin_errors(part for start in starts for part in start.simulation.setting.parts):
-                members = [Member(start.simulation, start.run[1]) for start in starts]
+                members = [Member(start.simulation, start.run.seed) for start in starts]
                 stack = open_stack(members, [start.snapshot for start in starts])
                 starts = [start._replace(snapshot=None) for start in starts]  # the stack owns their memory from here on
                 compile_s = stack.compile()

@@ -12,11 +12,11 @@ from fedjax_bal.files import parse_json, read_bytes
 from fedjax_bal.lab import checkpoint
 from fedjax_bal.lab.folder import POINTS, RunFolder, SweepFolder
 from fedjax_bal.lab.model_files import MODEL_FORMATS, model_sums
-from fedjax_bal.lab.output_files import LARGEST_FILE, PUT_BACK, START_OVER, SUMS, FolderError, unreadable
+from fedjax_bal.lab.output_files import LARGEST_FILE, RESTORE, START_OVER, SUMS, FolderError, unreadable
 
 _ORBAX = "_CHECKPOINT_METADATA"  # marks a folder written by Orbax
-_BEFORE = "the same command again goes on from the one before it, if that is whole"
-_KILLED = "there is none: a session is going on here, or was killed: the same command again goes on, and writes it"
+_CHECKPOINT_REMEDY = "the same command resumes from the one before it, if that is whole"
+_NO_SUMS = "there is none: a session is active here, or was killed: the same command resumes, and writes it"
 
 
 class Finding(NamedTuple):
@@ -63,7 +63,7 @@ def verify(path: Path) -> Iterator[Finding]:
     elif path.suffix[1:] in MODEL_FORMATS or (path / _ORBAX).exists():
         yield _model(path)
     else:
-        raise FolderError(f"{path}: is no folder of a run or a sweep, and no exported model; give one of these")
+        raise FolderError(f"{path}: is not the folder of a run or sweep, nor an exported model; give one of these")
 
 
 def _folder(folder: RunFolder | SweepFolder, inner: Iterable[str] = ()) -> Iterator[Finding]:
@@ -71,12 +71,14 @@ def _folder(folder: RunFolder | SweepFolder, inner: Iterable[str] = ()) -> Itera
     sums = folder.files.sums()
     covered = folder.files.covered_names()
     if sums is None:
-        yield Finding(SUMS, str(folder.path / SUMS), remark=_KILLED, unfinished=True)
+        yield Finding(SUMS, str(folder.path / SUMS), remark=_NO_SUMS, unfinished=True)
     for name in covered if sums is None else sorted({*sums, *covered, *inner}):
         saved = "checkpoints/" in name
         (outer, _, last) = name.rpartition("/")
-        wrong = _damage(folder, name) if sums is None else folder.files.misfit(name, sums.get(name))
-        remedy = _BEFORE if saved else PUT_BACK if sums is not None else f"put back a copy of it, or {START_OVER}"
+        wrong = _damage(folder, name) if sums is None else folder.files.describe_mismatch(name, sums.get(name))
+        remedy = (
+            _CHECKPOINT_REMEDY if saved else RESTORE if sums is not None else f"put back a copy of it, or {START_OVER}"
+        )
         damage = f"{wrong}; {remedy}" if wrong else ""
         yield Finding("checkpoint" if saved else outer or last, str(folder.path / name), damage)
 

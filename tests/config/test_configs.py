@@ -22,8 +22,8 @@ from fedjax_bal.config import (
 )
 from fedjax_bal.data import DATASETS, partition
 from fedjax_bal.data.sources.cifar import LAYOUTS
-from fedjax_bal.lab.plan import load_sweep
 from fedjax_bal.lab.setup import set_up
+from fedjax_bal.lab.sweep_plan import load_sweep
 
 ROOT = Path(__file__).parents[2] / "configs"
 ALL = {str(file.relative_to(ROOT)): file for file in sorted(ROOT.rglob("*.yaml"))}

@@ -33,7 +33,7 @@ from fedjax_bal.config.load import read_layers
 from fedjax_bal.config.problems import Problem, raise_all
 from fedjax_bal.data import federate, load, partition
 from fedjax_bal.lab import RunFolder, SweepFolder, checkpoint, verify
-from fedjax_bal.lab.plan import load_sweep
+from fedjax_bal.lab.sweep_plan import load_sweep
 from fedjax_bal.report import build
 from fedjax_bal.report.page import build_comparison, page_of_run
 from fedjax_bal.report.published import beside_of_run

@@ -26,7 +26,7 @@ from fedjax_bal.data import DataError, load
 from fedjax_bal.lab import FolderError, RunFolder, SweepFolder
 from fedjax_bal.lab.checkpoint import CheckpointError
 from fedjax_bal.lab.checkpoint import load as load_checkpoint
-from fedjax_bal.lab.record import read_pictures
+from fedjax_bal.lab.schema import read_pictures
 from fedjax_bal.report import build
 from fedjax_bal.report.page import build_comparison
 from fedjax_bal.report.sweep_page import build_sweep

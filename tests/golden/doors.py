@@ -15,7 +15,7 @@ from fedjax_bal.config.resolved import resolved_yaml
 from fedjax_bal.engine.host import build
 from fedjax_bal.engine.host.fine_tuning import FineTuner
 from fedjax_bal.engine.host.stack import Member, Stack
-from fedjax_bal.lab.plan import load_sweep
+from fedjax_bal.lab.sweep_plan import load_sweep
 from fedjax_bal.optim.schedules import schedule
 
 __all__ = [

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from fedjax_bal.lab.display import Progress
+from fedjax_bal.lab.display import Progress, duration
 
 
 class Clock:
@@ -139,3 +139,7 @@ def test_other_files_and_dumb_terminals_get_lines(monkeypatch):
     assert Progress(Console(file=Terminal(), force_terminal=True), plain=True)._bars is None
     monkeypatch.setenv("TERM", "dumb")
     assert Progress(Console(file=Terminal()))._bars is None
+
+
+def test_times_in_words():
+    assert (duration(75), duration(3675), duration(None)) == ("1:15", "1:01:15", "-:--")

@@ -9,6 +9,7 @@ import small_run
 
 from fedjax_bal.lab import FolderError, RunFolder, Stopped, checkpoint, dry_run
 from fedjax_bal.lab.recorder import Recorder, saved_template
+from fedjax_bal.lab.schema import RunId
 from fedjax_bal.report import build as build_report
 
 FAULTS = "{name: faults, kind: not_a_number, clients: [0, 1, 2, 3, 4], rounds: [4, 5]}"
@@ -62,14 +63,14 @@ def test_a_divergence_leaves_the_last_good_checkpoint(tmp_path):
     folder = RunFolder(tmp_path / "run")
     files = checkpoint.generations(folder.checkpoints(0, 0))
     assert [file.name for file in files] == ["round-00000002.npz"]
-    wanted = saved_template(Recorder(config, folder, display.note).comparison, (0, 0))
+    wanted = saved_template(Recorder(config, folder, display.note).comparison, RunId(0, 0))
     saved = checkpoint.load(files[0], wanted)
     assert int(saved.snapshot.round) == 2
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(saved.snapshot.state))
     (note,) = [note for note in display.notes if "diverged" in note]
     assert "diverged in round 4: the update" in note and note.endswith(f"its last good checkpoint is {files[0]}")
     again = small_run.run(tmp_path / "run", config)  # goes on from there, and comes to the same
-    assert "tried, seed 0: going on after round 2" in again.notes
+    assert "tried, seed 0: resuming after round 2" in again.notes
     assert note in again.notes
     with pytest.raises(FolderError, match=r"another folder with\s+--out.*\n.*learning_rate"):
         small_run.run(

@@ -96,10 +96,10 @@ def test_every_key_counts_in_the_digest(tmp_path):
 @pytest.mark.parametrize("form", ["builtin", "fast"])
 def test_a_folder_goes_on_with_its_form_of_convolution_where_auto_is_asked_for(tmp_path, form):
     path, config = tmp_path / "run", small_run.config(tmp_path)
-    assert RunFolder(path).begun_form(config) is None
+    assert RunFolder(path).initial_form(config) is None
     claim(path, small_run.config(tmp_path, f"model.convolution={form}"))
     longer = small_run.config(tmp_path, "training.rounds=9")
-    assert [RunFolder(path).begun_form(asked) for asked in (config, longer)] == [form, form]
+    assert [RunFolder(path).initial_form(asked) for asked in (config, longer)] == [form, form]
     assert RunFolder(path).conflict(longer) == ""
     other = small_run.config(tmp_path, "training.batch_size=7")
     assert RunFolder(path).conflict(other) == "training.batch_size: 20 here, 7 asked for"

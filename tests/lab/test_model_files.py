@@ -41,15 +41,7 @@ def test_a_file_that_is_longer_than_its_header_says_is_not_read(file):
     assert f"{15 * 2**30} bytes, of which the header knows" in found.damage
 
 
-@pytest.mark.parametrize(
-    "start",
-    [
-        (2**40).to_bytes(8, "little"),
-        (2**63).to_bytes(8, "little"),
-        b"",
-        b"\0" * 8,
-    ],
-)
+@pytest.mark.parametrize("start", [(2**40).to_bytes(8, "little"), (2**63).to_bytes(8, "little"), b"", b"\0" * 8])
 def test_a_header_that_is_longer_than_the_file_is_not_read(file, start):
     file.write_bytes(start + file.read_bytes()[8:] * bool(start))
     (found,) = verify(file)

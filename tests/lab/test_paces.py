@@ -12,15 +12,6 @@ from fedjax_bal import Execution
 from fedjax_bal.lab import RunFolder, dry_run, paces
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    """A cache folder without paces."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    paces._remembered.cache_clear()
-    yield tmp_path / "cache" / "fedjax_bal" / "paces" / "paces.json"
-    paces._remembered.cache_clear()
-
-
 def simulation(*shifts, every=1, tested=0):
     setting = SimpleNamespace(
         model=SimpleNamespace(name="", options=(), input_shape=()), batch_size=10, parts=(),
@@ -40,7 +31,7 @@ def test_work_counts_steps_gradients_and_evaluations():
     assert tested == pytest.approx(steps + 2 * 9 / 3 / 2)  # two evaluations of nine batches, forward only
 
 
-def test_finished_runs_of_the_same_kind_are_the_estimate(cache):
+def test_finished_runs_of_the_same_kind_are_the_estimate(remembered):
     run = simulation()
     recorder = Mock()
     recorder.comparison.simulation.return_value = run
@@ -50,9 +41,9 @@ def test_finished_runs_of_the_same_kind_are_the_estimate(cache):
             callback.recorded(recorder, (0, 0), clients_per_s)
         callback.ended(recorder, (0, 0), None)
     seconds = [2 / pace / paces.work(run, 1) for pace in (8.0, 4.0)]
-    assert list(json.loads(cache.read_text()).values()) == [pytest.approx(seconds)]
+    assert list(json.loads(remembered.read_text()).values()) == [pytest.approx(seconds)]
     assert paces.pace_of(run, {}) == pytest.approx((min(seconds), max(seconds)))
-    cache.write_text("[broken")
+    remembered.write_text("[broken")
     paces._remembered.cache_clear()
     timed = {("", (), (), 10, "float32"): paces.Pace(1.0, 2.0)}
     assert paces.pace_of(run, timed) == (1.0, 2.0)

@@ -15,35 +15,20 @@ import jax
 import jax.monitoring
 import numpy as np
 import pytest
-import quick
 import small_run
 
 from fedjax_bal import data, files, load_run
 from fedjax_bal.engine.host import executable
-from fedjax_bal.lab import FolderError, RunFolder, Stopped, checkpoint, output_files, recorder, training, verify
+from fedjax_bal.lab import FolderError, RunFolder, Stopped, checkpoint, environment, output_files, training, verify
 from fedjax_bal.report import build, gallery
 
 ONE = ("methods=[{recipe: fedavg}]", "seeds=[0]", "training.rounds=4")
-
-
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
-    """A folder in which the small comparison ran without interruption."""
-    path = tmp_path_factory.mktemp("undisturbed") / "run"
-    small_run.run(path, small_run.config(path.parent))
-    return path
 
 
 @pytest.fixture
 def config(tmp_path):
     """The small comparison's configuration."""
     return small_run.config(tmp_path)
-
-
-def stop_after(dispatches):
-    """Asks to stop after so many dispatches."""
-    left = iter(range(dispatches, 0, -1))
-    return lambda: next(left, 0) <= 1
 
 
 def test_metrics_hold_a_line_a_run_and_evaluated_round(undisturbed):
@@ -101,17 +86,6 @@ def test_methods_share_who_was_there(undisturbed):
     assert cohorts("fedavg") == cohorts("control variates")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("dispatches", quick.only([1, 3, 6, 13], 3))
-def test_a_stopped_run_goes_on_to_the_same_lines(undisturbed, config, tmp_path, dispatches):
-    path = tmp_path / "run"
-    with pytest.raises(Stopped):
-        small_run.run(path, config, should_stop=stop_after(dispatches))
-    assert json.loads((path / "summary.json").read_text())["finished"] is False
-    small_run.run(path, config)
-    assert small_run.metrics(path) == small_run.metrics(undisturbed)
-
-
 def test_a_finished_run_is_not_run_again(undisturbed, tmp_path):
     before = (undisturbed / "metrics.jsonl").read_bytes()
     display = small_run.run(undisturbed, small_run.config(tmp_path))
@@ -129,14 +103,14 @@ def damage(file):
 def test_a_damaged_checkpoint_is_noticed_and_the_one_before_it_used(undisturbed, config, tmp_path):
     path = tmp_path / "run"
     with pytest.raises(Stopped):
-        small_run.run(path, config, should_stop=stop_after(3))
+        small_run.run(path, config, should_stop=small_run.stop_after(3))
     newest, older = sorted((path / "checkpoints" / "method-0-seed-0").glob("*.npz"), reverse=True)
     assert (newest.stem, older.stem) == ("round-00000006", "round-00000004")
     damage(newest)
     display = small_run.run(path, config)
     assert "damaged" in display.notes[0]
     assert "round-00000006" in display.notes[0]
-    assert "going on after round 4" in display.notes[1]
+    assert "resuming after round 4" in display.notes[1]
     # The display knows where the run stands before anything is compiled.
     [line] = [
         line for line in small_run.metrics(path) if (line["method"], line["seed"], line["round"]) == ("fedavg", 0, 4)
@@ -230,15 +204,6 @@ def test_a_file_that_no_session_has_written_like_that_is_named_and_nothing_is_to
     path, config = copied
     change(path)
     assert_refused(path, config, name)
-
-
-def test_metrics_and_a_summary_of_another_run_are_noticed(copied, undisturbed):
-    path, config = copied
-    for name in ("metrics.jsonl", "summary.json"):
-        own = (path / name).read_bytes()
-        shutil.copy(undisturbed / name, path / name)
-        assert_refused(path, config, f"{name}: is not what was written")
-        (path / name).write_bytes(own)
 
 
 FAULTS = {
@@ -394,7 +359,7 @@ def test_a_run_goes_on_under_the_settings_of_jax_that_it_was_begun_with(copied, 
 
 def test_a_finished_run_keeps_the_versions_and_the_device_that_trained_it(copied, one, monkeypatch):
     path, config = copied
-    monkeypatch.setattr(recorder, "versions", lambda: {"jax": "99", "new": "1"})
+    monkeypatch.setattr(environment, "versions", lambda: {"jax": "99", "new": "1"})
     monkeypatch.setattr(training, "device_name", lambda: "another machine")
     small_run.run(path, config)
     assert contents(path) == contents(one[0])
@@ -424,7 +389,7 @@ def test_fresh_starts_over(undisturbed, config, tmp_path):
 def test_a_checkpoint_of_another_run_is_not_used_and_not_deleted(config, tmp_path):
     path = tmp_path / "run"
     with pytest.raises(Stopped):
-        small_run.run(path, config, should_stop=stop_after(6))
+        small_run.run(path, config, should_stop=small_run.stop_after(6))
     first, other = (path / "checkpoints" / f"method-0-seed-{seed}" for seed in (0, 1))
     shutil.copytree(first, other)
     assert_refused(path, config, "method-0-seed-1/round-00000007.npz: belongs to another run")

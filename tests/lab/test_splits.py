@@ -214,13 +214,148 @@ def test_clients_may_be_tested_on_the_test_set_instead(tmp_path):
     assert np.array_equal(np.asarray(federation.images)[tests.rows], dataset.test_images[tests.rows - first])
 
 
-def test_what_is_held_out_belongs_to_what_a_run_is_begun_with(tmp_path):
-    settings = ((), ("evaluation.validation.per_class=5",), ("evaluation.client_test.fraction=0.1",),
-                ("evaluation.client_test.per_client=5",))  # fmt: skip
-    assert len({prepared(tmp_path, *overrides)[1].tobytes() for overrides in settings}) == 4
+def test_what_is_set_aside_belongs_to_what_a_run_is_begun_with(tmp_path):
+    settings = (
+        (), ("auxiliary.per_class=4",), ("auxiliary.per_class=5",), ("auxiliary={per_class: 4, source: test}",),
+        ("evaluation.validation.per_class=5",), ("evaluation.client_test.fraction=0.1",),
+        ("evaluation.client_test.per_client=5",),
+    )  # fmt: skip
+    prints = [prepared(tmp_path, *overrides)[1].tobytes() for overrides in settings]
+    assert len(set(prints)) == 7 and prepared(tmp_path)[1].tobytes() == prints[0]
+
+
+def test_training_rows_are_taken_out_before_the_partition(tmp_path):
+    dataset = data.load("fashion_mnist_small")
+    federation, _ = prepared(tmp_path, "auxiliary={per_class: 7}")
+    taken = federation.auxiliary["balanced"]
+    assert dataset.train_labels[taken].tolist() == np.repeat(np.arange(10), 7).tolist()
+    assert not np.isin(taken, federation.rows).any()
+    assert np.unique(taken).size == 70
+    assert np.array_equal(federation.images, dataset.train_images)
+    # every client still has what the scheme promises, counted by the labels of its own rows
+    for client in range(10):
+        own = federation.rows[federation.offsets[client] : federation.offsets[client + 1]]
+        counts = np.bincount(dataset.train_labels[own], minlength=10)
+        assert counts.tolist() == federation.class_counts[client].tolist()
+        assert sorted(counts[counts > 0].tolist()) == [20, 20]
+
+
+def test_the_carved_rows_follow_the_partitions_seed_alone(tmp_path):
+    rows = []
+    for seed, clients in ((0, 10), (0, 5), (1, 10)):
+        changes = (f"partition.seed={seed}", f"partition.clients={clients}")
+        rows.append(prepared(tmp_path, "auxiliary.per_class=5", *changes)[0].auxiliary["balanced"].tolist())
+    assert rows[0] == rows[1] != rows[2]
+
+
+def test_test_images_are_the_first_of_each_class_and_the_partition_stays(tmp_path):
+    dataset = data.load("fashion_mnist_small")
+    without, _ = prepared(tmp_path)
+    federation, _ = prepared(tmp_path, "auxiliary={per_class: 4, source: test}")
+    assert np.array_equal(federation.rows, without.rows)
+    assert np.array_equal(federation.offsets, without.offsets)
+    images, labels = np.asarray(federation.images), np.asarray(federation.labels)
+    taken = federation.auxiliary["balanced"]
+    assert labels[taken].tolist() == np.repeat(np.arange(10), 4).tolist()
+    expected = [dataset.test_images[dataset.test_labels == label][:4] for label in range(10)]
+    assert np.array_equal(images[taken], np.concatenate(expected))
+    assert np.array_equal(images[: len(dataset.train_images)], dataset.train_images)
+    assert len(images) == len(dataset.train_images) + 40
+
+
+def test_methods_may_differ_in_the_rows_of_the_server(tmp_path):
+    comparison = set_up(small_run.config(tmp_path, "methods.1.auxiliary={per_class: 4}"))
+    plain, balanced = (simulation.federation for simulation in comparison.simulations)
+    assert dict(plain.auxiliary) == {} and len(balanced.auxiliary["balanced"]) == 40
+
+
+TAIL = [500, 387, 299, 232, 179, 139, 107, 83, 64, 50]  # floor(500 * 10^(-c / 9))
+
+
+@pytest.mark.parametrize("scheme", ["{scheme: noniid-labeldir, alpha: 0.3}", "{scheme: power_law}", "{scheme: shards}"])
+def test_any_scheme_shares_out_what_the_long_tail_leaves(tmp_path, scheme):
+    wanted = f"partition={scheme[:-1]}, clients: 10, seed: 3, imbalance_factor: 10}}"
+    federation = prepared(tmp_path, wanted, "auxiliary.per_class=500")[0]
+    assert federation.class_counts.sum(axis=0).tolist() == TAIL
+    assert len(np.unique(federation.rows)) == sum(TAIL)
+    assert not np.isin(federation.auxiliary["balanced"], federation.rows).any()
+
+
+def test_a_method_may_have_another_one(tmp_path):
+    scheme = "partition={scheme: iid, clients: 10, seed: 3}"
+    comparison = set_up(small_run.config(tmp_path, scheme, "methods.1.partition={imbalance_factor: 10}"))
+    plain, tailed = (simulation.federation for simulation in comparison.simulations)
+    assert (len(plain.rows), plain.class_counts.sum(axis=0).tolist()) == (10_000, [1000] * 10)
+    assert tailed.class_counts.sum(axis=0).tolist() == [1000, 774, 599, 464, 359, 278, 215, 166, 129, 100]
+    assert comparison.fingerprints[0].tolist() != comparison.fingerprints[1].tolist()
+
+
+def test_too_long_a_tail_for_the_clients_is_refused(tmp_path):
+    with pytest.raises(SetupError, match="partition: 2000 clients .* rows"):
+        prepared(tmp_path, "partition={scheme: iid, clients: 2000, seed: 0, imbalance_factor: 1000}")
+
+
+MAKERS = np.array(["Zoe", "Abe", "Bo"])[np.repeat([0, 1, 2], [6, 10, 4])]
+
+
+@pytest.fixture
+def makers(tmp_path):
+    """A file of 20 + 8 images by three people."""
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (28, 6, 6, 3), dtype=np.uint8)
+    labels = np.arange(28) % 4
+    arrays = {"train_images": images[:20], "train_labels": labels[:20], "test_images": images[20:]}
+    np.savez(tmp_path / "mine.npz", **arrays, test_labels=labels[20:], train_clients=MAKERS)
+    return tmp_path, images[:20]
+
+
+def by_maker(folder, *overrides, path="mine.npz"):
+    changes = (f"dataset={{name: npz, path: {path}}}", "selection.clients_per_round=1", *overrides)
+    return set_up(small_run.config(folder, *changes), data_dir=str(folder)).simulations[0].federation
+
+
+def test_everybody_is_a_client(makers):
+    folder, images = makers
+    found = by_maker(folder, "partition={scheme: natural, clients: 3, seed: 5}")
+    assert np.diff(found.offsets).tolist() == [10, 4, 6]  # Abe, Bo, Zoe
+    for client, name in enumerate(("Abe", "Bo", "Zoe")):
+        rows = found.rows[found.offsets[client] : found.offsets[client + 1]]
+        assert sorted(rows.tolist()) == np.flatnonzero(name == MAKERS).tolist()
+    np.testing.assert_allclose(found.mean, (images / 255).mean(axis=(0, 1, 2)), rtol=1e-6)
+    np.testing.assert_allclose(found.std, (images / 255).std(axis=(0, 1, 2)), rtol=1e-6)
+    assert (found.num_classes, found.images.shape) == (4, (20, 6, 6, 3))
+
+
+def test_who_made_what_stays_true_after_rows_are_carved_out(makers):
+    folder, _ = makers
+    found = by_maker(folder, "partition={scheme: natural, clients: 3, seed: 0}", "auxiliary.per_class=1")
+    taken = found.auxiliary["balanced"]
+    for client, name in enumerate(("Abe", "Bo", "Zoe")):
+        rows = found.rows[found.offsets[client] : found.offsets[client + 1]]
+        assert sorted(rows.tolist()) == sorted(set(np.flatnonzero(name == MAKERS)) - set(taken.tolist()))
+
+
+def test_makers_that_are_not_known_are_explained(makers):
+    folder, _ = makers
+    with pytest.raises(SetupError, match="partition: 4 clients, but 3 writers or users have rows"):
+        by_maker(folder, "partition={scheme: natural, clients: 4, seed: 0}")
+    with pytest.raises(ValueError, match=r"dataset.path: there is no .*absent.npz; a relative path counts"):
+        by_maker(folder, path="absent.npz")
+    natural = "partition={scheme: natural, clients: 4, seed: 0}"
+    with pytest.raises(SetupError, match="partition: natural needs a data set that says whose its images are"):
+        set_up(small_run.config(folder, natural))
 
 
 BAD = [
+    (("auxiliary.per_class=-1",), ConfigError, "auxiliary.per_class: received -1, must be an integer of at least 0"),
+    (("auxiliary.source=tset",), ConfigError, "auxiliary.source: received 'tset'.*did you mean 'test'"),
+    (("auxiliary.per_clas=1",), ConfigError, "auxiliary.per_clas: unknown key.*did you mean 'per_class'"),
+    (("auxiliary.per_class=100000",), SetupError, "auxiliary: per_class=100000, but class . has only"),
+    (
+        ("auxiliary={per_class: 201, source: test}",),
+        SetupError,
+        "auxiliary: per_class: received 201, but the test set has only 200 images of class 0",
+    ),
     (("evaluation.validation.per_class=100000",), SetupError, "evaluation.validation: per_class=100000, but class"),
     (
         ("partition={scheme: iid, clients: 10000, seed: 0}", "evaluation.client_test.fraction=0.2"),

@@ -6,50 +6,27 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import small_run
-from report.conftest import make_run  # noqa: F401
+from report.conftest import edit_summary
 
 from fedjax_bal.lab import RunFolder
 from fedjax_bal.lab.folder import _line
-from fedjax_bal.lab.summary import _compared, _finite_leaks, _spread
+from fedjax_bal.lab.summary import _spread, compare_compositions, finite_leaks
 from fedjax_bal.metrics import RoundResult, RunHistory, pooled_confusion, record_round, summarise_run
 from fedjax_bal.report import build
 from fedjax_bal.types import EvaluationResult
 
-
-def edit(folder, change):
-    file = folder / "summary.json"
-    summary = json.loads(file.read_text())
-    change(summary)
-    file.write_text(json.dumps(summary))
-
-
-STRANGE = [
-    1e18,
-    1.5e18,
-    1e25,
-    pytest.param(1e99, marks=pytest.mark.slow),
-    1e100,
-    1.1e100,
-    1e300,
-    5e-324,
-    -1e25,
-    0,
-    -0.0,
-    2**63,
-    10**30,
-    10**120,
-    10**400,
-]
+SLOW = pytest.param(1e99, marks=pytest.mark.slow)
+STRANGE = [1e18, 1.5e18, 1e25, SLOW, 1e100, 1.1e100, 1e300, 5e-324, -1e25, 0, -0.0, 2**63, 10**30, 10**120, 10**400]
 STRANGE += [float("inf"), -float("inf"), float("nan"), None]
 
 
 @pytest.mark.parametrize("value", STRANGE, ids=str)
-def test_whatever_a_metric_comes_to_is_read_back(make_run, tmp_path, value):  # noqa: F811
+def test_whatever_a_metric_comes_to_is_read_back(make_run, tmp_path, value):
     folder = make_run(tmp_path / "run", rounds=1, classes=2, clients=1, seeds=(0,))
     reported = {"simulated_s": value, "epsilon": value}
     lines = [_recorded(reported) | {"round": round, "bytes_up": 1, "bytes_down": 1} for round in (1, 2)]
     found = summarise_run(RunHistory(lines, 2))
-    edit(folder, lambda summary: summary["runs"][0].update(found))
+    edit_summary(folder, lambda summary: summary["runs"][0].update(found))
     (run,) = [run for run in RunFolder(folder).read().summary["runs"] if run["method"] == "fedavg"]
     assert {name: run[name] for name in found} == found
     assert run["epsilon"] == (value if value is not None and abs(value) <= 1e100 else None)
@@ -77,7 +54,7 @@ def _recorded(reported):
     ],
 )
 def test_estimates_are_compared_where_they_are_known(estimates, clients, rank):
-    found = _compared(np.array(estimates), np.array([[1, 3], [1, 3], [4, 0]]))
+    found = compare_compositions(np.array(estimates), np.array([[1, 3], [1, 3], [4, 0]]))
     assert found == {"clients": clients, "rank_correlation": rank}
 
 
@@ -85,7 +62,7 @@ def test_leaks_that_are_not_finite_are_left_out():
     nan = float("nan")
     nearest = {"generated": {"mean": 1.0, "least": nan}, "test": {"mean": 1.0, "least": 0.5}}
     attacks = {"a": {"truth": nan, "others": 0.1}, "b": {"truth": 0.2, "others": 0.1}}
-    assert _finite_leaks({"nearest": nearest, "inversion": attacks}) == {
+    assert finite_leaks({"nearest": nearest, "inversion": attacks}) == {
         "inversion": {"b": attacks["b"]},
     }
 
@@ -95,10 +72,10 @@ def test_fewer_clients_stand_for_more_classes_and_methods():
     assert len(_spread(1000, 50, cells=12_000 * 36)) == 2 and len(_spread(1000, 50, cells=10**8)) == 1
 
 
-def test_many_classes_and_runs_are_read_back_in_little_room(make_run, tmp_path):  # noqa: F811
+def test_many_classes_and_runs_are_read_back_in_little_room(make_run, tmp_path):
     methods, seeds, classes, images = [f"m{place}" for place in range(6)], range(6), 1010, 3030
     folder = make_run(tmp_path / "run", methods=methods, seeds=seeds, rounds=1, classes=2, clients=1)
-    edit(folder, lambda summary: summary.update(class_names=[f"c{k}" for k in range(classes)], partitions=[]))
+    edit_summary(folder, lambda summary: summary.update(class_names=[f"c{k}" for k in range(classes)], partitions=[]))
     texts = (folder / "metrics.jsonl").read_text().splitlines()
     lines = [json.loads(text) | {"per_class_accuracy": None} for text in texts]
     (folder / "metrics.jsonl").write_bytes(b"".join(map(_line, lines)))

@@ -14,8 +14,9 @@ from small_sweep import sweep as sweep_of
 from fedjax_bal.engine.host import executable, stack
 from fedjax_bal.lab import FolderError, SweepFolder, loop, setup, training, verify
 from fedjax_bal.lab import sweep as sweep_module
-from fedjax_bal.lab.loop import SweepBatch, SweepRun
+from fedjax_bal.lab.loop import RunBatch, RunTask
 from fedjax_bal.lab.recorder import RunState
+from fedjax_bal.lab.schema import RunId
 from fedjax_bal.lab.sweep import COSTS, SweepSession
 from fedjax_bal.lab.training import StepResult
 from fedjax_bal.report.sweep_page import build_sweep
@@ -119,11 +120,11 @@ def test_writing_the_table_takes_a_small_share_of_the_time(monkeypatch):
     points = [SimpleNamespace(label=str(number), values={}, config=config) for number in range(400)]
     folder = SimpleNamespace(part=None, write_results=write, read_costs=dict, write_costs=lambda costs: None)
     monkeypatch.setattr(sweep_module, "time", SimpleNamespace(monotonic=lambda: now))
-    session = SweepSession(SimpleNamespace(points=points), folder, None, most=None, backend=None, detail=None)
+    session = SweepSession(SimpleNamespace(points=points), folder, None, max_batch_size=None, backend=None, detail=None)
     recorder = SimpleNamespace(states={(0, 0): RunState("fedavg", 0)})
     session.recorders = dict.fromkeys(range(400), recorder)
     for number in range(300):
-        session.broken[number] = "no"
+        session.setup_errors[number] = "no"
         now += 0.1
         session.update()
     assert sizes[0] == 1 and 3 <= len(sizes) <= 5  # half a second each, of 32 seconds
@@ -160,14 +161,6 @@ def test_a_stopped_sweep_goes_on_and_does_nothing_twice(finished, tmp_path):
     again, _, said = carry(plan, path)
     assert "0 program(s)" in said and "3 done or given up before" in said
     assert figures(again) == figures(known)
-
-
-@pytest.mark.slow
-def test_more_values_are_added_to_what_is_there(finished, tmp_path):
-    axes = "sweep: [{training.optimizer.learning_rate: [0.05]}]"
-    carry(sweep(tmp_path, axes, FEDAVG), tmp_path / "out")
-    _, _, said = carry(sweep(tmp_path, axes.replace("0.05", "0.05, 0.2"), FEDAVG), tmp_path / "out", dry_run=True)
-    assert "2 runs (1 done or given up before)" in said
 
 
 def test_a_dry_run_trains_nothing(tmp_path):
@@ -251,7 +244,9 @@ def test_more_rounds_and_seeds_come_to_the_same_bits(tmp_path, rounds):
     ):
         with pytest.raises(FolderError, match=f"(?s)holds another sweep.*{differing}"):
             carry(sweep(tmp_path, axes, *changes), tmp_path / "out")
-    carry(sweep(tmp_path, RATES.replace("0.05", "0.05, 0.1"), *asked), tmp_path / "out", dry_run=True)
+    more = RATES.replace("0.05", "0.05, 0.1")
+    _, _, said = carry(sweep(tmp_path, more, *asked), tmp_path / "out", dry_run=True)
+    assert "16 runs (12 done or given up before)" in said
 
 
 @pytest.mark.slow
@@ -318,10 +313,16 @@ def test_what_does_not_fit_is_halved_and_then_left_out(tmp_path, monkeypatch):
     assert {(row["status"], row["failure"]) for row in rows} == {("failed", "needs 7.0 GB")}
 
 
+def test_batches_leave_no_place_idle():
+    assert loop.spread_batches(3, [20], [20]) == [9]
+    assert loop.spread_batches(4, [20, 2], [20, 2]) == [9, 2]
+    assert loop.spread_batches(9, [2], [2]) == [1]
+
+
 def test_the_time_of_a_dispatch_is_shared_by_the_runs_that_were_trained():
     took = []
     recorder = SimpleNamespace(record=lambda run, result, seconds: took.append(seconds), fail=lambda *given: None)
-    batch = SweepBatch(0, tuple(SweepRun(0, (0, seed), None, 0, recorder) for seed in range(4)))
+    batch = RunBatch(0, tuple(RunTask(0, RunId(0, seed), None, 0, recorder) for seed in range(4)))
     for results, failures in (({0: "result", 2: "result"}, {1: "diverged", 3: "diverged"}), ({0: "result"}, {2: "no"})):
         loop._record(batch, StepResult(results, failures, 5, 8.0, {}, [], stopped=False), [])
     assert took == [4.0, 4.0, 8.0]

@@ -51,7 +51,8 @@ def write_run(
                 "method": method, "seed": seed, "rounds": rounds, "evaluations": rounds, "final_accuracy": final,
                 "best_accuracy": final + 0.01, "last5_accuracy": final - 0.005,
                 "rounds_to_target": 8 + seed if seed < 2 else None,
-                "traffic_bytes": (2 + place % 3) * 1_000_000 * rounds,
+                "traffic_bytes": (2 + place % 3) * 1_000_000 * rounds, "leaks": None, "failure": None,
+                "broken_clients": None,
             })  # fmt: skip
             matrices[place, seed] = matrix
     counts = (rng.dirichlet(np.full(classes, 0.3), clients) * 200).astype(int)
@@ -59,10 +60,11 @@ def write_run(
         "name": "synthetic", "finished": finished, "device": "cpu: 2 cores",
         "versions": {"fedjax_bal": "0.1.0", "jax": "0.10.2", "python": "3.11.7"}, "compile_s": 12.34, "wall_s": 101.0,
         "client_updates_per_s": 321.0, "samples_per_s": 16050.0, "target_accuracy": 0.6, "class_names": names,
+        "command": {}, "cost": {}, "batches": [],
         "partitions": [
             {
                 "methods": list(methods), "clients": clients, "shown": list(range(clients)),
-                "class_counts": counts.tolist(),
+                "class_counts": counts.tolist(), "samples": counts.sum(0).tolist(), "data": "", "mean": [], "std": [],
             }
         ],
         "runs": runs,
@@ -86,6 +88,14 @@ def write_run(
     (folder / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
     RunFolder(folder).write_confusion(matrices)
     return folder
+
+
+def edit_summary(folder, change):
+    """Changes the content of a folder's summary."""
+    file = folder / "summary.json"
+    summary = json.loads(file.read_text())
+    change(summary)
+    file.write_text(json.dumps(summary))
 
 
 def add_cohorts(folder, *, even=("rebafl",), estimating=("rebafl",), augmented=True):

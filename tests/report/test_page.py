@@ -196,7 +196,8 @@ def test_an_unfinished_run_says_so(make_run, tmp_path):
 def test_a_run_that_has_only_begun_still_has_a_page(make_run, tmp_path):
     folder = make_run(tmp_path / "run", rounds=1)
     path = folder / "summary.json"
-    path.write_text(json.dumps({"finished": False, "runs": [], "class_names": []}))
+    nothing = {"finished": False, "runs": [], "partitions": [], "class_names": [], "device": None, "versions": {}}
+    path.write_text(json.dumps(json.loads(path.read_text()) | nothing))
     (folder / "metrics.jsonl").write_text("")
     text = "".join(parse(build(folder)).text)
     assert "No run has an accuracy yet" in text and "not recorded" in text

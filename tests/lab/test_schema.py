@@ -3,21 +3,18 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from report.conftest import edit_summary
 
 from fedjax_bal.config import LARGEST_YAML
 from fedjax_bal.lab import FolderError, RunFolder
-from fedjax_bal.lab.record import check_readable
+from fedjax_bal.lab.schema import check_readable
+
+LINE = b'{"method": "a", "seed": 0, "round": 1, %s}\n'
 
 
 @pytest.fixture
 def folder(make_run, tmp_path):
     return make_run(tmp_path / "run", rounds=3, classes=3, clients=2)
-
-
-def edit(path, change):
-    summary = json.loads(path.read_text())
-    change(summary)
-    path.write_text(json.dumps(summary))
 
 
 def test_reads_what_was_written(folder):
@@ -80,28 +77,20 @@ def test_a_missing_file_is_named(folder, name):
         ("config.yaml", b"a: 1\nb: \xff\n", "config.yaml: .*byte 0xff"),
         ("summary.json", b'{\n"a": 1,\n"b" 2}', "summary.json: .*line 3"),
         ("summary.json", b"[]", "all of it: Input should be a valid dictionary.*; received"),
-        ("summary.json", b"{}", "finished: Input should be a valid boolean; received null"),
+        ("summary.json", b"{}", "name: Field required"),
         ("summary.json", b"[" * 100_000, "summary.json: .*recursion"),
-        ("metrics.jsonl", b'\n{"method": "a"}\n', "metrics.jsonl, line 2: seed: Input should be a valid integer"),
+        ("metrics.jsonl", b'\n{"method": "a"}\n', "metrics.jsonl, line 2: seed: Field required"),
         ("metrics.jsonl", b"{}}\n{}\n", "metrics.jsonl, line 1: Extra data"),
+        ("metrics.jsonl", LINE % b'"seed": true', "seed: Input .* integer; received true"),
+        ("metrics.jsonl", LINE % b'"bytes_up": 1e999', "bytes_up: must be a number"),
         (
             "metrics.jsonl",
-            b'{"method": "a", "seed": true, "round": 1}\n',
-            r"seed: Input .* integer; received true",
+            LINE % b'"per_class_accuracy": [1, 2]',
+            r"per_class_accuracy: must be a list of 3, .* \[1.*, 2",
         ),
-        ("metrics.jsonl", b'{"method": "a", "seed": 0, "round": 1, "bytes_up": 1e999}\n', "bytes_up: must be a number"),
-        (
-            "metrics.jsonl",
-            b'{"method": "a", "seed": 0, "round": 1, "per_class_accuracy": [1, 2]}\n',
-            r"per_class_accuracy: must be a list of 3 of a number .* received \[1, 2\]",
-        ),
-        ("metrics.jsonl", b'{"method": "a", "seed": 0, "round": 1, "test_accuracy": "1"}\n', "received '1'"),
-        (
-            "metrics.jsonl",
-            b'{"method": "a", "seed": 0, "round": 1, "chain_kl": [1]}\n',
-            r"chain_kl: .* \[1\]",
-        ),
-        ("metrics.jsonl", b'{"method": "a", "seed": 0, "round": 1, "client_accuracies": [NaN]}\n', "client_accuracies"),
+        ("metrics.jsonl", LINE % b'"test_accuracy": "1"', "test_accuracy: .*received '1'"),
+        ("metrics.jsonl", LINE % b'"chain_kl": [1]', r"chain_kl: .* \[1\]"),
+        ("metrics.jsonl", LINE % b'"client_accuracies": [NaN]', r"client_accuracies\[0\]: .* number; received null"),
     ],
 )
 def test_damage_is_named_with_file_line_and_what_was_expected(folder, name, content, expected):
@@ -110,142 +99,82 @@ def test_damage_is_named_with_file_line_and_what_was_expected(folder, name, cont
         RunFolder(folder).read()
 
 
-@pytest.mark.parametrize(
-    ("change", "expected"),
-    [
-        (lambda s: s["runs"][1].pop("method"), r"runs\[1\].method: Input should be a valid string"),
-        (lambda s: s["runs"][0].update(final_accuracy="x"), r"runs\[0\].final_accuracy: must be a number"),
-        (lambda s: s["partitions"][0]["class_counts"][0].__setitem__(1, None), r"partitions\[0\].class_counts"),
-        (lambda s: s["partitions"][0]["shown"].pop(), r"class_counts: must be a list of 1 of"),
-        (lambda s: s.update(target_accuracy=[]), r"target_accuracy: must be a number"),
-        (lambda s: s["runs"].append(3), r"runs\[6\]: Input should be .*; received 3"),
-    ],
-)
-def test_a_summary_that_does_not_fit_is_refused(folder, change, expected):
-    edit(folder / "summary.json", change)
-    with pytest.raises(FolderError, match=expected):
-        RunFolder(folder).read()
-
-
 COMPOSITION = {"clients": 2, "rank_correlation": 0.5}
 AUGMENTATION = {"before": [1, 2, 3], "after": [3, 2, 3], "extra_rows": 2, "extra_bytes": 1568}
-
-
-def test_cohorts_are_read_and_may_be_missing_or_null(folder):
-    first, second = (dict.fromkeys(["composition", "traffic_to_target_bytes"]) for _ in range(2))
-    first |= {"composition": COMPOSITION, "traffic_to_target_bytes": 12}
-    edit(folder / "summary.json", lambda s: [s["runs"][place].update(new) for place, new in enumerate((first, second))])
-    edit(folder / "summary.json", lambda s: s["partitions"][0].update(augmentation=AUGMENTATION))
-    summary = RunFolder(folder).read().summary
-    assert summary["partitions"][0]["augmentation"] == AUGMENTATION
-    assert summary["runs"][0] | first == summary["runs"][0]
-    for run in summary["runs"][1:]:
-        assert run["composition"] is run["traffic_to_target_bytes"] is None
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "expected"),
-    [
-        ("traffic_to_target_bytes", "12", r"runs\[0\].traffic_to_target_bytes: must be a number"),
-        ("chain_kl", [0.5], r"runs\[0\].chain_kl: must be a number"),
-        ("clients_per_chain", True, r"runs\[0\].clients_per_chain: must be a number .* received true"),
-        ("copies", "7", r"runs\[0\].copies: must be a number"),
-        ("composition", [], r"runs\[0\].composition: .*received \[\]"),
-        ("composition", {**COMPOSITION, "clients": None}, r"composition.clients: Input should be a valid integer"),
-        ("composition", {**COMPOSITION, "clients": -1}, r"composition.clients: must be a number \(from 0 to"),
-        (
-            "composition",
-            {**COMPOSITION, "rank_correlation": 1.5},
-            r"rank_correlation: .*\(within ±1\), or null",
-        ),
-    ],
-)
-def test_cohorts_of_a_run_that_do_not_fit_are_refused(folder, key, value, expected):
-    edit(folder / "summary.json", lambda s: s["runs"][0].update({key: value}))
-    with pytest.raises(FolderError, match=expected):
-        RunFolder(folder).read()
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        (3, r"partitions\[0\].augmentation: .*received 3"),
-        (
-            {**AUGMENTATION, "extra_rows": 2.0},
-            r"augmentation.extra_rows: Input .* received 2.0",
-        ),
-        ({**AUGMENTATION, "extra_bytes": -1}, r"augmentation.extra_bytes: must be a number \(from 0"),
-        ({**AUGMENTATION, "after": [1, 2]}, r"augmentation.after: must be a list of 3 of a number"),
-        ({**AUGMENTATION, "before": [1, 2, -3]}, r"augmentation.before: .*received \[1, 2, -3\]"),
-    ],
-)
-def test_an_augmentation_that_does_not_fit_is_refused(folder, value, expected):
-    edit(folder / "summary.json", lambda s: s["partitions"][0].update(augmentation=value))
-    with pytest.raises(FolderError, match=expected):
-        RunFolder(folder).read()
-
-
-@pytest.mark.parametrize("shown", [[0, {}], [0, 1.5], [-1], "01", None])
-def test_clients_of_a_partition_that_are_no_numbers_are_refused(folder, shown):
-    edit(folder / "summary.json", lambda s: s["partitions"][0].update(shown=shown, class_counts=None))
-    with pytest.raises(FolderError, match=r"partitions\[0\].shown"):
-        RunFolder(folder).read()
-
-
+BATCHES = {"methods": ["cbfl"], "kl_before": 0.5, "kl_after": 0.25}
 LEAKS = {
     "nearest": {"generated": {"mean": 30.5, "least": 9.0}, "test": {"mean": 20.0, "least": 5.0}},
     "inversion": {"prototype/upcnn": {"truth": 0.9, "others": 0.5}},
 }
 
 
-def test_what_a_run_gives_away_may_be_missing_or_null(folder):
-    edit(folder / "summary.json", lambda s: s["runs"][0].update(leaks=LEAKS))
-    edit(folder / "summary.json", lambda s: s["runs"][1].update(leaks=None))
-    found = [run["leaks"] for run in RunFolder(folder).read().summary["runs"]]
-    assert found[0] == LEAKS and found[1:] == [None] * (len(found) - 1)
+def test_optional_figures_are_read_and_absent_metrics_are_null(folder):
+    edit_summary(folder, lambda s: s.update(batches=[BATCHES]))
+    edit_summary(folder, lambda s: s["partitions"][0].update(augmentation=AUGMENTATION))
+    edit_summary(folder, lambda s: s["runs"][0].update(composition=COMPOSITION, leaks=LEAKS, copies=12))
+    summary = RunFolder(folder).read().summary
+    assert summary["batches"] == [BATCHES]
+    assert summary["partitions"][0]["augmentation"] == AUGMENTATION
+    first, *others = summary["runs"]
+    assert (first["composition"], first["leaks"], first["copies"]) == (COMPOSITION, LEAKS, 12)
+    assert all(run["copies"] is run["leaks"] is None and "composition" not in run for run in others)
 
 
 @pytest.mark.parametrize(
-    ("value", "expected"),
+    ("change", "expected"),
     [
-        ([], r"runs\[0\].leaks: .*received \[\]"),
-        ({"nearest": 3}, r"leaks.nearest: .*received 3"),
-        ({"nearest": {"test": {"mean": 1.0, "least": 1.0}}}, r"leaks.nearest.generated: .*received null"),
+        (lambda s: s.update(target_accuracy=[]), r"target_accuracy: Input should be a valid number; received \[\]"),
+        (lambda s: s["runs"].append(3), r"runs\[6\]: Input should be .*; received 3"),
+        (lambda s: s["runs"][1].pop("method"), r"runs\[1\].method: Field required"),
+        (lambda s: s["runs"][0].update(final_accuracy="x"), r"runs\[0\].final_accuracy: must be a number .*'x'"),
+        (lambda s: s["runs"][0].update(chain_kl=[0.5]), r"runs\[0\].chain_kl: must be a number"),
+        (lambda s: s["runs"][0].update(clients_per_chain=True), r"clients_per_chain: must be a number .*received true"),
+        (lambda s: s["runs"][0].update(composition=[]), r"runs\[0\].composition: .*received \[\]"),
+        (lambda s: s["runs"][0].update(composition={**COMPOSITION, "clients": None}), r"composition.clients: .*null"),
+        (lambda s: s["runs"][0].update(composition={**COMPOSITION, "clients": -1}), r"composition.clients: .*to 0"),
         (
-            {"inversion": {"upcnn": {"truth": "1", "others": 0.0}}},
-            r"inversion.upcnn.truth: Input should be a valid number",
+            lambda s: s["runs"][0].update(composition={**COMPOSITION, "rank_correlation": 1.5}),
+            "rank_correlation: .*1.5",
+        ),
+        (lambda s: s["runs"][0].update(leaks=[]), r"runs\[0\].leaks: .*received \[\]"),
+        (lambda s: s["runs"][0].update(leaks={"nearest": 3}), "leaks.nearest: .*received 3"),
+        (lambda s: s["runs"][0].update(leaks={"nearest": {"test": LEAKS["nearest"]["test"]}}), "generated: Field req"),
+        (
+            lambda s: s["runs"][0].update(leaks={"inversion": {"upcnn": {"truth": "1", "others": 0.0}}}),
+            "inversion.upcnn.truth: Input should be a valid number",
+        ),
+        (lambda s: s["partitions"][0]["class_counts"][0].__setitem__(1, None), r"class_counts\[0\]\[1\]: .*null"),
+        (lambda s: s["partitions"][0]["class_counts"][0].pop(), r"class_counts\[0\]: must be a list of 3"),
+        (lambda s: s["partitions"][0]["shown"].pop(), r"partitions\[0\].class_counts: must be a list of 1"),
+        (lambda s: s["partitions"][0].update(shown=[0, {}]), r"partitions\[0\].shown\[1\]: .* integer"),
+        (lambda s: s["partitions"][0].update(shown=[-1]), r"partitions\[0\].shown\[0\]: .*-1"),
+        (lambda s: s["partitions"][0].update(shown="01"), r"partitions\[0\].shown: .*list; received '01'"),
+        (lambda s: s["partitions"][0].update(augmentation=3), r"partitions\[0\].augmentation: .*received 3"),
+        (
+            lambda s: s["partitions"][0].update(augmentation={**AUGMENTATION, "extra_rows": 2.0}),
+            "augmentation.extra_rows: .* integer; received 2.0",
         ),
         (
-            {"inversion": {"upcnn": {"truth": 1.0, "others": None}}},
-            r"inversion.upcnn.others: Input should be a valid number",
+            lambda s: s["partitions"][0].update(augmentation={**AUGMENTATION, "after": [1, 2]}),
+            r"augmentation.after: must be a list of 3, .*received \[1, 2\]",
         ),
+        (
+            lambda s: s["partitions"][0].update(augmentation={**AUGMENTATION, "before": [1, 2, -3]}),
+            r"augmentation.before\[2\]: .*received -3",
+        ),
+        (lambda s: s.update(batches=[{**BATCHES, "methods": "a"}]), r"batches\[0\].methods: .* list; received 'a'"),
+        (lambda s: s.update(batches=[{**BATCHES, "kl_before": None}]), r"batches\[0\].kl_before: .*null"),
     ],
 )
-def test_leaks_that_do_not_fit_are_refused(folder, value, expected):
-    edit(folder / "summary.json", lambda s: s["runs"][0].update(leaks=value))
-    with pytest.raises(FolderError, match=expected):
-        RunFolder(folder).read()
-
-
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({"methods": "a"}, r"batches\[0\].methods: Input should be a valid list"),
-        ({"kl_before": None}, r"batches\[0\].kl_before: Input should be a valid number"),
-    ],
-)
-def test_classes_of_batches_that_do_not_fit_are_refused(folder, changes, expected):
-    fitting = {"methods": ["cbfl"], "kl_before": 0.5, "kl_after": 0.25}
-    edit(folder / "summary.json", lambda s: s.update(batches=[fitting]))
-    assert RunFolder(folder).read().summary["batches"] == [fitting]
-    edit(folder / "summary.json", lambda s: s.update(batches=[fitting | changes]))
-    with pytest.raises(FolderError, match=expected):
+def test_a_summary_that_does_not_fit_is_refused(folder, change, expected):
+    edit_summary(folder, change)
+    with pytest.raises(FolderError, match=rf"summary.json: .*{expected}"):
         RunFolder(folder).read()
 
 
 def test_pictures_are_those_of_the_first_seed_of_methods_that_are_there(folder):
     (folder / "pictures").mkdir()
-    edit(folder / "summary.json", lambda s: [run.update(seed=run["seed"] + 9) for run in s["runs"]])
+    edit_summary(folder, lambda s: [run.update(seed=run["seed"] + 9) for run in s["runs"]])
     for pixel, name in ((9, "0-seed-9"), (10, "0-seed-10"), (1, "9-seed-9"), (2, "x-seed-9")):
         np.savez(folder / "pictures" / f"method-{name}.npz", real=np.full((3, 2, 4, 4, 1), pixel, np.uint8))
     ((method, found),) = RunFolder(folder).read().pictures.items()
@@ -254,7 +183,7 @@ def test_pictures_are_those_of_the_first_seed_of_methods_that_are_there(folder):
 
 def test_pictures_are_those_of_their_method_where_an_earlier_one_never_began(folder):
     (folder / "pictures").mkdir()
-    edit(folder / "summary.json", lambda s: s.update(runs=[run for run in s["runs"] if run["method"] == "rebafl"]))
+    edit_summary(folder, lambda s: s.update(runs=[run for run in s["runs"] if run["method"] == "rebafl"]))
     np.savez(folder / "pictures" / "method-1-seed-0.npz", real=np.zeros((3, 2, 4, 4, 1), np.uint8))
     assert list(RunFolder(folder).read().pictures) == ["rebafl"]
 
@@ -305,8 +234,7 @@ def test_confusion_that_does_not_fit_is_refused(folder, cells):
 
 
 def test_confusion_of_more_bytes_than_are_read_is_refused(folder, monkeypatch):
-    monkeypatch.setattr("fedjax_bal.lab.record.LARGEST_CONFUSION", 1000)
-    monkeypatch.setattr("fedjax_bal.lab.folder.LARGEST_CONFUSION", 1000)
+    monkeypatch.setattr("fedjax_bal.lab.schema.LARGEST_CONFUSION", 1000)
     matrices = {(0, seed): np.ones((3, 3), int) for seed in range(9)}
     RunFolder(folder).write_confusion(matrices)  # as many as may be read: 9 x 24 bytes and a header each
     assert sum(run["confusion_matrix"] is not None for run in RunFolder(folder).read().summary["runs"]) == 2

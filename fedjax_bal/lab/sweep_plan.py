@@ -86,8 +86,12 @@ def path_of(key: str) -> KeyPath:
 def _axis(entry: Any, where: str) -> Axis:
     if not isinstance(entry, Mapping) or not entry:
         raise ConfigError(f"{where}: received {received_value(entry)}, must be a mapping of keys to their values")
-    values = {key: _values(value, f"{where}: {key}") for key, value in entry.items()}
-    for key in values:
+    wanted = f"must be a list of 1 to {_MOST_VALUES} values, or a range {{from: 0.01, to: 1, steps: 3, scale: log}}"
+    values: dict[str, list[Any]] = {}
+    for key, value in entry.items():
+        values[key] = _range(value, f"{where}: {key}") if isinstance(value, Mapping) else value
+        if not isinstance(values[key], list) or not 0 < len(values[key]) <= _MOST_VALUES:
+            raise ConfigError(f"{where}: {key}: received {received_value(value)}, {wanted}")
         if not all(path_of(key)):
             raise ConfigError(
                 f"{where}: received the key {received_value(key)}, must be a dotted path such as training.rounds"
@@ -102,15 +106,6 @@ def _axis(entry: Any, where: str) -> Axis:
         value = received_value(twice[0] if len(twice) == 1 else list(twice))
         raise ConfigError(f"{where}: {', '.join(values)}: received {value} twice; give each value once")
     return Axis(tuple(values), tuple(map(tuple, values.values())))
-
-
-def _values(value: Any, where: str) -> list[Any]:
-    if isinstance(value, Mapping):
-        return _range(value, where)
-    if not isinstance(value, list) or not 0 < len(value) <= _MOST_VALUES:
-        wanted = f"must be a list of 1 to {_MOST_VALUES} values, or a range {{from: 0.01, to: 1, steps: 3, scale: log}}"
-        raise ConfigError(f"{where}: received {received_value(value)}, {wanted}")
-    return value
 
 
 def _range(value: Mapping[str, Any], where: str) -> list[Any]:
@@ -135,15 +130,10 @@ def _range(value: Mapping[str, Any], where: str) -> list[Any]:
         raise ConfigError(f"{where}: received from {low} to {high} with scale log, must be above 0")
     if low == high:
         raise ConfigError(f"{where}: received from {low} to {high}, must be two different numbers")
-    return _spaced(low, high, steps, scale)
-
-
-def _spaced(low: float, high: float, steps: int, scale: str) -> list[Any]:
-    shares = [place / (steps - 1) for place in range(steps)]
-    log = scale == "log"
-    spaced = [low * (high / low) ** share if log else low + (high - low) * share for share in shares]
+    shares = [place / (steps - 1) for place in range(1, steps - 1)]
+    spaced = [low * (high / low) ** share if scale == "log" else low + (high - low) * share for share in shares]
     # Six digits, so that file names and tables show the exact value.
-    rounded = [low, *(float(f"{number:.6g}") for number in spaced[1:-1]), high]
+    rounded = [low, *(float(f"{number:.6g}") for number in spaced), high]
     whole = isinstance(low, int) and isinstance(high, int) and all(float(number).is_integer() for number in rounded)
     return list(map(int if whole else float, rounded))
 
@@ -226,7 +216,10 @@ def load_sweep(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> S
     for values in combinations(axes):
         label = ",".join(f"{short}={shown(values[key])}" for key, short in labels.items())
         along = [(path_of(key), with_absolute_paths(value, folder, path_of(key))) for key, value in values.items()]
-        point = Point(_file_name(label), values, build_config(data, along, f"{source} ({label})"))
+        name = re.sub(r"[^A-Za-z0-9._=,+-]+", "_", label)
+        if name != label or len(name) > _LONGEST_LABEL:
+            name = f"{name[:_LONGEST_LABEL]}-{hashlib.sha256(label.encode()).hexdigest()[:8]}"
+        point = Point(name, values, build_config(data, along, f"{source} ({label})"))
         if points.setdefault(point.label, point) is not point:
             raise ConfigError(f"{source}: sweep: two points are called {point.label}; make their values differ")
     plugins = {name: digest for point in points.values() for name, digest in point.config.plugins.items()}
@@ -257,10 +250,3 @@ def short_keys(axes: Sequence[Axis]) -> dict[str, str]:
 def shown(value: Any) -> str:
     """Formats a value of an axis on one line."""
     return repr(value) if isinstance(value, float) else dump_yaml(value).strip().removesuffix("...").strip()
-
-
-def _file_name(label: str) -> str:
-    plain = re.sub(r"[^A-Za-z0-9._=,+-]+", "_", label)
-    if plain == label and len(plain) <= _LONGEST_LABEL:
-        return plain
-    return f"{plain[:_LONGEST_LABEL]}-{hashlib.sha256(label.encode()).hexdigest()[:8]}"

@@ -4,7 +4,7 @@ import pytest
 import small_run
 
 from fedjax_bal.config import ConfigError, load_config
-from fedjax_bal.lab.plan import Axis, combinations, load_sweep, read_axes
+from fedjax_bal.lab.sweep_plan import Axis, combinations, load_sweep, read_axes, short_keys
 
 RANGES = [
     ({"from": 0, "to": 1, "steps": 3}, (0.0, 0.5, 1.0)),
@@ -108,6 +108,11 @@ def test_axes_have_the_whole_paths_of_their_keys(write):
     keys = [key for axis in plan.axes for key in axis.keys]
     assert keys == ["training.optimizer.learning_rate", "training.rounds", "partition.clients"]
     assert plan.points[0].label == "learning_rate=0.1,rounds=3,clients=9"
+
+
+def test_keys_are_as_short_as_they_are_unique():
+    keys = short_keys([Axis(("training.rounds",), ((1,),)), Axis(("partition.seed", "training.seed"), ((1,), (1,)))])
+    assert list(keys.values()) == ["rounds", "partition.seed", "training.seed"]
 
 
 def test_labels_tell_keys_apart(write):

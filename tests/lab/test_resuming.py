@@ -15,28 +15,15 @@ from fedjax_bal.lab.environment import numeric_settings
 from fedjax_bal.lab.folder import RecordedExecution
 from fedjax_bal.lab.loaded_run import load_run
 from fedjax_bal.lab.recorder import Recorder, saved_template
+from fedjax_bal.lab.schema import RunId
 from fedjax_bal.models import automatic
 
 METHODS = ("fedavg", "control variates")
 
 
-@pytest.fixture(scope="module")
-def at_once(tmp_path_factory):
-    """A folder in which the small comparison, 7 rounds and two seeds, ran without interruption."""
-    path = tmp_path_factory.mktemp("at_once") / "run"
-    small_run.run(path, small_run.config(path.parent))
-    return path
-
-
 def short(tmp_path, rounds):
     """The small comparison's configuration with fewer rounds, and one of its seeds."""
     return small_run.config(tmp_path, f"training.rounds={rounds}", "seeds=[0]")
-
-
-def stop_after(dispatches):
-    """Asks to stop after so many dispatches."""
-    left = iter(range(dispatches, 0, -1))
-    return lambda: next(left, 0) <= 1
 
 
 def results(path):
@@ -52,27 +39,28 @@ def results(path):
 # Rounds are evaluated by twos, and two are in a dispatch: 4 ends both, 3 neither, and 1 is less than a dispatch.
 @pytest.mark.slow
 @pytest.mark.parametrize("rounds", quick.only([1, 3, 4], 3))
-def test_more_rounds_and_seeds_come_to_the_same_bits(at_once, tmp_path, rounds):
+def test_more_rounds_and_seeds_come_to_the_same_bits(undisturbed, tmp_path, rounds):
     path = tmp_path / "run"
     small_run.run(path, short(tmp_path, rounds))
     display = small_run.run(path, small_run.config(tmp_path))
-    assert display.notes == [f"{name}, seed 0: going on after round {rounds}" for name in METHODS]
-    assert results(path) == results(at_once)
+    assert display.notes == [f"{name}, seed 0: resuming after round {rounds}" for name in METHODS]
+    assert results(path) == results(undisturbed)
 
 
 @pytest.mark.slow
-def test_stops_before_and_after_change_nothing(at_once, tmp_path):
+def test_stops_before_and_after_change_nothing(undisturbed, tmp_path):
     path = tmp_path / "run"
     brief, wanted = short(tmp_path, 5), small_run.config(tmp_path)
     for config, dispatches in ((brief, 4), (wanted, 1), (wanted, 4)):
         with pytest.raises(Stopped):
-            small_run.run(path, config, should_stop=stop_after(dispatches))
+            small_run.run(path, config, should_stop=small_run.stop_after(dispatches))
+        assert json.loads((path / "summary.json").read_text())["finished"] is False
     small_run.run(path, wanted)
-    assert results(path) == results(at_once)
+    assert results(path) == results(undisturbed)
 
 
 def test_a_run_goes_on_after_rounds_in_which_all_clients_were_absent(tmp_path):
-    config, run, folder = short(tmp_path, 7), (0, 0), RunFolder(tmp_path / "run")
+    config, run, folder = short(tmp_path, 7), RunId(0, 0), RunFolder(tmp_path / "run")
     told = {"round": 2, "test_accuracy": 0.1, "bytes_up": 9, "bytes_down": 9, "wall_s": 1.0}
     with folder.claimed(config):
         recorder = Recorder(config, folder, print)
@@ -95,7 +83,7 @@ def test_a_run_goes_on_with_the_devices_that_it_began_with(tmp_path):
     assert json.loads(record.read_text())["devices"] == 2
     assert "begun on" not in "".join(small_run.run(path, wanted).notes)
     asked = small_run.run(path, short(tmp_path, 6), devices=1)
-    assert "begun on 2 device(s), goes on with 1: last digits may differ" in asked.notes
+    assert "begun on 2 device(s), resumes with 1: last digits may differ" in asked.notes
     assert json.loads(record.read_text())["devices"] == 1
     small_run.run(path, short(tmp_path, 6), fresh=True)
     assert json.loads(record.read_text())["devices"] == 2
@@ -176,7 +164,7 @@ def test_a_run_that_goes_on_with_other_instructions_says_so(tmp_path, monkeypatc
     begin(path, config)
     assert json.loads((path / "execution.json").read_text())["instructions"] == "AVX512"
     monkeypatch.setattr(automatic, "instruction_set", lambda: "AVX2")
-    assert begin(path, config) == ["begun with AVX512, goes on with AVX2: last digits may differ"]
+    assert begin(path, config) == ["begun with AVX512, resumes with AVX2: last digits may differ"]
 
 
 @pytest.mark.parametrize(
@@ -213,7 +201,7 @@ def test_a_folder_that_is_moved_with_its_configuration_trace_and_run_goes_on(tmp
     here.rename(there)
     monkeypatch.chdir(there)
     notes = small_run.run(there / "run", moved(there, 4)).notes
-    assert notes == ["fedavg, seed 0: going on after round 2"]
+    assert notes == ["fedavg, seed 0: resuming after round 2"]
     (there / "phones.csv").write_text("round,client\n0,1\n0,2\n0,4\n1,4\n1,5\n1,6\n")
     with pytest.raises(FolderError, match="was begun with other images, labels"):
         small_run.run(there / "run", moved(there, 6))
