@@ -10,7 +10,7 @@ RNG = np.random.default_rng(0)
 COUNTS = RNG.integers(0, 50, (3, 4)).astype(np.float32)
 SHARES, NORMS, LOGITS = RNG.dirichlet(np.ones(4), 3), RNG.uniform(0.1, 2, (3, 4)), RNG.normal(size=(3, 2, 6, 5))
 IMAGES, RANGES = RNG.normal(size=(3, 2, 5, 7, 2)), RNG.uniform(0.1, 0.3, (3, 4))
-LABELS, MASKS = RNG.integers(0, 4, (3, 6)), RNG.random((3, 6)) < 0.7
+LABELS = RNG.integers(0, 4, (3, 6))
 STATISTICS = [(RNG.uniform(0.3, 3, (3, 3)), RNG.uniform(0.3, 3, (3, 5))) for _ in range(4)]
 MAPS = [(RNG.normal(size=(3, 2, 4, 3, 5)), RNG.normal(size=(3, 2, 2, 2, 3))) for _ in range(2)]
 TWO = np.array([0.2, 0.67, 1.0])

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedjax_bal.data import carve, carve_share, federate, hold_out, partition, rows_by_share
+from fedjax_bal.data import carve, carve_share, federate, hold_out, rows_by_share
 
 IMAGES, LABELS = np.zeros((40, 2, 2, 1), np.uint8), np.repeat([0, 1, 2, 3], 10)
 
@@ -38,15 +38,6 @@ def test_carve_is_random_and_checks_its_number():
     assert len(np.intersect1d(carve(rng(0), labels, 10)[0], carve(rng(1), labels, 10)[0])) < 10
     with pytest.raises(ValueError, match="per_class: received 0"):
         carve(rng(), labels, 0)
-
-
-def test_carve_then_partition_then_federate():
-    labels = np.repeat(np.arange(4), 25)
-    auxiliary, rest = carve(rng(), labels, 5)
-    parts = [rest[part] for part in partition.dirichlet(rng(), labels[rest], 4, 0.1, min_size=5)]
-    federation = federate(np.zeros((100, 1, 1, 1), np.uint8), labels, parts, 4, {"server": auxiliary})
-    assert federation.class_counts.sum(axis=0).tolist() == [20] * 4
-    assert not np.isin(federation.auxiliary["server"], federation.rows).any()
 
 
 def test_a_share_of_each_class_is_taken_at_least_one_row_and_never_all():

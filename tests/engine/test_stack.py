@@ -15,7 +15,7 @@ from fedjax_bal.engine.host import build
 from fedjax_bal.engine.host.stack import Member, Stack, stacking_key
 from fedjax_bal.optim.optimizers import optimizer
 from fedjax_bal.options import Evaluation, Execution, LocalTraining, Participation
-from fedjax_bal.selection import bernoulli, power_of_choice
+from fedjax_bal.selection import bernoulli
 from fedjax_bal.selection.speed import lognormal
 
 ROUNDS = 3
@@ -74,15 +74,6 @@ def test_seeds_and_rates_one_client_after_another():
 
 
 @pytest.mark.slow
-def test_several_clients_of_several_runs_at_a_time_on_two_devices():
-    sims = [
-        simulation(rate, RECIPES["trimmed_mean"], execution=replace(EXECUTION, strategy="vmap", devices=2))
-        for rate in (0.1, 0.05)
-    ]
-    assert_alike([Member(sims[0], 0), Member(sims[1], 1)], 1e-6)
-
-
-@pytest.mark.slow
 def test_partitions_differ_within_a_program():
     images, labels = toys.federation().images, toys.federation().labels
     rng = np.random.default_rng
@@ -97,20 +88,6 @@ def test_partitions_differ_within_a_program():
     assert sims[0].setting.max_size != sims[1].setting.max_size
     assert stacking_key(sims[0]) == stacking_key(sims[1])
     assert_alike([Member(sims[0], 0), Member(sims[1], 0)], 1e-6)
-
-
-@pytest.mark.slow
-def test_each_run_has_a_selector_of_its_own():
-    sims = [
-        simulation(
-            rate,
-            participation=replace(CLIENTS, clients_per_round=None, selector=power_of_choice(3, 6, sizes=toys.SIZES)),
-            execution=replace(EXECUTION, rounds_per_dispatch=1),
-        )
-        for rate in (0.5, 0.01)
-    ]
-    members = [Member(sim, 0) for sim in sims]
-    assert_alike(members, 1e-6)
 
 
 @pytest.mark.slow

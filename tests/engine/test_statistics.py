@@ -16,7 +16,6 @@ from fedjax_bal.optim.optimizers import optimizer
 from fedjax_bal.options import Evaluation, Execution, LocalTraining, Participation
 from fedjax_bal.parts import Memory, Steps, part, static
 from fedjax_bal.recipes import Recipe
-from fedjax_bal.selection import Selector
 
 SIZES = (9, 4, 12)
 
@@ -35,21 +34,15 @@ def network():
     return models.build("tiny_bn", 3, (4, 4, 1))
 
 
-def turns(*cohorts):
-    """A selector of one client a round, in this order."""
-    select = lambda state, seed, round, available: (np.array([[cohorts[round]]], np.int32), state)
-    return Selector(lambda seed, n: (), select, lambda state, plan, info: state, 1, 1, 1, False)
-
-
-def after(how, cohorts, strategy="map"):
-    """The statistics after each round; parameters stay where they are, as the learning rate is 0."""
+def after(how, clients, strategy="map"):
+    """The statistics after each round of one client; parameters stay where they are, as the learning rate is 0."""
     shards = federation()
     sim = build(
-        recipes.fedavg(), network(), shards, (shards.images, shards.labels), rounds=len(cohorts),
+        recipes.fedavg(), network(), shards, (shards.images, shards.labels), rounds=len(clients),
         local=LocalTraining(
             batch_size=4, optimizer=optimizer("sgd", 0.0), batch_statistics=how, lone_rows="keep"
         ),
-        participation=Participation(selector=turns(*cohorts)),
+        participation=Participation(selector=toys.chosen(*([[client]] for client in clients))),
         execution=Execution(strategy=strategy, rounds_per_dispatch=1),
     )  # fmt: skip
     snapshot, seen = sim.init(0), []

@@ -14,7 +14,7 @@ import toys
 from fedjax_bal.engine.host import build
 from fedjax_bal.optim.optimizers import optimizer
 from fedjax_bal.options import Execution, LocalTraining, Participation
-from fedjax_bal.selection import Selector, bernoulli
+from fedjax_bal.selection import bernoulli
 
 ROUNDS, SEED, N = 3, 3, len(toys.SIZES)
 OPTIONS = reference.Options(rate=0.1, decay=0.9, batch_size=8, epochs=2)
@@ -63,12 +63,6 @@ def finished(sim):
     return jax.device_get(snapshot.state), records, done.confusion
 
 
-def assert_same_runs(first, second, tolerance=1e-12, **changes):
-    """Compares the models after all rounds of two recipes."""
-    got, want = (run(simulation(recipe, **changes)).variables.params for recipe in (first, second))
-    assert_equal(got, want, tolerance)
-
-
 def assert_averages(recipe, changes=None, **knobs):
     """Compares a run with FedAvg whose local training has `knobs`, functions of client and round."""
     sim = simulation(recipe, **(changes or {}))
@@ -88,13 +82,6 @@ def cohorts(sim):
     """Round numbers and the clients that deliver."""
     plans = [sim.plan(SEED, number, ())[0] for number in range(sim.rounds)]
     return [(number, [int(c) for c in plan.clients[plan.delivered]]) for number, plan in enumerate(plans)]
-
-
-def chains(*clients):
-    """A selector of the same chains in every round."""
-    places = np.array(clients, np.int32)
-    select = lambda state, seed, round, available: (places, state)
-    return Selector(lambda s, n: (), select, lambda s, p, i: s, *places.shape, 1, False)
 
 
 def gradient(weights, images, labels, scale=1.0, offset=0.0):

@@ -108,8 +108,10 @@ def test_fedavg_has_no_mediators_and_the_engine_counts_as_it_is_told():
         (astraea(alpha=None, size=2, mediator_epochs=3), "exact", 2 + 3 * 4),
     ):
         sim = float64.simulation(recipe, rounds=1, participation=clients, evaluation=Evaluation(traffic=traffic))
-        (record,) = sim.advance(0, sim.init(0)).records
+        advance = sim.advance(0, sim.init(0))
+        (record,) = advance.records
         assert (record["bytes_up"], record["bytes_down"]) == (models * size, models * size)
+        assert advance.client_updates == 4 * sim.setting.passes
 
 
 def test_a_mediator_none_of_whose_clients_delivers_sends_nothing_back():

@@ -297,12 +297,7 @@ def test_there_is_nothing_to_see_before_the_first_training(simplified):
 
 @pytest.mark.parametrize("kind", ["shared", "per_client"])
 def test_a_network_without_batch_normalisation_is_refused_where_its_statistics_count(kind, simplified):
-    message = (
-        r"generator: received the model 'toy' without batch normalisation and gamma=10, .*: take a model with batch "
-        r"normalisation \(resnet8, resnet20, creff_resnet8, mobilenetv2, resnet18, resnet18_cifar, tiny_bn\), or set "
-        r"gamma to 0 to"
-    )
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=r"generator: received the model 'toy' .* gamma=10, .*tiny_bn.*set gamma to 0"):
         simulation(small(generator=kind, gamma=10.0))
     simulation(small(generator=kind))
     faking.simulation(small(generator=kind, gamma=10.0))
@@ -315,11 +310,7 @@ def test_noise_needs_no_batch_normalisation():
 @pytest.mark.parametrize("kind", ["shared", "per_client", "gaussian", "dcgan"])
 def test_a_run_without_a_round_after_warm_up_is_refused(kind):
     late = small(generator=kind, warm_up=7)
-    message = (
-        "^warm_up: the first fakes come in round 7, but rounds=6, so that there would be none: lower warm_up so that "
-        "they come in round 6 or earlier, or set rounds to 7 or more$"
-    )
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match="^warm_up: .* round 7, but rounds=6, .*lower warm_up .*set rounds to 7"):
         simulation(late, rounds=6)
     for need in [need for part in late.parts for need in part.needs[:1]]:
         need.check(SimpleNamespace(rounds=7))

@@ -191,21 +191,6 @@ def test_representations_of_zeros_have_a_finite_loss_and_gradient():
         assert float(value) == pytest.approx(expected, rel=1e-12)
 
 
-def test_padding_counts_for_nothing_and_neither_does_a_client_without_a_past():
-    images = jnp.array([[1.0, 2.0], [3.0, -1.0], [0.5, 0.5]])
-    start, last = (Variables({"scale": jnp.array(scale)}, {}) for scale in ([1.0, 0.3], [-0.2, 1.0]))
-
-    def loss(images, real, there=True):
-        batch = Batch(images, jnp.zeros(len(images), int), jnp.zeros(len(images), int), jnp.array(real))
-        outputs = Outputs(images, images, projection=images)
-        return float(ModelContrast(2.0).loss(outputs, batch, {}, context(last, there, start, projecting())))
-
-    assert loss(images, [True, True, False]) == pytest.approx(loss(images[:2], [True, True]), rel=1e-12)
-    assert loss(images, [True, True, False]) != pytest.approx(loss(images, [True] * 3), rel=1e-3)
-    assert loss(images, [False] * 3) == 0
-    assert loss(images, [True] * 3, there=False) == 0
-
-
 @pytest.mark.slow
 def test_batch_statistics_are_remembered_and_used():
     with jax.enable_x64(False):

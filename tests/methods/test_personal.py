@@ -168,7 +168,7 @@ def make_bn():
 def test_clients_of_a_chain_hand_on_only_what_they_share():
     chained, alone = (
         float64.run(simulation(recipes.local(), participation=Participation(selector=selector), rounds=2))
-        for selector in (float64.chains([0, 4], [2, 7]), float64.chains([0], [2], [4], [7]))
+        for selector in (toys.chosen([[0, 4], [2, 7]]), toys.chosen([[0], [2], [4], [7]]))
     )
     for leaf, kept in alone.memory[PERSONAL].items():
         float64.assert_equal({leaf: chained.memory[PERSONAL][leaf]}, {leaf: kept}, 1e-12)

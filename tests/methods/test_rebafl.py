@@ -5,12 +5,11 @@ from types import SimpleNamespace
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 import toys
 
 from fedjax_bal.methods import rebafl as MODULE
 from fedjax_bal.parts import FeatureTransfer
-from fedjax_bal.types import Batch, Context, Outcome, Outputs
+from fedjax_bal.types import Context, Outcome
 
 CLIENT = 4
 KEY = jax.random.key(0)
@@ -81,40 +80,3 @@ def test_clients_with_few_classes_send_nothing_when_asked():
         sums = FeatureTransfer(min_classes=limit).report(outcome)
         assert bool(sums.counts.any()) == sends
         assert bool(sums.sums.any()) == sends
-
-
-def loss_and_gradient(part, ctx, real):
-    features = jax.random.normal(KEY, (6, toys.FEATURES))
-    labels = jnp.array([0, 1, 1, 0, 3, 3])
-    batch = Batch(jnp.zeros((6, 1, toys.WIDTH, 1)), labels, labels, real)
-
-    def loss(params, features):
-        return part.loss(Outputs(features @ params["w2"], features), batch, params, ctx)
-
-    return jax.value_and_grad(loss, (0, 1))(ctx.start.params, features)
-
-
-@pytest.mark.slow
-def test_the_gradient_reaches_the_classifier_alone_and_padding_counts_for_nothing():
-    part, ctx = FeatureTransfer(mu=0.5), context(received=received())
-    ctx = ctx._replace(prepared={part.slot: received()})
-    value, (of_params, of_features) = loss_and_gradient(part, ctx, jnp.ones(6, bool))
-    assert float(value) > 0
-    assert bool(of_params["w2"].any())
-    assert not bool(of_params["w1"].any())
-    assert not bool(of_features.any())
-    none, (of_params, _) = loss_and_gradient(part, ctx, jnp.zeros(6, bool))
-    assert float(none) == 0
-    assert not bool(of_params["w2"].any())
-
-
-def test_off_without_any_received_prototype_and_for_a_single_class():
-    part = FeatureTransfer(mu=0.5)
-    nothing = context(received=received((False,) * 4))._replace(prepared={part.slot: received()})
-    single = context(received=received())._replace(
-        prepared={part.slot: received()}, class_counts=jnp.array([0, 12, 0, 0])
-    )
-    for ctx in (nothing, single):
-        value, (of_params, _) = loss_and_gradient(part, ctx, jnp.ones(6, bool))
-        assert float(value) == 0
-        assert not bool(of_params["w2"].any())

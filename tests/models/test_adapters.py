@@ -141,19 +141,6 @@ def test_convolutions_of_many_clients_are_grouped_only_if_asked_for(make, convol
     assert ("feature_group_count=2" in program) == grouped
 
 
-@pytest.mark.slow
-@KINDS
-def test_plain_convolution_has_second_derivatives(make):
-    def penalty(model):
-        variables = model.init(jax.random.key(0))
-        loss = lambda images: (model.apply(variables, images, train=False)[0].logits ** 2).sum()
-        return jax.grad(lambda images: (jax.grad(loss)(images) ** 2).sum())(IMAGES)
-
-    assert float(abs(penalty(make(convolution="plain"))).max()) > 0
-    with pytest.raises(ValueError, match='convolution="plain"'):
-        penalty(make())
-
-
 def test_what_the_convolution_does_not_know_is_left_to_jax():
     class Dilated(nn.Module):
         @nn.compact

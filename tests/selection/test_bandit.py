@@ -66,15 +66,6 @@ def test_the_set_agrees_with_explicit_loops(table, data, size, direction, first)
     assert found.tolist() == by_hand(rows.tolist(), scores, size, direction, first)
 
 
-@pytest.mark.parametrize("first", ["counted", "left_out"])
-@pytest.mark.parametrize("direction", ["from_uniform", "to_uniform"])
-def test_the_set_agrees_with_explicit_loops_on_many_clients(direction, first):
-    rng = np.random.default_rng(0)
-    rows, scores = rng.dirichlet(np.full(10, 0.3), 300), rng.random(300)
-    found = class_balancing_set(rows, scores, 12, direction=direction, first=first)
-    assert found.tolist() == by_hand(rows.tolist(), scores, 12, direction, first)
-
-
 def test_several_pieces_of_the_table_give_the_same_set():
     rng = np.random.default_rng(1)
     rows, scores = rng.dirichlet(np.full(200, 0.3), 200), rng.random(200)

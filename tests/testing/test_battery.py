@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import quick
 import table
+import toys
 from methods import faking
 
 from fedjax_bal import LocalTraining, check_part, check_recipe, recipes
@@ -35,7 +36,7 @@ from fedjax_bal.parts import (
     static,
 )
 from fedjax_bal.recipes import RECIPES, Recipe
-from fedjax_bal.selection import Selector, always, bernoulli, clustered, periodic, speed, uniform
+from fedjax_bal.selection import always, bernoulli, clustered, periodic, speed, uniform
 from fedjax_bal.testing import ConformanceError, battery, report, toy
 from fedjax_bal.testing.workbench import VARIATIONS, Bench
 
@@ -52,13 +53,6 @@ class Rare(Draw):
 
     def log_weights(self, class_counts, ctx):
         return -self.power * jnp.log(jnp.maximum(class_counts, 1.0)) / (1 + ctx.round)
-
-
-def pairs_of_clients():
-    """Three chains of two clients, gone through twice."""
-    clients = np.array([[4, 7], [0, 2], [1, 5]], np.int32)
-    select = lambda state, seed, round, available: (clients, state)
-    return Selector(lambda seed, n: (), select, lambda state, plan, info: state, 3, 2, 2, False)
 
 
 LOCAL, CLIENTS = toy.local_training(toy.network()), toy.participation(recipes.fedavg())
@@ -104,7 +98,7 @@ COMBINED = {
             "participation": replace(
                 CLIENTS,
                 clients_per_round=None,
-                selector=pairs_of_clients(),
+                selector=toys.chosen([[4, 7], [0, 2], [1, 5]], passes=2),
                 availability=periodic(0.7, 2),
                 speed=speed.uniform(3.0, 9.0, deadline=1.0),
             ),
@@ -553,12 +547,6 @@ def test_the_toy_has_what_is_hard_and_keeps_it():
     assert (present == 1).any() and (present > 1).any() and present.max() < data.num_classes
 
 
-def choosing(*cohorts):
-    """In each round one of these, by turns; without chance."""
-    select = lambda state, seed, round, available: (np.array(cohorts[round % len(cohorts)])[:, None], state)
-    return Selector(lambda seed, n: (), select, lambda state, plan, info: state, len(cohorts[0]), 1, 1, False)
-
-
 def federation(*sizes):
     """Clients of these sizes, all of whom have all classes if they have as many rows."""
     labels = np.concatenate([np.arange(size) % toy.CLASSES for size in sizes])
@@ -577,9 +565,10 @@ UNSEEN = [
     ("fields", (), {}, "has no parts"),
     ("types", (Silent(),), {}, "may return anything"),
     ("seeds", (), clients(delivery=bernoulli(0.001)), "train in fewer than two rounds"),
-    ("seeds", (), clients(selector=choosing([0], [3], [3], [3])), "train in fewer than two rounds"),
-    ("longer rows", (Late(),), clients(availability=always(), delivery=always(), selector=choosing([0], [0], [2], [3])),
-     "in no round in which all parts are active"),
+    ("seeds", (), clients(selector=toys.chosen([[0]], [[3]], [[3]], [[3]])), "train in fewer than two rounds"),
+    ("longer rows", (Late(),), clients(
+        availability=always(), delivery=always(), selector=toys.chosen([[0]], [[0]], [[2]], [[3]])
+     ), "in no round in which all parts are active"),
     ("cohort order", (), clients(selector=uniform(1)), "at most one client or chain"),
     ("undelivered", (), clients(delivery=always()), "All selected clients deliver"),
     ("finite", (), {"federation": federation(5, 9, 5, 9, 5, 13, 5, 9)}, "have all classes"),
@@ -619,7 +608,7 @@ def test_padded_rows_are_looked_for_wherever_the_federation_has_any():
     check = lambda **options: report.run_check(CHECKS["padded rows"], Bench(recipes.fedavg(), model=leaking, **options))
     assert check(federation=FULL)[0] == "skipped"
     # Clients whose batches are full are the only ones that are chosen; others are not.
-    outcome, message = check(federation=federation(8, 8, 7, 9, 6), **clients(selector=choosing([0, 1])))
+    outcome, message = check(federation=federation(8, 8, 7, 9, 6), **clients(selector=toys.chosen([[0], [1]])))
     assert outcome == "failed" and "mask with batch.real" in message
 
 

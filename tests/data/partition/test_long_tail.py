@@ -4,18 +4,11 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from data.partition.drawn import counts_of, rng
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedjax_bal.data.partition import long_tail, long_tailed
-
-
-def rng(seed=0):
-    return np.random.default_rng(seed)
-
-
-def counts_of(labels, parts):
-    return np.array([np.bincount(labels[part], minlength=labels.max() + 1) for part in parts])
 
 
 def exact_counts(sizes, clients, alpha, quirk):

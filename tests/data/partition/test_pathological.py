@@ -2,16 +2,13 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from data.partition.drawn import rng
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedjax_bal.data.partition import pathological
 
 TEN = np.repeat(np.arange(10), 100)
-
-
-def rng(seed=0):
-    return np.random.default_rng(seed)
 
 
 def shares(total, number):
