@@ -5,9 +5,9 @@ from dataclasses import replace
 import jax
 import numpy as np
 import pytest
+import table
 import toys
 from methods import faking
-from table import RECIPES
 
 from fedjax_bal import data, models, recipes
 from fedjax_bal.engine.device.evaluation import chunked
@@ -43,36 +43,6 @@ def together(members):
     return [jax.device_get(stack.snapshot(place)) for place in range(len(members))], records, stack
 
 
-def alone(member):
-    snapshot, records = member.simulation.init(member.seed), []
-    while snapshot.round < ROUNDS:
-        advance = member.simulation.advance(member.seed, snapshot)
-        snapshot, records = advance.snapshot, records + advance.records
-    return jax.device_get(snapshot), records
-
-
-def assert_alike(members, tolerance):
-    ends, records, _ = together(members)
-    for member, end, own in zip(members, ends, records, strict=True):
-        wanted, theirs = alone(member)
-        assert toys.largest_difference(end.state, wanted.state) <= tolerance
-        assert end.round == wanted.round == ROUNDS
-        assert [record["test_accuracy"] for record in own] == [record["test_accuracy"] for record in theirs]
-        assert [record["bytes_up"] for record in own] == [record["bytes_up"] for record in theirs]
-        losses = [[record["train_loss"] or 0.0 for record in kept] for kept in (own, theirs)]  # none if none arrived
-        assert losses[0] == pytest.approx(losses[1], rel=1e-5)
-        assert [record.get("client_accuracies") for record in own] == [r.get("client_accuracies") for r in theirs]
-
-
-@pytest.mark.slow
-def test_seeds_and_rates_one_client_after_another():
-    sims = [
-        simulation(rate, RECIPES["everything"], evaluation=Evaluation(update_diversity=True)) for rate in (0.1, 0.05)
-    ]
-    assert stacking_key(sims[0]) == stacking_key(sims[1])
-    assert_alike([Member(sims[0], 0), Member(sims[1], 0), Member(sims[1], 3)], 1e-6)
-
-
 @pytest.mark.slow
 def test_partitions_differ_within_a_program():
     images, labels = toys.federation().images, toys.federation().labels
@@ -87,7 +57,14 @@ def test_partitions_differ_within_a_program():
     sims = [simulation(0.1, recipes.rebafl(mu=0.5), federation) for federation in federations]
     assert sims[0].setting.max_size != sims[1].setting.max_size
     assert stacking_key(sims[0]) == stacking_key(sims[1])
-    assert_alike([Member(sims[0], 0), Member(sims[1], 0)], 1e-6)
+    ends, records, _ = together([Member(sim, 0) for sim in sims])
+    for sim, end, own in zip(sims, ends, records, strict=True):
+        state, theirs = table.finish(sim)
+        assert toys.largest_difference(end.state, state) <= 1e-6
+        for key in ("test_accuracy", "bytes_up", "client_accuracies"):
+            assert [record[key] for record in own] == [record[key] for record in theirs]
+        losses = [[record["train_loss"] or 0.0 for record in kept] for kept in (own, theirs)]  # none if none arrived
+        assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
 @pytest.mark.slow
@@ -97,8 +74,8 @@ def test_a_run_that_diverges_harms_no_other():
         for rate in (0.1, 3e38)
     ]
     ends, records, stack = together([Member(sim, 0) for sim in sims])
-    wanted, theirs = alone(Member(sims[0], 0))
-    assert toys.largest_difference(ends[0].state, wanted.state) == 0.0
+    wanted, theirs = table.finish(sims[0])
+    assert toys.largest_difference(ends[0].state, wanted) == 0.0
     assert records[0] == theirs
     assert stack.failures[0] is None
     assert "learning rate" in str(stack.failures[1])
@@ -137,23 +114,10 @@ def test_numbers_are_the_same_kind():
 @pytest.mark.parametrize("name", sorted(set(recipes.RECIPES) - {"astraea"}))  # which makes images of its own each time
 def test_equal_runs_of_every_recipe_are_the_same_kind(name):
     federation, test = faking.federation(), chunked(*faking.test_set())
-    network = (
-        faking.network()
-        if name == "cbfl"
-        else models.build("tiny_bn" if name == "fedbn" else "mlp", federation.num_classes, faking.SHAPE)
-    )
-    options = {"warm_up": 1} if name == "cbfl" else {}
-    one, other = (
-        build(
-            recipes.RECIPES[name](**options),
-            network,
-            federation,
-            test,
-            rounds=2,
-            execution=Execution(precision="bfloat16"),
-        )
-        for _ in range(2)
-    )
+    network = models.build("tiny_bn" if name in ("cbfl", "fedbn") else "mlp", federation.num_classes, faking.SHAPE)
+    options, low = {"warm_up": 1} if name == "cbfl" else {}, Execution(precision="bfloat16")
+    recipe = recipes.RECIPES[name]
+    one, other = (build(recipe(**options), network, federation, test, rounds=2, execution=low) for _ in range(2))
     assert stacking_key(one) == stacking_key(other)
 
 

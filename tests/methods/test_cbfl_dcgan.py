@@ -138,15 +138,6 @@ def test_floats_lie_in_the_clients_own_range_and_begin_in_its_middle():
 
 
 @pytest.mark.slow
-def test_images_become_as_bright_as_the_clients_own():
-    # Two networks that train against each other make much of rounding: how near they come depends on the machine.
-    means = [made_by(larger(), client).mean() for client in TONES]
-    for tone, mean in zip(TONES.values(), means, strict=True):
-        assert abs(mean - tone) < abs(127.5 - tone) / 2  # untrained, they are mid-grey
-    assert means == sorted(means)
-
-
-@pytest.mark.slow
 def test_a_clients_dcgan_depends_on_its_rows_and_the_seed_alone():
     np.testing.assert_array_equal(TINY.prepare_federation(federation()).images, larger().images)
     images = federation().images.copy()
