@@ -49,7 +49,6 @@ def test_inverse_of_counts_of_any_type():
 
 
 @pytest.mark.parametrize("mode", MODES)
-@settings(max_examples=150, deadline=None)
 @given(norms=st.lists(ANY_NORM, min_size=5, max_size=5))
 def test_any_norms_give_shares_that_fall_as_the_norm_rises(mode, norms):
     norms = np.array(norms, np.float32)
@@ -113,7 +112,6 @@ def test_rewards_equal_scipy():
 
 
 @pytest.mark.parametrize("mode", ["bounded", "literal"])
-@settings(max_examples=100, deadline=None)
 @given(shares=st.lists(st.floats(0, 1, width=32), min_size=4, max_size=4))
 def test_no_composition_is_worth_more_than_the_uniform_one(mode, shares):
     reward = float(composition_reward(np.array(shares, np.float32), mode))
@@ -127,7 +125,7 @@ def test_reward_at_its_edges(mode):
     assert np.isnan(composition_reward(np.array([np.nan, 0.5, 0.5]), mode))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     values=st.lists(st.floats(-5, 5, width=32), min_size=1, max_size=30),
     rho=st.one_of(st.sampled_from([0.0, 1.0]), st.floats(0, 1, width=32)),

@@ -2,7 +2,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedjax_bal.data import federate, gather
@@ -90,7 +90,6 @@ def test_arguments_of_neither_form_are_refused(arguments, message):
         federate(*arguments)
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     labels=st.lists(st.integers(0, 4), min_size=1, max_size=40).map(np.array),
     clients=st.lists(st.lists(st.integers(0, 39), unique=True, max_size=12), min_size=1, max_size=8),

@@ -14,7 +14,6 @@ def rng(seed=0):
     return np.random.default_rng(seed)
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     labels=st.lists(st.sampled_from([-1, 3, 4]), min_size=1, max_size=40).map(np.array),
     per_class=st.integers(1, 5),
@@ -49,7 +48,7 @@ def test_a_share_of_each_class_is_taken_at_least_one_row_and_never_all():
     assert np.bincount(labels[most], minlength=4).tolist() == [99, 9, 1, 0]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.integers(0, 12), min_size=1, max_size=6), st.floats(0.01, 0.99), st.integers(0, 99))
 def test_of_disjoint_clients_each_holds_out_its_share(sizes, fraction, seed):
     rows = np.split(np.random.default_rng(1).permutation(sum(sizes)), np.cumsum(sizes)[:-1])

@@ -77,7 +77,7 @@ def test_values_and_gradients_are_those_of_lax(image, kernel, inputs, outputs, s
 
 
 @pytest.mark.slow
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(
     image=st.tuples(st.integers(3, 7), st.integers(3, 7)),
     kernel=st.tuples(st.integers(1, 3), st.integers(1, 3)),

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedjax_bal.lab.checkpoint import load, save
@@ -49,7 +49,6 @@ shares = st.integers(2, 5).flatmap(
 )
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     shares,
     st.data(),

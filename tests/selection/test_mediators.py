@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedjax_bal.selection import mediated, mediators, uniform
@@ -46,7 +46,6 @@ tables = st.integers(1, 5).flatmap(
 )
 
 
-@settings(max_examples=150, deadline=None)
 @given(tables, st.integers(1, 5), st.sampled_from(["counts", "distributions", "halves"]))
 def test_agrees_with_explicit_loops(table, size, pool):
     assert lists(mediators(np.array(table), size, pool=pool)) == by_hand(table, size, pool)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import scipy.stats
 from data.partition.drawn import Given, counts_of, rng
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedjax_bal.data.partition import dirichlet, equal_cut_dirichlet, extended_dirichlet, pathological
@@ -12,7 +12,6 @@ from fedjax_bal.data.partition import dirichlet, equal_cut_dirichlet, extended_d
 TEN = np.repeat(np.arange(10), 500)
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     labels=st.lists(st.sampled_from([-3, 0, 2, 7]), min_size=1, max_size=80).map(np.array),
     clients=st.integers(1, 30),

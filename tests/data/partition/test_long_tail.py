@@ -5,7 +5,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from data.partition.drawn import counts_of, rng
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedjax_bal.data.partition import long_tail, long_tailed
@@ -30,7 +30,6 @@ def exact_counts(sizes, clients, alpha, quirk):
     return np.array(table).T.tolist()
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     sizes=st.lists(st.integers(1, 60), min_size=2, max_size=5),
     group=st.integers(1, 6),
@@ -128,7 +127,6 @@ def test_a_factor_of_one_keeps_a_balanced_set_whole_and_levels_another():
     assert len(long_tailed(rng(), np.repeat([3, 8], [5, 9]), 1)) == 10
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     sizes=st.lists(st.integers(1, 300), min_size=1, max_size=12),
     factor=st.floats(1, 1000),

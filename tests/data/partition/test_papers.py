@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 from data.partition.drawn import counts_of, rng
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import norm
 
@@ -217,7 +217,6 @@ def test_labels_need_not_count_from_zero():
 # Dealing
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     sizes=st.lists(st.integers(1, 40), min_size=1, max_size=12),
     cuts=st.lists(st.floats(0, 1), max_size=5),
@@ -247,7 +246,6 @@ def test_counts_follow_the_laws_whatever_the_order_of_clients():
     assert np.abs(halves).max() < 0.5  # nobody is served last
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     held=st.lists(st.integers(1, 60), min_size=1, max_size=6),
     clients=st.integers(1, 12),
@@ -280,7 +278,6 @@ def test_disjoint_rows_exact_quotas_and_sizes(held, clients, total, classes, siz
         assert np.ptp([len(part) for part in parts]) <= 1
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     sizes=st.lists(st.integers(1, 60), min_size=1, max_size=20),
     cuts=st.lists(st.floats(0, 1), max_size=4),
@@ -431,7 +428,6 @@ SMALL_POOLS = st.lists(st.integers(4, 30), min_size=2, max_size=6).flatmap(
 )
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     labels=SMALL_POOLS,
     clients=st.integers(2, 8),
@@ -447,7 +443,6 @@ def test_published_steps_one_slice_at_a_time(labels, clients, seed, thrown, kept
         assert [sorted(part.tolist()) for part in parts] == expected
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     labels=SMALL_POOLS,
     clients=st.integers(2, 12),

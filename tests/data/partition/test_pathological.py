@@ -3,7 +3,7 @@ from collections import Counter
 import numpy as np
 import pytest
 from data.partition.drawn import rng
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedjax_bal.data.partition import pathological
@@ -32,7 +32,6 @@ def assert_walked(labels, parts, wanted):
     assert len(set(rows.values())) == len(rows)
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     labels=st.lists(st.sampled_from([-3, 0, 2, 7]), min_size=1, max_size=60).map(np.array),
     clients=st.integers(1, 30),
@@ -120,7 +119,6 @@ def array_split_reference(labels, owners):
     }
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     sizes=st.lists(st.integers(1, 40), min_size=1, max_size=5),
     clients=st.integers(1, 20),

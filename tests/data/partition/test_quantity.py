@@ -25,7 +25,7 @@ def shared_out(weights, total, least, most):
     return clipped(low + (total - sum(clipped(low))) / slope) if slope else clipped(low)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     rows=st.lists(st.tuples(st.integers(0, 20), st.integers(2, 40)), min_size=1, max_size=8),
     least=st.integers(0, 2),
