@@ -26,27 +26,17 @@ COUNT, WARM_UP, WEIGHT, ATTENTION, TEMPERATURE = 5, 1, 0.7, 30.0, 2.0
 FIT = SharedGenerator(iterations=2, batch_size=4, rate=0.01, gamma=2.0, **SIZES)
 BASE = {
     "warm_up": WARM_UP + 1,  # the recipe counts rounds from 1
-    "fakes": COUNT,
-    "weight": WEIGHT,
-    "attention": ATTENTION,
-    "temperature": TEMPERATURE,
-    "iterations": FIT.iterations,
-    "generator_batch": FIT.batch_size,
-    "generator_rate": FIT.rate,
-    "gamma": FIT.gamma,
-    **SIZES,
-}
+    "fakes": COUNT, "weight": WEIGHT, "attention": ATTENTION, "temperature": TEMPERATURE, "gamma": FIT.gamma,
+    "iterations": FIT.iterations, "generator_batch": FIT.batch_size, "generator_rate": FIT.rate, **SIZES,
+}  # fmt: skip
 KINDS = {
     "as in the paper": {},
     "snapshot": {"teacher": "snapshot", "interval": 5, "distillation": 0.4},
     "noise, rarest, other direction": {
-        "generator": "gaussian",
-        "labels": "rarest",
-        "rarest": 2,
-        "direction": "student_teacher",
+        "generator": "gaussian", "labels": "rarest", "rarest": 2, "direction": "student_teacher",
     },
     "per client, uniform, labels": {"generator": "per_client", "labels": "uniform", "learn": "cross_entropy"},
-}
+}  # fmt: skip
 
 
 def law(counts, options):

@@ -83,52 +83,45 @@ def test_generators_of_their_own_come_to_the_same_however_clients_are_run(monkey
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(bench.base[0].state))
 
 
+def clients(**changes):
+    """Other clients a round, or others that deliver."""
+    number = {"clients_per_round": None} if "selector" in changes else {}
+    return {"participation": replace(CLIENTS, **number, **changes)}
+
+
+def local(**changes):
+    """Another local training."""
+    return {"local": replace(LOCAL, **changes)}
+
+
+IN_TIME = speed.uniform(3.0, 9.0, deadline=1.0)
+FALLING = optimizer("adam", 0.01, step_schedule=schedule("exponential", factor=0.7), clip_norm=1.0)
 COMBINED = {
     "every role": (table.RECIPES["everything"], {}),
     "scaffold, rebafl, rare, clustered": (
         recipes.combine(recipes.scaffold(), recipes.rebafl(mu=0.5), Recipe("rare", (Rare(),))),
-        {
-            "participation": replace(CLIENTS, clients_per_round=None, availability=clustered(), selector=uniform(8)),
-            "local": replace(LOCAL, drop_last=True, batch_size=2),
-        },
+        clients(availability=clustered(), selector=uniform(8)) | local(drop_last=True, batch_size=2),
     ),
     "fedprox, balanced softmax, norm clipping, chains, periodic, counted steps": (
         recipes.combine(recipes.fedprox(0.1), recipes.balanced_softmax(), recipes.norm_clipping(0.5, adaptive=True)),
-        {
-            "participation": replace(
-                CLIENTS,
-                clients_per_round=None,
-                selector=toys.chosen([[4, 7], [0, 2], [1, 5]], passes=2),
-                availability=periodic(0.7, 2),
-                speed=speed.uniform(3.0, 9.0, deadline=1.0),
-            ),
-            "local": replace(LOCAL, steps=3),
-        },
+        clients(selector=toys.chosen([[4, 7], [0, 2], [1, 5]], passes=2), availability=periodic(0.7, 2), speed=IN_TIME)
+        | local(steps=3),
     ),
     "fednova, balanced softmax, iwds, clustered": (
         recipes.combine(recipes.fednova(), recipes.balanced_softmax(), recipes.iwds()),
-        {
-            "participation": replace(CLIENTS, availability=clustered()),
-            "local": replace(LOCAL, optimizer=optimizer("sgd", 0.1, momentum=0.5)),
-        },
+        clients(availability=clustered()) | local(optimizer=optimizer("sgd", 0.1, momentum=0.5)),
     ),
     "feddyn, fedlc, iwds, stale updates": (
         recipes.combine(
             recipes.feddyn(), recipes.fedlc(), recipes.iwds(schedule="fixed"), recipes.faults("stale", [2, 4])
         ),
-        {"local": replace(LOCAL, epochs=2)},
+        local(epochs=2),
     ),
     "fedprox, crop and flip, adam on both sides, a deadline": (
         recipes.combine(recipes.fedprox(0.1), recipes.crop_flip()),
-        {
-            "local": replace(
-                LOCAL,
-                optimizer=optimizer("adam", 0.01, step_schedule=schedule("exponential", factor=0.7), clip_norm=1.0),
-                steps=4,
-            ),
-            "server_optimizer": optimizer("adam", 0.01, eps=1e-2, clip_value=0.1),
-            "participation": replace(CLIENTS, speed=speed.uniform(2.0, 9.0, deadline=1.0)),
-        },
+        local(optimizer=FALLING, steps=4)
+        | clients(speed=speed.uniform(2.0, 9.0, deadline=1.0))
+        | {"server_optimizer": optimizer("adam", 0.01, eps=1e-2, clip_value=0.1)},
     ),
 }
 
@@ -554,12 +547,6 @@ def federation(*sizes):
     return federate(images, labels, np.split(np.arange(len(labels)), np.cumsum(sizes)[:-1]), toy.CLASSES)
 
 
-def clients(**changes):
-    """Other clients a round, or others that deliver."""
-    number = {"clients_per_round": None} if "selector" in changes else {}
-    return {"participation": replace(CLIENTS, **number, **changes)}
-
-
 FULL = federation(4, 8, 4, 8, 12, 4, 8, 4)
 UNSEEN = [
     ("fields", (), {}, "has no parts"),
@@ -572,7 +559,7 @@ UNSEEN = [
     ("cohort order", (), clients(selector=uniform(1)), "at most one client or chain"),
     ("undelivered", (), clients(delivery=always()), "All selected clients deliver"),
     ("finite", (), {"federation": federation(5, 9, 5, 9, 5, 13, 5, 9)}, "have all classes"),
-    ("padded rows", (), {"local": replace(LOCAL, drop_last=True)}, "the last one of an epoch is dropped"),
+    ("padded rows", (), local(drop_last=True), "the last one of an epoch is dropped"),
     ("padded rows", (), {"federation": FULL}, "Every batch is full"),
 ]  # fmt: skip
 
