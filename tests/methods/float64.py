@@ -92,18 +92,29 @@ def gradient(weights, images, labels, scale=1.0, offset=0.0):
     return {"w1": images.T @ ((error @ weights["w2"].T) * (1 - features**2)), "w2": features.T @ error}
 
 
-def train(received, client, number, options=OPTIONS, *, change=None, batches=None, scale=1.0, offset=0.0):
-    """One visit: the new weights, and how many steps they took."""
+def train(received, client, number, options=OPTIONS, *, change=None, batches=None, gradient=gradient, **given):
+    """One local training: the new weights, and how many steps they took.
+
+    Args:
+        received: the weights that the client begins with.
+        client: its number.
+        number: of the round.
+        options: of the training.
+        change: of a gradient and the weights at which it was taken, makes the one that counts.
+        batches: row numbers; by default those that the library draws.
+        gradient: of weights, images and labels; weights of which it has none stay as they are.
+        given: further arguments of `gradient`.
+    """
     data = toys.federation()
     flat, rate = data.images.reshape(len(data.images), -1).astype(float), options.rate * options.decay**number
     weights, velocity, steps = dict(received), None, 0
     for rows in batches or reference.draws(data, SEED, number, client, options):
-        grad = gradient(weights, flat[rows], data.labels[rows], scale, offset)
+        grad = gradient(weights, flat[rows], data.labels[rows], **given)
         if change is not None:
             grad = change(grad, weights)
         grad = {k: grad[k] + options.weight_decay * weights[k] for k in grad}
         velocity = grad if velocity is None else {k: options.momentum * velocity[k] + grad[k] for k in grad}
-        weights = {k: weights[k] - rate * velocity[k] for k in weights}
+        weights = weights | {k: weights[k] - rate * velocity[k] for k in grad}
         steps += 1
     return weights, steps
 

@@ -21,7 +21,7 @@ from fedjax_bal.parts import Personal, part
 from fedjax_bal.recipes import Recipe
 from fedjax_bal.types import Model, Outputs, Variables
 
-RATE, N = float64.OPTIONS.rate, float64.N
+N = float64.N
 HEAD, BODY = ".params['head']", ".params['body']"
 
 
@@ -56,15 +56,14 @@ def gradient(weights, images, labels):
 
 def train(start, client, number, rate_of=lambda step, steps: {"body": 1.0, "head": 1.0}, pull=None):
     """One local training; `rate_of` scales the step of each leaf, `pull` is added to the gradient."""
-    weights, data, images = dict(start), toys.federation(), flat_images()
-    batches = list(reference.draws(data, float64.SEED, number, client, float64.OPTIONS))
-    for step, rows in enumerate(batches):
-        grad, scale = gradient(weights, images[rows], data.labels[rows]), rate_of(step, len(batches))
-        if pull is not None:
-            grad = {k: grad[k] + pull(k, weights) for k in grad}
-        rate = RATE * float64.OPTIONS.decay**number
-        weights = {k: weights[k] - rate * scale[k] * grad[k] for k in weights}
-    return weights
+    batches = list(reference.draws(toys.federation(), float64.SEED, number, client, float64.OPTIONS))
+    scales = iter([rate_of(step, len(batches)) for step in range(len(batches))])
+
+    def change(grad, weights):
+        scale = next(scales)
+        return {k: scale[k] * (grad[k] + (pull(k, weights) if pull else 0.0)) for k in grad}
+
+    return float64.train(start, client, number, batches=batches, change=change, gradient=gradient)[0]
 
 
 def transcribed(sim, shared, **how):
