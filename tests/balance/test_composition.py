@@ -43,9 +43,8 @@ def test_beta_sharpens_the_relative_softmax_like_a_temperature():
 
 def test_inverse_of_counts_of_any_type():
     for dtype in (np.int32, np.float32):
-        np.testing.assert_allclose(
-            composition_from_gradients(np.array([1, 2, 4], dtype)), np.array([4, 2, 1]) / 7, rtol=1e-6
-        )
+        found = composition_from_gradients(np.array([1, 2, 4], dtype))
+        np.testing.assert_allclose(found, np.array([4, 2, 1]) / 7, rtol=1e-6)
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -72,9 +72,8 @@ def test_padded_logits_and_excluded_classes_have_no_gradient(direction):
     gradient = jax.grad(distillation_loss)
     of_padded = gradient(with_nan(STUDENT), with_nan(TEACHER), 2.0, direction, REAL)
     assert (of_padded[~REAL] == 0).all()
-    np.testing.assert_allclose(
-        of_padded[REAL], gradient(STUDENT[REAL], TEACHER[REAL], 2.0, direction), rtol=1e-5, atol=1e-7
-    )
+    of_real = gradient(STUDENT[REAL], TEACHER[REAL], 2.0, direction)
+    np.testing.assert_allclose(of_padded[REAL], of_real, rtol=1e-5, atol=1e-7)
     nobody = np.zeros(6, bool)
     assert float(distillation_loss(STUDENT, TEACHER, 2.0, direction, nobody)) == 0
     assert (gradient(STUDENT, TEACHER, 2.0, direction, nobody) == 0).all()

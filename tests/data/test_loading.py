@@ -142,10 +142,8 @@ def test_a_folder_without_permission_is_named(tmp_path, monkeypatch, name):
 
 
 def test_tensorflow_datasets_is_asked_without_a_folder(fake_tfds, to_png):
-    examples = [
-        {"image": to_png(np.full((32, 32, 3), i, np.uint8)), "label": np.int64(90 + i), "coarse_label": 1}
-        for i in (0, 1)
-    ]
+    images = [to_png(np.full((32, 32, 3), i, np.uint8)) for i in (0, 1)]
+    examples = [{"image": image, "label": np.int64(90 + i), "coarse_label": 1} for i, image in enumerate(images)]
     fake_tfds.sets = {("cifar100", "train"): examples, ("cifar100", "test"): examples[1:]}
     dataset = load("cifar100")
     assert fake_tfds.asked == [("cifar100", "train"), ("cifar100", "test")]

@@ -283,9 +283,8 @@ def test_of_two_updates_the_longer_one_does_not_set_the_bound():
     result = _clipped(10.0, begun, CohortResult(sums, records, deltas))
     assert result.records.broken.tolist() == [[0], [LONG], [0], [0]]
     assert result.sums.delta["w"].tolist() == [0.5 * 3 + 0.25 * 30]
-    assert (
-        _clipped(1e6, begun, CohortResult(sums, records, deltas)).sums.delta["w"].tolist() == sums.delta["w"].tolist()
-    )
+    far = _clipped(1e6, begun, CohortResult(sums, records, deltas))
+    assert far.sums.delta["w"].tolist() == sums.delta["w"].tolist()
 
 
 def test_what_is_told_and_recorded_is_bounded():
@@ -308,10 +307,7 @@ def test_what_is_told_and_recorded_is_bounded():
         ({"faulty": {"clients": [-1]}}, "faults: clients: received -1"),
         ({"faulty": {"clients": []}}, r"faults: clients: received \[\], must be a list, not empty"),
         ({"faulty": {"rounds": [0]}}, "faults: rounds: received 0"),
-        (
-            {"faulty": {"clients": [3], "rounds": [5, 6]}},
-            "faults: rounds: received 5, 6, but the run ends after round 4",
-        ),
+        ({"faulty": {"clients": [3], "rounds": [5, 6]}}, "faults: rounds: received 5, 6, .* ends after round 4"),
         ({"faulty": {"clients": [3], "rounds": [5]}, "kind": "stale"}, "faults: rounds: received 5, but the run ends"),
     ],
 )

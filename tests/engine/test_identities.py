@@ -108,10 +108,8 @@ def test_a_round_in_which_nothing_arrives_keeps_the_model(server):
 
 
 def test_methods_share_weights_cohorts_and_batches():
-    sims = [
-        simulation(r, participation=replace(CLIENTS, availability=bernoulli(0.5)))
-        for r in (recipes.fedavg(), recipes.rebafl())
-    ]
+    half = replace(CLIENTS, availability=bernoulli(0.5))
+    sims = [simulation(recipe, participation=half) for recipe in (recipes.fedavg(), recipes.rebafl())]
     starts = [sim.init(4).state.variables for sim in sims]
     assert toys.largest_difference(*starts) == 0
     for number in range(3):

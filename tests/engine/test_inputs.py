@@ -72,16 +72,8 @@ def test_a_part_that_measures_the_model_gives_it_ids():
     ("model", "inputs", "message"),
     [
         (bag_of_words(True), np.zeros((30, LENGTH)), r"inputs of type float32, but the model words takes token ids"),
-        (
-            models.build("mlp", CLASSES, (LENGTH,)),
-            IDS,
-            "type int32, but the model mlp takes numbers; integers other than",
-        ),
-        (
-            models.build("mlp", CLASSES, (4,)),
-            IDS / 2,
-            r"images of shape \(6,\), but the model mlp was built for \(4,\)",
-        ),
+        (models.build("mlp", CLASSES, (LENGTH,)), IDS, "type int32, but the model mlp takes numbers"),
+        (models.build("mlp", CLASSES, (4,)), IDS / 2, r"images of shape \(6,\), but .* was built for \(4,\)"),
     ],
 )
 def test_a_model_of_other_inputs_is_refused(model, inputs, message):

@@ -168,10 +168,7 @@ def test_client_memory_goes_to_the_host_where_devices_are_too_small(monkeypatch)
 
 BAD = [
     ({"execution": Execution(devices=99)}, r"execution.devices: received 99, but jax has \d+ cpu device"),
-    (
-        {"local": replace(LOCAL, epochs=2**30)},
-        r"training: [\d,]+ local steps in a round, at most 2,147,483,647 can be counted",
-    ),
+    ({"local": replace(LOCAL, epochs=2**30)}, r"training: [\d,]+ local steps .*at most 2,147,483,647"),
     ({"local": LocalTraining(steps=2**29)}, "training: 3,221,225,472 local steps in a round"),  # of 6 clients
 ]
 

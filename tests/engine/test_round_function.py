@@ -70,9 +70,8 @@ def test_hyperparameters_in_one_vmap_equal_recipes_of_their_own():
     (name,) = (name for name in round_fn.hyperparameters if name.endswith(".mu"))
     together, _ = jax.vmap(lambda mu: trained(round_fn, key, plans, round_fn.hyperparameters | {name: mu}))(mus)
     apart = [trained(pair(recipes.fedprox(mu=float(mu))), key, plans)[0].variables for mu in mus]
-    jax.tree.map(
-        lambda leaf, *own: np.testing.assert_allclose(leaf, np.stack(own), 1e-5, 1e-6), together.variables, *apart
-    )
+    stacked = jax.tree.map(lambda *own: np.stack(own), *apart)
+    chex.assert_trees_all_close(together.variables, stacked, rtol=1e-5, atol=1e-6)
 
 
 MODELS = {

@@ -69,10 +69,8 @@ def test_partitions_differ_within_a_program():
 
 @pytest.mark.slow
 def test_a_run_that_diverges_harms_no_other():
-    sims = [
-        simulation(rate, evaluation=Evaluation(every=1), execution=replace(EXECUTION, rounds_per_dispatch=1))
-        for rate in (0.1, 3e38)
-    ]
+    changes = {"evaluation": Evaluation(every=1), "execution": replace(EXECUTION, rounds_per_dispatch=1)}
+    sims = [simulation(rate, **changes) for rate in (0.1, 3e38)]
     ends, records, stack = together([Member(sim, 0) for sim in sims])
     wanted, theirs = table.finish(sims[0])
     assert toys.largest_difference(ends[0].state, wanted) == 0.0
@@ -99,13 +97,9 @@ def test_what_changes_a_shape_or_the_work_is_another_kind(change):
 def test_numbers_are_the_same_kind():
     proximal = [simulation(0.1, recipes.fedprox(mu)) for mu in (0.1, 0.5)]
     assert stacking_key(proximal[0]) == stacking_key(proximal[1])
-    assert stacking_key(simulation(participation=replace(CLIENTS, availability=bernoulli(0.1)))) == stacking_key(
-        simulation()
-    )
-    deadlines = [lognormal(10, 1, deadline=deadline) for deadline in (None, 2.0, 3.0)]
-    unlimited, two, three = (
-        stacking_key(simulation(participation=replace(CLIENTS, speed=speed))) for speed in deadlines
-    )
+    key_of = lambda **changes: stacking_key(simulation(participation=replace(CLIENTS, **changes)))
+    assert key_of(availability=bernoulli(0.1)) == key_of()
+    unlimited, two, three = (key_of(speed=lognormal(10, 1, deadline=deadline)) for deadline in (None, 2.0, 3.0))
     assert unlimited != two == three
     assert stacking_key(simulation(evaluation=Evaluation(every=2))) != stacking_key(simulation())
 

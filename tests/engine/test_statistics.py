@@ -39,9 +39,7 @@ def after(how, clients, strategy="map"):
     shards = federation()
     sim = build(
         recipes.fedavg(), network(), shards, (shards.images, shards.labels), rounds=len(clients),
-        local=LocalTraining(
-            batch_size=4, optimizer=optimizer("sgd", 0.0), batch_statistics=how, lone_rows="keep"
-        ),
+        local=LocalTraining(batch_size=4, optimizer=optimizer("sgd", 0.0), batch_statistics=how, lone_rows="keep"),
         participation=Participation(selector=toys.chosen(*([[client]] for client in clients))),
         execution=Execution(strategy=strategy, rounds_per_dispatch=1),
     )  # fmt: skip

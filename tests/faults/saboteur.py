@@ -139,11 +139,8 @@ def obey_permissions():
     """
     if os.geteuid() != 0:
         return
-    libc, header, sets = (
-        ctypes.CDLL(None, use_errno=True),
-        (ctypes.c_uint32 * 2)(CAPABILITIES, 0),
-        (ctypes.c_uint32 * 6)(),
-    )
+    libc = ctypes.CDLL(None, use_errno=True)
+    header, sets = (ctypes.c_uint32 * 2)(CAPABILITIES, 0), (ctypes.c_uint32 * 6)()
     # Of the six words the first two are what is in effect and what is permitted of the first 32 capabilities.
     if libc.capget(header, sets) == 0:
         sets[0], sets[1] = sets[0] & ~DAC_OVERRIDE, sets[1] & ~DAC_OVERRIDE

@@ -132,9 +132,8 @@ def test_mediators_group_and_weigh_by_what_clients_hold_with_their_copies():
     pairs = {"rounds": 2, "participation": replace(float64.CLIENTS, selector=mediated(2))}
     copies = {"size": 2, "mediator_epochs": 1, "alpha": 1.0, "seed": 3}
     ours = float64.simulation(astraea(**copies), rounds=2)
-    grown = augment(
-        toys.federation(), augmentation_counts(toys.federation().class_counts.sum(0), 1.0), seed=3, **RANGES
-    )
+    wanted = augmentation_counts(toys.federation().class_counts.sum(0), 1.0)
+    grown = augment(toys.federation(), wanted, seed=3, **RANGES)
     theirs = float64.simulation(fedavg(), federation=grown, **pairs)
     assert grown.class_counts.sum() > toys.federation().class_counts.sum()
     before = float64.simulation(fedavg(), **pairs)

@@ -81,9 +81,8 @@ def test_three_steps_of_adam_equal_the_transcription(layers, monkeypatch):
     faking.replace_generators(monkeypatch, lambda *sizes: faking.generator())
     with jax.enable_x64(True):
         key, judge = jax.random.key(4), teacher()
-        part = SharedGenerator(
-            iterations=3, batch_size=IMAGES, rate=RATE, gamma=GAMMA, layers=layers, classification=CLASSIFICATION
-        )
+        given = {"rate": RATE, "gamma": GAMMA, "classification": CLASSIFICATION}
+        part = SharedGenerator(iterations=3, batch_size=IMAGES, layers=layers, **given)
         got = jax.jit(lambda key, judge: part.fit(key, faking.network(), judge))(key, judge)
         want = transcribed(key, double(judge), 3, layers)
         start = faking.generator().init(jax.random.fold_in(key, 3)).params
@@ -203,10 +202,8 @@ def test_clients_train_generators_of_their_own_after_warm_up_only(counted):
     (_, *before), (keys, steps, shown) = in_rounds(sim)
     assert before == [0, 0]
     cohort = float64.cohorts(sim)[1][1]
-    own = [
-        purpose_key(training_key(jax.random.key(float64.SEED), 1, client, 0), "prepare/generator") for client in cohort
-    ]
-    assert keys == sorted(start_key(key, 7) for key in own) and len(keys) > 1
+    own = [training_key(jax.random.key(float64.SEED), 1, client, 0) for client in cohort]
+    assert keys == sorted(start_key(purpose_key(key, "prepare/generator"), 7) for key in own) and len(keys) > 1
     assert (steps, shown) == (7 * len(keys), local_steps(sim, 1))
 
 

@@ -48,9 +48,8 @@ def test_a_closing_round_of_ccvr():
     labels, rows = data.labels[data.rows], features[data.rows]
     means = np.stack([rows[labels == c].mean(0) for c in range(C)])
     covariances = np.stack([np.cov(rows[labels == c].T) for c in range(C)])
-    draw, order = jax.random.split(
-        purpose_key(jax.random.fold_in(jax.random.key(SEED), 0), "close/VirtualRepresentations")
-    )
+    key = jax.random.fold_in(jax.random.key(SEED), 0)
+    draw, order = jax.random.split(purpose_key(key, "close/VirtualRepresentations"))
     drawn = np.asarray(MODULE.draw_gaussians(draw, means, covariances, 6))
     head = retrained(params["head"], drawn, np.ones(C), order, 3, 7, 0.4)
     confusion = lambda head: np.bincount(

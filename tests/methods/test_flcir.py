@@ -153,9 +153,8 @@ def test_the_probe_sees_the_gradients_of_each_class(scope):
 @pytest.mark.slow
 def test_a_cohort_of_everybody_is_not_damped():
     everybody = {"participation": Participation(), "rounds": 1}
-    states = [
-        float64.run(simulation(flcir("random", aggregation=how), **everybody)) for how in ("all_clients", "selected")
-    ]
+    recipes = [flcir("random", aggregation=how) for how in ("all_clients", "selected")]
+    states = [float64.run(simulation(recipe, **everybody)) for recipe in recipes]
     assert toys.largest_difference(states[0].variables, states[1].variables) < 1e-15
 
 

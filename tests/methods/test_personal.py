@@ -194,7 +194,7 @@ REFUSED = [
     (
         recipes.fedper(),
         {"execution": Execution(client_memory="host")},
-        "client_memory: received host, .*set it to device or auto",
+        "client_memory: received host, .*set it to device",
     ),
     (recipes.fedbn(), {}, "fedbn: received the model two, none of whose layers has 'norm' in its name"),
 ]

@@ -3,6 +3,7 @@
 import functools
 import math
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -175,9 +176,7 @@ def test_gradients_under_vmap_equal_plain_ones_one_by_one():
     plain = jax.jit(gradient("plain"))
     for i in range(2):
         mine = jax.tree.map(lambda leaf, i=i: leaf[i], together)
-        jax.tree.map(
-            lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-3, atol=1e-3), mine, plain(variables[i], noise[i])
-        )
+        chex.assert_trees_all_close(mine, plain(variables[i], noise[i]), rtol=2e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize(

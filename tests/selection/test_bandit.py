@@ -37,9 +37,8 @@ def by_hand(compositions, scores, size, direction, first="counted"):
         blank = known and not any(any(compositions[i]) for i in chosen[begin:])
         for k in known if blank else left:
             members = [compositions[i] for i in (*chosen[begin:], k)]
-            found[k] = divergence(
-                [math.fsum(column) / len(members) for column in zip(*members, strict=True)], direction
-            )
+            mean = [math.fsum(column) / len(members) for column in zip(*members, strict=True)]
+            found[k] = divergence(mean, direction)
         chosen.append(min(k for k in found if found[k] <= min(found.values()) + 1e-12))
     return chosen
 
@@ -127,9 +126,8 @@ def test_wrong_scores_are_named(pulls, alpha, message):
 
 def test_scores_are_mean_plus_bonus():
     found = ucb_scores(np.array([0.4, 0.1]), np.array([1, 9]), 20, 0.2)
-    np.testing.assert_allclose(
-        found, [0.4 + 0.2 * math.sqrt(3 * math.log(20) / 2), 0.1 + 0.2 * math.sqrt(math.log(20) / 6)]
-    )
+    bonus = 0.2 * np.sqrt([3 * math.log(20) / 2, math.log(20) / 6])
+    np.testing.assert_allclose(found, np.array([0.4, 0.1]) + bonus)
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.2])

@@ -15,9 +15,8 @@ SIZES = np.array([5, 0, 1, 2, 3, 8, 1, 0, 4, 6])
 
 
 def chosen(selector, number=0, available=ALL, seed=0, state=None):
-    clients, _ = selector.select(
-        selector.init(seed, len(available)) if state is None else state, seed, number, available
-    )
+    state = selector.init(seed, len(available)) if state is None else state
+    clients, _ = selector.select(state, seed, number, available)
     return clients[:, 0].tolist()
 
 

@@ -296,9 +296,8 @@ def test_even_clients_have_the_classes_of_the_whole(sizes, cuts, seed):
 
 def test_iid_clients_are_hypergeometric():
     labels = np.repeat([0, 1], 500)
-    counts = np.concatenate(
-        [counts_of(labels, astraea(rng(seed), labels, 100, "BAL1", local="iid"))[:, 0] for seed in range(30)]
-    )
+    drawn = [astraea(rng(seed), labels, 100, "BAL1", local="iid") for seed in range(30)]
+    counts = np.concatenate([counts_of(labels, parts)[:, 0] for parts in drawn])
     assert counts.mean() == 5
     assert counts.var() == pytest.approx(10 / 4 * 990 / 999, rel=0.08)
 

@@ -102,10 +102,7 @@ def test_empirical_sizes_of_quantiles():
         (lambda: lognormal_sizes(rng(), 99, 10), "10 clients of 10 rows or more .least. need 100 rows, but there are"),
         (lambda: empirical_sizes(rng(), 100, 5), "give one of them, and only one"),
         (lambda: empirical_sizes(rng(), 100, 5, [1], {0.5: 1}), "give one of them, and only one"),
-        (
-            lambda: empirical_sizes(rng(), 100, 5, values=[1, 0]),
-            r"values=\[1.0, 0.0\]; expected a list of finite numbers above 0",
-        ),
+        (lambda: empirical_sizes(rng(), 100, 5, values=[1, 0]), r"values=\[1.0, 0.0\]; expected .* above 0"),
         (lambda: empirical_sizes(rng(), 100, 5, quantiles={25: 3}), r"quantiles has levels \[25.0\]"),
         (lambda: empirical_sizes(rng(), 100, 5, quantiles={0.1: 5, 0.9: 3}), "sizes must not fall as levels rise"),
         (lambda: empirical_sizes(rng(), 100, 5, quantiles=[(0.5, 1), (0.5, 2)]), "each of them once"),
