@@ -115,17 +115,6 @@ def test_the_cohorts_own_models_equal_numpy():
 
 
 @pytest.mark.slow
-def test_devices_and_lanes_change_nothing():
-    _, advance = all_together()
-    other = simulation(execution=LANES)
-    for record, wanted in zip(other.advance(0, other.init(0)).records, advance.records, strict=True):
-        keys = [key for key in wanted if key.startswith(("validation", "client_", "own_"))]
-        assert len(keys) == 14
-        for key in keys:
-            assert record[key] == pytest.approx(wanted[key], rel=1e-5)
-
-
-@pytest.mark.slow
 def test_fine_tuning_is_plain_training_of_each_client_whatever_the_method():
     method = recipes.combine(recipes.scaffold(), recipes.rebafl(mu=0.5))
     several = simulation(method, execution=LANES, participation=FEW, local=replace(LOCAL, epochs=1))

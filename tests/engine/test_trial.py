@@ -25,15 +25,6 @@ def records(**options):
 
 
 @pytest.mark.slow
-def test_of_a_single_client_it_is_the_global_models():
-    labels = toys.test_set()[1]
-    for record in records(
-        participation=Participation(clients_per_round=1), evaluation=Evaluation(local_test_images=len(labels))
-    ):
-        assert record["local_test_accuracy"] == pytest.approx(record["test_accuracy"], abs=1e-7)
-
-
-@pytest.mark.slow
 def test_it_is_the_mean_over_those_who_deliver_on_some_images():
     images, labels = toys.test_set()
     half = len(labels) // 2
