@@ -128,10 +128,8 @@ def test_the_gradient_of_attention_equals_differences_and_stops_at_the_teacher()
     of_student, of_teacher = jax.grad(attention_transfer_loss, (0, 1))(MAPS, OTHERS)
     assert all((layer == 0).all() for layer in of_teacher)
     directions = [RNG.normal(size=layer.shape) for layer in MAPS]
-    ahead, behind = (
-        attended([layer + step * way for layer, way in zip(MAPS, directions, strict=True)], OTHERS)
-        for step in (1e-5, -1e-5)
-    )
+    moved = lambda step: [layer + step * way for layer, way in zip(MAPS, directions, strict=True)]
+    ahead, behind = attended(moved(1e-5), OTHERS), attended(moved(-1e-5), OTHERS)
     slope = sum(np.sum(np.float64(g) * way) for g, way in zip(of_student, directions, strict=True))
     np.testing.assert_allclose(slope, (ahead - behind) / 2e-5, rtol=1e-4)
 

@@ -42,9 +42,7 @@ CASES = {
 def test_vmap_equals_one_by_one(name):
     function, given = getattr(balance, name), jax.tree.map(jax.numpy.asarray, CASES[name])
     together = jax.vmap(function)(*given)
-    alone = [
-        function(*jax.tree.map(lambda leaf, at=at: leaf[at], given)) for at in range(len(jax.tree.leaves(together)[0]))
-    ]
-    jax.tree.map(
-        lambda all_of, *own: np.testing.assert_allclose(all_of, np.stack(own), rtol=1e-5, atol=2e-5), together, *alone
-    )
+    count = len(jax.tree.leaves(together)[0])
+    alone = [function(*jax.tree.map(lambda leaf, at=at: leaf[at], given)) for at in range(count)]
+    stacked = jax.tree.map(lambda *own: np.stack(own), *alone)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=2e-5), together, stacked)

@@ -22,9 +22,8 @@ def bag_of_words(of_ids):
 
     def init(key):
         first, second = jax.random.split(key)
-        return Variables(
-            {"table": jax.random.normal(first, (WORDS, 4)), "head": jax.random.normal(second, (4, CLASSES))}, {}
-        )
+        table, head = jax.random.normal(first, (WORDS, 4)), jax.random.normal(second, (4, CLASSES))
+        return Variables({"table": table, "head": head}, {})
 
     def apply(variables, inputs, *, train, key=None, real=None):
         table = variables.params["table"]

@@ -145,10 +145,8 @@ def traces(folder: Path) -> None:
 
 def checkpoint_tree() -> dict[str, Any]:
     """A state of a run, as checkpoints hold it."""
-    return {
-        "w": np.arange(12, dtype=np.float32).reshape(3, 4),
-        "b": {"n": np.zeros(3, np.int32), "f": np.ones(2, bool)},
-    }
+    weights = np.arange(12, dtype=np.float32).reshape(3, 4)
+    return {"w": weights, "b": {"n": np.zeros(3, np.int32), "f": np.ones(2, bool)}}
 
 
 class Saved(NamedTuple):

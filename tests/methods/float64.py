@@ -137,11 +137,8 @@ def by_size(cohort):
 
 def averaged(received, cohort, number, options=OPTIONS, **knobs):
     """The mean change of FedAvg, where `knobs` are functions of the client."""
-    changes = {
-        c: difference(train(received, c, number, options, **{k: f(c) for k, f in knobs.items()})[0], received)
-        for c in cohort
-    }
-    return mean(by_size(cohort), changes)
+    train_one = lambda client: train(received, client, number, options, **{k: f(client) for k, f in knobs.items()})[0]
+    return mean(by_size(cohort), {client: difference(train_one(client), received) for client in cohort})
 
 
 def plus(weights, delta):

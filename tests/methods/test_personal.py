@@ -158,9 +158,8 @@ def test_fedbn_keeps_normalisation_layers_and_their_statistics(make_bn):
 def make_bn():
     model = models.build("tiny_bn", toys.CLASSES, faking.SHAPE)
     with jax.enable_x64(False):
-        yield lambda recipe: build(
-            recipe, model, faking.federation(), faking.test_set(), rounds=2, local=LocalTraining(batch_size=4)
-        )
+        data, local = (faking.federation(), faking.test_set()), LocalTraining(batch_size=4)
+        yield lambda recipe: build(recipe, model, *data, rounds=2, local=local)
 
 
 @pytest.mark.slow

@@ -53,16 +53,15 @@ def written_out(images, kernel, strides, padding):
     """The same with a sum over the taps of the kernel, in float64."""
     images, kernel = np.asarray(images, np.float64), np.asarray(kernel, np.float64)
     size = kernel.shape[:2]
-    (top, bottom), (left, right) = (
-        lax.padtype_to_pads(images.shape[1:3], size, strides, padding) if isinstance(padding, str) else padding
-    )
+    if isinstance(padding, str):
+        padding = lax.padtype_to_pads(images.shape[1:3], size, strides, padding)
+    (top, bottom), (left, right) = padding
     room = [max(0, number) for number in (top, bottom, left, right)]
     cut = [max(0, -number) for number in (top, bottom, left, right)]
     kept = np.s_[:, cut[0] : images.shape[1] - cut[1], cut[2] : images.shape[2] - cut[3]]
     padded = np.pad(images[kept], ((0, 0), room[:2], room[2:], (0, 0)))
-    down, across = (
-        (side - taps) // step + 1 for side, taps, step in zip(padded.shape[1:3], size, strides, strict=True)
-    )
+    sides = zip(padded.shape[1:3], size, strides, strict=True)
+    down, across = ((side - taps) // step + 1 for side, taps, step in sides)
     seen = {
         (i, j): np.s_[
             :, i : i + (down - 1) * strides[0] + 1 : strides[0], j : j + (across - 1) * strides[1] + 1 : strides[1]
@@ -108,10 +107,8 @@ def test_random_shapes_are_the_sums_written_out(first):
         while True:
             batch, inputs, outputs = int(rng.integers(1, 65)), int(rng.integers(1, 131)), int(rng.integers(1, 131))
             image, size = tuple(map(int, rng.integers(1, 41, 2))), tuple(map(int, rng.integers(1, 8, 2)))
-            strides, pads = (
-                tuple(map(int, rng.integers(1, 3, 2))),
-                tuple(map(tuple, rng.integers(-1, 5, (2, 2)).tolist())),
-            )
+            strides = tuple(map(int, rng.integers(1, 3, 2)))
+            pads = tuple(map(tuple, rng.integers(-1, 5, (2, 2)).tolist()))
             padding = ("SAME", "VALID", pads)[rng.integers(3)]
             known = lax.padtype_to_pads(image, size, strides, padding) if isinstance(padding, str) else padding
             sides = [side + sum(ends) - taps for side, ends, taps in zip(image, known, size, strict=True)]

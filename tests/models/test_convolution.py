@@ -173,11 +173,8 @@ def test_every_named_form_is_the_same_map_in_a_loop_and_under_nested_vmap(form, 
         return jax.jit(jax.vmap(lambda x, w: lax.scan(step, w, x)[0], (0, None)))(images, weights[0, 0])
 
     assert_close(looped(of_name(form)), looped(plain))
-    nested = jax.jit(jax.vmap(jax.vmap(lambda x, w: value_and_gradients(of_name(form), x, w))))
-    assert_close(
-        nested(images, weights),
-        jax.jit(jax.vmap(jax.vmap(lambda x, w: value_and_gradients(plain, x, w))))(images, weights),
-    )
+    nested = lambda convolve: jax.jit(jax.vmap(jax.vmap(lambda x, w: value_and_gradients(convolve, x, w))))
+    assert_close(nested(of_name(form))(images, weights), nested(plain)(images, weights))
 
 
 @pytest.mark.parametrize("chunk", quick.only([1, 2, 3, 6], 3))
@@ -287,10 +284,7 @@ def test_linen_conv_takes_it():
     for settings_ in ({}, {"padding": 1, "strides": 2}, {"padding": ((1, 0), (0, 2))}, {"padding": "VALID"}):
         fast, slow = (nn.Conv(4, (3, 3), conv_general_dilated=of_name(name), **settings_) for name in ("fast", "plain"))
         variables = slow.init(jax.random.key(0), images)
-        results = jax.jit(
-            lambda variables, fast=fast, slow=slow: (fast.apply(variables, images), slow.apply(variables, images))
-        )
-        assert_close(*results(variables))
+        assert_close(*(jax.jit(layer.apply)(variables, images) for layer in (fast, slow)))
 
 
 @pytest.mark.parametrize("setting", [{"rhs_dilation": (2, 2)}, {"lhs_dilation": (2, 1)}, {"precision": "highest"}])

@@ -109,9 +109,7 @@ def literal_equal_cut(rng, labels, clients, alpha):
             for label in range(labels.max() + 1):
                 of_class = [row for row in own if labels[row] == label]
                 shares = rng.dirichlet([alpha] * members)
-                shares = np.array(
-                    [share * (len(one) < len(own) / members) for share, one in zip(shares, held, strict=True)]
-                )
+                shares = shares * [len(one) < len(own) / members for one in held]
                 ends = (np.cumsum(shares / shares.sum()) * len(of_class)).astype(int)[:-1]
                 for one, more in zip(held, np.split(np.array(of_class, int), ends), strict=True):
                     one.extend(more.tolist())

@@ -43,10 +43,8 @@ def test_rebafl_gives_what_it_promises_or_there_is_no_solution(labels, clients, 
     wanted = [cycle[i % len(cycle)] for i in range(clients)]
     total = len(labels) // clients if samples is None else samples
     sizes = sorted(np.unique(labels, return_counts=True)[1], reverse=True)
-    solvable = max(wanted) <= len(sizes) and total >= max(wanted)
-    solvable = solvable and all(
-        all(size >= share for size, share in zip(sizes, shares(total, n), strict=False)) for n in wanted
-    )
+    enough = lambda number: all(size >= share for size, share in zip(sizes, shares(total, number), strict=False))
+    solvable = max(wanted) <= len(sizes) and total >= max(wanted) and all(map(enough, wanted))
     if not solvable:
         with pytest.raises(ValueError, match=r"rows|classes"):
             pathological(rng(seed), labels, clients, cycle, samples)
