@@ -8,6 +8,7 @@ import signal
 import sys
 from pathlib import Path
 
+import hypothesis
 import jax
 import pytest
 from jaxtyping import install_import_hook
@@ -28,6 +29,9 @@ jax_setup = importlib.import_module("fedjax_bal.jax_setup")  # before jax starts
 jax_setup.LIBRARIES.add("toys")  # whose networks read nothing from outside, and are traced once for many tests
 # Ctrl-C must reach the commands that tests start, also where pytest runs in the background.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+hypothesis.settings.register_profile("tests", max_examples=150, deadline=None)
+hypothesis.settings.load_profile("tests")
 
 collect_ignore = ["plugins"]  # what tests load as a user does
 

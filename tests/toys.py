@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_bal.selection import Selector
 from fedjax_bal.types import Federation, Model, Outputs, Variables
 
 CLASSES, WIDTH, FEATURES = 4, 5, 6
@@ -60,6 +61,13 @@ def network() -> Model:
         return Outputs(features @ variables.params["w2"], features), variables
 
     return Model(init, apply, lambda params, features: features @ params["w2"], "toy", CLASSES, (1, WIDTH, 1))
+
+
+def chosen(*rounds, passes: int = 1) -> Selector:
+    """Selects given chains of clients `[G, L]`, round after round, and from the first ones again after the last."""
+    plans = [np.array(clients, np.int32) for clients in rounds]
+    select = lambda state, seed, round, available: (plans[round % len(plans)], state)
+    return Selector(lambda seed, n: (), select, lambda state, plan, probes: state, *plans[0].shape, passes, False)
 
 
 def largest_difference(a, b) -> float:

@@ -40,7 +40,6 @@ def moved(matrix, count=1):
 ENTRIES = st.one_of(st.floats(-3, 3, width=32), st.sampled_from([-1.0, -0.5, 0.0, 0.5, 1.0]))
 
 
-@settings(max_examples=100, deadline=None)
 @given(values=st.lists(ENTRIES, min_size=18, max_size=18))
 def test_warp_equals_the_loop_for_any_matrix(values):
     matrices = np.array(values, np.float32).reshape(3, 2, 3)
@@ -86,7 +85,7 @@ def test_integers_are_rounded_and_never_wrap_around():
     assert (white[:, 2:4, 2:4] == 255).all()
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.floats(-180, 180), st.floats(-1, 1), st.floats(0.2, 3), st.floats(-9, 9), st.floats(-9, 9))
 def test_matrices_undo_zoom_shear_rotation_and_shift(rotate, shear, zoom, down, right):
     cosine, sine = math.cos(math.radians(rotate)), math.sin(math.radians(rotate))

@@ -28,7 +28,7 @@ def ratios(counts, alpha):
     return np.where(rare, (counts.mean() / np.where(rare, counts, 1)) ** alpha, 0)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(counts=st.lists(st.integers(0, 150_000), min_size=6, max_size=6))
 def test_alpha_one_equals_exact_arithmetic(counts):
     for given_counts in (np.array(counts, np.int32), np.array(counts, np.float32)):
@@ -36,7 +36,7 @@ def test_alpha_one_equals_exact_arithmetic(counts):
         assert augmentation_counts(given_counts, 1.0, "round").tolist() == exact_at_one(counts, round)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(times=st.integers(1, 100_000), least=st.integers(1, 900_000), off=st.integers(-1, 1))
 def test_a_sample_more_or_less_at_an_integer_ratio_is_seen(times, least, off):
     total = 3 * times * least + off
@@ -62,7 +62,6 @@ def test_an_alpha_that_is_less_in_32_bits_takes_no_copy_away(alpha, base):
     assert augmentation_counts(np.array([1, 2 * base**10 - 1]), alpha).tolist() == [wanted, 0]
 
 
-@settings(max_examples=100, deadline=None)
 @given(counts=st.lists(st.integers(0, 10**6), min_size=6, max_size=6), alpha=st.floats(0, 1.5, width=32))
 def test_any_alpha_equals_the_formula_in_float64(counts, alpha):
     wanted = ratios(counts, alpha)

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedjax_bal.balance import logit_calibration, restricted_scale
@@ -13,7 +13,6 @@ COUNTS = np.array([[16, 1, 0, 500], [0, 0, 3, 0], [0, 0, 0, 0]])
 ANY_COUNTS = st.lists(st.integers(0, 2**31 - 1), min_size=4, max_size=4).map(lambda counts: np.array(counts, np.int32))
 
 
-@settings(max_examples=100, deadline=None)
 @given(counts=ANY_COUNTS, tau=st.floats(0, 10, width=32))
 def test_calibration_equals_the_formula_in_float64(counts, tau):
     wanted = tau * np.maximum(counts.astype(np.float64), 1e-8) ** -0.25
@@ -34,7 +33,6 @@ def test_calibration_of_equal_counts_shifts_all_logits_alike():
     np.testing.assert_allclose(after, before, rtol=1e-6, atol=1e-6)
 
 
-@settings(max_examples=100, deadline=None)
 @given(counts=ANY_COUNTS, alpha=st.floats(0, 1, width=32))
 def test_scale_equals_the_formula_in_float64(counts, alpha):
     share = counts / max(1, counts.max())

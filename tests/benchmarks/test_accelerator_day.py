@@ -112,22 +112,14 @@ def test_all_steps_are_planned_with_what_they_need(monkeypatch, tmp_path):
     asked = options(monkeypatch, "--data-dir", "somewhere")
     asked.folder = tmp_path
     jobs = accelerator_day.planned(asked)
-    by_step = {}
-    for each in jobs:
-        by_step.setdefault(each.step, []).append(each)
-    assert {step: len(own) for step, own in by_step.items()} == {
-        "golden": 10, "speed": 5 * 3 * (3 + 2), "long": 1, "clients": 10, "papers": 8,
-    }  # fmt: skip
+    assert {each.step for each in jobs} == {"golden", "speed", "long", "clients", "papers"}
     assert len({each.name for each in jobs}) == len(jobs)
     assert set(accelerator_day.GOLDEN) < CASES.keys()
-    configs = [each.commands[0][4] for each in by_step["papers"]]
-    assert all(Path(config).is_file() for config in configs) and configs[0].endswith("papers/cbfl/table1_c10.yaml")
+    assert all(Path(each.commands[0][4]).is_file() for each in jobs if each.step == "papers")
     lanes = next(each for each in jobs if each.name == "speed-W1-lanes-bfloat16")
     arguments = json.loads(lanes.commands[0][lanes.commands[0].index("speed") + 1])
-    assert {"execution.chunk=13", "execution.strategy=vmap", "execution.precision=bfloat16"} == {
-        *arguments["overrides"]
-    }
-    assert arguments["clients_per_round"] is None
+    wanted = {"execution.chunk=13", "execution.strategy=vmap", "execution.precision=bfloat16"}
+    assert {*arguments["overrides"]} == wanted and arguments["clients_per_round"] is None
 
     asked = options(monkeypatch)
     asked.folder = tmp_path

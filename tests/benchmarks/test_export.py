@@ -34,14 +34,9 @@ def test_a_file_holds_the_federation_and_its_cohorts(tmp_path, monkeypatch):
     assert all(len(set(cohort)) == 10 and set(cohort) <= set(range(50)) for cohort in found["cohorts"].tolist())
     assert found["spec"].shape == ()
     assert json.loads(str(found["spec"])) == {
-        "name": "W2",
-        "model": "conv2_lenet",
-        "num_classes": 10,
-        "input_shape": [28, 28, 1],
-        "batch_size": 50,
-        "local_epochs": 1,
-        "optimizer": {"name": "sgd", "learning_rate": 0.01},
-    }
+        "name": "W2", "model": "conv2_lenet", "num_classes": 10, "input_shape": [28, 28, 1], "batch_size": 50,
+        "local_epochs": 1, "optimizer": {"name": "sgd", "learning_rate": 0.01},
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

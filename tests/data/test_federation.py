@@ -2,10 +2,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from fedjax_bal.data import federate, gather, partition
+from fedjax_bal.data import federate, gather
 from fedjax_bal.types import Dataset, Federation
 
 LABELS = np.array([2, 0, 1, 2, 0, 1])
@@ -21,9 +21,7 @@ def rows(*lists):
 
 
 def test_by_hand():
-    federation = federate(
-        IMAGES, LABELS, rows([3, 5, 0, 4], [], [5]), 4, {"server": np.array([1])}, mean=0.5, std=[1, 2, 4]
-    )
+    federation = federate(IMAGES, LABELS, rows([3, 5, 0, 4], [], [5]), 4, {"server": [1]}, mean=0.5, std=[1, 2, 4])
     assert isinstance(federation, Federation)
     assert federation.rows.tolist() == [4, 5, 3, 0, 5]  # class 0, 1, 2, 2 in the order listed; then client 2
     assert federation.offsets.tolist() == [0, 4, 4, 5]
@@ -90,7 +88,6 @@ def test_arguments_of_neither_form_are_refused(arguments, message):
         federate(*arguments)
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     labels=st.lists(st.integers(0, 4), min_size=1, max_size=40).map(np.array),
     clients=st.lists(st.lists(st.integers(0, 39), unique=True, max_size=12), min_size=1, max_size=8),
@@ -119,17 +116,6 @@ def test_rows_by_client_in_any_container():
     assert tested.tests.rows.tolist() == [2, 3]
 
 
-def test_many_clients_and_rows():
-    labels = rng().integers(0, 10, 60_000)
-    parts = partition.pathological(rng(), labels, 100_000, 2, 20)
-    federation = federate(np.zeros((60_000, 1, 1, 1), np.uint8), labels, parts, 10)
-    assert federation.rows.shape == (2_000_000,)
-    assert (np.count_nonzero(federation.class_counts, axis=1) == 2).all()
-    own = federation.rows.reshape(100_000, 20)
-    assert (np.diff(labels[own], axis=1) >= 0).all()
-    np.testing.assert_array_equal(np.sort(own[[0, 99_999]]), np.sort([parts[0], parts[-1]]))
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -137,10 +123,7 @@ def test_many_clients_and_rows():
         ({"rows_per_client": rows([0], [], [1, -1])}, r"rows_per_client\[2\] lists row -1"),
         ({"rows_per_client": rows([0, 3], [4, 1, 4])}, r"rows_per_client\[1\] lists row 4 more than once"),
         ({"rows_per_client": []}, "at least one client"),
-        (
-            {"rows_per_client": {1: [0], 2: [1]}},
-            r"keys 1, 2; .* numbers, 0\.\.1, .* list\(rows_per_client.values\(\)\)",
-        ),
+        ({"rows_per_client": {1: [0], 2: [1]}}, r"keys 1, 2; .* 0\.\.1, .* list\(rows_per_client.values\(\)\)"),
         ({"rows_per_client": {"a": [0]}}, "keys 'a'"),
         ({"rows_per_client": 3}, "rows_per_client is 3; expected an array"),
         ({"rows_per_client": "01"}, "rows_per_client is '01'; expected an array"),
@@ -156,10 +139,7 @@ def test_many_clients_and_rows():
         ({"images": np.zeros((6, 3, 8, 9))}, r"\(6, 3, 8, 9\), .* \(6, 8, 9, 3\): np.moveaxis\(images, 1, -1\)"),
         ({"images": np.zeros((6, 1, 8, 8))}, "np.moveaxis"),
         ({"images": IMAGES.astype(bool)}, "type bool"),
-        (
-            {"auxiliary": {"a": np.array([2, 0])}},
-            r"auxiliary\['a'\] lists row 0, which a client or an auxiliary set has",
-        ),
+        ({"auxiliary": {"a": np.array([2, 0])}}, r"auxiliary\['a'\] lists row 0, which a client or an auxiliary"),
         ({"auxiliary": {"a": np.array([6])}}, r"auxiliary\['a'\] lists row 6; expected 0\.\.5"),
         ({"auxiliary": {"a": np.array([2, 2])}}, r"auxiliary\['a'\] lists row 2 more than once"),
         ({"auxiliary": {"a": np.array([True])}}, r"auxiliary\['a'\] has shape \(1,\) and type bool"),
@@ -169,10 +149,7 @@ def test_many_clients_and_rows():
         ({"std": 0}, "std=0; expected finite numbers above 0"),
         ({"images": IMAGES.reshape(6, -1)}, r"type uint8 .* or \[6, \.\.\.\] of floats"),
         ({"images": np.full((6, 2), 2**31)}, "of integers of 32 bits, which are token ids"),
-        (
-            {"images": IMAGES.astype(int), "mean": 0.5},
-            r"mean=\[0.5\], std=\[1.0\]: integers are token ids, which aren't norm",
-        ),
+        ({"images": IMAGES.astype(int), "mean": 0.5}, r"mean=\[0.5\], std=\[1.0\]: integers are token ids"),
     ],
 )
 def test_refusals(changes, message):

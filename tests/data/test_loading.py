@@ -59,9 +59,8 @@ def test_stratified_rows():
     assert rows.tolist() == sorted(set(rows.tolist()))
     assert np.bincount(labels[rows]).tolist() == [0, 2, 0, 2]
     words = np.random.PCG64(5).random_raw(7)
-    assert rows.tolist() == sorted(
-        row for c in (1, 3) for row in sorted(np.flatnonzero(labels == c), key=words.item)[:2]
-    )
+    first = [sorted(np.flatnonzero(labels == c), key=words.item)[:2] for c in (1, 3)]
+    assert rows.tolist() == sorted(np.concatenate(first))
 
 
 def test_making_the_embedded_set_is_reproducible(monkeypatch, tmp_path, grey_folder):
@@ -75,9 +74,8 @@ def test_making_the_embedded_set_is_reproducible(monkeypatch, tmp_path, grey_fol
     assert hashlib.sha256(content).hexdigest() == first
     with np.load(tmp_path / "one.npz", allow_pickle=False) as archive:
         assert archive["train_labels"].tolist().count(4) == 1
-        assert {image.tobytes() for image in archive["train_images"]} <= {
-            image.astype(np.uint8).tobytes() for image in images
-        }
+        known = {image.astype(np.uint8).tobytes() for image in images}
+        assert {image.tobytes() for image in archive["train_images"]} <= known
 
 
 @pytest.mark.parametrize("name", ["mnist", "fashion_mnist"])
@@ -142,10 +140,8 @@ def test_a_folder_without_permission_is_named(tmp_path, monkeypatch, name):
 
 
 def test_tensorflow_datasets_is_asked_without_a_folder(fake_tfds, to_png):
-    examples = [
-        {"image": to_png(np.full((32, 32, 3), i, np.uint8)), "label": np.int64(90 + i), "coarse_label": 1}
-        for i in (0, 1)
-    ]
+    images = [to_png(np.full((32, 32, 3), i, np.uint8)) for i in (0, 1)]
+    examples = [{"image": image, "label": np.int64(90 + i), "coarse_label": 1} for i, image in enumerate(images)]
     fake_tfds.sets = {("cifar100", "train"): examples, ("cifar100", "test"): examples[1:]}
     dataset = load("cifar100")
     assert fake_tfds.asked == [("cifar100", "train"), ("cifar100", "test")]
@@ -209,17 +205,10 @@ def test_the_catalogue():
         assert bool(reader.files) == bool(reader.home) == (reader.origin == "official")
         for count in reader.counts if name != "labels_47" else ():
             assert f"{count:,}" in reader.description
-    assert (DATASETS["mnist"].mean, DATASETS["fashion_mnist_small"].std) == ((0.1307,), (0.3081,))
-    assert DATASETS["cifar100"].mean == (0.4914, 0.4822, 0.4465)
-    assert DATASETS["cifar10"].std == (0.2023, 0.1994, 0.2010)
     same = ("mean", "std", "image_shape", "class_names")
     assert all(getattr(DATASETS["emnist_astraea"], key) == getattr(DATASETS["emnist_bymerge"], key) for key in same)
-    assert DATASETS["emnist_bymerge"].mean == DATASETS["emnist_balanced"].mean == (0.1307,)
-    assert DATASETS["cinic10"].mean == (0.47889522, 0.47227842, 0.43047404)
     assert DATASETS["cinic10"].class_names == DATASETS["cifar10"].class_names
     assert [DATASETS[name].num_classes for name in ("emnist_byclass", "femnist", "cifar100")] == [62, 62, 100]
-    origins = {origin: [name for name in DATASETS if DATASETS[name].origin == origin] for origin in ("package", "own")}
-    assert origins == {"package": ["fashion_mnist_small", "labels_47"], "own": ["npz", "image_folder"]}
 
 
 def test_labels_alone_need_no_files():

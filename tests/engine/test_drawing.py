@@ -46,12 +46,6 @@ def test_weighted_draws_follow_class_weights_and_are_even_within_a_class():
     assert (abs(seen - law) < 5 * np.sqrt(law * (1 - law) / 30_000)).all()
 
 
-def test_weighted_without_weights_is_uniform_over_samples():
-    drawn = np.asarray(weighted(KEY, jnp.array([3, 1]), jnp.zeros(2), 20_000))
-    seen = np.bincount(drawn, minlength=4) / 20_000
-    assert abs(seen - 0.25).max() < 4 * np.sqrt(0.25 * 0.75 / 20_000)
-
-
 def test_weighted_draws_do_not_depend_on_padding():
     counts, flat = jnp.array([3, 5]), jnp.zeros(2)
     assert (weighted(KEY, counts, flat, 8) == weighted(KEY, counts, flat, 100)[:8]).all()

@@ -58,7 +58,7 @@ def test_what_is_no_test_set_or_no_federation_is_refused():
 
 
 @pytest.mark.parametrize(
-    "labels", [np.repeat(np.arange(10), 100), np.tile(np.arange(10), 100)], ids=["sorted", "turns"]
+    "labels", [np.repeat(np.arange(10), 100), np.tile(np.arange(10), 100)], ids=["sorted", "mixed"]
 )
 def test_some_images_are_of_all_classes_in_whatever_order_the_test_set_is(labels):
     test = in_batches(np.arange(1000).reshape(-1, 1, 1, 1), labels)

@@ -25,7 +25,7 @@ from fedjax_bal.errors import DivergenceError
 from fedjax_bal.metrics.traffic import HUGE, LONG, MOST_NAMED, NOT_FINITE, OUTDATED, Fault, FaultCounts
 from fedjax_bal.optim.optimizers import optimizer
 from fedjax_bal.options import Execution, LocalTraining, Participation
-from fedjax_bal.selection import Selector, always, power_of_choice
+from fedjax_bal.selection import always, power_of_choice
 from fedjax_bal.selection.trace import Trace
 from fedjax_bal.testing import toy
 
@@ -71,23 +71,18 @@ def assert_close(got, want):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
-def pairs():
-    """Chains of two clients, gone through twice; client 3 leads one of them, client 7 is second in another."""
-    clients = np.array([[3, 0], [4, 7], [2, 5]], np.int32)
-    select = lambda state, seed, round, available: (clients, state)
-    return Selector(lambda seed, n: (), select, lambda state, plan, probes: state, 3, 2, 2, False)
-
-
+PAIRS = toys.chosen([[3, 0], [4, 7], [2, 5]], passes=2)
+"""Client 3 leads one of the chains, client 7 is second in another."""
 CASES = {
     "memory and reports": (recipes.scaffold(), "not_a_number", {}),
     "lanes on two devices": (recipes.fedavg(), "infinite", {"strategy": "vmap", "devices": 2}),
-    "chains": (recipes.median(), "not_a_number", {"selector": pairs()}),
+    "chains": (recipes.median(), "not_a_number", {"selector": PAIRS}),
     "a selector that looks": (
         recipes.fedavg(), "infinite", {"selector": power_of_choice(6, 9, sizes=toys.SIZES), "rounds_per_dispatch": 1},
     ),
     "huge, on two devices": (recipes.fedavg(), "huge", {"devices": 2}),
     "huge, in lanes": (recipes.fedavg(), "huge", {"strategy": "vmap", "devices": 2}),
-    "huge, in chains": (recipes.fedavg(), "huge", {"selector": pairs()}),
+    "huge, in chains": (recipes.fedavg(), "huge", {"selector": PAIRS}),
     "stale, memory on the host": (recipes.fedavg(), "stale", {"client_memory": "host", "rounds_per_dispatch": 3}),
 }  # fmt: skip
 
@@ -190,30 +185,23 @@ def test_long_updates_are_scaled_down_to_so_many_medians():
     assert records[0]["broken_clients"] == [[1, 3, "too long"], [1, 7, "too long"]]
 
 
-def run_with(policy, kind_, **faulty):
-    recipe = recipes.combine(recipes.fedavg(), recipes.faults(kind_, **faulty))
-    return simulate(
-        recipe, toys.network(), toys.federation(), toys.test_set(), rounds=ROUNDS, seed=0, local=LOCAL,
-        execution=Execution(**EXECUTION, broken_clients=policy),
-    )  # fmt: skip
-
-
-CAUSE = "the usual cause is a learning rate that is too high (here 0.1): lower it, or "
-OUT = "leave such clients out with execution.broken_clients: exclude"
-COMPLAINTS = {
-    "not_a_number": f"not finite (2 of 10 that delivered); {CAUSE}{OUT}",
-    "stale": f"of an earlier round (2 of 10 that delivered); {OUT}",
-    "huge": f"huge (2 of 10 that delivered); {CAUSE}{OUT}, or raise execution.huge_factor (here 100 times the norm of "
-    "the global model), null for no bound",
+WORDS = {
+    "not_a_number": ("not finite", "learning rate that is too high (here 0.1)"),
+    "stale": ("of an earlier round",),
+    "huge": ("huge", "learning rate that is too high (here 0.1)", "raise execution.huge_factor (here 100"),
 }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind_", COMPLAINTS)
+@pytest.mark.parametrize("kind_", WORDS)
 def test_unless_asked_a_broken_client_ends_the_run_by_name(kind_):
-    with pytest.raises(DivergenceError) as caught:
-        run_with("raise", kind_, **STRUCK)
-    assert str(caught.value) == f"round 2: the updates of clients 3, 7 are {COMPLAINTS[kind_]}"
+    recipe = recipes.combine(recipes.fedavg(), recipes.faults(kind_, **STRUCK))
+    with pytest.raises(DivergenceError, match="round 2: .* clients 3, 7 .*2 of 10 .*broken_clients: exclude") as caught:
+        simulate(
+            recipe, toys.network(), toys.federation(), toys.test_set(), rounds=ROUNDS, seed=0, local=LOCAL,
+            execution=Execution(**EXECUTION),
+        )  # fmt: skip
+    assert all(word in str(caught.value) for word in WORDS[kind_])
 
 
 @pytest.mark.slow
@@ -295,9 +283,8 @@ def test_of_two_updates_the_longer_one_does_not_set_the_bound():
     result = _clipped(10.0, begun, CohortResult(sums, records, deltas))
     assert result.records.broken.tolist() == [[0], [LONG], [0], [0]]
     assert result.sums.delta["w"].tolist() == [0.5 * 3 + 0.25 * 30]
-    assert (
-        _clipped(1e6, begun, CohortResult(sums, records, deltas)).sums.delta["w"].tolist() == sums.delta["w"].tolist()
-    )
+    far = _clipped(1e6, begun, CohortResult(sums, records, deltas))
+    assert far.sums.delta["w"].tolist() == sums.delta["w"].tolist()
 
 
 def test_what_is_told_and_recorded_is_bounded():
@@ -320,10 +307,7 @@ def test_what_is_told_and_recorded_is_bounded():
         ({"faulty": {"clients": [-1]}}, "faults: clients: received -1"),
         ({"faulty": {"clients": []}}, r"faults: clients: received \[\], must be a list, not empty"),
         ({"faulty": {"rounds": [0]}}, "faults: rounds: received 0"),
-        (
-            {"faulty": {"clients": [3], "rounds": [5, 6]}},
-            "faults: rounds: received 5, 6, but the run ends after round 4",
-        ),
+        ({"faulty": {"clients": [3], "rounds": [5, 6]}}, "faults: rounds: received 5, 6, .* ends after round 4"),
         ({"faulty": {"clients": [3], "rounds": [5]}, "kind": "stale"}, "faults: rounds: received 5, but the run ends"),
     ],
 )

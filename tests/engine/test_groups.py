@@ -14,7 +14,7 @@ import toys
 from golden import cases
 from methods.heads import network
 
-from fedjax_bal import data, models, recipes
+from fedjax_bal import models, recipes
 from fedjax_bal.engine.device import ChainClients, RoundInputs, init_state, training_key
 from fedjax_bal.engine.device.chain import client_context, finish_client
 from fedjax_bal.engine.device.leaves import keep, moving_leaves
@@ -318,9 +318,8 @@ def test_gradients_are_clipped_before_or_after_parts_change_them(double):
 
 @pytest.mark.slow
 def test_the_server_s_decay_and_its_norms_leave_out_what_is_frozen_or_stays():
-    images, labels, rows, classes, *_ = cases.federation(False)
-    federation = data.federate(images, labels, rows, num_classes=classes)
-    model = models.build("mlp", classes, images.shape[1:], hidden=(3,))
+    federation = cases.federation(False)
+    model = models.build("mlp", cases.CLASSES, federation.images.shape[1:], hidden=(3,))
     server = optax.chain(optax.add_decayed_weights(0.5), optax.clip_by_global_norm(0.2), optax.sgd(1.0))
     sim = build(
         combine(recipes.fedbabu(), recipes.ditto()), model, federation, cases.test_set(), rounds=1,
@@ -407,9 +406,8 @@ ALONE = {"scaffold", "feddyn", "fedspeed", "fedcm", "mofedsam", "fedrod", "fedlo
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted({*table.ACTIVE, "everywhere"} - ALONE))
 def test_an_own_model_leaves_a_method_as_it_is_without(name):
-    images, labels, rows, classes, auxiliary, _ = cases.federation(False)
-    federation = data.federate(images, labels, rows, num_classes=classes, auxiliary=auxiliary)
-    model = models.build("mlp", classes, images.shape[1:], hidden=(3,))
+    federation = cases.federation(False)
+    model = models.build("mlp", cases.CLASSES, federation.images.shape[1:], hidden=(3,))
     method = Recipe(name, (Everywhere(),)) if name == "everywhere" else recipes.RECIPES[name](**table.ACTIVE[name])
 
     def finished(recipe):

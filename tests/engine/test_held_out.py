@@ -115,17 +115,6 @@ def test_the_cohorts_own_models_equal_numpy():
 
 
 @pytest.mark.slow
-def test_devices_and_lanes_change_nothing():
-    _, advance = all_together()
-    other = simulation(execution=LANES)
-    for record, wanted in zip(other.advance(0, other.init(0)).records, advance.records, strict=True):
-        keys = [key for key in wanted if key.startswith(("validation", "client_", "own_"))]
-        assert len(keys) == 14
-        for key in keys:
-            assert record[key] == pytest.approx(wanted[key], rel=1e-5)
-
-
-@pytest.mark.slow
 def test_fine_tuning_is_plain_training_of_each_client_whatever_the_method():
     method = recipes.combine(recipes.scaffold(), recipes.rebafl(mu=0.5))
     several = simulation(method, execution=LANES, participation=FEW, local=replace(LOCAL, epochs=1))
@@ -189,16 +178,6 @@ def test_of_local_training_fine_tuning_keeps_the_optimizer_and_the_batches_alone
     assert plain_setting(setting, EPOCHS).local == LocalTraining(epochs=EPOCHS, drawing="epochs", **asked)
 
 
-def test_a_setting_is_not_copied_for_fine_tuning():
-    @dataclasses.dataclass(frozen=True)
-    class Longer(Setting):
-        steps_each_year: int
-
-    setting = simulation().setting
-    given = {field.name: getattr(setting, field.name) for field in dataclasses.fields(setting)}
-    assert type(plain_setting(Longer(**given, steps_each_year=3), EPOCHS)) is Setting
-
-
 def test_a_learning_rate_that_ends_at_0_leaves_nothing_to_fine_tune_with():
     ending = LocalTraining(optimizer=optimizer("sgd", RATE, schedule=schedule("cosine", length=2)))
     with pytest.raises(ValueError, match="personalised: the learning rate is 0 after the last of 2 rounds"):
@@ -224,19 +203,6 @@ def test_shot_groups_go_by_what_clients_are_trained_on():
 
 
 @pytest.mark.slow
-def test_simulate_stops_early_where_there_are_validation_rows():
-    options = {"rounds": 9, "seed": 0, "local": LocalTraining(batch_size=MANY), "participation": TWO}
-    options["execution"] = Execution(rounds_per_dispatch=1)
-    never = EarlyStopping(patience=2, min_delta=1.0)  # no accuracy is ever so much better
-    run = lambda federation: simulate(
-        recipes.fedavg(), toys.network(), federation, toys.test_set(), early_stopping=never, **options
-    )
-    assert [record["round"] for record in run(federation()).history] == [1, 2, 3]
-    with pytest.raises(ValueError, match="early_stopping: received a federation without an auxiliary set 'validation'"):
-        run(toys.federation())
-
-
-@pytest.mark.slow
 def test_a_run_ends_with_the_dispatch_in_which_patience_runs_out_though_later_rounds_improve():
     def validated(early_stopping=None, rounds_per_dispatch=1):
         history = simulate(
@@ -253,7 +219,12 @@ def test_a_run_ends_with_the_dispatch_in_which_patience_runs_out_though_later_ro
     assert validated(early_stopping=rule, rounds_per_dispatch=7) == values[:7]
 
 
-def test_a_validation_set_without_rows_is_refused():
+def test_early_stopping_needs_validation_rows():
     empty = federation()._replace(auxiliary={"validation": np.zeros(0, np.int32)})
-    with pytest.raises(ValueError, match="an auxiliary set 'validation' without rows"):
-        simulate(recipes.fedavg(), toys.network(), empty, toys.test_set(), rounds=1, seed=0)
+    for given, message in (
+        (toys.federation(), "early_stopping: received a federation without an auxiliary set 'validation'"),
+        (empty, "an auxiliary set 'validation' without rows"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            rule = EarlyStopping(patience=2)
+            simulate(recipes.fedavg(), toys.network(), given, toys.test_set(), rounds=1, seed=0, early_stopping=rule)

@@ -6,6 +6,7 @@ from functools import cache
 import jax
 import numpy as np
 import pytest
+import table
 import toys
 
 from fedjax_bal import recipes
@@ -15,13 +16,10 @@ from fedjax_bal.optim.optimizers import optimizer
 from fedjax_bal.options import Evaluation, Execution, LocalTraining, Participation
 from fedjax_bal.parts import Logits, Weigh, part
 from fedjax_bal.recipes import Recipe
-from fedjax_bal.selection import Presence, Selector, bernoulli, uniform
+from fedjax_bal.selection import Presence, bernoulli, uniform
 
 NOBODY = Presence((0.0,))
-
-
 LOCAL = LocalTraining(epochs=2, batch_size=8, optimizer=optimizer("sgd", 0.1, momentum=0.5))
-PLAIN = replace(LOCAL, optimizer=optimizer("sgd", 0.1))
 CLIENTS = Participation(clients_per_round=4)
 
 
@@ -30,27 +28,13 @@ def simulation(recipe, **changes):
     return build(recipe, toys.network(), toys.federation(), toys.test_set(), **options)
 
 
-def state_after(sim, seed=0):
-    snapshot = sim.init(seed)
-    while snapshot.round < sim.rounds:
-        snapshot = sim.advance(seed, snapshot).snapshot
-    return snapshot.state
+def state_after(sim):
+    return table.finish(sim)[0]
 
 
 @cache
 def fedavg():
     return jax.device_get(state_after(simulation(recipes.fedavg())).variables)
-
-
-def fixed(*rounds, chain_length=1, passes=1):
-    """The given chains, round after round."""
-
-    def select(state, seed, round, available):
-        return np.array(rounds[round % len(rounds)], np.int32).reshape(-1, chain_length), state
-
-    groups = len(np.array(rounds[0]).reshape(-1, chain_length))
-    keep = lambda s, p, i: s
-    return Participation(selector=Selector(lambda s, n: (), select, keep, groups, chain_length, passes, False))
 
 
 @pytest.mark.parametrize(
@@ -108,74 +92,6 @@ def test_balanced_softmax_without_a_second_class_does_not_learn():
         assert (toys.largest_difference(before, after) > 0) == learns
 
 
-@pytest.mark.slow
-def test_scaffold_begins_as_unweighted_fedavg_and_its_control_is_the_mean_gradient():
-    rate = 0.1
-    sim = simulation(
-        recipes.scaffold(), rounds=1, local=PLAIN, participation=fixed([2]))  # fmt: skip
-    plain = simulation(recipes.fedavg(), rounds=1, local=PLAIN, participation=fixed([2]))
-    before = jax.device_get(sim.init(0).state.variables.params)
-    corrected, usual = state_after(sim), state_after(plain)
-    assert toys.largest_difference(corrected.variables, usual.variables) < 1e-6
-    steps = 2 * -(-toys.SIZES[2] // 8)
-    for name, memory in corrected.memory["ControlVariates"].items():
-        mean_gradient = (before[name] - usual.variables.params[name]) / (steps * rate)
-        np.testing.assert_allclose(memory[2], mean_gradient, rtol=1e-5, atol=1e-6)
-        np.testing.assert_allclose(corrected.server["ControlVariates"][name], mean_gradient / 10, rtol=1e-5, atol=1e-7)
-        assert not np.delete(np.asarray(memory), 2, axis=0).any()
-
-
-@pytest.mark.slow
-def test_one_chain_of_all_clients_is_sequential_training():
-    chain = [4, 0, 7, 2]
-    together = state_after(simulation(recipes.fedavg(), rounds=1, participation=fixed(chain, chain_length=4)))
-    sim = simulation(recipes.fedavg(), rounds=1, participation=fixed([0]))
-    variables = None
-    for client in chain:
-        step = simulation(recipes.fedavg(), rounds=1, participation=fixed([client]))
-        step._compiled, step._traffic = sim._compiled, sim._traffic
-        sim = step
-        snapshot = step.init(0)
-        if variables is not None:
-            snapshot = snapshot._replace(state=snapshot.state._replace(variables=variables))
-        variables = step.advance(0, snapshot).snapshot.state.variables
-    assert toys.largest_difference(together.variables, variables) < 1e-6
-
-
-@pytest.mark.slow
-def test_a_link_that_does_not_deliver_is_not_there():
-    delivery = np.ones(10)
-    delivery[7] = 1e-12
-    with_gap = simulation(
-        recipes.scaffold(), rounds=1, local=PLAIN,
-        participation=replace(fixed([[4, 7, 2], [1, 0, 10]], chain_length=3), delivery=Presence(tuple(delivery))),
-    )  # fmt: skip
-    without = simulation(
-        recipes.scaffold(), rounds=1, local=PLAIN, participation=fixed([[4, 2], [1, 0]], chain_length=2)
-    )
-    assert toys.largest_difference(state_after(with_gap), state_after(without)) < 1e-6
-
-
-@pytest.mark.slow
-def test_two_passes_are_one_pass_over_a_doubled_chain_but_for_the_draws():
-    double = simulation(
-        recipes.fedavg(), rounds=1, local=replace(LOCAL, batch_size=20, epochs=1),
-        participation=fixed([4, 0], chain_length=2, passes=2),
-    )  # fmt: skip
-    single = simulation(
-        recipes.fedavg(), rounds=1, local=replace(LOCAL, batch_size=20, epochs=1),
-        participation=fixed([4, 0], chain_length=2),
-    )  # fmt: skip
-    once = single.advance(0, single.init(0))
-    again = single.advance(0, once.snapshot._replace(round=0))
-    # one full batch a round: the order within it changes nothing but rounding
-    assert toys.largest_difference(state_after(double).variables, again.snapshot.state.variables) < 1e-6
-    twice = double.advance(0, double.init(0))
-    assert (once.client_updates, twice.client_updates) == (2, 4)
-    # Astraea's formula counts a client once, however often its mediator comes by.
-    assert twice.records[0]["bytes_up"] == once.records[0]["bytes_up"]
-
-
 @pytest.mark.parametrize("server", [None, optimizer("adam", 0.1)], ids=["average", "adam"])
 def test_a_round_in_which_nothing_arrives_keeps_the_model(server):
     sim = simulation(
@@ -191,21 +107,9 @@ def test_a_round_in_which_nothing_arrives_keeps_the_model(server):
     assert advance.records[0]["update_diversity"] is None
 
 
-@pytest.mark.slow
-def test_server_optimizers_of_optax_take_the_negative_update_as_gradient():
-    sim = simulation(recipes.fedavg(), rounds=1, server_optimizer=optimizer("sgd", 0.25))
-    whole = simulation(recipes.fedavg(), rounds=1)
-    start = jax.device_get(sim.init(0).state.variables.params)
-    quarter, full = state_after(sim).variables.params, state_after(whole).variables.params
-    for name in start:
-        np.testing.assert_allclose(quarter[name], start[name] + 0.25 * (full[name] - start[name]), rtol=1e-5, atol=1e-6)
-
-
 def test_methods_share_weights_cohorts_and_batches():
-    sims = [
-        simulation(r, participation=replace(CLIENTS, availability=bernoulli(0.5)))
-        for r in (recipes.fedavg(), recipes.rebafl())
-    ]
+    half = replace(CLIENTS, availability=bernoulli(0.5))
+    sims = [simulation(recipe, participation=half) for recipe in (recipes.fedavg(), recipes.rebafl())]
     starts = [sim.init(4).state.variables for sim in sims]
     assert toys.largest_difference(*starts) == 0
     for number in range(3):
@@ -216,37 +120,19 @@ def test_methods_share_weights_cohorts_and_batches():
 
 @pytest.mark.slow
 def test_update_diversity_is_the_mean_squared_distance_from_the_mean():
-    sims = [simulation(recipes.fedavg(), rounds=1, participation=fixed([c])) for c in (3, 5, 8)]
-    models = []
+    only = lambda *clients: Participation(selector=toys.chosen([[client] for client in clients]))
+    sims, models = [simulation(recipes.fedavg(), rounds=1, participation=only(client)) for client in (3, 5, 8)], []
     for sim in sims:
         if models:
             sim._compiled, sim._traffic = sims[0]._compiled, sims[0]._traffic
         flat = jax.tree.leaves(state_after(sim).variables.params)
         models.append(np.concatenate([np.asarray(leaf, float).ravel() for leaf in flat]))
     together = simulation(
-        recipes.fedavg(), rounds=1, participation=fixed([3, 5, 8]), evaluation=Evaluation(update_diversity=True)
+        recipes.fedavg(), rounds=1, participation=only(3, 5, 8), evaluation=Evaluation(update_diversity=True)
     )
     got = together.advance(0, together.init(0)).records[0]["update_diversity"]
     spread = np.stack(models) - np.mean(models, axis=0)
     assert got == pytest.approx((spread**2).sum(1).mean(), rel=1e-4)
-
-
-@pytest.mark.slow
-def test_bytes_are_counted_by_what_each_method_sends():
-    model = 4 * (toys.WIDTH * toys.FEATURES + toys.FEATURES * toys.CLASSES)
-    prototypes = 4 * toys.CLASSES * toys.FEATURES
-    expected = {
-        "fedavg": (model, model),
-        "scaffold": (2 * model, 2 * model),
-        # down: means and a presence byte a class; up: sums and a count a class
-        "rebafl": (model + prototypes + toys.CLASSES, model + prototypes + 4 * toys.CLASSES),
-    }
-    for name, (down, up) in expected.items():
-        sim = simulation(recipes.RECIPES[name](), local=PLAIN, participation=replace(CLIENTS, delivery=bernoulli(0.5)))
-        records = sim.advance(0, sim.init(0)).records
-        for record in records:
-            assert record["bytes_down"] == down * (record["clients"] + record["dropped"]) == down * 4
-            assert record["bytes_up"] == up * record["clients"]
 
 
 @pytest.mark.slow
@@ -298,24 +184,7 @@ def test_a_batch_larger_than_any_client_costs_nothing():
     assert large.setting == whole.setting
 
 
-@pytest.mark.slow
-def test_scaffolds_equal_weights_compose_with_other_weighing_parts():
-    @part
-    class Double(Weigh):
-        """Doubles the weight of chains with more than ten samples."""
-
-        def weigh(self, weights, cohort, server):
-            return weights * (1 + (cohort.sizes > 10))
-
-    options = {"rounds": 1, "local": PLAIN}
-    doubling = recipes.Recipe("double", (Double(),))
-    orders = [recipes.combine(recipes.scaffold(), doubling), recipes.combine(doubling, recipes.scaffold())]
-    first, second = (state_after(simulation(recipe, **options)).variables for recipe in orders)
-    alone = state_after(simulation(recipes.scaffold(), **options)).variables
-    assert toys.largest_difference(first, second) < 1e-6 < toys.largest_difference(first, alone)
-
-
-LOOKING = Participation(selector=fixed([1]).selector._replace(closed_loop=True))
+LOOKING = Participation(selector=toys.chosen([[1]])._replace(closed_loop=True))
 BAD = [
     ({"rounds": 0}, "rounds: received 0"),
     ({"participation": replace(CLIENTS, clients_per_round=11)}, "received 11, but there are only 10 clients"),
@@ -328,16 +197,6 @@ BAD = [
 def test_what_does_not_fit_is_refused_with_a_reason(changes, message):
     with pytest.raises(ValueError, match=message.replace("(", r"\(")):
         simulation(recipes.fedavg(), **changes)
-
-
-def test_scaffold_refuses_local_optimizers_that_break_it():
-    with pytest.raises(ValueError, match=r"momentum of 0.5.*momentum to 0, or scaffold_momentum to true"):
-        simulation(recipes.scaffold())
-    with pytest.raises(ValueError, match="needs? plain SGD"):
-        simulation(recipes.scaffold(), local=replace(LOCAL, optimizer=optimizer("adam", 0.1)))
-    nesterov = optimizer("sgd", 0.1, momentum=0.5, nesterov=True)
-    with pytest.raises(ValueError, match="nesterov"):
-        simulation(recipes.scaffold(scaffold_momentum=True), local=replace(LOCAL, optimizer=nesterov))
 
 
 def test_images_of_another_shape_are_refused():

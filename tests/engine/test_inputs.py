@@ -22,9 +22,8 @@ def bag_of_words(of_ids):
 
     def init(key):
         first, second = jax.random.split(key)
-        return Variables(
-            {"table": jax.random.normal(first, (WORDS, 4)), "head": jax.random.normal(second, (4, CLASSES))}, {}
-        )
+        table, head = jax.random.normal(first, (WORDS, 4)), jax.random.normal(second, (4, CLASSES))
+        return Variables({"table": table, "head": head}, {})
 
     def apply(variables, inputs, *, train, key=None, real=None):
         table = variables.params["table"]
@@ -72,16 +71,8 @@ def test_a_part_that_measures_the_model_gives_it_ids():
     ("model", "inputs", "message"),
     [
         (bag_of_words(True), np.zeros((30, LENGTH)), r"inputs of type float32, but the model words takes token ids"),
-        (
-            models.build("mlp", CLASSES, (LENGTH,)),
-            IDS,
-            "type int32, but the model mlp takes numbers; integers other than",
-        ),
-        (
-            models.build("mlp", CLASSES, (4,)),
-            IDS / 2,
-            r"images of shape \(6,\), but the model mlp was built for \(4,\)",
-        ),
+        (models.build("mlp", CLASSES, (LENGTH,)), IDS, "type int32, but the model mlp takes numbers"),
+        (models.build("mlp", CLASSES, (4,)), IDS / 2, r"images of shape \(6,\), but .* was built for \(4,\)"),
     ],
 )
 def test_a_model_of_other_inputs_is_refused(model, inputs, message):

@@ -17,9 +17,8 @@ from fedjax_bal import data, models, recipes
 from fedjax_bal.engine.device.layout import Layout
 from fedjax_bal.engine.host import build, executable, memory
 from fedjax_bal.optim.optimizers import optimizer
-from fedjax_bal.optim.schedules import schedule
 from fedjax_bal.options import Evaluation, Execution, LocalTraining, Participation
-from fedjax_bal.selection import Selector, bernoulli, speed
+from fedjax_bal.selection import bernoulli
 
 ROUNDS = 3
 LAYOUTS = {
@@ -38,13 +37,6 @@ def simulation(name="fedavg", execution=Execution(), local=LOCAL, participation=
         RECIPES[name], toys.network(), toys.federation(), toys.test_set(), rounds=ROUNDS, local=local,
         participation=participation, evaluation=REPORTED, execution=execution,
     )  # fmt: skip
-
-
-def chains(*, chain_length, passes):
-    """A selector of fixed chains of unequal clients, one place empty."""
-    clients = np.array([4, 7, 0, 2, 1, 9, 5, 8, 6, 10], np.int32).reshape(-1, chain_length)
-    select = lambda state, seed, round, available: (clients, state)
-    return Selector(lambda s, n: (), select, lambda s, p, i: s, len(clients), chain_length, passes, False)
 
 
 def finish(sim):
@@ -80,21 +72,11 @@ def test_more_dispatches_of_fewer_rounds_change_nothing():
 
 @pytest.mark.slow
 def test_buckets_of_chains_change_nothing():
-    clients = replace(CLIENTS, clients_per_round=None, selector=chains(chain_length=2, passes=2))
+    pairs = toys.chosen([[4, 7], [0, 2], [1, 9], [5, 8], [6, 10]], passes=2)  # of unequal clients, one place empty
+    clients = replace(CLIENTS, clients_per_round=None, selector=pairs)
     alone, wide = (simulation("everything", how, participation=clients) for how in (ONE, LAYOUTS["two lanes on two"]))
     assert wide.setting.layout == Layout("vmap", 2, 2, lanes=False)
     assert_alike(finish(wide), finish(alone))
-
-
-@pytest.mark.slow
-def test_counted_steps_and_a_deadline_are_the_same_in_lanes_on_two_devices():
-    sgd = optimizer("sgd", 0.1, step_schedule=schedule("exponential", factor=0.8), clip_norm=0.5)
-    local = LocalTraining(steps=5, batch_size=4, optimizer=sgd)
-    clients = replace(CLIENTS, speed=speed.uniform(1.0, 9.0, deadline=1.0))
-    alone, lanes = (simulation("fedavg", how, local, clients) for how in (ONE, LAYOUTS["two lanes on two"]))
-    plan, _ = alone.plan(0, 0, ())
-    assert len(set(np.minimum(plan.limits[plan.delivered], 5))) > 1
-    assert_alike(finish(lanes), finish(alone))
 
 
 @pytest.mark.slow
@@ -186,10 +168,7 @@ def test_client_memory_goes_to_the_host_where_devices_are_too_small(monkeypatch)
 
 BAD = [
     ({"execution": Execution(devices=99)}, r"execution.devices: received 99, but jax has \d+ cpu device"),
-    (
-        {"local": replace(LOCAL, epochs=2**30)},
-        r"training: [\d,]+ local steps in a round, at most 2,147,483,647 can be counted",
-    ),
+    ({"local": replace(LOCAL, epochs=2**30)}, r"training: [\d,]+ local steps .*at most 2,147,483,647"),
     ({"local": LocalTraining(steps=2**29)}, "training: 3,221,225,472 local steps in a round"),  # of 6 clients
 ]
 

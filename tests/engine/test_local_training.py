@@ -125,7 +125,7 @@ def state(sim):
 @pytest.mark.slow
 def test_steps_are_epochs_where_they_coincide_and_limits_that_limit_nothing_change_nothing():
     # Of all clients 5, 6, 8 and 3 have one batch of 8, so that two epochs are two steps.
-    chosen = Participation(selector=float64.chains((5,), (6,), (8,), (3,)))
+    chosen = Participation(selector=toys.chosen([(5,), (6,), (8,), (3,)]))
     by_epochs = replace(float64.LOCAL, optimizer=optimizer("sgd", 0.1, momentum=0.5))
     level = schedule("polynomial_schedule", end_value=1.0, power=1.0, transition_steps=3)
     far = optimizer("sgd", 0.1, momentum=0.5, clip_norm=1e9, clip_value=1e9, step_schedule=level)
@@ -153,7 +153,7 @@ def test_who_can_not_do_a_step_does_not_deliver(tmp_path):
     slow = np.where(np.arange(N) % 2, 10.0, 1.0)
     file = tmp_path / "speeds.npz"
     np.savez(file, slow)
-    each, slow = float64.chains(*[(c,) for c in range(N)]), speed.table(file, deadline=0.5)
+    each, slow = toys.chosen([(c,) for c in range(N)]), speed.table(file, deadline=0.5)
     sim = float64.simulation(fedavg(), participation=Participation(selector=each, speed=slow))
     plan, _ = sim.plan(SEED, 0, ())
     assert plan.clients[plan.delivered].tolist() == [1, 3, 5, 7, 9]

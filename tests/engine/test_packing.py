@@ -19,7 +19,7 @@ LAYOUTS = [
 
 
 @given(STEPS, st.integers(1, 12))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_lanes_hold_every_item_once_and_are_nearly_as_short_as_can_be(steps, lanes):
     packed = in_lanes(steps, lanes)
     assert len(packed) == lanes

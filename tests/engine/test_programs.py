@@ -118,18 +118,6 @@ def test_a_stack_asks_for_the_program_that_was_compiled_without_its_states(compi
     assert stack._compiled is ahead and len(compiled) == 1
 
 
-@pytest.mark.slow
-def test_threads_that_ask_at_the_same_moment_share_a_program(compiled):
-    sims, together = [simulation(0.1 * (1 + number)) for number in range(4)], threading.Barrier(4)
-
-    def ask(sim):
-        together.wait(60)
-        return program_of([sim])
-
-    with ThreadPoolExecutor(4) as pool:
-        assert len(set(pool.map(ask, sims))) == len(compiled) == 1
-
-
 @pytest.mark.parametrize("precision, jax_name", [("float32", "HIGHEST,"), ("tensorfloat32", "HIGH,")])
 def test_all_products_have_the_runs_precision_also_in_evaluation(precision, jax_name):
     sim = simulation(precision=precision)

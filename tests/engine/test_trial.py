@@ -13,7 +13,7 @@ from fedjax_bal.engine.host import build
 from fedjax_bal.metrics import METRICS, Measured, Metric
 from fedjax_bal.optim.optimizers import optimizer
 from fedjax_bal.options import Evaluation, LocalTraining, Participation
-from fedjax_bal.selection import Selector, bernoulli
+from fedjax_bal.selection import bernoulli
 
 OPTIONS = {"rounds": 4, "local": LocalTraining(batch_size=4, optimizer=optimizer("sgd", 0.3))}
 
@@ -22,21 +22,6 @@ def records(**options):
     test = options.pop("test", toys.test_set())
     simulation = build(recipes.fedavg(), toys.network(), toys.federation(), test, **(OPTIONS | options))
     return simulation.advance(0, simulation.init(0)).records
-
-
-@pytest.mark.slow
-def test_of_a_single_client_it_is_the_global_models():
-    labels = toys.test_set()[1]
-    for record in records(
-        participation=Participation(clients_per_round=1), evaluation=Evaluation(local_test_images=len(labels))
-    ):
-        assert record["local_test_accuracy"] == pytest.approx(record["test_accuracy"], abs=1e-7)
-
-
-def only(client):
-    """A selector of one client."""
-    select = lambda state, seed, round, available: (np.array([[client]], np.int32), state)
-    return Selector(lambda s, n: (), select, lambda s, p, i: s, 1, 1, 1, False)
 
 
 @pytest.mark.slow
@@ -53,22 +38,12 @@ def test_it_is_the_mean_over_those_who_deliver_on_some_images():
     assert 1 < len(brought) < plan.clients.size
 
     def share(client):
-        one = make(participation=Participation(selector=only(client)))
+        one = make(participation=Participation(selector=toys.chosen([[client]])))
         outputs, _ = model.apply(one.advance(0, one.init(0)).snapshot.state.variables, tested, train=False)
         return np.mean(np.argmax(outputs.logits, 1) == wanted)
 
     found = together.advance(0, together.init(0)).records[0]["local_test_accuracy"]
     assert found == pytest.approx(np.mean([share(client) for client in brought]), abs=1e-6)
-
-
-@pytest.mark.slow
-def test_rounds_without_an_evaluation_have_none():
-    assert [record["round"] for record in records(evaluation=Evaluation(every=3, local_test_images=3))] == [3, 4]
-
-
-@pytest.mark.slow
-def test_without_being_asked_for_it_is_not_told():
-    assert "local_test_accuracy" not in records()[0]
 
 
 def test_more_images_than_there_are_are_refused():
@@ -85,7 +60,7 @@ def test_a_measured_number_need_not_be_a_count(monkeypatch):
     measured = Measured("length", lambda evaluation, federation: True, squared_norm, total, dtype=float)
     metric = Metric("length", "Squared norm.", lambda it: it.reported["length"], measured=measured)
     monkeypatch.setitem(METRICS._entries, "length", metric)
-    alone = Participation(selector=only(2))
+    alone = Participation(selector=toys.chosen([[2]]))
     sim = build(
         recipes.fedavg(), toys.network(), toys.federation(), toys.test_set(), participation=alone,
         **OPTIONS | {"rounds": 1},

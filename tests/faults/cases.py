@@ -82,12 +82,6 @@ class Case(NamedTuple):
     shorter: tuple[str, ...] = ()
 
     @property
-    def first(self) -> Path:
-        """The folder of the checkpoints of its first run."""
-        inner = self.out / "points" / "learning_rate=0.05" if self.kind == "sweep" else self.out
-        return inner / "checkpoints" / "method-0-seed-0"
-
-    @property
     def arguments(self) -> list[str]:
         """Of the command line."""
         command = ["sweep"] if self.kind == "sweep" else ["run"]

@@ -4,12 +4,9 @@
 
 Only dealings with files below `below` count: writes, fsync, replace, unlink and mkdir. Kinds: `kill` (SIGKILL `before`,
 in the `middle` of or `after` the k-th; only writes have a middle), `full` (from the k-th on what is written stops half
-way with ENOSPC), `closed` (at the k-th the folders are made read-only; root gives up its right to write all the same),
-`unreadable` (files whose names begin with `name` are opened, but their reads fail with EIO), `count` (says at the end
-how many there were).
+way with ENOSPC), `closed` (at the k-th the folders are made read-only; root gives up its right to write all the same).
 """
 
-import contextlib
 import ctypes
 import errno
 import json
@@ -31,11 +28,9 @@ class Saboteur:
         at: the number of the dealing, from 1.
         stage: before, middle or after; of kills.
         of: what a path must have in it in order to count.
-        name: how the names of unreadable files begin.
     """
 
-    def __init__(self, below, kind, at=0, stage="before", of="", name=""):
-        self.name = name
+    def __init__(self, below, kind, at=0, stage="before", of=""):
         self.below, self.of, self.kind, self.at, self.stage = os.path.realpath(below), of, kind, at, stage
         self.count = 0
 
@@ -82,8 +77,6 @@ class Saboteur:
 
         def opened(handle, mode="r", *args, **kwargs):
             stream, file = fdopen(handle, mode, *args, **kwargs), os.readlink(f"/proc/self/fd/{handle}")
-            if self.kind == "unreadable" and Path(file).name.startswith(self.name) and self.counts(file):
-                return Unreadable(stream)
             if not set(mode) & set("wax") or not self.counts(file) or Path(file).name == ".lock":
                 return stream
             return Watched(self.deal(lambda: stream, file), file, self)
@@ -101,11 +94,11 @@ class Saboteur:
         return lambda place, *args, **kwargs: self.deal(lambda: function(place, *args, **kwargs), place)
 
 
-class Wrapped:
-    """A file, of which a subclass replaces some methods."""
+class Watched:
+    """A file whose writes are watched."""
 
-    def __init__(self, stream):
-        self.stream = stream
+    def __init__(self, stream, file, saboteur):
+        self.stream, self.file, self.saboteur = stream, file, saboteur
 
     def __enter__(self):
         return self
@@ -115,24 +108,6 @@ class Wrapped:
 
     def __getattr__(self, name):
         return getattr(self.stream, name)
-
-
-class Unreadable(Wrapped):
-    """A file on a disk that fails."""
-
-    def read(self, *count):
-        """Fails."""
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    readline = read
-
-
-class Watched(Wrapped):
-    """A file whose writes are watched."""
-
-    def __init__(self, stream, file, saboteur):
-        super().__init__(stream)
-        self.file, self.saboteur = file, saboteur
 
     def write(self, content):
         """Writes, or half."""
@@ -164,11 +139,8 @@ def obey_permissions():
     """
     if os.geteuid() != 0:
         return
-    libc, header, sets = (
-        ctypes.CDLL(None, use_errno=True),
-        (ctypes.c_uint32 * 2)(CAPABILITIES, 0),
-        (ctypes.c_uint32 * 6)(),
-    )
+    libc = ctypes.CDLL(None, use_errno=True)
+    header, sets = (ctypes.c_uint32 * 2)(CAPABILITIES, 0), (ctypes.c_uint32 * 6)()
     # Of the six words the first two are what is in effect and what is permitted of the first 32 capabilities.
     if libc.capget(header, sets) == 0:
         sets[0], sets[1] = sets[0] & ~DAC_OVERRIDE, sets[1] & ~DAC_OVERRIDE
@@ -187,10 +159,7 @@ def main():
     from fedjax_bal.cli import main as command
 
     sys.argv = ["fedjax-bal", *sys.argv[2:]]
-    with contextlib.ExitStack() as last:
-        if saboteur.kind == "count":
-            last.callback(lambda: print(f"dealings: {saboteur.count}", file=sys.stderr))
-        command()
+    command()
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import csv
 import gzip
 import io
 import json
+import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +16,18 @@ from PIL import Image
 from report.conftest import add_cohorts, write_run
 
 CONFIGS = Path(__file__).parents[2] / "configs"
+
+
+def config(folder: Path) -> None:
+    """A configuration."""
+    shutil.copy(CONFIGS / "combined.yaml", folder / "config.yaml")
+
+
+def sweep(folder: Path) -> None:
+    """A sweep and its base."""
+    shutil.copy(CONFIGS / "quickstart.yaml", folder / "base.yaml")
+    tree = yaml.safe_load((CONFIGS / "sweeps" / "learning_rate.yaml").read_text())
+    (folder / "sweep.yaml").write_text(yaml.safe_dump(tree | {"base": "base.yaml"}, sort_keys=False))
 
 
 def grey(folder: Path) -> None:
@@ -53,18 +66,12 @@ def npz_arrays() -> dict[str, Any]:
 
 
 def npz(folder: Path) -> None:
-    """One's own npz files, packed and not."""
-    np.savez(folder / "mine.npz", **npz_arrays())
-    np.savez_compressed(folder / "packed.npz", **npz_arrays())
-
-
-def tokens(folder: Path) -> None:
-    """One's own npz files of texts and of feature vectors."""
-    tokens = np.arange(15, dtype=np.int32).reshape(3, 5)
-    arrays = npz_arrays() | {"train_images": tokens, "test_images": tokens[:2]}
+    """One's own npz files: images, token ids and feature vectors, packed and not."""
+    arrays, tokens = npz_arrays(), np.arange(15, dtype=np.int32).reshape(3, 5)
     np.savez(folder / "mine.npz", **arrays)
-    features = {name: arrays[name].astype(np.float32) / 7 for name in ("train_images", "test_images")}
-    np.savez_compressed(folder / "features.npz", **(arrays | features))
+    np.savez(folder / "tokens.npz", **arrays | {"train_images": tokens, "test_images": tokens[:2]})
+    features = tokens.astype(np.float32) / 7
+    np.savez_compressed(folder / "features.npz", **arrays | {"train_images": features, "test_images": features[:2]})
 
 
 def partitions(folder: Path) -> None:
@@ -138,10 +145,8 @@ def traces(folder: Path) -> None:
 
 def checkpoint_tree() -> dict[str, Any]:
     """A state of a run, as checkpoints hold it."""
-    return {
-        "w": np.arange(12, dtype=np.float32).reshape(3, 4),
-        "b": {"n": np.zeros(3, np.int32), "f": np.ones(2, bool)},
-    }
+    weights = np.arange(12, dtype=np.float32).reshape(3, 4)
+    return {"w": weights, "b": {"n": np.zeros(3, np.int32), "f": np.ones(2, bool)}}
 
 
 class Saved(NamedTuple):

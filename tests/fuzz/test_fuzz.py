@@ -101,16 +101,16 @@ def put_no_file(file, kind):
 
 
 def change(draw, file):
-    """Damages a file as bytes, or as what it holds; now and then puts something in its place that is no file."""
-    kind, content = draw(st.integers(0, 11)), file.read_bytes()
-    if kind == 0:
-        put_no_file(file, draw(st.sampled_from(NO_FILES)))
-    elif kind < 5 and file.suffix in (".json", ".jsonl"):
+    """Damages a file as bytes, or as what it holds."""
+    as_bytes, content = draw(st.integers(0, 2)) > 0, file.read_bytes()
+    if as_bytes:
+        file.write_bytes(draw(damaged(content)))
+    elif file.suffix in (".json", ".jsonl"):
         first, *others = [content] if file.suffix == ".json" else content.splitlines()
         file.write_bytes(b"\n".join([json.dumps(replaced(draw, json.loads(first))).encode(), *others]))
-    elif kind < 5 and file.suffix == ".yaml":
+    elif file.suffix == ".yaml":
         file.write_bytes(draw(changed_yaml(content.decode())))
-    elif kind < 5 and file.suffix == ".npz":
+    elif file.suffix == ".npz":
         # An array of an archive whose checksums are right: its header is what is believed.
         with zipfile.ZipFile(file) as archive:
             members = {name: archive.read(name) for name in archive.namelist()}
@@ -153,7 +153,7 @@ def each(read):
     return read_all
 
 
-def read_tokens(file):
+def read_npz(file):
     dataset = load("npz", path=str(file))
     federate(dataset, [np.arange(len(dataset.train_labels))])
 
@@ -178,20 +178,6 @@ def read_checkpoints(folder):
     for file in checkpoint.generations(folder):
         with files_named():
             checkpoint.load(file, material.checkpoint_tree())
-
-
-def write_config(folder):
-    shutil.copy(material.CONFIGS / "combined.yaml", folder / "config.yaml")
-
-
-def read_config(folder):
-    load_config(folder / "config.yaml")
-
-
-def write_sweep(folder):
-    shutil.copy(material.CONFIGS / "quickstart.yaml", folder / "base.yaml")
-    tree = yaml.safe_load((material.CONFIGS / "sweeps" / "learning_rate.yaml").read_text())
-    (folder / "sweep.yaml").write_text(yaml.safe_dump(tree | {"base": "base.yaml"}, sort_keys=False))
 
 
 def write_remains(folder):
@@ -257,13 +243,12 @@ def compare(folder):
 
 
 READERS = {
-    "config": (write_config, read_config),
-    "sweep": (write_sweep, lambda folder: load_sweep(folder / "sweep.yaml")),
+    "config": (material.config, lambda folder: load_config(folder / "config.yaml")),
+    "sweep": (material.sweep, lambda folder: load_sweep(folder / "sweep.yaml")),
     "idx": (material.grey, lambda folder: load("mnist", folder)),
     "cifar": (material.cifar, lambda folder: load("cifar10", folder)),
     "svhn": (material.svhn, lambda folder: load("svhn", folder)),
-    "npz": (material.npz, each(lambda file: load("npz", path=str(file)))),
-    "tokens": (material.tokens, each(read_tokens)),
+    "npz": (material.npz, each(read_npz)),
     "partition": (material.partitions, each(read_partition)),
     "leaf": (material.leaf, lambda folder: load("femnist", folder)),
     "images": (material.images, lambda folder: load("image_folder", path=str(folder))),
@@ -323,12 +308,12 @@ def test_overrides_can_be_anything(pairs):
 @pytest.mark.parametrize(
     ("call", "kind"),
     [
-        (lambda folder: 1 / 0, "traceback"),
-        (lambda folder: int("x"), "traceback"),
+        (lambda folder: 1 / 0, "ZeroDivisionError"),
+        (lambda folder: int("x"), "ValueError"),
         (lambda folder: (folder / "kept").write_text(""), "success"),
         (lambda folder: (folder.parent / "elsewhere").write_text(""), "success"),
         (lambda folder: __import__("pickle").loads(b"\x80\x04N."), "success"),
-        (lambda folder: bytearray(2**60), "memory"),
+        (lambda folder: bytearray(2**60), "MemoryError"),
     ],
 )
 def test_the_guard_sees_what_it_is_for(call, kind, tmp_path):
@@ -336,10 +321,9 @@ def test_the_guard_sees_what_it_is_for(call, kind, tmp_path):
     outcome = attempt(lambda: call(tmp_path / "own"), (tmp_path / "own",))
     assert outcome.kind == kind
     assert outcome.bad == (not (tmp_path / "own" / "kept").exists())
-    assert bool(outcome.outside) == (tmp_path / "elsewhere").exists()
 
 
 def test_the_guard_ends_what_hangs(tmp_path, monkeypatch):
     monkeypatch.setattr("fuzz.guard.PATIENCE", 0.2)
     os.mkfifo(tmp_path / "pipe")
-    assert attempt(lambda: (tmp_path / "pipe").read_bytes()).kind == "hang"
+    assert attempt(lambda: (tmp_path / "pipe").read_bytes()).kind == "Hang"

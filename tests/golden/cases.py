@@ -7,9 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import table
-from golden.doors import Federation, optimizer, recipes, schedule, selection
 
+from fedjax_bal import data, optimizer, recipes, selection
+from fedjax_bal.optim.schedules import schedule
 from fedjax_bal.options import Evaluation, Execution, LocalTraining, Participation
+from fedjax_bal.types import Federation
 
 CLASSES, SIDE = 4, 4
 SIZES = (9, 1, 16, 5, 12, 8, 3, 20, 7, 11)
@@ -76,8 +78,8 @@ def federation(held_out: bool) -> Federation:
     rows = np.split(rest[np.argsort(noisy, kind="stable")], ends)
     tests, sets = np.array_split(rows.pop(), len(SIZES)), {"balanced": spare[:, 0].ravel()}
     if not held_out:
-        return Federation(images, labels, rows, CLASSES, sets)
-    return Federation(images, labels, rows, CLASSES, sets | {"validation": spare[:, 1].ravel()}, tests)
+        return data.federate(images, labels, rows, CLASSES, sets)
+    return data.federate(images, labels, rows, CLASSES, sets | {"validation": spare[:, 1].ravel()}, tests=tests)
 
 
 def test_set() -> tuple[np.ndarray, np.ndarray]:
@@ -108,25 +110,30 @@ def _fedavg(about: str, **fields: Any) -> Case:
     return Case(f"recipes.fedavg(): {about}", recipes.fedavg, **fields)
 
 
+def _local(**changes: Any) -> dict[str, Any]:
+    return {"local": replace(LOCAL, **changes)}
+
+
+def _clients(**changes: Any) -> dict[str, Any]:
+    return {"participation": replace(CLIENTS, **changes)}
+
+
+def _execution(**changes: Any) -> dict[str, Any]:
+    return {"execution": Execution(**changes)}
+
+
 DEAD = (
-    "dense.dense.bias",
-    "conv_0.conv.bias",
-    "conv_1.conv.bias",
-    "conv_2.conv.bias",
-    "stats.norm",
-    "norm_0.bias",
+    "dense.dense.bias", "conv_0.conv.bias", "conv_1.conv.bias", "conv_2.conv.bias", "stats.norm", "norm_0.bias",
     "norm_1.bias",
-)
+)  # fmt: skip
 """Leaves of CBFL's generator that are rounding: a normalisation takes away what they add, and Adam makes whole steps of
 what is left of their gradients."""
 
+SLOWLY = _local(optimizer=optimizer("sgd", 0.05))
 SPECIAL: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
     # An untrained generator: fakes would carry the rounding that training makes of its dead biases.
-    "cbfl": (
-        {"iterations": 0},
-        {"model": BATCH_NORM, "changes": {"local": replace(LOCAL, optimizer=optimizer("sgd", 0.05))}},
-    ),
-    "faults": ({}, {"changes": {"execution": Execution(broken_clients="exclude")}}),
+    "cbfl": ({"iterations": 0}, {"model": BATCH_NORM, "changes": SLOWLY}),
+    "faults": ({}, {"changes": _execution(broken_clients="exclude")}),
     "fedbn": ({}, {"model": BATCH_NORM}),
     "fedper": ({}, {"held_out": True}),
     "feddecorr": ({}, {"tolerance": 5e-3, "why": "gradients of correlations of two or three rows nearly cancel"}),
@@ -144,120 +151,76 @@ COMBINATIONS = {
     "rebafl_and_scaffold": _combined({"rebafl": {}, "scaffold": {}}),
     "iwds_and_astraea": _combined(
         {"iwds": {}, "astraea": {"optimizer_state": "carried", "order": "shuffled"}},
-        changes={"local": replace(LOCAL, optimizer=optimizer("adam", 0.01)), "evaluation": Evaluation(traffic="exact")},
+        changes=_local(optimizer=optimizer("adam", 0.01)) | {"evaluation": Evaluation(traffic="exact")},
     ),
     "fedprox_balanced_softmax_and_norm_clipping": _combined(
         {"fedprox": {}, "balanced_softmax": {}, "norm_clipping": {}}
     ),
     "moon_fedlc_and_fedadam": _combined({"moon": {}, "fedlc": {}, "fedadam": {}}),
     "median_of_huge_updates": _combined(
-        {"median": {}, "faults": {"kind": "huge", "rounds": [1, 3]}}, changes={"execution": Execution(huge_factor=None)}
+        {"median": {}, "faults": {"kind": "huge", "rounds": [1, 3]}}, changes=_execution(huge_factor=None)
     ),
     "stale_updates_clipped": _combined(
-        {"feddyn": {}, "faults": {"kind": "stale"}},
-        changes={"execution": Execution(broken_clients="clip", clip_factor=1.0)},
+        {"feddyn": {}, "faults": {"kind": "stale"}}, changes=_execution(broken_clients="clip", clip_factor=1.0)
     ),
     "cbfl_generator": _of_recipe(
-        "cbfl",
-        {"generator_rate": 0.02, "weight": 0.0, "warm_up": 2, "teacher": "current"},
-        changes={"local": replace(LOCAL, optimizer=optimizer("sgd", 0.001))},
-        model=BATCH_NORM,
-        layouts=(),
-        left_out=(*DEAD, "variables"),
-        tolerance=5e-3,
+        "cbfl", {"generator_rate": 0.02, "weight": 0.0, "warm_up": 2, "teacher": "current"},
+        changes=_local(optimizer=optimizer("sgd", 0.001)), model=BATCH_NORM, layouts=(),
+        left_out=(*DEAD, "variables"), tolerance=5e-3,
         why="Adam makes steps of the rate of gradients, however small, and so enlarges their rounding",
     ),
-    "cbfl_noise": _of_recipe(
-        "cbfl",
-        {
-            "generator": "gaussian",
-            "interval": 1,
-            "teacher": "current",
-            "labels": "rarest",
-            "rarest": 2,
-            "learn": "cross_entropy",
-        },
-        changes={"local": replace(LOCAL, optimizer=optimizer("sgd", 0.05))},
-        model=BATCH_NORM,
-    ),
+    "cbfl_noise": _of_recipe("cbfl", {
+        "generator": "gaussian", "interval": 1, "teacher": "current", "labels": "rarest", "rarest": 2,
+        "learn": "cross_entropy",
+    }, changes=SLOWLY, model=BATCH_NORM),
     "flcir_greedy": _of_recipe("flcir", {"choose": "greedy", "reward": "literal", "scope": "output"}),
-}
+}  # fmt: skip
 
+BY_STEP, BY_ROUND = schedule("exponential", factor=0.8), schedule("cosine", length=4, warmup=2)
 OPTIONS = {
     "local_steps": _fedavg(
         "five steps with momentum, clipped, at rates that fall by step; a deadline, with what is done by then",
-        changes={
-            "local": replace(
-                LOCAL,
-                epochs=None,
-                steps=5,
-                optimizer=optimizer(
-                    "sgd", 0.2, momentum=0.5, clip_norm=0.5, step_schedule=schedule("exponential", factor=0.8)
-                ),
-            ),
-            "participation": replace(
-                CLIENTS, speed=selection.speed.uniform(2.0, 9.0, deadline=1.0), availability=selection.periodic(0.7, 2)
-            ),
-        },
+        changes=_local(
+            epochs=None, steps=5, optimizer=optimizer("sgd", 0.2, momentum=0.5, clip_norm=0.5, step_schedule=BY_STEP)
+        ) | _clients(
+            speed=selection.speed.uniform(2.0, 9.0, deadline=1.0), availability=selection.periodic(0.7, 2)
+        ),
     ),
     "whole_batches": _fedavg(
         "rows drawn with replacement in two whole batches an epoch, weight decay, a cosine schedule by round; a "
         "deadline after which clients are dropped",
-        changes={
-            "local": replace(
-                LOCAL,
-                drop_last=True,
-                drawing="replacement",
-                batches_per_epoch=2,
-                optimizer=optimizer(
-                    "sgd", 0.3, weight_decay=0.1, clip_value=0.1, schedule=schedule("cosine", length=4, warmup=2)
-                ),
-            ),
-            "participation": replace(
-                CLIENTS,
-                speed=selection.speed.lognormal(9.0, 1.0, deadline=1.0, late="drop"),
-                availability=selection.clustered(),
-            ),
-        },
+        changes=_local(
+            drop_last=True, drawing="replacement", batches_per_epoch=2,
+            optimizer=optimizer("sgd", 0.3, weight_decay=0.1, clip_value=0.1, schedule=BY_ROUND),
+        ) | _clients(
+            speed=selection.speed.lognormal(9.0, 1.0, deadline=1.0, late="drop"), availability=selection.clustered()
+        ),
     ),
     "adam_on_both_sides": _fedavg(
         "Adam on clients and on the server, no more than three batches an epoch",
-        changes={
-            "local": replace(LOCAL, optimizer=optimizer("adam", 0.02), batches_per_epoch=3),
-            "server_optimizer": optimizer("adam", 0.02, eps=1e-2),
-        },
+        changes=_local(optimizer=optimizer("adam", 0.02), batches_per_epoch=3)
+        | {"server_optimizer": optimizer("adam", 0.02, eps=1e-2)},
     ),
     "local_statistics": _fedavg(
-        "batch statistics of the clients' own",
-        changes={"local": replace(LOCAL, batch_statistics="local")},
-        model=BATCH_NORM,
+        "batch statistics of the clients' own", changes=_local(batch_statistics="local"), model=BATCH_NORM
     ),
     "reset_statistics": _fedavg(
-        "batch statistics that begin anew",
-        changes={"local": replace(LOCAL, batch_statistics="server_reset")},
-        model=BATCH_NORM,
+        "batch statistics that begin anew", changes=_local(batch_statistics="server_reset"), model=BATCH_NORM
     ),
     "evaluation": _fedavg(
         "all that can be evaluated: validation rows, clients' test rows, their own models, fine-tuned ones",
         changes={"evaluation": Evaluation(update_diversity=True, local_accuracy=True, local_test_images=7, every=2)},
-        held_out=True,
-        fine_tuning=2,
+        held_out=True, fine_tuning=2,
     ),
     "power_of_choice": _fedavg(
         "the clients with the highest loss among eight",
-        changes={
-            "participation": replace(
-                CLIENTS, selector=selection.power_of_choice(3, 8, sizes=SIZES), clients_per_round=None
-            )
-        },
+        changes=_clients(selector=selection.power_of_choice(3, 8, sizes=SIZES), clients_per_round=None),
     ),
     "bfloat16": _fedavg(
-        "networks compute in bfloat16",
-        changes={"execution": Execution(precision="bfloat16")},
-        tolerance=0.03,
+        "networks compute in bfloat16", changes=_execution(precision="bfloat16"), tolerance=0.03,
         why="bfloat16 has three digits, and each version of XLA rounds where it likes",
     ),
-}
+}  # fmt: skip
 
 CASES: dict[str, Case] = {**RECIPES, **COMBINATIONS, **OPTIONS}
 

@@ -8,7 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from golden import doors, texts
+from fedjax_bal.lab.plan import load_sweep
+from golden import texts
+
+from fedjax_bal.config import load_config
+from fedjax_bal.config.resolved import resolved_yaml
 
 ROOT = Path(__file__).parents[2] / "configs"
 FOLDERS = sorted({file.parent.relative_to(ROOT).as_posix() for file in ROOT.rglob("*.yaml")})
@@ -57,10 +61,11 @@ def _prefixes(key: str) -> list[str]:
 def _resolved(folder: str) -> Iterator[tuple[str, str]]:
     for file in sorted((ROOT / folder).glob("*.yaml")):
         if "sweep" not in yaml.load(file.read_text(encoding="utf-8"), _LOADER):
-            yield file.name, doors.resolved(file)
+            yield file.name, resolved_yaml(load_config(file))
             continue
-        for label, text in doors.resolved_points(file).items():
-            yield f"{file.name}, {label}", text
+        for point in load_sweep(file).points:
+            # Files beside a configuration have absolute paths once it is read.
+            yield f"{file.name}, {point.label}", resolved_yaml(point.config).replace(f"{file.parent}/", "")
 
 
 def _leaves(value: Any, path: str = "") -> dict[str, str]:

@@ -8,7 +8,10 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import small_run
-from golden import doors, texts
+from golden import texts
+from typer.testing import CliRunner
+
+from fedjax_bal.cli.app import app
 
 FILE = "pages.txt"
 HEAD = """Headings, tables and captions of the page of a run, of a sweep and of a comparison, and what the folders hold.
@@ -32,11 +35,11 @@ def record() -> texts.Record:
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         Path("small.yaml").write_text(small_run.TEXT)
         Path("sweep.yaml").write_text(SWEEP)
-        doors.command("run", "small.yaml", *CHANGES, "--out", "one", "--plain")
-        doors.command("run", "small.yaml", *CHANGES, "methods=[{recipe: balanced_softmax}]", "--out", "two", "--plain")
-        doors.command("sweep", "sweep.yaml", "--out", "swept", "--plain")
+        _command("run", "small.yaml", *CHANGES, "--out", "one", "--plain")
+        _command("run", "small.yaml", *CHANGES, "methods=[{recipe: balanced_softmax}]", "--out", "two", "--plain")
+        _command("sweep", "sweep.yaml", "--out", "swept", "--plain")
         found = {"folder of a run": _files(Path("one")), "folder of a sweep": _files(Path("swept"))}
-        doors.command("report", "one", "two")
+        _command("report", "one", "two")
         lines = Path("one/metrics.jsonl").read_text().splitlines()
         summary = json.loads(Path("one/summary.json").read_text())
         return found | {
@@ -48,6 +51,12 @@ def record() -> texts.Record:
             "page of a comparison": _page(Path("one/comparison.html")),
             "page of a sweep": _page(Path("swept/sweep.html")),
         }
+
+
+def _command(*arguments: str) -> None:
+    """Runs a command, which must end well."""
+    result = CliRunner().invoke(app, list(arguments))
+    assert result.exit_code == 0, result.output
 
 
 def alike(old: str, new: str) -> bool:

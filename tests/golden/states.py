@@ -1,20 +1,29 @@
 """What runs end with: the leaves of the final state and the metrics of every round, in each layout."""
 
 import functools
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
+import jax
 import numpy as np
-from golden import cases, doors, texts
+from golden import cases, texts
 from golden.cases import CASES, Case
-from golden.doors import Outcome
+
+from fedjax_bal import models
+from fedjax_bal.engine.host import build
+from fedjax_bal.engine.host.fine_tuning import FineTuner
+from fedjax_bal.engine.host.stack import Member, Stack
 
 SEEDS = (0, 1)
 ENTRIES = 8
+CONVOLUTION = "fast"
+"""The form of convolution of all records, the same on all machines."""
+MAP = {"strategy": "map", "devices": 1}
+"""One client after another on one device."""
 LAYOUTS = {
     "three lanes": {"strategy": "vmap", "devices": 1, "chunk": 3},
     "two devices": {"strategy": "map", "devices": 2},
-    "two seeds in one program": doors.MAP,
+    "two seeds in one program": MAP,
     "two seeds in one program, two lanes on each of two devices": {"strategy": "vmap", "devices": 2, "chunk": 2},
 }
 AS_MAP = "as one client after another"
@@ -22,6 +31,20 @@ HEAD = """{recipe}
 {tolerance}
 Of each leaf of the final state: path, type and shape, norm of what is finite, and up to {entries} entries at fixed
 positions."""
+
+
+class Outcome(NamedTuple):
+    """How a run ends.
+
+    Attributes:
+        state: path and value of each leaf of the final state.
+        history: the metrics of each evaluated round.
+        chosen: the clients that were asked to train, round after round.
+    """
+
+    state: dict[str, np.ndarray]
+    history: list[dict[str, Any]]
+    chosen: list[int]
 
 
 def file_of(name: str) -> str:
@@ -50,8 +73,9 @@ def record(name: str, *, layouts: bool = True) -> texts.Record:
             found |= {} if other is None else _sections(other, f", {layout}")
     found |= _sections(base[0])
     if case.fine_tuning:
-        accuracies = doors.personalised(_simulation(case), SEEDS[0], _starts(name)[SEEDS[0]], case.fine_tuning)
-        found["accuracies of fine-tuned models"] = [f"clients: {' '.join(map(_shown, accuracies))}"]
+        end = _run(_base(name), SEEDS[0], _starts(name)[SEEDS[0]])[1]
+        accuracies = FineTuner(_base(name), case.fine_tuning).run(SEEDS[0], end).accuracies
+        found["accuracies of fine-tuned models"] = [f"clients: {' '.join(map(_shown, map(float, accuracies)))}"]
     return found
 
 
@@ -63,8 +87,8 @@ def alike(name: str) -> texts.Alike:
 def differences(name: str) -> dict[str, float]:
     """The largest difference from a case's record, one client after another and in lanes, as in `texts.difference`."""
     recorded, found = texts.read(file_of(name)), {}
-    for layout, options in {"map": doors.MAP, "lanes": LAYOUTS["three lanes"]}.items():
-        outcome = doors.run(_simulation(CASES[name], **options), SEEDS[0], _starts(name)[SEEDS[0]])
+    for layout, options in {"map": MAP, "lanes": LAYOUTS["three lanes"]}.items():
+        outcome, _ = _run(_simulation(CASES[name], **options), SEEDS[0], _starts(name)[SEEDS[0]])
         sections = _sections(_kept(CASES[name], outcome)).items()
         pairs = [pair for section, lines in sections for pair in zip(recorded[section], lines, strict=True)]
         found[layout] = max(texts.difference(*pair) for pair in pairs)
@@ -78,14 +102,16 @@ def _base(name: str) -> Any:
 
 @functools.lru_cache(4)
 def _starts(name: str) -> dict[int, Any]:
-    return {seed: doors.start(_base(name), seed) for seed in SEEDS}
+    """The snapshots from which the runs begin, on the host, for simulations of any layout."""
+    starts = {seed: _base(name).init(seed) for seed in SEEDS}
+    return {seed: start._replace(state=jax.device_get(start.state)) for seed, start in starts.items()}
 
 
 @functools.lru_cache(4)
 def _outcomes(name: str) -> list[Outcome]:
     """What a case comes to with each seed, one client after another on one device."""
-    runs = (doors.run(_base(name), seed, start) for seed, start in _starts(name).items())
-    return [_kept(CASES[name], outcome) for outcome in runs]
+    runs = (_run(_base(name), seed, start) for seed, start in _starts(name).items())
+    return [_kept(CASES[name], outcome) for outcome, _ in runs]
 
 
 def _kept(case: Case, outcome: Outcome) -> Outcome:
@@ -95,15 +121,42 @@ def _kept(case: Case, outcome: Outcome) -> Outcome:
 
 
 def _simulation(case: Case, **layout: Any) -> Any:
-    federation, test = cases.federation(case.held_out), cases.test_set()
-    return doors.simulation(case.recipe(), case.model, federation, test, **case.options(layout or doors.MAP))
+    (name, arguments), federation = case.model, cases.federation(case.held_out)
+    model = models.build(name, cases.CLASSES, federation.images.shape[1:], convolution=CONVOLUTION, **arguments)
+    return build(case.recipe(), model, federation, cases.test_set(), **case.options(layout or MAP))
+
+
+def _run(sim: Any, seed: int, snapshot: Any) -> tuple[Outcome, Any]:
+    """A run by itself, from its start: how it ends, and the last snapshot."""
+    history, chosen = [], []
+    while snapshot.round < sim.rounds:
+        advance = sim.advance(seed, snapshot)
+        snapshot, history, chosen = advance.snapshot, history + advance.records, chosen + advance.chosen.tolist()
+    return Outcome(_leaves(snapshot), history, chosen), snapshot
+
+
+def _run_together(sim: Any, starts: Mapping[int, Any]) -> list[Outcome]:
+    """Runs that are trained in one program, as those of a sweep are."""
+    stack = Stack([Member(sim, seed) for seed in starts], list(starts.values()))
+    found = [Outcome({}, [], []) for _ in starts]
+    while stack.round < sim.rounds:
+        for own, advance in zip(found, stack.advance(), strict=True):
+            own.history.extend(advance.records)
+            own.chosen.extend(advance.chosen.tolist())
+    return [own._replace(state=_leaves(stack.snapshot(place))) for place, own in enumerate(found)]
+
+
+def _leaves(snapshot: Any) -> dict[str, np.ndarray]:
+    kept = jax.device_get({**snapshot.state._asdict(), "selector": snapshot.selector})
+    paths = jax.tree_util.tree_leaves_with_path(kept)
+    return {jax.tree_util.keystr(path, simple=True, separator="."): np.asarray(leaf) for path, leaf in paths}
 
 
 def _deviating(name: str, layout: str) -> Outcome | None:
     """What a case comes to in a layout, the first seed that isn't as in the base; None where all are."""
     sim, starts = _simulation(CASES[name], **LAYOUTS[layout]), _starts(name)
     together = layout.startswith("two seeds")
-    found = doors.run_together(sim, starts) if together else [doors.run(sim, SEEDS[0], starts[SEEDS[0]])]
+    found = _run_together(sim, starts) if together else [_run(sim, SEEDS[0], starts[SEEDS[0]])[0]]
     pairs = zip((_kept(CASES[name], own) for own in found), _outcomes(name), strict=False)
     return next((own for own, wanted in pairs if not _same(own, wanted, CASES[name].tolerance)), None)
 

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from golden import cases, configs, doors, pages, states, texts
+from golden import cases, configs, pages, states, texts
 
 from fedjax_bal.models.convolution import automatic, rules
 
@@ -33,7 +33,7 @@ def test_final_states_with_built_in_convolutions_are_as_recorded(name, monkeypat
     if automatic.why_not_builtin():
         pytest.skip(automatic.why_not_builtin())
     monkeypatch.setattr(rules, "FEW_PRODUCTS", 1)
-    monkeypatch.setattr(doors, "CONVOLUTION", "builtin")
+    monkeypatch.setattr(states, "CONVOLUTION", "builtin")
     for kept in (states._base, states._starts, states._outcomes):
         kept.cache_clear()
     try:

@@ -142,7 +142,7 @@ def forward(params, images, stats=None):
     return maps @ params["w3"], taps, seen
 
 
-def generated(params, stats, latents, labels, train=False):
+def generated(params, stats, latents, labels, train=False, shape=SHAPE):
     """Images of the generator, and its statistics after them."""
     moved = {}
 
@@ -165,7 +165,7 @@ def generated(params, stats, latents, labels, train=False):
     dense, doubled = params["dense"]["dense"], lambda maps: maps.repeat(2, axis=1).repeat(2, axis=2)
     leaky = lambda maps: np.where(maps.real > 0, maps, 0.2 * maps)
     hidden = (params["embedding"][labels] * latents) @ dense["kernel"] + dense["bias"]
-    maps = normalise(hidden.reshape(-1, SHAPE[0] // 4, SHAPE[1] // 4, WIDTH), "norm_0", 1e-5)
+    maps = normalise(hidden.reshape(len(latents), shape[0] // 4, shape[1] // 4, -1), "norm_0", 1e-5)
     maps = leaky(normalise(convolve(doubled(maps), "conv_0"), "norm_1", 0.8))
     maps = leaky(normalise(convolve(doubled(maps), "conv_1"), "norm_2", 0.8))
     return normalise(np.tanh(convolve(maps, "conv_2")), "norm_3", 1e-5), moved if train else stats

@@ -14,7 +14,7 @@ import toys
 from fedjax_bal.engine.host import build
 from fedjax_bal.optim.optimizers import optimizer
 from fedjax_bal.options import Execution, LocalTraining, Participation
-from fedjax_bal.selection import Selector, bernoulli
+from fedjax_bal.selection import bernoulli
 
 ROUNDS, SEED, N = 3, 3, len(toys.SIZES)
 OPTIONS = reference.Options(rate=0.1, decay=0.9, batch_size=8, epochs=2)
@@ -63,12 +63,6 @@ def finished(sim):
     return jax.device_get(snapshot.state), records, done.confusion
 
 
-def assert_same_runs(first, second, tolerance=1e-12, **changes):
-    """Compares the models after all rounds of two recipes."""
-    got, want = (run(simulation(recipe, **changes)).variables.params for recipe in (first, second))
-    assert_equal(got, want, tolerance)
-
-
 def assert_averages(recipe, changes=None, **knobs):
     """Compares a run with FedAvg whose local training has `knobs`, functions of client and round."""
     sim = simulation(recipe, **(changes or {}))
@@ -90,13 +84,6 @@ def cohorts(sim):
     return [(number, [int(c) for c in plan.clients[plan.delivered]]) for number, plan in enumerate(plans)]
 
 
-def chains(*clients):
-    """A selector of the same chains in every round."""
-    places = np.array(clients, np.int32)
-    select = lambda state, seed, round, available: (places, state)
-    return Selector(lambda s, n: (), select, lambda s, p, i: s, *places.shape, 1, False)
-
-
 def gradient(weights, images, labels, scale=1.0, offset=0.0):
     """Of the mean cross-entropy of logits * scale - offset."""
     features, logits = reference.forward(weights, images)
@@ -105,18 +92,29 @@ def gradient(weights, images, labels, scale=1.0, offset=0.0):
     return {"w1": images.T @ ((error @ weights["w2"].T) * (1 - features**2)), "w2": features.T @ error}
 
 
-def train(received, client, number, options=OPTIONS, *, change=None, batches=None, scale=1.0, offset=0.0):
-    """One visit: the new weights, and how many steps they took."""
+def train(received, client, number, options=OPTIONS, *, change=None, batches=None, gradient=gradient, **given):
+    """One local training: the new weights, and how many steps they took.
+
+    Args:
+        received: the weights that the client begins with.
+        client: its number.
+        number: of the round.
+        options: of the training.
+        change: of a gradient and the weights at which it was taken, makes the one that counts.
+        batches: row numbers; by default those that the library draws.
+        gradient: of weights, images and labels; weights of which it has none stay as they are.
+        given: further arguments of `gradient`.
+    """
     data = toys.federation()
     flat, rate = data.images.reshape(len(data.images), -1).astype(float), options.rate * options.decay**number
     weights, velocity, steps = dict(received), None, 0
     for rows in batches or reference.draws(data, SEED, number, client, options):
-        grad = gradient(weights, flat[rows], data.labels[rows], scale, offset)
+        grad = gradient(weights, flat[rows], data.labels[rows], **given)
         if change is not None:
             grad = change(grad, weights)
         grad = {k: grad[k] + options.weight_decay * weights[k] for k in grad}
         velocity = grad if velocity is None else {k: options.momentum * velocity[k] + grad[k] for k in grad}
-        weights = {k: weights[k] - rate * velocity[k] for k in weights}
+        weights = weights | {k: weights[k] - rate * velocity[k] for k in grad}
         steps += 1
     return weights, steps
 
@@ -139,11 +137,8 @@ def by_size(cohort):
 
 def averaged(received, cohort, number, options=OPTIONS, **knobs):
     """The mean change of FedAvg, where `knobs` are functions of the client."""
-    changes = {
-        c: difference(train(received, c, number, options, **{k: f(c) for k, f in knobs.items()})[0], received)
-        for c in cohort
-    }
-    return mean(by_size(cohort), changes)
+    train_one = lambda client: train(received, client, number, options, **{k: f(client) for k, f in knobs.items()})[0]
+    return mean(by_size(cohort), {client: difference(train_one(client), received) for client in cohort})
 
 
 def plus(weights, delta):

@@ -108,8 +108,10 @@ def test_fedavg_has_no_mediators_and_the_engine_counts_as_it_is_told():
         (astraea(alpha=None, size=2, mediator_epochs=3), "exact", 2 + 3 * 4),
     ):
         sim = float64.simulation(recipe, rounds=1, participation=clients, evaluation=Evaluation(traffic=traffic))
-        (record,) = sim.advance(0, sim.init(0)).records
+        advance = sim.advance(0, sim.init(0))
+        (record,) = advance.records
         assert (record["bytes_up"], record["bytes_down"]) == (models * size, models * size)
+        assert advance.client_updates == 4 * sim.setting.passes
 
 
 def test_a_mediator_none_of_whose_clients_delivers_sends_nothing_back():
@@ -130,9 +132,8 @@ def test_mediators_group_and_weigh_by_what_clients_hold_with_their_copies():
     pairs = {"rounds": 2, "participation": replace(float64.CLIENTS, selector=mediated(2))}
     copies = {"size": 2, "mediator_epochs": 1, "alpha": 1.0, "seed": 3}
     ours = float64.simulation(astraea(**copies), rounds=2)
-    grown = augment(
-        toys.federation(), augmentation_counts(toys.federation().class_counts.sum(0), 1.0), seed=3, **RANGES
-    )
+    wanted = augmentation_counts(toys.federation().class_counts.sum(0), 1.0)
+    grown = augment(toys.federation(), wanted, seed=3, **RANGES)
     theirs = float64.simulation(fedavg(), federation=grown, **pairs)
     assert grown.class_counts.sum() > toys.federation().class_counts.sum()
     before = float64.simulation(fedavg(), **pairs)

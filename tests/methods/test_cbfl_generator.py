@@ -1,7 +1,6 @@
 """CBFL's generator: its loss and steps against NumPy, what it learns, and in which rounds it is trained at all."""
 
 from dataclasses import replace
-from functools import cache, partial
 from types import SimpleNamespace
 
 import jax
@@ -13,7 +12,6 @@ import toys
 from methods import faking, float64
 from methods.faking import LATENT, SIZES, double, generated, slopes
 
-from fedjax_bal.balance import batch_norm_statistics_loss
 from fedjax_bal.engine.device import purpose_key, training_key
 from fedjax_bal.engine.host import executable, front_door, generated_images
 from fedjax_bal.parts import LocalGenerator, SharedGenerator
@@ -83,9 +81,8 @@ def test_three_steps_of_adam_equal_the_transcription(layers, monkeypatch):
     faking.replace_generators(monkeypatch, lambda *sizes: faking.generator())
     with jax.enable_x64(True):
         key, judge = jax.random.key(4), teacher()
-        part = SharedGenerator(
-            iterations=3, batch_size=IMAGES, rate=RATE, gamma=GAMMA, layers=layers, classification=CLASSIFICATION
-        )
+        given = {"rate": RATE, "gamma": GAMMA, "classification": CLASSIFICATION}
+        part = SharedGenerator(iterations=3, batch_size=IMAGES, layers=layers, **given)
         got = jax.jit(lambda key, judge: part.fit(key, faking.network(), judge))(key, judge)
         want = transcribed(key, double(judge), 3, layers)
         start = faking.generator().init(jax.random.fold_in(key, 3)).params
@@ -94,44 +91,6 @@ def test_three_steps_of_adam_equal_the_transcription(layers, monkeypatch):
         for variables in (got, want):
             _take_out_what_has_no_slope(variables)
         faking.assert_close(got, want, 1e-12)
-
-
-@cache
-def trained():
-    """The small network after 60 steps on all rows."""
-    model, (images, labels) = faking.network(), faking.test_set()
-
-    def wrong(params, stats):
-        outputs, after = model.apply(Variables(params, stats), images, train=True)
-        return -jax.nn.log_softmax(outputs.logits)[jnp.arange(len(labels)), labels].mean(), after.stats
-
-    def step(_, variables):
-        grads, stats = jax.grad(wrong, has_aux=True)(*variables)
-        return Variables(jax.tree.map(lambda p, g: p - g, variables.params, grads), stats)
-
-    return jax.jit(lambda key: jax.lax.fori_loop(0, 60, step, model.init(key)))(jax.random.key(0))
-
-
-@pytest.mark.slow
-def test_images_become_what_the_teacher_takes_them_for():
-    model, judge, sizes = faking.network(), trained(), {"width": 8, "latent": 8}
-    labels = jnp.arange(400) % toys.CLASSES
-    latents = jax.random.normal(jax.random.key(9), (400, 8))
-
-    @partial(jax.jit, static_argnames="iterations")
-    def shown(iterations):
-        part = SharedGenerator(iterations=iterations, batch_size=32, rate=0.02, gamma=1.0, **sizes)
-        images, _ = part.network(model).apply(part.fit(jax.random.key(1), model, judge), latents, labels, train=False)
-        outputs, _ = model.apply(judge, images, train=False)
-        wrong = -jax.nn.log_softmax(outputs.logits)[jnp.arange(400), labels].mean()
-        means, variances = zip(*outputs.norm_inputs, strict=True)
-        kept = jax.tree.leaves(judge.stats)
-        apart = batch_norm_statistics_loss(means, variances, kept[::2], kept[1::2])
-        return (outputs.logits.argmax(1) == labels).mean(), wrong, apart
-
-    (right, wrong, apart), (better, less, nearer) = shown(0), shown(200)
-    assert right < 0.5 and better > 0.9
-    assert less < 0.5 * wrong and nearer < 0.1 * apart
 
 
 CALLS = []
@@ -243,27 +202,9 @@ def test_clients_train_generators_of_their_own_after_warm_up_only(counted):
     (_, *before), (keys, steps, shown) = in_rounds(sim)
     assert before == [0, 0]
     cohort = float64.cohorts(sim)[1][1]
-    own = [
-        purpose_key(training_key(jax.random.key(float64.SEED), 1, client, 0), "prepare/generator") for client in cohort
-    ]
-    assert keys == sorted(start_key(key, 7) for key in own) and len(keys) > 1
+    own = [training_key(jax.random.key(float64.SEED), 1, client, 0) for client in cohort]
+    assert keys == sorted(start_key(purpose_key(key, "prepare/generator"), 7) for key in own) and len(keys) > 1
     assert (steps, shown) == (7 * len(keys), local_steps(sim, 1))
-
-
-@pytest.mark.slow
-def test_a_generator_of_ones_own_is_fitted_to_the_model_received(simplified):
-    part = LocalGenerator(warm_up=2, iterations=2, batch_size=4, **SIZES)
-    judge, keys = teacher(), jax.random.split(jax.random.key(2))
-    prepare = jax.jit(
-        lambda key, judge, number: part.prepare(key, judge, SimpleNamespace(round=number, model=faking.network()))
-    )
-    made = [prepare(key, judge, 2) for key in keys]
-    net, fit = part.network(faking.network()), jax.jit(lambda key, judge: part.fit(key, faking.network(), judge))
-    for key, own in zip(keys, made, strict=True):
-        assert toys.largest_difference(own, fit(key, judge)) < 1e-6
-    assert toys.largest_difference(*made) > 0.1
-    assert toys.largest_difference(made[0], prepare(keys[0], teacher(2), 2)) > 1e-4
-    assert toys.largest_difference(prepare(keys[0], judge, 1), net.init(keys[0])) < 1e-6
 
 
 @pytest.mark.parametrize("kept", ["current", "snapshot"])
@@ -297,12 +238,7 @@ def test_there_is_nothing_to_see_before_the_first_training(simplified):
 
 @pytest.mark.parametrize("kind", ["shared", "per_client"])
 def test_a_network_without_batch_normalisation_is_refused_where_its_statistics_count(kind, simplified):
-    message = (
-        r"generator: received the model 'toy' without batch normalisation and gamma=10, .*: take a model with batch "
-        r"normalisation \(resnet8, resnet20, creff_resnet8, mobilenetv2, resnet18, resnet18_cifar, tiny_bn\), or set "
-        r"gamma to 0 to"
-    )
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=r"generator: received the model 'toy' .* gamma=10, .*tiny_bn.*set gamma to 0"):
         simulation(small(generator=kind, gamma=10.0))
     simulation(small(generator=kind))
     faking.simulation(small(generator=kind, gamma=10.0))
@@ -315,11 +251,7 @@ def test_noise_needs_no_batch_normalisation():
 @pytest.mark.parametrize("kind", ["shared", "per_client", "gaussian", "dcgan"])
 def test_a_run_without_a_round_after_warm_up_is_refused(kind):
     late = small(generator=kind, warm_up=7)
-    message = (
-        "^warm_up: the first fakes come in round 7, but rounds=6, so that there would be none: lower warm_up so that "
-        "they come in round 6 or earlier, or set rounds to 7 or more$"
-    )
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match="^warm_up: .* round 7, but rounds=6, .*lower warm_up .*set rounds to 7"):
         simulation(late, rounds=6)
     for need in [need for part in late.parts for need in part.needs[:1]]:
         need.check(SimpleNamespace(rounds=7))

@@ -34,10 +34,8 @@ def test_updates_are_clipped_and_count_alike():
 @pytest.mark.slow
 def test_the_noise_has_its_scale_and_is_the_rounds_own():
     clients, zero = 8, {"a": jnp.zeros((8, 20_000)), "b": jnp.zeros((8, 100, 100))}
-    reduce = lambda seed: PrivateMean(0.5, 3.0).reduce(
-        zero, jnp.ones(clients) / clients, SimpleNamespace(key=jax.random.key(seed))
-    )
-    noise, again, other = reduce(0), reduce(0), reduce(1)
+    shares, servers = jnp.ones(clients) / clients, [SimpleNamespace(key=jax.random.key(seed)) for seed in (0, 0, 1)]
+    noise, again, other = (PrivateMean(0.5, 3.0).reduce(zero, shares, server) for server in servers)
     for name in noise:
         assert np.std(noise[name]) == pytest.approx(3.0 * 0.5 / clients, rel=0.03)
         assert abs(np.mean(noise[name])) < 5 * 3.0 * 0.5 / clients / 100
@@ -96,6 +94,5 @@ def test_without_the_package_the_terminal_says_once_how_to_get_it(monkeypatch, c
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
     MODULE._warn_once.cache_clear()
     assert [PrivateMean().round_metrics(past(number)) for number in (1, 2)] == [{}, {}]
-    assert [record.message for record in caplog.records] == [
-        "epsilon: needs the package dp-accounting: pip install 'fedjax_bal[privacy]'"
-    ]
+    (record,) = caplog.records
+    assert "dp-accounting: pip install 'fedjax_bal[privacy]'" in record.message

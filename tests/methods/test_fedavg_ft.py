@@ -59,13 +59,8 @@ def run(sim):
 
 def train(received, client, number, trained):
     """Local SGD on the named parameters alone."""
-    w, velocity = dict(received), dict.fromkeys(trained, 0.0)
-    for rows in reference.draws(federation(), SEED, number, client, OPTIONS):
-        grad = gradient(w, flat_images()[rows], federation().labels[rows])
-        for k in trained:
-            velocity[k] = OPTIONS.momentum * velocity[k] + grad[k] + OPTIONS.weight_decay * w[k]
-        w = descended(w, velocity, OPTIONS.rate * OPTIONS.decay**number)
-    return w
+    of_some = lambda *batch: {k: slope for k, slope in gradient(*batch).items() if k in trained}
+    return float64.train(received, client, number, OPTIONS, gradient=of_some)[0]
 
 
 def tuned(w, number, purpose):

@@ -7,7 +7,6 @@ import pytest
 import toys
 from methods import float64
 
-from fedjax_bal.options import Participation
 from fedjax_bal.recipes import combine, feddyn, fednova, local, median, scaffold
 
 OPTIONS = dataclasses.replace(float64.OPTIONS, momentum=0.5, weight_decay=0.01)
@@ -61,16 +60,6 @@ def test_feddyn_equals_its_transcription(name):
     for leaf, kept in state.memory["DynamicRegularisation"].items():
         np.testing.assert_allclose(kept, np.stack([memory[c][leaf] for c in range(float64.N)]), rtol=1e-8, atol=1e-12)
         np.testing.assert_allclose(state.server["DynamicRegularisation"][leaf], kept.mean(0), rtol=1e-10, atol=1e-14)
-
-
-@pytest.mark.slow
-def test_without_penalty_the_first_full_round_goes_twice_as_far_as_the_mean():
-    full = {"rounds": 1, "participation": Participation()}
-    sim = float64.simulation(feddyn(alpha=0.0, clip=None), **full)
-    start = float64.initial(sim)
-    uniform = float64.run(float64.simulation(scaffold(), **full)).variables.params  # begins as an unweighted mean
-    want = {k: start[k] + 2 * (uniform[k] - start[k]) for k in start}
-    float64.assert_equal(float64.run(sim).variables.params, want, 1e-12)
 
 
 @pytest.mark.parametrize("other", [fednova(), scaffold(), median()], ids=lambda recipe: recipe.name)

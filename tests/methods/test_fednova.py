@@ -97,7 +97,7 @@ def test_fednova_equals_its_transcription(name):
 @pytest.mark.slow
 def test_along_a_chain_every_visit_begins_without_momentum():
     chains = [(4, 7), (1, 2), (9, 0)]
-    always = {"participation": Participation(selector=float64.chains(*chains))}
+    always = {"participation": Participation(selector=toys.chosen(chains))}
     sim = float64.simulation(fednova(mu=0.5), MOMENTUM, **always)
     rounds = [(number, chains) for number in range(float64.ROUNDS)]
     want = transcription(float64.initial(sim), rounds, MOMENTUM, mu=0.5)
@@ -107,7 +107,8 @@ def test_along_a_chain_every_visit_begins_without_momentum():
 @pytest.mark.slow
 def test_equal_steps_are_fedavg():
     one_batch = dataclasses.replace(MOMENTUM, batch_size=20)
-    float64.assert_same_runs(fednova(), fedavg(), options=one_batch)
+    ends = [float64.run(float64.simulation(recipe, one_batch)).variables.params for recipe in (fednova(), fedavg())]
+    float64.assert_equal(*ends, 1e-12)
 
 
 @pytest.mark.parametrize(("rho", "shrink"), [(0, 0), (0.5, 0), (0.99, 0), (0, 0.02), (0, 1.5), (0.9, 2**-10), (0.3, 1)])

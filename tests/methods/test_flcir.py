@@ -13,7 +13,6 @@ import toys
 from methods import float64
 from methods.float64 import SEED, N, assert_equal, difference, mean, plus, train
 
-from fedjax_bal.lab import checkpoint
 from fedjax_bal.options import Execution, Participation
 from fedjax_bal.parts import CompositionProbe, Probe, Report, Step, part
 from fedjax_bal.recipes import Recipe, fedavg, flcir
@@ -140,17 +139,6 @@ def test_six_rounds_equal_the_transcription():
     np.testing.assert_allclose(snapshot.selector.compositions, mixed, rtol=1e-8)
 
 
-@pytest.mark.slow
-def test_a_saved_bandit_goes_on_where_it_stopped(tmp_path):
-    sim = bandit()
-    straight = jax.device_get(advanced(sim, sim.init(SEED), ROUNDS))
-    checkpoint.save(tmp_path, 3, jax.device_get(advanced(sim, sim.init(SEED), 3)))
-    loaded = checkpoint.load(next(iter(checkpoint.generations(tmp_path))), sim.state_shapes())
-    resumed = jax.device_get(advanced(sim, loaded._replace(round=int(loaded.round)), ROUNDS))
-    for ours, theirs in zip(jax.tree.leaves(resumed), jax.tree.leaves(straight), strict=True):
-        assert np.asarray(ours).tobytes() == np.asarray(theirs).tobytes()
-
-
 @pytest.mark.parametrize("scope", ["network", "output"])
 def test_the_probe_sees_the_gradients_of_each_class(scope):
     model = toys.network()
@@ -165,9 +153,8 @@ def test_the_probe_sees_the_gradients_of_each_class(scope):
 @pytest.mark.slow
 def test_a_cohort_of_everybody_is_not_damped():
     everybody = {"participation": Participation(), "rounds": 1}
-    states = [
-        float64.run(simulation(flcir("random", aggregation=how), **everybody)) for how in ("all_clients", "selected")
-    ]
+    recipes = [flcir("random", aggregation=how) for how in ("all_clients", "selected")]
+    states = [float64.run(simulation(recipe, **everybody)) for recipe in recipes]
     assert toys.largest_difference(states[0].variables, states[1].variables) < 1e-15
 
 
@@ -175,7 +162,7 @@ def test_a_rival_without_compositions_is_refused():
     with pytest.raises(ValueError, match="learns from 'composition', which no part of the recipe fedavg"):
         simulation(fedavg(), participation=replace(CLIENTS, selector=Choice("cucb")))
     with pytest.raises(ValueError, match="chooses clients itself"):
-        simulation(flcir(), participation=Participation(selector=float64.chains([0], [1])))
+        simulation(flcir(), participation=Participation(selector=toys.chosen([[0], [1]])))
     with pytest.raises(ValueError, match="set it to 1"):
         simulation(flcir(), execution=Execution(rounds_per_dispatch=2))
 
@@ -203,7 +190,7 @@ class Losses(Probe, Report, Step):
 @pytest.mark.slow
 def test_probes_losses_and_reports_are_those_of_the_clients_that_deliver():
     seen = []
-    selector = float64.chains([3, 1], [0, 2])._replace(
+    selector = toys.chosen([[3, 1], [0, 2]])._replace(
         closed_loop=True, update=lambda state, plan, probes: seen.append((plan, probes)) or state
     )
     recipe = Recipe("losses", (Losses(),))

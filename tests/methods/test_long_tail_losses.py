@@ -8,13 +8,7 @@ import toys
 from methods import hand
 from quick import only
 
-from fedjax_bal.parts import (
-    ClassBalancedLoss,
-    Disentangling,
-    FocalLoss,
-    LabelMargins,
-    PriorCalibration,
-)
+from fedjax_bal.parts import ClassBalancedLoss, Disentangling, FocalLoss, LabelMargins, PriorCalibration
 from fedjax_bal.recipes import balanced_softmax, class_balanced, combine, focal, ldam, logit_adjustment
 
 pytestmark = pytest.mark.usefixtures("double")

@@ -59,10 +59,8 @@ def test_suppression_of_logits_equals_its_transcription():
     def transcription(logits):
         prior, total, real = FEW / FEW.sum(), 0.0, np.flatnonzero(hand.REAL)
         for c in range(hand.CLASSES):
-            even = [
-                0.0 if hand.LABELS[row] == c else logits[row, c] - np.log(prior[c] + 1e-9) + np.log(0.25 + 1e-9)
-                for row in real
-            ]
+            shift = np.log(0.25 + 1e-9) - np.log(prior[c] + 1e-9)
+            even = [0.0 if hand.LABELS[row] == c else logits[row, c] + shift for row in real]
             total += prior[c] * np.log(np.mean(np.exp(even)))
         return 0.3 * total
 

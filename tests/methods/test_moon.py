@@ -93,13 +93,13 @@ def contrast_slope(z, received, last, images, form):
     return MU * share * (slope_last - slope_global) / TEMPERATURE / len(z)
 
 
-def gradient(w, received, last, images, labels, form):
+def gradient(w, images, labels, anchor, last, form):
     h, a, z, logits = forward(w, images, form)
     error = (reference.softmax(logits) - np.eye(toys.CLASSES)[labels]) / len(labels)
     base = z if form == "head" else h
     grad = {"head/kernel": base.T @ error, "head/bias": error.sum(0)}
     to_base = error @ w["head/kernel"].T
-    to_z = contrast_slope(z, received, last, images, form) if last is not None else np.zeros_like(z)
+    to_z = contrast_slope(z, anchor, last, images, form) if last is not None else np.zeros_like(z)
     if form == "none":
         to_h = to_base + to_z
     else:
@@ -111,17 +111,6 @@ def gradient(w, received, last, images, labels, form):
     return grad | {"body": images.T @ (to_h * (1 - h**2))}
 
 
-def train(received, last, client, number, form):
-    federation, w, velocity = toys.federation(), dict(received), None
-    pixels = federation.images.reshape(len(federation.images), -1).astype(np.float64)
-    for rows in reference.draws(federation, SEED, number, client, OPTIONS):
-        grad = gradient(w, received, last, pixels[rows], federation.labels[rows], form)
-        grad = {k: grad[k] + OPTIONS.weight_decay * w[k] for k in w}
-        velocity = grad if velocity is None else {k: 0.5 * velocity[k] + grad[k] for k in w}
-        w = {k: w[k] - OPTIONS.rate * OPTIONS.decay**number * velocity[k] for k in w}
-    return w
-
-
 @cache
 def transcription(form):
     """The final model, every client's last one, and how often a client had one."""
@@ -129,7 +118,8 @@ def transcription(form):
     w, last, returns = flat(sim.init(SEED).state.variables.params), {}, 0
     for number, cohort in float64.cohorts(sim):
         returns += sum(client in last for client in cohort)
-        results = {c: train(w, last.get(c), c, number, form) for c in cohort}
+        given = {"gradient": gradient, "anchor": w, "form": form}
+        results = {c: float64.train(w, c, number, OPTIONS, last=last.get(c), **given)[0] for c in cohort}
         w = float64.mean(float64.by_size(cohort), results)
         last |= results
     return w, last, returns
@@ -189,21 +179,6 @@ def test_representations_of_zeros_have_a_finite_loss_and_gradient():
         assert np.isfinite(slope).all()
         expected = np.log(2) if not representation.any() else (np.log(2) + np.log1p(np.exp(-2))) / 2
         assert float(value) == pytest.approx(expected, rel=1e-12)
-
-
-def test_padding_counts_for_nothing_and_neither_does_a_client_without_a_past():
-    images = jnp.array([[1.0, 2.0], [3.0, -1.0], [0.5, 0.5]])
-    start, last = (Variables({"scale": jnp.array(scale)}, {}) for scale in ([1.0, 0.3], [-0.2, 1.0]))
-
-    def loss(images, real, there=True):
-        batch = Batch(images, jnp.zeros(len(images), int), jnp.zeros(len(images), int), jnp.array(real))
-        outputs = Outputs(images, images, projection=images)
-        return float(ModelContrast(2.0).loss(outputs, batch, {}, context(last, there, start, projecting())))
-
-    assert loss(images, [True, True, False]) == pytest.approx(loss(images[:2], [True, True]), rel=1e-12)
-    assert loss(images, [True, True, False]) != pytest.approx(loss(images, [True] * 3), rel=1e-3)
-    assert loss(images, [False] * 3) == 0
-    assert loss(images, [True] * 3, there=False) == 0
 
 
 @pytest.mark.slow

@@ -1,62 +1,36 @@
-"""ReBaFL's feature transfer: the options, and where it stays off."""
+"""ReBaFL's feature transfer: its options."""
 
 from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 import toys
+from methods import hand
 
 from fedjax_bal.methods import rebafl as MODULE
 from fedjax_bal.parts import FeatureTransfer
-from fedjax_bal.types import Batch, Context, Outcome, Outputs
+from fedjax_bal.types import Outcome
 
 CLIENT = 4
 KEY = jax.random.key(0)
 
 
-def context(part=None, received=None, batch_size=5, variables=None):
+def context(**given):
     federation = jax.tree.map(jnp.asarray, toys.federation())
-    variables = variables or toys.network().init(KEY)
-    return Context(
-        round=jnp.int32(1), client=jnp.int32(CLIENT), class_counts=federation.class_counts[CLIENT],
-        size=jnp.int32(toys.SIZES[CLIENT]), start=variables, broadcast={"FeatureTransfer": received}, memory={},
-        prepared={}, model=toys.network(), federation=federation, learning_rate=jnp.float32(0.1), momentum=0.0,
-        batch_size=batch_size,
-    )  # fmt: skip
-
-
-def local_means(variables):
-    shards = toys.federation()
-    rows = shards.rows[shards.offsets[CLIENT] : shards.offsets[CLIENT + 1]]
-    features = np.tanh(shards.images[rows].reshape(len(rows), -1).astype(float) @ np.asarray(variables.params["w1"]))
-    return {c: features[shards.labels[rows] == c].mean(0) for c in np.unique(shards.labels[rows])}
+    counts, size = federation.class_counts[CLIENT], jnp.int32(toys.SIZES[CLIENT])
+    client = {"client": jnp.int32(CLIENT), "size": size, "class_counts": counts, "federation": federation}
+    return hand.context(**client, start=hand.variables(5), batch_size=5, **given)
 
 
 def received(present=(True, True, False, True)):
     return MODULE.Prototypes(jnp.full((toys.CLASSES, toys.FEATURES), 7.0), jnp.array(present))
 
 
-def test_feature_sums_do_not_depend_on_the_batch_size():
-    variables = toys.network().init(KEY)
-    results = [MODULE.feature_sums(variables, context(batch_size=size)) for size in (1, 5, 12, 64)]
-    for other in results[1:]:
-        np.testing.assert_allclose(other.sums, results[0].sums, rtol=1e-5, atol=1e-6)
-        assert (other.counts == results[0].counts).all()
-    for c, mean in local_means(variables).items():
-        np.testing.assert_allclose(results[0].sums[c] / results[0].counts[c], mean, rtol=1e-5, atol=1e-6)
-
-
-def test_local_prototypes_override_the_servers_only_where_there_is_data():
-    ctx = context(received=received())
-    prototypes = FeatureTransfer().prepare(KEY, ctx.start, ctx)
-    own = local_means(ctx.start)
-    for c in range(toys.CLASSES):
-        np.testing.assert_allclose(prototypes.means[c], own.get(c, np.full(toys.FEATURES, 7.0)), rtol=1e-5)
-        assert bool(prototypes.present[c]) == (c in own or c != 2)
-    only = FeatureTransfer(prototypes="global_only").prepare(KEY, ctx.start, ctx)
-    assert (only.means == 7.0).all()
+def test_only_the_servers_prototypes_count_when_asked():
+    ctx = context(broadcast={"FeatureTransfer": received()})
+    assert (FeatureTransfer(prototypes="global_only").prepare(KEY, ctx.start, ctx).means == 7.0).all()
+    assert not (FeatureTransfer().prepare(KEY, ctx.start, ctx).means == 7.0).all()
 
 
 def server(state, sums):
@@ -81,40 +55,3 @@ def test_clients_with_few_classes_send_nothing_when_asked():
         sums = FeatureTransfer(min_classes=limit).report(outcome)
         assert bool(sums.counts.any()) == sends
         assert bool(sums.sums.any()) == sends
-
-
-def loss_and_gradient(part, ctx, real):
-    features = jax.random.normal(KEY, (6, toys.FEATURES))
-    labels = jnp.array([0, 1, 1, 0, 3, 3])
-    batch = Batch(jnp.zeros((6, 1, toys.WIDTH, 1)), labels, labels, real)
-
-    def loss(params, features):
-        return part.loss(Outputs(features @ params["w2"], features), batch, params, ctx)
-
-    return jax.value_and_grad(loss, (0, 1))(ctx.start.params, features)
-
-
-@pytest.mark.slow
-def test_the_gradient_reaches_the_classifier_alone_and_padding_counts_for_nothing():
-    part, ctx = FeatureTransfer(mu=0.5), context(received=received())
-    ctx = ctx._replace(prepared={part.slot: received()})
-    value, (of_params, of_features) = loss_and_gradient(part, ctx, jnp.ones(6, bool))
-    assert float(value) > 0
-    assert bool(of_params["w2"].any())
-    assert not bool(of_params["w1"].any())
-    assert not bool(of_features.any())
-    none, (of_params, _) = loss_and_gradient(part, ctx, jnp.zeros(6, bool))
-    assert float(none) == 0
-    assert not bool(of_params["w2"].any())
-
-
-def test_off_without_any_received_prototype_and_for_a_single_class():
-    part = FeatureTransfer(mu=0.5)
-    nothing = context(received=received((False,) * 4))._replace(prepared={part.slot: received()})
-    single = context(received=received())._replace(
-        prepared={part.slot: received()}, class_counts=jnp.array([0, 12, 0, 0])
-    )
-    for ctx in (nothing, single):
-        value, (of_params, _) = loss_and_gradient(part, ctx, jnp.ones(6, bool))
-        assert float(value) == 0
-        assert not bool(of_params["w2"].any())

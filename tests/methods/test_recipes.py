@@ -20,11 +20,6 @@ from fedjax_bal.parts import Criterion, Logits, Shift, part
 from fedjax_bal.recipes import RECIPES, Recipe
 
 
-def test_rebafl_is_a_prior_and_a_transfer_with_one_epsilon():
-    prior, transfer = recipes.rebafl(epsilon=0.2, mu=0.7).parts
-    assert (prior.epsilon, transfer.epsilon, transfer.mu, transfer.scale) == (0.2, 0.2, 0.7, 1.0)
-
-
 def test_combine_keeps_order_and_the_one_that_differs():
     adam = optimizer("adam", 0.01)
     both = recipes.combine(recipes.scaffold(), Recipe("server", server_optimizer=adam), recipes.fedprox(0.1))

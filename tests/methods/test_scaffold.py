@@ -101,18 +101,6 @@ def test_clipping_where_it_bites_equals_the_transcribed_code():
     check(float64.run(float64.like(sim, setting=setting)), clip)
 
 
-@pytest.mark.slow
-def test_a_first_round_without_momentum_has_the_papers_controls_but_for_the_servers_factor():
-    plain = dataclasses.replace(OPTIONS, momentum=0.0)
-    sims = [simulation(recipe, options=plain, rounds=1) for recipe in (scaffold(variant="cbfl_code"), scaffold())]
-    ours, paper = map(float64.run, sims)
-    assert toys.largest_difference(ours.memory, paper.memory) < 1e-14
-    arrived = int(sims[0].plan(SEED, 0, ())[0].delivered.sum())
-    assert 1 < arrived < float64.N
-    for name, leaf in paper.server["ControlVariates"].items():
-        np.testing.assert_allclose(ours.server["ControlVariates"][name], leaf * float64.N / arrived, rtol=1e-12)
-
-
 def test_a_round_without_any_arrival_changes_nothing():
     sim = compiled("rebafl_code")
     nobody = float64.like(sim, participation=Participation(delivery=bernoulli(1e-12)))
@@ -137,5 +125,8 @@ def test_what_does_not_fit_is_refused():
         combine(scaffold(), scaffold(variant="cbfl_code"))
     nesterov = optimizer("sgd", 0.1, momentum=0.5, nesterov=True)
     for bad, message in ((optimizer("adam", 0.1), "plain SGD"), (nesterov, "nesterov")):
-        with pytest.raises(ValueError, match=message):
-            simulation(scaffold(variant="rebafl_code"), local=LocalTraining(optimizer=bad))
+        for recipe in (scaffold(variant="rebafl_code"), scaffold(scaffold_momentum=True)):
+            with pytest.raises(ValueError, match=message):
+                simulation(recipe, local=LocalTraining(optimizer=bad))
+    with pytest.raises(ValueError, match=r"momentum of 0.5.*momentum to 0, or scaffold_momentum to true"):
+        simulation(scaffold())

@@ -33,11 +33,6 @@ def test_a_run_ends_after_so_many_evaluations_without_an_improvement(options, va
     assert rule.should_stop(records(values, rule.metric)) is over
 
 
-def test_once_over_it_stays_over_however_long_the_dispatch():
-    rule = EarlyStopping(patience=2)
-    assert rule.should_stop(records([0.5, 0.4, 0.4, 0.4]))
-
-
 @pytest.mark.parametrize("rounds", [1, 2, 3, 5, 10])
 def test_a_run_ends_with_the_dispatch_in_which_patience_runs_out_however_long_dispatches_are(rounds):
     rule = EarlyStopping(patience=2)

@@ -72,9 +72,8 @@ def test_no_seed_in_common_and_undefined_values():
 
 
 def test_rounds_to_target_counts_those_that_reached_it():
-    (a,) = compare(
-        [run("a", s, 0.5, rounds_to_target=r, traffic_bytes=b) for s, r, b in ((0, 4, 10), (1, None, 20), (2, 7, 60))]
-    )
+    found = ((0, 4, 10), (1, None, 20), (2, 7, 60))
+    (a,) = compare([run("a", seed, 0.5, rounds_to_target=rounds, traffic_bytes=sent) for seed, rounds, sent in found])
     assert (a.rounds_to_target, a.reached, a.seeds, a.traffic_bytes) == (5.5, 2, 3, 30.0)
 
 

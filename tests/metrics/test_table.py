@@ -92,16 +92,10 @@ def test_clients_are_those_with_test_rows_and_own_models_those_that_were_deliver
 def test_summary_of_a_curve():
     found = summarise_run(history([0.1, 0.7, 0.5, 0.6, 0.4, 0.2], [2, 4, 6, 8, 10, 12], target=0.55))
     wanted = {
-        "rounds": 12,
-        "final_accuracy": 0.2,
-        "best_accuracy": 0.7,
-        "last5_accuracy": pytest.approx(0.48),
-        "last10_accuracy": None,
-        "evaluations": 6,
-        "rounds_to_target": 4,
-        "traffic_bytes": 30,
+        "rounds": 12, "final_accuracy": 0.2, "best_accuracy": 0.7, "last5_accuracy": pytest.approx(0.48),
+        "last10_accuracy": None, "evaluations": 6, "rounds_to_target": 4, "traffic_bytes": 30,
         "traffic_to_target_bytes": 10,
-    }
+    }  # fmt: skip
     assert {name: found[name] for name in wanted} == wanted
     assert summarise_run(history([0.0] + [0.5] * 10, range(1, 12)))["last10_accuracy"] == 0.5
     for target in (0.2, None):

@@ -91,10 +91,8 @@ def test_a_frozen_classifier_is_sent_once_the_server_changes_it():
 def test_a_selector_that_learns_from_losses_gets_them():
     m = sizes_of(toy.network())
     learning = selection.power_of_choice(2, 4, sizes=toy.SIZES)
-    assert small(recipes.fedavg(), rounds=1, participation=Participation(selector=learning))._traffic == (
-        m.all,
-        m.all + 4,
-    )
+    sim = small(recipes.fedavg(), rounds=1, participation=Participation(selector=learning))
+    assert sim._traffic == (m.all, m.all + 4)
 
 
 @pytest.mark.slow

@@ -3,11 +3,13 @@
 import functools
 import math
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from methods import faking
 
 from fedjax_bal.models.convolution import of_name
 from fedjax_bal.models.generator import build_generator, enlarging
@@ -83,35 +85,6 @@ def tiny():
     return generator, Variables(params, stats), jax.jit(generator.apply, static_argnames="train")
 
 
-def transcribed(variables, latents, labels, train):
-    """Images and new running statistics, layer by layer, in float64."""
-    params, stats = jax.tree.map(np.float64, variables)
-    moved = {}
-
-    def normalise(maps, name, epsilon):
-        flat, kept = maps.reshape(-1, maps.shape[-1]), stats[name]
-        mean, var = (flat.mean(0), flat.var(0)) if train else (kept["mean"], kept["var"])
-        moved[name] = {
-            "mean": 0.9 * kept["mean"] + 0.1 * flat.mean(0),
-            "var": 0.9 * kept["var"] + 0.1 * flat.var(0, ddof=1),
-        }
-        result = (maps - mean) / np.sqrt(var + epsilon)
-        return result * params[name]["scale"] + params[name]["bias"] if name in params else result
-
-    def convolve(maps, name):
-        layer, padded = params[name]["conv"], np.pad(maps, ((0, 0), (1, 1), (1, 1), (0, 0)))
-        windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(1, 2))
-        return np.einsum("bhwkij,ijko->bhwo", windows, layer["kernel"]) + layer["bias"]
-
-    dense, doubled = params["dense"]["dense"], lambda maps: maps.repeat(2, axis=1).repeat(2, axis=2)
-    leaky = lambda maps: np.where(maps > 0, maps, 0.2 * maps)
-    hidden = (params["embedding"][labels] * latents) @ dense["kernel"] + dense["bias"]
-    maps = normalise(hidden.reshape(-1, 2, 3, 4), "norm_0", 1e-5)
-    maps = leaky(normalise(convolve(doubled(maps), "conv_0"), "norm_1", 0.8))
-    maps = leaky(normalise(convolve(doubled(maps), "conv_1"), "norm_2", 0.8))
-    return normalise(np.tanh(convolve(maps, "conv_2")), "norm_3", 1e-5), moved if train else stats
-
-
 def number(tree):
     return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))
 
@@ -143,7 +116,7 @@ def test_parameter_counts_and_shapes(classes, shape, width, params):
 def test_every_layer_equals_float64(train):
     _, variables, apply = tiny()
     images, after = apply(variables, LATENTS, LABELS, train=train)
-    wanted, stats = transcribed(variables, LATENTS, LABELS, train)
+    wanted, stats = faking.generated(*jax.tree.map(np.float64, variables), LATENTS, LABELS, train, SHAPE)
     np.testing.assert_allclose(images, wanted, rtol=1e-3, atol=1e-4)
     jax.tree.map(lambda got, want: np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6), after.stats, stats)
     jax.tree.map(np.testing.assert_array_equal, after.params, variables.params)
@@ -203,9 +176,7 @@ def test_gradients_under_vmap_equal_plain_ones_one_by_one():
     plain = jax.jit(gradient("plain"))
     for i in range(2):
         mine = jax.tree.map(lambda leaf, i=i: leaf[i], together)
-        jax.tree.map(
-            lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-3, atol=1e-3), mine, plain(variables[i], noise[i])
-        )
+        chex.assert_trees_all_close(mine, plain(variables[i], noise[i]), rtol=2e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize(

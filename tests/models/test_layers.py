@@ -121,11 +121,6 @@ def test_the_relu_is_jax_s_with_all_of_its_derivatives():
     def found(relu):
         slope = jax.grad(lambda maps: (relu(maps) * weights).sum())
         curvature = jax.grad(lambda maps: (relu(maps[1:5]) ** 3).sum())
-        return (
-            relu(maps),
-            slope(maps),
-            jax.jvp(relu, (maps,), (weights,)),
-            jax.jvp(curvature, (maps,), (weights,)),
-        )
+        return (relu(maps), slope(maps), jax.jvp(relu, (maps,), (weights,)), jax.jvp(curvature, (maps,), (weights,)))
 
     jax.tree.map(np.testing.assert_array_equal, found(layers.relu), found(nn.relu))

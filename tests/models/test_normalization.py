@@ -15,15 +15,6 @@ from fedjax_bal.target import compiling_for
 CHANNELS = 3
 
 
-def reference(images, real, running_mean, running_var, scale, shift):
-    """A training step in float64, on the real rows only: output of those rows, running mean and variance."""
-    rows = np.asarray(images, np.float64)[np.asarray(real)]
-    flat = rows.reshape(-1, rows.shape[-1])
-    mean, var, unbiased = flat.mean(0), flat.var(0), flat.var(0, ddof=1)
-    output = (rows - mean) / np.sqrt(var + 1e-5) * scale + shift
-    return output, 0.9 * running_mean + 0.1 * mean, 0.9 * running_var + 0.1 * unbiased, mean, var
-
-
 @pytest.fixture
 def case():
     rng = np.random.default_rng(0)
@@ -43,33 +34,29 @@ def train(variables, images, real):
     return BatchNorm().apply(variables, images, real, train=True, mutable=["stats", "norm_inputs"])
 
 
-@pytest.mark.parametrize("real", [[1, 1, 1, 1, 1, 1], [1, 0, 1, 1, 0, 0], [0, 0, 0, 0, 0, 1]])
-def test_a_training_step_against_float64(case, real):
-    images, variables = case
-    real = np.array(real, bool)
-    output, changed = train(variables, images, jnp.asarray(real))
-    stats, params = variables["stats"], variables["params"]
-    expected, mean, var, batch_mean, batch_var = reference(
-        images,
-        real,
-        *(np.asarray(x, np.float64) for x in (stats["mean"], stats["var"], params["scale"], params["bias"])),
-    )
-    np.testing.assert_allclose(output[real], expected, rtol=2e-5, atol=2e-5)
-    np.testing.assert_allclose(changed["stats"]["mean"], mean, rtol=1e-6)
-    np.testing.assert_allclose(changed["stats"]["var"], var, rtol=1e-6)
-    recorded = changed["norm_inputs"]["moments"][0]
-    np.testing.assert_allclose(recorded[0], batch_mean, rtol=1e-6)
-    np.testing.assert_allclose(recorded[1], batch_var, rtol=1e-6)
+def in_float64(values, mean, var, layer, params):
+    scale, shift = (np.float64(params[name]) for name in ("scale", "bias")) if layer.affine else (1.0, 0.0)
+    return (np.float64(values) - mean) / np.sqrt(np.float64(var) + layer.epsilon) * scale + shift
 
 
-def test_no_mask_means_all_rows(case):
+@pytest.mark.parametrize("layer", [BatchNorm(), BatchNorm(0.8), BatchNorm(affine=False)], ids=["usual", "0.8", "plain"])
+@pytest.mark.parametrize("real", [None, [1, 0, 1, 1, 0, 0], [0, 0, 0, 0, 0, 1]])
+def test_training_and_evaluation_against_float64(case, real, layer):
     images, variables = case
-    for masked, unmasked in zip(
-        jax.tree.leaves(train(variables, images, jnp.ones(6, bool))),
-        jax.tree.leaves(train(variables, images, None)),
-        strict=True,
-    ):
-        np.testing.assert_allclose(masked, unmasked, rtol=1e-6, atol=1e-6)
+    params, stats = variables["params"] if layer.affine else {}, variables["stats"]
+    there, given = (slice(None), None) if real is None else (np.array(real, bool), jnp.array(real, bool))
+    both = {"params": params, "stats": stats}
+    output, changed = layer.apply(both, images, given, train=True, mutable=["stats", "norm_inputs"])
+    rows = np.float64(images)[there]
+    mean, var, unbiased = rows.mean((0, 1, 2)), rows.var((0, 1, 2)), rows.var((0, 1, 2), ddof=1)
+    np.testing.assert_allclose(output[there], in_float64(rows, mean, var, layer, params), rtol=2e-5, atol=2e-5)
+    np.testing.assert_allclose(changed["stats"]["mean"], 0.9 * np.float64(stats["mean"]) + 0.1 * mean, rtol=1e-6)
+    np.testing.assert_allclose(changed["stats"]["var"], 0.9 * np.float64(stats["var"]) + 0.1 * unbiased, rtol=1e-6)
+    np.testing.assert_allclose(changed["norm_inputs"]["moments"][0], (mean, var), rtol=1e-6)
+    evaluated = layer.apply(both, images, None, train=False)
+    wanted = in_float64(images, np.float64(stats["mean"]), stats["var"], layer, params)
+    np.testing.assert_allclose(evaluated, wanted, rtol=2e-5, atol=2e-5)
+    assert layer.init(jax.random.key(0), images, None, train=False).get("params", {}).keys() == params.keys()
 
 
 @pytest.mark.parametrize("filling", [0.0, 1e6, jnp.inf, jnp.nan])
@@ -162,49 +149,22 @@ def test_gpus_compute_the_same_numbers_in_fewer_passes(case, real, flexible):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5), found, expected)
 
 
-RNG = np.random.default_rng(0)
-IMAGES = RNG.normal(1, 0.7, (5, 2, 3, 2)).astype(np.float32)
-STATS = {"mean": jnp.array([0.5, -1.0]), "var": jnp.array([0.3, 2.0])}
-PARAMS = {"scale": jnp.array([2.0, -0.5]), "bias": jnp.array([1.0, 0.0])}
-WEIGHTS = RNG.normal(size=IMAGES.shape).astype(np.float32)
-
-
-def normalised(images, mean, var, epsilon, params):
-    scale, shift = (np.float64(params[name]) for name in ("scale", "bias")) if params else (1.0, 0.0)
-    return (np.float64(images) - mean) / np.sqrt(np.float64(var) + epsilon) * scale + shift
-
-
-@pytest.mark.parametrize(("epsilon", "affine"), [(0.8, True), (1e-5, False), (0.8, False)])
-def test_output_and_running_statistics_equal_float64(epsilon, affine):
-    layer, params = BatchNorm(epsilon, affine), PARAMS if affine else {}
-    initial = layer.init(jax.random.key(0), IMAGES, None, train=False)
-    assert set(initial.get("params", {})) == set(params)
-    variables = {"params": params, "stats": STATS}
-    trained, changed = layer.apply(variables, IMAGES, None, train=True, mutable=["stats"])
-    flat = np.float64(IMAGES).reshape(-1, 2)
-    wanted = normalised(IMAGES, flat.mean(0), flat.var(0), epsilon, params)
-    np.testing.assert_allclose(trained, wanted, rtol=2e-5, atol=2e-5)
-    np.testing.assert_allclose(changed["stats"]["mean"], 0.9 * STATS["mean"] + 0.1 * flat.mean(0), rtol=1e-5)
-    np.testing.assert_allclose(changed["stats"]["var"], 0.9 * STATS["var"] + 0.1 * flat.var(0, ddof=1), rtol=1e-5)
-    evaluated = layer.apply(variables, IMAGES, None, train=False)
-    wanted = normalised(IMAGES, np.float64(STATS["mean"]), STATS["var"], epsilon, params)
-    np.testing.assert_allclose(evaluated, wanted, rtol=2e-5, atol=2e-5)
-
-
 @pytest.mark.parametrize(("epsilon", "affine"), [(0.8, True), (1e-5, False)])
-def test_the_gradient_equals_jax_s_own(epsilon, affine):
-    layer, params = BatchNorm(epsilon, affine), PARAMS if affine else {}
+def test_the_gradient_equals_jax_s_own(case, epsilon, affine):
+    images, variables = case
+    layer, params = BatchNorm(epsilon, affine), variables["params"] if affine else {}
+    weights = jnp.cos(jnp.arange(images.size)).reshape(images.shape)
 
     def loss(params, images):
-        output, _ = layer.apply({"params": params, "stats": STATS}, images, None, train=True, mutable=["stats"])
-        return (output * WEIGHTS).sum()
+        both = {"params": params, "stats": variables["stats"]}
+        return (layer.apply(both, images, None, train=True, mutable=["stats"])[0] * weights).sum()
 
     def plainly(params, images):
         mean, var = images.mean((0, 1, 2)), images.var((0, 1, 2))
         output = (images - mean) / jnp.sqrt(var + epsilon) * params.get("scale", 1.0) + params.get("bias", 0.0)
-        return (output * WEIGHTS).sum()
+        return (output * weights).sum()
 
-    got, wanted = (jax.jit(jax.grad(function, (0, 1)))(params, IMAGES) for function in (loss, plainly))
+    got, wanted = (jax.jit(jax.grad(function, (0, 1)))(params, images) for function in (loss, plainly))
     jax.tree.map(lambda g, w: np.testing.assert_allclose(g, w, rtol=1e-4, atol=1e-5), got, wanted)
 
 

@@ -66,11 +66,6 @@ def test_no_momentum_means_none_whatever_optax_would_take():
     assert optimizer("lars", 0.1, momentum=0).options == {"momentum": 0.0, "weight_decay": 0.0}
 
 
-@pytest.mark.parametrize("name", optimizer_names())
-def test_every_listed_name_can_be_built(name):
-    optimizer(name, 0.1).transform(0).init(np.zeros(2, np.float32))
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [

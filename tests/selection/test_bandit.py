@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedjax_bal.lab.checkpoint import load, save
@@ -37,9 +37,8 @@ def by_hand(compositions, scores, size, direction, first="counted"):
         blank = known and not any(any(compositions[i]) for i in chosen[begin:])
         for k in known if blank else left:
             members = [compositions[i] for i in (*chosen[begin:], k)]
-            found[k] = divergence(
-                [math.fsum(column) / len(members) for column in zip(*members, strict=True)], direction
-            )
+            mean = [math.fsum(column) / len(members) for column in zip(*members, strict=True)]
+            found[k] = divergence(mean, direction)
         chosen.append(min(k for k in found if found[k] <= min(found.values()) + 1e-12))
     return chosen
 
@@ -49,7 +48,6 @@ shares = st.integers(2, 5).flatmap(
 )
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     shares,
     st.data(),
@@ -64,15 +62,6 @@ def test_the_set_agrees_with_explicit_loops(table, data, size, direction, first)
     scores = data.draw(st.lists(score, min_size=len(rows), max_size=len(rows)))
     found = class_balancing_set(rows, scores, size, direction=direction, first=first)
     assert found.tolist() == by_hand(rows.tolist(), scores, size, direction, first)
-
-
-@pytest.mark.parametrize("first", ["counted", "left_out"])
-@pytest.mark.parametrize("direction", ["from_uniform", "to_uniform"])
-def test_the_set_agrees_with_explicit_loops_on_many_clients(direction, first):
-    rng = np.random.default_rng(0)
-    rows, scores = rng.dirichlet(np.full(10, 0.3), 300), rng.random(300)
-    found = class_balancing_set(rows, scores, 12, direction=direction, first=first)
-    assert found.tolist() == by_hand(rows.tolist(), scores, 12, direction, first)
 
 
 def test_several_pieces_of_the_table_give_the_same_set():
@@ -137,9 +126,8 @@ def test_wrong_scores_are_named(pulls, alpha, message):
 
 def test_scores_are_mean_plus_bonus():
     found = ucb_scores(np.array([0.4, 0.1]), np.array([1, 9]), 20, 0.2)
-    np.testing.assert_allclose(
-        found, [0.4 + 0.2 * math.sqrt(3 * math.log(20) / 2), 0.1 + 0.2 * math.sqrt(math.log(20) / 6)]
-    )
+    bonus = 0.2 * np.sqrt([3 * math.log(20) / 2, math.log(20) / 6])
+    np.testing.assert_allclose(found, np.array([0.4, 0.1]) + bonus)
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.2])
@@ -304,18 +292,10 @@ def test_wrong_probes_are_named(probes, message):
         selector.update(selector.init(0, 2), make_plan(np.array([[0]]), everybody(2)), probes)
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"clients_per_round": 0}, "clients_per_round: received 0"),
-        ({"alpha": -0.1}, "alpha: received -0.1"),
-        ({"rho": 0}, "rho: received 0"),
-        ({"rho": 1.01}, "rho: received 1.01"),
-        ({"reward": "bound"}, "did you mean 'bounded'"),
-        ({"direction": "code"}, "direction: received 'code'"),
-        ({"num_classes": 0}, "num_classes: received 0"),
-    ],
-)
-def test_wrong_parameters_are_named(changed, message):
-    with pytest.raises(ValueError, match=message):
-        cucb(**{"clients_per_round": 2, "num_classes": 2} | changed)
+WRONG = {"clients_per_round": 0, "alpha": -0.1, "rho": 0, "reward": "bound", "direction": "code", "num_classes": 0}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_parameters_are_named(name):
+    with pytest.raises(ValueError, match=f"{name}: received {WRONG[name]!r}"):
+        cucb(**{"clients_per_round": 2, "num_classes": 2, name: WRONG[name]})

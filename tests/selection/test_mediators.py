@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedjax_bal.selection import mediated, mediators, uniform
@@ -46,7 +46,6 @@ tables = st.integers(1, 5).flatmap(
 )
 
 
-@settings(max_examples=150, deadline=None)
 @given(tables, st.integers(1, 5), st.sampled_from(["counts", "distributions", "halves"]))
 def test_agrees_with_explicit_loops(table, size, pool):
     assert lists(mediators(np.array(table), size, pool=pool)) == by_hand(table, size, pool)
@@ -197,21 +196,13 @@ def test_clients_without_samples_are_in_no_chain():
         assert (found[found < 40] % 2 == 1).all()
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"clients_per_round": 0}, "clients_per_round: received 0"),
-        ({"size": 1.5}, "size: received 1.5"),
-        ({"passes": 0}, "passes: received 0"),
-        ({"resched": "twice"}, "resched: received 'twice'"),
-        ({"order": "shufled"}, "did you mean 'shuffled'"),
-        ({"pool": None}, "pool: received None"),
-        ({"class_counts": [1]}, "class_counts: received shape"),
-    ],
-)
-def test_wrong_parameters_are_named(changed, message):
-    with pytest.raises(ValueError, match=message):
-        mediated(**{"clients_per_round": 4, "size": 2, "class_counts": COUNTS} | changed)
+WRONG = {"clients_per_round": 0, "size": 1.5, "passes": 0, "resched": "twice", "order": "shufled", "pool": None}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_parameters_are_named(name):
+    with pytest.raises(ValueError, match=f"{name}: received {WRONG[name]!r}"):
+        mediated(**{"clients_per_round": 4, "size": 2, "class_counts": COUNTS, name: WRONG[name]})
 
 
 def test_counts_of_another_federation_are_refused():

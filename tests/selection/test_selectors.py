@@ -11,14 +11,6 @@ def chosen(available, size=4, round=0, seed=0):
     return clients[:, 0]
 
 
-def test_takes_available_clients_without_repetition():
-    available = np.arange(30) % 3 == 0
-    for round in range(50):
-        ids = chosen(available, round=round)
-        assert len(set(ids)) == 4
-        assert available[ids].all()
-
-
 def test_takes_all_and_leaves_places_empty_where_too_few_are_there():
     available = np.zeros(9, bool)
     available[[2, 7]] = True

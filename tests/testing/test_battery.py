@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import quick
 import table
+import toys
 from methods import faking
 
 from fedjax_bal import LocalTraining, check_part, check_recipe, recipes
@@ -35,7 +36,7 @@ from fedjax_bal.parts import (
     static,
 )
 from fedjax_bal.recipes import RECIPES, Recipe
-from fedjax_bal.selection import Selector, always, bernoulli, clustered, periodic, speed, uniform
+from fedjax_bal.selection import always, bernoulli, clustered, periodic, speed, uniform
 from fedjax_bal.testing import ConformanceError, battery, report, toy
 from fedjax_bal.testing.workbench import VARIATIONS, Bench
 
@@ -52,13 +53,6 @@ class Rare(Draw):
 
     def log_weights(self, class_counts, ctx):
         return -self.power * jnp.log(jnp.maximum(class_counts, 1.0)) / (1 + ctx.round)
-
-
-def pairs_of_clients():
-    """Three chains of two clients, gone through twice."""
-    clients = np.array([[4, 7], [0, 2], [1, 5]], np.int32)
-    select = lambda state, seed, round, available: (clients, state)
-    return Selector(lambda seed, n: (), select, lambda state, plan, info: state, 3, 2, 2, False)
 
 
 LOCAL, CLIENTS = toy.local_training(toy.network()), toy.participation(recipes.fedavg())
@@ -89,52 +83,45 @@ def test_generators_of_their_own_come_to_the_same_however_clients_are_run(monkey
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(bench.base[0].state))
 
 
+def clients(**changes):
+    """Other clients a round, or others that deliver."""
+    number = {"clients_per_round": None} if "selector" in changes else {}
+    return {"participation": replace(CLIENTS, **number, **changes)}
+
+
+def local(**changes):
+    """Another local training."""
+    return {"local": replace(LOCAL, **changes)}
+
+
+IN_TIME = speed.uniform(3.0, 9.0, deadline=1.0)
+FALLING = optimizer("adam", 0.01, step_schedule=schedule("exponential", factor=0.7), clip_norm=1.0)
 COMBINED = {
     "every role": (table.RECIPES["everything"], {}),
     "scaffold, rebafl, rare, clustered": (
         recipes.combine(recipes.scaffold(), recipes.rebafl(mu=0.5), Recipe("rare", (Rare(),))),
-        {
-            "participation": replace(CLIENTS, clients_per_round=None, availability=clustered(), selector=uniform(8)),
-            "local": replace(LOCAL, drop_last=True, batch_size=2),
-        },
+        clients(availability=clustered(), selector=uniform(8)) | local(drop_last=True, batch_size=2),
     ),
     "fedprox, balanced softmax, norm clipping, chains, periodic, counted steps": (
         recipes.combine(recipes.fedprox(0.1), recipes.balanced_softmax(), recipes.norm_clipping(0.5, adaptive=True)),
-        {
-            "participation": replace(
-                CLIENTS,
-                clients_per_round=None,
-                selector=pairs_of_clients(),
-                availability=periodic(0.7, 2),
-                speed=speed.uniform(3.0, 9.0, deadline=1.0),
-            ),
-            "local": replace(LOCAL, steps=3),
-        },
+        clients(selector=toys.chosen([[4, 7], [0, 2], [1, 5]], passes=2), availability=periodic(0.7, 2), speed=IN_TIME)
+        | local(steps=3),
     ),
     "fednova, balanced softmax, iwds, clustered": (
         recipes.combine(recipes.fednova(), recipes.balanced_softmax(), recipes.iwds()),
-        {
-            "participation": replace(CLIENTS, availability=clustered()),
-            "local": replace(LOCAL, optimizer=optimizer("sgd", 0.1, momentum=0.5)),
-        },
+        clients(availability=clustered()) | local(optimizer=optimizer("sgd", 0.1, momentum=0.5)),
     ),
     "feddyn, fedlc, iwds, stale updates": (
         recipes.combine(
             recipes.feddyn(), recipes.fedlc(), recipes.iwds(schedule="fixed"), recipes.faults("stale", [2, 4])
         ),
-        {"local": replace(LOCAL, epochs=2)},
+        local(epochs=2),
     ),
     "fedprox, crop and flip, adam on both sides, a deadline": (
         recipes.combine(recipes.fedprox(0.1), recipes.crop_flip()),
-        {
-            "local": replace(
-                LOCAL,
-                optimizer=optimizer("adam", 0.01, step_schedule=schedule("exponential", factor=0.7), clip_norm=1.0),
-                steps=4,
-            ),
-            "server_optimizer": optimizer("adam", 0.01, eps=1e-2, clip_value=0.1),
-            "participation": replace(CLIENTS, speed=speed.uniform(2.0, 9.0, deadline=1.0)),
-        },
+        local(optimizer=FALLING, steps=4)
+        | clients(speed=speed.uniform(2.0, 9.0, deadline=1.0))
+        | {"server_optimizer": optimizer("adam", 0.01, eps=1e-2, clip_value=0.1)},
     ),
 }
 
@@ -553,12 +540,6 @@ def test_the_toy_has_what_is_hard_and_keeps_it():
     assert (present == 1).any() and (present > 1).any() and present.max() < data.num_classes
 
 
-def choosing(*cohorts):
-    """In each round one of these, by turns; without chance."""
-    select = lambda state, seed, round, available: (np.array(cohorts[round % len(cohorts)])[:, None], state)
-    return Selector(lambda seed, n: (), select, lambda state, plan, info: state, len(cohorts[0]), 1, 1, False)
-
-
 def federation(*sizes):
     """Clients of these sizes, all of whom have all classes if they have as many rows."""
     labels = np.concatenate([np.arange(size) % toy.CLASSES for size in sizes])
@@ -566,24 +547,19 @@ def federation(*sizes):
     return federate(images, labels, np.split(np.arange(len(labels)), np.cumsum(sizes)[:-1]), toy.CLASSES)
 
 
-def clients(**changes):
-    """Other clients a round, or others that deliver."""
-    number = {"clients_per_round": None} if "selector" in changes else {}
-    return {"participation": replace(CLIENTS, **number, **changes)}
-
-
 FULL = federation(4, 8, 4, 8, 12, 4, 8, 4)
 UNSEEN = [
     ("fields", (), {}, "has no parts"),
     ("types", (Silent(),), {}, "may return anything"),
     ("seeds", (), clients(delivery=bernoulli(0.001)), "train in fewer than two rounds"),
-    ("seeds", (), clients(selector=choosing([0], [3], [3], [3])), "train in fewer than two rounds"),
-    ("longer rows", (Late(),), clients(availability=always(), delivery=always(), selector=choosing([0], [0], [2], [3])),
-     "in no round in which all parts are active"),
+    ("seeds", (), clients(selector=toys.chosen([[0]], [[3]], [[3]], [[3]])), "train in fewer than two rounds"),
+    ("longer rows", (Late(),), clients(
+        availability=always(), delivery=always(), selector=toys.chosen([[0]], [[0]], [[2]], [[3]])
+     ), "in no round in which all parts are active"),
     ("cohort order", (), clients(selector=uniform(1)), "at most one client or chain"),
     ("undelivered", (), clients(delivery=always()), "All selected clients deliver"),
     ("finite", (), {"federation": federation(5, 9, 5, 9, 5, 13, 5, 9)}, "have all classes"),
-    ("padded rows", (), {"local": replace(LOCAL, drop_last=True)}, "the last one of an epoch is dropped"),
+    ("padded rows", (), local(drop_last=True), "the last one of an epoch is dropped"),
     ("padded rows", (), {"federation": FULL}, "Every batch is full"),
 ]  # fmt: skip
 
@@ -619,7 +595,7 @@ def test_padded_rows_are_looked_for_wherever_the_federation_has_any():
     check = lambda **options: report.run_check(CHECKS["padded rows"], Bench(recipes.fedavg(), model=leaking, **options))
     assert check(federation=FULL)[0] == "skipped"
     # Clients whose batches are full are the only ones that are chosen; others are not.
-    outcome, message = check(federation=federation(8, 8, 7, 9, 6), **clients(selector=choosing([0, 1])))
+    outcome, message = check(federation=federation(8, 8, 7, 9, 6), **clients(selector=toys.chosen([[0], [1]])))
     assert outcome == "failed" and "mask with batch.real" in message
 
 

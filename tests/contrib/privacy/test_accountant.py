@@ -44,9 +44,8 @@ def test_a_sample_in_every_round(noise, rounds, clients, size):
     pytest.importorskip("dp_accounting")
     alpha = np.arange(2, 65)
     divergences = rounds * np.array([of_samples(noise, size / clients, own) for own in alpha])
-    assert epsilon(noise, rounds, clients, size, 1e-5) == pytest.approx(
-        from_divergences(divergences, alpha, 1e-5), rel=1e-6
-    )
+    wanted = from_divergences(divergences, alpha, 1e-5)
+    assert epsilon(noise, rounds, clients, size, 1e-5) == pytest.approx(wanted, rel=1e-6)
 
 
 def test_the_divergences_are_those_of_a_published_value():

@@ -109,6 +109,9 @@ def test_features_in_chunks_are_those_of_the_model_in_evaluation(chunk):
     np.testing.assert_allclose(features_of(model, variables, images, chunk=chunk), expected, rtol=1e-5, atol=1e-6)
 
 
+WRONG = {"iterations": 0, "batch_size": 1.5, "width": 1, "latent": 0, "rate": float("nan")}
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -116,11 +119,7 @@ def test_features_in_chunks_are_those_of_the_model_in_evaluation(chunk):
         ({"images": OWN[:, :2]}, r"images: received shape \(200, 2, 4, 1\), must be \(A, 4, 4, 1\)"),
         ({"images": OWN[:0]}, "A of at least 1"),
         ({"model": odd(), "images": np.zeros((2, 6, 6, 1))}, r"received \(6, 6, 1\).*multiples of 4"),
-        ({"iterations": 0}, "iterations: received 0"),
-        ({"batch_size": 1.5}, "batch_size: received 1.5"),
-        ({"width": 1}, "width: received 1"),
-        ({"latent": 0}, "latent: received 0"),
-        ({"rate": float("nan")}, "rate: received nan"),
+        *(({name: value}, f"{name}: received {value}") for name, value in WRONG.items()),
     ],
 )
 def test_refuses(changes, message):

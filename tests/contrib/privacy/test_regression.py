@@ -121,6 +121,9 @@ def test_a_model_without_second_derivatives_is_refused():
         attack(jax.random.key(0), model, variables, target, of="gradient")
 
 
+WRONG = {"iterations": 0, "width": 1, "latent": 0, "tries": 0, "rate": -1, "smoothness": float("inf")}
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -132,12 +135,7 @@ def test_a_model_without_second_derivatives_is_refused():
         ({"of": "gradient", "target": {"turn": np.ones((16, 16))}}, "leading axis"),
         ({"of": "gradient", "target": {"turn": np.ones((0, 16, 16))}}, "leading axis"),
         ({"model": odd()}, r"received \(6, 6, 1\).*multiples of 4"),
-        ({"iterations": 0}, "iterations: received 0"),
-        ({"width": 1}, "width: received 1"),
-        ({"latent": 0}, "latent: received 0"),
-        ({"tries": 0}, "tries: received 0"),
-        ({"rate": -1}, "rate: received -1"),
-        ({"smoothness": float("inf")}, "smoothness: received inf"),
+        *(({name: value}, f"{name}: received {value}") for name, value in WRONG.items()),
     ],
 )
 def test_refuses(changes, message):

@@ -1,11 +1,8 @@
 import numpy as np
 import pytest
+from data.partition.drawn import rng
 
 from fedjax_bal.data import partition
-
-
-def rng(seed=0):
-    return np.random.default_rng(seed)
 
 
 def test_iid_sizes_and_randomness():

@@ -82,11 +82,9 @@ def test_row_numbers_are_those_of_the_data_set_also_where_rows_are_held_out(tmp_
     found = partition.file(np.random.default_rng(0), LABELS[numbers], 3, tmp_path / "clients.txt", "rows", numbers, 8)
     assert [numbers[own].tolist() for own in found] == [[6, 1, 3], [], [1]]
     given = partition.from_dataset(partition.file, Dataset(None, LABELS, None, None, ("a",)), numbers)
-    drawn = partition.draw(LABELS[numbers], "file", 3, 0, {"file": tmp_path / "clients.txt"}, given=given)
-    assert [own.tolist() for own in drawn] == [own.tolist() for own in found]
-    tailed = partition.draw(
-        LABELS[numbers], "file", 3, 0, {"file": tmp_path / "clients.txt"}, imbalance_factor=2, given=given
-    )
+    wanted = (LABELS[numbers], "file", 3, 0, {"file": tmp_path / "clients.txt"})
+    assert [own.tolist() for own in partition.draw(*wanted, given=given)] == [own.tolist() for own in found]
+    tailed = partition.draw(*wanted, imbalance_factor=2, given=given)
     listed, kept = [6, 1, 3, 1], np.concatenate(tailed)
     assert 0 < len(kept) < 4 and set(numbers[kept].tolist()) <= set(listed)
 

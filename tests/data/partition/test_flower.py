@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import scipy.stats
+from data.partition.drawn import counts_of
 
 from fedjax_bal.data import partition
 
@@ -34,7 +35,7 @@ def flower():
 
 def ours(name, seed, labels=LABELS, **parameters):
     parts = partition.SCHEMES[name](np.random.default_rng(seed), labels, CLIENTS, **parameters)
-    return np.stack([np.bincount(labels[rows], minlength=labels.max() + 1) for rows in parts])
+    return counts_of(labels, parts)
 
 
 def assert_alike(first, second):

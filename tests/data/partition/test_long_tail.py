@@ -4,18 +4,11 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from data.partition.drawn import counts_of, rng
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedjax_bal.data.partition import long_tail, long_tailed
-
-
-def rng(seed=0):
-    return np.random.default_rng(seed)
-
-
-def counts_of(labels, parts):
-    return np.array([np.bincount(labels[part], minlength=labels.max() + 1) for part in parts])
 
 
 def exact_counts(sizes, clients, alpha, quirk):
@@ -37,7 +30,6 @@ def exact_counts(sizes, clients, alpha, quirk):
     return np.array(table).T.tolist()
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     sizes=st.lists(st.integers(1, 60), min_size=2, max_size=5),
     group=st.integers(1, 6),
@@ -88,10 +80,7 @@ def test_which_rows_is_random_but_how_many_is_not():
 
 @pytest.mark.parametrize(
     ("clients", "alpha", "message"),
-    [
-        (12, 0.9, "num_clients=12 for 10 classes; .* take a multiple of 10, as 20"),
-        (3, 0.9, "num_clients=3 for 10 classes; .* as 10"),
-    ],
+    [(12, 0.9, "num_clients=12 for 10 classes; .* as 20"), (3, 0.9, "num_clients=3 for 10 classes; .* as 10")],
 )
 def test_refusals(clients, alpha, message):
     with pytest.raises(ValueError, match=message):
@@ -135,7 +124,6 @@ def test_a_factor_of_one_keeps_a_balanced_set_whole_and_levels_another():
     assert len(long_tailed(rng(), np.repeat([3, 8], [5, 9]), 1)) == 10
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     sizes=st.lists(st.integers(1, 300), min_size=1, max_size=12),
     factor=st.floats(1, 1000),

@@ -2,16 +2,13 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from data.partition.drawn import rng
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedjax_bal.data.partition import pathological
 
 TEN = np.repeat(np.arange(10), 100)
-
-
-def rng(seed=0):
-    return np.random.default_rng(seed)
 
 
 def shares(total, number):
@@ -35,7 +32,6 @@ def assert_walked(labels, parts, wanted):
     assert len(set(rows.values())) == len(rows)
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     labels=st.lists(st.sampled_from([-3, 0, 2, 7]), min_size=1, max_size=60).map(np.array),
     clients=st.integers(1, 30),
@@ -47,10 +43,8 @@ def test_rebafl_gives_what_it_promises_or_there_is_no_solution(labels, clients, 
     wanted = [cycle[i % len(cycle)] for i in range(clients)]
     total = len(labels) // clients if samples is None else samples
     sizes = sorted(np.unique(labels, return_counts=True)[1], reverse=True)
-    solvable = max(wanted) <= len(sizes) and total >= max(wanted)
-    solvable = solvable and all(
-        all(size >= share for size, share in zip(sizes, shares(total, n), strict=False)) for n in wanted
-    )
+    enough = lambda number: all(size >= share for size, share in zip(sizes, shares(total, number), strict=False))
+    solvable = max(wanted) <= len(sizes) and total >= max(wanted) and all(map(enough, wanted))
     if not solvable:
         with pytest.raises(ValueError, match=r"rows|classes"):
             pathological(rng(seed), labels, clients, cycle, samples)
@@ -123,7 +117,6 @@ def array_split_reference(labels, owners):
     }
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     sizes=st.lists(st.integers(1, 40), min_size=1, max_size=5),
     clients=st.integers(1, 20),

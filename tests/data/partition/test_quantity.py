@@ -4,6 +4,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from data.partition.drawn import Given, rng
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,10 +12,6 @@ from fedjax_bal.data.partition import empirical_sizes, lognormal_sizes, quantity
 from fedjax_bal.data.partition.dealing import apportion
 
 UPLOADS = {0.10: 3, 0.25: 9, 0.50: 31.5, 0.75: 80, 0.90: 171, 0.99: 585, 1: 1058}
-
-
-def rng(seed=0):
-    return np.random.default_rng(seed)
 
 
 def shared_out(weights, total, least, most):
@@ -28,7 +25,7 @@ def shared_out(weights, total, least, most):
     return clipped(low + (total - sum(clipped(low))) / slope) if slope else clipped(low)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     rows=st.lists(st.tuples(st.integers(0, 20), st.integers(2, 40)), min_size=1, max_size=8),
     least=st.integers(0, 2),
@@ -60,23 +57,6 @@ def test_what_cannot_be_shared_out():
         apportion([1, 1, 0], 11, most=np.array([5, 5, 5]))
     with pytest.raises(ValueError, match="with at least 4 each.* 8 to"):
         apportion([1, 1], 7, least=4)
-
-
-@settings(max_examples=100, deadline=None)
-@given(
-    clients=st.integers(1, 60),
-    least=st.integers(0, 12),
-    spare=st.integers(1, 5000),
-    sigma=st.just(0) | st.floats(1e-30, 20),
-    seed=st.integers(0, 99),
-)
-def test_lognormal_sizes_sum_to_the_total(clients, least, spare, sigma, seed):
-    total = clients * least + spare
-    sizes = lognormal_sizes(rng(seed), total, clients, sigma, least)
-    assert sizes.shape == (clients,)
-    assert sizes.sum() == total
-    assert sizes.min() >= least
-    assert sizes.tolist() == lognormal_sizes(rng(seed), total, clients, sigma, least).tolist()
 
 
 def test_lognormal_sizes_are_lognormal():
@@ -122,10 +102,7 @@ def test_empirical_sizes_of_quantiles():
         (lambda: lognormal_sizes(rng(), 99, 10), "10 clients of 10 rows or more .least. need 100 rows, but there are"),
         (lambda: empirical_sizes(rng(), 100, 5), "give one of them, and only one"),
         (lambda: empirical_sizes(rng(), 100, 5, [1], {0.5: 1}), "give one of them, and only one"),
-        (
-            lambda: empirical_sizes(rng(), 100, 5, values=[1, 0]),
-            r"values=\[1.0, 0.0\]; expected a list of finite numbers above 0",
-        ),
+        (lambda: empirical_sizes(rng(), 100, 5, values=[1, 0]), r"values=\[1.0, 0.0\]; expected .* above 0"),
         (lambda: empirical_sizes(rng(), 100, 5, quantiles={25: 3}), r"quantiles has levels \[25.0\]"),
         (lambda: empirical_sizes(rng(), 100, 5, quantiles={0.1: 5, 0.9: 3}), "sizes must not fall as levels rise"),
         (lambda: empirical_sizes(rng(), 100, 5, quantiles=[(0.5, 1), (0.5, 2)]), "each of them once"),
@@ -140,23 +117,8 @@ LABELS = np.repeat(np.arange(10), 100)
 
 
 def sizes(*arguments, clients=4, seed=0, **parameters):
-    parts = quantity(np.random.default_rng(seed), LABELS, clients, *arguments, **parameters)
+    parts = quantity(rng(seed), LABELS, clients, *arguments, **parameters)
     return [len(rows) for rows in parts]
-
-
-class Shares(np.random.Generator):
-    """A generator whose Dirichlet draw is given."""
-
-    def __init__(self, *shares):
-        super().__init__(np.random.PCG64(0))
-        self.shares, self.asked = np.array(shares), None
-
-    def dirichlet(self, alpha):
-        self.asked = alpha.tolist()
-        return self.shares
-
-    def permutation(self, count):
-        return np.arange(count)
 
 
 @pytest.mark.parametrize(
@@ -180,24 +142,24 @@ def test_exponential():
 
 
 def test_dirichlet_by_hand():
-    rng = Shares(0.5, 0.3, 0.195, 0.005)
-    parts = quantity(rng, LABELS, 4, alpha=0.7)
-    assert rng.asked == [0.7] * 4
+    draws = Given([0.5, 0.3, 0.195, 0.005])
+    parts = quantity(draws, LABELS, 4, alpha=0.7)
+    assert draws.asked == [[0.7] * 4]
     assert [len(rows) for rows in parts] == [500, 300, 195, 5]
     assert np.concatenate(parts).tolist() == list(range(1000))
     # 20 rows for the last one leave 980 to the others, in proportion to 0.5, 0.3, 0.195
-    raised = quantity(Shares(0.5, 0.3, 0.195, 0.005), LABELS, 4, least=20)
+    raised = quantity(Given([0.5, 0.3, 0.195, 0.005]), LABELS, 4, least=20)
     assert [len(rows) for rows in raised] == [492, 296, 192, 20]
 
 
 def test_given_sizes_leave_the_rest_out():
     assert sizes("given", values=[1, 2.0, 30, 4]) == [1, 2, 30, 4]
-    parts = quantity(np.random.default_rng(0), LABELS, 2, "given", values=[500, 500])
+    parts = quantity(rng(0), LABELS, 2, "given", values=[500, 500])
     assert sorted(np.concatenate(parts).tolist()) == list(range(1000))
 
 
 def test_classes_are_those_of_the_whole_up_to_chance():
-    parts = quantity(np.random.default_rng(0), np.repeat(np.arange(2), 50_000), 2, "power")
+    parts = quantity(rng(0), np.repeat(np.arange(2), 50_000), 2, "power")
     shares = [np.mean(rows >= 50_000) for rows in parts]
     np.testing.assert_allclose(shares, 0.5, atol=0.01)
 

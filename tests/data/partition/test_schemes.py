@@ -85,7 +85,7 @@ def test_every_scheme_is_in_the_table():
 
 
 @pytest.mark.parametrize("name", CASES)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(labels=LABELS, clients=st.integers(1, 12), seed=st.integers(0, 9))
 def test_rows_are_given_as_promised(name, labels, clients, seed):
     case = CASES[name]

@@ -45,13 +45,6 @@ def test_images_are_upright_wherever_the_files_lie(emnist, split, folder, ending
     assert dataset.class_names[-1] == ("z" if split == "byclass" else "t")
 
 
-def test_both_sets_lie_side_by_side(emnist):
-    emnist("balanced", "gzip")
-    data_dir, (images, *_) = emnist("bymerge", "gzip")
-    np.testing.assert_array_equal(load("emnist_bymerge", data_dir).train_images[..., 0], images)
-    assert not np.array_equal(load("emnist_balanced", data_dir).train_images[..., 0], images)
-
-
 @pytest.mark.parametrize("folder", ["", "emnist", "gzip", "emnist_astraea"])
 def test_astraea_trains_on_bymerge_and_tests_on_balanced(emnist, folder):
     _, (_, _, balanced, balanced_labels) = emnist("balanced", folder)

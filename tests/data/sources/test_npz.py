@@ -35,10 +35,8 @@ def test_arrays_come_back(tmp_path, save):
 
 
 def test_grey_images_in_any_order_and_byte_order(tmp_path):
-    grey = {
-        "train_images": np.asfortranarray(WHOLE["train_images"][..., 0]),
-        "test_images": WHOLE["test_images"][..., 1],
-    }
+    train, test = np.asfortranarray(WHOLE["train_images"][..., 0]), WHOLE["test_images"][..., 1]
+    grey = {"train_images": train, "test_images": test}
     labels = WHOLE["train_labels"].astype(">i8")
     np.savez(tmp_path / "mine.npz", **WHOLE | grey | {"train_labels": labels})
     dataset = load("npz", tmp_path, path="mine.npz")
@@ -79,23 +77,12 @@ def test_constants_come_from_the_training_images():
     np.testing.assert_allclose(normalisation("npz", many)[0], mean, rtol=1e-12)
 
 
+# What is wrong with arrays as such is in ../test_inputs.py and ../test_adapters.py.
 FITTING = {
     "an array less": ({"test_labels": None}, "lacks test_labels; write it with numpy.savez"),
     "floats and bytes": ({"train_images": WHOLE["train_images"] / 255}, "are of float32 and test images of uint8"),
-    "flat images": ({"train_images": WHOLE["train_images"].reshape(6, -1)}, "train_images is 6x60 of uint8"),
-    "complex numbers": ({"train_images": np.zeros((6, 2), complex)}, "6x2 of complex128; expected DxHxW or DxHxWxK"),
-    "single numbers": ({"train_images": np.zeros(6)}, "train_images is 6 of float64"),
-    "large ids": ({"train_images": np.full((6, 2), 2**31)}, "or of 32-bit integers, which are token ids"),
-    "infinite in 32 bits": (
-        {"train_images": np.full((6, 2), 1e300)},
-        r"train_images\[0\] holds .*; expected numbers that are finite",
-    ),
     "no images": ({"test_images": np.zeros((0, 5, 4, 3), np.uint8)}, "test_images is 0x5x4x3"),
-    "other sizes": ({"test_images": WHOLE["test_images"][:, :4]}, "training images are 5x4x3 and test images 4x4x3"),
-    "a label less": ({"train_labels": np.arange(5)}, "train_labels is 5 of int64; expected 6 integers"),
-    "float labels": ({"train_labels": np.ones(6)}, "train_labels is 6 of float64"),
     "one-hot labels": ({"train_labels": np.eye(6, dtype=int)}, "train_labels is 6x6 of int64"),
-    "a label below": ({"train_labels": np.array([0, 1, 2, 0, -1, 1])}, r"train_labels lie in -1..2; expected 0..65535"),
     "a huge label": ({"test_labels": np.array([0, 2**31])}, "test_labels lie in 0..2147483648"),
     "few names": ({"class_names": np.array(["a", "b", "c"])}, "class_names .* at least 4, since there is label 3"),
     "equal names": ({"class_names": np.array(["a", "b", "c", "c"])}, "expected different texts"),
@@ -103,10 +90,7 @@ FITTING = {
     "a client less": ({"train_clients": np.arange(5)}, "train_clients is 5 of int64; expected 6"),
     "float clients": ({"train_clients": np.ones(6)}, "train_clients is 6 of float64"),
     "objects": ({"train_images": np.array([[1], None], object)}, "train_images: .*never opened"),
-    "no text": (
-        {"class_names": np.array([2**32 - 1, 1, 2, 3], "<u4").view("<U1")},
-        "class_names holds code points that are no text",
-    ),
+    "no text": ({"class_names": np.array([2**32 - 1, 1, 2, 3], "<u4").view("<U1")}, "class_names holds .* no text"),
     "fields": ({"train_labels": np.zeros(6, [("a", int)])}, "train_labels is 6 of"),
 }
 
