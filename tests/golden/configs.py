@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from fedjax_bal.lab.plan import load_sweep
+from fedjax_bal.lab.sweep_plan import load_sweep
 from golden import texts
 
 from fedjax_bal.config import load_config
