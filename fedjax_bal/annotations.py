@@ -1,7 +1,7 @@
-"""Annotations of single values, checked by pydantic; `wanted` describes in words what an annotation allows.
+"""Annotations of values: declared here once, described in words, and checked by pydantic.
 
-Library options, configuration sections and recipes' hyperparameters all declare their values as annotations, and all
-are checked here. Importing this module imports pydantic, which the engine doesn't need.
+Library options, configuration sections, hyperparameters of recipes and arguments of partitioners and selectors declare
+their values as annotations; all are read from signatures and checked here.
 """
 
 import dataclasses
@@ -13,10 +13,10 @@ import operator
 import os
 import re
 import types
-import typing
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
 
+import numpy as np
 from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic import (
     AfterValidator,
@@ -30,7 +30,10 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, core_schema
 
-from fedjax_bal.validate import LARGEST, one_of, vanishes
+from fedjax_bal.validate import LARGEST, check_generator, checked_labels, one_of, vanishes
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 LARGEST_INTEGER = 2**31 - 1
 
@@ -72,12 +75,16 @@ Number = Annotated[float, Strict(), AllowInfNan(False), Ge(-LARGEST), Le(LARGEST
 Switch = Annotated[bool, Strict()]
 Text = Annotated[str, Strict(), MinLen(1)]
 
-Natural = Annotated[Integer, Ge(0)]
+CountOrZero = Annotated[Integer, Ge(0)]
 Count = Annotated[Integer, Ge(1)]
 Seed = Annotated[int, BeforeValidator(_whole), Strict(), Ge(0), Le(2**32 - 1)]
-NotNegative = Annotated[Number, Ge(0)]
+NonNegative = Annotated[Number, Ge(0)]
 Positive = Annotated[Number, Gt(0)]
-Probability = Annotated[Number, Gt(0), Le(1)]
+Factor = Annotated[Number, Ge(1)]
+Share = Annotated[Number, Ge(0), Le(1)]
+BelowOne = Annotated[Number, Ge(0), Lt(1)]
+PositiveShare = Annotated[Number, Gt(0), Le(1)]
+ProperShare = Annotated[Number, Gt(0), Lt(1)]
 DISTINCT = AfterValidator(_distinct)
 PAIRS = BeforeValidator(_pairs, json_schema_input_type=dict[str, float] | list[tuple[float, float]])
 
@@ -109,7 +116,7 @@ class TextThat(Readable):
     """Annotation of text; `read` is a predicate that is true of valid text.
 
     Example:
-        >>> TypeAdapter(Annotated[str, TextThat("a digit", str.isdigit)]).validate_python("7")
+        >>> check("place", Annotated[str, TextThat("a digit", str.isdigit)], "7")
         '7'
     """
 
@@ -198,7 +205,7 @@ def _strict(annotation: Any) -> Any:
     if origin is Mapping and arguments == (float, float):
         return Annotated[tuple[tuple[Number, Number], ...], PAIRS, MinLen(1)]
     if origin is dict and arguments == (int, float):
-        return Annotated[tuple[tuple[Natural, NotNegative], ...], PAIRS, MinLen(1)]
+        return Annotated[tuple[tuple[CountOrZero, NonNegative], ...], PAIRS, MinLen(1)]
     return None
 
 
@@ -207,7 +214,17 @@ Field = tuple[Any, Any]
 
 # Ranges by parameter name, since the annotations of optax and others don't state them.
 _SeedOrNull = Seed | None
-_RANGES = {"momentum": Annotated[Number, Ge(0), Lt(1)], "seed": Seed, "published_seed": _SeedOrNull}
+_RANGES = {"momentum": BelowOne, "seed": Seed, "published_seed": _SeedOrNull}
+
+
+def signature(function: Callable[..., Any]) -> inspect.Signature:
+    """Returns the signature of a function or class; annotations that only type checkers can read stay text."""
+    try:
+        return inspect.signature(function, eval_str=True)
+    except NameError:
+        return inspect.signature(function)
+    except (TypeError, ValueError):
+        raise ValueError(f"received {function!r:.80}, must be a function") from None
 
 
 def parameters(function: Callable[..., Any], skip: Collection[str] = ()) -> dict[str, Field]:
@@ -227,10 +244,10 @@ def parameters(function: Callable[..., Any], skip: Collection[str] = ()) -> dict
         (['alpha', 'min_size'], 10)
     """
     fields = {}
-    for name, parameter in inspect.signature(function).parameters.items():
+    for name, parameter in signature(function).parameters.items():
         if name in skip or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
-        kind = _RANGES.get(name) or checkable(_annotation(function, parameter), parameter.default)
+        kind = _RANGES.get(name) or checkable(parameter.annotation, parameter.default)
         default = 0.0 if name == "momentum" and parameter.default is None else parameter.default
         if kind is not None:
             fields[name] = (kind, ... if default is parameter.empty else default)
@@ -253,15 +270,6 @@ def documented(thing: Any) -> dict[str, str]:
         elif texts:
             texts[list(texts)[-1]] += " " + line.strip()
     return {name: text.strip() for name, text in texts.items()}
-
-
-def _annotation(function: Callable[..., Any], parameter: inspect.Parameter) -> Any:
-    if not isinstance(parameter.annotation, str):
-        return parameter.annotation
-    try:
-        return typing.get_type_hints(function).get(parameter.name, parameter.empty)
-    except NameError:  # a name imported for type checkers only
-        return parameter.empty
 
 
 def wanted(annotation: Any, value: Any = None) -> str:
@@ -310,14 +318,14 @@ def _range(base: type, notes: Sequence[Any], value: Any) -> str:
     if base is float and isinstance(value, float) and vanishes(value):
         return f"{what} that is not 0 in 32 bits; take 0 where that is allowed, or a larger one"
     beyond = isinstance(value, int | float) and limit < abs(value) < math.inf
-    low: tuple[str, Any] = ("", -limit)
-    high: tuple[str, Any] = ("", limit)
+    low: tuple[str, Any] = ("of at least", -limit)
+    high: tuple[str, Any] = ("of at most", limit)
     for note in notes:  # the last ones are the narrowest
         if isinstance(note, Ge | Gt):
             low = ("of at least", note.ge) if isinstance(note, Ge) else ("above", note.gt)
         elif isinstance(note, Le | Lt):
             high = ("of at most", note.le) if isinstance(note, Le) else ("below", note.lt)
-    bounds = [bound for bound in (low, high) if bound[0] and (beyond or bound[1] not in (limit, -limit))]
+    bounds = [bound for bound in (low, high) if beyond or bound[1] not in (limit, -limit)]
     if [word for word, _ in bounds] == ["of at least", "of at most"]:
         return f"{what} from {shown(low[1])} to {shown(high[1])}"
     return " ".join([what, " and ".join(f"{word} {shown(number)}" for word, number in bounds)]).rstrip()
@@ -361,10 +369,48 @@ def check_fields(options: Any, prefix: str = "") -> None:
 
 
 @functools.cache
-def _kinds(options: type) -> dict[str, Any]:
-    return {field.name: kind for field in dataclasses.fields(options) if (kind := checkable(field.type)) is not None}
+def _kinds(function: Callable[..., Any]) -> dict[str, Any]:
+    return {name: kind for name, (kind, _) in parameters(function).items()}
 
 
 @functools.cache
 def _adapter(annotation: Any) -> TypeAdapter[Any]:
     return TypeAdapter(annotation)
+
+
+def checked(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorates a function so that it first validates and converts its arguments by their annotations.
+
+    Configurations are validated by the same annotations. An argument `rng` must be a NumPy generator, and `labels` must
+    be integers; arguments of types that YAML can't express are passed on unchecked.
+
+    Example:
+        >>> @checked
+        ... def in_groups(clients: Count, size: Count = 2):
+        ...     return clients // size
+        >>> in_groups(7), in_groups(np.int64(7), 3.0)
+        (3, 2)
+        >>> in_groups(0)
+        Traceback (most recent call last):
+        ValueError: clients: received 0, must be an integer of at least 1
+    """
+    known = inspect.signature(function)
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        bound = known.bind(*args, **kwargs)
+        kinds = _kinds(function)
+        for name, value in bound.arguments.items():
+            if name == "rng":
+                check_generator(value)
+            elif name == "labels":
+                bound.arguments[name] = checked_labels(value)
+            elif name in kinds:
+                if isinstance(value, np.ndarray | np.generic):
+                    value = value.tolist()
+                elif isinstance(value, os.PathLike):
+                    value = os.fspath(value)
+                bound.arguments[name] = check(name, kinds[name], value)
+        return function(*bound.args, **bound.kwargs)
+
+    return call

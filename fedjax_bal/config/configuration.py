@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 from annotated_types import MinLen
 from pydantic import Field
 
-from fedjax_bal.annotations import DISTINCT, Probability, Readable, Seed, ShortForm, TextThat, parameters
+from fedjax_bal.annotations import DISTINCT, PositiveShare, Readable, Seed, ShortForm, TextThat, parameters
 from fedjax_bal.config.problems import KeyPath, Problem, nearest_choices, raise_all, received_value
 from fedjax_bal.config.schema import Sections, by_own_name, contradicted_parameter
 from fedjax_bal.config.sections import Section, check_section, merge_sections, refused, to_plain, variant
@@ -84,7 +84,7 @@ class ReportedResults(Section):
     """
 
     source: Annotated[str, _SOURCE]
-    accuracy: Annotated[dict[str, Probability], MinLen(1)]
+    accuracy: Annotated[dict[str, PositiveShare], MinLen(1)]
     which: Literal["final", "best", "last5"] = "final"
     setting: dict[str, _Value] = Field(default_factory=dict)
 

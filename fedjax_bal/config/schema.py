@@ -3,17 +3,19 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from annotated_types import Ge, Gt, Lt, MinLen
+from annotated_types import MinLen
 from pydantic import Field, model_validator
 
 from fedjax_bal.annotations import (
     Count,
-    Natural,
-    NotNegative,
+    CountOrZero,
+    Factor,
+    NonNegative,
     Number,
     OneOf,
     Positive,
-    Probability,
+    PositiveShare,
+    ProperShare,
     Readable,
     Seed,
     Switch,
@@ -74,7 +76,7 @@ class PartitionSection(Variant):
     scheme: Annotated[str, OneOf(lambda: PartitionSection.choices(), lambda: PartitionSection.aliases())]
     clients: Count | Literal["all"] = 20
     seed: Seed = 0
-    imbalance_factor: Annotated[Number, Ge(1)] = 1.0
+    imbalance_factor: Factor = 1.0
     imbalance_profile: Literal["exponential", "step"] = "exponential"
     imbalance_order: Literal["label", "frequency", "random"] = "label"
 
@@ -154,7 +156,7 @@ class AuxiliarySection(Section):
             trains on images that it is tested on.
     """
 
-    per_class: Natural = 0
+    per_class: CountOrZero = 0
     source: Literal["train", "test"] = "train"
 
 
@@ -248,9 +250,6 @@ class SpeedSection(Variant):
     name: Annotated[str, OneOf(lambda: SpeedSection.choices())] = "unlimited"
 
 
-_Share = Annotated[Number, Gt(0), Lt(1)] | None
-
-
 class ShotsSection(Section):
     """The bounds of many-, medium- and few-shot classes, in training images of a class.
 
@@ -259,8 +258,8 @@ class ShotsSection(Section):
         many: a class with more images is a many-shot class.
     """
 
-    few: Natural = SHOTS.few
-    many: Natural = SHOTS.many
+    few: CountOrZero = SHOTS.few
+    many: CountOrZero = SHOTS.many
 
     def _check(self) -> Self:
         if self.few > self.many:
@@ -298,7 +297,7 @@ class ValidationSection(_HeldOutSection):
     """
 
     per_class: Count | None = None
-    fraction: _Share = None
+    fraction: ProperShare | None = None
 
 
 class ClientTestSection(_HeldOutSection):
@@ -311,7 +310,7 @@ class ClientTestSection(_HeldOutSection):
         per_client: instead, images of the test set for each client, in the class proportions of its training images.
     """
 
-    fraction: _Share = None
+    fraction: ProperShare | None = None
     per_client: Count | None = None
 
 
@@ -327,7 +326,7 @@ class EarlyStoppingSection(Section):
 
     patience: Count | None = None
     metric: Annotated[str, OneOf(stopping_metrics)] = EarlyStopping().metric
-    min_delta: NotNegative = 0.0
+    min_delta: NonNegative = 0.0
 
     @property
     def rule(self) -> EarlyStopping:
@@ -382,8 +381,8 @@ class OptimizerSection(Variant):
 
     name: Annotated[str, OneOf(lambda: OptimizerSection.choices())] = "sgd"
     learning_rate: Positive
-    weight_decay: NotNegative = 0.0
-    decay: Probability = 1.0
+    weight_decay: NonNegative = 0.0
+    decay: PositiveShare = 1.0
     schedule: ScheduleSection = Field(default_factory=ScheduleSection.default)
     clip_norm: Positive | None = None
     clip_value: Positive | None = None
@@ -462,7 +461,6 @@ class TrainingSection(OptionsSection):
     """
 
     rounds: Count = 50
-    batch_size: Count = 50
     optimizer: LocalOptimizerSection = Field(
         default_factory=lambda: LocalOptimizerSection.model_validate({"learning_rate": 0.05})
     )
@@ -489,7 +487,7 @@ class TrainingSection(OptionsSection):
             raise refused("missing, must be an integer of at least 1, or local_steps given instead", "local_epochs")
         if epochs is not None and steps is not None:
             rule = "set one of the two to null, or leave it out"
-            raise refused(f"received {steps} beside local_epochs={epochs}; {rule}", "local_steps")
+            raise refused(f"received {steps} together with local_epochs={epochs}; {rule}", "local_steps")
         return self
 
 
@@ -512,7 +510,7 @@ class EvaluationSection(OptionsSection):
 
     privacy: Switch = False
     attack_steps: Count = 1000
-    target_accuracy: Probability | None = None
+    target_accuracy: PositiveShare | None = None
     shots: ShotsSection = Field(default_factory=ShotsSection.default)
     validation: ValidationSection = Field(default_factory=ValidationSection.default)
     client_test: ClientTestSection = Field(default_factory=ClientTestSection.default)

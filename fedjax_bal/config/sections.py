@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model, model
 from pydantic.functional_validators import ModelWrapValidatorHandler
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from fedjax_bal.annotations import checkable, documented, names_of, parameters, wanted
+from fedjax_bal.annotations import documented, names_of, parameters, wanted
 from fedjax_bal.config.problems import KeyPath, Problem, dotted_path, nearest_choices, received_value
 
 SYNONYMS = {"lr": "learning_rate", "epochs": "local_epochs", "steps": "local_steps", "wd": "weight_decay"}
@@ -218,16 +218,16 @@ def with_options(
     """
 
     def add(section: type[S]) -> type[S]:
-        keys = {field: names.get(field.name, field.name) for field in dataclasses.fields(options)}
+        keys = {field.name: names.get(field.name, field.name) for field in dataclasses.fields(options)}
         added: dict[str, Any] = {
-            key: (kind, field.default)
-            for field, key in keys.items()
-            if key is not None and key not in section.model_fields and (kind := checkable(field.type)) is not None
+            key: field
+            for name, field in parameters(options).items()
+            if (key := keys[name]) is not None and key not in section.model_fields
         }
         naming = {"__module__": section.__module__, "__doc__": section.__doc__}
         made: type[S] = create_model(section.__name__, __base__=section, **naming, **added)
         made.options_type = options
-        made.option_keys = {field.name: key for field, key in keys.items() if key in made.model_fields}
+        made.option_keys = {name: key for name, key in keys.items() if key in made.model_fields}
 
         # Keys are reordered, since pydantic puts the declared ones first.
         fields = dict(made.model_fields)

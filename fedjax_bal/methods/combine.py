@@ -4,12 +4,18 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, NamedTuple, ParamSpec
+from typing import Any, NamedTuple, ParamSpec
 
 import jax
 import numpy as np
-from annotated_types import Ge, Gt, Le, Lt
 
+from fedjax_bal.annotations import BelowOne as BelowOne
+from fedjax_bal.annotations import Count as Count
+from fedjax_bal.annotations import CountOrZero as CountOrZero
+from fedjax_bal.annotations import NonNegative as NonNegative
+from fedjax_bal.annotations import Positive as Positive
+from fedjax_bal.annotations import PositiveShare as PositiveShare
+from fedjax_bal.annotations import Share as Share
 from fedjax_bal.annotations import check, checkable
 from fedjax_bal.methods.part import Part, parts_with
 from fedjax_bal.methods.roles import Criterion, Reduce, Shift
@@ -25,14 +31,6 @@ _SINGLE = {
     Shift: "choose where a gradient is taken; there is only one such place",
 }
 """The roles that at most one part of a recipe may play, each with the rest of an error message."""
-
-Count = Annotated[int, Ge(1)]
-CountOrZero = Annotated[int, Ge(0)]
-NonNegative = Annotated[float, Ge(0)]
-Share = Annotated[float, Ge(0), Le(1)]
-BelowOne = Annotated[float, Ge(0), Lt(1)]
-Positive = Annotated[float, Gt(0)]
-PositiveShare = Annotated[float, Gt(0), Le(1)]
 
 
 @jax.tree_util.register_dataclass

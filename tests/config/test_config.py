@@ -308,7 +308,7 @@ def test_differences_name_the_keys():
         ("training.optimizer.learning_rate=nan", ["learning_rate: received nan, must be a finite number above 0"]),
         ("training.optimizer.learning_rate=1e999", ["learning_rate: received inf, must be a finite number above 0"]),
         ("training.optimizer.momentum=1", ["momentum: received 1, must be a finite number of at least 0 and below 1"]),
-        ("training.local_steps=3", ["local_steps: received 3 beside local_epochs=1; set one of the two to null, or"]),
+        ("training.local_steps=3", ["local_steps: received 3 together with local_epochs=1; set one of the two"]),
         ("training.local_epochs=null", ["training.local_epochs: missing, must be an integer of at least 1, or local_"]),
         ("lr=1e-50", ["learning_rate: received 1e-50, must be a finite number that is not 0 in 32 bits"]),
         ("training.optimizer.clip_value=1e-40", ["clip_value: received 1e-40", "0 in 32 bits", ", or null"]),

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedjax_bal.arguments import Count, checked
+from fedjax_bal.annotations import Count, checked
 from fedjax_bal.data.partition.dealing import deal_by_class, rows_by_class, shuffled
 from fedjax_bal.data.reading import DataError, reading
 from fedjax_bal.data.sources.npz import read_arrays

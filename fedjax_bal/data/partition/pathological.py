@@ -5,7 +5,7 @@ from typing import Literal
 
 import numpy as np
 
-from fedjax_bal.arguments import Count, checked
+from fedjax_bal.annotations import Count, checked
 from fedjax_bal.data.partition.dealing import (
     MAX_ROWS,
     check_clients_below_rows,

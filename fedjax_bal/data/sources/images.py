@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_bal.arguments import Count, checked
+from fedjax_bal.annotations import Count, checked
 from fedjax_bal.data.memory import check_images_fit
 from fedjax_bal.data.reading import DataError, find_folder, list_files, reading
 from fedjax_bal.data.sources.cifar import CIFAR10
