@@ -90,7 +90,7 @@ PAIRS = BeforeValidator(_pairs, json_schema_input_type=dict[str, float] | list[t
 
 
 @dataclasses.dataclass(frozen=True)
-class Readable:
+class ParsedBy:
     """Annotation of values parsed by `read`, which raises ValueError or TypeError for an invalid one."""
 
     wanted: str
@@ -112,11 +112,11 @@ class Readable:
 
 
 @dataclasses.dataclass(frozen=True)
-class TextThat(Readable):
+class TextMatching(ParsedBy):
     """Annotation of text; `read` is a predicate that is true of valid text.
 
     Example:
-        >>> check("place", Annotated[str, TextThat("a digit", str.isdigit)], "7")
+        >>> check("place", Annotated[str, TextMatching("a digit", str.isdigit)], "7")
         '7'
     """
 
@@ -130,7 +130,7 @@ class TextThat(Readable):
         return value
 
 
-FILE = Annotated[str, TextThat("the path of a file or folder", lambda text: text.strip() and "\0" not in text)]
+FILE = Annotated[str, TextMatching("the path of a file or folder", lambda text: text.strip() and "\0" not in text)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,13 +161,13 @@ class OneOf:
         return value
 
 
-def checkable(annotation: Any, default: Any = inspect.Parameter.empty) -> Any:
+def validator_type(annotation: Any, default: Any = inspect.Parameter.empty) -> Any:
     """Returns the type that validates a parameter, from its annotation or else from its default.
 
     Members of a union that YAML can't express (a function, a dtype) are left out; returns None if no member remains.
 
     Example:
-        >>> wanted(checkable(int | None)), checkable(Callable)
+        >>> describe(validator_type(int | None)), validator_type(Callable)
         ('an integer, or null', None)
     """
     if isinstance(default, type) and default is not inspect.Parameter.empty:
@@ -247,18 +247,18 @@ def parameters(function: Callable[..., Any], skip: Collection[str] = ()) -> dict
     for name, parameter in signature(function).parameters.items():
         if name in skip or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
-        kind = _RANGES.get(name) or checkable(parameter.annotation, parameter.default)
+        kind = _RANGES.get(name) or validator_type(parameter.annotation, parameter.default)
         default = 0.0 if name == "momentum" and parameter.default is None else parameter.default
         if kind is not None:
             fields[name] = (kind, ... if default is parameter.empty else default)
     return fields
 
 
-def documented(thing: Any) -> dict[str, str]:
+def parse_argument_docs(thing: Any) -> dict[str, str]:
     """Parses the descriptions of arguments or attributes, by name, from the docstring of a function or class.
 
     Example:
-        >>> documented(parameters)["function"]
+        >>> parse_argument_docs(parameters)["function"]
         'a function or a class.'
     """
     _, _, block = re.sub(r"^Attributes:$", "Args:", inspect.getdoc(thing) or "", flags=re.M).partition("\nArgs:\n")
@@ -272,7 +272,7 @@ def documented(thing: Any) -> dict[str, str]:
     return {name: text.strip() for name, text in texts.items()}
 
 
-def wanted(annotation: Any, value: Any = None) -> str:
+def describe(annotation: Any, value: Any = None) -> str:
     """Describes the values that an annotation allows, in words that complete "must be ...".
 
     Args:
@@ -280,35 +280,35 @@ def wanted(annotation: Any, value: Any = None) -> str:
         value: the value received; the bounds of 32 bits are mentioned only if it exceeds them.
 
     Example:
-        >>> wanted(Count), wanted(Annotated[float, Ge(0), Lt(1)] | None)
+        >>> describe(Count), describe(Annotated[float, Ge(0), Lt(1)] | None)
         ('an integer of at least 1', 'a finite number of at least 0 and below 1, or null')
     """
-    names, members = names_of(annotation), _members(annotation)
+    names, members = allowed_names(annotation), _members(annotation)
     if names:
         return f"one of {', '.join(sorted(names.names()))}"
     words = [", ".join(get_args(member)) for member in members if get_origin(member) is Literal]
-    others = [_wanted_one(member, value) for member in members if get_origin(member) is not Literal]
+    others = [_describe_one(member, value) for member in members if get_origin(member) is not Literal]
     return ", or ".join([*words, *others])
 
 
-def _wanted_one(kind: Any, value: Any) -> str:
+def _describe_one(kind: Any, value: Any) -> str:
     if kind in (types.NoneType, bool, str):
         return {types.NoneType: "null", bool: "true or false", str: "text"}[kind]
     base, *notes = get_args(kind) if get_origin(kind) is Annotated else (kind,)
     for note in notes:
-        if isinstance(note, Readable):
+        if isinstance(note, ParsedBy):
             return note.wanted
     if base in (int, float):
         return _range(base, notes, value)
     if get_origin(base) is dict:
-        return f"a mapping of names, each to {wanted(get_args(base)[1])}"
+        return f"a mapping of names, each to {describe(get_args(base)[1])}"
     if get_origin(base) is not tuple:
-        return _wanted_one(base, value) if notes else "given"
+        return _describe_one(base, value) if notes else "given"
     item = get_args(base)[0]
     if PAIRS in notes:
-        return "a mapping, or a list of pairs, not empty, of {} to {}".format(*map(wanted, get_args(item)))
+        return "a mapping, or a list of pairs, not empty, of {} to {}".format(*map(describe, get_args(item)))
     short = "".join(f"{note.wanted}, or " for note in notes if isinstance(note, ShortForm))
-    return f"{short}a list, not empty,{' without repetition,' if DISTINCT in notes else ''} each item {wanted(item)}"
+    return f"{short}a list, not empty,{' without repetition,' if DISTINCT in notes else ''} each item {describe(item)}"
 
 
 def _range(base: type, notes: Sequence[Any], value: Any) -> str:
@@ -331,7 +331,7 @@ def _range(base: type, notes: Sequence[Any], value: Any) -> str:
     return " ".join([what, " and ".join(f"{word} {shown(number)}" for word, number in bounds)]).rstrip()
 
 
-def names_of(annotation: Any) -> OneOf | None:
+def allowed_names(annotation: Any) -> OneOf | None:
     """Returns the names that an annotation allows, with or without null; None if it allows other values."""
     first, *others = [member for member in _members(annotation) if member is not types.NoneType]
     if others:
@@ -353,10 +353,10 @@ def check(name: str, annotation: Any, value: Any) -> Any:
     try:
         return _adapter(annotation).validate_python(value)
     except ValidationError:
-        names = names_of(annotation)
+        names = allowed_names(annotation)
         if names:
             one_of(name, value, names.names())
-        raise ValueError(f"{name}: received {value!r}, must be {wanted(annotation, value)}") from None
+        raise ValueError(f"{name}: received {value!r}, must be {describe(annotation, value)}") from None
 
 
 def check_fields(options: Any, prefix: str = "") -> None:

@@ -136,4 +136,4 @@ def _check_entries(folder: Path) -> None:
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.endswith("-cache") and not entry.is_file(follow_symlinks=False):
-                raise OSError(errno.EINVAL, "is no file: remove it", entry.path)
+                raise OSError(errno.EINVAL, "is not a file: remove it", entry.path)

@@ -92,7 +92,7 @@ def test_what_is_no_file_in_place_of_a_program_is_not_waited_for(home, make):
     notes = []
     caches.keep_compiled_programs(notes.append)
     assert getattr(jax.config, FOLDER) is None
-    assert len(notes) == 1 and f"{place}: is no file: remove it" in notes[0]
+    assert len(notes) == 1 and f"{place}: is not a file: remove it" in notes[0]
 
 
 def test_a_relative_place_of_caches_is_ignored(tmp_path, monkeypatch):

@@ -24,15 +24,15 @@ from fedjax_bal.cli.arguments import (
     Quiet,
     Verbose,
     check_engine,
-    devices_of,
     most_devices,
-    part_of,
+    parse_devices,
+    parse_part,
     split_arguments,
     split_cpu_for,
 )
 from fedjax_bal.cli.console import INTERRUPTED, Output, Showing, fail, messages, printing
 from fedjax_bal.cli.data import describe, list_datasets, prepare
-from fedjax_bal.cli.distributed import SWEEP_ALONE, joined_processes, place_of, shared_facts
+from fedjax_bal.cli.distributed import SWEEP_ALONE, joined_processes, process_place, shared_facts
 from fedjax_bal.cli.listing import explain, guide, list_names, schema
 from fedjax_bal.cli.running import build_page, describe_run, next_folder, run_command, sweep_command
 
@@ -104,8 +104,8 @@ def run(
         show = Showing(plain, quiet, verbose)
         file, overrides = split_arguments(arguments)
         config, left_out = load_over_base(file, overrides)
-        wanted = devices_of(devices)
-        place = place_of(distributed, coordinator, process_id, processes, os.environ)
+        wanted = parse_devices(devices)
+        place = process_place(distributed, coordinator, process_id, processes, os.environ)
         if place is not None:
             if dry_run:
                 raise ValueError(
@@ -198,9 +198,9 @@ def sweep(
         show.left_out(plan.left_out)
         conflict = lambda path: SweepFolder(path).conflict(plan.text, plan.configs)
         folder = out or next_folder(plan.name, "sweep", conflict)
-        wanted = devices_of(devices)
+        wanted = parse_devices(devices)
         split_cpu_for([point.config for point in plan.points], wanted or SweepFolder(folder).read_devices())
-        files = SweepFolder(folder, part_of(part))
+        files = SweepFolder(folder, parse_part(part))
         where = {"engine": engine, "address": address}
         sweep_command(plan, files, data_dir, wanted, together, dry_run=dry_run, show=show, **where)
 
@@ -234,7 +234,7 @@ def bench(
         from fedjax_bal.bench import BenchOptions, bench_command
         from fedjax_bal.jax_setup import settle_process, split_cpu
 
-        count = devices_of(devices)
+        count = parse_devices(devices)
         settle_process()
         split_cpu(count or "auto")
         file, overrides = split_arguments(arguments)

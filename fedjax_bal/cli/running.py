@@ -224,10 +224,18 @@ def _conclude_sweep(folder: Any, rows: list[dict[str, Any]], console: Output) ->
 
 def show_results(path: Path, console: Output) -> None:
     """Prints the comparison at each condition (if they are few), the paper's results, and a verdict."""
-    from fedjax_bal.report import answer, beside_of_sweep, comparable, paper_tables, paper_verdict, read_results, table
+    from fedjax_bal.report import (
+        answer,
+        comparable,
+        paper_comparison_of_sweep,
+        paper_tables,
+        paper_verdict,
+        read_results,
+        table,
+    )
 
     results = read_results(path)
-    beside = beside_of_sweep(results)
+    beside = paper_comparison_of_sweep(results)
     found = comparable(results)
     shown = found if len(found) * len(results.methods) <= _MOST_ROWS else found[: len(found) == 1]
     for name, groups in shown:

@@ -19,7 +19,7 @@ from fedjax_bal.config.load import (
     with_paper_setting,
 )
 from fedjax_bal.config.problems import ConfigError, KeyPath, dotted_path, nearest_choices, raise_all, received_value
-from fedjax_bal.config.reference import explained, json_schema
+from fedjax_bal.config.reference import find_keys, json_schema
 from fedjax_bal.config.resolved import (
     AUTO,
     AUTO_FORMS,
@@ -61,7 +61,7 @@ __all__ = [
     "differences",
     "dotted_path",
     "dump_yaml",
-    "explained",
+    "find_keys",
     "json_schema",
     "leaves",
     "left_out",

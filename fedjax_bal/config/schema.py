@@ -16,7 +16,6 @@ from fedjax_bal.annotations import (
     Positive,
     PositiveShare,
     ProperShare,
-    Readable,
     Seed,
     Switch,
     parameters,
@@ -88,9 +87,9 @@ class PartitionSection(Variant):
         return {name: alias.scheme for name, alias in ALIASES.items()}
 
     @classmethod
-    def chosen(cls, value: Mapping[str, Any]) -> type[Section] | None:
+    def class_for(cls, value: Mapping[str, Any]) -> type[Section] | None:
         """Returns the class with the parameters of the scheme, given by its name or an alias."""
-        return super().chosen(_with_scheme(value))
+        return super().class_for(_with_scheme(value))
 
     @model_validator(mode="before")
     @classmethod
@@ -123,10 +122,10 @@ class PartitionSection(Variant):
 
 
 def _with_scheme(value: Mapping[str, Any]) -> Mapping[str, Any]:
-    return by_own_name(value) if "scheme" in value else {"scheme": "dirichlet", "alpha": 0.3, **value}
+    return resolve_alias(value) if "scheme" in value else {"scheme": "dirichlet", "alpha": 0.3, **value}
 
 
-def by_own_name(value: Mapping[str, Any]) -> Mapping[str, Any]:
+def resolve_alias(value: Mapping[str, Any]) -> Mapping[str, Any]:
     """Replaces an alias by the scheme's name, and adds the parameters that the alias implies."""
     alias = _alias(value)
     return value if alias is None else {**alias.parameters, **value, "scheme": alias.scheme}
@@ -180,9 +179,7 @@ class ModelSection(Variant):
         """Returns the options of a model."""
         from fedjax_bal.models import options
 
-        return {
-            key: (Annotated[Any, Readable(*option.allowed)], option.default) for key, option in options(name).items()
-        }
+        return options(name)
 
 
 class SelectionSection(Variant):

@@ -392,7 +392,7 @@ class RunFolder:
         if self.begun_form(config):
             return ""
         if missing := self.missing_plugins():
-            return f"plugins: made with {', '.join(missing)}, not loaded here; give it with --plugin to go on there"
+            return f"plugins: made with {', '.join(missing)}, not loaded here; give it with --plugin to resume there"
         here = self._read_owner()
         if here is None:
             return ""
@@ -684,7 +684,7 @@ def _axes(text: str) -> list[Any]:
     """Reads the keys of a sweep's axes."""
     sheet = parse_yaml(text, SHEET)
     if not isinstance(sheet, dict) or not isinstance(sheet.get("sweep"), list):
-        raise ValueError("it is no sweep")
+        raise ValueError("it is not a sweep")
     return [list(axis) if isinstance(axis, dict) else axis for axis in sheet["sweep"]]
 
 
@@ -710,8 +710,8 @@ def choose_folder(path: Path, conflict: Callable[[Path], str]) -> tuple[Path, st
         ...     for rounds in (20, 5):
         ...         asked = load_config(None, [f"training.rounds={rounds}"])
         ...         place, differing = choose_folder(mine.path, lambda path: RunFolder(path).conflict(asked))
-        ...         print(f"{place.name}: {differing or 'goes on'}")
-        mine: goes on
+        ...         print(f"{place.name}: {differing or 'resumes'}")
+        mine: resumes
         mine-2: training.rounds: 10 here, 5 asked for
     """
     first = known_conflict(path, conflict)

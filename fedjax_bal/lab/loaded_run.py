@@ -27,7 +27,7 @@ from fedjax_bal.types import Array, Model, Variables
 from fedjax_bal.validate import is_number, one_of
 
 _INPUT = (
-    "Float32 [batch, height, width, channels]: bytes are divided by 255 (numbers that are no bytes are taken as they "
+    "Float32 [batch, height, width, channels]: bytes are divided by 255 (numbers that aren't bytes are taken as they "
     "are), then mean is subtracted and the difference divided by std, channel by channel"
 )
 
@@ -188,7 +188,7 @@ class LoadedRun:
         Raises:
             ValueError: an unknown format or extension, or an error of `variables`.
         """
-        asked = "format" if kind or out is None else f"the ending of {out} (or give a format beside it)"
+        asked = "format" if kind or out is None else f"the ending of {out} (or give a format too)"
         kind = one_of(asked, kind or (out and out.suffix[1:]) or "npz", MODEL_FORMATS)
         trained = self.trained(method, seed)
         paths = jax.tree_util.tree_flatten_with_path(trained.variables)[0]

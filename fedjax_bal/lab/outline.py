@@ -129,7 +129,7 @@ def dry_run(
 
 def place_of_results(folder: RunFolder | SweepFolder, *, fresh: bool = False) -> str:
     """Describes where results would be written."""
-    does = "would be written to" if not folder.exists() else "would start over in" if fresh else "would go on in"
+    does = "would be written to" if not folder.exists() else "would start over in" if fresh else "would resume in"
     return f"  {does} {folder.path}"
 
 

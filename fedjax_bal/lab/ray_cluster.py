@@ -104,7 +104,7 @@ def _start(ray: Any, name: str, **options: Any) -> None:
             "for one of this machine's own"
         ) from error
     except SystemExit as error:  # raised by Ray if another kind of server answers
-        raise ValueError(f"{name}: what answers there is no Ray cluster; give HOST:PORT of its head") from error
+        raise ValueError(f"{name}: the answer isn't from a Ray cluster; give HOST:PORT of its head") from error
     except RuntimeError as error:
         reason = " ".join(str(error).split())
         here = f"here are Ray {ray.__version__} and Python {sys.version.split()[0]}"
@@ -247,7 +247,7 @@ class RayBackend:
                         remote.named_s = silent_s
                         self.warn(
                             f"{remote} hasn't answered for {silent_s / 60:.0f} minutes; Ctrl-C ends the sweep, and the "
-                            "same command goes on from the last checkpoints"
+                            "same command resumes from the last checkpoints"
                         )
                     if asked_at is None:
                         continue

@@ -257,8 +257,8 @@ def read_summary(path: Path) -> dict[str, Any]:
     """Reads the summary; missing keys become null."""
     if not os.path.lexists(path):
         raise FolderError(
-            f"{path}: there is none: the run's first session is going on, or was killed. A session writes it when it "
-            "ends, also by Ctrl-C; after a kill the same command goes on"
+            f"{path}: missing: the run's first session is still running, or was killed. A session writes it when it "
+            "ends, also by Ctrl-C; after a kill the same command resumes"
         )
     with _reading(path):
         summary = parse_json(read_bytes(path, LARGEST_FILE), lambda name: None)

@@ -111,10 +111,10 @@ def _newest(folder: RunFolder, run: tuple[int, int], wanted: SavedRun, note: Cal
         try:
             arrays = checkpoint.read(file)
         except checkpoint.CheckpointError as error:
-            damages.append(f"warning: {error}; going on from the checkpoint before it")
+            damages.append(f"warning: {error}; resuming from the checkpoint before it")
             continue
         except checkpoint.StateError as error:
-            raise FolderError(f"{error}; go on with the version that wrote it, or {START_OVER}") from error
+            raise FolderError(f"{error}; resume with the version that wrote it, or {START_OVER}") from error
         except OSError as error:
             raise unreadable(file, error) from error
         # Owner and fingerprint are checked before the state: with other data its shapes may differ.
@@ -278,7 +278,7 @@ class Recorder:
         if self.before.get("finished") is True and all(self.is_over(run) for run in self.states):
             return
         if self.unable:
-            raise FolderError(f"{self.folder.path}: {self.unable}; go on with a machine that can, or {START_OVER}")
+            raise FolderError(f"{self.folder.path}: {self.unable}; resume on a machine that can, or {START_OVER}")
         settings = numeric_settings()
         started = any(state.round for state in self.states.values())
         differing = differing_settings(self.begun.settings, settings) if self.begun and started else ""
@@ -290,11 +290,11 @@ class Recorder:
         self.folder.begin(self.config, fresh=False)
         devices = max(simulation.setting.layout.devices for simulation in self.comparison.simulations)
         if self.begun and self.begun.devices != devices:
-            self.note(f"begun on {self.begun.devices} device(s), goes on with {devices}: last digits may differ")
+            self.note(f"started on {self.begun.devices} device(s), resumes on {devices}: last digits may differ")
         instructions = automatic.instruction_set() if target_platform() == "cpu" else ""
         if self.begun and self.begun.instructions not in ("", instructions):
             self.note(
-                f"begun with {self.begun.instructions}, goes on with {instructions or 'other instructions'}: last "
+                f"started with {self.begun.instructions}, resumes with {instructions or 'other instructions'}: last "
                 "digits may differ"
             )
         self.folder.write_execution(RecordedExecution(devices, settings, instructions))

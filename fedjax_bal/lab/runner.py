@@ -30,7 +30,7 @@ class RunProgress(Callback):
         [task] = batch.tasks
         state = task.recorder.states[task.run]
         if task.round:
-            self.display.note(f"{state.title}: going on after round {task.round}")
+            self.display.note(f"{state.title}: resuming after round {task.round}")
         if not task.simulation.compile_s:
             self.display.compiling(state.key)
 

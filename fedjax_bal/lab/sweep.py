@@ -114,7 +114,7 @@ class SweepSession(Callback):
         return tasks
 
     def train(self, should_stop: Callable[[], bool]) -> None:
-        """Trains the remaining batches; a run that diverges or can't be trained is noted, and the others go on."""
+        """Trains the remaining batches; a run that diverges or can't be trained is noted, and the others continue."""
         train(self.batches, self.callbacks, should_stop, backend=self.backend, retry=self.retry)
 
     def retry(self, batch: SweepBatch, error: Exception) -> list[SweepBatch]:
@@ -131,7 +131,7 @@ class SweepSession(Callback):
                 return []
             again = []
             for round in sorted({task.round for task in left}):  # one round, unless a checkpoint is damaged
-                self.display.note(f"{self._title(batch)}: {error}; going on after round {round}")
+                self.display.note(f"{self._title(batch)}: {error}; resuming after round {round}")
                 tasks = tuple(task for task in left if task.round == round)
                 again.append(dataclasses.replace(batch, tasks=tasks, tries=tries))
             return again

@@ -15,8 +15,8 @@ from fedjax_bal.lab.model_files import MODEL_FORMATS, model_sums
 from fedjax_bal.lab.output_files import LARGEST_FILE, PUT_BACK, START_OVER, SUMS, FolderError, unreadable
 
 _ORBAX = "_CHECKPOINT_METADATA"  # marks a folder written by Orbax
-_BEFORE = "the same command again goes on from the one before it, if that is whole"
-_KILLED = "there is none: a session is going on here, or was killed: the same command again goes on, and writes it"
+_BEFORE = "the same command resumes from the one before it, if that is intact"
+_KILLED = "missing: a session is running here, or was killed; the same command resumes, and writes it"
 
 
 class Finding(NamedTuple):
@@ -63,7 +63,7 @@ def verify(path: Path) -> Iterator[Finding]:
     elif path.suffix[1:] in MODEL_FORMATS or (path / _ORBAX).exists():
         yield _model(path)
     else:
-        raise FolderError(f"{path}: is no folder of a run or a sweep, and no exported model; give one of these")
+        raise FolderError(f"{path}: is not the folder of a run or a sweep, nor an exported model; give one of these")
 
 
 def _folder(folder: RunFolder | SweepFolder, inner: Iterable[str] = ()) -> Iterator[Finding]:

@@ -16,7 +16,7 @@ from fedjax_bal.annotations import NonNegative as NonNegative
 from fedjax_bal.annotations import Positive as Positive
 from fedjax_bal.annotations import PositiveShare as PositiveShare
 from fedjax_bal.annotations import Share as Share
-from fedjax_bal.annotations import check, checkable
+from fedjax_bal.annotations import check, validator_type
 from fedjax_bal.methods.part import Part, parts_with
 from fedjax_bal.methods.roles import Criterion, Reduce, Shift
 from fedjax_bal.optim import AnyOptimizer
@@ -60,12 +60,12 @@ FAMILIES = {
     "term",
     "drift": "Methods against client drift",
     "flatness": "Methods that look for flat minima: gradients are taken at shifted parameters",
-    "generators": "CBFL: images that a generator has learned from the global model, beside each client's own",
-    "heads": "Methods that treat the classifier apart from the rest of the network",
+    "generators": "CBFL: images of a generator that learned from the global model, in addition to each client's own",
+    "heads": "Methods that treat the classifier separately from the rest of the network",
     "long_tail": "Losses of central long-tailed learning, on the clients, weights that follow training, and calibrated "
     "teachers",
     "losses": "Methods that change the local loss for the sake of classes that a client lacks",
-    "personal": "Methods by which every client gets a model of its own, and training without others",
+    "personal": "Methods that give every client a personal model, and training without others",
     "robust": "Averages that a few outlying clients can't move far, or that hide each client, and faulty clients to "
     "try them on",
     "sampling": "Methods that change how a client draws its samples, and the images that it draws",
@@ -94,7 +94,7 @@ METHODS: dict[str, Method] = {}
 
 def family_of(name: str) -> str:
     """Returns the heading under which lists show a recipe."""
-    return FAMILIES[METHODS[name].family] if name in METHODS else "Of your own"
+    return FAMILIES[METHODS[name].family] if name in METHODS else "Your recipes"
 
 
 def recipe(family: str, *papers: str) -> Callable[[Callable[P, Recipe]], Callable[P, Recipe]]:
@@ -110,7 +110,7 @@ def recipe(family: str, *papers: str) -> Callable[[Callable[P, Recipe]], Callabl
     def declare(function: Callable[P, Recipe]) -> Callable[P, Recipe]:
         parameters = inspect.signature(function).parameters
         kinds = {
-            name: checkable(parameter.annotation)
+            name: validator_type(parameter.annotation)
             for name, parameter in parameters.items()
             if parameter.annotation not in (int, float, str)
         }

@@ -40,14 +40,14 @@ from fedjax_bal.report.plots import (
 from fedjax_bal.report.sweep_results import (
     COSTS,
     LEAD,
+    Condition,
     Results,
-    Situation,
     along,
     best,
     cells,
-    name_situation,
+    list_conditions,
+    name_condition,
     readable,
-    situations,
 )
 from fedjax_bal.report.wording import LONGEST_NAME, MINUS, averaged_heading, averaged_in_words, printable
 
@@ -359,16 +359,16 @@ def _by_round(results: Results, lines: Sequence[Mapping[str, Any]]) -> Iterator[
     for line in lines:
         seed = f"{line['seed']} ({line['point']})"
         by_setting.setdefault(results.setting(line), []).append({**line, "seed": seed})
-    kept, some = _some(situations(results))
+    kept, some = _some(list_conditions(results))
     by_condition: list[Panels] = []
-    for situation in kept:
+    for condition in kept:
         series = {}
         for method in results.methods:
-            top = best(results, method, situation)
+            top = best(results, method, condition)
             line = curve(by_setting.get(top.setting, []), method, "test_accuracy") if top else None
             if line is not None and len(line.rounds):
                 series[method] = percent(line)
-        panels = with_series(panels_of(results.methods, name_situation(results, situation)), series)
+        panels = with_series(panels_of(results.methods, name_condition(results, condition)), series)
         if panels:
             by_condition.append(panels)
     together = sum(map(len, by_condition)) <= _MOST_PANELS
@@ -385,7 +385,7 @@ def _by_round(results: Results, lines: Sequence[Mapping[str, Any]]) -> Iterator[
         yield name, f"Accuracy by round{title}", text, figure
 
 
-def _some(every: Sequence[Situation]) -> tuple[list[Situation], str]:
+def _some(every: Sequence[Condition]) -> tuple[list[Condition], str]:
     """Selects evenly spaced conditions, up to the limit of figures, and returns a sentence on the omitted ones."""
     kept = [every[place] for place in evenly_spaced(len(every), _MOST_CONDITIONS)]
     return kept, f" Shown are {len(kept)} of {len(every)} conditions." * (len(kept) < len(every))
@@ -408,12 +408,12 @@ def _along_axis(results: Results, axis: int, mean: str) -> Iterator[Drawn]:
         ("rounds-to-target", "rounds_to_target", "Rounds to the target", "rounds", 1.0, reached),
         ("traffic-to-target", "traffic_to_target_bytes", "Traffic to the target", "MB up and down", 1e-6, reached),
     )  # fmt: skip
-    kept, some = _some(situations(results, apart_from=axis))
+    kept, some = _some(list_conditions(results, without=axis))
     for file, column, title, vertical, factor, text in wanted:
         by_condition = []
-        for situation in kept:
-            lines = {method: along(results, axis, method, column, situation) for method in results.methods}
-            by_condition.append((situation, {method: line for method, line in lines.items() if len(line) > 1}))
+        for condition in kept:
+            lines = {method: along(results, axis, method, column, condition) for method in results.methods}
+            by_condition.append((condition, {method: line for method, line in lines.items() if len(line) > 1}))
         every = [line for _, lines in by_condition for line in lines.values()]
         # Omitted if all runs trained together, because they then have the same cost.
         if not every or (column in COSTS and all(len({cell.mean for cell in line}) == 1 for line in every)):
@@ -421,14 +421,14 @@ def _along_axis(results: Results, axis: int, mean: str) -> Iterator[Drawn]:
         finished = {cell.setting[axis] for line in every for cell in line}
         values = [value for value in results.values[axis] if value in finished]
         panels = []
-        for situation, lines in by_condition:
+        for condition, lines in by_condition:
             series = {}
             for method, line in lines.items():
                 x = [cell.setting[axis] if numeric else values.index(cell.setting[axis]) for cell in line]
                 y = factor * np.array([cell.mean for cell in line], float)
                 spread = factor * np.array([cell.deviation or 0.0 for cell in line])
                 series[method] = Series(np.array(x), y, y - spread, y + spread)
-            panels += with_series(panels_of(results.methods, name_situation(results, situation)), series)
+            panels += with_series(panels_of(results.methods, name_condition(results, condition)), series)
 
         def finish(axes: Axes, values: Sequence[Any] = values, factor: float = factor) -> None:
             if not numeric:

@@ -12,7 +12,13 @@ from fedjax_bal.config import Sections, leaves, without_defaults
 from fedjax_bal.files import check_replaceable, write_atomically
 from fedjax_bal.lab import LARGEST, FolderError, RunFolder, RunRecord, SweepFolder
 from fedjax_bal.report.markup import Page, definitions, folded, note, reproduction
-from fedjax_bal.report.published import Beside, beside_of_run, changes_from_paper, paper_tables, published_by_metric
+from fedjax_bal.report.published import (
+    PaperComparison,
+    changes_from_paper,
+    paper_comparison_of_run,
+    paper_tables,
+    published_by_metric,
+)
 from fedjax_bal.report.sweep_results import read_results, sweep_curves
 from fedjax_bal.report.tables import comparison, details, failed, remarks, statistics, summarise_group
 from fedjax_bal.report.wording import LONGEST_NAME, flat, join_some, plural, printable, table_notes, verdict
@@ -45,7 +51,7 @@ def build(folder: str | os.PathLike[str]) -> Path:
 
     files = RunFolder(Path(folder))
     run = files.read()
-    beside = beside_of_run(run.config, summarise_group(run.summary["runs"]), finished=is_finished(run))
+    beside = paper_comparison_of_run(run.config, summarise_group(run.summary["runs"]), finished=is_finished(run))
     page = page_of_run(run, gallery.draw(run), beside)
     try:
         return files.write_report(page.html(), page.documents(), page.tables())
@@ -129,7 +135,7 @@ def write_partition_picture(
     write_atomically(file, to_png(figure) if file.suffix.lower() == ".png" else to_svg(figure, title).encode())
 
 
-def page_of_run(run: RunRecord, pictures: Sequence["Picture"], beside: Beside) -> Page:
+def page_of_run(run: RunRecord, pictures: Sequence["Picture"], beside: PaperComparison) -> Page:
     """Builds the page of a run."""
     config = run.config
     summary = run.summary

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from fedjax_bal.config import setting_leaves
 from fedjax_bal.metrics import NOTHING, SHARE, MethodSummary, Spread, mean_interval
-from fedjax_bal.report.sweep_results import Results, name_situation, parsed, situations, summarise_situation
+from fedjax_bal.report.sweep_results import Results, list_conditions, name_condition, parsed, summarise_condition
 from fedjax_bal.report.tables import Details
 from fedjax_bal.report.wording import (
     LONGEST_NAME,
@@ -55,7 +55,7 @@ class Published(NamedTuple):
         return "*" * (self.difference is not None and round(abs(self.difference), 3) > FAR)
 
 
-class Beside(NamedTuple):
+class PaperComparison(NamedTuple):
     """The accuracies of a run or sweep compared with a paper's.
 
     Attributes:
@@ -70,30 +70,32 @@ class Beside(NamedTuple):
     changes: tuple[str, ...] = ()
 
 
-def beside_of_run(config: Mapping[str, Any], summaries: Sequence[MethodSummary], *, finished: bool = True) -> Beside:
+def paper_comparison_of_run(
+    config: Mapping[str, Any], summaries: Sequence[MethodSummary], *, finished: bool = True
+) -> PaperComparison:
     """Collects the methods of a run for which its configuration has published accuracies."""
     paper = _section(config.get("paper"))
     changes = [*changes_from_paper(config), *([] if finished else ["the run is not finished"])]
-    return Beside(tuple(_entries(paper, summaries, "")), _source(paper), tuple(changes))
+    return PaperComparison(tuple(_entries(paper, summaries, "")), _source(paper), tuple(changes))
 
 
-def beside_of_sweep(results: Results) -> Beside:
+def paper_comparison_of_sweep(results: Results) -> PaperComparison:
     """Collects the methods of a sweep for which its configuration or an axis has published accuracies."""
     base = _section(results.sheet.get("paper"))
     start = "paper.accuracy."
     entries = []
-    for situation in situations(results):
+    for condition in list_conditions(results):
         row = next(
             row
             for row in results.rows
-            if all(results.axes[place].value(row) == value for place, value in situation.items())
+            if all(results.axes[place].value(row) == value for place, value in condition.items())
         )
         accuracy = {**_section(base.get("accuracy")), **_section(parsed(row.get("paper.accuracy")))}
         accuracy |= {key.removeprefix(start): value for key, value in row.items() if key.startswith(start)}
-        condition = name_situation(results, situation)
-        entries += _entries({**base, "accuracy": accuracy}, summarise_situation(results, situation), condition)
+        summaries = summarise_condition(results, condition)
+        entries += _entries({**base, "accuracy": accuracy}, summaries, name_condition(results, condition))
     swept = [f"{axis.name} swept" for axis in results.axes if not any(key.startswith("paper.") for key in axis.keys)]
-    return Beside(tuple(entries), _source(base), (*changes_from_paper(results.sheet), *swept))
+    return PaperComparison(tuple(entries), _source(base), (*changes_from_paper(results.sheet), *swept))
 
 
 def changes_from_paper(config: Mapping[str, Any]) -> list[str]:
@@ -115,7 +117,7 @@ def changes_from_paper(config: Mapping[str, Any]) -> list[str]:
     return changes
 
 
-def paper_tables(beside: Beside) -> list[Details]:
+def paper_tables(beside: PaperComparison) -> list[Details]:
     """Builds tables of our and published accuracies, one row per method and condition; none without published ones."""
     if not beside.entries:
         return []
@@ -139,14 +141,14 @@ def paper_tables(beside: Beside) -> list[Details]:
         f"Published: {beside.source}."
     )
     changed = f"{_not_the_papers(beside)} " if beside.changes else ""
-    return [Details("Beside the paper", Table(tuple(heads), rows), f"{changed}{note}")]
+    return [Details("Compared with the paper", Table(tuple(heads), rows), f"{changed}{note}")]
 
 
-def _not_the_papers(beside: Beside) -> str:
+def _not_the_papers(beside: PaperComparison) -> str:
     return f"Not the paper's configuration, and so no reproduction: {join_some(beside.changes, _MOST_CHANGES)}."
 
 
-def published_by_metric(beside: Beside, condition: str = "") -> dict[tuple[str, str], float]:
+def published_by_metric(beside: PaperComparison, condition: str = "") -> dict[tuple[str, str], float]:
     """Published accuracies under one condition, by method and metric; empty if the setting isn't the paper's."""
     if beside.changes:
         return {}
@@ -154,7 +156,7 @@ def published_by_metric(beside: Beside, condition: str = "") -> dict[tuple[str, 
     return {(entry.method, f"{entry.which}_accuracy"): entry.theirs for entry in entries}
 
 
-def paper_verdict(beside: Beside) -> str:
+def paper_verdict(beside: PaperComparison) -> str:
     """A sentence on the number of accuracies close to the published ones; empty without published ones."""
     known = [entry for entry in beside.entries if entry.difference is not None]
     if not known:

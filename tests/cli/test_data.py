@@ -118,7 +118,7 @@ def test_a_damaged_one_is_named(idx):
     with pytest.raises(DataError, match=r"mnist.npz: train_images: .*CRC"):
         load("mnist", folder)
     file.write_bytes(b"\x80\x04")
-    with pytest.raises(DataError, match=r"mnist.npz: is no npz file"):
+    with pytest.raises(DataError, match=r"mnist.npz: is not an npz file"):
         load("mnist", folder)
     prepare("mnist", folder)
     assert len(load("mnist", folder).train_images) == 40

@@ -21,7 +21,7 @@ from fedjax_bal.config import (
     resolved_yaml,
     run_digest,
 )
-from fedjax_bal.config.reference import explained, json_schema, key_references
+from fedjax_bal.config.reference import find_keys, json_schema, key_references
 from fedjax_bal.config.schema import OptimizerSection
 from fedjax_bal.config.yaml_text import dump_yaml, parse_yaml, read_yaml
 from fedjax_bal.optim import optimizers
@@ -381,7 +381,7 @@ def test_a_bad_override_is_told_as_the_command_line_s(override, fragments):
             TEXT.replace("learning_rate: 0.05, ", ""),
             ["optimizer.learning_rate: missing, must be a finite number above 0"],
         ),
-        (TEXT + "\nseeds: [1]\n", ["my.yaml: line ", "the key 'seeds' stands twice"]),
+        (TEXT + "\nseeds: [1]\n", ["my.yaml: line ", "duplicate key 'seeds'"]),
         ("a: 1\nb: [1, 2\nc: 3\n", ["my.yaml: line 3, column 2: expected ',' or ']', but got ':'"]),
         ("a: b: c", ["my.yaml: line 1, column 5: mapping values are not allowed here"]),
         ("a:\n\t- b", ["my.yaml: line 2, column 1: found character"]),
@@ -496,7 +496,7 @@ def test_a_choice_keeps_what_is_given_along_with_it_in_any_order(changes, in_ord
 @pytest.mark.parametrize(
     ("override", "fragment"),
     [
-        ("seed=3", "seed: several keys are called so; give the whole path: partition.seed, seeds"),
+        ("seed=3", "seed: ambiguous key; give the full path: partition.seed, seeds"),
         ("metrix=loss", "metrix: unknown key"),
         ("learning_rat=3", "did you mean 'training.optimizer.learning_rate' or 'training.server_optimizer.learning"),
         ("training.lr=3", "did you mean 'optimizer.learning_rate' or 'server_optimizer.learning_rate'?"),
@@ -574,25 +574,25 @@ def test_a_parameter_of_several_choices_has_the_values_of_all_in_the_schema():
 
 
 def test_a_key_is_explained_by_the_end_of_its_path():
-    local, server = explained("lr")
+    local, server = find_keys("lr")
     assert (local.path, local.default, server.default) == ("training.optimizer.learning_rate", "", "1.0")
-    with pytest.raises(ValueError, match=r"'training.rouns' is no key; did you mean 'training.rounds'\?"):
-        explained("training.rouns")
+    with pytest.raises(ValueError, match=r"'training.rouns' is not a key; did you mean 'training.rounds'\?"):
+        find_keys("training.rouns")
     with pytest.raises(
         ValueError, match=r"did you mean 'training.optimizer.schedule' or 'training.server_optimizer.sch"
     ):
-        explained("schedul")
+        find_keys("schedul")
     with pytest.raises(
-        ValueError, match=r"'training.lr' is no key; did you mean 'training.optimizer.learning_rate' or"
+        ValueError, match=r"'training.lr' is not a key; did you mean 'training.optimizer.learning_rate' or"
     ):
-        explained("training.lr")
-    with pytest.raises(ValueError, match=r"'model.nam' is no key; did you mean 'model.name'\?"):
-        explained("model.nam")
-    (methods,), (seeds,) = explained("methods"), explained("seeds")
+        find_keys("training.lr")
+    with pytest.raises(ValueError, match=r"'model.nam' is not a key; did you mean 'model.name'\?"):
+        find_keys("model.nam")
+    (methods,), (seeds,) = find_keys("methods"), find_keys("seeds")
     assert methods.allowed == "a list, not empty, each item a recipe's name or a mapping with the key recipe"
     assert seeds.meaning == "distinct seeds; every method runs once with each." and seeds.default == "[0]"
-    assert [key.default for key in explained("hidden")] == ["[64]"]
-    assert [key.path for key in explained("auxiliary")] == ["auxiliary", "auxiliary.per_class", "auxiliary.source"]
+    assert [key.default for key in find_keys("hidden")] == ["[64]"]
+    assert [key.path for key in find_keys("auxiliary")] == ["auxiliary", "auxiliary.per_class", "auxiliary.source"]
 
 
 # The pieces.

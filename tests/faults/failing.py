@@ -127,7 +127,7 @@ def damaged_checkpoints(wanted: Case, undisturbed: dict) -> Iterator[Outcome]:
             damage.apply(how, newer, *([older] if both else []))
             says = [f"warning: {newer}: damaged"]
             if wanted.kind == "run":
-                says.append(f"going on after round {int(older.stem.removeprefix('round-'))}")
+                says.append(f"resuming after round {int(older.stem.removeprefix('round-'))}")
             point = "points/learning_rate=0.05" if wanted.kind == "sweep" else ""
             troubles = (
                 left_alone(other, "every checkpoint is damaged", "--fresh", inner=point)

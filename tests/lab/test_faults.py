@@ -69,7 +69,7 @@ def test_a_divergence_leaves_the_last_good_checkpoint(tmp_path):
     (note,) = [note for note in display.notes if "diverged" in note]
     assert "diverged in round 4: the update" in note and note.endswith(f"its last good checkpoint is {files[0]}")
     again = small_run.run(tmp_path / "run", config)  # goes on from there, and comes to the same
-    assert "tried, seed 0: going on after round 2" in again.notes
+    assert "tried, seed 0: resuming after round 2" in again.notes
     assert note in again.notes
     with pytest.raises(FolderError, match=r"another folder with\s+--out.*\n.*learning_rate"):
         small_run.run(

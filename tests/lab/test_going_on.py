@@ -56,7 +56,7 @@ def test_more_rounds_and_seeds_come_to_the_same_bits(at_once, tmp_path, rounds):
     path = tmp_path / "run"
     small_run.run(path, short(tmp_path, rounds))
     display = small_run.run(path, small_run.config(tmp_path))
-    assert display.notes == [f"{name}, seed 0: going on after round {rounds}" for name in METHODS]
+    assert display.notes == [f"{name}, seed 0: resuming after round {rounds}" for name in METHODS]
     assert results(path) == results(at_once)
 
 
@@ -95,7 +95,7 @@ def test_a_run_goes_on_with_the_devices_that_it_began_with(tmp_path):
     assert json.loads(record.read_text())["devices"] == 2
     assert "begun on" not in "".join(small_run.run(path, wanted).notes)
     asked = small_run.run(path, short(tmp_path, 6), devices=1)
-    assert "begun on 2 device(s), goes on with 1: last digits may differ" in asked.notes
+    assert "started on 2 device(s), resumes on 1: last digits may differ" in asked.notes
     assert json.loads(record.read_text())["devices"] == 1
     small_run.run(path, short(tmp_path, 6), fresh=True)
     assert json.loads(record.read_text())["devices"] == 2
@@ -176,7 +176,7 @@ def test_a_run_that_goes_on_with_other_instructions_says_so(tmp_path, monkeypatc
     begin(path, config)
     assert json.loads((path / "execution.json").read_text())["instructions"] == "AVX512"
     monkeypatch.setattr(automatic, "instruction_set", lambda: "AVX2")
-    assert begin(path, config) == ["begun with AVX512, goes on with AVX2: last digits may differ"]
+    assert begin(path, config) == ["started with AVX512, resumes with AVX2: last digits may differ"]
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_a_folder_that_is_moved_with_its_configuration_trace_and_run_goes_on(tmp
     here.rename(there)
     monkeypatch.chdir(there)
     notes = small_run.run(there / "run", moved(there, 4)).notes
-    assert notes == ["fedavg, seed 0: going on after round 2"]
+    assert notes == ["fedavg, seed 0: resuming after round 2"]
     (there / "phones.csv").write_text("round,client\n0,1\n0,2\n0,4\n1,4\n1,5\n1,6\n")
     with pytest.raises(FolderError, match="was begun with other images, labels"):
         small_run.run(there / "run", moved(there, 6))

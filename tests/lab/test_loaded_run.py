@@ -97,7 +97,7 @@ def test_a_damaged_checkpoint_is_noticed_and_the_one_before_it_taken(tmp_path):
     content = bytearray(newest.read_bytes())
     content[len(content) // 2] ^= 1
     newest.write_bytes(content)
-    with pytest.warns(UserWarning, match="damaged.*going on from the checkpoint before it"):
+    with pytest.warns(UserWarning, match="damaged.*resuming from the checkpoint before it"):
         assert load_run(tmp_path / "run").trained().round == 2
     for file in newest.parent.iterdir():
         file.unlink()
@@ -193,7 +193,7 @@ def test_orbax_reads_what_is_exported_and_nothing_is_removed_for_it(finished, ru
     ("arguments", "message"),
     [
         (["--format", "onnx"], "format: received 'onnx'; allowed: npz, safetensors, orbax"),
-        (["--out", "m.onnx"], "the ending of m.onnx (or give a format beside it): received 'onnx'; allowed: npz,"),
+        (["--out", "m.onnx"], "the ending of m.onnx (or give a format too): received 'onnx'; allowed: npz,"),
         (["--method", "x"], "method: received 'x'; allowed"),
         (["--out", "/dev/null/model.npz"], "/dev/null"),
     ],

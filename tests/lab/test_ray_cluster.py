@@ -61,7 +61,7 @@ def test_whoever_is_killed_all_comes_to_the_same(alone, tmp_path, monkeypatch):
     assert not stopped and ray.alive == 0
     assert {0, 3} < {len(table) for table in tables}  # rows came as groups were done
     assert tables[-1] == read_table(tmp_path / "out")
-    assert said.count("its worker was killed, or its machine is gone; going on after round") == len(moments)
+    assert said.count("its worker was killed, or its machine is gone; resuming after round") == len(moments)
     assert figures(rows) == figures(alone[0])
     assert outcome(tmp_path / "out") == alone[1]
 
@@ -72,7 +72,7 @@ def test_a_group_that_never_gets_on_is_given_up_and_the_others_are_done(tmp_path
     assert sorted(row["status"] for row in rows) == ["done", "done", "failed"]
     [failed] = [row for row in rows if row["status"] == "failed"]
     assert failed["failure"] == "its worker was killed, or its machine is gone (tried 3 times without getting on)"
-    assert said.count("going on after round 0") == 2
+    assert said.count("resuming after round 0") == 2
 
 
 @pytest.mark.slow

@@ -29,7 +29,7 @@ def test_a_worker_is_killed_and_all_comes_to_the_same(tmp_path):
 
         rows, stopped, said = carry(wanted, tmp_path / "out", most=2, backend=cluster, should_stop=kill_one)
     assert killed and not stopped
-    assert said.count("its worker was killed, or its machine is gone; going on after round") == 1
+    assert said.count("its worker was killed, or its machine is gone; resuming after round") == 1
     assert [row["status"] for row in rows] == ["done"] * 4
     assert [row["final_accuracy"] for row in rows] == [row["final_accuracy"] for row in there]
     assert outcome(tmp_path / "out") == outcome(tmp_path / "here")

@@ -265,7 +265,7 @@ def test_pictures_are_those_of_their_method_where_an_earlier_one_never_began(fol
         ({"real": np.zeros((3, 2, 4, 4, 1))}, r"'real': float64\[3, 2, 4, 4, 1\], must be uint8\[at most 3, S"),
         ({"real": np.zeros((4, 2, 4, 4, 1), np.uint8)}, r"'real': uint8\[4, 2, 4, 4, 1\]"),
         ({"real": np.array([{}], object)}, "never opened"),
-        (None, "is no npz file"),
+        (None, "is not an npz file"),
     ],
 )
 def test_pictures_that_do_not_fit_are_refused(folder, content, expected):

@@ -136,7 +136,7 @@ def test_a_damaged_checkpoint_is_noticed_and_the_one_before_it_used(undisturbed,
     display = small_run.run(path, config)
     assert "damaged" in display.notes[0]
     assert "round-00000006" in display.notes[0]
-    assert "going on after round 4" in display.notes[1]
+    assert "resuming after round 4" in display.notes[1]
     # The display knows where the run stands before anything is compiled.
     [line] = [
         line for line in small_run.metrics(path) if (line["method"], line["seed"], line["round"]) == ("fedavg", 0, 4)

@@ -118,7 +118,7 @@ def test_a_file_that_no_session_has_written_is_noticed(folder):
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        (CHECKPOINT, f"{OTHER}; the same command again goes on from the one before it"),
+        (CHECKPOINT, f"{OTHER}; the same command resumes from the one before it"),
         ("exports/fedavg-seed-0.npz", "damaged.*; export it again"),
         ("exports/fedavg-seed-0.safetensors", "damaged.*; export it again"),
         ("config.yaml", f"{OTHER}; put back a copy"),
@@ -155,7 +155,7 @@ def test_a_folder_whose_session_has_not_ended_is_not_whole_but_not_damaged(folde
     (folder / "metrics.jsonl").write_text(text[0])
     code, output = command("verify", folder)
     assert code == 3 and "damaged" not in output
-    assert f"{folder}: SHA256SUMS: there is none: a session is going on here, or was killed" in output
+    assert f"{folder}: SHA256SUMS: missing: a session is running here, or was killed" in output
     whole = "checkpoint, config.yaml, confusion.npz, execution.json, metrics.jsonl, summary.json, 2 x export"
     assert f"{folder}: whole: {whole}\n" in output
     (folder / "metrics.jsonl").write_text(text[0] + text[0][:40])  # cut off
@@ -168,7 +168,7 @@ def test_a_folder_whose_session_has_not_ended_is_not_whole_but_not_damaged(folde
         ("metrics.jsonl", "line 1: damaged .*put back a copy of it, or start over"),
         ("summary.json", "damaged .*put back a copy of it, or start over"),
         ("config.yaml", "damaged .*put back a copy of it, or start over"),
-        (CHECKPOINT, "damaged .*the same command again goes on from the one before it"),
+        (CHECKPOINT, "damaged .*the same command resumes from the one before it"),
     ],
 )
 def test_damage_is_found_without_sums_too(folder, name, says):
@@ -201,7 +201,7 @@ def test_a_report_in_the_first_session_says_so(folder):
     for name in ("SHA256SUMS", "summary.json"):
         (folder / name).unlink()
     code, output = command("report", folder)
-    assert code == 2 and "the run's first session is going on, or was killed" in output
+    assert code == 2 and "the run's first session is still running, or was killed" in output
 
 
 @pytest.fixture(scope="module")
@@ -259,4 +259,4 @@ def test_a_damaged_point_is_left_alone_while_the_others_are_done(swept, tmp_path
 
 def test_what_is_no_folder_of_a_run_is_refused(tmp_path):
     code, output = command("verify", tmp_path)
-    assert code == 2 and output.endswith("is no folder of a run or a sweep, and no exported model; give one of these\n")
+    assert code == 2 and output.endswith("a run or a sweep, nor an exported model; give one of these\n")

@@ -152,7 +152,9 @@ def read_image_folder(path: str | os.PathLike, side: Count | None = None, channe
     names = _subfolders(root / "train")
     unknown = sorted(set(_subfolders(root / "test")) - set(names))
     if unknown:
-        raise DataError(f"{root / 'test' / unknown[0]}: is no class of {root / 'train'}; add it there, or remove this.")
+        raise DataError(
+            f"{root / 'test' / unknown[0]}: is not a class of {root / 'train'}; add it there, or remove it."
+        )
     halves = {}
     for half in ("train", "test"):
         folders = [root / half / name for name in names]

@@ -207,7 +207,7 @@ def simulate(
 
     Args:
         recipe: the method, from `fedjax_bal.recipes`.
-        model: the model, from `fedjax_bal.models.build`, or `from_linen` or `from_nnx` for a network of your own.
+        model: the model, from `fedjax_bal.models.build`, or `from_linen` or `from_nnx` for your own network.
         federation: the federation, from `fedjax_bal.data.federate`.
         test: inputs `[T, ...]`, shaped and scaled like the training inputs (images `[T, H, W, K]`), and labels `[T]`.
         rounds: communication rounds.

@@ -105,7 +105,7 @@ FITTING = {
     "objects": ({"train_images": np.array([[1], None], object)}, "train_images: .*never opened"),
     "no text": (
         {"class_names": np.array([2**32 - 1, 1, 2, 3], "<u4").view("<U1")},
-        "class_names holds code points that are no text",
+        "class_names holds code points that aren't text",
     ),
     "fields": ({"train_labels": np.zeros(6, [("a", int)])}, "train_labels is 6 of"),
 }
@@ -217,7 +217,7 @@ def test_pickles_are_never_opened(tmp_path, name, monkeypatch):
     PICKLES[name](tmp_path / name)
     monkeypatch.setattr(pickle, "load", lambda *_, **__: pytest.fail("unpickled"))
     monkeypatch.setattr(pickle, "loads", lambda *_, **__: pytest.fail("unpickled"))
-    with pytest.raises(DataError, match=rf"{name}: (is no npz file|lacks train_images).*numpy.savez"):
+    with pytest.raises(DataError, match=rf"{name}: (is not an npz file|lacks train_images).*numpy.savez"):
         load("npz", path=tmp_path / name)
 
 
