@@ -603,7 +603,7 @@ class SweepFolder:
             if lacking:
                 raise ValueError(f"must have rows, below a line of headings; lacks {', '.join(lacking)}")
         except FileNotFoundError as error:
-            raise FolderError(f"{path}: there is none; {_AGAIN}") from error
+            raise FolderError(f"{path}: missing; {_AGAIN}") from error
         except OSError as error:
             raise unreadable(path, error) from error
         except (ValueError, csv.Error) as error:

@@ -213,7 +213,7 @@ def _reading(path: Path, line: int | None = None) -> Iterator[None]:
     except FolderError:
         raise
     except FileNotFoundError as error:
-        raise FolderError(f"{path}: there is none, and a run folder holds this file; {_AGAIN}") from error
+        raise FolderError(f"{path}: missing; {_AGAIN}") from error
     except OSError as error:
         raise unreadable(path, error) from error
     except ValueError as error:

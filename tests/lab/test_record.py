@@ -58,7 +58,7 @@ def test_not_a_number_is_read_as_undefined(folder):
 @pytest.mark.parametrize("name", ["config.yaml", "metrics.jsonl", "summary.json"])
 def test_a_missing_file_is_named(folder, name):
     (folder / name).unlink()
-    with pytest.raises(FolderError, match=rf"{name}: there is none"):
+    with pytest.raises(FolderError, match=rf"{name}: missing"):
         RunFolder(folder).read()
 
 
