@@ -13,7 +13,6 @@ from fedjax_bal.caches import (
     count_compiled_programs,
     drawing,
     keep_compiled_programs,
-    keep_compiled_programs_by_default,
 )
 from fedjax_bal.cli.arguments import most_devices
 from fedjax_bal.cli.console import INTERRUPTED, Output, Showing, fail, interruptible, print_table, with_short_names
@@ -51,7 +50,7 @@ def describe_run(config: Any, path: Path, data_dir: Path | None, devices: str | 
     from fedjax_bal.lab import RunFolder, dry_run
 
     console = Output()
-    keep_compiled_programs_by_default()
+    keep_compiled_programs()
     for line in dry_run(config, RunFolder(path), data_dir, devices, fresh=fresh):
         console.say(line)
 
@@ -155,7 +154,11 @@ def sweep_command(
     compiled = count_compiled_programs()
     place = data_dir and str(data_dir.absolute())
     if engine == "ray":
-        devices = _devices_per_batch(plan, devices or folder.read_devices())
+        # The number of devices that each worker of the cluster needs on its machine.
+        devices = devices or folder.read_devices()
+        if isinstance(devices, str):
+            raise ValueError("--devices: received all; with --engine ray every batch asks for its own: give a number")
+        devices = devices or most_devices([point.config for point in plan.points])
     with (
         contextlib.nullcontext() if dry_run else folder.claimed(),
         _backend(engine, address, devices, place) as backend,
@@ -175,13 +178,6 @@ def sweep_command(
         raise typer.Exit(INTERRUPTED)
     if not dry_run:
         _conclude_sweep(folder, rows, Output())
-
-
-def _devices_per_batch(plan: Any, devices: str | int | None) -> int:
-    """The number of devices that each worker of a cluster needs on its machine."""
-    if isinstance(devices, str):
-        raise ValueError("--devices: received all, but with --engine ray every group asks for its own: give a number")
-    return devices or most_devices([point.config for point in plan.points])
 
 
 @contextlib.contextmanager

@@ -186,15 +186,12 @@ def _plain_config(config: Config) -> dict[str, Any]:
         del sheet["paper"]["setting"]
     order = ["name", *(key for key in sheet if key not in {"name", "methods", *_SEEDS}), "methods", *_SEEDS]
     sheet = {key: sheet[key] for key in order if sheet[key] or key not in _SELDOM}
-    return sheet | {"methods": [_entry(method) for method in config.methods]}
-
-
-def _entry(method: MethodConfig) -> dict[str, Any]:
-    items = [{"name": spec.name, **to_plain(spec.hyperparameters)} for spec in method.recipes]
-    if len(items) > 1:
-        return {"name": method.name, "recipe": items, **to_plain(method.overrides)}
-    recipe = items[0].pop("name")
-    return {"name": method.name, "recipe": recipe, **items[0], **to_plain(method.overrides)}
+    methods = []
+    for method in config.methods:
+        items = [{"name": spec.name, **to_plain(spec.hyperparameters)} for spec in method.recipes]
+        alone = {"recipe": items[0].pop("name"), **items[0]} if len(items) == 1 else {"recipe": items}
+        methods.append({"name": method.name, **alone, **to_plain(method.overrides)})
+    return sheet | {"methods": methods}
 
 
 def leaves(value: Any, path: tuple[str | int, ...] = ()) -> dict[str, Any]:

@@ -435,4 +435,4 @@ def _start_jax(devices: int, gpus: bool) -> None:
     if not gpus:
         jax.config.update("jax_platforms", "cpu")
         split_cpu(devices)
-    keep_compiled_programs(lambda text: None)
+    keep_compiled_programs()

@@ -84,11 +84,6 @@ def to_pictures(drawn: Iterable[Drawn]) -> list[Picture]:
     return [Picture(name, title, caption, to_svg(figure, title)) for name, title, caption, figure in drawn]
 
 
-def draw(run: RunRecord, origins: Mapping[str, tuple[str, str]] | None = None) -> list[Picture]:
-    """Draws all figures for which the run has data, in page order; see `run_figures`."""
-    return to_pictures(run_figures(run, origins))
-
-
 def run_figures(run: RunRecord, origins: Mapping[str, tuple[str, str]] | None = None) -> Iterator[Drawn]:
     """Yields all figures for which the run has data, in page order; `origins` as in `panels_of`."""
     methods = list(dict.fromkeys(entry["method"] for entry in [*run.summary["runs"], *run.lines]))

@@ -52,7 +52,7 @@ def build(folder: str | os.PathLike[str]) -> Path:
     files = RunFolder(Path(folder))
     run = files.read()
     beside = paper_comparison_of_run(run.config, summarise_group(run.summary["runs"]), finished=is_finished(run))
-    page = page_of_run(run, gallery.draw(run), beside)
+    page = page_of_run(run, gallery.to_pictures(gallery.run_figures(run)), beside)
     try:
         return files.write_report(page.html(), page.documents(), page.tables())
     except OSError as error:
@@ -73,7 +73,7 @@ def build_comparison(folders: Sequence[Path], file: Path) -> Path:
     from fedjax_bal.report import gallery
 
     joined = join(folders)
-    page = page_of_runs(joined, gallery.draw(joined, origins(joined)))
+    page = page_of_runs(joined, gallery.to_pictures(gallery.run_figures(joined, origins(joined))))
     try:
         check_replaceable(file)  # checked before its tables are written
         for ending, content in page.tables().items():
@@ -159,7 +159,7 @@ def page_of_run(run: RunRecord, pictures: Sequence["Picture"], beside: PaperComp
     ]
     tables = []
     if summaries:
-        notes = " ".join(table_notes(summaries, partitions=draws_partitions(config)))
+        notes = " ".join(table_notes(summaries, partitions=bool(entries(config, "partition_seeds"))))
         tables.append(comparison([summaries], summary.get("target_accuracy"), notes))
 
     differing = {}
@@ -218,8 +218,15 @@ def page_of_runs(joined: RunRecord, pictures: Sequence["Picture"]) -> Page:
             differing.append(
                 (key, "; ".join(f"{name}: {known.get(key, 'absent')}" for name, known in leaves_of.items()))
             )
-    # Methods are compared only with methods on the same data.
-    data = _data_of_methods(configs)
+    # Methods are compared only with methods on the same data: the settings that determine which client holds which
+    # images, by method name in the comparison.
+    data: dict[str, Hashable] = {}
+    for name, config in configs.items():
+        base = leaves({key: value for key, value in config.items() if key != "methods"})
+        for entry in entries(config, "methods"):
+            whole = base | (leaves(entry) if isinstance(entry, dict) else {})  # a method may override any section
+            of_data = sorted((key, repr(leaf)) for key, leaf in whole.items() if _is_of_data(key))
+            data[f"{display_name(entry)} ({name})"] = tuple(of_data)
     shared: dict[Hashable, list[Mapping[str, Any]]] = {}
     for run in runs:
         shared.setdefault(data.get(run["method"]), []).append(run)
@@ -244,7 +251,9 @@ def page_of_runs(joined: RunRecord, pictures: Sequence["Picture"]) -> Page:
         answers = [
             (among.format(len(group), group[0].method) if len(group) > 1 else "") + verdict(group) for group in groups
         ]
-    notes = " ".join(table_notes(every, partitions=all(map(draws_partitions, configs.values()))))
+    notes = " ".join(
+        table_notes(every, partitions=all(entries(config, "partition_seeds") for config in configs.values()))
+    )
     return Page(
         tab="comparison of runs",
         kicker=f"{len(configs)} run folders",
@@ -312,18 +321,6 @@ def origins(joined: RunRecord) -> dict[str, tuple[str, str]]:
     return pairs
 
 
-def _data_of_methods(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, Hashable]:
-    """The settings that determine which client holds which images, by method name in the comparison."""
-    data = {}
-    for name, config in configs.items():
-        base = leaves({key: value for key, value in config.items() if key != "methods"})
-        for entry in entries(config, "methods"):
-            whole = base | (leaves(entry) if isinstance(entry, dict) else {})  # a method may override any section
-            of_data = sorted((key, repr(leaf)) for key, leaf in whole.items() if _is_of_data(key))
-            data[f"{display_name(entry)} ({name})"] = tuple(of_data)
-    return data
-
-
 def _is_of_data(key: str) -> bool:
     return any(f"{key}.".startswith(f"{section}.") for section in _OF_DATA)
 
@@ -388,11 +385,6 @@ def entries(config: Mapping[str, Any], key: str) -> list[Any]:
     """The entries of a list in a configuration; tolerates a damaged one."""
     listed = config.get(key)
     return [entry for entry in listed if isinstance(entry, dict | str | int)] if isinstance(listed, list) else []
-
-
-def draws_partitions(config: Mapping[str, Any]) -> bool:
-    """Whether each seed of a resolved configuration has its own partition."""
-    return bool(entries(config, "partition_seeds"))
 
 
 def display_name(entry: Any) -> str:

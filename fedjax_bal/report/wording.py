@@ -49,16 +49,15 @@ def join_some(texts: Sequence[str], most: int, separator: str = "; ") -> str:
 def flat(value: Any) -> str:
     """Formats a configuration's value on one line, without the brackets of mappings."""
     if isinstance(value, dict):
-        return ", ".join(_pair(key, entry) for key, entry in value.items())
+        texts = []
+        for key, entry in value.items():
+            chooses = key in ("name", "scheme", "recipe") and isinstance(entry, str)
+            nested = f"({flat(entry)})" if isinstance(entry, dict) else flat(entry)
+            texts.append(entry if chooses else f"{key} {nested}")
+        return ", ".join(texts)
     if isinstance(value, list):
         return "[" + ", ".join(flat(entry) for entry in value) + "]"
     return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _pair(key: Any, value: Any) -> str:
-    if key in ("name", "scheme", "recipe") and isinstance(value, str):
-        return value
-    return f"{key} ({flat(value)})" if isinstance(value, dict) else f"{key} {flat(value)}"
 
 
 def signed(share: float) -> str:

@@ -287,7 +287,7 @@ def test_the_page_compares_and_says_where_settings_differ(folders, tmp_path):
 @pytest.fixture
 def undrawn(monkeypatch):
     """Leaves out the figures, which take seconds to draw."""
-    monkeypatch.setattr(gallery, "draw", lambda run, origins=None: [])
+    monkeypatch.setattr(gallery, "run_figures", lambda run, origins=None: [])
 
 
 def change(folder, **sections):

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_bal.caches import keep_compiled_programs_by_default
+from fedjax_bal.caches import keep_compiled_programs
 from fedjax_bal.engine.device import VALIDATION, Layout, Setting, TestSet, at_precision, chunked
 from fedjax_bal.engine.host.compatibility import (
     check_clients,
@@ -278,7 +278,7 @@ def simulate(
     )
     if rule.patience is not None and VALIDATION not in simulation.federation.auxiliary:
         raise ValueError("early_stopping: received a federation without an auxiliary set 'validation': carve one")
-    keep_compiled_programs_by_default()
+    keep_compiled_programs()
     snapshot = simulation.init(seed, variables)
     history = []
     confusion = np.zeros((0, 0), np.int32)
