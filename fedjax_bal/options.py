@@ -37,7 +37,7 @@ def _all_clients() -> "Presence":
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LocalTraining:
-    """How a client trains in a round.
+    """The local training of a client in a round.
 
     Attributes:
         epochs: E, passes over a client's rows; 1 unless `steps` is given.
@@ -142,7 +142,7 @@ class Evaluation:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Execution:
-    """How the work is laid out on the machine, and how broken clients are handled.
+    """The layout of the work on the machine, and the handling of broken clients.
 
     Attributes:
         strategy: how clients are executed, not what they compute: "map", one after another on each device; "vmap",

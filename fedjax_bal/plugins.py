@@ -24,7 +24,7 @@ import numpy as np
 
 from fedjax_bal.annotations import parameters, signature
 from fedjax_bal.config import Sections
-from fedjax_bal.registry import PLUGINS, Plugin, PluginError, described
+from fedjax_bal.registry import PLUGINS, Plugin, PluginError, format_error
 from fedjax_bal.validate import is_number, one_of
 
 T = TypeVar("T")
@@ -137,7 +137,7 @@ def _load(target: str, named: str) -> None:
     except (Exception, SystemExit) as error:
         if isinstance(error, ModuleNotFoundError) and error.name == target.partition(".")[0] and file is None:
             raise PluginError(f"{named}: there is no such file, nor a module of that name; give ./FILE.py") from error
-        raise PluginError(f"{named}: {_line_at_import(error, file)}{described(error)}") from error
+        raise PluginError(f"{named}: {_line_at_import(error, file)}{format_error(error)}") from error
     _loaded[key] = None
 
 

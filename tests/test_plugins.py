@@ -28,7 +28,7 @@ from fedjax_bal.lab.ray_cluster import Worker, installed_versions
 from fedjax_bal.lab.training import BatchRefused
 from fedjax_bal.plugins import load_plugins
 from fedjax_bal.recipes import RECIPES
-from fedjax_bal.registry import PluginError, described
+from fedjax_bal.registry import PluginError, format_error
 
 FOLDER = Path(__file__).parent / "plugins"
 METHODS = FOLDER / "methods"
@@ -565,4 +565,4 @@ def test_an_errors_notes_are_told_but_for_jaxs():
     error = KeyError("prototype")
     for note in ("in local step 2 of 5", "--------------------\nFor simplicity, JAX has removed", "by client 3"):
         error.add_note(note)
-    assert described(error).splitlines() == ["KeyError: 'prototype'", "in local step 2 of 5", "by client 3"]
+    assert format_error(error).splitlines() == ["KeyError: 'prototype'", "in local step 2 of 5", "by client 3"]

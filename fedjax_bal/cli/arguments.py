@@ -74,7 +74,7 @@ def split_arguments(arguments: Sequence[str] | None) -> tuple[str | None, list[s
 
 
 def is_change(argument: str) -> bool:
-    """Whether an argument is a change, key=value, and not a file, whose path may contain "=", too."""
+    """Returns whether an argument is a change, key=value, and not a file, whose path may contain "=", too."""
     return "=" in argument and not os.path.isfile(argument)
 
 

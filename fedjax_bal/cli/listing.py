@@ -151,8 +151,8 @@ def listing(what: str) -> dict[str, str]:
             from fedjax_bal.optim import schedule_factory, schedule_names
 
             functions = {name: schedule_factory(name) for name in schedule_names()}
-            described = _functions({name: function for name, function in functions.items() if function.__doc__})
-            return {name: described.get(name) or _optax(name, parameters(made)) for name, made in functions.items()}
+            documented = _functions({name: function for name, function in functions.items() if function.__doc__})
+            return {name: documented.get(name) or _optax(name, parameters(made)) for name, made in functions.items()}
         case "availability" | "delivery" | "speeds":
             from fedjax_bal.selection import AVAILABILITY, DELIVERY, SPEEDS
 

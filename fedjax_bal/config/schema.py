@@ -55,7 +55,7 @@ class DatasetSection(Variant):
 
 
 class PartitionSection(Variant):
-    """How the training images are divided among clients.
+    """The division of the training images among clients.
 
     Attributes:
         scheme: one of `fedjax_bal.data.SCHEMES`, or an alias of one; its parameters are further keys. By default
@@ -183,7 +183,7 @@ class ModelSection(Variant):
 
 
 class SelectionSection(Variant):
-    """How clients are selected.
+    """The selection of clients.
 
     Attributes:
         name: one of `fedjax_bal.selection.SELECTORS`; its parameters are further keys. With `uniform`, a recipe that
@@ -233,7 +233,7 @@ class DeliverySection(Variant):
 
 
 class SpeedSection(Variant):
-    """How fast clients compute, and how late clients are handled.
+    """The speed of clients, and the handling of late ones.
 
     Attributes:
         name: `unlimited`, time is not simulated; `constant`, `uniform` or `lognormal`, the distribution of local steps
@@ -278,7 +278,7 @@ class _HeldOutSection(Section):
 
     @property
     def wanted(self) -> bool:
-        """Whether images are held out."""
+        """True if images are held out."""
         return any(value is not None for _, value in self)
 
 

@@ -38,7 +38,7 @@ from fedjax_bal.lab.training import (
     train_batch,
 )
 from fedjax_bal.plugins import load_plugins, loaded_plugins
-from fedjax_bal.registry import PluginError, described, plugin_errors
+from fedjax_bal.registry import PluginError, format_error, plugin_errors
 from fedjax_bal.target import target_platform
 
 _CONNECT_S = 5.0
@@ -373,7 +373,7 @@ class Worker:
         try:
             events = train_batch(self._load(needed, jobs, data_dir), self.asked.is_set)
         except (ValueError, OSError, RuntimeError) as error:
-            raise BatchRefused(f"on {node}: {described(error)}") from error
+            raise BatchRefused(f"on {node}: {format_error(error)}") from error
         del jobs
         try:
             for event in events:
@@ -385,7 +385,7 @@ class Worker:
         except (PluginError, OSError, RuntimeError) as error:
             if "RESOURCE_EXHAUSTED" in str(error):
                 raise MemoryError(str(error)) from error
-            raise BatchRefused(described(error)) from error
+            raise BatchRefused(format_error(error)) from error
 
     def _load(self, needed: Mapping[str, str], jobs: bytes, data_dir: str | None) -> list[RunStart]:
         """Loads the data and builds the runs of a batch; raises ValueError if versions, devices or data differ here."""

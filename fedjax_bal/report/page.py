@@ -51,8 +51,8 @@ def build(folder: str | os.PathLike[str]) -> Path:
 
     files = RunFolder(Path(folder))
     run = files.read()
-    beside = paper_comparison_of_run(run.config, summarise_group(run.summary["runs"]), finished=is_finished(run))
-    page = page_of_run(run, gallery.to_pictures(gallery.run_figures(run)), beside)
+    paper_results = paper_comparison_of_run(run.config, summarise_group(run.summary["runs"]), finished=is_finished(run))
+    page = page_of_run(run, gallery.to_pictures(gallery.run_figures(run)), paper_results)
     try:
         return files.write_report(page.html(), page.documents(), page.tables())
     except OSError as error:
@@ -135,7 +135,7 @@ def write_partition_picture(
     write_atomically(file, to_png(figure) if file.suffix.lower() == ".png" else to_svg(figure, title).encode())
 
 
-def page_of_run(run: RunRecord, pictures: Sequence["Picture"], beside: PaperComparison) -> Page:
+def page_of_run(run: RunRecord, pictures: Sequence["Picture"], paper_results: PaperComparison) -> Page:
     """Builds the page of a run."""
     config = run.config
     summary = run.summary
@@ -192,9 +192,9 @@ def page_of_run(run: RunRecord, pictures: Sequence["Picture"], beside: PaperComp
         heading=name,
         warnings=[unfinished, failed(runs)],
         answers=[("" if finished else "So far: ") + verdict(summaries)],
-        published=paper_tables(beside),
+        published=paper_tables(paper_results),
         comparisons=tables,
-        statistics=list(statistics(runs, published_by_metric(beside))),
+        statistics=list(statistics(runs, published_by_metric(paper_results))),
         remarks=remarks(summary) if summaries else ["No run has been evaluated yet."],
         details=details(runs),
         pictures=pictures,
@@ -345,7 +345,7 @@ def missing_runs(config: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -
 
 
 def is_finished(run: RunRecord) -> bool:
-    """Whether no run has rounds left; failed runs have none."""
+    """Returns whether no run has rounds left; failed runs have none."""
     runs = run.summary["runs"]
     return not missing_runs(run.config, runs) and (run.summary["finished"] or bool(failed(runs)))
 

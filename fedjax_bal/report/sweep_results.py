@@ -64,7 +64,7 @@ class SweptAxis(NamedTuple):
 
     @property
     def is_condition(self) -> bool:
-        """Whether the federation or the task changes along the axis, so that no value can be the best."""
+        """True if the federation or the task changes along the axis, so that no value can be the best."""
         return any(f"{key}.".startswith(f"{section}.") for key in self.keys for section in _CONDITIONS)
 
     @property
@@ -175,11 +175,11 @@ class Results:
         return tuple(axis.value(row) for axis in self.axes)
 
     def is_numeric(self, place: int) -> bool:
-        """Whether an axis has several values, all of them numbers."""
+        """Returns whether an axis has several values, all of them numbers."""
         return len(self.values[place]) > 1 and _are_numbers(self.values[place], _LARGEST_DRAWN)
 
     def is_at_end(self, place: int, value: Any) -> bool:
-        """Whether a value is at an end of a numeric axis, so that a better one may lie beyond it."""
+        """Returns whether a value is at an end of a numeric axis, so that a better one may lie beyond it."""
         return self.is_numeric(place) and value in (self.values[place][0], self.values[place][-1])
 
 

@@ -84,7 +84,7 @@ def megabytes(traffic_bytes: float | None) -> str:
 
 
 def shows_divergence(summaries: Sequence[MethodSummary]) -> bool:
-    """Whether the table has a column of divergences: if a method balances classes, by chains or copies."""
+    """Returns whether the table has a column of divergences: if a method balances classes, by chains or copies."""
     return any(summary.evens for summary in summaries) and any(summary.chain_kl is not None for summary in summaries)
 
 
@@ -216,7 +216,7 @@ def span_averaged(summaries: Sequence[MethodSummary]) -> tuple[int, int]:
 
 
 def tied(summaries: Sequence[MethodSummary]) -> bool:
-    """Whether all methods have the same mean of the last evaluations, to the precision shown."""
+    """Returns whether all methods have the same mean of the last evaluations, to the precision shown."""
     shown = [f"{100 * summary.last5.mean:.1f}" for summary in summaries if summary.last5.mean is not None]
     return len(shown) > 1 and len(set(shown)) == 1
 
