@@ -231,7 +231,7 @@ def show_results(path: Path, console: Output) -> None:
     )
 
     results = read_results(path)
-    paper_results = paper_comparison_of_sweep(results)
+    paper = paper_comparison_of_sweep(results)
     found = comparable(results)
     shown = found if len(found) * len(results.methods) <= _MOST_ROWS else found[: len(found) == 1]
     for name, groups in shown:
@@ -239,8 +239,8 @@ def show_results(path: Path, console: Output) -> None:
         rows = group if len(groups) == 1 else list(chain(*groups))
         caption = ACCURACY * (name == shown[-1][0])
         print_table(table(rows, results.target, short=True), console, caption, name)
-    for published in paper_tables(paper_results):
+    for published in paper_tables(paper):
         print_table(published.table, console, published.note, published.title)
     console.print(Text(answer(results)))
-    if paper_results.entries:
-        console.print(Text(paper_verdict(paper_results)))
+    if paper.entries:
+        console.print(Text(paper_verdict(paper)))

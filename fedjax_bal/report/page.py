@@ -51,8 +51,8 @@ def build(folder: str | os.PathLike[str]) -> Path:
 
     files = RunFolder(Path(folder))
     run = files.read()
-    paper_results = paper_comparison_of_run(run.config, summarise_group(run.summary["runs"]), finished=is_finished(run))
-    page = page_of_run(run, gallery.to_pictures(gallery.run_figures(run)), paper_results)
+    paper = paper_comparison_of_run(run.config, summarise_group(run.summary["runs"]), finished=is_finished(run))
+    page = page_of_run(run, gallery.to_pictures(gallery.run_figures(run)), paper)
     try:
         return files.write_report(page.html(), page.documents(), page.tables())
     except OSError as error:
@@ -135,7 +135,7 @@ def write_partition_picture(
     write_atomically(file, to_png(figure) if file.suffix.lower() == ".png" else to_svg(figure, title).encode())
 
 
-def page_of_run(run: RunRecord, pictures: Sequence["Picture"], paper_results: PaperComparison) -> Page:
+def page_of_run(run: RunRecord, pictures: Sequence["Picture"], paper: PaperComparison) -> Page:
     """Builds the page of a run."""
     config = run.config
     summary = run.summary
@@ -192,9 +192,9 @@ def page_of_run(run: RunRecord, pictures: Sequence["Picture"], paper_results: Pa
         heading=name,
         warnings=[unfinished, failed(runs)],
         answers=[("" if finished else "So far: ") + verdict(summaries)],
-        published=paper_tables(paper_results),
+        published=paper_tables(paper),
         comparisons=tables,
-        statistics=list(statistics(runs, published_by_metric(paper_results))),
+        statistics=list(statistics(runs, published_by_metric(paper))),
         remarks=remarks(summary) if summaries else ["No run has been evaluated yet."],
         details=details(runs),
         pictures=pictures,

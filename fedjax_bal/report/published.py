@@ -117,56 +117,52 @@ def changes_from_paper(config: Mapping[str, Any]) -> list[str]:
     return changes
 
 
-def paper_tables(paper_results: PaperComparison) -> list[Details]:
+def paper_tables(paper: PaperComparison) -> list[Details]:
     """Builds tables of our and published accuracies, one row per method and condition; none without published ones."""
-    if not paper_results.entries:
+    if not paper.entries:
         return []
-    conditions = len({entry.condition for entry in paper_results.entries}) > 1
+    conditions = len({entry.condition for entry in paper.entries}) > 1
     heads = ["Method", *(["Condition"] if conditions else []), "Ours, %", "95% interval", "Seeds", "Published, %"]
-    if not paper_results.changes:
+    if not paper.changes:
         heads.append("Difference, points")
     rows = []
-    for entry in paper_results.entries:
+    for entry in paper.entries:
         low, high = mean_interval(entry.ours)
         interval = NOTHING if low is None or high is None else f"[{100 * low:.1f}, {100 * high:.1f}]"
         row = [entry.method, *([entry.condition] if conditions else []), SHARE.show(entry.ours), interval]
         row += [str(entry.ours.seeds), f"{100 * entry.theirs:.1f}"]
-        if not paper_results.changes:
+        if not paper.changes:
             row.append(NOTHING if entry.difference is None else signed(entry.difference) + entry.mark)
         rows.append(tuple(row))
-    measure = " and ".join(
-        dict.fromkeys(_MEASURES[entry.which].format(entry.averaged) for entry in paper_results.entries)
-    )
-    mark = (
-        "" if paper_results.changes else f" * marks more than {100 * FAR:g} points between ours and the published ones."
-    )
+    measure = " and ".join(dict.fromkeys(_MEASURES[entry.which].format(entry.averaged) for entry in paper.entries))
+    mark = "" if paper.changes else f" * marks more than {100 * FAR:g} points between ours and the published ones."
     note = (
         f"{measure}: ours is mean ± standard deviation over seeds, with the 95% Student t interval of the mean.{mark} "
-        f"Published: {paper_results.source}."
+        f"Published: {paper.source}."
     )
-    changed = f"{_not_the_papers(paper_results)} " if paper_results.changes else ""
+    changed = f"{_not_the_papers(paper)} " if paper.changes else ""
     return [Details("Compared with the paper", Table(tuple(heads), rows), f"{changed}{note}")]
 
 
-def _not_the_papers(paper_results: PaperComparison) -> str:
-    return f"Not the paper's configuration, and so no reproduction: {join_some(paper_results.changes, _MOST_CHANGES)}."
+def _not_the_papers(paper: PaperComparison) -> str:
+    return f"Not the paper's configuration, and so no reproduction: {join_some(paper.changes, _MOST_CHANGES)}."
 
 
-def published_by_metric(paper_results: PaperComparison, condition: str = "") -> dict[tuple[str, str], float]:
+def published_by_metric(paper: PaperComparison, condition: str = "") -> dict[tuple[str, str], float]:
     """Published accuracies under one condition, by method and metric; empty if the setting isn't the paper's."""
-    if paper_results.changes:
+    if paper.changes:
         return {}
-    entries = [entry for entry in paper_results.entries if entry.condition == condition]
+    entries = [entry for entry in paper.entries if entry.condition == condition]
     return {(entry.method, f"{entry.which}_accuracy"): entry.theirs for entry in entries}
 
 
-def paper_verdict(paper_results: PaperComparison) -> str:
+def paper_verdict(paper: PaperComparison) -> str:
     """A sentence on the number of accuracies close to the published ones; empty without published ones."""
-    known = [entry for entry in paper_results.entries if entry.difference is not None]
+    known = [entry for entry in paper.entries if entry.difference is not None]
     if not known:
         return ""
-    if paper_results.changes:
-        return _not_the_papers(paper_results)
+    if paper.changes:
+        return _not_the_papers(paper)
     near = sum(not entry.mark for entry in known)
     farthest = max(known, key=lambda entry: abs(entry.difference or 0.0))
     where = f" at {farthest.condition}" if farthest.condition else ""

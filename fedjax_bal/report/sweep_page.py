@@ -72,7 +72,7 @@ def build_sweep(folder: Path, note: Callable[[str], object] = lambda text: None)
         raise FolderError(f"{folder}: the page can't be written there ({error.strerror})") from error
 
 
-def page_of_sweep(results: Results, paper_results: PaperComparison, pictures: Sequence["Picture"] = ()) -> Page:
+def page_of_sweep(results: Results, paper: PaperComparison, pictures: Sequence["Picture"] = ()) -> Page:
     """Builds the page of a sweep."""
     # Whether the runs of a setting use several partitions, and whether several runs share one.
     partitions = False
@@ -114,10 +114,10 @@ def page_of_sweep(results: Results, paper_results: PaperComparison, pictures: Se
         heading=results.name,
         warnings=warnings,
         answers=[answer(results)],
-        paper=paper_verdict(paper_results),
-        published=paper_tables(paper_results),
+        paper=paper_verdict(paper),
+        published=paper_tables(paper),
         comparisons=tables,
-        statistics=list(_statistics(results, paper_results)),
+        statistics=list(_statistics(results, paper)),
         details=best_settings(results),
         pictures=pictures,
         settings=[all_settings(results)] if results.axes else [],
@@ -201,13 +201,11 @@ def percent(cell: Cell | None) -> str:
     return text + f" ({cell.count} of {cell.asked} runs)" * (cell.count < cell.asked)
 
 
-def _statistics(results: Results, paper_results: PaperComparison) -> Iterator[dict[str, Any]]:
+def _statistics(results: Results, paper: PaperComparison) -> Iterator[dict[str, Any]]:
     """Yields the statistics of each setting, after its swept keys."""
     keys = [key for axis in results.axes for key in axis.keys if key.partition(".")[0] != "paper"]
     for setting in dict.fromkeys(setting for _, setting in results.runs):
         runs = [run for (_, here), found in results.runs.items() if here == setting for run in found]
         condition = name_condition(results, {place: setting[place] for place in results.condition_axes})
         swept = {key: runs[0][key] for key in keys}
-        yield from (
-            {**swept, **row} for row in statistics(runs, published_by_metric(paper_results, printable(condition)))
-        )
+        yield from ({**swept, **row} for row in statistics(runs, published_by_metric(paper, printable(condition))))

@@ -78,8 +78,8 @@ def test_the_verdict_counts_what_is_near(results):
 
 
 def test_page_and_tables_of_a_sweep_have_them(results):
-    paper_results = paper_comparison_of_sweep(results)
-    page = page_of_sweep(results, paper_results)
+    compared = paper_comparison_of_sweep(results)
+    page = page_of_sweep(results, compared)
     text = page.html().decode()
     assert "<h2>Compared with the paper</h2>" in text and f"<td>{MINUS}5.0*</td>" in text
     files = {ending: content.decode() for ending, content in page.tables().items()}
@@ -139,20 +139,18 @@ def test_a_sweep_over_what_the_paper_has_one_value_of_is_no_reproduction(tmp_pat
     rows = [f"{rate},p,a,0,done,0.6,,0.6" for rate in (0.1, 0.2)]
     heads = f"training.optimizer.learning_rate,{HEADS},best_accuracy"
     (tmp_path / "results.csv").write_text("\n".join([heads, *rows]) + "\n")
-    paper_results = paper_comparison_of_sweep(read_results(tmp_path))
-    assert paper_results.changes == ("3 of 30 rounds", "learning_rate swept")
-    assert paper_verdict(paper_results).endswith("no reproduction: 3 of 30 rounds; learning_rate swept.")
-    (listed,) = paper_tables(paper_results)  # without differences
-    assert [row[:1] + row[-1:] for row in listed.table.rows] == [("a", "50.0")] and published_by_metric(
-        paper_results
-    ) == {}
+    compared = paper_comparison_of_sweep(read_results(tmp_path))
+    assert compared.changes == ("3 of 30 rounds", "learning_rate swept")
+    assert paper_verdict(compared).endswith("no reproduction: 3 of 30 rounds; learning_rate swept.")
+    (listed,) = paper_tables(compared)  # without differences
+    assert [row[:1] + row[-1:] for row in listed.table.rows] == [("a", "50.0")] and published_by_metric(compared) == {}
 
 
 @pytest.mark.parametrize("paper", [None, {}, {"accuracy": 3}, {"accuracy": {"a": "x"}}, {"accuracy": {"a": 70}}])
 def test_nothing_that_is_published_is_nothing_to_show(paper, results):
-    paper_results = paper_comparison_of_run({"paper": paper}, summarise_condition(results, {0: 0.5}))
-    assert not paper_results.entries and not paper_tables(paper_results) and not paper_verdict(paper_results)
-    assert published_by_metric(paper_results) == {}
+    compared = paper_comparison_of_run({"paper": paper}, summarise_condition(results, {0: 0.5}))
+    assert not compared.entries and not paper_tables(compared) and not paper_verdict(compared)
+    assert published_by_metric(compared) == {}
 
 
 def test_a_paper_may_have_more_methods_than_are_run():
