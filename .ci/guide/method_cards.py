@@ -9,8 +9,8 @@ from typing import Any
 from markup import inline
 from measured import BesidePaper, beside_papers, on_long_tail
 
-from fedjax_bal.annotations import parse_argument_docs
-from fedjax_bal.config import parameters, received_value
+from fedjax_bal.annotations import parameters, parse_argument_docs
+from fedjax_bal.config import received_value
 from fedjax_bal.optim import Optimizer
 from fedjax_bal.parts import names_of_needs
 from fedjax_bal.recipes import RECIPES, Recipe, citation

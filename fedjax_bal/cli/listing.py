@@ -91,7 +91,8 @@ def listing(what: str) -> dict[str, str]:
         from Xu et al., arXiv 2023
     """
     # Imports are local, so that each kind imports only what it needs.
-    from fedjax_bal.config import nearest_choices, parameters
+    from fedjax_bal.annotations import parameters
+    from fedjax_bal.config import nearest_choices
 
     match what:
         case "recipes":

@@ -9,6 +9,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fedjax_bal.annotations import parameters
 from fedjax_bal.config import (
     Config,
     ConfigError,
@@ -17,7 +18,6 @@ from fedjax_bal.config import (
     continues,
     differences,
     load_config,
-    parameters,
     resolved_yaml,
     run_digest,
 )
