@@ -211,8 +211,12 @@ def _read_recipes(entry: Mapping[str, Any], path: KeyPath) -> tuple[list[RecipeC
     recipes = []
     for index, item in enumerate(entry["recipe"]):
         named = item if isinstance(item, Mapping) else {"name": item}
+        if "name" not in named:
+            rule = "an item is a recipe's name, or a mapping with the key name and the recipe's hyperparameters"
+            problems.append(Problem((*path, index, "name"), f"missing; {rule}"))
+            continue
         values = {key: value for key, value in named.items() if key != "name"}
-        recipe, refusals = _read_recipe(named.get("name"), values, (*path, index), "name")
+        recipe, refusals = _read_recipe(named["name"], values, (*path, index), "name")
         recipes += [recipe] if recipe else []
         problems += refusals
     if not problems:

@@ -9,7 +9,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedjax_bal.annotations import parameters
+from fedjax_bal.annotations import Share, describe, parameters
 from fedjax_bal.config import (
     Config,
     ConfigError,
@@ -334,6 +334,7 @@ def test_differences_name_the_keys():
         ("methods.0.recipe=[]", ["methods.0.recipe: received [], must be a name or a list of names"]),
         ("methods.0.recipe=[fedavg, 3]", ["methods.0.recipe.1.name: received 3; allowed:"]),
         ("methods.0.recipe=[{name: fedprox, nu: 1}]", ["methods.0.recipe.0.nu: unknown key; recipe fedprox takes: mu"]),
+        ("methods.0.recipe=[{recipe: fedprox}]", ["recipe.0.name: missing; an item is a recipe's name, or a mapping"]),
         ("methods.0.recipe=[scaffold, scaffold]", ["methods.0.recipe: received ['scaffold', 'scaffold']: combine: "]),
         ("methods.1.training.optimizer.momentum=2", ["methods.1.training.optimizer.momentum: received 2, must be a"]),
         ("methods.7.mu=1", ["methods.7.mu: received '7' as a position in methods; allowed: 0 to 3"]),
@@ -607,16 +608,16 @@ def test_scalars_are_read_as_yaml_1_2_does(text, value):
 
 
 def test_parameters_come_from_the_signature():
-    def made(rng, alpha: float, form: "str" = "x", size: int | None = None, *, on: bool = False, dtype=None, f=len): ...
+    def made(rng, alpha: float, of: "Share" = 0.5, size: int | None = None, *, on: bool = False, dtype=None, f=len): ...
 
     fields = parameters(made, skip=["rng"])
-    assert list(fields) == ["alpha", "form", "size", "on"]
     assert {key: default for key, (_, default) in fields.items()} == {
         "alpha": ...,
-        "form": "x",
+        "of": 0.5,
         "size": None,
         "on": False,
     }
+    assert describe(fields["of"][0]) == describe(Share) == "a finite number from 0 to 1"
 
 
 def test_every_recipe_can_be_named():
