@@ -154,11 +154,7 @@ def sweep_command(
     compiled = count_compiled_programs()
     place = data_dir and str(data_dir.absolute())
     if engine == "ray":
-        # The number of devices that each worker of the cluster needs on its machine.
-        devices = devices or folder.read_devices()
-        if isinstance(devices, str):
-            raise ValueError("--devices: received all; with --engine ray every batch asks for its own: give a number")
-        devices = devices or most_devices([point.config for point in plan.points])
+        devices = _devices_per_batch(plan, devices or folder.read_devices())
     with (
         contextlib.nullcontext() if dry_run else folder.claimed(),
         _backend(engine, address, devices, place) as backend,
@@ -178,6 +174,13 @@ def sweep_command(
         raise typer.Exit(INTERRUPTED)
     if not dry_run:
         _conclude_sweep(folder, rows, Output())
+
+
+def _devices_per_batch(plan: Any, devices: str | int | None) -> int:
+    """Returns the number of devices that each worker of a cluster needs on its machine."""
+    if isinstance(devices, str):
+        raise ValueError("--devices: received all, but with --engine ray every batch asks for its own: give a number")
+    return devices or most_devices([point.config for point in plan.points])
 
 
 @contextlib.contextmanager
