@@ -1,7 +1,7 @@
-"""Annotations of single values, checked by pydantic; `wanted` describes in words what an annotation allows.
+"""Annotations of values: declared here once, described in words, and checked by pydantic.
 
-Library options, configuration sections and recipes' hyperparameters all declare their values as annotations, and all
-are checked here. Importing this module imports pydantic, which the engine doesn't need.
+Library options, configuration sections, hyperparameters of recipes and arguments of partitioners and selectors declare
+their values as annotations; all are read from signatures and checked here.
 """
 
 import dataclasses
@@ -13,10 +13,10 @@ import operator
 import os
 import re
 import types
-import typing
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
 
+import numpy as np
 from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic import (
     AfterValidator,
@@ -30,7 +30,10 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, core_schema
 
-from fedjax_bal.validate import LARGEST, one_of, vanishes
+from fedjax_bal.validate import LARGEST, check_generator, checked_labels, one_of, vanishes
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 LARGEST_INTEGER = 2**31 - 1
 
@@ -72,18 +75,22 @@ Number = Annotated[float, Strict(), AllowInfNan(False), Ge(-LARGEST), Le(LARGEST
 Switch = Annotated[bool, Strict()]
 Text = Annotated[str, Strict(), MinLen(1)]
 
-Natural = Annotated[Integer, Ge(0)]
+CountOrZero = Annotated[Integer, Ge(0)]
 Count = Annotated[Integer, Ge(1)]
 Seed = Annotated[int, BeforeValidator(_whole), Strict(), Ge(0), Le(2**32 - 1)]
-NotNegative = Annotated[Number, Ge(0)]
+NonNegative = Annotated[Number, Ge(0)]
 Positive = Annotated[Number, Gt(0)]
-Probability = Annotated[Number, Gt(0), Le(1)]
+Factor = Annotated[Number, Ge(1)]
+Share = Annotated[Number, Ge(0), Le(1)]
+BelowOne = Annotated[Number, Ge(0), Lt(1)]
+PositiveShare = Annotated[Number, Gt(0), Le(1)]
+ProperShare = Annotated[Number, Gt(0), Lt(1)]
 DISTINCT = AfterValidator(_distinct)
 PAIRS = BeforeValidator(_pairs, json_schema_input_type=dict[str, float] | list[tuple[float, float]])
 
 
 @dataclasses.dataclass(frozen=True)
-class Readable:
+class ParsedBy:
     """Annotation of values parsed by `read`, which raises ValueError or TypeError for an invalid one."""
 
     wanted: str
@@ -105,11 +112,11 @@ class Readable:
 
 
 @dataclasses.dataclass(frozen=True)
-class TextThat(Readable):
+class TextMatching(ParsedBy):
     """Annotation of text; `read` is a predicate that is true of valid text.
 
     Example:
-        >>> TypeAdapter(Annotated[str, TextThat("a digit", str.isdigit)]).validate_python("7")
+        >>> check("place", Annotated[str, TextMatching("a digit", str.isdigit)], "7")
         '7'
     """
 
@@ -123,7 +130,7 @@ class TextThat(Readable):
         return value
 
 
-FILE = Annotated[str, TextThat("the path of a file or folder", lambda text: text.strip() and "\0" not in text)]
+FILE = Annotated[str, TextMatching("the path of a file or folder", lambda text: text.strip() and "\0" not in text)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,13 +161,13 @@ class OneOf:
         return value
 
 
-def checkable(annotation: Any, default: Any = inspect.Parameter.empty) -> Any:
+def validator_type(annotation: Any, default: Any = inspect.Parameter.empty) -> Any:
     """Returns the type that validates a parameter, from its annotation or else from its default.
 
     Members of a union that YAML can't express (a function, a dtype) are left out; returns None if no member remains.
 
     Example:
-        >>> wanted(checkable(int | None)), checkable(Callable)
+        >>> describe(validator_type(int | None)), validator_type(Callable)
         ('an integer, or null', None)
     """
     if isinstance(default, type) and default is not inspect.Parameter.empty:
@@ -198,7 +205,7 @@ def _strict(annotation: Any) -> Any:
     if origin is Mapping and arguments == (float, float):
         return Annotated[tuple[tuple[Number, Number], ...], PAIRS, MinLen(1)]
     if origin is dict and arguments == (int, float):
-        return Annotated[tuple[tuple[Natural, NotNegative], ...], PAIRS, MinLen(1)]
+        return Annotated[tuple[tuple[CountOrZero, NonNegative], ...], PAIRS, MinLen(1)]
     return None
 
 
@@ -207,7 +214,17 @@ Field = tuple[Any, Any]
 
 # Ranges by parameter name, since the annotations of optax and others don't state them.
 _SeedOrNull = Seed | None
-_RANGES = {"momentum": Annotated[Number, Ge(0), Lt(1)], "seed": Seed, "published_seed": _SeedOrNull}
+_RANGES = {"momentum": BelowOne, "seed": Seed, "published_seed": _SeedOrNull}
+
+
+def signature(function: Callable[..., Any]) -> inspect.Signature:
+    """Returns the signature of a function or class; annotations that only type checkers can read stay text."""
+    try:
+        return inspect.signature(function, eval_str=True)
+    except NameError:
+        return inspect.signature(function)
+    except (TypeError, ValueError):
+        raise ValueError(f"received {function!r:.80}, must be a function") from None
 
 
 def parameters(function: Callable[..., Any], skip: Collection[str] = ()) -> dict[str, Field]:
@@ -227,21 +244,21 @@ def parameters(function: Callable[..., Any], skip: Collection[str] = ()) -> dict
         (['alpha', 'min_size'], 10)
     """
     fields = {}
-    for name, parameter in inspect.signature(function).parameters.items():
+    for name, parameter in signature(function).parameters.items():
         if name in skip or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
-        kind = _RANGES.get(name) or checkable(_annotation(function, parameter), parameter.default)
+        kind = _RANGES.get(name) or validator_type(parameter.annotation, parameter.default)
         default = 0.0 if name == "momentum" and parameter.default is None else parameter.default
         if kind is not None:
             fields[name] = (kind, ... if default is parameter.empty else default)
     return fields
 
 
-def documented(thing: Any) -> dict[str, str]:
+def parse_argument_docs(thing: Any) -> dict[str, str]:
     """Parses the descriptions of arguments or attributes, by name, from the docstring of a function or class.
 
     Example:
-        >>> documented(parameters)["function"]
+        >>> parse_argument_docs(parameters)["function"]
         'a function or a class.'
     """
     _, _, block = re.sub(r"^Attributes:$", "Args:", inspect.getdoc(thing) or "", flags=re.M).partition("\nArgs:\n")
@@ -255,16 +272,7 @@ def documented(thing: Any) -> dict[str, str]:
     return {name: text.strip() for name, text in texts.items()}
 
 
-def _annotation(function: Callable[..., Any], parameter: inspect.Parameter) -> Any:
-    if not isinstance(parameter.annotation, str):
-        return parameter.annotation
-    try:
-        return typing.get_type_hints(function).get(parameter.name, parameter.empty)
-    except NameError:  # a name imported for type checkers only
-        return parameter.empty
-
-
-def wanted(annotation: Any, value: Any = None) -> str:
+def describe(annotation: Any, value: Any = None) -> str:
     """Describes the values that an annotation allows, in words that complete "must be ...".
 
     Args:
@@ -272,35 +280,35 @@ def wanted(annotation: Any, value: Any = None) -> str:
         value: the value received; the bounds of 32 bits are mentioned only if it exceeds them.
 
     Example:
-        >>> wanted(Count), wanted(Annotated[float, Ge(0), Lt(1)] | None)
+        >>> describe(Count), describe(Annotated[float, Ge(0), Lt(1)] | None)
         ('an integer of at least 1', 'a finite number of at least 0 and below 1, or null')
     """
-    names, members = names_of(annotation), _members(annotation)
+    names, members = allowed_names(annotation), _members(annotation)
     if names:
         return f"one of {', '.join(sorted(names.names()))}"
     words = [", ".join(get_args(member)) for member in members if get_origin(member) is Literal]
-    others = [_wanted_one(member, value) for member in members if get_origin(member) is not Literal]
+    others = [_describe_one(member, value) for member in members if get_origin(member) is not Literal]
     return ", or ".join([*words, *others])
 
 
-def _wanted_one(kind: Any, value: Any) -> str:
+def _describe_one(kind: Any, value: Any) -> str:
     if kind in (types.NoneType, bool, str):
         return {types.NoneType: "null", bool: "true or false", str: "text"}[kind]
     base, *notes = get_args(kind) if get_origin(kind) is Annotated else (kind,)
     for note in notes:
-        if isinstance(note, Readable):
+        if isinstance(note, ParsedBy):
             return note.wanted
     if base in (int, float):
         return _range(base, notes, value)
     if get_origin(base) is dict:
-        return f"a mapping of names, each to {wanted(get_args(base)[1])}"
+        return f"a mapping of names, each to {describe(get_args(base)[1])}"
     if get_origin(base) is not tuple:
-        return _wanted_one(base, value) if notes else "given"
+        return _describe_one(base, value) if notes else "given"
     item = get_args(base)[0]
     if PAIRS in notes:
-        return "a mapping, or a list of pairs, not empty, of {} to {}".format(*map(wanted, get_args(item)))
+        return "a mapping, or a list of pairs, not empty, of {} to {}".format(*map(describe, get_args(item)))
     short = "".join(f"{note.wanted}, or " for note in notes if isinstance(note, ShortForm))
-    return f"{short}a list, not empty,{' without repetition,' if DISTINCT in notes else ''} each item {wanted(item)}"
+    return f"{short}a list, not empty,{' without repetition,' if DISTINCT in notes else ''} each item {describe(item)}"
 
 
 def _range(base: type, notes: Sequence[Any], value: Any) -> str:
@@ -310,20 +318,20 @@ def _range(base: type, notes: Sequence[Any], value: Any) -> str:
     if base is float and isinstance(value, float) and vanishes(value):
         return f"{what} that is not 0 in 32 bits; take 0 where that is allowed, or a larger one"
     beyond = isinstance(value, int | float) and limit < abs(value) < math.inf
-    low: tuple[str, Any] = ("", -limit)
-    high: tuple[str, Any] = ("", limit)
+    low: tuple[str, Any] = ("of at least", -limit)
+    high: tuple[str, Any] = ("of at most", limit)
     for note in notes:  # the last ones are the narrowest
         if isinstance(note, Ge | Gt):
             low = ("of at least", note.ge) if isinstance(note, Ge) else ("above", note.gt)
         elif isinstance(note, Le | Lt):
             high = ("of at most", note.le) if isinstance(note, Le) else ("below", note.lt)
-    bounds = [bound for bound in (low, high) if bound[0] and (beyond or bound[1] not in (limit, -limit))]
+    bounds = [bound for bound in (low, high) if beyond or bound[1] not in (limit, -limit)]
     if [word for word, _ in bounds] == ["of at least", "of at most"]:
         return f"{what} from {shown(low[1])} to {shown(high[1])}"
     return " ".join([what, " and ".join(f"{word} {shown(number)}" for word, number in bounds)]).rstrip()
 
 
-def names_of(annotation: Any) -> OneOf | None:
+def allowed_names(annotation: Any) -> OneOf | None:
     """Returns the names that an annotation allows, with or without null; None if it allows other values."""
     first, *others = [member for member in _members(annotation) if member is not types.NoneType]
     if others:
@@ -345,10 +353,10 @@ def check(name: str, annotation: Any, value: Any) -> Any:
     try:
         return _adapter(annotation).validate_python(value)
     except ValidationError:
-        names = names_of(annotation)
+        names = allowed_names(annotation)
         if names:
             one_of(name, value, names.names())
-        raise ValueError(f"{name}: received {value!r}, must be {wanted(annotation, value)}") from None
+        raise ValueError(f"{name}: received {value!r}, must be {describe(annotation, value)}") from None
 
 
 def check_fields(options: Any, prefix: str = "") -> None:
@@ -361,10 +369,48 @@ def check_fields(options: Any, prefix: str = "") -> None:
 
 
 @functools.cache
-def _kinds(options: type) -> dict[str, Any]:
-    return {field.name: kind for field in dataclasses.fields(options) if (kind := checkable(field.type)) is not None}
+def _kinds(function: Callable[..., Any]) -> dict[str, Any]:
+    return {name: kind for name, (kind, _) in parameters(function).items()}
 
 
 @functools.cache
 def _adapter(annotation: Any) -> TypeAdapter[Any]:
     return TypeAdapter(annotation)
+
+
+def checked(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorates a function so that it first validates and converts its arguments by their annotations.
+
+    Configurations are validated by the same annotations. An argument `rng` must be a NumPy generator, and `labels` must
+    be integers; arguments of types that YAML can't express are passed on unchecked.
+
+    Example:
+        >>> @checked
+        ... def in_groups(clients: Count, size: Count = 2):
+        ...     return clients // size
+        >>> in_groups(7), in_groups(np.int64(7), 3.0)
+        (3, 2)
+        >>> in_groups(0)
+        Traceback (most recent call last):
+        ValueError: clients: received 0, must be an integer of at least 1
+    """
+    known = inspect.signature(function)
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        bound = known.bind(*args, **kwargs)
+        kinds = _kinds(function)
+        for name, value in bound.arguments.items():
+            if name == "rng":
+                check_generator(value)
+            elif name == "labels":
+                bound.arguments[name] = checked_labels(value)
+            elif name in kinds:
+                if isinstance(value, np.ndarray | np.generic):
+                    value = value.tolist()
+                elif isinstance(value, os.PathLike):
+                    value = os.fspath(value)
+                bound.arguments[name] = check(name, kinds[name], value)
+        return function(*bound.args, **bound.kwargs)
+
+    return call

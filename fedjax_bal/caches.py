@@ -19,10 +19,11 @@ from typing import Any
 _UNREADABLE = re.compile(r"Error reading persistent compilation cache entry for '([\w<>.-]+)'")
 
 
-def keep_compiled_programs(note: Callable[[str], None]) -> None:
+def keep_compiled_programs(note: Callable[[str], object] = lambda text: None) -> None:
     """Makes XLA keep compiled programs in the user's cache folder, so that the next run starts without compiling.
 
-    Has no effect if the user has chosen another folder, or switched jax's cache off.
+    Has no effect if the user has chosen another folder, or switched jax's cache off. `note` receives a message if the
+    folder can't be used.
     """
     import jax
 
@@ -31,7 +32,6 @@ def keep_compiled_programs(note: Callable[[str], None]) -> None:
         return
     try:
         folder = cache_folder("xla")
-        _check_entries(folder)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         note(f"compiled programs are not kept: the user's cache folder can't be used ({where}{error.strerror})")
@@ -75,11 +75,6 @@ def count_compiled_programs() -> Callable[[], str]:
     return in_words
 
 
-def keep_compiled_programs_by_default() -> None:
-    """Like `keep_compiled_programs`, but silent if the cache folder can't be used."""
-    keep_compiled_programs(lambda text: None)
-
-
 @contextlib.contextmanager
 def drawing() -> Iterator[None]:
     """Gives matplotlib a writable cache folder, and hides an unknown backend from it; import it within this context."""
@@ -121,19 +116,9 @@ def cache_folder(name: str) -> Path:
         folder.mkdir(0o700, exist_ok=True)
         status = folder.stat()
         if status.st_uid != os.geteuid():
-            raise OSError(
-                errno.EPERM, "belongs to another user: set XDG_CACHE_HOME to a folder of this one", str(folder)
-            )
+            raise OSError(errno.EPERM, "belongs to another user: set XDG_CACHE_HOME to your own folder", str(folder))
         if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             raise OSError(errno.EPERM, "can be written by other users: chmod go-w", str(folder))
     if not os.access(folder, os.W_OK | os.X_OK):
         raise OSError(errno.EACCES, "permission denied", str(folder))
     return folder
-
-
-def _check_entries(folder: Path) -> None:
-    """Raises `OSError` if a program is a pipe, a link or a folder, on which jax would wait or fail."""
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.name.endswith("-cache") and not entry.is_file(follow_symlinks=False):
-                raise OSError(errno.EINVAL, "is no file: remove it", entry.path)

@@ -37,7 +37,7 @@ def open_file(path: str | os.PathLike[str]) -> BufferedReader:
     kind = stat.S_IFMT(os.fstat(handle).st_mode)
     if kind != stat.S_IFREG:
         os.close(handle)
-        raise OSError(errno.EINVAL, _SPECIAL_FILES.get(kind, "is no file"), os.fspath(path))
+        raise OSError(errno.EINVAL, _SPECIAL_FILES.get(kind, "is not a file"), os.fspath(path))
     return os.fdopen(handle, "rb")
 
 
@@ -106,7 +106,7 @@ def check_replaceable(file: Path) -> None:
     # /dev/stdout is a link into /proc, possibly to a regular file: the link itself would be replaced.
     stream = file.is_symlink() and os.readlink(file).startswith("/proc/")
     if stream or kind not in (stat.S_IFREG, stat.S_IFDIR):
-        what = "is a stream" if stream else _SPECIAL_FILES.get(kind, "is no file")
+        what = "is a stream" if stream else _SPECIAL_FILES.get(kind, "is not a file")
         raise OSError(errno.EINVAL, f"{what}, which no file is put in the place of: give the name of a file", str(file))
 
 

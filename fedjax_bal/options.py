@@ -9,8 +9,9 @@ import dataclasses
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from annotated_types import Ge, Le
+from annotated_types import Le
 
+from fedjax_bal.annotations import Count, CountOrZero, Factor, check_fields
 from fedjax_bal.metrics import SHOTS, Shots
 
 if TYPE_CHECKING:
@@ -18,16 +19,8 @@ if TYPE_CHECKING:
     from fedjax_bal.selection import Choice, Presence, Selector, Speed, Trace
 
 Drawing = Literal["epochs", "replacement"]
-Count = Annotated[int, Ge(1)]
-Factor = Annotated[float, Ge(1)]
 MOST_DEVICES = 1024
 """The most devices that may share the work."""
-
-
-def _check(options: "LocalTraining | Participation | Evaluation | Execution", prefix: str = "") -> None:
-    from fedjax_bal.annotations import check_fields  # with pydantic, which importing the options does without
-
-    check_fields(options, prefix)
 
 
 def _slow_sgd() -> "AnyOptimizer":
@@ -44,7 +37,7 @@ def _all_clients() -> "Presence":
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LocalTraining:
-    """How a client trains in a round.
+    """The local training of a client in a round.
 
     Attributes:
         epochs: E, passes over a client's rows; 1 unless `steps` is given.
@@ -85,9 +78,9 @@ class LocalTraining:
     optimizer: "AnyOptimizer" = dataclasses.field(default_factory=_slow_sgd)
 
     def __post_init__(self) -> None:
-        _check(self)
+        check_fields(self)
         if self.epochs is not None and self.steps is not None:
-            raise ValueError(f"steps: received {self.steps!r} beside epochs={self.epochs!r}; leave one of them out")
+            raise ValueError(f"steps: received {self.steps!r} together with epochs={self.epochs!r}; leave one out")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -110,7 +103,7 @@ class Participation:
     speed: "Speed | None" = None
 
     def __post_init__(self) -> None:
-        _check(self)
+        check_fields(self)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -133,12 +126,12 @@ class Evaluation:
     every: Count = 1
     update_diversity: bool = False
     local_accuracy: bool = False
-    local_test_images: Annotated[int, Ge(0)] = 0
+    local_test_images: CountOrZero = 0
     traffic: Literal["paper", "exact"] = "paper"
     shots: Shots = SHOTS
 
     def __post_init__(self) -> None:
-        _check(self)
+        check_fields(self)
 
     def rounds(self, done: int, last: int) -> Iterator[int]:
         """The evaluated rounds among the first `done` of a run of `last`, in order."""
@@ -149,7 +142,7 @@ class Evaluation:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Execution:
-    """How the work is laid out on the machine, and how broken clients are handled.
+    """The layout of the work on the machine, and the handling of broken clients.
 
     Attributes:
         strategy: how clients are executed, not what they compute: "map", one after another on each device; "vmap",
@@ -188,7 +181,7 @@ class Execution:
     differentiable: bool = False
 
     def __post_init__(self) -> None:
-        _check(self, "execution.")
+        check_fields(self, "execution.")
 
     @property
     def debugs(self) -> bool:

@@ -22,8 +22,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from fedjax_bal.config import Sections, parameters
-from fedjax_bal.registry import PLUGINS, Plugin, PluginError, described
+from fedjax_bal.annotations import parameters, signature
+from fedjax_bal.config import Sections
+from fedjax_bal.registry import PLUGINS, Plugin, PluginError, format_error
 from fedjax_bal.validate import is_number, one_of
 
 T = TypeVar("T")
@@ -136,7 +137,7 @@ def _load(target: str, named: str) -> None:
     except (Exception, SystemExit) as error:
         if isinstance(error, ModuleNotFoundError) and error.name == target.partition(".")[0] and file is None:
             raise PluginError(f"{named}: there is no such file, nor a module of that name; give ./FILE.py") from error
-        raise PluginError(f"{named}: {_line_at_import(error, file)}{described(error)}") from error
+        raise PluginError(f"{named}: {_line_at_import(error, file)}{format_error(error)}") from error
     _loaded[key] = None
 
 
@@ -231,7 +232,7 @@ def _part(name: str, kind: Any) -> Any:
     def recipe(**fields: Any) -> Any:
         return Recipe(name, (kind(**fields),))
 
-    recipe.__signature__ = _signature(kind)  # type: ignore[attr-defined]
+    recipe.__signature__ = signature(kind)  # type: ignore[attr-defined]
     return recipe
 
 
@@ -279,8 +280,8 @@ def _metric(name: str, entry: Any) -> Any:
         raise ValueError(f"received the name {name!r}, which another column has; choose another")
     if isinstance(entry, Metric):
         return dataclasses.replace(entry, name=name)
-    if len(_signature(entry).parameters) != 1:
-        raise ValueError(f"takes {_signature(entry)}, must take a RoundResult alone")
+    if len(signature(entry).parameters) != 1:
+        raise ValueError(f"takes {signature(entry)}, must take a RoundResult alone")
     numeric = lambda made, _: made is None or is_number(made) or isinstance(made, np.number)
     value = _checked(name, entry, numeric, "a number, or None")
     meaning = (inspect.getdoc(entry) or "").partition("\n")[0]
@@ -309,21 +310,11 @@ def _keys(section: str) -> frozenset[str]:
     return kind.common() if kind else frozenset()
 
 
-def _signature(entry: Any) -> inspect.Signature:
-    try:
-        return inspect.signature(entry, eval_str=True)
-    except NameError:  # an annotation that only type checkers can read
-        return inspect.signature(entry)
-    except (TypeError, ValueError):
-        raise ValueError(f"received {entry!r:.80}, must be a function") from None
-
-
 def _check_parameters(
     function: Any, reserved: Collection[str], first: tuple[str, ...] = (), given: Collection[str] = ()
 ) -> None:
     """Rejects a function that lacks the first parameters, or has parameters that can't be set."""
-    signature = _signature(function)
-    settings = {key: parameter for key, parameter in signature.parameters.items() if parameter.kind not in _ANY}
+    settings = {key: it for key, it in signature(function).parameters.items() if it.kind not in _ANY}
     if tuple(settings)[: len(first)] != first:
         raise ValueError(f"takes ({', '.join(settings)}), must take {', '.join(first)} first")
     settable = {*first, *given, *parameters(function)}
@@ -346,7 +337,7 @@ def _checked(name: str, function: Any, fits: Callable[[Any, tuple[Any, ...]], bo
             raise PluginError(f"{line}: {name} returned {made!r:.80}, must return {wanted}")
         return made
 
-    call.__signature__ = _signature(function)  # type: ignore[attr-defined]
+    call.__signature__ = signature(function)  # type: ignore[attr-defined]
     return call
 
 

@@ -95,19 +95,19 @@ def plugin_errors(used: Iterable[object] = ()) -> Iterator[None]:
                 line = f"{file}, line {number}" if _in_plugin(file) else line
             cause = cause.__cause__
         if line:
-            raise PluginError(f"{line}: {described(error)}") from error
+            raise PluginError(f"{line}: {format_error(error)}") from error
 
         kinds = dict.fromkeys(type(part) for part in used)
         files = {kind: getattr(sys.modules.get(kind.__module__), "__file__", None) for kind in kinds}
         theirs = [f"{file}, {kind.__qualname__}" for kind, file in files.items() if file and _in_plugin(Path(file))]
         if not theirs or isinstance(error, ValueError | RuntimeError | OSError):
             raise
-        text = " ".join(described(error).split())
+        text = " ".join(format_error(error).split())
         rule = f"a method returns what doesn't fit, which fedjax_bal.check_part names: {text}"
         raise PluginError(f"{', '.join(theirs)}: {rule}") from error
 
 
-def described(error: BaseException) -> str:
+def format_error(error: BaseException) -> str:
     """Formats an error with its notes, except JAX's; the type name is omitted for `ValueError`."""
     text = str(error) or "no message"
     notes = [note for note in getattr(error, "__notes__", ()) if not note.startswith("----")]

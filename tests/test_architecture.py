@@ -11,7 +11,7 @@ ROOT = Path(fedjax_bal.__file__).parent
 # From the ground up: a package imports only from those before it.
 FLOORS = (
     *("_version", "xla_flags", "jax_setup", "errors", "registry", "files", "caches", "target", "balance", "types"),
-    *("validate", "annotations", "arguments"),
+    *("validate", "annotations"),
     *("optim", "models", "data", "selection", "methods", "parts", "recipes", "metrics", "options", "engine.processes"),
     *("engine.device", "engine.reference", "engine.host"),
     *("config", "plugins", "contrib.privacy", "contrib.trackers"),

@@ -33,7 +33,7 @@ PAGES = {
     "getting_started": ("runs/quickstart/comparison.html", "quickstart-2"),
     "own_data": ("runs/clouds/metrics.jsonl", '"method": "rebafl"'),
     "client_counts": ("runs/counts/results.csv", "partition.clients,selection.clients_per_round,point"),
-    "paper_tables": ("runs/table/report.html", "Beside the paper"),
+    "paper_tables": ("runs/table/report.html", "Compared with the paper"),
 }
 """Page -> a file that its blocks have written, and what it holds."""
 

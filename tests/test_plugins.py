@@ -28,7 +28,7 @@ from fedjax_bal.lab.ray_cluster import Worker, installed_versions
 from fedjax_bal.lab.training import BatchRefused
 from fedjax_bal.plugins import load_plugins
 from fedjax_bal.recipes import RECIPES
-from fedjax_bal.registry import PluginError, described
+from fedjax_bal.registry import PluginError, format_error
 
 FOLDER = Path(__file__).parent / "plugins"
 METHODS = FOLDER / "methods"
@@ -425,7 +425,7 @@ def test_a_plugin_that_is_not_loaded_is_asked_for(here):
     assert text.count("\n") == 1  # that its recipe is unknown, too, is no news
     (here / "small.yaml").write_text(SMALL)
     text = refusal("run", "small.yaml")
-    assert "methods.0.recipe: received 'mine'; allowed: " in text and "one of your own needs --plugin FILE" in text
+    assert "methods.0.recipe: received 'mine'; allowed: " in text and "your own recipe needs --plugin FILE" in text
     assert "leave the key out, and name the file with --plugin" in refusal("run", "plugins=[mine.py]")
 
 
@@ -498,7 +498,7 @@ def test_a_models_convolution_is_handed_on_to_those_that_take_it():
     assert list(models.options("odd")) == ["width"]
     model = models.build("odd", 10, (28, 28, 1), convolution="plain", width=7)
     assert given == [("plain", 7)] and (model.name, model.options) == ("odd", (("width", 7),))
-    with pytest.raises(ValueError, match="width=0.5 must be an integer"):
+    with pytest.raises(ValueError, match="width: received 0.5, must be an integer"):
         models.build("odd", 10, (28, 28, 1), width=0.5)
 
 
@@ -565,4 +565,4 @@ def test_an_errors_notes_are_told_but_for_jaxs():
     error = KeyError("prototype")
     for note in ("in local step 2 of 5", "--------------------\nFor simplicity, JAX has removed", "by client 3"):
         error.add_note(note)
-    assert described(error).splitlines() == ["KeyError: 'prototype'", "in local step 2 of 5", "by client 3"]
+    assert format_error(error).splitlines() == ["KeyError: 'prototype'", "in local step 2 of 5", "by client 3"]

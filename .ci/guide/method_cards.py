@@ -9,8 +9,8 @@ from typing import Any
 from markup import inline
 from measured import BesidePaper, beside_papers, on_long_tail
 
-from fedjax_bal.annotations import documented
-from fedjax_bal.config import parameters, received_value
+from fedjax_bal.annotations import parameters, parse_argument_docs
+from fedjax_bal.config import received_value
 from fedjax_bal.optim import Optimizer
 from fedjax_bal.parts import names_of_needs
 from fedjax_bal.recipes import RECIPES, Recipe, citation
@@ -60,7 +60,7 @@ def _parts(recipe: Recipe) -> Iterator[str]:
 
 
 def _options(name: str) -> Iterator[str]:
-    meanings, fields = documented(RECIPES[name]), parameters(RECIPES[name])
+    meanings, fields = parse_argument_docs(RECIPES[name]), parameters(RECIPES[name])
     lines = [f"- `{key}={received_value(default)}`: {meanings.get(key, '')}" for key, (_, default) in fields.items()]
     if lines:
         yield "\n".join(["**Options** and their defaults\n", *lines])

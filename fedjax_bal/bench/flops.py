@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
+from jax.extend.core import ClosedJaxpr, Jaxpr
 
 from fedjax_bal.models import differentiable
 from fedjax_bal.types import Model
@@ -60,9 +60,14 @@ def count(program: ClosedJaxpr | Jaxpr) -> Iterator[int]:
     for equation in program.eqns:
         match equation.primitive.name:
             case "dot_general":
-                yield _product(equation)
+                (contracted, _), _ = equation.params["dimension_numbers"]
+                lengths = [equation.invars[0].aval.shape[axis] for axis in contracted]  # type: ignore[attr-defined]
+                yield 2 * math.prod(equation.outvars[0].aval.shape) * math.prod(lengths)  # type: ignore[attr-defined]
             case "conv_general_dilated":
-                yield _convolution(equation)
+                kernel = equation.invars[1].aval.shape  # type: ignore[attr-defined]
+                outputs = equation.params["dimension_numbers"].rhs_spec[0]
+                window = math.prod(kernel) // kernel[outputs]  # already the channels of one group
+                yield 2 * math.prod(equation.outvars[0].aval.shape) * window  # type: ignore[attr-defined]
             case "scan":
                 inside = list(count(equation.params["jaxpr"]))
                 yield from inside * equation.params["length"]
@@ -71,19 +76,6 @@ def count(program: ClosedJaxpr | Jaxpr) -> Iterator[int]:
             case _:
                 for part in _programs(equation.params.values()):
                     yield from count(part)
-
-
-def _product(equation: JaxprEqn) -> int:
-    (contracted, _), _ = equation.params["dimension_numbers"]
-    lengths = [equation.invars[0].aval.shape[axis] for axis in contracted]  # type: ignore[attr-defined]
-    return 2 * math.prod(equation.outvars[0].aval.shape) * math.prod(lengths)  # type: ignore[attr-defined]
-
-
-def _convolution(equation: JaxprEqn) -> int:
-    kernel = equation.invars[1].aval.shape  # type: ignore[attr-defined]
-    outputs = equation.params["dimension_numbers"].rhs_spec[0]
-    window = math.prod(kernel) // kernel[outputs]  # already the channels of one group
-    return 2 * math.prod(equation.outvars[0].aval.shape) * window  # type: ignore[attr-defined]
 
 
 def _programs(values: Any) -> Iterator[ClosedJaxpr | Jaxpr]:

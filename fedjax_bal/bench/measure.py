@@ -92,16 +92,33 @@ def measure(
     """
     note(f"{case.name}: loading")
     forget_peak()
-    run, compile_s = _warm_up(case, note)
+    simulation = _skip_evaluation(case.make(), 1)
+    note(f"{case.name}: compiling")
+    compile_s = simulation.compile()
+    run = _MeasuredRun(simulation)
+    took, _ = run.time()
+    if took < 2 * _DISPATCH_S:
+        took, _ = run.time()
+    rounds = round(_DISPATCH_S / took)
+    if rounds > 1 and not simulation.selector.closed_loop:
+        simulation = _skip_evaluation(simulation, rounds)
+        compile_s = simulation.compile()
+        run.simulation = simulation
+        run.time()
+    note(f"{case.name}: measuring, rounds a dispatch: {simulation.rounds_per_dispatch}")
     memory = memory_peak()
+    timed: list[tuple[float, DispatchResult]] = []
     with turn or nullcontext():
-        timed = _time_dispatches(run, seconds)
+        while len(timed) < _FEWEST or sum(took for took, _ in timed) < seconds:
+            took, advance = run.time()
+            # The snapshot is dropped, because it would keep one state alive per dispatch.
+            timed.append((took, advance._replace(snapshot=None)))  # type: ignore[arg-type]
         # Measured after the memory peak, which an accelerator counts from the start of the process. Measured twice, in
         # case other programs slow down one of the measurements.
         matmul = max(peak(case.precision), peak(case.precision))
     updates = [advance.client_updates / took for took, advance in timed]
     samples = statistics.median(advance.samples / took for took, advance in timed)
-    simulation = run.simulation
+    useful, computed = (sum(counts) for counts in zip(*(advance.work for _, advance in timed), strict=True))
     layout = simulation.setting.layout
     operations = model_flops(simulation.setting.model)
     return {
@@ -113,7 +130,7 @@ def measure(
         "flops_per_s": samples * operations.training,
         "matmul_peak_flops_per_s": matmul,
         "matmul_peak_share": samples * operations.training / matmul,
-        "padding_waste": _waste([advance for _, advance in timed]),
+        "padding_waste": 1 - useful / computed if computed else 0.0,
         "peak_memory_bytes": memory.size,
         "memory_kind": memory.kind,
         "strategy": layout.strategy,
@@ -129,24 +146,6 @@ def measure(
     }
 
 
-def _warm_up(case: Case, note: Callable[[str], None]) -> tuple[_MeasuredRun, float]:
-    simulation = _skip_evaluation(case.make(), 1)
-    note(f"{case.name}: compiling")
-    compile_s = simulation.compile()
-    run = _MeasuredRun(simulation)
-    seconds, _ = run.time()
-    if seconds < 2 * _DISPATCH_S:
-        seconds, _ = run.time()
-    rounds = round(_DISPATCH_S / seconds)
-    if rounds > 1 and not simulation.selector.closed_loop:
-        simulation = _skip_evaluation(simulation, rounds)
-        compile_s = simulation.compile()
-        run.simulation = simulation
-        run.time()
-    note(f"{case.name}: measuring, rounds a dispatch: {simulation.rounds_per_dispatch}")
-    return run, compile_s
-
-
 def _skip_evaluation(simulation: Simulation, rounds: int) -> Simulation:
     """Replaces the test set by a single image, evaluated once per dispatch of `rounds` rounds."""
     federation = simulation.federation
@@ -160,20 +159,6 @@ def _skip_evaluation(simulation: Simulation, rounds: int) -> Simulation:
         rounds=HORIZON,
         compile_s=0.0,
     )
-
-
-def _time_dispatches(run: _MeasuredRun, seconds: float) -> list[tuple[float, DispatchResult]]:
-    timed: list[tuple[float, DispatchResult]] = []
-    while len(timed) < _FEWEST or sum(took for took, _ in timed) < seconds:
-        took, advance = run.time()
-        # The snapshot is dropped, because it would keep one state alive per dispatch.
-        timed.append((took, advance._replace(snapshot=None)))  # type: ignore[arg-type]
-    return timed
-
-
-def _waste(advances: list[DispatchResult]) -> float:
-    useful, computed = (sum(counts) for counts in zip(*(advance.work for advance in advances), strict=True))
-    return 1 - useful / computed if computed else 0.0
 
 
 class Peak(NamedTuple):

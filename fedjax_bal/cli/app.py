@@ -11,28 +11,10 @@ import typer
 
 from fedjax_bal._version import __version__
 from fedjax_bal.caches import drawing
-from fedjax_bal.cli.arguments import (
-    Coordinator,
-    DataDir,
-    Devices,
-    Distributed,
-    DryRun,
-    Plain,
-    Plugins,
-    Processes,
-    ProcessId,
-    Quiet,
-    Verbose,
-    check_engine,
-    devices_of,
-    most_devices,
-    part_of,
-    split_arguments,
-    split_cpu_for,
-)
+from fedjax_bal.cli import arguments as args
 from fedjax_bal.cli.console import INTERRUPTED, Output, Showing, fail, messages, printing
 from fedjax_bal.cli.data import describe, list_datasets, prepare
-from fedjax_bal.cli.distributed import SWEEP_ALONE, joined_processes, place_of, shared_facts
+from fedjax_bal.cli.distributed import SWEEP_ALONE, joined_processes, process_place, shared_facts
 from fedjax_bal.cli.listing import explain, guide, list_names, schema
 from fedjax_bal.cli.running import build_page, describe_run, next_folder, run_command, sweep_command
 
@@ -75,24 +57,24 @@ def run(
     out: Annotated[
         Path | None, typer.Option(help="Run folder; by default runs/NAME, or the next free one of runs/NAME-2, ...")
     ] = None,
-    data_dir: DataDir = None,
-    devices: Devices = None,
+    data_dir: args.DataDir = None,
+    devices: args.Devices = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Start over in a folder that holds the same configuration.")
     ] = False,
-    dry_run: DryRun = False,
-    plain: Plain = False,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
+    dry_run: args.DryRun = False,
+    plain: args.Plain = False,
+    quiet: args.Quiet = False,
+    verbose: args.Verbose = False,
     track: Annotated[
         list[str] | None,
         typer.Option(metavar="tensorboard|wandb", help="Also log metrics there; may be given several times."),
     ] = None,
-    distributed: Distributed = False,
-    coordinator: Coordinator = None,
-    process_id: ProcessId = None,
-    processes: Processes = None,
-    plugin: Plugins = None,
+    distributed: args.Distributed = False,
+    coordinator: args.Coordinator = None,
+    process_id: args.ProcessId = None,
+    processes: args.Processes = None,
+    plugin: args.Plugins = None,
 ) -> None:
     """Run a comparison. Run it again, or with more rounds or seeds, to resume or extend it."""
     with messages():
@@ -102,17 +84,17 @@ def run(
         from fedjax_bal.lab import FolderInUseError, RunFolder
 
         show = Showing(plain, quiet, verbose)
-        file, overrides = split_arguments(arguments)
+        file, overrides = args.split_arguments(arguments)
         config, left_out = load_over_base(file, overrides)
-        wanted = devices_of(devices)
-        place = place_of(distributed, coordinator, process_id, processes, os.environ)
+        wanted = args.parse_devices(devices)
+        place = process_place(distributed, coordinator, process_id, processes, os.environ)
         if place is not None:
             if dry_run:
                 raise ValueError(
                     "--dry-run: received together with --distributed; leave that out: one process is enough"
                 )
             # Which process is the first, and what its run folder holds, is known only after the processes have joined.
-            split_cpu_for([config], wanted or most_devices([config]))
+            args.split_cpu_for([config], wanted or args.most_devices([config]))
         in_use: dict[Path, str] = {}
         conflict = lambda path: in_use.get(path, "") or RunFolder(path).conflict(config)
         with joined_processes(place, lambda: shared_facts(config), wanted):
@@ -122,7 +104,7 @@ def run(
             while True:
                 folder = out or next_folder(config.name, "configuration", conflict, shown=first)
                 if place is None:
-                    split_cpu_for([config], wanted or (None if fresh else RunFolder(folder).read_devices()))
+                    args.split_cpu_for([config], wanted or (None if fresh else RunFolder(folder).read_devices()))
                 if dry_run:
                     describe_run(config, folder, data_dir, wanted, fresh=fresh)
                     return
@@ -138,7 +120,7 @@ def run(
 
 
 @app.command()
-def demo(quiet: Quiet = False, verbose: Verbose = False) -> None:
+def demo(quiet: args.Quiet = False, verbose: args.Verbose = False) -> None:
     """Run a small version of the quickstart: one seed, ten rounds, about 20 seconds."""
     run(["quickstart", "name=demo", "rounds=10", "seeds=1"], quiet=quiet, verbose=verbose)
 
@@ -157,8 +139,8 @@ def sweep(
         Path | None,
         typer.Option(help="Folder of the sweep; by default runs/NAME, or the next free one of runs/NAME-2, ..."),
     ] = None,
-    data_dir: DataDir = None,
-    devices: Devices = None,
+    data_dir: args.DataDir = None,
+    devices: args.Devices = None,
     together: Annotated[
         int | None, typer.Option(min=1, help="Most runs in one program; by default as many as fit into memory.")
     ] = None,
@@ -176,12 +158,12 @@ def sweep(
         str | None,
         typer.Option(metavar="I/N", help="Train only every N-th point from the I-th on, as a task of a job array."),
     ] = None,
-    dry_run: DryRun = False,
+    dry_run: args.DryRun = False,
     distributed: Annotated[bool, typer.Option("--distributed", hidden=True)] = False,
-    plain: Plain = False,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
-    plugin: Plugins = None,
+    plain: args.Plain = False,
+    quiet: args.Quiet = False,
+    verbose: args.Verbose = False,
+    plugin: args.Plugins = None,
 ) -> None:
     """Run a grid of configurations. Run it again, or with more values, rounds or seeds, to resume or extend it."""
     with messages():
@@ -189,18 +171,18 @@ def sweep(
 
         if distributed:
             raise ValueError(SWEEP_ALONE)
-        file, overrides = split_arguments(arguments)
+        file, overrides = args.split_arguments(arguments)
         if file is None:
             raise ValueError("command line: no sweep; give a file, or a built-in one such as sweeps/clients")
-        check_engine(engine, address)
+        args.check_engine(engine, address)
         show = Showing(plain, quiet, verbose)
         plan = load_sweep(file, overrides)
         show.left_out(plan.left_out)
         conflict = lambda path: SweepFolder(path).conflict(plan.text, plan.configs)
         folder = out or next_folder(plan.name, "sweep", conflict)
-        wanted = devices_of(devices)
-        split_cpu_for([point.config for point in plan.points], wanted or SweepFolder(folder).read_devices())
-        files = SweepFolder(folder, part_of(part))
+        wanted = args.parse_devices(devices)
+        args.split_cpu_for([point.config for point in plan.points], wanted or SweepFolder(folder).read_devices())
+        files = SweepFolder(folder, args.parse_part(part))
         where = {"engine": engine, "address": address}
         sweep_command(plan, files, data_dir, wanted, together, dry_run=dry_run, show=show, **where)
 
@@ -222,22 +204,22 @@ def bench(
     synthetic: Annotated[
         bool, typer.Option("--synthetic", help="Use random pixels, the default without --data-dir.")
     ] = False,
-    data_dir: DataDir = None,
-    devices: Devices = None,
+    data_dir: args.DataDir = None,
+    devices: args.Devices = None,
     json: Annotated[
         str | None, typer.Option(metavar="FILE|-", help="Also write JSON to a file, or to standard output (-).")
     ] = None,
-    plugin: Plugins = None,
+    plugin: args.Plugins = None,
 ) -> None:
     """Measure speed: client updates per second, share of the machine's peak, padding waste, memory."""
     with messages():
         from fedjax_bal.bench import BenchOptions, bench_command
         from fedjax_bal.jax_setup import settle_process, split_cpu
 
-        count = devices_of(devices)
+        count = args.parse_devices(devices)
         settle_process()
         split_cpu(count or "auto")
-        file, overrides = split_arguments(arguments)
+        file, overrides = args.split_arguments(arguments)
         names = [name for text in workload or () for name in text.split(",")]
         place = data_dir and str(data_dir)
         wanted = BenchOptions(file, overrides, names, seconds, clients_per_round, synthetic, place, count)
@@ -260,7 +242,7 @@ def report(
         Path | None, typer.Option(metavar="DIR", help="Also write the figures here, as PDF and PNG for a paper.")
     ] = None,
     width: Annotated[float, typer.Option(min=1.5, max=20.0, help="Width of these figures in inches.")] = 3.25,
-    plugin: Plugins = None,
+    plugin: args.Plugins = None,
 ) -> None:
     """Regenerate reports; for several runs, also a page that compares them."""
     with messages():
@@ -301,7 +283,7 @@ def verify(
     folders: Annotated[
         list[Path], typer.Argument(metavar="DIR...", help="Folders of runs or sweeps, or exported models.")
     ],
-    plugin: Plugins = None,
+    plugin: args.Plugins = None,
 ) -> Iterator[str]:
     """Check that every file is intact, and give remedies for damaged or missing files.
 
@@ -352,8 +334,8 @@ def export(
     out: Annotated[
         Path | None, typer.Option(help="The file, or Orbax's folder; by default in the run folder's exports.")
     ] = None,
-    data_dir: DataDir = None,
-    plugin: Plugins = None,
+    data_dir: args.DataDir = None,
+    plugin: args.Plugins = None,
 ) -> Iterator[str]:
     """Write a trained model, with everything that prediction needs, for programs without this package."""
     from fedjax_bal.lab import load_run

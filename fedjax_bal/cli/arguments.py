@@ -74,11 +74,11 @@ def split_arguments(arguments: Sequence[str] | None) -> tuple[str | None, list[s
 
 
 def is_change(argument: str) -> bool:
-    """Whether an argument is a change, key=value, and not a file, whose path may contain "=", too."""
+    """Returns whether an argument is a change, key=value, and not a file, whose path may contain "=", too."""
     return "=" in argument and not os.path.isfile(argument)
 
 
-def devices_of(wanted: str | None) -> str | int | None:
+def parse_devices(wanted: str | None) -> str | int | None:
     """Parses `--devices`: "auto" for all devices, a number, or None if it isn't given."""
     if wanted is None or wanted == "all":
         return wanted and "auto"
@@ -93,7 +93,7 @@ def check_engine(name: str, address: str | None) -> None:
         raise ValueError(f"--address: received {address!r}, which is for --engine ray: add that, or leave it out")
 
 
-def part_of(text: str | None) -> tuple[int, int] | None:
+def parse_part(text: str | None) -> tuple[int, int] | None:
     """Parses `--part` I/N: part number (from 1) and number of parts; None if it isn't given."""
     if text is None:
         return None

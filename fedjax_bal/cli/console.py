@@ -37,12 +37,12 @@ class Output(Console):
 
     def say(self, text: str) -> None:
         """Prints a line without wrapping it."""
-        self.print(harmless(text), soft_wrap=True)  # rich would silently drop some control characters
+        self.print(replace_control_characters(text), soft_wrap=True)  # rich would silently drop some control characters
 
     def render(self, renderable: Any, options: ConsoleOptions | None = None) -> Iterator[Segment]:
         """Renders texts without control characters; rich's own control codes are kept."""
         for segment in super().render(renderable, options):
-            yield segment if segment.control else segment._replace(text=harmless(segment.text))
+            yield segment if segment.control else segment._replace(text=replace_control_characters(segment.text))
 
     def on_broken_pipe(self) -> None:
         """Discards all further output."""
@@ -79,11 +79,11 @@ class Showing:
             self.progress().say(f"ignored from the base, which has other data or another partition: {', '.join(keys)}")
 
 
-def harmless(text: str) -> str:
+def replace_control_characters(text: str) -> str:
     r"""Replaces control characters, marks of writing direction and surrogates by a sign.
 
     Example:
-        >>> harmless("cat\x1b[2J").replace("\N{REPLACEMENT CHARACTER}", "?")
+        >>> replace_control_characters("cat\x1b[2J").replace("\N{REPLACEMENT CHARACTER}", "?")
         'cat?[2J'
     """
     return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
@@ -96,14 +96,16 @@ def names_table(entries: Iterable[tuple[str, Sequence[str]]]) -> Table:
     table.add_column(overflow="fold")
     for name, lines in entries:
         first, *others = lines or [""]  # a plug-in's recipe may have no description
-        dim = [Text(f"\n{harmless(line)}", "dim") for line in others]
-        table.add_row(Text(harmless(name), "bold"), Text.assemble(harmless(first), *dim))
+        dim = [Text(f"\n{replace_control_characters(line)}", "dim") for line in others]
+        table.add_row(
+            Text(replace_control_characters(name), "bold"), Text.assemble(replace_control_characters(first), *dim)
+        )
     return table
 
 
 def print_table(text: Any, console: Output, caption: str, title: str = "") -> None:
     """Prints a `fedjax_bal.report.Table`: in multi-line cells if it is too wide, as lines if it still doesn't fit."""
-    rows = [tuple(map(harmless, cells)) for cells in text.rows]  # before column widths are measured
+    rows = [tuple(map(replace_control_characters, cells)) for cells in text.rows]  # before column widths are measured
     # First in one line per row; then with text after a number below it and headings broken at commas.
     narrow = [_two_lines(name).replace(", ", ",\n") for name in text.headings]
     for heads, body in ((text.headings, rows), (narrow, [tuple(map(_two_lines, cells)) for cells in rows])):
@@ -189,7 +191,7 @@ def fail(message: str, code: int) -> NoReturn:
 
 def complain(message: str) -> None:
     """Prints a message for the user to standard error."""
-    typer.echo(f"fedjax-bal: {harmless(message)}", err=True)
+    typer.echo(f"fedjax-bal: {replace_control_characters(message)}", err=True)
 
 
 @contextlib.contextmanager

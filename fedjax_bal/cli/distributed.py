@@ -48,7 +48,7 @@ class ProcessPlace(NamedTuple):
     count: int | None = None
 
 
-def place_of(
+def process_place(
     distributed: bool,
     coordinator: str | None,
     process_id: int | None,

@@ -27,11 +27,11 @@ def explain(
     plugin: Plugins = None,
 ) -> Iterator[Table]:
     """Explain a key of a configuration: its meaning, allowed values and default."""
-    from fedjax_bal.config import explained
+    from fedjax_bal.config import find_keys
 
     for key in keys:
         entries = []
-        for entry in explained(key):
+        for entry in find_keys(key):
             meaning = [entry.meaning[:1].upper() + entry.meaning[1:]] if entry.meaning else []
             choices = [f"with {', '.join(entry.choices)}"] if entry.choices else []
             default = f"; default {entry.default}" if entry.default else ""
@@ -91,7 +91,8 @@ def listing(what: str) -> dict[str, str]:
         from Xu et al., arXiv 2023
     """
     # Imports are local, so that each kind imports only what it needs.
-    from fedjax_bal.config import nearest_choices, parameters
+    from fedjax_bal.annotations import parameters
+    from fedjax_bal.config import nearest_choices
 
     match what:
         case "recipes":
@@ -108,9 +109,10 @@ def listing(what: str) -> dict[str, str]:
         case "models":
             from fedjax_bal.models import MODELS, options
 
-            defaults = {name: {key: option.default for key, option in options(name).items()} for name in MODELS}
+            defaults = {name: {key: default for key, (_, default) in options(name).items()} for name in MODELS}
             return {
-                name: _text(entry.description, ("takes", written_out(defaults[name]))) for name, entry in MODELS.items()
+                name: _text(entry.description, ("takes", format_parameters(defaults[name])))
+                for name, entry in MODELS.items()
             }
         case "selectors":
             from fedjax_bal.selection import FROM_FEDERATION, SELECTORS
@@ -150,8 +152,8 @@ def listing(what: str) -> dict[str, str]:
             from fedjax_bal.optim import schedule_factory, schedule_names
 
             functions = {name: schedule_factory(name) for name in schedule_names()}
-            described = _functions({name: function for name, function in functions.items() if function.__doc__})
-            return {name: described.get(name) or _optax(name, parameters(made)) for name, made in functions.items()}
+            documented = _functions({name: function for name, function in functions.items() if function.__doc__})
+            return {name: documented.get(name) or _optax(name, parameters(made)) for name, made in functions.items()}
         case "availability" | "delivery" | "speeds":
             from fedjax_bal.selection import AVAILABILITY, DELIVERY, SPEEDS
 
@@ -249,7 +251,7 @@ def _at_defaults(recipe: Callable[..., Any]) -> Any:
 
 def _variants(recipe: Callable[..., Any]) -> list[tuple[str, str]]:
     variants = getattr(recipe, "variants", {}).items()
-    return [(f"variant={name}:", written_out(values) or "the defaults") for name, values in variants]
+    return [(f"variant={name}:", format_parameters(values) or "the defaults") for name, values in variants]
 
 
 def _headers() -> dict[str, str]:
@@ -271,15 +273,15 @@ def _first_line(function: Callable[..., Any]) -> str:
 def _takes(function: Callable[..., Any], skip: Collection[str] = ()) -> str:
     """Describes the parameters of a function with their defaults."""
     known = inspect.signature(function).parameters.values()
-    return written_out({p.name: ... if p.default is p.empty else p.default for p in known if p.name not in skip})
+    return format_parameters({p.name: ... if p.default is p.empty else p.default for p in known if p.name not in skip})
 
 
 def _optax(name: str, fields: Mapping[str, tuple[Any, Any]]) -> str:
     """Describes a function of optax briefly, because its docstring is long."""
-    return _text(f"optax.{name}", ("takes", written_out({key: default for key, (_, default) in fields.items()})))
+    return _text(f"optax.{name}", ("takes", format_parameters({key: default for key, (_, default) in fields.items()})))
 
 
-def written_out(values: Mapping[str, Any]) -> str:
+def format_parameters(values: Mapping[str, Any]) -> str:
     """Formats parameters as in a configuration; ... marks a required parameter."""
     texts = []
     for name, value in values.items():

@@ -13,7 +13,6 @@ from fedjax_bal.caches import (
     count_compiled_programs,
     drawing,
     keep_compiled_programs,
-    keep_compiled_programs_by_default,
 )
 from fedjax_bal.cli.arguments import most_devices
 from fedjax_bal.cli.console import INTERRUPTED, Output, Showing, fail, interruptible, print_table, with_short_names
@@ -51,7 +50,7 @@ def describe_run(config: Any, path: Path, data_dir: Path | None, devices: str | 
     from fedjax_bal.lab import RunFolder, dry_run
 
     console = Output()
-    keep_compiled_programs_by_default()
+    keep_compiled_programs()
     for line in dry_run(config, RunFolder(path), data_dir, devices, fresh=fresh):
         console.say(line)
 
@@ -178,9 +177,9 @@ def sweep_command(
 
 
 def _devices_per_batch(plan: Any, devices: str | int | None) -> int:
-    """The number of devices that each worker of a cluster needs on its machine."""
+    """Returns the number of devices that each worker of a cluster needs on its machine."""
     if isinstance(devices, str):
-        raise ValueError("--devices: received all, but with --engine ray every group asks for its own: give a number")
+        raise ValueError("--devices: received all, but with --engine ray every batch asks for its own: give a number")
     return devices or most_devices([point.config for point in plan.points])
 
 
@@ -224,10 +223,18 @@ def _conclude_sweep(folder: Any, rows: list[dict[str, Any]], console: Output) ->
 
 def show_results(path: Path, console: Output) -> None:
     """Prints the comparison at each condition (if they are few), the paper's results, and a verdict."""
-    from fedjax_bal.report import answer, beside_of_sweep, comparable, paper_tables, paper_verdict, read_results, table
+    from fedjax_bal.report import (
+        answer,
+        comparable,
+        paper_comparison_of_sweep,
+        paper_tables,
+        paper_verdict,
+        read_results,
+        table,
+    )
 
     results = read_results(path)
-    beside = beside_of_sweep(results)
+    paper = paper_comparison_of_sweep(results)
     found = comparable(results)
     shown = found if len(found) * len(results.methods) <= _MOST_ROWS else found[: len(found) == 1]
     for name, groups in shown:
@@ -235,8 +242,8 @@ def show_results(path: Path, console: Output) -> None:
         rows = group if len(groups) == 1 else list(chain(*groups))
         caption = ACCURACY * (name == shown[-1][0])
         print_table(table(rows, results.target, short=True), console, caption, name)
-    for published in paper_tables(beside):
+    for published in paper_tables(paper):
         print_table(published.table, console, published.note, published.title)
     console.print(Text(answer(results)))
-    if beside.entries:
-        console.print(Text(paper_verdict(beside)))
+    if paper.entries:
+        console.print(Text(paper_verdict(paper)))

@@ -5,7 +5,6 @@ the sections with that method's overrides. Importing this module imports pydanti
 need.
 """
 
-from fedjax_bal.annotations import parameters
 from fedjax_bal.config.changes import apply_changes, completed_path, parse_overrides, with_absolute_paths
 from fedjax_bal.config.configuration import Config, MethodConfig, check_methods
 from fedjax_bal.config.load import (
@@ -19,7 +18,7 @@ from fedjax_bal.config.load import (
     with_paper_setting,
 )
 from fedjax_bal.config.problems import ConfigError, KeyPath, dotted_path, nearest_choices, raise_all, received_value
-from fedjax_bal.config.reference import explained, json_schema
+from fedjax_bal.config.reference import find_keys, json_schema
 from fedjax_bal.config.resolved import (
     AUTO,
     AUTO_FORMS,
@@ -36,51 +35,3 @@ from fedjax_bal.config.resolved import (
 from fedjax_bal.config.schema import AuxiliarySection, DatasetSection, Sections
 from fedjax_bal.config.sections import check_section, to_plain, without_defaults
 from fedjax_bal.config.yaml_text import LARGEST_YAML, dump_yaml, parse_yaml, read_yaml
-
-__all__ = [
-    "AUTO",
-    "AUTO_FORMS",
-    "LARGEST_YAML",
-    "AuxiliarySection",
-    "Config",
-    "ConfigError",
-    "DatasetSection",
-    "KeyPath",
-    "Layers",
-    "MethodConfig",
-    "Sections",
-    "apply_changes",
-    "build_config",
-    "builtin_configs",
-    "check_methods",
-    "check_section",
-    "completed_path",
-    "config_digest",
-    "config_leaves",
-    "continues",
-    "differences",
-    "dotted_path",
-    "dump_yaml",
-    "explained",
-    "json_schema",
-    "leaves",
-    "left_out",
-    "load_config",
-    "load_over_base",
-    "nearest_choices",
-    "parameters",
-    "parse_overrides",
-    "parse_yaml",
-    "raise_all",
-    "read_layers",
-    "read_yaml",
-    "received_value",
-    "resolved_yaml",
-    "run_digest",
-    "setting_leaves",
-    "to_plain",
-    "with_absolute_paths",
-    "with_convolution",
-    "with_paper_setting",
-    "without_defaults",
-]

@@ -18,7 +18,7 @@ PATHS = ("availability", "delivery", "speed", "partition")
 _LONGEST_PATH = 20
 
 
-def written_out(value: Any, section: type[Section] | None = Config, path: KeyPath = ()) -> Any:
+def expand_short_forms(value: Any, section: type[Section] | None = Config, path: KeyPath = ()) -> Any:
     """Expands the short forms in a configuration, or in the part of it at a path.
 
     Args:
@@ -27,7 +27,7 @@ def written_out(value: Any, section: type[Section] | None = Config, path: KeyPat
         path: the keys that lead to the part.
 
     Example:
-        >>> written_out({"dataset": "CIFAR10", "methods": ["fedavg", "FedProx"], "seeds": 2})
+        >>> expand_short_forms({"dataset": "CIFAR10", "methods": ["fedavg", "FedProx"], "seeds": 2})
         {'dataset': {'name': 'cifar10'}, 'methods': [{'recipe': 'fedavg'}, {'recipe': 'fedprox'}], 'seeds': [0, 1]}
     """
     if path in (("seeds",), ("partition_seeds",)) and type(value) is int and 0 < value <= MOST_SEEDS:
@@ -47,7 +47,7 @@ def _section(value: Any, section: type[Section], path: KeyPath) -> Any:
         value = {section.choice: value}
     if not isinstance(value, Mapping):
         return value
-    whole = {key: written_out(item, section.child(str(key)), (*path, key)) for key, item in value.items()}
+    whole = {key: expand_short_forms(item, section.child(str(key)), (*path, key)) for key, item in value.items()}
     if section.choice in whole:
         whole[section.choice] = _known_name(whole[section.choice], section)
     return whole
@@ -102,9 +102,7 @@ def completed_path(given: KeyPath, value: Any, data: Any, source: str | None = N
             meant.append(("seeds",))
         if len(meant) > 1 and source is not None:
             paths = ", ".join(map(dotted_path, meant))
-            raise ConfigError(
-                f"{source}: {dotted_path(path)}: several keys are called so; give the whole path: {paths}"
-            )
+            raise ConfigError(f"{source}: {dotted_path(path)}: ambiguous key; give the full path: {paths}")
         if len(meant) == 1:
             path = meant[0]
     section = section_of(path)
@@ -163,10 +161,12 @@ def apply_changes(data: Mapping[str, Any], changes: Sequence[tuple[KeyPath, Any]
         >>> apply_changes({"training": {"rounds": 3}}, [(("training", "rounds"), 5)], "mine")
         {'training': {'rounds': 5}}
     """
-    return changed(data, changes, source)[0]
+    return apply_with_paths(data, changes, source)[0]
 
 
-def changed(data: Any, changes: Sequence[tuple[KeyPath, Any]], source: str) -> tuple[Mapping[str, Any], list[KeyPath]]:
+def apply_with_paths(
+    data: Any, changes: Sequence[tuple[KeyPath, Any]], source: str
+) -> tuple[Mapping[str, Any], list[KeyPath]]:
     """Applies changes; returns the new mapping, and the complete paths of the changes."""
     # A choice drops the parameters of the previous one, so it goes before the parameters that are given with it, but
     # after other choices and after changes of the section as a whole.
@@ -186,7 +186,7 @@ def changed(data: Any, changes: Sequence[tuple[KeyPath, Any]], source: str) -> t
     paths = []
     for _, _, (given, value) in ordered:
         path = completed_path(given, value, data, source)
-        data = _assign(data, Config, path, written_out(value, section_of(path), path), source)
+        data = _assign(data, Config, path, expand_short_forms(value, section_of(path), path), source)
         paths.append(path)
     return data, paths
 

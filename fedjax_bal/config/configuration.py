@@ -7,30 +7,32 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 from annotated_types import MinLen
 from pydantic import Field
 
-from fedjax_bal.annotations import DISTINCT, Probability, Readable, Seed, ShortForm, TextThat, parameters
+from fedjax_bal.annotations import DISTINCT, ParsedBy, PositiveShare, Seed, ShortForm, TextMatching, parameters
 from fedjax_bal.config.problems import KeyPath, Problem, nearest_choices, raise_all, received_value
-from fedjax_bal.config.schema import Sections, by_own_name, contradicted_parameter
+from fedjax_bal.config.schema import Sections, contradicted_parameter, resolve_alias
 from fedjax_bal.config.sections import Section, check_section, merge_sections, refused, to_plain, variant
 from fedjax_bal.registry import plugin_errors
 
 if TYPE_CHECKING:
     from fedjax_bal.recipes import Recipe
 
-FOLDER_NAME = TextThat(
+FOLDER_NAME = TextMatching(
     "a name of letters, digits, '.', '_' and '-', starting with a letter or digit, at most 100 characters",
     re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}").fullmatch,
 )
-METHOD_NAME = TextThat(
+METHOD_NAME = TextMatching(
     "printable text of 1 to 60 characters", lambda text: text.isprintable() and 0 < len(text.strip()) == len(text) <= 60
 )
 
 MOST_SEEDS = 1000
 """The largest number of seeds that may be given in place of a list of them."""
 
-_SOURCE = TextThat("printable text of 1 to 300 characters", lambda text: text.isprintable() and 0 < len(text) <= 300)
+_SOURCE = TextMatching(
+    "printable text of 1 to 300 characters", lambda text: text.isprintable() and 0 < len(text) <= 300
+)
 _COUNT = ShortForm(f"a count from 1 to {MOST_SEEDS} (3 for [0, 1, 2])")
 _Seeds = Annotated[tuple[Seed, ...], MinLen(1), DISTINCT, _COUNT]
-_Value = Annotated[Any, Readable("a value of the key", lambda value: value)]
+_Value = Annotated[Any, ParsedBy("a value of the key", lambda value: value)]
 
 
 class RecipeChoice(Section):
@@ -69,7 +71,7 @@ class MethodConfig(Sections):
 
 
 # pydantic passes entries on as they are: `read_methods` validates them once the shared sections are valid.
-_Entry = Annotated[MethodConfig, Readable("a recipe's name or a mapping with the key recipe", lambda entry: entry)]
+_Entry = Annotated[MethodConfig, ParsedBy("a recipe's name or a mapping with the key recipe", lambda entry: entry)]
 
 
 class ReportedResults(Section):
@@ -84,7 +86,7 @@ class ReportedResults(Section):
     """
 
     source: Annotated[str, _SOURCE]
-    accuracy: Annotated[dict[str, Probability], MinLen(1)]
+    accuracy: Annotated[dict[str, PositiveShare], MinLen(1)]
     which: Literal["final", "best", "last5"] = "final"
     setting: dict[str, _Value] = Field(default_factory=dict)
 
@@ -185,12 +187,12 @@ def _read_method(entry: Any, shared: Sections | None, path: KeyPath) -> tuple[Me
     if overrides and shared:
         partition = overrides.get("partition")
         if isinstance(partition, Mapping) and contradicted_parameter(partition) is None:
-            overrides["partition"] = by_own_name(partition)
+            overrides["partition"] = resolve_alias(partition)
         changed, refusals = check_section(Sections, merge_sections(Sections, to_plain(sections), overrides), path)
         problems += refusals
         if changed is not None:
             sections = dict(changed)
-            overrides = _picked(overrides, to_plain(changed))
+            overrides = _restrict(overrides, to_plain(changed))
     if problems:
         return None, problems
     return MethodConfig.model_construct(name=name, recipes=tuple(recipes), overrides=overrides, **sections), []
@@ -214,7 +216,7 @@ def _read_recipes(entry: Mapping[str, Any], path: KeyPath) -> tuple[list[RecipeC
             problems.append(Problem((*path, index), rule))
             continue
         values = {key: value for key, value in named.items() if key != "name"}
-        recipe, refusals = _read_recipe(named.get("name"), values, (*path, index), "name")
+        recipe, refusals = _read_recipe(named["name"], values, (*path, index), "name")
         recipes += [recipe] if recipe else []
         problems += refusals
     if not problems:
@@ -232,7 +234,7 @@ def _read_recipe(
 
     if not isinstance(name, str) or name not in RECIPES:
         allowed = nearest_choices(name, RECIPES)
-        plugin = "; one of your own needs --plugin FILE"
+        plugin = "; your own recipe needs --plugin FILE"
         hint = plugin if isinstance(name, str) and "did you mean" not in allowed else ""
         return None, [Problem((*path, key), f"received {received_value(name)}; {allowed}{hint}")]
     try:
@@ -264,12 +266,12 @@ def _read_recipe(
     return None, problems
 
 
-def _picked(shape: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+def _restrict(shape: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the entries of `values` whose keys `shape` has, at every level."""
     picked = {}
     for key, below in shape.items():
         nested = isinstance(below, Mapping) and isinstance(values[key], Mapping)
-        picked[key] = _picked(below, values[key]) if nested else values[key]
+        picked[key] = _restrict(below, values[key]) if nested else values[key]
     return picked
 
 

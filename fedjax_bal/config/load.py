@@ -12,7 +12,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path as File
 from typing import Any, NamedTuple
 
-from fedjax_bal.config.changes import apply_changes, changed, parse_overrides, with_absolute_paths, written_out
+from fedjax_bal.config.changes import (
+    apply_changes,
+    apply_with_paths,
+    expand_short_forms,
+    parse_overrides,
+    with_absolute_paths,
+)
 from fedjax_bal.config.configuration import FOLDER_NAME, Config, check_methods, read_methods, unknown_published
 from fedjax_bal.config.problems import (
     COMMAND_LINE,
@@ -148,7 +154,7 @@ def load_over_base(
         raise ConfigError(f"{source}: has the key `sweep`, so it is a sweep: use `{command}`")
     stale = layers.stale(apply_changes(layers.merged, changes, COMMAND_LINE))
     sheet = layers.without(stale).merged
-    data, overridden = changed(sheet, changes, COMMAND_LINE)
+    data, overridden = apply_with_paths(sheet, changes, COMMAND_LINE)
     data = with_paper_setting(sheet, data)
     plugins = data.get("plugins", {})
     config, problems = _build(data, check_plugins=not recorded)
@@ -190,7 +196,7 @@ def _read_over_base(path: str | os.PathLike[str] | None, above: tuple[str, ...])
         wanted = f"must be a mapping of {', '.join(Config.model_fields)}"
         raise ConfigError(f"{source}: {'is empty' if data is None else f'received {received_value(data)}'}, {wanted}")
     axes = {key: data[key] for key in ("sweep",) if key in data}  # as written: labels of points are made from them
-    data = {**written_out(with_absolute_paths(dict(data), os.curdir if path is None else file.parent)), **axes}
+    data = {**expand_short_forms(with_absolute_paths(dict(data), os.curdir if path is None else file.parent)), **axes}
     if "base" not in data:
         return Layers({}, data)
 
@@ -204,7 +210,7 @@ def _read_over_base(path: str | os.PathLike[str] | None, above: tuple[str, ...])
         raise ConfigError(f"{source}: base: received {received_value(base)}, which is based on this file itself")
     if len(above) > _MOST_BASES:
         wanted = f"must be based on at most {_MOST_BASES} others, one behind the other"
-        raise ConfigError(f"{above[0]}: base: received a chain that goes on at {source}, {wanted}")
+        raise ConfigError(f"{above[0]}: base: received a chain that continues at {source}, {wanted}")
     below = _read_over_base(beside if beside.suffix and base not in builtin_configs() else base, above).settled
     if "sweep" in below:
         raise ConfigError(f"{source}: base: {base} is a sweep itself; give the configuration that it is based on")
@@ -319,15 +325,15 @@ def left_out(base: Mapping[str, Any], paths: Iterable[KeyPath], data: Mapping[st
 
 def _another(section: str, base: Mapping[str, Any], chosen: Mapping[str, Any]) -> bool:
     """Returns whether a section's choice differs from the base's; False if either is unknown: it is rejected later."""
-    before = _variant(section, base).picked
-    now = _variant(section, chosen).picked
+    before = _variant(section, base).choice_value
+    now = _variant(section, chosen).choice_value
     return None not in (before, now) and before != now
 
 
 def _variant(section: str, data: Mapping[str, Any]) -> type[Section]:
     """Returns a section's class with the parameters of its choice; without parameters for an unknown choice."""
     kind: Any = Sections.child(section)
-    return kind.chosen(_mapping(data.get(section))) or kind
+    return kind.class_for(_mapping(data.get(section))) or kind
 
 
 def _without(value: Any, path: KeyPath) -> Any:

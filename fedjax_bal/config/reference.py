@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, get_args
 
 from pydantic import TypeAdapter
 
-from fedjax_bal.annotations import documented, wanted
+from fedjax_bal.annotations import describe, parse_argument_docs
 from fedjax_bal.config.configuration import MOST_SEEDS, Config
 from fedjax_bal.config.problems import KeyPath, dotted_path, received_value
 from fedjax_bal.config.sections import SYNONYMS, Section, Variant, to_plain
@@ -45,7 +45,7 @@ def key_references(section: type[Section] = Config, path: KeyPath = ()) -> Itera
     for key, field in section.model_fields.items():
         child = section.child(key)
         below = None if child is None or child.listed else child
-        allowed = f"a mapping of {', '.join(below.model_fields)}" if below else wanted(field.rebuild_annotation())
+        allowed = f"a mapping of {', '.join(below.model_fields)}" if below else describe(field.rebuild_annotation())
         default = "" if below or field.is_required() else _shown(field.get_default(call_default_factory=True))
         yield KeyReference(dotted_path((*path, key)), (), meanings.get(key, ""), allowed, default)
         if below is not None:
@@ -55,10 +55,10 @@ def key_references(section: type[Section] = Config, path: KeyPath = ()) -> Itera
     # The parameters of all choices; a parameter that several choices share is one entry.
     same: dict[tuple[str, str, str, str], list[str]] = {}
     for name, choice in section.choices().items():
-        meanings = documented(choice) if callable(choice) else {}
+        meanings = parse_argument_docs(choice) if callable(choice) else {}
         for key, (annotation, default) in section.parameters_of(name).items():
             shown = "" if default is ... else _shown(default)
-            same.setdefault((key, meanings.get(key, ""), wanted(annotation), shown), []).append(name)
+            same.setdefault((key, meanings.get(key, ""), describe(annotation), shown), []).append(name)
     for (key, meaning, allowed, default), names in same.items():
         yield KeyReference(dotted_path((*path, key)), tuple(names), meaning, allowed, default)
 
@@ -67,14 +67,14 @@ def _shown(default: Any) -> str:
     return received_value(to_plain(default))  # as a list of YAML, not a tuple
 
 
-def explained(key: str) -> list[KeyReference]:
+def find_keys(key: str) -> list[KeyReference]:
     """Finds a key's reference, by its path or the end of it, and those of the keys directly below; `all` finds all.
 
     Raises:
         ValueError: there is no such key.
 
     Example:
-        >>> [(key.path, key.default) for key in explained("rounds")]
+        >>> [(key.path, key.default) for key in find_keys("rounds")]
         [('training.rounds', '50')]
     """
     *above, last = key.split(".")
@@ -91,7 +91,7 @@ def explained(key: str) -> list[KeyReference]:
         within = [path for path in paths if f".{path.rpartition('.')[0]}".endswith(f".{'.'.join(above)}")] or paths
         near = within if len(within) <= _MOST_MEANT else near
         hint = f"did you mean {' or '.join(map(repr, near))}?" if near else "fedjax-bal config explain all lists them"
-        raise ValueError(f"config explain: {received_value(key)} is no key; {hint}")
+        raise ValueError(f"config explain: {received_value(key)} is not a key; {hint}")
     sections = {match.path for match in matches if any(entry.path.startswith(f"{match.path}.") for entry in known)}
     return [entry for entry in known if entry in matches or entry.path.rpartition(".")[0] in sections]
 

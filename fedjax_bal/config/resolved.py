@@ -26,7 +26,7 @@ def resolved_yaml(config: Config) -> str:
 
     `load_config` reads it back to an equal configuration; equal configurations give equal bytes.
     """
-    return dump_yaml(_sheet(config))
+    return dump_yaml(_plain_config(config))
 
 
 def with_convolution(config: Config, form: str, of: str = AUTO) -> Config:
@@ -57,7 +57,7 @@ def _with_form(sections: Any, form: str, of: str) -> Any:
 
 def config_digest(config: Config) -> str:
     """Returns the SHA-256 of the resolved YAML in hexadecimal."""
-    return _digest(_sheet(config))
+    return _digest(_plain_config(config))
 
 
 def run_digest(config: Config) -> str:
@@ -72,7 +72,7 @@ def run_digest(config: Config) -> str:
         >>> run_digest(longer) == run_digest(config)
         True
     """
-    sheet = _sheet(config)
+    sheet = _plain_config(config)
     for key in _SEEDS:
         sheet.pop(key, None)
     for sections in (sheet, *sheet["methods"]):
@@ -132,7 +132,7 @@ def differences(here: Config, asked: Config) -> list[str]:
 
 def config_leaves(config: Config) -> dict[str, str]:
     """Returns the values of a configuration as text, by dotted path."""
-    return {path: received_value(value) for path, value in leaves(_sheet(config)).items()}
+    return {path: received_value(value) for path, value in leaves(_plain_config(config)).items()}
 
 
 def setting_leaves(sheet: Mapping[str, Any]) -> dict[str, Any]:
@@ -160,10 +160,10 @@ def _counted(tree: Mapping[str, Any]) -> dict[str, Any]:
 def paper_setting(paper: Config, config: Config) -> dict[str, Any]:
     """Returns the values of a paper's configuration that a configuration derived from it changes."""
     noted = paper.paper.setting if paper.paper else {}
-    ours = setting_leaves(_sheet(config))
+    ours = setting_leaves(_plain_config(config))
 
     # A value that the paper's configuration notes for a key also holds for the methods that don't override the key.
-    leaves_of_paper = setting_leaves(_sheet(paper))
+    leaves_of_paper = setting_leaves(_plain_config(paper))
     theirs = dict(leaves_of_paper)
     for key, value in leaves_of_paper.items():
         shared = key.rpartition(": ")[2]
@@ -180,21 +180,18 @@ def paper_setting(paper: Config, config: Config) -> dict[str, Any]:
     return changed
 
 
-def _sheet(config: Config) -> dict[str, Any]:
+def _plain_config(config: Config) -> dict[str, Any]:
     sheet = {key: to_plain(getattr(config, key)) for key in Config.model_fields}
     if config.paper and not config.paper.setting:
         del sheet["paper"]["setting"]
     order = ["name", *(key for key in sheet if key not in {"name", "methods", *_SEEDS}), "methods", *_SEEDS]
     sheet = {key: sheet[key] for key in order if sheet[key] or key not in _SELDOM}
-    return sheet | {"methods": [_entry(method) for method in config.methods]}
-
-
-def _entry(method: MethodConfig) -> dict[str, Any]:
-    items = [{"name": spec.name, **to_plain(spec.hyperparameters)} for spec in method.recipes]
-    if len(items) > 1:
-        return {"name": method.name, "recipe": items, **to_plain(method.overrides)}
-    recipe = items[0].pop("name")
-    return {"name": method.name, "recipe": recipe, **items[0], **to_plain(method.overrides)}
+    methods = []
+    for method in config.methods:
+        items = [{"name": spec.name, **to_plain(spec.hyperparameters)} for spec in method.recipes]
+        alone = {"recipe": items[0].pop("name"), **items[0]} if len(items) == 1 else {"recipe": items}
+        methods.append({"name": method.name, **alone, **to_plain(method.overrides)})
+    return sheet | {"methods": methods}
 
 
 def leaves(value: Any, path: tuple[str | int, ...] = ()) -> dict[str, Any]:

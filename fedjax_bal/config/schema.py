@@ -3,18 +3,19 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from annotated_types import Ge, Gt, Lt, MinLen
+from annotated_types import MinLen
 from pydantic import Field, model_validator
 
 from fedjax_bal.annotations import (
     Count,
-    Natural,
-    NotNegative,
+    CountOrZero,
+    Factor,
+    NonNegative,
     Number,
     OneOf,
     Positive,
-    Probability,
-    Readable,
+    PositiveShare,
+    ProperShare,
     Seed,
     Switch,
     parameters,
@@ -54,7 +55,7 @@ class DatasetSection(Variant):
 
 
 class PartitionSection(Variant):
-    """How the training images are divided among clients.
+    """The division of the training images among clients.
 
     Attributes:
         scheme: one of `fedjax_bal.data.SCHEMES`, or an alias of one; its parameters are further keys. By default
@@ -74,7 +75,7 @@ class PartitionSection(Variant):
     scheme: Annotated[str, OneOf(lambda: PartitionSection.choices(), lambda: PartitionSection.aliases())]
     clients: Count | Literal["all"] = 20
     seed: Seed = 0
-    imbalance_factor: Annotated[Number, Ge(1)] = 1.0
+    imbalance_factor: Factor = 1.0
     imbalance_profile: Literal["exponential", "step"] = "exponential"
     imbalance_order: Literal["label", "frequency", "random"] = "label"
 
@@ -86,9 +87,9 @@ class PartitionSection(Variant):
         return {name: alias.scheme for name, alias in ALIASES.items()}
 
     @classmethod
-    def chosen(cls, value: Mapping[str, Any]) -> type[Section] | None:
+    def class_for(cls, value: Mapping[str, Any]) -> type[Section] | None:
         """Returns the class with the parameters of the scheme, given by its name or an alias."""
-        return super().chosen(_with_scheme(value))
+        return super().class_for(_with_scheme(value))
 
     @model_validator(mode="before")
     @classmethod
@@ -121,10 +122,10 @@ class PartitionSection(Variant):
 
 
 def _with_scheme(value: Mapping[str, Any]) -> Mapping[str, Any]:
-    return by_own_name(value) if "scheme" in value else {"scheme": "dirichlet", "alpha": 0.3, **value}
+    return resolve_alias(value) if "scheme" in value else {"scheme": "dirichlet", "alpha": 0.3, **value}
 
 
-def by_own_name(value: Mapping[str, Any]) -> Mapping[str, Any]:
+def resolve_alias(value: Mapping[str, Any]) -> Mapping[str, Any]:
     """Replaces an alias by the scheme's name, and adds the parameters that the alias implies."""
     alias = _alias(value)
     return value if alias is None else {**alias.parameters, **value, "scheme": alias.scheme}
@@ -154,7 +155,7 @@ class AuxiliarySection(Section):
             trains on images that it is tested on.
     """
 
-    per_class: Natural = 0
+    per_class: CountOrZero = 0
     source: Literal["train", "test"] = "train"
 
 
@@ -178,13 +179,11 @@ class ModelSection(Variant):
         """Returns the options of a model."""
         from fedjax_bal.models import options
 
-        return {
-            key: (Annotated[Any, Readable(*option.allowed)], option.default) for key, option in options(name).items()
-        }
+        return options(name)
 
 
 class SelectionSection(Variant):
-    """How clients are selected.
+    """The selection of clients.
 
     Attributes:
         name: one of `fedjax_bal.selection.SELECTORS`; its parameters are further keys. With `uniform`, a recipe that
@@ -234,7 +233,7 @@ class DeliverySection(Variant):
 
 
 class SpeedSection(Variant):
-    """How fast clients compute, and how late clients are handled.
+    """The speed of clients, and the handling of late ones.
 
     Attributes:
         name: `unlimited`, time is not simulated; `constant`, `uniform` or `lognormal`, the distribution of local steps
@@ -248,9 +247,6 @@ class SpeedSection(Variant):
     name: Annotated[str, OneOf(lambda: SpeedSection.choices())] = "unlimited"
 
 
-_Share = Annotated[Number, Gt(0), Lt(1)] | None
-
-
 class ShotsSection(Section):
     """The bounds of many-, medium- and few-shot classes, in training images of a class.
 
@@ -259,8 +255,8 @@ class ShotsSection(Section):
         many: a class with more images is a many-shot class.
     """
 
-    few: Natural = SHOTS.few
-    many: Natural = SHOTS.many
+    few: CountOrZero = SHOTS.few
+    many: CountOrZero = SHOTS.many
 
     def _check(self) -> Self:
         if self.few > self.many:
@@ -282,7 +278,7 @@ class _HeldOutSection(Section):
 
     @property
     def wanted(self) -> bool:
-        """Whether images are held out."""
+        """True if images are held out."""
         return any(value is not None for _, value in self)
 
 
@@ -298,7 +294,7 @@ class ValidationSection(_HeldOutSection):
     """
 
     per_class: Count | None = None
-    fraction: _Share = None
+    fraction: ProperShare | None = None
 
 
 class ClientTestSection(_HeldOutSection):
@@ -311,7 +307,7 @@ class ClientTestSection(_HeldOutSection):
         per_client: instead, images of the test set for each client, in the class proportions of its training images.
     """
 
-    fraction: _Share = None
+    fraction: ProperShare | None = None
     per_client: Count | None = None
 
 
@@ -327,7 +323,7 @@ class EarlyStoppingSection(Section):
 
     patience: Count | None = None
     metric: Annotated[str, OneOf(stopping_metrics)] = EarlyStopping().metric
-    min_delta: NotNegative = 0.0
+    min_delta: NonNegative = 0.0
 
     @property
     def rule(self) -> EarlyStopping:
@@ -382,8 +378,8 @@ class OptimizerSection(Variant):
 
     name: Annotated[str, OneOf(lambda: OptimizerSection.choices())] = "sgd"
     learning_rate: Positive
-    weight_decay: NotNegative = 0.0
-    decay: Probability = 1.0
+    weight_decay: NonNegative = 0.0
+    decay: PositiveShare = 1.0
     schedule: ScheduleSection = Field(default_factory=ScheduleSection.default)
     clip_norm: Positive | None = None
     clip_value: Positive | None = None
@@ -462,7 +458,6 @@ class TrainingSection(OptionsSection):
     """
 
     rounds: Count = 50
-    batch_size: Count = 50
     optimizer: LocalOptimizerSection = Field(
         default_factory=lambda: LocalOptimizerSection.model_validate({"learning_rate": 0.05})
     )
@@ -489,7 +484,7 @@ class TrainingSection(OptionsSection):
             raise refused("missing, must be an integer of at least 1, or local_steps given instead", "local_epochs")
         if epochs is not None and steps is not None:
             rule = "set one of the two to null, or leave it out"
-            raise refused(f"received {steps} beside local_epochs={epochs}; {rule}", "local_steps")
+            raise refused(f"received {steps} together with local_epochs={epochs}; {rule}", "local_steps")
         return self
 
 
@@ -512,7 +507,7 @@ class EvaluationSection(OptionsSection):
 
     privacy: Switch = False
     attack_steps: Count = 1000
-    target_accuracy: Probability | None = None
+    target_accuracy: PositiveShare | None = None
     shots: ShotsSection = Field(default_factory=ShotsSection.default)
     validation: ValidationSection = Field(default_factory=ValidationSection.default)
     client_test: ClientTestSection = Field(default_factory=ClientTestSection.default)

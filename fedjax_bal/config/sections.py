@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model, model
 from pydantic.functional_validators import ModelWrapValidatorHandler
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from fedjax_bal.annotations import checkable, documented, names_of, parameters, wanted
+from fedjax_bal.annotations import allowed_names, describe, parameters, parse_argument_docs
 from fedjax_bal.config.problems import KeyPath, Problem, dotted_path, nearest_choices, received_value
 
 SYNONYMS = {"lr": "learning_rate", "epochs": "local_epochs", "steps": "local_steps", "wd": "weight_decay"}
@@ -25,7 +25,7 @@ class Section(BaseModel):
         registry: package and name of the registry with the values of `choice`, imported when needed, since these
             packages import jax.
         choice: the key whose value decides which other keys are allowed; None for no such key.
-        picked: the value of `choice` that this class is for; None for the class for all values.
+        choice_value: the value of `choice` that this class is for; None for the class for all values.
         listed: whether the section is an entry of a list.
     """
 
@@ -33,7 +33,7 @@ class Section(BaseModel):
 
     registry: ClassVar[str] = ""
     choice: ClassVar[str | None] = None
-    picked: ClassVar[str | None] = None
+    choice_value: ClassVar[str | None] = None
     listed: ClassVar[bool] = False
 
     @classmethod
@@ -43,7 +43,7 @@ class Section(BaseModel):
         return getattr(importlib.import_module(f"fedjax_bal.{package}"), name) if name else {}
 
     @classmethod
-    def chosen(cls, value: Mapping[str, Any]) -> "type[Section] | None":
+    def class_for(cls, value: Mapping[str, Any]) -> "type[Section] | None":
         """Returns the class that validates a value: this one, or that of its choice; None for an unknown choice."""
         del value
         return cls
@@ -56,13 +56,13 @@ class Section(BaseModel):
     @classmethod
     def common(cls) -> frozenset[str]:
         """Returns the keys that all choices share: those of the class that a choice's class extends."""
-        declared: Any = cls.__base__ if cls.picked else cls
+        declared: Any = cls.__base__ if cls.choice_value else cls
         return frozenset(declared.model_fields)
 
     @classmethod
     def meanings(cls) -> dict[str, str]:
         """Returns the meaning of each key, from the docstrings of this class and its base classes."""
-        return {key: text for kind in reversed(cls.__mro__) for key, text in documented(kind).items()}
+        return {key: text for kind in reversed(cls.__mro__) for key, text in parse_argument_docs(kind).items()}
 
     @classmethod
     def child(cls, key: str) -> "type[Section] | None":
@@ -84,7 +84,7 @@ class Section(BaseModel):
             return cast(Self, value)  # checked before
         if not isinstance(value, Mapping):
             raise refused(f"received {received_value(value)}, must be a mapping of {', '.join(cls.model_fields)}")
-        kind: Any = cls.chosen(value)
+        kind: Any = cls.class_for(value)
         if kind is None:  # the choice is unknown, and so are its parameters
             value = {key: value[key] for key in value if key in cls.common()}
         elif kind is not cls:
@@ -116,17 +116,17 @@ def _in_words(section: type[Section], value: Mapping[str, Any], detail: dict[str
     key = path[0]  # an error inside a value is reported for the whole value
     annotation = section.model_fields[key].rebuild_annotation()
     if kind == "missing":
-        return _detail("refused", f"missing, must be {wanted(annotation)}", (key,))
+        return _detail("refused", f"missing, must be {describe(annotation)}", (key,))
     received = value.get(key, detail["input"])
-    names = names_of(annotation)
-    rule = f", must be {wanted(annotation, received)}"
+    names = allowed_names(annotation)
+    rule = f", must be {describe(annotation, received)}"
     if names:
         rule = f"; {nearest_choices(received, names.names(), names.also())}"
     return _detail("refused", f"received {received_value(received)}{rule}", (key,))
 
 
 def _unknown_key(section: type[Section], key: str) -> str:
-    of_choice = f" for {section.picked}" if section.picked else ""
+    of_choice = f" for {section.choice_value}" if section.choice_value else ""
     space = "; YAML needs a space after the colon" if ":" in key else ""
     hint = nearest_choices(key, section.model_fields)
     if "did you mean" not in hint:  # the key may belong to a nested section
@@ -157,9 +157,9 @@ class Variant(Section):
         return parameters(cls.choices()[name])
 
     @classmethod
-    def chosen(cls, value: Mapping[str, Any]) -> type[Section] | None:
+    def class_for(cls, value: Mapping[str, Any]) -> type[Section] | None:
         """Returns the class with the parameters of the choice; None for an unknown choice."""
-        if cls.picked:
+        if cls.choice_value:
             return cls
         name = value.get(str(cls.choice), cls.model_fields[str(cls.choice)].default)
         if not isinstance(name, str) or name not in cls.choices():
@@ -177,7 +177,7 @@ def variant(base: type[Section], name: str, parameters: tuple[tuple[str, Any], .
     """Creates a section's class with the parameters of a choice."""
     # Cached, since creating a class is slow, and sections are equal only if they have the same class.
     made = create_model(f"{base.__name__}_{name}", __base__=base, **dict(parameters))
-    made.picked = name
+    made.choice_value = name
     return made
 
 
@@ -190,7 +190,7 @@ class OptionsSection(Section):
     @classmethod
     def meanings(cls) -> dict[str, str]:
         """Returns the meaning of each key; an option's comes from the docstring of its dataclass."""
-        texts = documented(cls.options_type)
+        texts = parse_argument_docs(cls.options_type)
         return {key: texts.get(field, "") for field, key in cls.option_keys.items()} | super().meanings()
 
     def arguments(self, **others: Any) -> dict[str, Any]:
@@ -218,16 +218,16 @@ def with_options(
     """
 
     def add(section: type[S]) -> type[S]:
-        keys = {field: names.get(field.name, field.name) for field in dataclasses.fields(options)}
+        keys = {field.name: names.get(field.name, field.name) for field in dataclasses.fields(options)}
         added: dict[str, Any] = {
-            key: (kind, field.default)
-            for field, key in keys.items()
-            if key is not None and key not in section.model_fields and (kind := checkable(field.type)) is not None
+            key: field
+            for name, field in parameters(options).items()
+            if (key := keys[name]) is not None and key not in section.model_fields
         }
         naming = {"__module__": section.__module__, "__doc__": section.__doc__}
         made: type[S] = create_model(section.__name__, __base__=section, **naming, **added)
         made.options_type = options
-        made.option_keys = {field.name: key for field, key in keys.items() if key in made.model_fields}
+        made.option_keys = {name: key for name, key in keys.items() if key in made.model_fields}
 
         # Keys are reordered, since pydantic puts the declared ones first.
         fields = dict(made.model_fields)
@@ -298,7 +298,7 @@ def without_defaults(section: type[Section], value: Any) -> Any:
         >>> without_defaults(AvailabilitySection, {"name": "always"})
         {}
     """
-    chosen = section.chosen(value) if isinstance(value, Mapping) else None
+    chosen = section.class_for(value) if isinstance(value, Mapping) else None
     if chosen is None:
         return value
     kept = {}
@@ -334,7 +334,7 @@ def to_plain(value: Any) -> Any:
 def key_paths(section: type[Section], value: Any, path: KeyPath = ()) -> Iterator[KeyPath]:
     """Yields the paths of all keys below a section, including the parameters of the choices that a value makes."""
     value = value if isinstance(value, Mapping) else {}
-    here = section.chosen(value) or section
+    here = section.class_for(value) or section
     for key in here.model_fields:
         below = here.child(key)
         yield (*path, key)

@@ -63,7 +63,7 @@ def _value(node: Any) -> Any:
             if not isinstance(key, yaml.ScalarNode):
                 raise _at(key, "received a list or a mapping as a key; keys are text")
             if key.value in mapping:
-                raise _at(key, f"the key {received_value(key.value)} stands twice")
+                raise _at(key, f"duplicate key {received_value(key.value)}")
             mapping[key.value] = _value(value)
         return mapping
     kind = node.tag.rpartition(":")[2]

@@ -145,7 +145,7 @@ def _array(name: str, values: Any) -> np.ndarray:
     try:
         array = np.asarray(values)
     except ValueError as error:
-        raise DataError(f"from_arrays: {name} is no array ({error}); expected lists of one length.") from error
+        raise DataError(f"from_arrays: {name} is not an array ({error}); expected lists of one length.") from error
     # pandas, among others, stores texts as objects.
     return array.astype(str) if array.dtype == object and all(isinstance(item, str) for item in array.flat) else array
 

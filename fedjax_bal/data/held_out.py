@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedjax_bal.arguments import Count, Share, checked
+from fedjax_bal.annotations import Count, ProperShare, checked
 from fedjax_bal.data.partition.dealing import rows_by_class, split_at_sizes
 from fedjax_bal.validate import checked_labels
 
@@ -47,7 +47,7 @@ def carve(rng: np.random.Generator, labels: np.ndarray, per_class: Count) -> tup
 
 
 @checked
-def carve_share(rng: np.random.Generator, labels: np.ndarray, fraction: Share) -> tuple[np.ndarray, np.ndarray]:
+def carve_share(rng: np.random.Generator, labels: np.ndarray, fraction: ProperShare) -> tuple[np.ndarray, np.ndarray]:
     """Draws the same share of each class, before the data are partitioned.
 
     Args:
@@ -76,7 +76,7 @@ def carve_share(rng: np.random.Generator, labels: np.ndarray, fraction: Share) -
 
 @checked
 def hold_out(
-    rng: np.random.Generator, rows_per_client: Sequence[np.ndarray], fraction: Share
+    rng: np.random.Generator, rows_per_client: Sequence[np.ndarray], fraction: ProperShare
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Splits each client's rows into training and test rows.
 

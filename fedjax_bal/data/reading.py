@@ -74,7 +74,7 @@ def read_json(file: Path, limit: int, remedy: str) -> Any:
         try:
             return parse_json(content)
         except ValueError as error:
-            raise ValueError(f"is no JSON file ({error})") from error
+            raise ValueError(f"is not a JSON file ({error})") from error
 
 
 def shortened(value: Any, limit: int = 100) -> str:

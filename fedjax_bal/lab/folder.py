@@ -570,7 +570,7 @@ class SweepFolder:
             if lacking:
                 raise ValueError(f"must have rows, below a line of headings; lacks {', '.join(lacking)}")
         except FileNotFoundError as error:
-            raise FolderError(f"{path}: there is none; {_REWRITE_REMEDY}") from error
+            raise FolderError(f"{path}: missing; {_REWRITE_REMEDY}") from error
         except OSError as error:
             raise unreadable(path, error) from error
         except (ValueError, csv.Error) as error:

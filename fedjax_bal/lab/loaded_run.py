@@ -28,7 +28,7 @@ from fedjax_bal.types import Array, Model, Variables
 from fedjax_bal.validate import is_number, one_of
 
 _INPUT = (
-    "Float32 [batch, height, width, channels]: bytes are divided by 255 (numbers that are no bytes are taken as they "
+    "Float32 [batch, height, width, channels]: bytes are divided by 255 (numbers that aren't bytes are taken as they "
     "are), then mean is subtracted and the difference divided by std, channel by channel"
 )
 

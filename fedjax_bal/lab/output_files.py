@@ -31,7 +31,7 @@ START_OVER = (
 )
 """The remedy for a run that can't resume; its folder is changed only when the user asks for it."""
 
-RESTORE = f"put back a copy of it, or remove {SUMS} to use what is here"
+RESTORE = f"put back a copy of it, or remove {SUMS} to continue without it"
 
 _LOCK = ".lock"
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)

@@ -29,7 +29,7 @@ from fedjax_bal.lab.loop import RunBatch
 from fedjax_bal.lab.schema import RunId
 from fedjax_bal.lab.setup import SharedInputs, set_up
 from fedjax_bal.plugins import load_plugins, loaded_plugins
-from fedjax_bal.registry import PluginError, described, plugin_errors
+from fedjax_bal.registry import PluginError, format_error, plugin_errors
 from fedjax_bal.target import target_platform
 
 _CONNECT_S = 5.0
@@ -101,7 +101,7 @@ def connected(address: str | None) -> Iterator[Any]:
             ) from error
         except SystemExit as error:  # raised by Ray if another kind of server answers
             raise ValueError(
-                f"{option}: {wanted}: what answers there is not a Ray cluster; give HOST:PORT of its head"
+                f"{option}: {wanted}: the answer isn't from a Ray cluster; give HOST:PORT of its head"
             ) from error
         except RuntimeError as error:
             raise ValueError(
@@ -341,7 +341,7 @@ class Worker:
         try:
             events = training.train_batch(self._load(needed, jobs, data_dir), self.asked.is_set)
         except (ValueError, OSError, RuntimeError) as error:
-            raise training.BatchRefused(f"on {node}: {described(error)}") from error
+            raise training.BatchRefused(f"on {node}: {format_error(error)}") from error
         del jobs
         try:
             for event in events:
@@ -353,7 +353,7 @@ class Worker:
         except (PluginError, OSError, RuntimeError) as error:
             if "RESOURCE_EXHAUSTED" in str(error):
                 raise MemoryError(str(error)) from error
-            raise training.BatchRefused(described(error)) from error
+            raise training.BatchRefused(format_error(error)) from error
 
     def _load(self, needed: Mapping[str, str], jobs: bytes, data_dir: str | None) -> list[training.RunStart]:
         """Loads the data and builds the runs of a batch; raises ValueError if versions, devices or data differ here."""
@@ -402,4 +402,4 @@ def _start_jax(devices: int, gpus: bool) -> None:
     if not gpus:
         jax.config.update("jax_platforms", "cpu")
         split_cpu(devices)
-    keep_compiled_programs(lambda text: None)
+    keep_compiled_programs()

@@ -277,10 +277,10 @@ class Recorder:
         self.folder.begin(self.config, fresh=False)
         rounding = "last digits may differ"
         if first.devices != devices:
-            self.note(f"begun on {first.devices} device(s), resumes with {devices}: {rounding}")
+            self.note(f"started on {first.devices} device(s), resumes on {devices}: {rounding}")
         if first.instructions not in ("", instructions):
             self.note(
-                f"begun with {first.instructions}, resumes with {instructions or 'other instructions'}: {rounding}"
+                f"started with {first.instructions}, resumes with {instructions or 'other instructions'}: {rounding}"
             )
         self.folder.write_execution(now)
 

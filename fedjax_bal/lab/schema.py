@@ -217,7 +217,7 @@ def _reading(path: Path) -> Iterator[None]:
     except FolderError:
         raise
     except FileNotFoundError as error:
-        raise FolderError(f"{path}: there is none, and a run folder holds this file; {_REMEDY}") from error
+        raise FolderError(f"{path}: missing; {_REMEDY}") from error
     except OSError as error:
         raise unreadable(path, error) from error
     except ValueError as error:
@@ -256,7 +256,7 @@ def read_summary(path: Path) -> dict[str, Any]:
     """Reads the summary; metrics that a run doesn't have become None."""
     if not os.path.lexists(path):
         raise FolderError(
-            f"{path}: there is none: the run's first session is still active, or was killed. A session writes it when "
+            f"{path}: missing: the run's first session is still running, or was killed. A session writes it when "
             "it ends, also by Ctrl-C; after a kill the same command resumes"
         )
     with _reading(path):

@@ -15,8 +15,8 @@ from fedjax_bal.lab.model_files import MODEL_FORMATS, model_sums
 from fedjax_bal.lab.output_files import LARGEST_FILE, RESTORE, START_OVER, SUMS, FolderError, unreadable
 
 _ORBAX = "_CHECKPOINT_METADATA"  # marks a folder written by Orbax
-_CHECKPOINT_REMEDY = "the same command resumes from the one before it, if that is whole"
-_NO_SUMS = "there is none: a session is active here, or was killed: the same command resumes, and writes it"
+_CHECKPOINT_REMEDY = "the same command resumes from the one before it, if that is intact"
+_NO_SUMS = "missing: a session is running here, or was killed; the same command resumes, and writes it"
 
 
 class Finding(NamedTuple):
@@ -63,7 +63,7 @@ def verify(path: Path) -> Iterator[Finding]:
     elif path.suffix[1:] in MODEL_FORMATS or (path / _ORBAX).exists():
         yield _model(path)
     else:
-        raise FolderError(f"{path}: is not the folder of a run or sweep, nor an exported model; give one of these")
+        raise FolderError(f"{path}: is not the folder of a run or a sweep, nor an exported model; give one of these")
 
 
 def _folder(folder: RunFolder | SweepFolder, inner: Iterable[str] = ()) -> Iterator[Finding]:

@@ -274,7 +274,7 @@ class Fakes(WarmUp, roles.Batches, roles.Loss):
         classes = setting.model.num_classes
         if classes < 2:
             raise ValueError(
-                f"fakes: received a model of {classes} class, must have at least 2: there is no other class to add; "
+                f"fakes: received a model of {classes} class, must have at least 2: no other class can be added; "
                 "take fedavg"
             )
         if self.labels == "rarest" and not 1 <= self.rarest <= classes:
@@ -283,12 +283,12 @@ class Fakes(WarmUp, roles.Batches, roles.Loss):
             )
         if self.images == "dcgan" and not parts_with(setting.parts, SharedDcgans):
             raise ValueError(
-                "fakes: received images='dcgan' without DCGANs beside it; put SharedDcgans into the recipe, or take "
+                "fakes: received images='dcgan' without DCGANs; put SharedDcgans into the recipe, or take "
                 "images='gaussian'"
             )
         if self.images == "generator" and not any(part.slot == SLOT for part in setting.parts):
             raise ValueError(
-                "fakes: received images='generator' without a generator beside it; put SharedGenerator or "
+                "fakes: received images='generator' without a generator; put SharedGenerator or "
                 "LocalGenerator into the recipe, or take images='gaussian'"
             )
 

@@ -110,5 +110,5 @@ def _refuse(whole: str, name: str) -> NoReturn:
     inside = "" if name == whole else f" in {whole!r}"
     raise ValueError(
         f"recipe name: received {name!r}{inside}, must be one of {', '.join(known)}, or several joined with "
-        f"'+'{hint} Those of a recipe of your own come with `register(..., citation=...)`"
+        f"'+'{hint} Those of your own recipe come with `register(..., citation=...)`"
     )

@@ -4,13 +4,19 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, NamedTuple, ParamSpec
+from typing import Any, NamedTuple, ParamSpec
 
 import jax
 import numpy as np
-from annotated_types import Ge, Gt, Le, Lt
 
-from fedjax_bal.annotations import check, checkable
+from fedjax_bal.annotations import BelowOne as BelowOne
+from fedjax_bal.annotations import Count as Count
+from fedjax_bal.annotations import CountOrZero as CountOrZero
+from fedjax_bal.annotations import NonNegative as NonNegative
+from fedjax_bal.annotations import Positive as Positive
+from fedjax_bal.annotations import PositiveShare as PositiveShare
+from fedjax_bal.annotations import Share as Share
+from fedjax_bal.annotations import check, validator_type
 from fedjax_bal.methods.roles import Criterion, Part, Reduce, Shift, parts_with
 from fedjax_bal.optim import AnyOptimizer
 from fedjax_bal.selection import Choice
@@ -24,14 +30,6 @@ _SINGLE = {
     Shift: "choose where a gradient is taken; there is only one such place",
 }
 """The roles that at most one part of a recipe may play, each with the rest of an error message."""
-
-Count = Annotated[int, Ge(1)]
-CountOrZero = Annotated[int, Ge(0)]
-NonNegative = Annotated[float, Ge(0)]
-Share = Annotated[float, Ge(0), Le(1)]
-BelowOne = Annotated[float, Ge(0), Lt(1)]
-Positive = Annotated[float, Gt(0)]
-PositiveShare = Annotated[float, Gt(0), Le(1)]
 
 
 @jax.tree_util.register_dataclass
@@ -61,12 +59,12 @@ FAMILIES = {
     "term",
     "drift": "Methods against client drift",
     "flatness": "Methods that look for flat minima: gradients are taken at shifted parameters",
-    "generators": "CBFL: images that a generator has learned from the global model, beside each client's own",
-    "heads": "Methods that treat the classifier apart from the rest of the network",
+    "generators": "CBFL: images of a generator that learned from the global model, in addition to each client's own",
+    "heads": "Methods that treat the classifier separately from the rest of the network",
     "long_tail": "Losses of central long-tailed learning, on the clients, weights that follow training, and calibrated "
     "teachers",
     "losses": "Methods that change the local loss, most of them for the sake of classes that a client lacks",
-    "personal": "Methods by which every client gets a model of its own, and training without others",
+    "personal": "Methods that give every client a personal model, and training without others",
     "robust": "Averages that a few outlying clients can't move far, or that hide each client, and faulty clients to "
     "try them on",
     "sampling": "Methods that change how a client draws its samples, and the images that it draws",
@@ -111,7 +109,7 @@ def recipe(family: str, *papers: str) -> Callable[[Callable[P, Recipe]], Callabl
     def declare(function: Callable[P, Recipe]) -> Callable[P, Recipe]:
         parameters = inspect.signature(function).parameters
         kinds = {
-            name: checkable(parameter.annotation)
+            name: validator_type(parameter.annotation)
             for name, parameter in parameters.items()
             if parameter.annotation not in (int, float, str)
         }

@@ -29,7 +29,7 @@ class CropAndFlip(Batches):
     flip: bool = static(True)
 
     def check(self, setting: RunSetting) -> None:
-        """Rejects inputs that are no images."""
+        """Rejects inputs that aren't images."""
         check_images("crops", setting.federation.images)
 
     def batch(self, key: Key, batch: Batch, ctx: Context) -> Batch:
@@ -71,7 +71,7 @@ class Cutout(Batches):
     side: int = static(16)
 
     def check(self, setting: RunSetting) -> None:
-        """Rejects inputs that are no images."""
+        """Rejects inputs that aren't images."""
         check_images("holes", setting.federation.images)
 
     def batch(self, key: Key, batch: Batch, ctx: Context) -> Batch:

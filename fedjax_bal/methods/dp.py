@@ -106,7 +106,7 @@ class PrivateMean(roles.Reduce):
     @property
     def needs(self) -> tuple[Need, ...]:
         """Requires that the server sees nothing of a client without noise, running batch statistics included."""
-        statistics = Need("a model without batch normalisation, or fedbn beside it", _check_statistics)
+        statistics = Need("a model without batch normalisation, or fedbn as well", _check_statistics)
         return Need("", self._check_alone), statistics
 
     def _check_alone(self, facts: RunFacts) -> None:

@@ -37,7 +37,7 @@ class NoiseByClient(Batches):
         return _with_images(batch, batch.images + noise)
 
     def check(self, setting: RunSetting) -> None:
-        """Rejects inputs that are no images."""
+        """Rejects inputs that aren't images."""
         check_images("noise", setting.federation.images)
 
 
@@ -62,7 +62,7 @@ class RotationByClient(Batches):
         return _with_images(batch, (turned - mean) / std)
 
     def check(self, setting: RunSetting) -> None:
-        """Rejects inputs that are no images."""
+        """Rejects inputs that aren't images."""
         check_images("rotations", setting.federation.images)
 
 

@@ -108,13 +108,13 @@ class NormalisedAveraging(Weigh, Step):
         local = facts.local
         if mu != self.mu:
             raise ValueError(
-                f"fednova: received a proximal term of mu={mu:g} beside its own mu={self.mu:g}, which counts steps "
-                f"without it: give fednova mu={mu:g} and leave the other recipe's proximal term out"
+                f"fednova: received a proximal term of mu={mu:g} in addition to its own mu={self.mu:g}, which counts "
+                f"steps without it: give fednova mu={mu:g} and leave the other recipe's proximal term out"
             )
         if local.step_schedule is not None and (local.options.get("momentum") or self.mu):
             raise ValueError(
-                "fednova: received a step_schedule beside a local momentum or a proximal term; how far such steps "
-                "reach is known for plain steps only: leave the schedule, or the other two, out"
+                "fednova: received a step_schedule together with a local momentum or a proximal term; how far such "
+                "steps reach is known for plain steps only: leave the schedule, or the other two, out"
             )
 
     def _equivalent_steps(self, cohort: Cohort) -> Array:

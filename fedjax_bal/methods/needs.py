@@ -53,7 +53,7 @@ def fresh_momentum(slot: str) -> Need:
     def check(facts: RunFacts) -> None:
         if facts.carried and facts.local.options.get("momentum"):
             raise ValueError(
-                f"optimizer_state: received 'carried' and a local momentum beside {slot}, which assumes that "
+                f"optimizer_state: received 'carried' and a local momentum together with {slot}, which assumes that "
                 "momentum restarts with each local training: take 'fresh', or set training.optimizer.momentum to 0"
             )
 

@@ -203,7 +203,7 @@ def scaffold(scaffold_momentum: bool = False, variant: str = "official") -> Reci
         return Recipe("scaffold", (ControlVariates(with_momentum=scaffold_momentum),))
     if scaffold_momentum:
         raise ValueError(
-            f"scaffold: scaffold_momentum: received true beside {variant}, which divides the drift by plain steps "
-            "whatever the momentum: leave it out"
+            f"scaffold: scaffold_momentum: received true together with {variant}, which divides the drift by plain "
+            "steps whatever the momentum: leave it out"
         )
     return Recipe("scaffold", (other,))

@@ -1,7 +1,7 @@
 """Models as pure functions, with exact parameter counts and a convolution that is fast for many clients.
 
 `build(name, num_classes, input_shape)` builds a `fedjax_bal.types.Model`; `MODELS` has the names, `options(name)` a
-model's options. `from_linen` and `from_nnx` make a model from a network of your own.
+model's options. `from_linen` and `from_nnx` make a model from your own network.
 """
 
 from typing import TYPE_CHECKING, Any

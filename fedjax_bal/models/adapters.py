@@ -48,7 +48,7 @@ def check_is_model(model: Any) -> None:
     if library is None:
         raise ValueError(
             f"model: received {model!r}, must be a fedjax_bal model: models.build(name, num_classes, input_shape), or "
-            "models.from_linen or models.from_nnx for a network of your own"
+            "models.from_linen or models.from_nnx for your own network"
         )
     raise ValueError(
         f"model: received {kind.__name__}, a module of {library}, must be a fedjax_bal model: wrap it, "
@@ -136,7 +136,7 @@ def usage_of(network: Callable, input_shape: Sequence[int], num_classes: int, co
     if unknown:
         raise ValueError(
             f"{name}: __call__ needs {', '.join(unknown)}, must need the batch alone, and at most one of "
-            f"{', '.join(_IN_TRAINING)} beside it: give the others defaults, or make them fields of the module"
+            f"{', '.join(_IN_TRAINING)}: give the others defaults, or make them fields of the module"
         )
     # Each is set to its own value in training, as some are named for evaluation.
     switches = [other.name for other in others if other.name in _IN_TRAINING]

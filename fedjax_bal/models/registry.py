@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from annotated_types import Ge
 
+from fedjax_bal.annotations import Field, ParsedBy, check, parameters
 from fedjax_bal.jax_setup import in_package_settings, start_jax
 from fedjax_bal.models import convolution as convolutions
 from fedjax_bal.models import layers, networks
@@ -24,66 +25,26 @@ from fedjax_bal.registry import Registry
 from fedjax_bal.types import Array, Key, Model, Outputs, PyTree, Variables
 from fedjax_bal.validate import is_number, whole_number
 
-
-class Allowed(NamedTuple):
-    """The allowed values of an option, for the annotation of a builder's parameter, `Annotated[..., Allowed]`.
-
-    Attributes:
-        wanted: the rule in words, to complete "must be ...".
-        read: converts a value to what the network takes; raises ValueError or TypeError if it is not allowed.
-    """
-
-    wanted: str
-    read: Callable[[Any], Any]
-
-
-class Option(NamedTuple):
-    """One option of a network: its default, `...` for none, and its allowed values."""
-
-    default: Any
-    allowed: Allowed
-
-
 # Parameters that `build` passes to a builder, and flax's own fields.
 _NO_OPTIONS = ("num_classes", "input_shape", "convolution", "convolve", "reductions", "parent", "name")
 
 
 @functools.cache
-def options_of(builder: Callable[..., Any]) -> dict[str, Option]:
-    """Returns the options of a builder, by name: its parameters whose annotations define the allowed values."""
-    options = {}
-    for name, parameter in inspect.signature(builder).parameters.items():
-        if name in _NO_OPTIONS:
-            continue
-        notes = getattr(parameter.annotation, "__metadata__", ())
-        allowed = next((note for note in notes if isinstance(note, Allowed)), None)
-        if allowed is None:
-            from fedjax_bal.annotations import check, checkable, wanted  # with pydantic
-
-            kind = checkable(parameter.annotation, parameter.default)
-            allowed = None if kind is None else Allowed(wanted(kind), functools.partial(check, name, kind))
-        if allowed is not None:
-            options[name] = Option(... if parameter.default is parameter.empty else parameter.default, allowed)
-    return options
+def options_of(builder: Callable[..., Any]) -> Mapping[str, Field]:
+    """Returns the options of a builder, type and default by name: its parameters that YAML can express."""
+    return parameters(builder, skip=_NO_OPTIONS)
 
 
-def read_options(name: str, options: Mapping[str, Option], given: Mapping[str, Any]) -> dict[str, Any]:
+def read_options(name: str, options: Mapping[str, Field], given: Mapping[str, Any]) -> dict[str, Any]:
     """Converts the given options of a model to the types that its network takes; raises `ValueError` for wrong ones."""
     for key in sorted(set(given) - set(options)):
         near = difflib.get_close_matches(key, options, 1)
         hint = f"; did you mean {near[0]!r}?" if near else "."
         raise ValueError(f"model {name!r} has no option {key!r}; its options: {', '.join(options) or 'none'}{hint}")
-    values = {}
-    for key, value in given.items():
-        try:
-            values[key] = options[key].allowed.read(value)
-        except (TypeError, ValueError):
-            wanted = options[key].allowed.wanted
-            raise ValueError(f"models.build({name!r}): {key}={value!r} must be {wanted}.") from None
-    return values
+    return {key: check(f"model {name!r}: {key}", options[key][0], value) for key, value in given.items()}
 
 
-def shares(count: int) -> Allowed:
+def shares(count: int) -> ParsedBy:
     """Fractions dropped by dropout: one number for all `count` places of a network, or one for each."""
 
     def read(value: Any) -> tuple[float, ...]:
@@ -92,7 +53,7 @@ def shares(count: int) -> Allowed:
             raise ValueError
         return tuple(map(float, given))
 
-    return Allowed("a number in [0, 1)" + (f", or a list of {count} of them" if count > 1 else ""), read)
+    return ParsedBy("a number in [0, 1)" + (f", or a list of {count} of them" if count > 1 else ""), read)
 
 
 class _Entry(NamedTuple):
@@ -243,12 +204,12 @@ BATCH_NORMALISED = tuple(name for name, entry in _ENTRIES.items() if entry.batch
 """The models with batch normalisation, unless their option `norm` says otherwise."""
 
 
-def options(name: str) -> Mapping[str, Option]:
-    """Returns default and allowed values of a model's own options, by name; raises `ValueError` for an unknown model.
+def options(name: str) -> Mapping[str, Field]:
+    """Returns type and default of a model's options, by name; raises `ValueError` for an unknown model.
 
     Example:
-        >>> options("vgg9")["dropout"].default, options("mlp")["hidden"].allowed.wanted
-        ((0.05, 0.1, 0.1), 'a list, not empty, each item an integer of at least 1')
+        >>> options("vgg9")["dropout"][1], sorted(options("mlp"))
+        ((0.05, 0.1, 0.1), ['hidden'])
     """
     return options_of(_entry(name).body)
 

@@ -227,7 +227,7 @@ def optimizer(
     """
     if callable(learning_rate):
         if schedule is not None:
-            raise ValueError("optimizer: schedule: received it beside a learning rate by round; leave one of them out")
+            raise ValueError("optimizer: schedule: received together with a learning rate by round; leave one out")
         schedule = learning_rate
         learning_rate = 1.0
     one_of("optimizer", name, optimizer_names())

@@ -20,35 +20,8 @@ from fedjax_bal.metrics import (
     predicted_shares,
     ranked_clients,
 )
-from fedjax_bal.report.plots import (
-    MOST_NAMED,
-    SAMPLES,
-    SOFT,
-    Drawn,
-    Panel,
-    Panels,
-    Series,
-    curves,
-    heat,
-    images,
-    name_places,
-    panels_of,
-    percent,
-    to_svg,
-    with_series,
-)
-from fedjax_bal.report.sweep_results import (
-    COSTS,
-    LEAD,
-    Results,
-    Situation,
-    along,
-    best,
-    cells,
-    name_situation,
-    readable,
-    situations,
-)
+from fedjax_bal.report import plots
+from fedjax_bal.report import sweep_results as sweeps
 from fedjax_bal.report.wording import LONGEST_NAME, MINUS, averaged_heading, averaged_in_words, printable
 
 _CLIMB = "The y-axis starts at the accuracy reached after the first 10% of rounds."
@@ -79,21 +52,16 @@ class Picture(NamedTuple):
     document: str
 
 
-def to_pictures(drawn: Iterable[Drawn]) -> list[Picture]:
+def to_pictures(drawn: Iterable[plots.Drawn]) -> list[Picture]:
     """Writes figures as SVG documents, one by one as they are drawn."""
-    return [Picture(name, title, caption, to_svg(figure, title)) for name, title, caption, figure in drawn]
+    return [Picture(name, title, caption, plots.to_svg(figure, title)) for name, title, caption, figure in drawn]
 
 
-def draw(run: RunRecord, origins: Mapping[str, tuple[str, str]] | None = None) -> list[Picture]:
-    """Draws all figures for which the run has data, in page order; see `run_figures`."""
-    return to_pictures(run_figures(run, origins))
-
-
-def run_figures(run: RunRecord, origins: Mapping[str, tuple[str, str]] | None = None) -> Iterator[Drawn]:
+def run_figures(run: RunRecord, origins: Mapping[str, tuple[str, str]] | None = None) -> Iterator[plots.Drawn]:
     """Yields all figures for which the run has data, in page order; `origins` as in `panels_of`."""
     methods = list(dict.fromkeys(entry["method"] for entry in [*run.summary["runs"], *run.lines]))
     if methods:
-        panels = panels_of(methods, origins=origins)
+        panels = plots.panels_of(methods, origins=origins)
         yield from _over_rounds(run, methods, panels)
         yield from _at_the_end(run, methods, panels)
     yield from _partitions(run)
@@ -109,21 +77,21 @@ def run_figures(run: RunRecord, origins: Mapping[str, tuple[str, str]] | None = 
                 "A row shows how the test examples of one true class were classified, in percent of that class, over "
                 "all seeds; the diagonal is correct, and a dark column is a class predicted too often."
             )
-            figure = heat(
+            figure = plots.heat(
                 100 * matrix, classes, classes, "share of the true class, %",
                 title=method, vertical="true class", horizontal="predicted class",
             )  # fmt: skip
             yield f"confusion-{number}", f"Confusion of {printable(method, LONGEST_NAME)}", caption, figure
 
 
-def _panels_in_words(panels: Sequence[Panel]) -> str:
+def _panels_in_words(panels: Sequence[plots.Panel]) -> str:
     first = next(iter(panels[0].lines))
     if len(panels) > 1 and panels[0].title == panels[1].title and all(first in panel.lines for panel in panels):
         return " Each panel shows some of the methods, and the first one in grey."
     return ""
 
 
-def _over_rounds(run: RunRecord, methods: Sequence[str], panels: Sequence[Panel]) -> Iterator[Drawn]:
+def _over_rounds(run: RunRecord, methods: Sequence[str], panels: Sequence[plots.Panel]) -> Iterator[plots.Drawn]:
     """Draws accuracy by round and by traffic, and the accuracy of clients' models by round."""
     every = {method: curve(run.lines, method, "test_accuracy") for method in methods}
     accuracies = {method: line for method, line in every.items() if len(line.rounds)}
@@ -133,9 +101,9 @@ def _over_rounds(run: RunRecord, methods: Sequence[str], panels: Sequence[Panel]
     notes = f"{_CLIMB} {bands}{_panels_in_words(panels)}"
     target = run.summary.get("target_accuracy")
     target = None if target is None else 100 * target
-    series = {method: percent(line) for method, line in accuracies.items()}
+    series = {method: plots.percent(line) for method, line in accuracies.items()}
     text = f"Test accuracy by round, mean over seeds; higher and further left is better. {notes}"
-    figure = curves(with_series(panels, series), "round", "test accuracy, %", target=target, late=True)
+    figure = plots.curves(plots.with_series(panels, series), "round", "test accuracy, %", target=target, late=True)
     yield "accuracy", "Accuracy by round", text, figure
 
     lines = cumulate_traffic(run.lines)
@@ -145,14 +113,14 @@ def _over_rounds(run: RunRecord, methods: Sequence[str], panels: Sequence[Panel]
         rounds, ours, theirs = np.intersect1d(accuracy.rounds, traffic.rounds, return_indices=True)
         if len(rounds):
             low, high = (None if edge is None else edge[ours] for edge in (accuracy.low, accuracy.high))
-            series[method] = percent(Curve(rounds, accuracy.mean[ours], low, high), traffic.mean[theirs] / 1e6)
+            series[method] = plots.percent(Curve(rounds, accuracy.mean[ours], low, high), traffic.mean[theirs] / 1e6)
     if any(line.x[-1] for line in series.values()):  # `local` sends nothing
         text = (
             "Test accuracy against all traffic between server and clients so far (1 MB = 10⁶ bytes), both means over "
             f"seeds; higher and further left is better. {notes}"
         )
         across = "traffic up and down, MB"
-        figure = curves(with_series(panels, series), across, "test accuracy, %", late=True)
+        figure = plots.curves(plots.with_series(panels, series), across, "test accuracy, %", late=True)
         yield "traffic", "Accuracy by traffic", text, figure
 
     every = {method: curve(run.lines, method, "local_test_accuracy") for method in accuracies}
@@ -167,12 +135,12 @@ def _over_rounds(run: RunRecord, methods: Sequence[str], panels: Sequence[Panel]
             "mean over the clients of the round, and over seeds. The distance to the global model is what averaging "
             f"has to recover. At the end, local / global in %: {ends}. {notes}"
         )
-        series = {method: percent(line) for method, line in local.items()}
-        figure = curves(with_series(panels, series), "round", "mean local test accuracy, %", late=True)
+        series = {method: plots.percent(line) for method, line in local.items()}
+        figure = plots.curves(plots.with_series(panels, series), "round", "mean local test accuracy, %", late=True)
         yield "local", "Local models on the test set", text, figure
 
 
-def _at_the_end(run: RunRecord, methods: Sequence[str], panels: Sequence[Panel]) -> Iterator[Drawn]:
+def _at_the_end(run: RunRecord, methods: Sequence[str], panels: Sequence[plots.Panel]) -> Iterator[plots.Drawn]:
     """Draws accuracy and predictions by class, and accuracy by client, at the last evaluation."""
     # The last evaluation of a failed run isn't its end.
     failed = {(entry["method"], entry["seed"]) for entry in run.summary["runs"] if entry.get("failure")}
@@ -202,7 +170,7 @@ def _at_the_end(run: RunRecord, methods: Sequence[str], panels: Sequence[Panel])
         )
         values = 100 * np.array(list(known.values()))[:, order]
         across = "class and its training images" if samples is not None else "class"
-        figure = heat(values, list(known), heads, "test accuracy, %", horizontal=across)
+        figure = plots.heat(values, list(known), heads, "test accuracy, %", horizontal=across)
         yield "classes", "Accuracy by class", text, figure
 
     shares = {method: pair for method in methods if (pair := predicted_shares(run.summary["runs"], method)) is not None}
@@ -222,13 +190,15 @@ def _at_the_end(run: RunRecord, methods: Sequence[str], panels: Sequence[Panel])
             if samples is not None:
                 axes.bar(at, 100 * samples[order] / samples.sum(), 0.8, color="#bcbcbc", zorder=1)
             dashes = (0, (2, 1))
-            axes.step(at, 100 * true, where="mid", color=SOFT, linestyle=dashes, linewidth=2, zorder=2, label="true")
+            axes.step(
+                at, 100 * true, where="mid", color=plots.SOFT, linestyle=dashes, linewidth=2, zorder=2, label="true"
+            )
             axes.set(xlim=(-0.6, len(at) - 0.4), ylim=(0, None))
-            name_places(axes.xaxis, names)
+            plots.name_places(axes.xaxis, names)
 
-        series = {method: Series(at, 100 * predicted[order]) for method, (predicted, _) in shares.items()}
-        across = "" if len(classes) <= MOST_NAMED else "classes, some of them named"
-        figure = curves(with_series(panels, series), across, "share of the images, %", finish=finish)
+        series = {method: plots.Series(at, 100 * predicted[order]) for method, (predicted, _) in shares.items()}
+        across = "" if len(classes) <= plots.MOST_NAMED else "classes, some of them named"
+        figure = plots.curves(plots.with_series(panels, series), across, "share of the images, %", finish=finish)
         yield "predictions", "Predicted and true classes", text, figure
 
     ranked = {method: values for method in methods if (values := ranked_clients(lines, method)) is not None}
@@ -239,8 +209,8 @@ def _at_the_end(run: RunRecord, methods: Sequence[str], panels: Sequence[Panel])
             "left end shows those that the method serves worst, and a flat line serves all equally well. A client with "
             "few test images can only have a few values, hence the steps."
         )
-        series = {name: Series(np.linspace(0, 100, len(values)), 100 * values) for name, values in ranked.items()}
-        figure = curves(with_series(panels, series), "clients from worst to best, %", "client accuracy, %")
+        series = {name: plots.Series(np.linspace(0, 100, len(values)), 100 * values) for name, values in ranked.items()}
+        figure = plots.curves(plots.with_series(panels, series), "clients from worst to best, %", "client accuracy, %")
         yield "clients", "Accuracy by client", text, figure
 
 
@@ -257,7 +227,7 @@ def class_samples(partitions: Sequence[Mapping[str, Any]]) -> np.ndarray | None:
     return np.array(only, dtype=float) if any(only) else None
 
 
-def _partitions(run: RunRecord) -> Iterator[Drawn]:
+def _partitions(run: RunRecord) -> Iterator[plots.Drawn]:
     parts = [part for part in run.summary["partitions"] if np.size(part.get("class_counts") or [])]
     rest = len(parts) - _MOST_PARTITIONS
     left_out = f" The page shows the first {_MOST_PARTITIONS}, {rest:,} more are left out." * (rest > 0)
@@ -280,13 +250,13 @@ def partition(counts: np.ndarray, clients: Sequence[str], classes: Sequence[str]
     """Draws the samples of each class on each client, `Float[M, C]`: one column per client; no sample is blank."""
     ticks = evenly_spaced(len(clients), 8 if len(clients) > 10 else len(clients)).tolist()
     clients = [name if place in ticks else "" for place, name in enumerate(clients)]
-    return heat(
+    return plots.heat(
         np.where(counts > 0, counts, np.nan).T, classes, clients, "samples",
-        title=title, horizontal="client", vertical="class", scale=(0, counts.max(initial=1)), colours=SAMPLES,
+        title=title, horizontal="client", vertical="class", scale=(0, counts.max(initial=1)), colours=plots.SAMPLES,
     )  # fmt: skip
 
 
-def _fakes(run: RunRecord, method: str, number: int) -> Drawn:
+def _fakes(run: RunRecord, method: str, number: int) -> plots.Drawn:
     text = (
         "A row is a class: images of clients, and what the generator makes for this class at the end of the first "
         "seed's run. Fakes need not look good: they are what the model remembers."
@@ -304,7 +274,7 @@ def _fakes(run: RunRecord, method: str, number: int) -> Drawn:
     return f"pictures-{number}", *_learned(run, method, "Real images and fakes of", _BESIDE_FAKES, text)
 
 
-def _attacks(run: RunRecord, method: str, number: int) -> Drawn:
+def _attacks(run: RunRecord, method: str, number: int) -> plots.Drawn:
     found = _leaks(run, method).get("inversion") or {}
     ends = "; ".join(f"{name} {value['truth']:.2f}, {value['others']:.2f}" for name, value in found.items())
     text = (
@@ -323,10 +293,10 @@ def _leaks(run: RunRecord, method: str) -> dict[str, Any]:
 def _learned(run: RunRecord, method: str, title: str, titles: Mapping[str, str], text: str) -> tuple[str, str, Figure]:
     pixels = run.pictures[method]
     kinds = [(heading, pixels[name]) for name, heading in titles.items() if name in pixels]
-    return f"{title} {printable(method, LONGEST_NAME)}", text, images(kinds, run.summary["class_names"])
+    return f"{title} {printable(method, LONGEST_NAME)}", text, plots.images(kinds, run.summary["class_names"])
 
 
-def sweep_figures(results: Results, lines: Sequence[Mapping[str, Any]]) -> Iterator[Drawn]:
+def sweep_figures(results: sweeps.Results, lines: Sequence[Mapping[str, Any]]) -> Iterator[plots.Drawn]:
     """Draws curves by round, metrics along each axis, and for two axes and few methods one grid per method.
 
     `lines` are those of `sweep_curves`.
@@ -340,35 +310,35 @@ def sweep_figures(results: Results, lines: Sequence[Mapping[str, Any]]) -> Itera
     rows, columns = results.values
     for number, method in enumerate(results.methods):
         shares = np.full((len(rows), len(columns)), np.nan)
-        for cell in cells(results, method, LEAD):
+        for cell in sweeps.cells(results, method, sweeps.LEAD):
             if cell.mean is not None:
                 shares[rows.index(cell.setting[0]), columns.index(cell.setting[1])] = 100 * cell.mean
         if not np.isnan(shares).all():
             vertical, horizontal = (axis.name for axis in results.axes)
-            figure = heat(
-                shares, list(map(readable, rows)), list(map(readable, columns)),
+            figure = plots.heat(
+                shares, list(map(sweeps.readable, rows)), list(map(sweeps.readable, columns)),
                 f"{averaged_heading(results.averaged)}, %", vertical=vertical, horizontal=horizontal, digits=1,
                 scale=(float(np.nanmin(shares)), float(np.nanmax(shares))),
             )  # fmt: skip
             yield f"grid-{number}", f"Accuracy of {printable(method, 40)}", f"{mean} Blank where no run ended.", figure
 
 
-def _by_round(results: Results, lines: Sequence[Mapping[str, Any]]) -> Iterator[Drawn]:
+def _by_round(results: sweeps.Results, lines: Sequence[Mapping[str, Any]]) -> Iterator[plots.Drawn]:
     """Draws each method's curves at its best setting, with panels by condition; few conditions share a figure."""
     by_setting: dict[tuple, list[dict[str, Any]]] = {}
     for line in lines:
         seed = f"{line['seed']} ({line['point']})"
         by_setting.setdefault(results.setting(line), []).append({**line, "seed": seed})
-    kept, some = _some(situations(results))
-    by_condition: list[Panels] = []
-    for situation in kept:
+    kept, some = _some(sweeps.list_conditions(results))
+    by_condition: list[plots.Panels] = []
+    for condition in kept:
         series = {}
         for method in results.methods:
-            top = best(results, method, situation)
+            top = sweeps.best(results, method, condition)
             line = curve(by_setting.get(top.setting, []), method, "test_accuracy") if top else None
             if line is not None and len(line.rounds):
-                series[method] = percent(line)
-        panels = with_series(panels_of(results.methods, name_situation(results, situation)), series)
+                series[method] = plots.percent(line)
+        panels = plots.with_series(plots.panels_of(results.methods, sweeps.name_condition(results, condition)), series)
         if panels:
             by_condition.append(panels)
     together = sum(map(len, by_condition)) <= _MOST_PANELS
@@ -380,25 +350,25 @@ def _by_round(results: Results, lines: Sequence[Mapping[str, Any]]) -> Iterator[
         words = _panels_in_words([panel for panel, _ in panels])
         text = f"Test accuracy by round, mean over seeds{tuned}. {_CLIMB}{some}{bands}{words}"
         target = None if results.target is None else 100 * results.target
-        figure = curves(panels, "round", "test accuracy, %", target=target, late=True)
+        figure = plots.curves(panels, "round", "test accuracy, %", target=target, late=True)
         name, title = ("accuracy", "") if together else (f"accuracy-{number}", f", {panels[0][0].title}")
         yield name, f"Accuracy by round{title}", text, figure
 
 
-def _some(every: Sequence[Situation]) -> tuple[list[Situation], str]:
+def _some(every: Sequence[sweeps.Condition]) -> tuple[list[sweeps.Condition], str]:
     """Selects evenly spaced conditions, up to the limit of figures, and returns a sentence on the omitted ones."""
     kept = [every[place] for place in evenly_spaced(len(every), _MOST_CONDITIONS)]
     return kept, f" Shown are {len(kept)} of {len(every)} conditions." * (len(kept) < len(every))
 
 
-def _along_axis(results: Results, axis: int, mean: str) -> Iterator[Drawn]:
+def _along_axis(results: sweeps.Results, axis: int, mean: str) -> Iterator[plots.Drawn]:
     name = results.axes[axis].name
     numeric = results.is_numeric(axis)
     tuned = any(place != axis for place in results.tuned)
     elsewhere = " All other settings are the method's best ones at that value." * tuned
     reached = "Only runs that reached the target are shown."
     wanted = (
-        ("mean-accuracy", LEAD, "Accuracy", f"{averaged_heading(results.averaged)}, %", 100.0, mean),
+        ("mean-accuracy", sweeps.LEAD, "Accuracy", f"{averaged_heading(results.averaged)}, %", 100.0, mean),
         ("worst-class", "worst_class_accuracy", "Worst class", "worst class, %", 100.0,
          "Accuracy in the class where it is lowest."),
         ("throughput", "client_updates_per_s", "Throughput", "client updates per second", 1.0,
@@ -408,31 +378,33 @@ def _along_axis(results: Results, axis: int, mean: str) -> Iterator[Drawn]:
         ("rounds-to-target", "rounds_to_target", "Rounds to the target", "rounds", 1.0, reached),
         ("traffic-to-target", "traffic_to_target_bytes", "Traffic to the target", "MB up and down", 1e-6, reached),
     )  # fmt: skip
-    kept, some = _some(situations(results, apart_from=axis))
+    kept, some = _some(sweeps.list_conditions(results, without=axis))
     for file, column, title, vertical, factor, text in wanted:
         by_condition = []
-        for situation in kept:
-            lines = {method: along(results, axis, method, column, situation) for method in results.methods}
-            by_condition.append((situation, {method: line for method, line in lines.items() if len(line) > 1}))
+        for condition in kept:
+            lines = {method: sweeps.along(results, axis, method, column, condition) for method in results.methods}
+            by_condition.append((condition, {method: line for method, line in lines.items() if len(line) > 1}))
         every = [line for _, lines in by_condition for line in lines.values()]
         # Omitted if all runs trained together, because they then have the same cost.
-        if not every or (column in COSTS and all(len({cell.mean for cell in line}) == 1 for line in every)):
+        if not every or (column in sweeps.COSTS and all(len({cell.mean for cell in line}) == 1 for line in every)):
             continue
         finished = {cell.setting[axis] for line in every for cell in line}
         values = [value for value in results.values[axis] if value in finished]
         panels = []
-        for situation, lines in by_condition:
+        for condition, lines in by_condition:
             series = {}
             for method, line in lines.items():
                 x = [cell.setting[axis] if numeric else values.index(cell.setting[axis]) for cell in line]
                 y = factor * np.array([cell.mean for cell in line], float)
                 spread = factor * np.array([cell.deviation or 0.0 for cell in line])
-                series[method] = Series(np.array(x), y, y - spread, y + spread)
-            panels += with_series(panels_of(results.methods, name_situation(results, situation)), series)
+                series[method] = plots.Series(np.array(x), y, y - spread, y + spread)
+            panels += plots.with_series(
+                plots.panels_of(results.methods, sweeps.name_condition(results, condition)), series
+            )
 
         def finish(axes: Axes, values: Sequence[Any] = values, factor: float = factor) -> None:
             if not numeric:
-                name_places(axes.xaxis, [readable(value) for value in values])
+                plots.name_places(axes.xaxis, [sweeps.readable(value) for value in values])
             else:
                 if values[0] > 0 and values[-1] / values[0] > _WIDE_RATIO:
                     axes.set_xscale("log")
@@ -445,4 +417,4 @@ def _along_axis(results: Results, axis: int, mean: str) -> Iterator[Drawn]:
 
         bands = f" {_BANDS}" * any(cell.deviation is not None for line in every for cell in line)
         words = f"{text}{bands}{elsewhere}{some}{_panels_in_words([panel for panel, _ in panels])}"
-        yield f"{file}-{axis}", f"{title} by {name}", words, curves(panels, name, vertical, finish=finish)
+        yield f"{file}-{axis}", f"{title} by {name}", words, plots.curves(panels, name, vertical, finish=finish)

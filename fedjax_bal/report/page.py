@@ -12,7 +12,13 @@ from fedjax_bal.config import Sections, leaves, without_defaults
 from fedjax_bal.files import check_replaceable, write_atomically
 from fedjax_bal.lab import LARGEST, FolderError, RunFolder, RunRecord, SweepFolder
 from fedjax_bal.report.markup import Page, definitions, folded, note, reproduction
-from fedjax_bal.report.published import Beside, beside_of_run, changes_from_paper, paper_tables, published_by_metric
+from fedjax_bal.report.published import (
+    PaperComparison,
+    changes_from_paper,
+    paper_comparison_of_run,
+    paper_tables,
+    published_by_metric,
+)
 from fedjax_bal.report.sweep_results import read_results, sweep_curves
 from fedjax_bal.report.tables import comparison, details, failed, remarks, statistics, summarise_group
 from fedjax_bal.report.wording import LONGEST_NAME, flat, join_some, plural, printable, table_notes, verdict
@@ -45,8 +51,8 @@ def build(folder: str | os.PathLike[str]) -> Path:
 
     files = RunFolder(Path(folder))
     run = files.read()
-    beside = beside_of_run(run.config, summarise_group(run.summary["runs"]), finished=is_finished(run))
-    page = page_of_run(run, gallery.draw(run), beside)
+    paper = paper_comparison_of_run(run.config, summarise_group(run.summary["runs"]), finished=is_finished(run))
+    page = page_of_run(run, gallery.to_pictures(gallery.run_figures(run)), paper)
     try:
         return files.write_report(page.html(), page.documents(), page.tables())
     except OSError as error:
@@ -67,7 +73,7 @@ def build_comparison(folders: Sequence[Path], file: Path) -> Path:
     from fedjax_bal.report import gallery
 
     joined = join(folders)
-    page = page_of_runs(joined, gallery.draw(joined, origins(joined)))
+    page = page_of_runs(joined, gallery.to_pictures(gallery.run_figures(joined, origins(joined))))
     try:
         check_replaceable(file)  # checked before its tables are written
         for ending, content in page.tables().items():
@@ -129,7 +135,7 @@ def write_partition_picture(
     write_atomically(file, to_png(figure) if file.suffix.lower() == ".png" else to_svg(figure, title).encode())
 
 
-def page_of_run(run: RunRecord, pictures: Sequence["Picture"], beside: Beside) -> Page:
+def page_of_run(run: RunRecord, pictures: Sequence["Picture"], paper: PaperComparison) -> Page:
     """Builds the page of a run."""
     config = run.config
     summary = run.summary
@@ -153,7 +159,7 @@ def page_of_run(run: RunRecord, pictures: Sequence["Picture"], beside: Beside) -
     ]
     tables = []
     if summaries:
-        notes = " ".join(table_notes(summaries, partitions=draws_partitions(config)))
+        notes = " ".join(table_notes(summaries, partitions=bool(entries(config, "partition_seeds"))))
         tables.append(comparison([summaries], summary.get("target_accuracy"), notes))
 
     differing = {}
@@ -186,9 +192,9 @@ def page_of_run(run: RunRecord, pictures: Sequence["Picture"], beside: Beside) -
         heading=name,
         warnings=[unfinished, failed(runs)],
         answers=[("" if finished else "So far: ") + verdict(summaries)],
-        published=paper_tables(beside),
+        published=paper_tables(paper),
         comparisons=tables,
-        statistics=list(statistics(runs, published_by_metric(beside))),
+        statistics=list(statistics(runs, published_by_metric(paper))),
         remarks=remarks(summary) if summaries else ["No run has been evaluated yet."],
         details=details(runs),
         pictures=pictures,
@@ -212,8 +218,15 @@ def page_of_runs(joined: RunRecord, pictures: Sequence["Picture"]) -> Page:
             differing.append(
                 (key, "; ".join(f"{name}: {known.get(key, 'absent')}" for name, known in leaves_of.items()))
             )
-    # Methods are compared only with methods on the same data.
-    data = _data_of_methods(configs)
+    # Methods are compared only with methods on the same data: the settings that determine which client holds which
+    # images, by method name in the comparison.
+    data: dict[str, Hashable] = {}
+    for name, config in configs.items():
+        base = leaves({key: value for key, value in config.items() if key != "methods"})
+        for entry in entries(config, "methods"):
+            whole = base | (leaves(entry) if isinstance(entry, dict) else {})  # a method may override any section
+            of_data = sorted((key, repr(leaf)) for key, leaf in whole.items() if _is_of_data(key))
+            data[f"{display_name(entry)} ({name})"] = tuple(of_data)
     shared: dict[Hashable, list[Mapping[str, Any]]] = {}
     for run in runs:
         shared.setdefault(data.get(run["method"]), []).append(run)
@@ -238,7 +251,9 @@ def page_of_runs(joined: RunRecord, pictures: Sequence["Picture"]) -> Page:
         answers = [
             (among.format(len(group), group[0].method) if len(group) > 1 else "") + verdict(group) for group in groups
         ]
-    notes = " ".join(table_notes(every, partitions=all(map(draws_partitions, configs.values()))))
+    notes = " ".join(
+        table_notes(every, partitions=all(entries(config, "partition_seeds") for config in configs.values()))
+    )
     return Page(
         tab="comparison of runs",
         kicker=f"{len(configs)} run folders",
@@ -306,18 +321,6 @@ def origins(joined: RunRecord) -> dict[str, tuple[str, str]]:
     return pairs
 
 
-def _data_of_methods(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, Hashable]:
-    """The settings that determine which client holds which images, by method name in the comparison."""
-    data = {}
-    for name, config in configs.items():
-        base = leaves({key: value for key, value in config.items() if key != "methods"})
-        for entry in entries(config, "methods"):
-            whole = base | (leaves(entry) if isinstance(entry, dict) else {})  # a method may override any section
-            of_data = sorted((key, repr(leaf)) for key, leaf in whole.items() if _is_of_data(key))
-            data[f"{display_name(entry)} ({name})"] = tuple(of_data)
-    return data
-
-
 def _is_of_data(key: str) -> bool:
     return any(f"{key}.".startswith(f"{section}.") for section in _OF_DATA)
 
@@ -342,7 +345,7 @@ def missing_runs(config: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -
 
 
 def is_finished(run: RunRecord) -> bool:
-    """Whether no run has rounds left; failed runs have none."""
+    """Returns whether no run has rounds left; failed runs have none."""
     runs = run.summary["runs"]
     return not missing_runs(run.config, runs) and (run.summary["finished"] or bool(failed(runs)))
 
@@ -382,11 +385,6 @@ def entries(config: Mapping[str, Any], key: str) -> list[Any]:
     """The entries of a list in a configuration; tolerates a damaged one."""
     listed = config.get(key)
     return [entry for entry in listed if isinstance(entry, dict | str | int)] if isinstance(listed, list) else []
-
-
-def draws_partitions(config: Mapping[str, Any]) -> bool:
-    """Whether each seed of a resolved configuration has its own partition."""
-    return bool(entries(config, "partition_seeds"))
 
 
 def display_name(entry: Any) -> str:

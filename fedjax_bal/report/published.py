@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from fedjax_bal.config import setting_leaves
 from fedjax_bal.metrics import NOTHING, SHARE, MethodSummary, Spread, mean_interval
-from fedjax_bal.report.sweep_results import Results, name_situation, parsed, situations, summarise_situation
+from fedjax_bal.report.sweep_results import Results, list_conditions, name_condition, parsed, summarise_condition
 from fedjax_bal.report.tables import Details
 from fedjax_bal.report.wording import (
     LONGEST_NAME,
@@ -55,7 +55,7 @@ class Published(NamedTuple):
         return "*" * (self.difference is not None and round(abs(self.difference), 3) > FAR)
 
 
-class Beside(NamedTuple):
+class PaperComparison(NamedTuple):
     """The accuracies of a run or sweep compared with a paper's.
 
     Attributes:
@@ -70,30 +70,32 @@ class Beside(NamedTuple):
     changes: tuple[str, ...] = ()
 
 
-def beside_of_run(config: Mapping[str, Any], summaries: Sequence[MethodSummary], *, finished: bool = True) -> Beside:
+def paper_comparison_of_run(
+    config: Mapping[str, Any], summaries: Sequence[MethodSummary], *, finished: bool = True
+) -> PaperComparison:
     """Collects the methods of a run for which its configuration has published accuracies."""
     paper = _section(config.get("paper"))
     changes = [*changes_from_paper(config), *([] if finished else ["the run is not finished"])]
-    return Beside(tuple(_entries(paper, summaries, "")), _source(paper), tuple(changes))
+    return PaperComparison(tuple(_entries(paper, summaries, "")), _source(paper), tuple(changes))
 
 
-def beside_of_sweep(results: Results) -> Beside:
+def paper_comparison_of_sweep(results: Results) -> PaperComparison:
     """Collects the methods of a sweep for which its configuration or an axis has published accuracies."""
     base = _section(results.sheet.get("paper"))
     start = "paper.accuracy."
     entries = []
-    for situation in situations(results):
+    for condition in list_conditions(results):
         row = next(
             row
             for row in results.rows
-            if all(results.axes[place].value(row) == value for place, value in situation.items())
+            if all(results.axes[place].value(row) == value for place, value in condition.items())
         )
         accuracy = {**_section(base.get("accuracy")), **_section(parsed(row.get("paper.accuracy")))}
         accuracy |= {key.removeprefix(start): value for key, value in row.items() if key.startswith(start)}
-        condition = name_situation(results, situation)
-        entries += _entries({**base, "accuracy": accuracy}, summarise_situation(results, situation), condition)
+        summaries = summarise_condition(results, condition)
+        entries += _entries({**base, "accuracy": accuracy}, summaries, name_condition(results, condition))
     swept = [f"{axis.name} swept" for axis in results.axes if not any(key.startswith("paper.") for key in axis.keys)]
-    return Beside(tuple(entries), _source(base), (*changes_from_paper(results.sheet), *swept))
+    return PaperComparison(tuple(entries), _source(base), (*changes_from_paper(results.sheet), *swept))
 
 
 def changes_from_paper(config: Mapping[str, Any]) -> list[str]:
@@ -115,52 +117,52 @@ def changes_from_paper(config: Mapping[str, Any]) -> list[str]:
     return changes
 
 
-def paper_tables(beside: Beside) -> list[Details]:
+def paper_tables(paper: PaperComparison) -> list[Details]:
     """Builds tables of our and published accuracies, one row per method and condition; none without published ones."""
-    if not beside.entries:
+    if not paper.entries:
         return []
-    conditions = len({entry.condition for entry in beside.entries}) > 1
+    conditions = len({entry.condition for entry in paper.entries}) > 1
     heads = ["Method", *(["Condition"] if conditions else []), "Ours, %", "95% interval", "Seeds", "Published, %"]
-    if not beside.changes:
+    if not paper.changes:
         heads.append("Difference, points")
     rows = []
-    for entry in beside.entries:
+    for entry in paper.entries:
         low, high = mean_interval(entry.ours)
         interval = NOTHING if low is None or high is None else f"[{100 * low:.1f}, {100 * high:.1f}]"
         row = [entry.method, *([entry.condition] if conditions else []), SHARE.show(entry.ours), interval]
         row += [str(entry.ours.seeds), f"{100 * entry.theirs:.1f}"]
-        if not beside.changes:
+        if not paper.changes:
             row.append(NOTHING if entry.difference is None else signed(entry.difference) + entry.mark)
         rows.append(tuple(row))
-    measure = " and ".join(dict.fromkeys(_MEASURES[entry.which].format(entry.averaged) for entry in beside.entries))
-    mark = "" if beside.changes else f" * marks more than {100 * FAR:g} points between ours and the published ones."
+    measure = " and ".join(dict.fromkeys(_MEASURES[entry.which].format(entry.averaged) for entry in paper.entries))
+    mark = "" if paper.changes else f" * marks more than {100 * FAR:g} points between ours and the published ones."
     note = (
         f"{measure}: ours is mean ± standard deviation over seeds, with the 95% Student t interval of the mean.{mark} "
-        f"Published: {beside.source}."
+        f"Published: {paper.source}."
     )
-    changed = f"{_not_the_papers(beside)} " if beside.changes else ""
-    return [Details("Beside the paper", Table(tuple(heads), rows), f"{changed}{note}")]
+    changed = f"{_not_the_papers(paper)} " if paper.changes else ""
+    return [Details("Compared with the paper", Table(tuple(heads), rows), f"{changed}{note}")]
 
 
-def _not_the_papers(beside: Beside) -> str:
-    return f"Not the paper's configuration, and so no reproduction: {join_some(beside.changes, _MOST_CHANGES)}."
+def _not_the_papers(paper: PaperComparison) -> str:
+    return f"Not the paper's configuration, and so no reproduction: {join_some(paper.changes, _MOST_CHANGES)}."
 
 
-def published_by_metric(beside: Beside, condition: str = "") -> dict[tuple[str, str], float]:
+def published_by_metric(paper: PaperComparison, condition: str = "") -> dict[tuple[str, str], float]:
     """Published accuracies under one condition, by method and metric; empty if the setting isn't the paper's."""
-    if beside.changes:
+    if paper.changes:
         return {}
-    entries = [entry for entry in beside.entries if entry.condition == condition]
+    entries = [entry for entry in paper.entries if entry.condition == condition]
     return {(entry.method, f"{entry.which}_accuracy"): entry.theirs for entry in entries}
 
 
-def paper_verdict(beside: Beside) -> str:
+def paper_verdict(paper: PaperComparison) -> str:
     """A sentence on the number of accuracies close to the published ones; empty without published ones."""
-    known = [entry for entry in beside.entries if entry.difference is not None]
+    known = [entry for entry in paper.entries if entry.difference is not None]
     if not known:
         return ""
-    if beside.changes:
-        return _not_the_papers(beside)
+    if paper.changes:
+        return _not_the_papers(paper)
     near = sum(not entry.mark for entry in known)
     farthest = max(known, key=lambda entry: abs(entry.difference or 0.0))
     where = f" at {farthest.condition}" if farthest.condition else ""

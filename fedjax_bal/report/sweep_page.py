@@ -6,22 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 from fedjax_bal.lab import FolderError, SweepFolder, as_csv
 from fedjax_bal.metrics import SHARE, Spread
+from fedjax_bal.report import sweep_results as sweeps
 from fedjax_bal.report.markup import Page, reproduction
-from fedjax_bal.report.published import Beside, beside_of_sweep, paper_tables, paper_verdict, published_by_metric
-from fedjax_bal.report.sweep_results import (
-    LEAD,
-    VALIDATION,
-    Cell,
-    Results,
-    best,
-    cells,
-    comparable,
-    name_situation,
-    name_tuned,
-    read_results,
-    situations,
-    summarise_situation,
-    sweep_curves,
+from fedjax_bal.report.published import (
+    PaperComparison,
+    paper_comparison_of_sweep,
+    paper_tables,
+    paper_verdict,
+    published_by_metric,
 )
 from fedjax_bal.report.tables import Details, comparison, encoded, statistics
 from fedjax_bal.report.wording import (
@@ -57,16 +49,16 @@ def build_sweep(folder: Path, note: Callable[[str], object] = lambda text: None)
     from fedjax_bal.report.gallery import sweep_figures, to_pictures
 
     files = SweepFolder(folder)
-    results = read_results(folder)
-    lines = sweep_curves(results, files, note)
-    page = page_of_sweep(results, beside_of_sweep(results), to_pictures(sweep_figures(results, lines)))
+    results = sweeps.read_results(folder)
+    lines = sweeps.sweep_curves(results, files, note)
+    page = page_of_sweep(results, paper_comparison_of_sweep(results), to_pictures(sweep_figures(results, lines)))
     try:
         return files.write_page(page.html(), page.documents(), encoded(as_csv(lines)), page.tables())
     except OSError as error:
         raise FolderError(f"{folder}: the page can't be written there ({error.strerror})") from error
 
 
-def page_of_sweep(results: Results, beside: Beside, pictures: Sequence["Picture"] = ()) -> Page:
+def page_of_sweep(results: sweeps.Results, paper: PaperComparison, pictures: Sequence["Picture"] = ()) -> Page:
     """Builds the page of a sweep."""
     # Whether the runs of a setting use several partitions, and whether several runs share one.
     partitions = False
@@ -77,7 +69,7 @@ def page_of_sweep(results: Results, beside: Beside, pictures: Sequence["Picture"
         partitions |= count > 1
         crossed |= len(draws) > count
     # Compares methods at each condition, each at its best setting there; only the last table has notes.
-    found = comparable(results)
+    found = sweeps.comparable(results)
     every = [summary for _, groups in found for group in groups for summary in group]
     notes = " ".join(table_notes(every, partitions=partitions, crossed=partitions and crossed))
     tables = [comparison(groups, results.target, "", name) for name, groups in found]
@@ -108,10 +100,10 @@ def page_of_sweep(results: Results, beside: Beside, pictures: Sequence["Picture"
         heading=results.name,
         warnings=warnings,
         answers=[answer(results)],
-        paper=paper_verdict(beside),
-        published=paper_tables(beside),
+        paper=paper_verdict(paper),
+        published=paper_tables(paper),
         comparisons=tables,
-        statistics=list(_statistics(results, beside)),
+        statistics=list(_statistics(results, paper)),
         details=best_settings(results),
         pictures=pictures,
         settings=[all_settings(results)] if results.axes else [],
@@ -119,61 +111,61 @@ def page_of_sweep(results: Results, beside: Beside, pictures: Sequence["Picture"
     )
 
 
-def answer(results: Results) -> str:
+def answer(results: sweeps.Results) -> str:
     """Summarises the sweep in a few sentences: the verdict of a run's report, or the leading method per condition."""
     known = []
-    for situation in situations(results):
-        summaries = summarise_situation(results, situation)
+    for condition in sweeps.list_conditions(results):
+        summaries = sweeps.summarise_condition(results, condition)
         if any(summary.last5.mean is not None for summary in summaries):
-            known.append((name_situation(results, situation).replace(" ", "\N{NO-BREAK SPACE}"), summaries))
+            known.append((sweeps.name_condition(results, condition).replace(" ", "\N{NO-BREAK SPACE}"), summaries))
     if not known:
         return "No run is finished yet."
     how = ""
     if results.tuned:
         how = " Settings were selected on the test set, so all of them are optimistic."
-        if results.judge == VALIDATION:
+        if results.selection_metric == sweeps.VALIDATION:
             how = " Settings were selected by accuracy on the validation images."
-    if results.conditions:
+    if results.condition_axes:
         each = join_some([f"{name}: {lead(summaries)}" for name, summaries in known], _MOST_TOLD)
         what = "Accuracy" if len(results.methods) == 1 else "Highest accuracy"
         return f"{what} over the {averaged_in_words(results.averaged)} at each condition: {each}.{how}"
     settings = ""
     if results.tuned and len(results.methods) <= _MOST_TOLD:  # if there are more methods, the table below has them
-        tops = [(method, best(results, method)) for method in results.methods]
-        named = [f"{method} {name_tuned(results, top.setting)}" for method, top in tops if top is not None]
+        tops = [(method, sweeps.best(results, method)) for method in results.methods]
+        named = [f"{method} {sweeps.name_tuned(results, top.setting)}" for method, top in tops if top is not None]
         settings = f" Best settings: {', '.join(named)}."
     return f"{verdict(known[0][1])}{settings}{how}"
 
 
-def best_settings(results: Results) -> list[Details]:
+def best_settings(results: sweeps.Results) -> list[Details]:
     """Tables of each method's best setting at each condition; empty if no axis is tuned."""
     if not results.tuned:
         return []
-    conditions = bool(results.conditions)
+    conditions = bool(results.condition_axes)
     rows = []
-    for situation in situations(results):
+    for condition in sweeps.list_conditions(results):
         for method in results.methods:
-            top = best(results, method, situation)
-            setting = name_tuned(results, top.setting) if top else "-"
+            top = sweeps.best(results, method, condition)
+            setting = sweeps.name_tuned(results, top.setting) if top else "-"
             if top and any(results.is_at_end(place, top.setting[place]) for place in results.tuned):
                 setting += " *"
             row = (printable(method, LONGEST_NAME), setting, percent(top))
-            rows.append((name_situation(results, situation), *row) if conditions else row)
+            rows.append((sweeps.name_condition(results, condition), *row) if conditions else row)
     heads = (*(("Condition",) if conditions else ()), "Method", "Setting", _heading(results))
     starred = any(row[-2].endswith(" *") for row in rows)
     note = "* is the lowest or highest value of a swept number: a better one may lie beyond." if starred else ""
     return [Details("Best settings", Table(heads, rows), note)]
 
 
-def all_settings(results: Results) -> Details:
+def all_settings(results: sweeps.Results) -> Details:
     """A table of the accuracy at every setting: one row per setting, or one per method if rows would be too wide."""
     methods = results.methods
-    by_method = [{cell.setting: cell for cell in cells(results, method, LEAD)} for method in methods]
+    by_method = [{cell.setting: cell for cell in sweeps.cells(results, method, sweeps.LEAD)} for method in methods]
     rank = lambda setting: [values.index(value) for values, value in zip(results.values, setting, strict=True)]
     settings = sorted({setting for known in by_method for setting in known}, key=rank)
     grid = [["Setting", *(printable(method, LONGEST_NAME) for method in methods)]]
     for setting in settings:
-        name = name_situation(results, dict(enumerate(setting))) or _heading(results)
+        name = sweeps.name_condition(results, dict(enumerate(setting))) or _heading(results)
         grid.append([name, *(percent(known.get(setting)) for known in by_method)])
     if len(methods) > max(_MOST_COLUMNS, len(settings)):
         grid = [list(column) for column in zip(*grid, strict=True)]
@@ -183,11 +175,11 @@ def all_settings(results: Results) -> Details:
     return Details("All settings", Table(heads, rows), note)
 
 
-def _heading(results: Results) -> str:
+def _heading(results: sweeps.Results) -> str:
     return f"{averaged_heading(results.averaged).capitalize()}, %"
 
 
-def percent(cell: Cell | None) -> str:
+def percent(cell: sweeps.Cell | None) -> str:
     """Formats a cell's mean and spread over seeds, in percent."""
     if cell is None or cell.mean is None:
         return "-"
@@ -195,11 +187,11 @@ def percent(cell: Cell | None) -> str:
     return text + f" ({cell.count} of {cell.asked} runs)" * (cell.count < cell.asked)
 
 
-def _statistics(results: Results, beside: Beside) -> Iterator[dict[str, Any]]:
+def _statistics(results: sweeps.Results, paper: PaperComparison) -> Iterator[dict[str, Any]]:
     """Yields the statistics of each setting, after its swept keys."""
     keys = [key for axis in results.axes for key in axis.keys if key.partition(".")[0] != "paper"]
     for setting in dict.fromkeys(setting for _, setting in results.runs):
         runs = [run for (_, here), found in results.runs.items() if here == setting for run in found]
-        condition = name_situation(results, {place: setting[place] for place in results.conditions})
+        condition = sweeps.name_condition(results, {place: setting[place] for place in results.condition_axes})
         swept = {key: runs[0][key] for key in keys}
-        yield from ({**swept, **row} for row in statistics(runs, published_by_metric(beside, printable(condition))))
+        yield from ({**swept, **row} for row in statistics(runs, published_by_metric(paper, printable(condition))))

@@ -40,9 +40,9 @@ _OF_RUN = ("method", "seed", "round")
 
 Setting = tuple[Any, ...]
 """The value of each axis of a sweep."""
-Situation = Mapping[int, Any]
+Condition = Mapping[int, Any]
 """Values of some axes, by axis index."""
-_ANY: Situation = {}
+_ANY: Condition = {}
 Run = dict[str, Any]
 """A run as `metrics.compare` takes it: its seed is a `SeededDraw`, and only a finished run has numbers."""
 
@@ -64,7 +64,7 @@ class SweptAxis(NamedTuple):
 
     @property
     def is_condition(self) -> bool:
-        """Whether the federation or the task changes along the axis, so that no value can be the best."""
+        """True if the federation or the task changes along the axis, so that no value can be the best."""
         return any(f"{key}.".startswith(f"{section}.") for key in self.keys for section in _CONDITIONS)
 
     @property
@@ -78,7 +78,7 @@ class SweptAxis(NamedTuple):
             return row[self.shown[0]]
         return ", ".join(f"{name} {readable(row[key])}" for name, key in zip(self.names, self.shown, strict=True))
 
-    def tell(self, value: Any) -> str:
+    def format_value(self, value: Any) -> str:
         """Formats a value with its key; without the key for a section or for several keys."""
         single = len(self.shown) == 1 and not str(value).startswith("{")
         return f"{self.name} {readable(value)}" if single else readable(value)
@@ -130,7 +130,7 @@ class Results:
         return [sorted(values) if _are_numbers(values, _LARGEST_DRAWN) else values for values in every]
 
     @cached_property
-    def judge(self) -> str:
+    def selection_metric(self) -> str:
         """The column by which settings are selected.
 
         The accuracy on validation images if all finished runs have it; otherwise the accuracy on the test images, which
@@ -145,7 +145,7 @@ class Results:
         return averaged([run for runs in self.runs.values() for run in runs])
 
     @property
-    def conditions(self) -> tuple[int, ...]:
+    def condition_axes(self) -> tuple[int, ...]:
         """The indices of the axes that are conditions."""
         return tuple(place for place, axis in enumerate(self.axes) if axis.is_condition)
 
@@ -175,11 +175,11 @@ class Results:
         return tuple(axis.value(row) for axis in self.axes)
 
     def is_numeric(self, place: int) -> bool:
-        """Whether an axis has several values, all of them numbers."""
+        """Returns whether an axis has several values, all of them numbers."""
         return len(self.values[place]) > 1 and _are_numbers(self.values[place], _LARGEST_DRAWN)
 
     def is_at_end(self, place: int, value: Any) -> bool:
-        """Whether a value is at an end of a numeric axis, so that a better one may lie beyond it."""
+        """Returns whether a value is at an end of a numeric axis, so that a better one may lie beyond it."""
         return self.is_numeric(place) and value in (self.values[place][0], self.values[place][-1])
 
 
@@ -259,38 +259,38 @@ class Cell(NamedTuple):
     asked: int = 0
 
 
-def cells(results: Results, method: str, figure: str, situation: Situation = _ANY) -> list[Cell]:
+def cells(results: Results, method: str, figure: str, condition: Condition = _ANY) -> list[Cell]:
     """Returns a method's mean of a metric, such as `last5_accuracy`, at each setting under a condition, in order."""
     found = []
     for (of, setting), runs in results.runs.items():
-        if of == method and all(setting[place] == value for place, value in situation.items()):
+        if of == method and all(setting[place] == value for place, value in condition.items()):
             known = {run["seed"]: run[figure] for run in runs if run[figure] is not None}
             mean, deviation, _ = spread_of_draws(known)
             found.append(Cell(setting, mean, deviation, len(known), len(runs)))
     return found
 
 
-def situations(results: Results, apart_from: int | None = None) -> list[Situation]:
+def list_conditions(results: Results, without: int | None = None) -> list[Condition]:
     """Lists the sweep's conditions in order, optionally without one axis; a single empty one if there are none."""
-    places = [place for place in results.conditions if place != apart_from]
+    places = [place for place in results.condition_axes if place != without]
     every = dict.fromkeys(tuple(setting[place] for place in places) for _, setting in results.runs)
     rank = lambda values: [results.values[place].index(value) for place, value in zip(places, values, strict=True)]
     return [dict(zip(places, values, strict=True)) for values in sorted(every, key=rank)]
 
 
-def name_situation(results: Results, situation: Situation) -> str:
+def name_condition(results: Results, condition: Condition) -> str:
     """Formats the conditions with their values."""
-    return ", ".join(results.axes[place].tell(value) for place, value in situation.items())
+    return ", ".join(results.axes[place].format_value(value) for place, value in condition.items())
 
 
 def name_tuned(results: Results, setting: Setting) -> str:
     """Formats the values of the tuned axes."""
-    return name_situation(results, {place: setting[place] for place in results.tuned})
+    return name_condition(results, {place: setting[place] for place in results.tuned})
 
 
-def best(results: Results, method: str, situation: Situation = _ANY) -> Cell | None:
-    """Returns a method's accuracy at its best setting by `Results.judge`; settings with more finished runs first."""
-    top = _best_of(cells(results, method, results.judge, situation))
+def best(results: Results, method: str, condition: Condition = _ANY) -> Cell | None:
+    """Returns a method's accuracy at its best setting by `selection_metric`; settings with more finished runs first."""
+    top = _best_of(cells(results, method, results.selection_metric, condition))
     return top and {cell.setting: cell for cell in cells(results, method, LEAD)}[top.setting]
 
 
@@ -300,11 +300,11 @@ def _best_of(candidates: Sequence[Cell]) -> Cell | None:
     return max(known, key=lambda cell: (cell.count / max(cell.asked, 1), cell.mean or 0.0), default=None)
 
 
-def summarise_situation(results: Results, situation: Situation) -> list[MethodSummary]:
+def summarise_condition(results: Results, condition: Condition) -> list[MethodSummary]:
     """Summarises the methods at their best settings (the first setting if no run is finished), against the first."""
     chosen = []
     for method in results.methods:
-        top = best(results, method, situation) or next(iter(cells(results, method, LEAD, situation)), None)
+        top = best(results, method, condition) or next(iter(cells(results, method, LEAD, condition)), None)
         chosen += results.runs[method, top.setting] if top else []
     return summarise_group(chosen)
 
@@ -314,16 +314,16 @@ def comparable(results: Results) -> list[tuple[str, list[list[MethodSummary]]]]:
 
     There is one table per condition; a sweep of a single method has one table for all conditions.
     """
-    every = [(name_situation(results, here), summarise_situation(results, here)) for here in situations(results)]
+    every = [(name_condition(results, here), summarise_condition(results, here)) for here in list_conditions(results)]
     if len(results.methods) > 1 or len(every) == 1:
         return [(name, [group]) for name, group in every]
     return [("", [[row._replace(method=f"{row.method}, {name}")] for name, group in every for row in group])]
 
 
-def along(results: Results, axis: int, method: str, figure: str, situation: Situation = _ANY) -> list[Cell]:
+def along(results: Results, axis: int, method: str, figure: str, condition: Condition = _ANY) -> list[Cell]:
     """Returns a metric at each value of an axis, with the other axes at the method's best setting for that value."""
     figures = {cell.setting: cell for cell in cells(results, method, figure)}
-    accuracies = cells(results, method, results.judge, situation)
+    accuracies = cells(results, method, results.selection_metric, condition)
     tops = [_best_of([cell for cell in accuracies if cell.setting[axis] == value]) for value in results.values[axis]]
     return [cell for top in tops if top is not None and (cell := figures[top.setting]).mean is not None]
 

@@ -49,16 +49,15 @@ def join_some(texts: Sequence[str], most: int, separator: str = "; ") -> str:
 def flat(value: Any) -> str:
     """Formats a configuration's value on one line, without the brackets of mappings."""
     if isinstance(value, dict):
-        return ", ".join(_pair(key, entry) for key, entry in value.items())
+        texts = []
+        for key, entry in value.items():
+            chooses = key in ("name", "scheme", "recipe") and isinstance(entry, str)
+            nested = f"({flat(entry)})" if isinstance(entry, dict) else flat(entry)
+            texts.append(entry if chooses else f"{key} {nested}")
+        return ", ".join(texts)
     if isinstance(value, list):
         return "[" + ", ".join(flat(entry) for entry in value) + "]"
     return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _pair(key: Any, value: Any) -> str:
-    if key in ("name", "scheme", "recipe") and isinstance(value, str):
-        return value
-    return f"{key} ({flat(value)})" if isinstance(value, dict) else f"{key} {flat(value)}"
 
 
 def signed(share: float) -> str:
@@ -85,7 +84,7 @@ def megabytes(traffic_bytes: float | None) -> str:
 
 
 def shows_divergence(summaries: Sequence[MethodSummary]) -> bool:
-    """Whether the table has a column of divergences: if a method balances classes, by chains or copies."""
+    """Returns whether the table has a column of divergences: if a method balances classes, by chains or copies."""
     return any(summary.balances_classes for summary in summaries) and any(
         summary.chain_kl is not None for summary in summaries
     )
@@ -219,7 +218,7 @@ def span_averaged(summaries: Sequence[MethodSummary]) -> tuple[int, int]:
 
 
 def tied(summaries: Sequence[MethodSummary]) -> bool:
-    """Whether all methods have the same mean of the last evaluations, to the precision shown."""
+    """Returns whether all methods have the same mean of the last evaluations, to the precision shown."""
     shown = [f"{100 * summary.last5.mean:.1f}" for summary in summaries if summary.last5.mean is not None]
     return len(shown) > 1 and len(set(shown)) == 1
 

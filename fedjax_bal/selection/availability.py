@@ -2,16 +2,13 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Annotated
 
 import numpy as np
-from annotated_types import Gt, Le
 
-from fedjax_bal.arguments import Count, checked
+from fedjax_bal.annotations import Count, PositiveShare, checked
 from fedjax_bal.selection.selectors import generator
 from fedjax_bal.selection.trace import Trace, trace
 
-Probability = Annotated[float, Gt(0), Le(1)]
 _FEW = 400  # number of clients per eligible client above which jumping to each draw is faster than drawing all
 
 
@@ -61,7 +58,7 @@ def always() -> Presence:
 
 
 @checked
-def bernoulli(p: Probability) -> Presence:
+def bernoulli(p: PositiveShare) -> Presence:
     """Each client is present with the same probability, drawn independently in every round.
 
     In some rounds no client is present, especially if there are few clients. If used as availability, such a round
@@ -84,7 +81,7 @@ def bernoulli(p: Probability) -> Presence:
 
 
 @checked
-def periodic(p: Probability, period: Count) -> Presence:
+def periodic(p: PositiveShare, period: Count) -> Presence:
     """Like `bernoulli`, but each draw is kept for several rounds.
 
     Args:
@@ -108,7 +105,7 @@ def periodic(p: Probability, period: Count) -> Presence:
 
 
 @checked
-def clustered(p: Sequence[Probability] = (0.5, 0.5, 0.3, 0.3, 0.2), period: Count = 1) -> Presence:
+def clustered(p: Sequence[PositiveShare] = (0.5, 0.5, 0.3, 0.3, 0.2), period: Count = 1) -> Presence:
     """Like `bernoulli`, but client i has the probability `p[i % len(p)]`.
 
     Args:

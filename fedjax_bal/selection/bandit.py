@@ -1,12 +1,11 @@
 """FL-CIR's selection: a bandit picks one client, and others are added so that their joint classes are balanced."""
 
 import math
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from annotated_types import Gt, Le
 
-from fedjax_bal.arguments import Count, NotNegative, checked
+from fedjax_bal.annotations import Count, NonNegative, PositiveShare, checked
 from fedjax_bal.selection.greedy import check_clients, check_table, smallest, spans
 from fedjax_bal.selection.selectors import Selector, delivered_probe, single
 from fedjax_bal.types import Plan
@@ -14,7 +13,6 @@ from fedjax_bal.types import Plan
 Reward = Literal["bounded", "literal"]
 Direction = Literal["from_uniform", "to_uniform"]
 First = Literal["counted", "left_out"]
-Discount = Annotated[float, Gt(0), Le(1)]
 
 COMPOSITION = "composition"
 """Slot of the probe from which the bandit learns: class compositions `Float[G, L, C]`."""
@@ -86,7 +84,7 @@ def to_uniform(shares: np.ndarray) -> np.ndarray:
 
 
 @checked
-def ucb_scores(mean_rewards: Any, pulls: Any, round: int, alpha: NotNegative) -> np.ndarray:
+def ucb_scores(mean_rewards: Any, pulls: Any, round: int, alpha: NonNegative) -> np.ndarray:
     r"""Computes upper confidence bounds of the clients' rewards.
 
     $\hat r_k = \bar r_k + \alpha \sqrt{3 \ln r / (2 T_k)}$, and infinity where T_k = 0, regardless of alpha.
@@ -182,8 +180,8 @@ def class_balancing_set(
 @checked
 def cucb(
     clients_per_round: Count,
-    alpha: NotNegative = 0.2,
-    rho: Discount = 0.99,
+    alpha: NonNegative = 0.2,
+    rho: PositiveShare = 0.99,
     reward: Reward = "bounded",
     direction: Direction = "from_uniform",
     first: First = "counted",
@@ -256,7 +254,7 @@ def cucb(
 @checked
 def greedy(
     clients_per_round: Count,
-    rho: Discount = 0.99,
+    rho: PositiveShare = 0.99,
     reward: Reward = "bounded",
     direction: Direction = "from_uniform",
     first: First = "counted",

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_bal.arguments import Count, checked
+from fedjax_bal.annotations import Count, checked
 from fedjax_bal.selection.greedy import check_clients, check_sizes
 from fedjax_bal.types import Plan
 

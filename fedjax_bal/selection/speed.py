@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from annotated_types import Ge, Le
 
-from fedjax_bal.arguments import Positive, checked
+from fedjax_bal.annotations import Positive, checked
 from fedjax_bal.selection.selectors import generator
 from fedjax_bal.selection.tables import positive, read_csv, read_npz, whole
 from fedjax_bal.types import Plan

@@ -31,7 +31,7 @@ def read_csv(file: Path, headers: Sequence[tuple[str, ...]], kinds: Mapping[str,
     """
     from fedjax_bal.data import reading  # imported late, as few selectors and laws read files
 
-    with reading(file, "mend the file, or write an array into an npz file instead.", _CLOSED):
+    with reading(file, "correct the file, or write an array into an npz file instead.", _CLOSED):
         lines = csv.reader(io.StringIO(read_bytes(file, LARGEST_TEXT).decode("utf-8-sig")), strict=True)
         rows: list[list[float]] = []
         header = tuple(name.strip() for name in next(lines, []))

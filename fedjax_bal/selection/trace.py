@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from fedjax_bal.arguments import checked
+from fedjax_bal.annotations import checked
 from fedjax_bal.selection.tables import LARGEST_ARRAY, read_csv, read_npz, whole
 
 AtEnd = Literal["repeat", "hold"]

@@ -166,7 +166,7 @@ def finite(bench: Bench) -> None:
 def cohort_order(bench: Bench) -> None:
     """Results don't depend on the order in which the clients of a round are listed."""
     backwards = [jax.tree.map(lambda leaf: leaf[::-1], plan) for plan in bench.plans(SEEDS[0])]
-    remedy = "a place in the cohort means nothing; tell chains apart by their sizes or class counts"
+    remedy = "the position in the cohort means nothing; distinguish chains by their sizes or class counts"
     when = f"when the cohort is listed backwards: {remedy}"
     report.check_same(bench.run(backwards), bench.base[SEEDS[0]], bench.tolerance, when)
 

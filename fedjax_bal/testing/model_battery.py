@@ -130,7 +130,7 @@ def initialization(specimen: _Specimen) -> None:
     rule = "must be equal: draw from the key alone"
     _require(_equal(first, again), f"other variables from init for the same key, {rule}")
     if _equal(first.params, other.params):
-        raise report.NotApplicableError("init gives the same variables for every key, so that all seeds start alike")
+        raise report.NotApplicableError("init gives the same variables for every key, so that all seeds start equal")
 
 
 def evaluation(specimen: _Specimen) -> None:

@@ -118,7 +118,7 @@ def test_a_damaged_one_is_named(idx):
     with pytest.raises(DataError, match=r"mnist.npz: train_images: .*CRC"):
         load("mnist", folder)
     file.write_bytes(b"\x80\x04")
-    with pytest.raises(DataError, match=r"mnist.npz: is no npz file"):
+    with pytest.raises(DataError, match=r"mnist.npz: is not an npz file"):
         load("mnist", folder)
     prepare("mnist", folder)
     assert len(load("mnist", folder).train_images) == 40
@@ -321,10 +321,7 @@ BAD_DESCRIPTIONS = [
     (("a", "b"), "received 2 names (a, b)"),
     (("clients=3",), "received 0 names (none)"),
     (("fashion_mnist_small", "alpha=1"), "no partition; give one with --partition SCHEME"),
-    (("fashion_mnist_small", "--partition", "dirichlet"), "partition.alpha: missing"),
-    (("fashion_mnist_small", "--partition", "dirichlt"), "did you mean 'dirichlet'?"),
     (("fashion_mnist_small", "--partition", "iid", "clients=20000"), "partition: 20000 clients for 10000 rows"),
-    (("fashion_mnist_small", "--partition", "iid", "alpha=1"), "unknown key for iid"),
     (("tiny.yaml", "auxiliary.per_class=9000"), "auxiliary: per_class=9000"),
     (("tiny.yaml", "--out", "a.pdf"), "--out: received 'a.pdf', must end in .png or .svg"),
     (("mnist", "--out", "a.png"), "--out: received 'a.png', but a picture shows a partition"),

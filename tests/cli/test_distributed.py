@@ -15,7 +15,7 @@ import small_run
 from typer.testing import CliRunner
 
 from fedjax_bal.cli.app import app
-from fedjax_bal.cli.distributed import ProcessPlace, _check_port, place_of, shared_facts
+from fedjax_bal.cli.distributed import ProcessPlace, _check_port, process_place, shared_facts
 from fedjax_bal.config import load_config
 from fedjax_bal.lab import checkpoint
 
@@ -233,10 +233,10 @@ def test_a_sweep_says_what_to_use_instead():
 
 def test_the_environment_fills_in_for_flags():
     ours = {"FEDJAX_BAL_COORDINATOR": "[::1]:4321", "FEDJAX_BAL_PROCESS_ID": "1", "FEDJAX_BAL_PROCESSES": "3"}
-    assert place_of(True, None, 2, None, ours) == ProcessPlace("[::1]:4321", 2, 3)
-    assert place_of(True, None, None, None, {}) == ProcessPlace()  # which jax fills in, under SLURM for instance
+    assert process_place(True, None, 2, None, ours) == ProcessPlace("[::1]:4321", 2, 3)
+    assert process_place(True, None, None, None, {}) == ProcessPlace()  # which jax fills in, under SLURM for instance
     with pytest.raises(ValueError, match="FEDJAX_BAL_PROCESSES: received 'x', must be an integer"):
-        place_of(True, None, None, None, ours | {"FEDJAX_BAL_PROCESSES": "x"})
+        process_place(True, None, None, None, ours | {"FEDJAX_BAL_PROCESSES": "x"})
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fedjax_bal.cli.app import app
-from fedjax_bal.cli.listing import PAGES, written_out
+from fedjax_bal.cli.listing import PAGES, format_parameters
 
 
 @pytest.mark.parametrize("page", [file.stem for file in PAGES.glob("*.md")])
@@ -20,4 +20,4 @@ def test_an_unknown_page_is_a_message():
 
 def test_defaults_of_any_type_are_listed():
     defaults = {"mu": np.float32(0.5), "act": max, "name": "x", "most": None, "needed": ...}
-    assert written_out(defaults) == "mu=0.5, act=max, name=x, most=null, needed"
+    assert format_parameters(defaults) == "mu=0.5, act=max, name=x, most=null, needed"

@@ -9,6 +9,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fedjax_bal.annotations import Share, describe, parameters
 from fedjax_bal.config import (
     Config,
     ConfigError,
@@ -17,11 +18,10 @@ from fedjax_bal.config import (
     continues,
     differences,
     load_config,
-    parameters,
     resolved_yaml,
     run_digest,
 )
-from fedjax_bal.config.reference import explained, json_schema, key_references
+from fedjax_bal.config.reference import find_keys, json_schema, key_references
 from fedjax_bal.config.schema import OptimizerSection
 from fedjax_bal.config.yaml_text import dump_yaml, parse_yaml, read_yaml
 from fedjax_bal.optim import optimizers
@@ -186,12 +186,6 @@ def test_the_keywords_of_an_optimizer_build_it():
     assert optimizers.optimizer(**section.keywords).options == {"momentum": 0.5}
 
 
-def test_a_configuration_can_t_be_changed():
-    config = load_config(BUILTIN)
-    with pytest.raises(ValueError, match="frozen"):
-        config.training.rounds = 3
-
-
 # Text and object agree.
 
 
@@ -306,12 +300,10 @@ def test_differences_name_the_keys():
         ("training.drop_last=1", ["training.drop_last: received 1, must be true or false"]),
         ("training=3", ["training: received 3, must be a mapping of rounds, local_epochs, batch_size,"]),
         ("training.optimizer.learning_rate=nan", ["learning_rate: received nan, must be a finite number above 0"]),
-        ("training.optimizer.learning_rate=1e999", ["learning_rate: received inf, must be a finite number above 0"]),
         ("training.optimizer.momentum=1", ["momentum: received 1, must be a finite number of at least 0 and below 1"]),
-        ("training.local_steps=3", ["local_steps: received 3 beside local_epochs=1; set one of the two to null, or"]),
+        ("training.local_steps=3", ["local_steps: received 3 together with local_epochs=1; set one of the two"]),
         ("training.local_epochs=null", ["training.local_epochs: missing, must be an integer of at least 1, or local_"]),
         ("lr=1e-50", ["learning_rate: received 1e-50, must be a finite number that is not 0 in 32 bits"]),
-        ("training.optimizer.clip_value=1e-40", ["clip_value: received 1e-40", "0 in 32 bits", ", or null"]),
         ("sweep=[{lr: [0.1, 1]}]", ["sweep: the axes of a sweep are read from its file", "fedjax-bal sweep FILE"]),
         ("training.optimizer.schedule={name: cosine}", ["optimizer.schedule.length: missing, must be an integer"]),
         ("training.optimizer.schedule={name: step, every: 0}", ["schedule: refused by step: every: received 0, must"]),
@@ -325,7 +317,6 @@ def test_differences_name_the_keys():
         ("name=a/b", ["name: received 'a/b', must be a name of letters, digits,"]),
         ("name=2024", ["name: received 2024, must be a name"]),
         ("seeds=[0, 0]", ["seeds: received [0, 0], must be a count", "or a list, not empty, without repetition, each"]),
-        ("seeds=[-1]", ["seeds: received [-1], must be a count", "an integer from 0 to 4294967295"]),
         ("seeds=0", ["seeds: received 0, must be a count from 1 to 1000 (3 for [0, 1, 2]), or a list"]),
         ("partition_seeds=1001", ["received 1001, must be a count from 1 to 1000 (3 for [0, 1, 2]), or a", "or null"]),
         ("methods=[]", ["methods: received [], must be a list, not empty, each item a recipe's name or a mapping"]),
@@ -345,8 +336,6 @@ def test_differences_name_the_keys():
         ("methods.0.recipe=[{name: fedprox, nu: 1}]", ["methods.0.recipe.0.nu: unknown key; recipe fedprox takes: mu"]),
         ("methods.0.recipe=[scaffold, scaffold]", ["methods.0.recipe: received ['scaffold', 'scaffold']: combine: "]),
         ("methods.1.training.optimizer.momentum=2", ["methods.1.training.optimizer.momentum: received 2, must be a"]),
-        ("methods.1.training=3", ["methods.1.training: received 3, must be a mapping of rounds"]),
-        ("methods.1.selection={clients_per_round: 70}", ["methods.1.selection.clients_per_round: received 70, more"]),
         ("methods.7.mu=1", ["methods.7.mu: received '7' as a position in methods; allowed: 0 to 3"]),
         ("methods.rebafl.mu=1", ["received 'rebafl' as a position in methods; allowed: 0 to 3"]),
         ("name.first=1", ["name.first: name is 'absent_clients', which has no keys"]),
@@ -381,29 +370,21 @@ def test_a_bad_override_is_told_as_the_command_line_s(override, fragments):
             TEXT.replace("learning_rate: 0.05, ", ""),
             ["optimizer.learning_rate: missing, must be a finite number above 0"],
         ),
-        (TEXT + "\nseeds: [1]\n", ["my.yaml: line ", "the key 'seeds' stands twice"]),
+        (TEXT + "\nseeds: [1]\n", ["my.yaml: line ", "duplicate key 'seeds'"]),
         ("a: 1\nb: [1, 2\nc: 3\n", ["my.yaml: line 3, column 2: expected ',' or ']', but got ':'"]),
         ("a: b: c", ["my.yaml: line 1, column 5: mapping values are not allowed here"]),
         ("a:\n\t- b", ["my.yaml: line 2, column 1: found character"]),
         ("a: &x [1]\nb: [*x, *x]", ["my.yaml: line 1, column 4: anchors (&) and aliases (*) are not allowed"]),
-        ("b: *x", ["anchors (&) and aliases (*) are not allowed"]),
         ("a: !!python/object/apply:os.system [ls]", ["my.yaml: line 1, column 4: the tag 'tag:yaml.org,2002:python"]),
         ("[" * 100_000, ["my.yaml: line 1, column 21: nested deeper than 20 levels"]),
-        ("- " * 100_000, ["nested deeper than 20 levels"]),
-        ("{a: " * 100_000, ["nested deeper than 20 levels"]),
-        ("? " * 100_000, ["nested deeper than 20 levels"]),
         ("a: 1\n" * 900_000, ["my.yaml: can't be read (is longer than 4000000 bytes)"]),
         (bytes(range(256)), ["my.yaml: not UTF-8 text (byte 128)"]),
-        (b"\x93NUMPY", ["my.yaml: not UTF-8 text (byte 0)"]),
         (b"a: 1\nb: \x00", ["my.yaml: not YAML: unacceptable character #x0000"]),
         ("", ["my.yaml: is empty, must be a mapping of dataset"]),
-        ("# only a comment\n", ["my.yaml: is empty"]),
         ("[1, 2]", ["my.yaml: received [1, 2], must be a mapping of"]),
-        ("just a text", ["my.yaml: received 'just a text', must be a mapping of"]),
         ("a: 1\n---\nb: 2\n", ["my.yaml: line 2, column 1: but found another document"]),
         ("1: 2", ["my.yaml: 1: unknown key; allowed:"]),
         ("[1]: 2", ["as a key; keys are text"]),
-        ("{a: 1}: 2", ["as a key; keys are text"]),
         ("a: " + "9" * 5000, ["a number of 5000 characters; at most 40 are allowed"]),
         ('a: "\\UFFFFFFFF"', ["my.yaml: not YAML"]),
     ],
@@ -496,7 +477,7 @@ def test_a_choice_keeps_what_is_given_along_with_it_in_any_order(changes, in_ord
 @pytest.mark.parametrize(
     ("override", "fragment"),
     [
-        ("seed=3", "seed: several keys are called so; give the whole path: partition.seed, seeds"),
+        ("seed=3", "seed: ambiguous key; give the full path: partition.seed, seeds"),
         ("metrix=loss", "metrix: unknown key"),
         ("learning_rat=3", "did you mean 'training.optimizer.learning_rate' or 'training.server_optimizer.learning"),
         ("training.lr=3", "did you mean 'optimizer.learning_rate' or 'server_optimizer.learning_rate'?"),
@@ -574,25 +555,25 @@ def test_a_parameter_of_several_choices_has_the_values_of_all_in_the_schema():
 
 
 def test_a_key_is_explained_by_the_end_of_its_path():
-    local, server = explained("lr")
+    local, server = find_keys("lr")
     assert (local.path, local.default, server.default) == ("training.optimizer.learning_rate", "", "1.0")
-    with pytest.raises(ValueError, match=r"'training.rouns' is no key; did you mean 'training.rounds'\?"):
-        explained("training.rouns")
+    with pytest.raises(ValueError, match=r"'training.rouns' is not a key; did you mean 'training.rounds'\?"):
+        find_keys("training.rouns")
     with pytest.raises(
         ValueError, match=r"did you mean 'training.optimizer.schedule' or 'training.server_optimizer.sch"
     ):
-        explained("schedul")
+        find_keys("schedul")
     with pytest.raises(
-        ValueError, match=r"'training.lr' is no key; did you mean 'training.optimizer.learning_rate' or"
+        ValueError, match=r"'training.lr' is not a key; did you mean 'training.optimizer.learning_rate' or"
     ):
-        explained("training.lr")
-    with pytest.raises(ValueError, match=r"'model.nam' is no key; did you mean 'model.name'\?"):
-        explained("model.nam")
-    (methods,), (seeds,) = explained("methods"), explained("seeds")
+        find_keys("training.lr")
+    with pytest.raises(ValueError, match=r"'model.nam' is not a key; did you mean 'model.name'\?"):
+        find_keys("model.nam")
+    (methods,), (seeds,) = find_keys("methods"), find_keys("seeds")
     assert methods.allowed == "a list, not empty, each item a recipe's name or a mapping with the key recipe"
     assert seeds.meaning == "distinct seeds; every method runs once with each." and seeds.default == "[0]"
-    assert [key.default for key in explained("hidden")] == ["[64]"]
-    assert [key.path for key in explained("auxiliary")] == ["auxiliary", "auxiliary.per_class", "auxiliary.source"]
+    assert [key.default for key in find_keys("hidden")] == ["[64]"]
+    assert [key.path for key in find_keys("auxiliary")] == ["auxiliary", "auxiliary.per_class", "auxiliary.source"]
 
 
 # The pieces.
@@ -626,16 +607,16 @@ def test_scalars_are_read_as_yaml_1_2_does(text, value):
 
 
 def test_parameters_come_from_the_signature():
-    def made(rng, alpha: float, form: "str" = "x", size: int | None = None, *, on: bool = False, dtype=None, f=len): ...
+    def made(rng, alpha: float, of: "Share" = 0.5, size: int | None = None, *, on: bool = False, dtype=None, f=len): ...
 
     fields = parameters(made, skip=["rng"])
-    assert list(fields) == ["alpha", "form", "size", "on"]
     assert {key: default for key, (_, default) in fields.items()} == {
         "alpha": ...,
-        "form": "x",
+        "of": 0.5,
         "size": None,
         "on": False,
     }
+    assert describe(fields["of"][0]) == describe(Share) == "a finite number from 0 to 1"
 
 
 def test_every_recipe_can_be_named():
@@ -735,18 +716,6 @@ def test_what_is_dumped_reads_back(value):
     assert same(value, again)
 
 
-def test_the_clustered_setting_of_rebafl_can_be_written_down():
-    changes = [
-        "partition.classes_per_client=[2,2,3,3,5]",
-        "availability={name: clustered, p: [0.5, 0.5, 0.3, 0.3, 0.2]}",
-    ]
-    config = load_config(BUILTIN, changes)
-    assert config.partition.parameters["classes_per_client"] == (2, 2, 3, 3, 5)
-    assert config.availability.parameters["p"] == (0.5, 0.5, 0.3, 0.3, 0.2)
-    with pytest.raises(ConfigError, match="classes_per_client: received 'two', must be an integer.*, or a list"):
-        load_config(BUILTIN, ["partition.classes_per_client=two"])
-
-
 def test_later_overrides_win_and_choices_come_before_the_parameters_beside_them():
     methods = "methods=[{recipe: fedavg}]"
     assert load_config(BUILTIN, [methods, "methods.0.recipe=fedprox"]).methods[0].name == "fedprox"
@@ -791,10 +760,8 @@ def test_own_files_are_written_out():
 @pytest.mark.parametrize(
     ("model", "options", "written"),
     [
-        ("{name: mlp}", {"hidden": (64,)}, {"hidden": [64]}),
         ("{name: mlp, hidden: [128, 32]}", {"hidden": (128, 32)}, {"hidden": [128, 32]}),
         ("{name: vgg9, dropout: 0}", {"dropout": (0.0, 0.0, 0.0)}, {"dropout": [0.0, 0.0, 0.0]}),
-        ("{name: astraea_cnn, dropout: [0.25]}", {"dropout": (0.25,)}, {"dropout": [0.25]}),
         ("{name: rebafl_fmnist}", {}, {}),
     ],
 )
@@ -810,13 +777,8 @@ def test_options_of_models_are_keys(model, options, written, write):
     ("model", "message"),
     [
         ("{name: mlp, hidden: [0]}", r"received \[0\], must be a list, not empty, each item an integer of at least 1"),
-        ("{name: mlp, hidden: 128}", "received 128, must be a list, not empty, each item an integer"),
-        ("{name: mlp, hidden: [1.5]}", r"received \[1.5\], must be a list"),
         ("{name: mlp, hiden: [1]}", "unknown key for mlp; allowed: convolution, hidden, name; did you mean 'hidden'?"),
-        ("{name: mlp, dropout: 0.1}", "unknown key for mlp; allowed: convolution, hidden, name"),
         ("{name: vgg9, dropout: 1}", r"received 1, must be a number in \[0, 1\), or a list of 3 of them"),
-        ("{name: vgg9, dropout: [0.1, 0.2]}", r"received \[0.1, 0.2\], must be a number in \[0, 1\), or a list of 3"),
-        ("{name: astraea_cnn, dropout: .nan}", r"received nan, must be a number in \[0, 1\)"),
     ],
 )
 def test_wrong_options_of_models_are_told(model, message):

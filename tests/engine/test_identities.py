@@ -156,7 +156,7 @@ def test_weights_that_are_no_numbers_do_not_leave_the_model_as_it_was_unnoticed(
             return weights * (weights.sum() - weights.sum()) / 0.0
 
     sim = simulation(Recipe("undefined", (Undefined(),)), rounds=1)
-    with pytest.raises(DivergenceError, match="the global model is not finite .* check what parts of your own return"):
+    with pytest.raises(DivergenceError, match="the global model is not finite .* check what your own parts return"):
         sim.advance(0, sim.init(0))
     absent = simulation(Recipe("undefined", (Undefined(),)), rounds=1, participation=replace(CLIENTS, delivery=NOBODY))
     start = jax.device_get(absent.init(0).state.variables)
@@ -188,7 +188,7 @@ LOOKING = Participation(selector=toys.chosen([[1]])._replace(closed_loop=True))
 BAD = [
     ({"rounds": 0}, "rounds: received 0"),
     ({"participation": replace(CLIENTS, clients_per_round=11)}, "received 11, but there are only 10 clients"),
-    ({"participation": Participation(selector=uniform(3), clients_per_round=3)}, "beside a selector"),
+    ({"participation": Participation(selector=uniform(3), clients_per_round=3)}, "together with a selector"),
     ({"participation": LOOKING, "execution": Execution(rounds_per_dispatch=3)}, "set it to 1"),
 ]
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from fedjax_bal.lab.sweep_plan import load_sweep
 from golden import texts
 
 from fedjax_bal.config import load_config
 from fedjax_bal.config.resolved import resolved_yaml
+from fedjax_bal.lab.sweep_plan import load_sweep
 
 ROOT = Path(__file__).parents[2] / "configs"
 FOLDERS = sorted({file.parent.relative_to(ROOT).as_posix() for file in ROOT.rglob("*.yaml")})

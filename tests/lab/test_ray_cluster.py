@@ -285,7 +285,7 @@ ERRORS = [
         ConnectionError("Could not find any running Ray instance. Please"),
         "--address: auto: no Ray cluster is there that lets this machine in .Could not find any",
     ),
-    (SystemExit(15), "what answers there is not a Ray cluster"),
+    (SystemExit(15), "the answer isn't from a Ray cluster"),
     (
         RuntimeError("Version mismatch: The cluster was started with:\n  Ray: 2.40.0\n  Python: 3.12.1"),
         "Ray: 2.40.0 Python: 3.12.1.*here are Ray 2.99.0 and Python .*use the cluster's versions",

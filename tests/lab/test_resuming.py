@@ -83,7 +83,7 @@ def test_a_run_goes_on_with_the_devices_that_it_began_with(tmp_path):
     assert json.loads(record.read_text())["devices"] == 2
     assert "begun on" not in "".join(small_run.run(path, wanted).notes)
     asked = small_run.run(path, short(tmp_path, 6), devices=1)
-    assert "begun on 2 device(s), resumes with 1: last digits may differ" in asked.notes
+    assert "started on 2 device(s), resumes on 1: last digits may differ" in asked.notes
     assert json.loads(record.read_text())["devices"] == 1
     small_run.run(path, short(tmp_path, 6), fresh=True)
     assert json.loads(record.read_text())["devices"] == 2
@@ -164,7 +164,7 @@ def test_a_run_that_goes_on_with_other_instructions_says_so(tmp_path, monkeypatc
     begin(path, config)
     assert json.loads((path / "execution.json").read_text())["instructions"] == "AVX512"
     monkeypatch.setattr(automatic, "instruction_set", lambda: "AVX2")
-    assert begin(path, config) == ["begun with AVX512, resumes with AVX2: last digits may differ"]
+    assert begin(path, config) == ["started with AVX512, resumes with AVX2: last digits may differ"]
 
 
 @pytest.mark.parametrize(

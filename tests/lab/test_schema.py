@@ -55,7 +55,7 @@ def test_not_a_number_is_read_as_undefined(folder):
 @pytest.mark.parametrize("name", ["config.yaml", "metrics.jsonl", "summary.json"])
 def test_a_missing_file_is_named(folder, name):
     (folder / name).unlink()
-    with pytest.raises(FolderError, match=rf"{name}: there is none"):
+    with pytest.raises(FolderError, match=rf"{name}: missing"):
         RunFolder(folder).read()
 
 
@@ -194,7 +194,7 @@ def test_pictures_are_those_of_their_method_where_an_earlier_one_never_began(fol
         ({"real": np.zeros((3, 2, 4, 4, 1))}, r"'real': float64\[3, 2, 4, 4, 1\], must be uint8\[at most 3, S"),
         ({"real": np.zeros((4, 2, 4, 4, 1), np.uint8)}, r"'real': uint8\[4, 2, 4, 4, 1\]"),
         ({"real": np.array([{}], object)}, "never opened"),
-        (None, "is no npz file"),
+        (None, "is not an npz file"),
     ],
 )
 def test_pictures_that_do_not_fit_are_refused(folder, content, expected):

@@ -75,7 +75,7 @@ def test_a_wrong_option_of_a_selector_is_said_to_stand_in_selection(tmp_path):
     with pytest.raises(SetupError, match=r"selection \(of fedavg\): candidates: received 2"):
         made(tmp_path, ("{recipe: fedavg}",), wrong)
     other = "selection={name: round_robin, clients_per_round: 4}"
-    with pytest.raises(SetupError, match=r"methods.0 \(flcir\): selector: received 'round_robin' beside the recipe"):
+    with pytest.raises(SetupError, match=r"selector: received 'round_robin' together with the recipe"):
         made(tmp_path, ("{recipe: flcir}",), other, "auxiliary={per_class: 2}")
 
 

@@ -125,7 +125,7 @@ def test_a_folder_whose_session_has_not_ended_is_not_whole_but_not_damaged(folde
     (folder / "metrics.jsonl").write_text(text[0])
     code, output = command("verify", folder)
     assert code == 3 and "damaged" not in output
-    assert f"{folder}: SHA256SUMS: there is none: a session is active here, or was killed" in output
+    assert f"{folder}: SHA256SUMS: missing: a session is running here, or was killed" in output
     whole = "checkpoint, config.yaml, confusion.npz, execution.json, metrics.jsonl, summary.json, 2 x export"
     assert f"{folder}: whole: {whole}\n" in output
     (folder / "metrics.jsonl").write_text(text[0] + text[0][:40])  # cut off
@@ -171,7 +171,7 @@ def test_a_report_in_the_first_session_says_so(folder):
     for name in ("SHA256SUMS", "summary.json"):
         (folder / name).unlink()
     code, output = command("report", folder)
-    assert code == 2 and "the run's first session is still active, or was killed" in output
+    assert code == 2 and "the run's first session is still running, or was killed" in output
 
 
 @pytest.fixture(scope="module")
@@ -229,4 +229,4 @@ def test_a_damaged_point_is_left_alone_while_the_others_are_done(swept, tmp_path
 
 def test_what_is_no_folder_of_a_run_is_refused(tmp_path):
     code, output = command("verify", tmp_path)
-    assert code == 2 and "is not the folder of a run or sweep, nor an exported model" in output
+    assert code == 2 and output.endswith("a run or a sweep, nor an exported model; give one of these\n")

@@ -147,7 +147,7 @@ def test_mediators_group_and_weigh_by_what_clients_hold_with_their_copies():
 def test_a_carried_momentum_is_refused_where_a_method_reckons_with_a_fresh_one():
     carried = astraea(alpha=None, size=2, optimizer_state="carried")
     for other, slot in ((fednova(), "NormalisedAveraging"), (scaffold(scaffold_momentum=True), "ControlVariates")):
-        with pytest.raises(ValueError, match=f"received 'carried' and a local momentum beside {slot}"):
+        with pytest.raises(ValueError, match=f"received 'carried' and a local momentum together with {slot}"):
             float64.simulation(combine(other, carried), replace(OPTIONS, momentum=0.9))
         float64.simulation(combine(other, carried))
 

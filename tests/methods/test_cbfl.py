@@ -205,7 +205,7 @@ def test_settings_in_which_it_means_nothing_are_refused():
         faking.simulation(Recipe("mine", (Fakes(images="gaussian", labels="uniform", warm_up=0),)), model=model)
     with pytest.raises(ValueError, match="rarest: received 5, must be from 1 to 4, the number of classes"):
         faking.simulation(cbfl(**(BASE | {"labels": "rarest", "rarest": 5})))
-    with pytest.raises(ValueError, match="images='generator' without a generator beside it"):
+    with pytest.raises(ValueError, match="images='generator' without a generator; put"):
         faking.simulation(Recipe("alone", (Fakes(warm_up=0),)))
     with pytest.raises(ValueError, match="both bring Fakes"):
         combine(cbfl(generator="gaussian"), cbfl(generator="gaussian"))

@@ -292,7 +292,7 @@ def test_methods_with_equal_dcgans_share_them(monkeypatch):
 def test_what_cannot_be_is_refused(monkeypatch):
     monkeypatch.setattr(DCGAN, "_make_pool", gray)
     plain = federation()
-    with pytest.raises(ValueError, match="fakes: received images='dcgan' without DCGANs beside it; put SharedDcgans"):
+    with pytest.raises(ValueError, match="fakes: received images='dcgan' without DCGANs; put SharedDcgans"):
         records(Recipe("alone", (Fakes(images="dcgan", warm_up=0),)))
     with pytest.raises(ValueError, match="shared DCGANs: received a federation that has their images"):
         TINY.prepare_federation(TINY.prepare_federation(plain))

@@ -160,7 +160,11 @@ REFUSED = {
     "adam": (fednova(), optimizer("adam", 0.1), "fednova: received the local optimizer 'adam'"),
     "nesterov": (fednova(), optimizer("sgd", 0.1, momentum=0.5, nesterov=True), "fednova: received nesterov momentum"),
     "fedprox": (combine(fednova(), fedprox(0.1)), optimizer("sgd", 0.1), "give fednova mu=0.1"),
-    "lost mu": (Recipe("mine", (NormalisedAveraging(0.1),)), optimizer("sgd", 0.1), "mu=0 beside its own mu=0.1"),
+    "lost mu": (
+        Recipe("mine", (NormalisedAveraging(0.1),)),
+        optimizer("sgd", 0.1),
+        "in addition to its own mu=0.1",
+    ),
     "median": (combine(fednova(), median()), optimizer("sgd", 0.1), "received Median"),
 }
 

@@ -206,7 +206,7 @@ def test_what_cannot_be_is_refused(recipe, changes, message):
 
 
 def test_models_of_the_clients_own_are_not_fine_tuned():
-    with pytest.raises(ValueError, match="personalised: received it beside OwnHead, .*leave personalised out"):
+    with pytest.raises(ValueError, match="personalised: received together with OwnHead, .*leave personalised out"):
         FineTuner(simulation(recipes.fedper()), 1)
 
 

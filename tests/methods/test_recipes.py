@@ -146,7 +146,7 @@ BAD = {
     "projection: received 'hed'; .* did you mean 'head'": ("moon", {"projection": "hed"}),
     "did you mean 'fixed'": ("iwds", {"schedule": "fix"}),
     "variant: received 'rebafl'; .* did you mean 'rebafl_code'": ("scaffold", {"variant": "rebafl"}),
-    "received true beside cbfl_code": ("scaffold", {"scaffold_momentum": True, "variant": "cbfl_code"}),
+    "received true together with cbfl_code": ("scaffold", {"scaffold_momentum": True, "variant": "cbfl_code"}),
 }
 
 

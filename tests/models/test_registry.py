@@ -168,21 +168,21 @@ def test_the_smallest_image_is_the_smallest(name):
     [
         (("rebafl_fmist", 10, (28, 28, 1)), {}, "'rebafl_fmist' is unknown; did you mean 'rebafl_fmnist'"),
         (("fedavg_cnn", 10, (28, 28, 1)), {"hidden": (3,)}, "no option 'hidden'; its options: conv_relu"),
-        (("fedavg_cnn", 10, (28, 28, 1)), {"conv_relu": 0}, "conv_relu=0 must be true or false"),
-        (("astraea_cnn", 47, (28, 28, 1)), {"dropout": 1.0}, "dropout=1.0 must be a number in [0, 1)"),
-        (("vgg9", 10, (32, 32, 3)), {"dropout": (0.1, 0.1)}, "(0.1, 0.1) must be a number in [0, 1), or a list of 3"),
+        (("fedavg_cnn", 10, (28, 28, 1)), {"conv_relu": 0}, "conv_relu: received 0, must be true or false"),
+        (("astraea_cnn", 47, (28, 28, 1)), {"dropout": 1.0}, "dropout: received 1.0, must be a number in [0, 1)"),
+        (("vgg9", 10, (32, 32, 3)), {"dropout": (0.1, 0.1)}, "(0.1, 0.1), must be a number in [0, 1), or a list of 3"),
         (
             ("keras_cifar10", 10, (32, 32, 3)),
             {"dropout": (0.1, 0.1, 1)},
-            "'keras_cifar10'): dropout=(0.1, 0.1, 1) must",
+            "dropout: received (0.1, 0.1, 1), must be",
         ),
-        (("vgg9", 10, (32, 32, 3)), {"dropout": "0.1"}, "dropout='0.1' must be a number"),
+        (("vgg9", 10, (32, 32, 3)), {"dropout": "0.1"}, "dropout: received '0.1', must be a number"),
         (("flcir_cnn", 10, (32, 32, 3)), {"dropout": 0.1}, "no option 'dropout'; its options: none"),
         (("mlp", 10, (28, 28, 1)), {"dropout": 0.1}, "no option 'dropout'; its options: hidden."),
-        (("resnet8", 10, (28, 28, 1)), {"norm": "layer"}, "norm='layer' must be one of batch, group"),
+        (("resnet8", 10, (28, 28, 1)), {"norm": "layer"}, "norm: received 'layer'; allowed: batch, group"),
         (("mlp", 10, (28, 28, 1)), {"hiden": (3,)}, "its options: hidden; did you mean 'hidden'?"),
-        (("mlp", 10, (28, 28, 1)), {"hidden": 128}, "hidden=128 must be a list, not empty, each item an integer"),
-        (("mlp", 10, (28, 28, 1)), {"hidden": [True]}, "hidden=[True] must be a list, not empty, each item an integer"),
+        (("mlp", 10, (28, 28, 1)), {"hidden": 128}, "hidden: received 128, must be a list, not empty, each item an"),
+        (("mlp", 10, (28, 28, 1)), {"hidden": [True]}, "hidden: received [True], must be a list, not empty"),
         (("mlp", 10, (28, 28, 1)), {"hidden": ()}, "must be a list, not empty"),
         (("mlp", 10, (28, 28, 1)), {"convolution": "quick"}, "'auto', 'fast', 'grouped'"),
         (("mlp", 0, (28, 28, 1)), {}, "num_classes: received 0, must be an integer"),
@@ -211,9 +211,9 @@ def test_a_switch_of_a_network_is_an_option_without_further_ado():
         conv_relu: bool = False
 
     offered = options_of(Switched)
-    assert list(offered) == ["conv_relu"] and offered["conv_relu"].default is False
+    assert list(offered) == ["conv_relu"] and offered["conv_relu"][1] is False
     assert read_options("mine", offered, {"conv_relu": True}) == {"conv_relu": True}
-    with pytest.raises(ValueError, match=r"models.build\('mine'\): conv_relu=1 must be true or false."):
+    with pytest.raises(ValueError, match=r"model 'mine': conv_relu: received 1, must be true or false"):
         read_options("mine", offered, {"conv_relu": 1})
 
 

@@ -78,7 +78,10 @@ def test_no_momentum_means_none_whatever_optax_would_take():
         (lambda: optimizer("sgd", 1e39), "learning_rate: received 1e\\+39, must be a finite number"),
         (lambda: optimizer("sgd", -1.0), "learning_rate: received -1"),
         (lambda: optimizer("sgd", 0.1, decay=1.5), "decay: received 1.5, must be a finite number from 0 to 1"),
-        (lambda: optimizer("sgd", FALLING, schedule=FALLING), "schedule: received it beside a learning rate by round"),
+        (
+            lambda: optimizer("sgd", FALLING, schedule=FALLING),
+            "received together with a learning rate",
+        ),
         (lambda: optimizer("sgd", lambda round: 0.1 if round < 5 else 0.01), "use jax.numpy and jnp.where in place"),
         (lambda: optimizer("sgd", lambda round: 0.1 - 0.1 * round), "is -0.1 at 2 .from 0., must be finite and at le"),
         (lambda: optimizer("sgd", 0.1, schedule="cosine"), "schedule: received 'cosine', must come from"),

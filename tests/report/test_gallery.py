@@ -137,7 +137,7 @@ def test_what_methods_have_learnt_to_draw_stands_beside_real_images(folder):
 def test_many_classes_and_methods_can_be_drawn(make_run, tmp_path):
     methods = tuple(f"method {place}" for place in range(9))
     folder = make_run(tmp_path / "many", methods=methods, classes=47, rounds=2, clients=5)
-    found = {picture.name: picture for picture in gallery.draw(RunFolder(folder).read())}
+    found = {picture.name: picture for picture in gallery.to_pictures(gallery.run_figures(RunFolder(folder).read()))}
     assert list(found) == [*ALWAYS[:5], *(f"confusion-{place}" for place in range(1, 10))]
     assert max(len(own.document) for own in found.values()) < 300_000
     assert "the first one in grey" in found["accuracy"].caption

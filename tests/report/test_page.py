@@ -174,12 +174,6 @@ def test_identical_input_gives_identical_bytes(make_run, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_very_long_name_is_shortened(make_run, tmp_path):
-    reader = parse(build(make_run(tmp_path / "run", methods=("a" * 500, "b"), rounds=2)))
-    assert "a" * 79 + "…" in reader.cells
-
-
-@pytest.mark.slow
 def test_an_unfinished_run_says_so(make_run, tmp_path):
     folder = make_run(tmp_path / "run", finished=False, rounds=2)
     path = folder / "summary.json"
@@ -245,16 +239,6 @@ def test_importing_the_report_does_not_import_jax_matplotlib_or_scipy():
     assert loaded.stdout == "[]\n"
 
 
-@pytest.mark.slow
-def test_a_run_of_fewer_evaluations_than_five_does_not_claim_five(make_run, tmp_path):
-    folder = make_run(tmp_path / "run", rounds=2)
-    text = build(folder).read_text()
-    assert "over its last two evaluations" in text and "Mean of last 2, %" in text and "five" not in text
-    tables = (folder / "tables.tex").read_text()
-    assert "Mean of last 2" in tables and "five" not in tables and "last 5" not in tables
-    assert "evaluations,3,2.0," in (folder / "tables.csv").read_text()
-
-
 @pytest.fixture
 def folders(make_run, tmp_path):
     """Two runs of the same methods, the second with another learning rate and other accuracies."""
@@ -264,13 +248,6 @@ def folders(make_run, tmp_path):
     assert "learning_rate: 0.05" in config
     (second / "config.yaml").write_text(config.replace("learning_rate: 0.05", "learning_rate: 0.2"))
     return [first, second]
-
-
-def test_methods_are_named_by_their_folders(folders):
-    both = join(folders)
-    own = [run["method"] for run in json.loads((folders[0] / "summary.json").read_text())["runs"]]
-    assert [run["method"] for run in both.summary["runs"]] == [f"{m} ({d}/run)" for d in ("one", "two") for m in own]
-    assert {line["method"] for line in both.lines} == {run["method"] for run in both.summary["runs"]}
 
 
 @pytest.mark.slow
@@ -288,7 +265,7 @@ def test_the_page_compares_and_says_where_settings_differ(folders, tmp_path):
 @pytest.fixture
 def undrawn(monkeypatch):
     """Leaves out the figures, which take seconds to draw."""
-    monkeypatch.setattr(gallery, "draw", lambda run, origins=None: [])
+    monkeypatch.setattr(gallery, "run_figures", lambda run, origins=None: [])
 
 
 def change(folder, **sections):

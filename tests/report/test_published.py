@@ -1,4 +1,4 @@
-"""Our accuracies beside those of a paper."""
+"""Our accuracies compared with those of a paper."""
 
 import csv
 import io
@@ -11,14 +11,14 @@ from fedjax_bal.config import ConfigError, load_config
 from fedjax_bal.metrics import NOTHING
 from fedjax_bal.report import build
 from fedjax_bal.report.published import (
-    beside_of_run,
-    beside_of_sweep,
+    paper_comparison_of_run,
+    paper_comparison_of_sweep,
     paper_tables,
     paper_verdict,
     published_by_metric,
 )
 from fedjax_bal.report.sweep_page import page_of_sweep
-from fedjax_bal.report.sweep_results import read_results, summarise_situation
+from fedjax_bal.report.sweep_results import read_results, summarise_condition
 from fedjax_bal.report.wording import MINUS
 
 SHEET = {
@@ -55,13 +55,13 @@ def test_an_axis_may_have_the_published_accuracies_together(tmp_path):
     rows = [f"{alpha},{text},p,a,0,done,0.6,,0.6" for alpha, text in ((1, "{'a': 0.5}"), (2, "{}"), (3, "{a"))]
     heads = f"partition.alpha,paper.accuracy,{HEADS},best_accuracy"
     (tmp_path / "results.csv").write_text("\n".join([heads, *rows]) + "\n")
-    assert [(own.condition, own.theirs) for own in beside_of_sweep(read_results(tmp_path)).entries] == [
+    assert [(own.condition, own.theirs) for own in paper_comparison_of_sweep(read_results(tmp_path)).entries] == [
         ("alpha 1", 0.5)
     ]
 
 
 def test_all_numbers_with_the_interval_over_seeds(results):
-    (listed,) = paper_tables(beside_of_sweep(results))
+    (listed,) = paper_tables(paper_comparison_of_sweep(results))
     assert "Best accuracy of a run" in listed.note and "Published: Table 1." in listed.note
     # 62.0 against 60 is exactly two points, which no star marks.
     assert listed.table.rows[0] == ("a", "alpha 0.1", "62.0 ± 0.0", "[62.0, 62.0]", "3", "60.0", "+2.0")
@@ -71,17 +71,17 @@ def test_all_numbers_with_the_interval_over_seeds(results):
 
 
 def test_the_verdict_counts_what_is_near(results):
-    assert paper_verdict(beside_of_sweep(results)) == (
+    assert paper_verdict(paper_comparison_of_sweep(results)) == (
         "2 of 3 accuracies are within 2 points of the published ones; the farthest is b at alpha 0.5, by "
         f"{MINUS}5.0 points."
     )
 
 
 def test_page_and_tables_of_a_sweep_have_them(results):
-    beside = beside_of_sweep(results)
-    page = page_of_sweep(results, beside)
+    compared = paper_comparison_of_sweep(results)
+    page = page_of_sweep(results, compared)
     text = page.html().decode()
-    assert "<h2>Beside the paper</h2>" in text and f"<td>{MINUS}5.0*</td>" in text
+    assert "<h2>Compared with the paper</h2>" in text and f"<td>{MINUS}5.0*</td>" in text
     files = {ending: content.decode() for ending, content in page.tables().items()}
     assert r"& 85.0 $\pm$ 5.0 & {[}72.6, 97.4{]} & 3 & 90.0 &" in files["tex"]
     rows = list(csv.DictReader(io.StringIO(files["csv"])))
@@ -97,7 +97,7 @@ def test_a_run_has_one_condition(make_run, tmp_path):
     file = folder / "config.yaml"
     file.write_text(file.read_text() + "paper: {source: Table 3, which: last5, accuracy: {rebafl: 0.7}}\n")
     text = build(folder).read_text()
-    assert text.count("<h2>Beside the paper</h2>") == 1 and "<td>70.0</td>" in text
+    assert text.count("<h2>Compared with the paper</h2>") == 1 and "<td>70.0</td>" in text
     assert "rebafl,last5_accuracy,3," in (folder / "tables.csv").read_text()
 
 
@@ -116,7 +116,7 @@ def test_another_setting_than_the_papers_is_named_and_no_reproduction(make_run, 
     assert f"Not the paper&#x27;s configuration, and so no reproduction: {changes}." in text
     assert f"Differences from the paper&#x27;s configuration: {changes}." in text
     assert "90.0</td>" in text and "*</td>" not in text and "Difference, points</th>" not in text
-    assert text.index("Beside the paper") < text.index("<h2>Curves</h2>")
+    assert text.index("Compared with the paper") < text.index("<h2>Curves</h2>")
     rows = list(csv.DictReader((folder / "tables.csv").read_text().splitlines()))
     assert {(row["published"], row["from_published"]) for row in rows} == {("", "")}
 
@@ -139,18 +139,18 @@ def test_a_sweep_over_what_the_paper_has_one_value_of_is_no_reproduction(tmp_pat
     rows = [f"{rate},p,a,0,done,0.6,,0.6" for rate in (0.1, 0.2)]
     heads = f"training.optimizer.learning_rate,{HEADS},best_accuracy"
     (tmp_path / "results.csv").write_text("\n".join([heads, *rows]) + "\n")
-    beside = beside_of_sweep(read_results(tmp_path))
-    assert beside.changes == ("3 of 30 rounds", "learning_rate swept")
-    assert paper_verdict(beside).endswith("no reproduction: 3 of 30 rounds; learning_rate swept.")
-    (listed,) = paper_tables(beside)  # without differences
-    assert [row[:1] + row[-1:] for row in listed.table.rows] == [("a", "50.0")] and published_by_metric(beside) == {}
+    compared = paper_comparison_of_sweep(read_results(tmp_path))
+    assert compared.changes == ("3 of 30 rounds", "learning_rate swept")
+    assert paper_verdict(compared).endswith("no reproduction: 3 of 30 rounds; learning_rate swept.")
+    (listed,) = paper_tables(compared)  # without differences
+    assert [row[:1] + row[-1:] for row in listed.table.rows] == [("a", "50.0")] and published_by_metric(compared) == {}
 
 
 @pytest.mark.parametrize("paper", [None, {}, {"accuracy": 3}, {"accuracy": {"a": "x"}}, {"accuracy": {"a": 70}}])
 def test_nothing_that_is_published_is_nothing_to_show(paper, results):
-    beside = beside_of_run({"paper": paper}, summarise_situation(results, {0: 0.5}))
-    assert not beside.entries and not paper_tables(beside) and not paper_verdict(beside)
-    assert published_by_metric(beside) == {}
+    compared = paper_comparison_of_run({"paper": paper}, summarise_condition(results, {0: 0.5}))
+    assert not compared.entries and not paper_tables(compared) and not paper_verdict(compared)
+    assert published_by_metric(compared) == {}
 
 
 def test_a_paper_may_have_more_methods_than_are_run():

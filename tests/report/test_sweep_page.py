@@ -7,16 +7,16 @@ import re
 import pytest
 
 from fedjax_bal.report.gallery import sweep_figures
-from fedjax_bal.report.published import beside_of_sweep
+from fedjax_bal.report.published import paper_comparison_of_sweep
 from fedjax_bal.report.sweep_page import answer, best_settings, page_of_sweep
-from fedjax_bal.report.sweep_results import along, best, cells, read_results, situations
+from fedjax_bal.report.sweep_results import along, best, cells, list_conditions, read_results
 
 SHEET = "name: mine\nsweep: [{lr: [1.0, 0.01, 0.1]}, {law: [a, b]}, {partition.seed: [0, 1]}]\n"
 
 
 def page(results):
     """The page of a sweep, without figures."""
-    return page_of_sweep(results, beside_of_sweep(results)).html().decode()
+    return page_of_sweep(results, paper_comparison_of_sweep(results)).html().decode()
 
 
 def table(accuracies):
@@ -121,9 +121,9 @@ def conditioned(tmp_path, sheet=CONDITIONED):
 
 def test_a_condition_is_nothing_that_wins(tmp_path):
     found = conditioned(tmp_path)
-    assert (found.conditions, found.tuned) == ((0,), (1,))
-    assert situations(found) == [{0: 10}, {0: 20}]
-    assert [best(found, "a", own).setting for own in situations(found)] == [(10, 0.2), (20, 0.1)]
+    assert (found.condition_axes, found.tuned) == ((0,), (1,))
+    assert list_conditions(found) == [{0: 10}, {0: 20}]
+    assert [best(found, "a", own).setting for own in list_conditions(found)] == [(10, 0.2), (20, 0.1)]
     assert answer(found).replace("\N{NO-BREAK SPACE}", " ") == (
         "Highest accuracy over the last five evaluations at each condition: clients 10: b 60.0% (+10.0 points from a, "
         "one seed); clients 20: a 90.0%. Settings were selected on the test set, so all of them are optimistic."
@@ -235,7 +235,7 @@ def tables(tmp_path, axis, values, lost=()):
     (tmp_path / "sweep.yaml").write_text(CROSSED.replace("AXIS", f"{axis}: {values}"))
     (tmp_path / "results.csv").write_text("\n".join(rows) + "\n")
     results = read_results(tmp_path)
-    texts = page_of_sweep(results, beside_of_sweep(results)).tables()
+    texts = page_of_sweep(results, paper_comparison_of_sweep(results)).tables()
     return list(csv.DictReader(io.StringIO(texts["csv"].decode()))), texts["tex"].decode()
 
 

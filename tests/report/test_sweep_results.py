@@ -32,7 +32,7 @@ def test_an_axis_is_named_by_the_keys_that_tell_its_values_apart(tmp_path):
     assert (
         axis.value({"dataset.name": "b", "partition.alpha": 1})
         == "dataset b, alpha 1"
-        == axis.tell("dataset b, alpha 1")
+        == axis.format_value("dataset b, alpha 1")
     )
 
 
@@ -41,14 +41,14 @@ def test_axes_whose_keys_end_alike_have_names_of_their_own(tmp_path):
     rows = [(f"{one},{other}", "fedavg", 0, 0.5) for one in (0.1, 0.2) for other in (1, 2)]
     found = sweep(tmp_path, f"sweep: [{{{local}: [0.1, 0.2]}}, {{{server}: [1, 2]}}]", f"{local},{server}", rows)
     assert [axis.name for axis in found.axes] == ["optimizer.learning_rate", "server_optimizer.learning_rate"]
-    assert found.axes[1].tell(2) == "server_optimizer.learning_rate 2"
+    assert found.axes[1].format_value(2) == "server_optimizer.learning_rate 2"
 
 
 def test_a_section_is_named_by_its_values(tmp_path):
     sheet = "sweep: [{partition: [{scheme: iid}, {scheme: dirichlet, alpha: 0.5}]}]"
     rows = [(f'"{value}"', "fedavg", 0, 0.5) for value in ({"scheme": "iid"}, {"scheme": "dirichlet", "alpha": 0.5})]
     found = sweep(tmp_path, sheet, "partition", rows)
-    assert [found.axes[0].tell(value) for value in found.values[0]] == ["iid", "dirichlet, alpha 0.5"]
+    assert [found.axes[0].format_value(value) for value in found.values[0]] == ["iid", "dirichlet, alpha 0.5"]
 
 
 def test_values_too_large_to_be_drawn_are_words(tmp_path):
@@ -63,7 +63,7 @@ def test_a_papers_numbers_name_no_condition_and_make_one_of_their_axis(tmp_path)
             for theirs, rate in ((0.9, 0.1), (0.8, 0.2)) for mu in (1, 2) for seed in (0, 1)]  # fmt: skip
     found = sweep(tmp_path, sheet, "paper.accuracy.fedavg,lr,mu,seeds", rows)
     assert [axis.shown for axis in found.axes] == [("lr",), ("mu",)]
-    assert (found.conditions, found.tuned) == ((0,), (1,))
+    assert (found.condition_axes, found.tuned) == ((0,), (1,))
     assert {place: len(runs) for place, runs in found.runs.items()} == {
         ("fedavg", (rate, mu)): 2 for rate in (0.1, 0.2) for mu in (1, 2)
     }
@@ -73,7 +73,7 @@ def test_a_papers_numbers_name_no_condition_and_make_one_of_their_axis(tmp_path)
 def test_a_condition_is_no_hyperparameter(tmp_path, key):
     rows = [(value, "fedavg", 0, 0.5) for value in (10, 20)]
     found = sweep(tmp_path, f"sweep: [{{{key}: [10, 20]}}]", key, rows)
-    assert found.conditions == (0,) and not found.tuned
+    assert found.condition_axes == (0,) and not found.tuned
 
 
 def test_runs_have_numbers_only_if_they_are_done(tmp_path):

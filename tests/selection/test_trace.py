@@ -137,7 +137,7 @@ def test_hostile_npz_files_are_refused_before_they_take_memory(tmp_path):
             trace(file)
     for content in (b"", b"PK\x03\x04 and no more", b"\x80\x04K\x01."):
         file.write_bytes(content)
-        with pytest.raises(ValueError, match="is no npz file"):
+        with pytest.raises(ValueError, match="is not an npz file"):
             trace(file)
 
 

@@ -5,7 +5,7 @@ from typing import Literal
 
 import numpy as np
 
-from fedjax_bal.arguments import Count, Positive, checked
+from fedjax_bal.annotations import Count, Positive, checked
 from fedjax_bal.data.partition.dealing import client_counts, deal_by_class, equal_sizes, rows_by_class, shuffled
 from fedjax_bal.data.partition.quantity import Sizes, Spread, client_sizes
 

@@ -44,7 +44,7 @@ def equal_sizes(total: int, num_clients: int) -> np.ndarray:
 def check_clients_below_rows(num_clients: int, total: int) -> None:
     """Raises `ValueError` if there are more clients than rows."""
     if num_clients > total:
-        raise ValueError(f"{num_clients} clients for {total} rows: some would be left with nothing; take fewer.")
+        raise ValueError(f"{num_clients} clients for {total} rows: some would be left without rows; take fewer.")
 
 
 def check_room(total: int, num_clients: int, least: int, name: str = "least") -> None:

@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from fedjax_bal.arguments import Count, Natural, Positive, checked
+from fedjax_bal.annotations import Count, CountOrZero, Positive, checked
 from fedjax_bal.data.partition import dealing
 from fedjax_bal.data.partition.pathological import classes_of_clients, draw_owners
 
@@ -24,7 +24,7 @@ def dirichlet(
     num_clients: Count,
     alpha: Positive,
     form: Literal["balanced", "plain", "cbfl"] = "balanced",
-    min_size: Natural = 10,
+    min_size: CountOrZero = 10,
 ) -> list[np.ndarray]:
     r"""Divides each class among the clients in proportions q ~ Dirichlet(alpha, ..., alpha).
 

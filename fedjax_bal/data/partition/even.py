@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fedjax_bal.arguments import Count, checked
+from fedjax_bal.annotations import Count, checked
 from fedjax_bal.data.partition.dealing import equal_sizes, even_sizes, split_at_sizes
 
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedjax_bal.arguments import Count, checked
+from fedjax_bal.annotations import Count, checked
 from fedjax_bal.data.partition.dealing import deal_by_class, rows_by_class, shuffled
 from fedjax_bal.data.reading import DataError, reading
 from fedjax_bal.data.sources.npz import read_arrays
@@ -133,7 +133,7 @@ def file(
     lists = _read_npz(path) if path.suffix == ".npz" else _read_text(path, num_clients)
     with reading(path, remedy):
         if not len(lists):
-            raise ValueError("is no partition (empty)")
+            raise ValueError("is not a partition (empty)")
         while len(lists) > num_clients and path.suffix != ".npz" and lists[-1] == []:
             lists = lists[:-1]
         if len(lists) != num_clients:
@@ -162,7 +162,7 @@ def _read_text(path: Path, num_clients: int) -> Sequence[Any]:
                 lines.pop()
             return [list(map(int, line.replace(",", " ").split())) for line in lines]
         except ValueError as error:
-            raise ValueError(f"is no partition ({str(error)[:100]})") from error
+            raise ValueError(f"is not a partition ({str(error)[:100]})") from error
 
 
 def _read_npz(path: Path) -> Sequence[np.ndarray]:
@@ -174,7 +174,7 @@ def _read_npz(path: Path) -> Sequence[np.ndarray]:
         ends = {name: re.search(r"\d{1,9}$", name) for name in arrays}
         numbered = {str(int(end[0])): arrays[name] for name, end in ends.items() if end}
         if len(numbered) < sum(end is not None for end in ends.values()):
-            raise ValueError("is no partition (two arrays have the same number at the end of their names)")
+            raise ValueError("is not a partition (two arrays have the same number at the end of their names)")
         return _in_order(numbered or None)
 
 
@@ -183,7 +183,7 @@ def _in_order(content: Any) -> Sequence[Any]:
     if isinstance(content, list):
         return content
     if not isinstance(content, Mapping) or not all(map(_is_number, content)):
-        raise ValueError("is no list, and no mapping of numbers of clients")
+        raise ValueError("is neither a list nor a mapping of numbers of clients")
     by_number = {int(key): listed for key, listed in content.items()}
     if sorted(by_number) != list(range(len(content))):
         raise ValueError("its clients aren't numbered from 0 without a gap")

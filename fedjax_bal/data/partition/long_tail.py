@@ -1,12 +1,11 @@
 """Long tails: a few main clients of each class, or fewer rows of some classes before the set is partitioned."""
 
 import math
-from typing import Annotated, Literal
+from typing import Literal
 
 import numpy as np
-from annotated_types import Ge, Le
 
-from fedjax_bal.arguments import Count, checked
+from fedjax_bal.annotations import Count, Factor, Share, checked
 from fedjax_bal.data.partition.dealing import deal_by_class, rows_by_class, shuffled
 
 Profile = Literal["exponential", "step"]
@@ -18,7 +17,7 @@ def long_tail(
     rng: np.random.Generator,
     labels: np.ndarray,
     num_clients: Count,
-    alpha: Annotated[float, Ge(0), Le(1)],
+    alpha: Share,
     quirk: bool = False,
 ) -> list[np.ndarray]:
     r"""Gives a share of each class to its main clients and spreads the rest evenly over all others.
@@ -76,7 +75,7 @@ def long_tail(
 def long_tailed(
     rng: np.random.Generator,
     labels: np.ndarray,
-    imbalance_factor: Annotated[float, Ge(1)],
+    imbalance_factor: Factor,
     profile: Profile = "exponential",
     order: Order = "label",
 ) -> np.ndarray:

@@ -5,7 +5,7 @@ from typing import Literal
 
 import numpy as np
 
-from fedjax_bal.arguments import Count, checked
+from fedjax_bal.annotations import Count, checked
 from fedjax_bal.data.partition import dealing
 
 _REDRAWS = 20
@@ -181,7 +181,7 @@ def _feeders(classes: np.ndarray, main: np.ndarray, sizes: np.ndarray) -> np.nda
         elif classes[client] == 1:
             raise ValueError(
                 f"a label with {sizes[main[client]]} rows is the only one of more clients than that, some of which "
-                f"would be left with nothing; take fewer than {len(classes)} clients or more classes per client."
+                f"would be left without rows; take fewer than {len(classes)} clients or more classes per client."
             )
         else:
             waiting.append(client)

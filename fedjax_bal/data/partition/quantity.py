@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from annotated_types import Ge, Le
 
-from fedjax_bal.arguments import Count, Natural, Positive, checked
+from fedjax_bal.annotations import Count, CountOrZero, Positive, checked
 from fedjax_bal.data.partition.dealing import apportion, check_room, equal_sizes, split_at_sizes
 from fedjax_bal.validate import whole_number
 
@@ -26,7 +26,7 @@ def quantity(
     alpha: Positive = 0.5,
     exponent: Steepness = 1.0,
     sigma: Spread = 1.2,
-    least: Natural = 1,
+    least: CountOrZero = 1,
     values: Sequence[float] | None = None,
     quantiles: Mapping[float, float] | None = None,
 ) -> list[np.ndarray]:
@@ -123,7 +123,7 @@ def client_sizes(
 
 @checked
 def lognormal_sizes(
-    rng: np.random.Generator, total: Count, num_clients: Count, sigma: Spread = 1.2, least: Natural = 10
+    rng: np.random.Generator, total: Count, num_clients: Count, sigma: Spread = 1.2, least: CountOrZero = 10
 ) -> np.ndarray:
     """Draws sizes from a lognormal distribution, scaled to a total.
 
@@ -163,7 +163,7 @@ def empirical_sizes(
     num_clients: Count,
     values: Sequence[float] | None = None,
     quantiles: Mapping[float, float] | None = None,
-    least: Natural = 1,
+    least: CountOrZero = 1,
 ) -> np.ndarray:
     """Draws sizes from observed ones, scaled to a total.
 

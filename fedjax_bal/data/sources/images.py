@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_bal.arguments import Count, checked
+from fedjax_bal.annotations import Count, checked
 from fedjax_bal.data.memory import check_images_fit
 from fedjax_bal.data.reading import DataError, find_folder, list_files, reading
 from fedjax_bal.data.sources.cifar import CIFAR10
@@ -152,7 +152,9 @@ def read_image_folder(path: str | os.PathLike, side: Count | None = None, channe
     names = _subfolders(root / "train")
     unknown = sorted(set(_subfolders(root / "test")) - set(names))
     if unknown:
-        raise DataError(f"{root / 'test' / unknown[0]}: is no class of {root / 'train'}; add it there, or remove this.")
+        raise DataError(
+            f"{root / 'test' / unknown[0]}: is not a class of {root / 'train'}; add it there, or remove it."
+        )
     halves = {}
     for half in ("train", "test"):
         folders = [root / half / name for name in names]

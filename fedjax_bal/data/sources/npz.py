@@ -90,7 +90,7 @@ def read_arrays(path: Path, names: Sequence[str] | None, limit: int | None = Non
     with reading(path, _REMEDY), open_file(path) as stream:
         if not zipfile.is_zipfile(stream):
             stream.seek(0)
-            raise ValueError(f"is no npz file, or one that was cut short: it begins with {stream.read(8)!r}")
+            raise ValueError(f"is not an npz file, or was cut short: it begins with {stream.read(8)!r}")
         stream.seek(0)
         with np.load(stream, allow_pickle=False) as archive:
             # Other members, such as the pickle in a PyTorch file, are not opened.
@@ -153,7 +153,7 @@ def _class_names(names: np.ndarray | None, largest: int) -> tuple[str, ...]:
         )
     codes = np.ascontiguousarray(names).view(f"{names.dtype.byteorder}u4")
     if codes.max() > sys.maxunicode or ((codes >= 0xD800) & (codes < 0xE000)).any():
-        raise ValueError("class_names holds code points that are no text")
+        raise ValueError("class_names holds code points that aren't text")
     return tuple(names.tolist())
 
 

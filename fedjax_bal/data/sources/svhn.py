@@ -70,7 +70,7 @@ def _read_matlab(path: Path) -> dict[str, np.ndarray]:
     with open_file(path) as file:
         length = os.fstat(file.fileno()).st_size
         if file.read(128)[-4:] != b"\0\1IM":  # version and order of bytes
-            raise ValueError("is no MATLAB file of version 5; one of version 7.3 must be saved with version 5")
+            raise ValueError("is not a MATLAB file of version 5; one of version 7.3 must be saved with version 5")
         while tag := file.read(8):
             kind, size = struct.unpack("<II", tag)
             content = file.read(min(size, length))  # read(n) allocates n bytes at once

@@ -164,13 +164,13 @@ def choose_selector(recipe: Recipe, participation: Participation, federation: Fe
     if recipe.selector is not None and selector not in (None, recipe.selector):
         received = repr(selector.name) if isinstance(selector, Choice) else "one"
         raise ValueError(
-            f"selector: received {received} beside the recipe {recipe.name}, which chooses clients itself "
+            f"selector: received {received} together with the recipe {recipe.name}, which chooses clients itself "
             f"({recipe.selector.name}): leave one of them out"
         )
     chosen = selector or recipe.selector or Choice()
     made = chosen if isinstance(chosen, Selector) else chosen.build(total if size is None else size, federation)
     if isinstance(selector, Selector) and size is not None:
-        raise ValueError("clients_per_round: received it beside a selector, which has its own; give one of them")
+        raise ValueError("clients_per_round: received together with a selector, which has its own; give one of them")
     if made.most > total:
         raise ValueError(
             f"clients_per_round: received {made.most}, but there are only {total} clients: ask for at most {total}"

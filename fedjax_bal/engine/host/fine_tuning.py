@@ -68,7 +68,7 @@ class FineTuner:
         whole_number("personalised", epochs)
         for part in simulation.setting.parts_with(Personal):
             raise ValueError(
-                f"personalised: received it beside {part.slot}, by which clients have models of their own already, "
+                f"personalised: received together with {part.slot}, which gives clients personal models already, "
                 "whose accuracy is client_accuracy: leave personalised out for this method"
             )
         rounds = simulation.rounds

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_bal.caches import keep_compiled_programs_by_default
+from fedjax_bal.caches import keep_compiled_programs
 from fedjax_bal.engine.device import VALIDATION, Layout, Setting, TestSet, at_precision, in_batches
 from fedjax_bal.engine.host import compatibility
 from fedjax_bal.engine.host.simulation import Simulation
@@ -197,7 +197,7 @@ def simulate(
 
     Args:
         recipe: the method, from `fedjax_bal.recipes`.
-        model: the model, from `fedjax_bal.models.build`, or `from_linen` or `from_nnx` for a network of your own.
+        model: the model, from `fedjax_bal.models.build`, or `from_linen` or `from_nnx` for your own network.
         federation: the federation, from `fedjax_bal.data.federate`.
         test: inputs `[T, ...]`, shaped and scaled like the training inputs (images `[T, H, W, K]`), and labels `[T]`.
         rounds: communication rounds.
@@ -268,7 +268,7 @@ def simulate(
     )
     if rule.patience is not None and VALIDATION not in simulation.federation.auxiliary:
         raise ValueError("early_stopping: received a federation without an auxiliary set 'validation': carve one")
-    keep_compiled_programs_by_default()
+    keep_compiled_programs()
     snapshot = simulation.init(seed, variables)
     history = []
     confusion = np.zeros((0, 0), np.int32)

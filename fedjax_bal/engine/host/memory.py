@@ -58,8 +58,8 @@ def fit_to_memory(layout: Layout, needed: int, free: int | None, *, fixed: bool)
         remedy = f"set execution.chunk below {layout.width}, or " if layout.width > 1 else ""
         raise ValueError(
             f"training {layout.width} client(s) at a time needs {needed / 1e9:.1f} GB on each of {layout.devices} "
-            f"device(s) beside the data and the state, but {free / 1e9:.1f} GB are free: {remedy}use a smaller batch "
-            "size, fewer clients a round, or a smaller model"
+            f"device(s) in addition to the data and the state, but {free / 1e9:.1f} GB are free: {remedy}use a smaller "
+            "batch size, fewer clients a round, or a smaller model"
         )
     # All memory is assumed to grow with the width, which errs on the side of fitting.
     return max(1, min(layout.width - 1, int(layout.width * free / needed * 0.9)))

@@ -303,7 +303,7 @@ class Simulation:
                 raise DivergenceError(
                     f"round {number}: the global model is not finite after the server's step, though all "
                     "updates were; the usual cause is a server learning rate that is too "
-                    f"high{self.setting.server.describe_rate(number - 1)}: lower it, or check what parts of your own "
+                    f"high{self.setting.server.describe_rate(number - 1)}: lower it, or check what your own parts "
                     "return"
                 )
             broken = find_faults(number, plan, codes)

@@ -108,15 +108,15 @@ WRONG = {
     "nested": ("[[1], [[2]], [0]]", "client 1 has no list"),
     "ragged": ("[[1], [[2], [3, 4]], [0]]", "client 1 has no list"),
     "huge": ("1\n2\n" + "9" * 40, "client 2 has no list"),
-    "very huge": ("1\n2\n" + "9" * 5000, "is no partition"),
-    "words": ("client,rows\n0,1\n1,2", "is no partition .*expected a list for each client as JSON, a line"),
+    "very huge": ("1\n2\n" + "9" * 5000, "is not a partition"),
+    "words": ("client,rows\n0,1\n1,2", "is not a partition .*expected a list for each client as JSON, a line"),
     "a gap": ("{0: [1], 1: [2], 3: [0]}", "clients aren't numbered from 0 without a gap"),
-    "names": ('{"a": [1], "b": [], "c": []}', "no mapping of numbers of clients"),
-    "cut short": ("{0: [1], 1: [2", "is no partition"),
-    "deep": ("[" * 100_000, "is no partition"),
+    "names": ('{"a": [1], "b": [], "c": []}', "a list nor a mapping of numbers of clients"),
+    "cut short": ("{0: [1], 1: [2", "is not a partition"),
+    "deep": ("[" * 100_000, "is not a partition"),
     "a mapping for a list": ("[[1], {}, [2]]", "client 1 has no list"),
-    "nothing": ("", "is no partition .empty"),
-    "code": ("[__import__('os').system('exit 1')]", "is no partition"),
+    "nothing": ("", "is not a partition .empty"),
+    "code": ("[__import__('os').system('exit 1')]", "is not a partition"),
 }
 
 
@@ -159,10 +159,10 @@ def test_files_that_are_none(tmp_path):
     with pytest.raises(DataError, match="never opened"):
         read(tmp_path / "rows.npz")
     np.savez(tmp_path / "rows.npz", a=np.arange(3), b=np.arange(2))
-    with pytest.raises(DataError, match="no mapping of numbers of clients"):
+    with pytest.raises(DataError, match="a list nor a mapping of numbers of clients"):
         read(tmp_path / "rows.npz")
     (tmp_path / "clients.txt").write_bytes(b"1\xff")
-    with pytest.raises(DataError, match="is no partition"):
+    with pytest.raises(DataError, match="is not a partition"):
         read(tmp_path / "clients.txt")
     np.savez(tmp_path / "rows.npz", train_0=[0, 1], train_1=[2], test_0=[3], test_1=[4])
     with pytest.raises(DataError, match="two arrays have the same number"):

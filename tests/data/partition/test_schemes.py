@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedjax_bal.config import load_config, parameters, resolved_yaml
+from fedjax_bal.annotations import parameters
+from fedjax_bal.config import load_config, resolved_yaml
 from fedjax_bal.config.problems import ConfigError
 from fedjax_bal.data import partition
 

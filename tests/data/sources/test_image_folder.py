@@ -82,7 +82,7 @@ def no_text(root):
 
 
 BAD = {
-    "a class of the test alone": (foreign_class, "test/fox: is no class of .*train"),
+    "a class of the test alone": (foreign_class, "test/fox: is not a class of .*train"),
     "no files in a class": (remove("train/emu"), "train/emu: holds no image files"),
     "no files for testing": (remove("test/dog", "test/emu"), "test: holds no image files"),
     "a name that is no text": (no_text, "train: .*udcff"),

@@ -212,7 +212,7 @@ def test_annotations_that_are_no_json_are_named(natural, text):
     data_dir, _ = natural()
     file = data_dir / "train2019.json"
     file.write_bytes(text.encode(errors="surrogateescape"))
-    with pytest.raises(DataError, match=f"{file}: is no JSON file"):
+    with pytest.raises(DataError, match=f"{file}: is not a JSON file"):
         read_inaturalist(data_dir, 32)
 
 

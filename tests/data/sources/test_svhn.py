@@ -64,8 +64,8 @@ def saved(**arrays):
 
 
 BAD = {
-    "empty": (b"", "is no MATLAB file"),
-    "a web page": (b"<!DOCTYPE html>" * 100, "is no MATLAB file"),
+    "empty": (b"", "is not a MATLAB file"),
+    "a web page": (b"<!DOCTYPE html>" * 100, "is not a MATLAB file"),
     "half": (WHOLE[: len(WHOLE) // 2], "train_32x32.mat: "),
     "header alone": (HEADER, "expected images X .* found nothing"),
     "no end": (WHOLE[:-20], "train_32x32.mat: "),
