@@ -220,7 +220,7 @@ def described_whole(kind: str, name: str) -> str:
 
 
 def _whole_recipe(function: Callable[..., Any]) -> Iterator[str]:
-    from fedjax_bal.parts import names_of_needs
+    from fedjax_bal.parts import Part, names_of_needs
     from fedjax_bal.recipes import citation
 
     yield inspect.getdoc(function) or ""
@@ -231,7 +231,8 @@ def _whole_recipe(function: Callable[..., Any]) -> Iterator[str]:
     yield f"Needs at these defaults: {', '.join(names_of_needs(recipe.parts)) or 'nothing'}"
     parts = []
     for part in recipe.parts:
-        roles = [kind.__name__ for kind in type(part).__mro__ if kind.__module__ == "fedjax_bal.methods.roles"]
+        known = [kind for kind in type(part).__mro__ if kind.__module__ == "fedjax_bal.methods.roles"]
+        roles = [kind.__name__ for kind in known if kind is not Part]
         # The part's docstring has the equations and departures from the paper; the recipe's explains the fields.
         sections = re.split(r"\n\n(?=[A-Z]\w+:\n)", inspect.getdoc(type(part)) or "")
         says = "\n\n".join(text for text in sections if not text.startswith(("Attributes:", "Example:")))

@@ -7,6 +7,7 @@ import os
 import re
 import sys
 import zipfile
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -118,13 +119,14 @@ def test_names_stay_names(text):
 def test_a_tracker_does_not_wait_for_its_id(tmp_path):
     tracker = object.__new__(WeightsAndBiases)  # as if its package were there
     tracker._root = tmp_path / "wandb"
-    token = tracker._token()
-    assert re.fullmatch("[0-9a-f]{8}", token)
-    assert tracker._token() == token == (tmp_path / "wandb" / "fedjax-bal-id").read_text()
+    run = SimpleNamespace(key="fedavg-seed-0")
+    name = tracker._id(run)
+    assert re.fullmatch("fedjax-bal-[0-9a-f]{8}-fedavg-seed-0", name)
+    assert tracker._id(run) == name and (tmp_path / "wandb" / "fedjax-bal-id").read_text() in name
     (tmp_path / "wandb" / "fedjax-bal-id").unlink()
     os.mkfifo(tmp_path / "wandb" / "fedjax-bal-id")
     with pytest.raises(OSError, match="is a pipe"):
-        tracker._token()
+        tracker._id(run)
 
 
 def test_a_tracker_makes_no_folder_through_a_link(tmp_path, outside):
@@ -132,7 +134,7 @@ def test_a_tracker_makes_no_folder_through_a_link(tmp_path, outside):
     tracker._root = tmp_path / "wandb"
     tracker._root.symlink_to(outside)
     with pytest.raises(OSError, match="wandb is a link"):
-        tracker._token()
+        tracker._id(SimpleNamespace(key="fedavg-seed-0"))
 
 
 # Links that lead out.
