@@ -1,4 +1,4 @@
-"""How long training takes: timed before it starts, or remembered from earlier runs on this machine."""
+"""The time that training takes: measured before it starts, or remembered from earlier runs on this machine."""
 
 import contextlib
 import functools

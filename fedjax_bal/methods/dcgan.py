@@ -232,12 +232,8 @@ def _make_pool(part: SharedDcgans, federation: Federation, key: Key, client: Arr
     net = build_dcgan(federation.images.shape[1:], part.width, part.latent)
 
     def draw(key: Key) -> Array:
-        first = federation.offsets[client]
-        end = federation.offsets[client + 1]
-        positions = jax.random.randint(key, (part.batch_size,), first, end)
-        batch = gather(federation, positions, jnp.ones(part.batch_size, bool))
-        # Bytes scaled to [0, 1], floats as they are; then both to the range of tanh.
-        return 2 * (batch.images * federation.std + federation.mean - low) / (high - low) - 1
+        # To the range of tanh.
+        return 2 * (_draw_images(key, federation, client, part.batch_size) - low) / (high - low) - 1
 
     sizes = {"iterations": part.iterations, "batch_size": part.batch_size, "rate": part.rate}
     (generator, _), _ = train_dcgan(key, net, draw, **sizes)
@@ -246,3 +242,12 @@ def _make_pool(part: SharedDcgans, federation: Federation, key: Key, client: Arr
     pixels = (images + 1) / 2 * (high - low) + low
     whole = federation.images.dtype == jnp.uint8
     return (jnp.round(_BYTES * pixels) if whole else pixels).astype(federation.images.dtype)
+
+
+def _draw_images(key: Key, federation: Federation, client: Array, count: int) -> Array:
+    """Draws images of a client with replacement: bytes scaled to [0, 1], floats unchanged."""
+    first = federation.offsets[client]
+    end = federation.offsets[client + 1]
+    positions = jax.random.randint(key, (count,), first, end)
+    batch = gather(federation, positions, jnp.ones(count, bool))
+    return batch.images * federation.std + federation.mean

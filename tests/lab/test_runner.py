@@ -44,7 +44,7 @@ def test_metrics_hold_a_line_a_run_and_evaluated_round(undisturbed):
 
 @pytest.mark.slow
 def test_rounds_without_any_client_are_recorded_and_read_like_others(tmp_path, monkeypatch):
-    monkeypatch.setattr(gallery, "draw", lambda run: [])  # pictures are no matter here, and take their time
+    monkeypatch.setattr(gallery, "run_figures", lambda run: [])  # pictures are no matter here, and take their time
     path, few = tmp_path / "run", "availability={name: bernoulli, p: 0.03}"
     display = small_run.run(path, small_run.config(tmp_path, few, "methods=[{recipe: fedavg}]", "seeds=[0, 1]"))
     lines, frame = small_run.metrics(path), load_run(path).metrics()

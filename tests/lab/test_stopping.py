@@ -58,7 +58,7 @@ def test_the_summary_says_what_validation_chose_and_how_clients_do(ended):
 
 @pytest.mark.slow
 def test_the_report_shows_it(ended, monkeypatch):
-    monkeypatch.setattr(gallery, "draw", lambda run: [])  # pictures are no matter here, and take their time
+    monkeypatch.setattr(gallery, "run_figures", lambda run: [])  # pictures are no matter here, and take their time
     text = build(ended[0]).read_text()
     assert "not finished" not in text
     assert "no longer got better: fedavg, seed 0 after round 6." in text

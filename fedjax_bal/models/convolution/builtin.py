@@ -20,7 +20,7 @@ from fedjax_bal.models.convolution.gradients import exchanged, in_chunks
 from fedjax_bal.target import target_platform
 
 CACHED = 250_000
-"""How many numbers `weight_gradient` transposes at a time, so that they stay in a core's cache."""
+"""Numbers that `weight_gradient` transposes at a time, so that they stay in a core's cache."""
 
 FEWEST = 5
 """Smallest chunk of images, which are channels in the weight gradient: fewer are too few for a fast convolution."""

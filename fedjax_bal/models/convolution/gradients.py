@@ -17,7 +17,7 @@ from fedjax_bal.models.convolution.geometry import Geometry, pad_images, patches
 from fedjax_bal.target import target_platform
 
 CACHED = 500_000
-"""How many numbers `by_rows` copies at a time, so that they stay in a core's cache."""
+"""Numbers that `by_rows` copies at a time, so that they stay in a core's cache."""
 
 FEWEST = 4
 """Smallest chunk of images that is worth a loop; below it the whole batch is one chunk."""
