@@ -45,6 +45,8 @@ def main() -> None:
     error = _flush()
     if error is not None and not isinstance(error, BrokenPipeError) and not code:
         code = _fail(f"standard output: {(error.strerror or str(error)).lower()}", BAD_INPUT)
+    if interrupts.arrived and code == INTERRUPTED:
+        os._exit(code)  # during Python's shutdown a repeated signal would kill the process
     sys.exit(code)
 
 
@@ -64,6 +66,13 @@ class Interrupts:
 
     def _raise(self, number: int, frame: FrameType | None) -> None:
         self.arrived = True
+        # Some extension modules crash if they are interrupted while they are loaded, others drop the interrupt. Nothing
+        # is lost here: files are replaced as a whole.
+        while frame is not None:
+            if frame.f_code.co_filename.startswith("<frozen importlib"):
+                os.write(2, b"fedjax-bal: stopped\n")
+                os._exit(INTERRUPTED)
+            frame = frame.f_back
         raise KeyboardInterrupt
 
     def _repeat(self, unraisable: Any) -> None:

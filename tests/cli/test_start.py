@@ -77,6 +77,7 @@ def test_what_a_library_makes_of_ctrl_c_is_an_interrupt_too(interrupts, monkeypa
             raise RuntimeError("a callback failed") from None
 
     monkeypatch.setattr("fedjax_bal.cli.app.app", command)
+    monkeypatch.setattr(os, "_exit", sys.exit)
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 130 and capsys.readouterr().err == "fedjax-bal: stopped\n"
