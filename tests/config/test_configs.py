@@ -340,6 +340,18 @@ def test_run_folders_do_not_collide():
     assert len(set(names)) == len(names)
 
 
+def _methods(paper, stem):
+    return all_methods(f"papers/{paper}/{stem}.yaml")
+
+
+def _recipes(methods):
+    return list(dict.fromkeys(method.recipes[0].name for method in methods))
+
+
+def _of(method, *keys):
+    return tuple(method.recipes[0].hyperparameters[key] for key in keys)
+
+
 @pytest.mark.parametrize("name", REBAFL)
 def test_rebafl_constants(name):
     for method in all_methods(name):
@@ -358,6 +370,37 @@ def test_rebafl_constants(name):
         else:
             assert method.selection.clients_per_round == method.partition.clients
             assert method.partition.parameters["samples_per_client"] == 1000
+
+
+def test_rebafl_tables_and_sweeps_are_whole():
+    ten = ["fedavg", "fedprox", "scaffold", "feddyn", "moon", "fedrs", "fedbabu", "fedlc", "balanced_softmax", "rebafl"]
+    for name in REBAFL:
+        if Path(name).stem.startswith(("table1", "figure3", "figures4_5", "figure9", "figure10")):
+            assert all(_recipes(methods_of(config)) == ten for config in configs_of(name))
+    table3 = configs_of("papers/rebafl/table3_c10.yaml")
+    assert all(_recipes(methods_of(config)) == [n for n in ten if n != "fedlc"] for config in table3)
+    assert [config.partition.clients for config in table3] == [100, 200, 500]
+    epochs = [methods_of(config) for config in configs_of("papers/rebafl/figure9_c10.yaml")]
+    assert [{method.training.local_epochs for method in own} for own in epochs] == [{1}, {2}, {5}, {10}, {20}]
+    crops = configs_of("papers/rebafl/table1_c10_crops.yaml")
+    for config, clients in zip(crops, (20, 50), strict=True):
+        (plain,) = configs_of(f"papers/rebafl/table1_c10_m{clients}.yaml")
+        assert config.model_copy(update={"name": plain.name, "methods": plain.methods}) == plain
+        assert [method.name for method in config.methods] == [method.name for method in plain.methods]
+    for data in ("c10", "fmnist"):
+        present = [config.availability.parameters for config in configs_of(f"papers/rebafl/figure3_{data}.yaml")]
+        assert present == [{"p": 0.1}, {"p": 0.3}]
+        pairs = [_of(method, "epsilon", "mu") for method in _methods("rebafl", f"figure8_{data}")]
+        assert pairs[:5] == [(epsilon, 0.0) for epsilon in (1e-4, 1e-3, 1e-2, 0.1, 0.2)]
+        assert pairs[5:] == [(0.01, mu) for mu in (0.1, 0.5, 1.0, 5.0)]
+    periods = [config.availability.parameters for config in configs_of("papers/rebafl/figure10_c10.yaml")]
+    assert periods == [{"p": 0.5, "period": period} for period in (2, 5, 10, 20)]
+    for stem in ("table2_c10", "figure6_fmnist"):
+        half, clustered = configs_of(f"papers/rebafl/{stem}.yaml")
+        assert [_of(m, "epsilon", "mu") for m in methods_of(half)[1:]] == [(0.01, 0.0), (1.0, 0.1), (0.01, 0.1)]
+        assert (half.partition.parameters["classes_per_client"], half.availability.parameters) == (2, {"p": 0.5})
+        figures4_5 = configs_of(f"papers/rebafl/figures4_5_{stem.rpartition('_')[2]}_clustered.yaml")[0]
+        assert (clustered.partition, clustered.availability) == (figures4_5.partition, figures4_5.availability)
 
 
 @pytest.mark.parametrize("name", IWDS)
@@ -398,6 +441,54 @@ def test_astraea_constants(name):
         assert method.model.name == ("keras_cifar10" if scheme == "normal_density" else "astraea_cnn")
 
 
+def test_astraea_sets():
+    for data, totals, cohort in (("emnist", [117_500] * 4 + [230_752], 25), ("fmnist", [9_750] * 4 + [19_500], 10)):
+        sets = _methods("astraea", f"figure1_{data}")
+        assert [m.partition.parameters["variant"] for m in sets] == ["BAL1", "BAL2", "INS", "LTRF1", "LTRF2"]
+        assert [m.partition.parameters["total"] for m in sets] == totals
+        assert {(m.selection.clients_per_round, m.training.local_epochs) for m in sets} == {(cohort, 10)}
+
+
+def test_astraea_centrally():
+    (method,) = _methods("astraea", "central_emnist")
+    assert (method.training.rounds, method.training.local_epochs, method.selection.clients_per_round) == (1, 20, 1)
+    assert method.partition.parameters["variant"] == "BAL1" and method.partition.parameters["total"] == 117_500
+
+
+def _mediated(stem):
+    """Clients a round and local epochs of each method; for Astraea mediator size, mediator epochs and alpha too."""
+    for method in _methods("astraea", stem):
+        asked = () if method.recipes[0].name == "fedavg" else _of(method, "size", "mediator_epochs", "alpha")
+        yield (method.selection.clients_per_round, method.training.local_epochs, *asked)
+
+
+ALPHAS = (0.33, 0.67, 0.83, 1.0)
+
+
+@pytest.mark.parametrize(("data", "cohort", "size", "few"), [("emnist", 50, 10, 10), ("fmnist", 20, 5, 5)])
+def test_astraea_methods(data, cohort, size, few):
+    wanted = {
+        "figure4a": [(cohort, 5), *((cohort, 5, 1, 1, alpha) for alpha in (*ALPHAS, 2.0))],
+        "figures4b_9": [(cohort, 5), *((cohort, 1, size, 2, alpha) for alpha in (None, *ALPHAS, 2.0))],
+        "figure6": [(c, 1, g, 2, 0.67) for c in (cohort, 2 * cohort) for g in (size // 2, size, 2 * size)],
+        "figure8": [(cohort, local, size, passes, 0.67) for local in (1, 5, 10) for passes in (1, 2, 3)],
+        "table3": [(few, 20), *((cohort, 1, size, passes, 0.67) for passes in (1, 2, 3, 4))],
+    }
+    for stem, methods in wanted.items():
+        assert list(_mediated(f"{stem}_{data}")) == methods
+    traffic = {(m.evaluation.traffic, m.evaluation.every) for m in _methods("astraea", f"table3_{data}")}
+    assert traffic == {("paper", 1)}
+
+
+def test_astraea_on_colour_images():
+    fedavg = (50, 1)
+    alone = [(50, 1, 1, 1, alpha) for alpha in (*ALPHAS, 2.0)]
+    together = [(50, 1, 10, 2, alpha) for alpha in (None, *ALPHAS)]
+    assert list(_mediated("figure5a_cinic10")) == [fedavg, *alone]
+    assert list(_mediated("figure5b_cinic10")) == [fedavg, *together]
+    assert list(_mediated("figure5_cifar10")) == [fedavg, *alone, *together]
+
+
 @pytest.mark.parametrize("name", FLCIR)
 def test_flcir_constants(name):
     for method in all_methods(name):
@@ -410,15 +501,44 @@ def test_flcir_constants(name):
         assert (method.partition.clients, method.model.name, training.rounds) == (100, "flcir_cnn", 3150)
 
 
+def test_flcir_figures_are_whole():
+    schemes, numbers, alphas = map(all_methods, FLCIR)
+    assert [_of(m, "choose")[0] for m in schemes] == ["random", "greedy", "cucb", "random"]
+    assert [m.partition.scheme for m in schemes] == ["flcir_realworld"] * 3 + ["iid"]
+    assert [m.selection.clients_per_round for m in numbers] == [10, 20, 30, 40, 50]
+    assert {_of(m, "choose", "alpha") for m in numbers} == {("cucb", 0.2)}
+    assert [_of(m, "choose", "alpha") for m in alphas] == [("cucb", a) for a in (0.0125, 0.05, 0.2, 0.8, 3.2)]
+    assert {m.selection.clients_per_round for m in (*schemes, *alphas)} == {20}
+
+
 BIG = [name for name in CBFL if "small" not in name]
 SMALL = [name for name in CBFL if "small" in name]
+SHORT = {"cifar10": "c10", "cifar100": "c100", "cinic10": "cinic10"}
 CODE = {"teacher": "snapshot", "generator_rate": 0.003}
 """The constants of the authors' code where they aren't the paper's, with those of each data set."""
 CODE_OF = {"cifar10": {"interval": 3, "iterations": 1000, "gamma": 3.0}, "cifar100": {"interval": 7}}
-VARIED = {"table8_c100": "weight", "table9_c100": "attention", "figure9_c10": "warm_up", "table4_c10": "labels"}
-VARIED |= {"table6_cinic10": "rarest", "table7_c10": "learn"}
-VARIED |= {f"table5_{data}": "generator" for data in ("c10", "c100", "cinic10")}
-"""The hyperparameter that an ablation varies."""
+AXES = {
+    "table8_c100": ("weight", [0.01, 0.1, 1.0, 5.0, 10.0]),
+    "table9_c100": ("attention", [0.0, 200.0, 400.0, 600.0, 800.0]),
+    "figure9_c10": ("warm_up", list(range(0, 1000, 100))),
+}
+"""Ablations that are sweeps: the hyperparameter, and its values in order."""
+VARIED = AXES | {
+    "table4_c10": ("labels", ["uniform", "balanced"]),
+    "table6_cinic10": ("rarest", [2, 4, 6, 8, None]),
+    "table7_c10": ("learn", ["cross_entropy", "distillation"]),
+} | {f"table5_{data}": ("generator", ["gaussian", "dcgan", "shared"]) for data in SHORT.values()}  # fmt: skip
+"""The same for all ablations; those that are no sweeps compare with FedAvg too."""
+CLIENTS = {"table10_c10": [150, 200, 250, 300], "table11_c10": [5, 16]}
+NETWORKS = {f"table{table}": ["resnet20", "mobilenetv2"] for table in (1, 5, 12)}
+FOUR = ["fedavg", "fedprox", "fednova", "cbfl"]
+COMPARED = {"c10_resnet20_a0.1": ["fedavg", "fedprox", "scaffold", "fednova", "cbfl"]}
+COMPARED |= {f"table1_{data}": COMPARED["c10_resnet20_a0.1"] for data in SHORT.values()}
+COMPARED |= {f"table1_{data}_code": ["fedavg", "cbfl"] for data in ("c10", "c100")}
+COMPARED |= {f"table2_{data}": FOUR for data in SHORT.values()} | dict.fromkeys(("table10_c10", "table12_c100"), FOUR)
+COMPARED |= {"table11_c10": ["fedavg", "fedprox", "fednova", "scaffold", "cbfl"], "table13_c100": FOUR}
+COMPARED |= {f"inaturalist_{network}": FOUR for network in ("resnet18", "mobilenetv2")}
+"""The methods of each table that compares CBFL with others."""
 
 
 @pytest.mark.parametrize("name", BIG)
@@ -441,7 +561,7 @@ def test_cbfl_training(name):
 
 @pytest.mark.parametrize("name", BIG)
 def test_cbfl_constants(name):
-    varied = VARIED.get(Path(name).stem, "")
+    varied = VARIED.get(Path(name).stem, ("", []))[0]
     for method in all_methods(name):
         data, spec = method.dataset.name, method.recipes[0]
         if spec.name != "cbfl":
@@ -458,11 +578,67 @@ def test_cbfl_constants(name):
         assert {key: spec.hyperparameters[key] for key in kept} == kept
 
 
+@pytest.mark.parametrize("name", BIG)
+def test_cbfl_clients(name):
+    stem, configs = Path(name).stem, configs_of(name)
+    natural = "inaturalist" in stem
+    clients = CLIENTS.get(stem, [2295 if natural else 100] * len(configs))
+    assert [config.partition.clients for config in configs] == clients
+    alphas = [0.07, 0.05, 0.03, 0.01] if "table2" in stem else [0.1] * len(configs)
+    assert [config.partition.parameters["alpha"] for config in configs] == alphas
+    for config in configs:
+        share = 1 if "table11" in stem else 10
+        assert config.selection.clients_per_round == config.partition.clients // share
+        assert (config.partition.scheme, config.partition.seed) == ("dirichlet", 7777)
+        assert config.partition.parameters["form"] == ("balanced" if natural else "cbfl")
+        for method in methods_of(config):
+            assert (method.partition, method.selection) == (config.partition, config.selection)
+
+
+@pytest.mark.parametrize("stem", VARIED)
+def test_cbfl_ablations_are_whole(stem):
+    (key, values), arms = VARIED[stem], _methods("cbfl", stem)
+    fedavg = arms[0]
+    if stem not in AXES:
+        fedavg, *arms = arms
+        assert fedavg.recipes[0].name == "fedavg"
+    assert [_of(arm, key)[0] for arm in arms] == values
+    if key == "rarest":
+        assert [_of(arm, "labels")[0] for arm in arms] == ["rarest"] * 4 + ["balanced"]
+    wanted = {"table5": "mobilenetv2"}.get(stem[:6], "resnet20")
+    assert {(arm.model.name, SHORT[arm.dataset.name]) for arm in arms} == {(wanted, stem.rpartition("_")[2])}
+    assert {arm.evaluation.local_test_images for arm in (fedavg, *arms)} == {1_000 * (stem == "table7_c10")}
+
+
+def test_cbfl_comparisons_are_whole():
+    assert {Path(name).stem for name in BIG} == COMPARED.keys() | VARIED.keys()
+    for stem, recipes in COMPARED.items():
+        configs, own = configs_of(f"papers/cbfl/{stem}.yaml"), stem.split("_")
+        assert all([method.recipes[0].name for method in config.methods] == recipes for config in configs)
+        one = [next((net for net in ("mobilenetv2", "resnet18") if net in stem), "resnet20")] * len(configs)
+        assert [config.model.name for config in configs] == NETWORKS.get(own[0], one)
+        (short,) = {SHORT.get(config.dataset.name, "inaturalist") for config in configs}
+        assert short in own
+        locals_too = own[0] == "table12" or ("scaffold" in recipes and own[0] != "table11")  # Figures 10 and 6
+        assert {config.evaluation.local_test_images for config in configs} == {1_000 * locals_too}
+        targets = [config.evaluation.target_accuracy for config in configs]
+        assert targets == ([0.6, 0.66] if own[0] == "table12" else [None] * len(configs))
+
+
 @pytest.mark.parametrize("name", SMALL)
 def test_small_cbfl_files_differ_in_their_methods_alone(name):
     (reference,) = configs_of("papers/cbfl/small_cifar10.yaml")
     for config in configs_of(name):
         assert config.model_copy(update={"name": reference.name, "methods": reference.methods}) == reference
+    key, values = next((value for stem, value in VARIED.items() if stem.split("_")[0] in name), ("", []))
+    arms = [method for method in all_methods(name) if method.recipes[0].name == "cbfl"]
+    ours = next(arm for arm in methods_of(reference) if arm.name == "cbfl").recipes[0].hyperparameters
+    free = {key, "labels", "dcgan_iterations", "dcgan_pool"}
+    if key:
+        for arm in arms:
+            found = arm.recipes[0].hyperparameters
+            assert {k: v for k, v in found.items() if k not in free} == {k: ours[k] for k in found if k not in free}
+        assert [_of(arm, key)[0] for arm in arms] == (list(range(0, 101, 20)) if key == "warm_up" else values)
 
 
 PAPER, CROPS = "papers/rebafl/table1_c10_m20", "papers/rebafl/table1_c10_crops"
