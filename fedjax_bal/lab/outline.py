@@ -11,7 +11,7 @@ from fedjax_bal.config import Config, to_plain
 from fedjax_bal.lab.display import duration
 from fedjax_bal.lab.folder import RunFolder, SweepFolder
 from fedjax_bal.lab.loop import RunBatch, RunTask, batch_runs
-from fedjax_bal.lab.paces import Pace, pace_of, work
+from fedjax_bal.lab.paces import Pace, count_steps, pace_of
 from fedjax_bal.lab.schema import RunId
 from fedjax_bal.lab.setup import SharedInputs, set_up
 from fedjax_bal.lab.summary import known_runs
@@ -59,7 +59,7 @@ def sweep_outline(
     timed: dict[Any, Pace] = {}
     least = most = 0.0
     for task in tasks:
-        steps = work(task.simulation, task.simulation.rounds - task.round)
+        steps = count_steps(task.simulation, task.simulation.rounds - task.round)
         pace = pace_of(task.simulation, timed)
         least += steps * pace.least
         most += steps * pace.most

@@ -49,8 +49,8 @@ def pace_of(simulation: Simulation, timed: dict[Any, Pace]) -> Pace:
     return timed[_of_step(simulation)]
 
 
-def work(simulation: Simulation, rounds: int) -> float:
-    """Local steps on each device in this many rounds; the evaluations count as steps that take as long."""
+def count_steps(simulation: Simulation, rounds: int) -> float:
+    """Counts the local steps of each device in some rounds; evaluations count as steps that take as long."""
     setting = simulation.setting
     selector = simulation.selector
     trainings = selector.chains * selector.chain_length * selector.passes * rounds
@@ -78,8 +78,9 @@ class Paces(Callback):
             return
         simulation = recorder.comparison.simulation(run)
         selector = simulation.selector
-        trainings = selector.chains * selector.chain_length * selector.passes
-        seconds = trainings / statistics.median(clients_per_s) / work(simulation, 1)
+        # Over the whole run, because not every round is evaluated.
+        trainings = selector.chains * selector.chain_length * selector.passes * simulation.rounds
+        seconds = trainings / statistics.median(clients_per_s) / count_steps(simulation, simulation.rounds)
         kind = _kind(simulation)
         kept = _remembered() | {kind: [*_remembered().get(kind, []), seconds][-_KEPT:]}
         with contextlib.suppress(OSError):  # only the next estimate is lost
@@ -101,14 +102,14 @@ def _remembered() -> dict[str, list[float]]:
 
 
 def _kind(simulation: Simulation) -> str:
-    """What the pace depends on, as text."""
+    """Returns, as text, all that decides how long a step takes: runs of the same kind have the same pace."""
     setting = simulation.setting
     method = "+".join(type(part).__name__ for part in setting.parts)
     return repr((*_of_step(simulation), method, setting.layout.devices, device_name()))
 
 
 def _of_step(simulation: Simulation) -> tuple[Any, ...]:
-    """What the time of a plain training step depends on, on one device."""
+    """Returns all that decides how long a plain training step takes on one device."""
     setting = simulation.setting
     model = setting.model
     return model.name, model.options, model.input_shape, setting.batch_size, setting.execution.precision

@@ -1,4 +1,4 @@
-"""What `metrics.jsonl` and `summary.json` hold, and the reading of a run folder's files for a report.
+"""The content of `metrics.jsonl` and `summary.json`, declared once, and a reader of run folders for reports.
 
 The types here are the only declaration of the two files: the type checker compares with them what sessions write, and
 reports what they read; messages name the file, the key and the remedy. Metrics are declared in `fedjax_bal.metrics`.
@@ -98,7 +98,7 @@ class Attack(TypedDict):
 
 
 class Leaks(TypedDict):
-    """What a run's images and prototypes give away."""
+    """Results of privacy attacks on a run: what its images and prototypes reveal of the clients' images."""
 
     nearest: NotRequired[Nearest]
     inversion: NotRequired[dict[str, Attack]]

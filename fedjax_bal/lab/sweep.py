@@ -86,7 +86,8 @@ class SweepSession(Callback):
         self.max_batch_size = max_batch_size
         self.backend = backend
         self.detail = detail
-        self.callbacks = (PostTraining(), Paces(), self)
+        # The workers of a cluster may be other machines, whose pace says nothing about this one.
+        self.callbacks = (PostTraining(), *([] if backend else [Paces()]), self)
         self.recorders: dict[int, Recorder] = {}
         self.setup_errors: dict[int, str] = {}
         self.training_errors: dict[SweepRun, str] = {}

@@ -10,6 +10,7 @@ import small_run
 
 from fedjax_bal import Execution
 from fedjax_bal.lab import RunFolder, dry_run, paces
+from fedjax_bal.lab.sweep import SweepSession
 
 
 def simulation(*shifts, every=1, tested=0):
@@ -20,19 +21,19 @@ def simulation(*shifts, every=1, tested=0):
         parts_with=lambda role: [SimpleNamespace(needs_gradient=needs) for needs in shifts],
     )  # fmt: skip
     selector = SimpleNamespace(chains=2, chain_length=1, passes=1)
-    return SimpleNamespace(setting=setting, selector=selector, steps_of_clients=np.array([3, 5]))
+    return SimpleNamespace(setting=setting, selector=selector, steps_of_clients=np.array([3, 5]), rounds=4)
 
 
-def test_work_counts_steps_gradients_and_evaluations():
+def test_steps_are_counted_with_gradients_and_evaluations():
     steps = 3 * 2 * 4 / 2  # rounds, clients, steps of a client; divided by devices
-    assert paces.work(simulation(), 3) == paces.work(simulation(False), 3) == steps
-    assert paces.work(simulation(True), 3) == 2 * steps
-    tested = paces.work(simulation(every=2, tested=90), 3)
+    assert paces.count_steps(simulation(), 3) == paces.count_steps(simulation(False), 3) == steps
+    assert paces.count_steps(simulation(True), 3) == 2 * steps
+    tested = paces.count_steps(simulation(every=2, tested=90), 3)
     assert tested == pytest.approx(steps + 2 * 9 / 3 / 2)  # two evaluations of nine batches, forward only
 
 
 def test_finished_runs_of_the_same_kind_are_the_estimate(remembered):
-    run = simulation()
+    run = simulation(every=2, tested=90)
     recorder = Mock()
     recorder.comparison.simulation.return_value = run
     for pace in (8.0, 4.0):
@@ -40,13 +41,22 @@ def test_finished_runs_of_the_same_kind_are_the_estimate(remembered):
         for clients_per_s in (pace, 0.0, pace / 100, pace):  # one dispatch was paused
             callback.recorded(recorder, (0, 0), clients_per_s)
         callback.ended(recorder, (0, 0), None)
-    seconds = [2 / pace / paces.work(run, 1) for pace in (8.0, 4.0)]
+    steps = 4 * 2 * 4 / 2 + 2 * 9 / 3 / 2  # of a device in four rounds of two clients, and in two evaluations
+    seconds = [4 * 2 / pace / steps for pace in (8.0, 4.0)]
     assert list(json.loads(remembered.read_text()).values()) == [pytest.approx(seconds)]
     assert paces.pace_of(run, {}) == pytest.approx((min(seconds), max(seconds)))
     remembered.write_text("[broken")
     paces._remembered.cache_clear()
     timed = {("", (), (), 10, "float32"): paces.Pace(1.0, 2.0)}
     assert paces.pace_of(run, timed) == (1.0, 2.0)
+
+
+def test_the_pace_of_a_cluster_is_not_that_of_this_machine():
+    def remembers(backend):
+        session = SweepSession(Mock(), Mock(), Mock(), max_batch_size=None, backend=backend, detail=None)
+        return any(isinstance(callback, paces.Paces) for callback in session.callbacks)
+
+    assert remembers(None) and not remembers(Mock())
 
 
 def test_a_plan_needs_no_files(tmp_path):
