@@ -101,8 +101,8 @@ class Measured(NamedTuple):
 
     Attributes:
         name: its key in what a round reports.
-        enabled: `enabled(evaluation, federation)`, whether the number is needed, from the options and known when the
-            program is traced; otherwise it costs nothing and is not reported.
+        enabled: `enabled(evaluation, federation)`, whether the number is needed, asked when a run is built; otherwise
+            it costs nothing and is not reported.
         of_client: `of_client(trained)`, the client's number, a scalar, from a `ClientModel` of the engine. It is
             computed in evaluated rounds only, and is 0 in other rounds and for clients that don't deliver.
         of_cohort: `of_cohort(values, cohort, evaluation)`, the reported value, from the clients' numbers `[G, L]`.

@@ -1,5 +1,7 @@
 """How well clients' own models do on the test set."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -51,21 +53,25 @@ def test_more_images_than_there_are_are_refused():
         records(evaluation=Evaluation(local_test_images=1000))
 
 
-def test_a_measured_number_need_not_be_a_count(monkeypatch):
+def test_a_metric_registered_between_two_equal_runs_is_measured_in_the_second(monkeypatch):
     def squared_norm(trained):
         update = jax.tree.map(jnp.subtract, trained.outcome.end.params, trained.outcome.ctx.start.params)
         return optax.tree.norm(update, squared=True)
 
+    def run():
+        alone = Participation(selector=toys.chosen([[2]]))
+        options: dict[str, Any] = OPTIONS | {"rounds": 1, "participation": alone}
+        sim = build(recipes.fedavg(), toys.network(), toys.federation(), toys.test_set(), **options)
+        start = jax.device_get(sim.init(0).state.variables.params)
+        return sim, start, sim.advance(0, sim.init(0))
+
+    before = run()  # kept, so that its program stays alive, which must not serve the second run
+    assert "length" not in before[-1].records[0]
     total = lambda squares, cohort, evaluation: squares.sum()
+    # A number that isn't a count.
     measured = Measured("length", lambda evaluation, federation: True, squared_norm, total, dtype=float)
     metric = Metric("length", "Squared norm.", lambda it: it.reported["length"], measured=measured)
     monkeypatch.setitem(METRICS._entries, "length", metric)
-    alone = Participation(selector=toys.chosen([[2]]))
-    sim = build(
-        recipes.fedavg(), toys.network(), toys.federation(), toys.test_set(), participation=alone,
-        **OPTIONS | {"rounds": 1},
-    )  # fmt: skip
-    start = jax.device_get(sim.init(0).state.variables.params)
-    advance = sim.advance(0, sim.init(0))
+    _, start, advance = run()
     moved = jax.tree.map(np.subtract, advance.snapshot.state.variables.params, start)
     assert advance.records[0]["length"] == pytest.approx(sum((leaf**2).sum() for leaf in jax.tree.leaves(moved)))

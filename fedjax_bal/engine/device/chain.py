@@ -262,7 +262,7 @@ def zero_result(setting: Setting, shared: RoundInputs, client: ChainClients) -> 
     # The shapes are those of a client that took no step: tracing training and testing again would take longer than
     # everything else.
     zeros = zeros_of(jax.eval_shape(untrained, shared._replace(local_test=None), client))
-    metrics = zero_metrics(setting, shared.federation, shared.local_test)
+    metrics = zero_metrics(setting, shared.local_test)
     return zeros._replace(records=zeros.records._replace(metrics=metrics))
 
 

@@ -14,7 +14,6 @@ from fedjax_bal.engine.device.layout import CLIENTS, Layout
 from fedjax_bal.engine.device.leaves import personal_model, with_leaves
 from fedjax_bal.engine.device.setting import Setting
 from fedjax_bal.engine.device.trees import put, take
-from fedjax_bal.metrics import METRICS, Measured
 from fedjax_bal.types import (
     Array,
     Batch,
@@ -278,23 +277,22 @@ class ClientModel(NamedTuple):
         return _hits_of_client(ctx.model, self.outcome.end, ctx.federation, ctx.client, ctx.batch_size)
 
 
-def zero_metrics(setting: Setting, federation: Federation, local_test: LocalTest | None) -> dict[str, Array]:
+def zero_metrics(setting: Setting, local_test: LocalTest | None) -> dict[str, Array]:
     """Makes zeros for the metrics that a round measures, by name; empty if `local_test` is None."""
     if local_test is None:
         return {}
-    asked = [measured for measured in _declared() if measured.enabled(setting.evaluation, federation)]
-    return {measured.name: jnp.zeros((), measured.dtype) for measured in asked}
+    return {measured.name: jnp.zeros((), measured.dtype) for measured in setting.measured}
 
 
 def measure(setting: Setting, local_test: LocalTest | None, outcome: Outcome, delivered: Array) -> dict[str, Array]:
     """Measures the metrics of one client, by name; zeros if it didn't deliver or measurement isn't due."""
-    zeros = zero_metrics(setting, outcome.ctx.federation, local_test)
+    zeros = zero_metrics(setting, local_test)
     if local_test is None or not zeros:
         return zeros
 
     def values() -> dict[str, Array]:
         trained = ClientModel(outcome, local_test.test)
-        return {measured.name: measured.of_client(trained) for measured in _declared() if measured.name in zeros}
+        return {measured.name: measured.of_client(trained) for measured in setting.measured}
 
     # `due` has no client axis, so that under `vmap` this stays a branch, and other rounds don't pay for the test.
     shown = lax.cond(local_test.due, values, lambda: zeros)
@@ -303,9 +301,8 @@ def measure(setting: Setting, local_test: LocalTest | None, outcome: Outcome, de
 
 def summarise_cohort(setting: Setting, cohort: Cohort, values: dict[str, Array]) -> dict[str, Array]:
     """Computes the round's reported values from its clients' metrics, `[G, L]` by name."""
-    measured = [each for each in _declared() if each.name in values]
-    return {each.name: each.of_cohort(values[each.name], cohort, setting.evaluation) for each in measured}
-
-
-def _declared() -> list[Measured]:
-    return [metric.measured for metric in METRICS.values() if metric.measured is not None]
+    return {
+        measured.name: measured.of_cohort(values[measured.name], cohort, setting.evaluation)
+        for measured in setting.measured
+        if measured.name in values
+    }

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_bal.engine.device.layout import Layout
+from fedjax_bal.metrics import Measured
 from fedjax_bal.optim import Optimizer, as_optimizer
 from fedjax_bal.options import Evaluation, Execution, LocalTraining
 from fedjax_bal.parts import Part, parts_with
@@ -43,6 +44,7 @@ class Setting:
         carried: whether the local optimizer's state is passed on from client to client of a chain, and to later passes.
         max_size: the number of rows of the largest client.
         evaluation: which metrics are reported.
+        measured: what the program measures of each client that trained.
         test_images: number of test images.
         layout: how the clients are laid out on the devices.
         execution: precision, whether loops have a static length, and how broken clients are handled; the model itself
@@ -59,6 +61,7 @@ class Setting:
     carried: bool = dataclasses.field(metadata=_STATIC)
     max_size: int = dataclasses.field(metadata=_STATIC)
     evaluation: Evaluation = dataclasses.field(metadata=_STATIC)
+    measured: tuple[Measured, ...] = dataclasses.field(metadata=_STATIC)
     test_images: int = dataclasses.field(metadata=_STATIC)
     layout: Layout = dataclasses.field(metadata=_STATIC)
     execution: Execution = dataclasses.field(metadata=_STATIC)

@@ -145,6 +145,7 @@ def plain_setting(setting: Setting, epochs: int) -> Setting:
         carried=False,
         max_size=setting.max_size,
         evaluation=Evaluation(),
+        measured=(OWN_HITS,),
         test_images=setting.test_images,
         layout=dataclasses.replace(setting.layout, lanes=setting.layout.strategy == "vmap"),
         execution=Execution(precision=setting.execution.precision, huge_factor=None),

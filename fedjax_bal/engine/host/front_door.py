@@ -12,7 +12,7 @@ from fedjax_bal.engine.host import compatibility
 from fedjax_bal.engine.host.simulation import Simulation
 from fedjax_bal.engine.host.strategy import device_count, resolve_strategy, with_layout
 from fedjax_bal.jax_setup import is_users, package_settings, start_jax
-from fedjax_bal.metrics import EarlyStopping, shot_groups
+from fedjax_bal.metrics import METRICS, EarlyStopping, shot_groups
 from fedjax_bal.models import check_is_model, is_users_model, normalisation_of, renewed
 from fedjax_bal.optim import AnyOptimizer, calls_users_code
 from fedjax_bal.options import Evaluation, Execution, LocalTraining, Participation
@@ -141,6 +141,7 @@ def build(
             f"local_test_images: received {evaluation.local_test_images}, must be at most {test_images}, the number of "
             "test images"
         )
+    declared = [metric.measured for metric in METRICS.values() if metric.measured is not None]
     setting = Setting(
         parts=recipe.parts,
         local=compatibility.choose_local_training(recipe, local, int(sizes.max()), normalisation),
@@ -151,6 +152,7 @@ def build(
         carried=bool(recipe.carried),
         max_size=int(sizes.max()),
         evaluation=evaluation,
+        measured=tuple(each for each in declared if each.enabled(evaluation, federation)),
         test_images=test_images,
         layout=Layout(resolve_strategy(execution.strategy), 1 if execution.debugs else device_count(execution.devices)),
         execution=execution,
