@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 GUIDE = ROOT / "fedjax_bal" / "guide"
 PICTURES = GUIDE / "pictures"
 SMALL, ALL = 60_000, 400_000
-REMEDY = "python .ci/guide/pictures.py partitions round"
+REMEDY = "python .ci/guide/pictures.py partitions purpose round"
 
 
 @pytest.fixture
@@ -61,6 +61,10 @@ def test_the_picture_of_a_round_has_every_role(drawing, monkeypatch):
         one_round.picture()
 
 
+def test_the_picture_of_the_purpose_is_of_the_results(drawing):
+    assert (PICTURES / "purpose.svg").read_text() == drawing("purpose").picture(), REMEDY
+
+
 def test_an_unknown_picture_is_a_message(drawing):
-    with pytest.raises(SystemExit, match="sterminal: there are partitions, round, terminal, report"):
-        drawing("pictures").main(["sterminal"])
+    with pytest.raises(SystemExit, match="sround: there are purpose, partitions, round, report"):
+        drawing("pictures").main(["sround"])

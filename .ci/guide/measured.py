@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from fedjax_bal.config import Config, builtin_configs, load_config, read_layers
 from fedjax_bal.lab import load_sweep
+from fedjax_bal.metrics import Difference, SeededDraw, paired_difference
 
 _RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 _LONG_TAIL = "protocols/long_tail"
@@ -28,11 +29,12 @@ class BesidePaper(NamedTuple):
     runs: int
 
 
-class OnLongTail(NamedTuple):
-    """Speed as a fraction of FedAvg's, and the mean accuracy of the last five evaluations in percent."""
+class LongTailed(NamedTuple):
+    """Speed relative to FedAvg's, mean accuracy of the last five evaluations in percent, and its difference."""
 
     pace: float
     accuracy: float
+    difference: Difference
 
 
 @cache
@@ -43,15 +45,23 @@ def beside_papers() -> tuple[BesidePaper, ...]:
 
 
 @cache
-def on_long_tail() -> tuple[str, dict[str, OnLongTail]]:
+def on_long_tail() -> tuple[str, dict[str, LongTailed]]:
     """Returns the machine of the long-tail runs, from the configuration's header, and the results by method."""
     header = builtin_configs()[_LONG_TAIL].read_text(encoding="utf-8").partition("\n# Machine ")[2]
     rows = _table(_RESULTS / "long_tail.csv")
     of = lambda method, key: fmean(float(row[key]) for row in rows if row["method"] == method)
     pace = of("fedavg", "client_updates_per_s")
+    last5: dict[str, dict[SeededDraw, float]] = {}
+    for row in rows:
+        draw = SeededDraw(int(row["partition.seed"]), row["seed"])
+        last5.setdefault(row["method"], {})[draw] = float(row["last5_accuracy"])
     return header.partition("\n")[0].strip(), {
-        method: OnLongTail(of(method, "client_updates_per_s") / pace, 100 * of(method, "last5_accuracy"))
-        for method in dict.fromkeys(row["method"] for row in rows)
+        method: LongTailed(
+            of(method, "client_updates_per_s") / pace,
+            100 * of(method, "last5_accuracy"),
+            paired_difference(own, last5["fedavg"]),
+        )
+        for method, own in last5.items()
     }
 
 

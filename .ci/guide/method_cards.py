@@ -97,10 +97,10 @@ def _results(name: str) -> Iterator[str]:
         yield "\n".join(["**Published and measured accuracy**\n", *own])
     machine, figures = on_long_tail()
     if name in figures:
-        pace, accuracy = figures[name]
+        own = figures[name]
         yield (
-            f"**Speed and accuracy on [our long tail](../long_tail.md)**: {pace:.2f} times FedAvg's client updates a "
-            f"second; mean of the last five rounds {accuracy:.1f}%, FedAvg's {figures['fedavg'].accuracy:.1f}% "
+            f"**Speed and accuracy on [our long tail](../long_tail.md)**: {own.pace:.2f} times FedAvg's client updates a "
+            f"second; mean of the last five rounds {own.accuracy:.1f}%, FedAvg's {figures['fedavg'].accuracy:.1f}% "
             f"({machine})."
         )
 

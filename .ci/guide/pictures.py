@@ -1,7 +1,7 @@
 """Generates the pictures of the guide and the README, and the gallery's page.
 
 python .ci/guide/pictures.py              # all; with the quickstart's run, a minute on two idle cores
-python .ci/guide/pictures.py partitions   # or round, terminal, report
+python .ci/guide/pictures.py partitions   # or purpose, round, report
 """
 
 import sys
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import gallery
 import one_round
+import purpose
 import screens
 
 PICTURES = Path(__file__).parents[2] / "fedjax_bal" / "guide" / "pictures"
@@ -22,15 +23,15 @@ def _round() -> None:
     (PICTURES / "round.svg").write_text(one_round.picture(), encoding="utf-8")
 
 
-def _terminal() -> None:
-    (PICTURES / "terminal.svg").write_text(screens.terminal(), encoding="utf-8")
+def _purpose() -> None:
+    (PICTURES / "purpose.svg").write_text(purpose.picture(), encoding="utf-8")
 
 
 def _report() -> None:
     (PICTURES / "report.png").write_bytes(screens.report())
 
 
-MAKERS = {"partitions": _partitions, "round": _round, "terminal": _terminal, "report": _report}
+MAKERS = {"purpose": _purpose, "partitions": _partitions, "round": _round, "report": _report}
 
 
 def main(names: list[str]) -> None:
