@@ -4,6 +4,7 @@ import gc
 import importlib
 import itertools
 import os
+import re
 import signal
 import sys
 from pathlib import Path
@@ -43,6 +44,9 @@ os.environ["JAX_NUM_CPU_DEVICES"] = "2"  # in processes that they start, too
 
 def pytest_addoption(parser):
     parser.addoption("--all", action="store_true", help="run the tests marked slow too")
+    parser.addoption(
+        "--method", metavar="NAME", help="run all tests of a method, slow ones too: its own, the batteries"
+    )
 
 
 def pytest_collection_modifyitems(config, items):
@@ -50,7 +54,13 @@ def pytest_collection_modifyitems(config, items):
     for item in items:
         if item.nodeid.startswith(SLOW_EXAMPLES):
             item.add_marker(pytest.mark.slow)
-    if config.getoption("--all"):
+    method = config.getoption("--method")
+    if method:
+        name = re.compile(rf"(?<![^\W_]){re.escape(method)}(?![^\W_])")  # between anything but letters and digits
+        others = [item for item in items if not name.search(item.nodeid)]
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if name.search(item.nodeid)]
+    if config.getoption("--all") or method:
         return
     slow = [item.get_closest_marker("slow") is not None for item in items]
     config.hook.pytest_deselected(items=list(itertools.compress(items, slow)))

@@ -1,4 +1,4 @@
-"""Cards of methods, each a section of a page, built from the package's declarations and from measured results."""
+"""Cards of methods, each a page, built from the package's declarations and from measured results."""
 
 import inspect
 import re
@@ -40,7 +40,7 @@ def method_card(name: str) -> str:
         '??? quote "BibTeX"',
         indent(f"```bibtex\n{citation(recipe)}\n```", "    "),
     ]
-    return "\n\n".join([f"## {name}", *blocks])
+    return "\n\n".join([f"# {name}", *blocks])
 
 
 def _docstring(thing: Any) -> tuple[str, dict[str, str]]:
@@ -99,8 +99,8 @@ def _results(name: str) -> Iterator[str]:
     if name in figures:
         own = figures[name]
         yield (
-            f"**Speed and accuracy on [our long tail](../long_tail.md)**: {own.pace:.2f} times FedAvg's client updates a "
-            f"second; mean of the last five rounds {own.accuracy:.1f}%, FedAvg's {figures['fedavg'].accuracy:.1f}% "
+            f"**Speed and accuracy on [our long tail](../long_tail.md)**: {own.pace:.2f} times FedAvg's client updates "
+            f"a second; mean of the last five rounds {own.accuracy:.1f}%, FedAvg's {figures['fedavg'].accuracy:.1f}% "
             f"({machine})."
         )
 

@@ -54,22 +54,20 @@ def _with_links_inside(text: str) -> str:
 
 
 def _keys() -> str:
-    """Builds the page of all keys, with one part per section."""
+    """Builds the page of all keys, with a table for each section."""
     lines = [
         "# Keys of a configuration\n",
         "Every key of a configuration with its meaning, allowed values and default. `fedjax-bal config explain KEY` "
         "prints the same; `fedjax-bal config schema` is for editors.",
     ]
     for section, keys in groupby(key_references(), lambda key: key.path.partition(".")[0]):
-        lines += [f"\n## {section}\n", *map(_key, keys)]
+        lines += [f"\n## {section}\n", table(("key", "meaning", "allowed", "default"), map(_key, keys))]
     return "\n".join(lines)
 
 
-def _key(key: KeyReference) -> str:
-    of = f", with {', '.join(key.choices)}" if key.choices else ""
-    default = f"; default {cell(key.default)}" if key.default else ""
-    meaning = f": {inline(key.meaning)}" if key.meaning else ""
-    return f"- `{key.path}`{of}{meaning} ({cell(key.allowed)}{default})"
+def _key(key: KeyReference) -> tuple[str, ...]:
+    of = f" (with {', '.join(key.choices)})" if key.choices else ""
+    return f"`{key.path}`{of}", inline(key.meaning), cell(key.allowed), cell(key.default)
 
 
 def _metrics() -> str:
@@ -84,13 +82,14 @@ def _metrics() -> str:
 
 
 def _methods() -> Iterator[tuple[str, str]]:
-    """Yields a page of cards per family of methods, and their index."""
+    """Yields a page for each method, whose address stays, and their index by family."""
     index = [
         "# Methods\n",
         "A card for each method: its parts with their equations, options, needs, measured results and papers. Methods "
         "combine: `recipe: [scaffold, rebafl]`, or `recipes.combine(a, b)`.\n",
     ]
-    for number, (family, names) in enumerate(grouped("recipes"), 1):
-        yield f"methods/{number}.md", "\n\n".join([f"# {family}", *map(method_card, names)])
-        index.append(f"- [{family}]({number}.md): {', '.join(f'[{name}]({number}.md#{name})' for name in names)}")
+    for family, names in grouped("recipes"):
+        for name in names:
+            yield f"methods/{name}.md", method_card(name)
+        index.append(f"- {family}: {', '.join(f'[{name}]({name}.md)' for name in names)}")
     yield "methods/index.md", "\n".join(index)
