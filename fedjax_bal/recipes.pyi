@@ -39,6 +39,8 @@ from fedjax_bal.methods.fedgrab import fedgrab as fedgrab
 from fedjax_bal.methods.fedic import fedic as fedic
 from fedjax_bal.methods.fedlc import fedlc as fedlc
 from fedjax_bal.methods.fedlesam import fedlesam as fedlesam
+from fedjax_bal.methods.fedlesam import fedlesam_d as fedlesam_d
+from fedjax_bal.methods.fedlesam import fedlesam_s as fedlesam_s
 from fedjax_bal.methods.fedlmd import fedlmd as fedlmd
 from fedjax_bal.methods.fedloge import fedloge as fedloge
 from fedjax_bal.methods.fednh import fednh as fednh

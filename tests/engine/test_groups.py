@@ -400,7 +400,10 @@ class Everywhere(Loss, Shift, Gradient, Update, Start, Steps, Prepare, Memory, R
         return variables._replace(params=params)
 
 
-ALONE = {"scaffold", "feddyn", "fedspeed", "fedcm", "mofedsam", "fedrod", "fedloge", "cbfl", "fedbn", "ditto"}
+ALONE = {
+    "scaffold", "feddyn", "fedlesam_d", "fedlesam_s", "fedspeed", "fedcm", "mofedsam", "fedrod", "fedloge", "cbfl",
+    "fedbn", "ditto",
+}  # fmt: skip
 """Recipes that refuse an own model beside them or the network below, or bring one."""
 
 
