@@ -35,6 +35,7 @@ from fedjax_bal.methods.feddisco import feddisco as feddisco
 from fedjax_bal.methods.feddyn import feddyn as feddyn
 from fedjax_bal.methods.fedetf import fedetf as fedetf
 from fedjax_bal.methods.fedexp import fedexp as fedexp
+from fedjax_bal.methods.fedgamma import fedgamma as fedgamma
 from fedjax_bal.methods.fedgrab import fedgrab as fedgrab
 from fedjax_bal.methods.fedic import fedic as fedic
 from fedjax_bal.methods.fedlc import fedlc as fedlc

@@ -401,8 +401,8 @@ class Everywhere(Loss, Shift, Gradient, Update, Start, Steps, Prepare, Memory, R
 
 
 ALONE = {
-    "scaffold", "feddyn", "fedlesam_d", "fedlesam_s", "fedspeed", "fedcm", "mofedsam", "fedrod", "fedloge", "cbfl",
-    "fedbn", "ditto",
+    "scaffold", "feddyn", "fedspeed", "fedcm", "mofedsam", "fedrod", "fedloge", "cbfl", "fedbn", "ditto",
+    "fedgamma", "fedlesam_d", "fedlesam_s",
 }  # fmt: skip
 """Recipes that refuse an own model beside them or the network below, or bring one."""
 

@@ -56,6 +56,7 @@ SENT = {
     "fedbabu": body,
     "fedbn": lambda m: (m.all - m.norm - m.stats,) * 2,
     "fedcm": momentum,
+    "fedgamma": controls,
     "fedlesam_s": controls,
     "fedetf": lambda m: (m.all + 4,) * 2,  # a scale beside the dense layer before the simplex
     "fednh": lambda m: (m.all - 4 * m.C + 4,) * 2,  # no bias, but a scale; prototypes down, in their place sums up
