@@ -60,6 +60,8 @@ from fedjax_bal.methods.fedrs import fedrs as fedrs
 from fedjax_bal.methods.fedsam import fedsam as fedsam
 from fedjax_bal.methods.fedsam import mofedsam as mofedsam
 from fedjax_bal.methods.fedspeed import fedspeed as fedspeed
+from fedjax_bal.methods.fedswa import fedmoswa as fedmoswa
+from fedjax_bal.methods.fedswa import fedswa as fedswa
 from fedjax_bal.methods.fedvls import fedvls as fedvls
 from fedjax_bal.methods.flcir import flcir as flcir
 from fedjax_bal.methods.focal import focal as focal

@@ -6,7 +6,7 @@ from fedjax_bal.methods.combine import Recipe, recipe
 from fedjax_bal.methods.needs import apart_from
 from fedjax_bal.methods.part import Need, part
 from fedjax_bal.methods.roles import Weigh
-from fedjax_bal.methods.scaffold import ControlVariates
+from fedjax_bal.methods.scaffold import PlainControls
 from fedjax_bal.types import Array, Cohort, ServerContext
 
 
@@ -24,7 +24,7 @@ class EqualWeights(Weigh):
     def needs(self) -> tuple[Need, ...]:
         """Requires weights that still contain the number of samples."""
         why = "whose updates weigh the same already"
-        return (apart_from("equal_weights", self, ControlVariates, because=why),)
+        return (apart_from("equal_weights", self, PlainControls, because=why),)
 
     def weigh(self, weights: Array, cohort: Cohort, server: ServerContext) -> Array:
         """Divides by the number of samples, which preserves the factors of other parts."""

@@ -402,7 +402,7 @@ class Everywhere(Loss, Shift, Gradient, Update, Start, Steps, Prepare, Memory, R
 
 ALONE = {
     "scaffold", "feddyn", "fedspeed", "fedcm", "mofedsam", "fedrod", "fedloge", "cbfl", "fedbn", "ditto",
-    "fedgamma", "fedlesam_d", "fedlesam_s",
+    "fedgamma", "fedlesam_d", "fedlesam_s", "fedmoswa",
 }  # fmt: skip
 """Recipes that refuse an own model beside them or the network below, or bring one."""
 
