@@ -59,6 +59,7 @@ from fedjax_bal.methods.fedrod import fedrod as fedrod
 from fedjax_bal.methods.fedrs import fedrs as fedrs
 from fedjax_bal.methods.fedsam import fedsam as fedsam
 from fedjax_bal.methods.fedsam import mofedsam as mofedsam
+from fedjax_bal.methods.fedsmoo import fedsmoo as fedsmoo
 from fedjax_bal.methods.fedspeed import fedspeed as fedspeed
 from fedjax_bal.methods.fedswa import fedmoswa as fedmoswa
 from fedjax_bal.methods.fedswa import fedswa as fedswa

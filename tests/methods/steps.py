@@ -83,10 +83,10 @@ def controlled(sim, visit):
     return weights, server, clients
 
 
-def regularised(sim, visit, weight):
+def regularised(sim, visit, weight, finish=lambda cohort: None):
     """FedDyn's rounds, with the gradients of `visit(client, received)` and a penalty where the client is: the weights.
 
-    The state of a client adds up its drift, as in the code of several authors.
+    The state of a client adds up its drift, as in the code of several authors. `finish(cohort)` ends a round.
     """
     weights = float64.initial(sim)
     drift = {c: zeros(weights) for c in range(float64.N)}
@@ -103,4 +103,5 @@ def regularised(sim, visit, weight):
         drift |= {c: moved(drift[c], 1.0, changes[c]) for c in cohort}
         mean = {k: np.mean([changes[c][k] for c in cohort], axis=0) for k in weights}
         weights = {k: weights[k] + mean[k] + np.mean([drift[c][k] for c in drift], axis=0) for k in weights}
+        finish(cohort)
     return weights

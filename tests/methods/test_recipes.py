@@ -135,7 +135,7 @@ OUT_OF_RANGE = """
     temperature=0.0 mu=-1 width=0; norm_clipping: bound=0; ratio_loss: beta=-0.1; rebafl: epsilon=1.5 min_classes=0
     carry=1; scaffold: scaffold_momentum='yes'; trimmed_mean: share=0.5 share=0.7;
     fedlesam_d: rho=-1 weight=-1 clip=-2.0; fedlesam_s: rho=-1; fedgamma: rho=-1; fedswa: rho=1.5 alpha=0;
-    fedmoswa: gamma=-0.1;
+    fedmoswa: gamma=-0.1; fedsmoo: rho=-1 weight=-1;
 """
 """By recipe, values that it refuses."""
 

@@ -59,6 +59,7 @@ SENT = {
     "fedgamma": controls,
     "fedlesam_s": controls,
     "fedmoswa": controls,
+    "fedsmoo": controls,  # the estimate of the shift down, a dual variable up
     "fedetf": lambda m: (m.all + 4,) * 2,  # a scale beside the dense layer before the simplex
     "fednh": lambda m: (m.all - 4 * m.C + 4,) * 2,  # no bias, but a scale; prototypes down, in their place sums up
     "fedper": body,

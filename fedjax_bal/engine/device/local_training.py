@@ -219,6 +219,8 @@ def _learn(
         first = keep(shifted, jax.grad(objective, has_aux=True)(params)[0]) if part.needs_gradient else None
         moved = part.shift(*seen(setting, part, params, first, ctx._replace(trained=shifted)))
         point = select(shifted, restored(setting, part, moved, params), params)
+        # `objective` sees this from now on: Steps parts may carry on what the shift was.
+        ctx = ctx._replace(shift=jax.tree.map(jnp.subtract, point, params))
     grads, (loss, stats, steps) = jax.grad(objective, has_aux=True)(point)
     grads = keep(trained, grads)  # first, so that no norm includes frozen leaves
     if setting.optimizer.clip_at == "start":
