@@ -89,10 +89,10 @@ def fedlesam_s(rho: NonNegative = 0.1) -> Recipe:
         ['GlobalAscent', 'ControlVariates']
 
     References:
-        FedLESAM-S (Fan et al., 2024). The authors' code multiplies the correction by the weight of its proximal term,
-        0.1; here it counts in full, as in their code of SCAFFOLD. Clients whose number of steps differs divide their
-        drift by their own; the code takes that of the first client. The code clips the corrected gradient at 10: set
-        the optimizer's clip_norm, with clip_at "end".
+        FedLESAM-S (Fan et al., 2024). The default is that of the authors' code; the command in its README has rho=0.5.
+        The code multiplies the correction by the weight of its proximal term, 0.1; here it counts in full, as in their
+        code of SCAFFOLD. Each client divides its drift by its own number of steps, the code by that of the first
+        client. The code clips the corrected gradient at 10: set the optimizer's clip_norm, with clip_at "end".
     """
     return Recipe("fedlesam_s", (GlobalAscent(rho), ControlVariates()))
 
@@ -111,7 +111,7 @@ def fedlesam_d(rho: NonNegative = 0.1, weight: NonNegative = 0.1, clip: NonNegat
         ['GlobalAscent', 'DynamicRegularisation']
 
     References:
-        FedLESAM-D (Fan et al., 2024). The defaults are those of the authors' code, in which half of the penalty is a
-        weight decay, and therefore isn't clipped.
+        FedLESAM-D (Fan et al., 2024). The defaults are those of the authors' code, in which the penalty's part that
+        shrinks the parameters is a weight decay, and therefore isn't clipped.
     """
     return Recipe("fedlesam_d", (GlobalAscent(rho), DynamicRegularisation(weight, False, clip or None, in_loss=False)))

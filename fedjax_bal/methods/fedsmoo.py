@@ -1,4 +1,4 @@
-"""FedSMOO: dynamic regularisation, with shifts uphill that clients are also made to agree on."""
+"""FedSMOO: dynamic regularisation of the parameters and of the shifts uphill at which gradients are taken."""
 
 import jax
 import jax.numpy as jnp
@@ -24,9 +24,9 @@ class ConsistentAscent(Shift, Steps, Memory, Report, Server):
         rho: length of the shift.
 
     References:
-        FedSMOO (Sun et al., 2023), as in the authors' code, github.com/woodenchild95/FL-Simulator, from which the
-        default is. Its server ignores the last shift of each client, which the paper subtracts from the dual variable
-        before the mean, because it is small beside the sum over all steps.
+        FedSMOO (Sun et al., 2023), as in the authors' code, github.com/woodenchild95/FL-Simulator, which also gives the
+        default. Its server leaves out the clients' last shifts, which the paper's estimate contains, because their norm
+        is small.
     """
 
     rho: float = 0.1
@@ -42,8 +42,7 @@ class ConsistentAscent(Shift, Steps, Memory, Report, Server):
     def shift(self, params: PyTree, grads: PyTree | None, ctx: Context) -> PyTree:
         """Returns the shifted parameters."""
         dual = ctx.steps_state[self.slot]
-        uphill = jax.tree.map(lambda g, mu, s: g - mu - s, grads, dual, ctx.broadcast[self.slot])
-        uphill = ctx.only_trained(uphill)
+        uphill = ctx.only_trained(jax.tree.map(lambda g, mu, s: g - mu - s, grads, dual, ctx.broadcast[self.slot]))
         return optax.tree.add_scale(params, self.rho / (optax.tree.norm(uphill) + SMALLEST), uphill)
 
     def next_steps(self, carry: PyTree, outputs: Outputs, batch: Batch, ctx: Context) -> PyTree:
@@ -78,7 +77,7 @@ class ConsistentAscent(Shift, Steps, Memory, Report, Server):
 
 @recipe("flatness", "sun2023fedsmoo")
 def fedsmoo(rho: NonNegative = 0.1, weight: NonNegative = 0.1, clip: NonNegative | None = 10.0) -> Recipe:
-    """Dynamic regularisation, with gradients taken uphill at shifts that clients are also made to agree on.
+    """Dynamic regularisation, with gradients taken uphill, at shifts on which the clients are also made to agree.
 
     Args:
         rho: length of the shift uphill, at least 0; 0 is `feddyn` without its adaptive weight. Each local step takes
@@ -91,7 +90,7 @@ def fedsmoo(rho: NonNegative = 0.1, weight: NonNegative = 0.1, clip: NonNegative
         ['ConsistentAscent', 'DynamicRegularisation']
 
     References:
-        Sun et al., 2023; the defaults are those of the authors' code, in which half of the penalty is a weight decay,
-        and therefore isn't clipped.
+        Sun et al., 2023; the defaults are those of the authors' code, in which the penalty's part that shrinks the
+        parameters is a weight decay, and therefore isn't clipped.
     """
     return Recipe("fedsmoo", (ConsistentAscent(rho), DynamicRegularisation(weight, False, clip or None, in_loss=False)))

@@ -15,16 +15,16 @@ from fedjax_bal.types import Array, Batch, Context, Key, Outcome, Outputs, PyTre
 
 @part
 class CyclicRate(Steps, Update):
-    r"""Lets the learning rate fall linearly during a local training, and start at the top in the next.
+    r"""Lets the learning rate fall linearly in every local training; the next one starts at the full rate again.
 
     Local step k of K, from 0, is taken at $\eta_k = \eta (1 - k/K + \rho k/K)$, as a share of the optimizer's step:
-    momentum and weight decay don't see the rate.
+    momentum and weight decay don't see the falling rate.
 
     Attributes:
         rho: the share of the rate that a step after the last one would have; 1 for a constant rate.
 
     References:
-        FedSWA (Liu et al., 2025), eq. 3.
+        FedSWA (Liu et al., 2025).
     """
 
     rho: float = 0.1
@@ -75,7 +75,7 @@ class MovingControlVariates(PlainControls):
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """Requires local steps of which the sum of rates is known."""
+        """Requires local steps whose sum of rates is known."""
         return *super().needs, Need("no local momentum", _check_steps)
 
     def remember(self, memory: PyTree, outcome: Outcome) -> PyTree:
@@ -85,15 +85,16 @@ class MovingControlVariates(PlainControls):
         return self.drifted(memory, outcome, share * outcome.learning_rate_sum)
 
     def report(self, outcome: Outcome) -> PyTree:
-        """Returns the difference of the client's new control variate to the server's; 0 if it took no step."""
-        apart = lambda new, m: jnp.where(outcome.steps > 0, new - m, 0.0)
-        return jax.tree.map(apart, outcome.memory, outcome.ctx.broadcast[self.slot])
+        """Returns the client's new control variate minus the server's; 0 if it took no step."""
+        return jax.tree.map(
+            lambda new, m: jnp.where(outcome.steps > 0, new - m, 0.0), outcome.memory, outcome.ctx.broadcast[self.slot]
+        )
 
     def update(self, key: Key, server: ServerContext) -> PyTree:
         """Moves the server's control variate towards the mean of those of the clients that delivered."""
         share = self.gamma / jnp.maximum((server.cohort.local_steps > 0).sum(), 1)
         reports = server.aggregate.reports[self.slot]
-        return jax.tree.map(lambda m, apart: m + share * apart, server.state, reports)
+        return jax.tree.map(lambda m, excess: m + share * excess, server.state, reports)
 
 
 def _check_steps(facts: RunFacts) -> None:
@@ -126,11 +127,11 @@ def fedswa(rho: Share = 0.1, alpha: Positive = 1.5) -> Recipe:
         ((CyclicRate(rho=0.1),), 1.5)
 
     References:
-        Liu et al., 2025; the defaults are those of its experiments. In the authors' code the rate falls to 0 from twice
-        the given learning rate, and the server takes the mean model: `variant="code"`, with a doubled learning rate.
-        Over the rounds the code's learning rate falls as a cosine, to which an optimizer's schedule corresponds.
-        Updates are averaged by number of samples; add `equal_weights` for the paper's uniform average. Batch statistics
-        are averaged only.
+        Liu et al., 2025; the defaults are those of Section 6.1. In the authors' code the rate falls to 0 from twice the
+        given learning rate, and the server takes the mean model: `variant="code"`, with a doubled learning rate, the
+        optimizer's clip_norm of 10 and, as the code's rate falls over the rounds, its schedule "cosine". Updates are
+        averaged by number of samples; add `equal_weights` for the paper's uniform average. The server averages batch
+        statistics without the longer step.
     """
     return Recipe("fedswa", (CyclicRate(rho),), server_optimizer=optimizer("sgd", alpha))
 
@@ -151,9 +152,9 @@ def fedmoswa(rho: Share = 0.1, alpha: Positive = 1.5, gamma: Share = 0.2) -> Rec
         ['ControlVariates', 'CyclicRate']
 
     References:
-        Liu et al., 2025; the defaults are those of its experiments. The method that the authors' code runs under this
-        name has a constant rate, and its server takes the mean model: `variant="code"`. There gradients are clipped at
-        10 before the correction: set the optimizer's clip_norm.
+        Liu et al., 2025; the defaults are those of Section 6.1. The method that the authors' code runs under this name
+        has a constant rate, and its server takes the mean model: `variant="code"`. There gradients are clipped at 10
+        before the correction: set the optimizer's clip_norm.
     """
     parts = (MovingControlVariates(gamma, rho), CyclicRate(rho))
     return Recipe("fedmoswa", parts, server_optimizer=optimizer("sgd", alpha))

@@ -39,24 +39,24 @@ def ascent(rho):
 
 
 def plain(client, received):
-    """The gradient at the client's own parameters."""
+    """For a local training, the gradient as a function of the loss's gradient and the weights: here the former."""
     return lambda gradient, w: gradient(w)
 
 
 def uphill(rho):
-    """FedSAM's: for each local training, the gradient uphill of the client's own."""
+    """FedSAM's gradient."""
     return lambda client, received: ascent(rho)
 
 
 def backward(rho, last):
-    """FedLESAM's: uphill along the path of the global model since `last`, which keeps each client's received model."""
+    """FedLESAM's gradient; `last` keeps the model that each client received."""
 
-    def visit(client, received):
+    def local_gradient(client, received):
         before, last[client] = last.get(client, received), received
         back = float64.difference(before, received)
         return lambda gradient, w: gradient(moved(w, rho / (norm(back) + 1e-7), back))
 
-    return visit
+    return local_gradient
 
 
 def zeros(weights):
@@ -64,8 +64,11 @@ def zeros(weights):
     return {k: np.zeros_like(v) for k, v in weights.items()}
 
 
-def controlled(sim, visit):
-    """SCAFFOLD's rounds, with the gradients of `visit(client, received)`: the weights, and c of server and clients."""
+def controlled(sim, local_gradient):
+    """SCAFFOLD's rounds: the weights, and the control variates of server and clients.
+
+    `local_gradient(client, received)` is the gradient of a local training, as `plain` gives it.
+    """
     weights = float64.initial(sim)
     server, clients = zeros(weights), {c: zeros(weights) for c in range(float64.N)}
     for number, cohort in float64.cohorts(sim):
@@ -73,7 +76,7 @@ def controlled(sim, visit):
         changes, fresh = {}, {}
         for c in cohort:
             correction = float64.difference(server, clients[c])
-            taken = visit(c, weights)
+            taken = local_gradient(c, weights)
             corrected = lambda g, w, taken=taken, added=correction: moved(taken(g, w), 1.0, added)
             changes[c], steps = descend(weights, c, number, corrected)
             fresh[c] = {k: -correction[k] - changes[c][k] / (steps * rate) for k in weights}
@@ -83,17 +86,18 @@ def controlled(sim, visit):
     return weights, server, clients
 
 
-def regularised(sim, visit, weight, finish=lambda cohort: None):
-    """FedDyn's rounds, with the gradients of `visit(client, received)` and a penalty where the client is: the weights.
+def regularised(sim, local_gradient, weight, finish=lambda cohort: None):
+    """FedDyn's rounds, with the penalty's gradient at the unshifted parameters: the weights.
 
-    The state of a client adds up its drift, as in the code of several authors. `finish(cohort)` ends a round.
+    `local_gradient(client, received)` is the gradient of a local training, as `plain` gives it. The state of a client
+    adds up its drift, as in the code of several authors. `finish(cohort)` ends a round.
     """
     weights = float64.initial(sim)
     drift = {c: zeros(weights) for c in range(float64.N)}
     for number, cohort in float64.cohorts(sim):
         changes = {}
         for c in cohort:
-            taken = visit(c, weights)
+            taken = local_gradient(c, weights)
 
             def direction(g, w, taken=taken, own=drift[c], start=weights):
                 penalty = {k: w[k] - start[k] + own[k] for k in w}

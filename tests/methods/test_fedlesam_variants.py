@@ -15,7 +15,7 @@ def test_fedlesam_s_equals_its_transcription():
     sim, last = float64.simulation(fedlesam_s(0.3)), {}
     weights, server, _ = controlled(sim, backward(0.3, last))
     unshifted = controlled(sim, plain)[0]
-    assert max(abs(unshifted[k] - weights[k]).max() for k in weights) > 1e-3  # somebody has trained again
+    assert max(abs(unshifted[k] - weights[k]).max() for k in weights) > 1e-3  # a client has trained again
     state = float64.run(sim)
     float64.assert_equal(state.variables.params, weights)
     float64.assert_equal(state.server["ControlVariates"], server, 1e-7)

@@ -20,8 +20,8 @@ class Duals:
         self.rho, self.estimate = rho, zeros(weights)
         self.of_client = {c: zeros(weights) for c in range(float64.N)}
 
-    def visit(self, client, received):
-        """The gradients of one local training, each of which moves the client's dual variable."""
+    def local_gradient(self, client, received):
+        """The gradient of a local training; each one moves the client's dual variable."""
 
         def taken(gradient, w):
             dual, away = self.of_client[client], moved(gradient(w), -1.0, self.estimate)
@@ -42,19 +42,19 @@ class Duals:
 def test_fedsmoo_equals_its_transcription():
     sim = float64.simulation(fedsmoo(0.3, 0.2, None))
     duals = Duals(0.3, float64.initial(sim))
-    weights = regularised(sim, duals.visit, 0.2, duals.finish)
-    alone = regularised(sim, uphill(0.3), 0.2)
-    assert max(abs(alone[k] - weights[k]).max() for k in weights) > 1e-3  # the duals matter
+    weights = regularised(sim, duals.local_gradient, 0.2, duals.finish)
+    fedspeed_weights = regularised(sim, uphill(0.3), 0.2)
+    assert max(abs(fedspeed_weights[k] - weights[k]).max() for k in weights) > 1e-3  # the duals matter
     state = float64.run(sim)
     float64.assert_equal(state.variables.params, weights)
     float64.assert_equal(state.server["ConsistentAscent"], duals.estimate, 1e-7)
     kept = {k: np.stack([duals.of_client[c][k] for c in range(float64.N)]) for k in weights}
     float64.assert_equal(state.memory["ConsistentAscent"], kept, 1e-7)
-    assert any(not dual["w1"].any() for dual in duals.of_client.values())  # somebody never trained
+    assert any(not dual["w1"].any() for dual in duals.of_client.values())  # a client never trained
 
 
 @pytest.mark.slow
-def test_without_a_shift_it_is_feddyn_with_its_penalty_where_the_client_is():
+def test_without_a_shift_it_is_feddyn():
     feddyn = Recipe("feddyn", (DynamicRegularisation(0.1, False, 10.0, in_loss=False),))
     float64.assert_same_runs(fedsmoo(0.0), feddyn)
 

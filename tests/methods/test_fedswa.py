@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("double")
 OPTIONS = float64.OPTIONS
 
 
-def visit(received, client, number, correction, rho):
+def train(received, client, number, correction, rho):
     """Local training at a rate that falls: the change, and the sum of the rates."""
     slopes = list(steps.gradients(received, client, number, OPTIONS))
     top, total, weights = OPTIONS.rate * OPTIONS.decay**number, 0.0, received
@@ -35,7 +35,7 @@ def fedswa_by_hand(sim, rho, alpha):
     """The weights after all rounds."""
     weights = float64.initial(sim)
     for number, cohort in float64.cohorts(sim):
-        changes = {c: visit(weights, c, number, zeros(weights), rho)[0] for c in cohort}
+        changes = {c: train(weights, c, number, zeros(weights), rho)[0] for c in cohort}
         weights = moved(weights, alpha, float64.mean(float64.by_size(cohort), changes))
     return weights
 
@@ -47,7 +47,7 @@ def fedmoswa_by_hand(sim, rho, alpha, gamma):
     for number, cohort in float64.cohorts(sim):
         changes = {}
         for c in cohort:
-            changes[c], total = visit(weights, c, number, float64.difference(m, controls[c]), rho)
+            changes[c], total = train(weights, c, number, float64.difference(m, controls[c]), rho)
             controls[c] = {k: controls[c][k] - m[k] - changes[c][k] / total for k in m}
         equal = dict.fromkeys(cohort, 1 / len(cohort))
         weights = moved(weights, alpha, float64.mean(equal, changes))
@@ -73,7 +73,7 @@ def test_fedmoswa_equals_its_transcription(given):
     float64.assert_equal(state.server["ControlVariates"], m, 1e-7)
     kept = {k: np.stack([controls[c][k] for c in range(float64.N)]) for k in m}
     float64.assert_equal(state.memory["ControlVariates"], kept, 1e-7)
-    assert any(not controls[c]["w1"].any() for c in controls)  # somebody never trained
+    assert any(not controls[c]["w1"].any() for c in controls)  # a client never trained
 
 
 @pytest.mark.slow
