@@ -50,6 +50,9 @@ from fedjax_bal.methods.fedrep import HeadThenBody as HeadThenBody
 from fedjax_bal.methods.fedrod import ResidualHead as ResidualHead
 from fedjax_bal.methods.fedrs import RestrictedSoftmax as RestrictedSoftmax
 from fedjax_bal.methods.fedsam import Ascent as Ascent
+from fedjax_bal.methods.fedsmoo import ConsistentAscent as ConsistentAscent
+from fedjax_bal.methods.fedswa import CyclicRate as CyclicRate
+from fedjax_bal.methods.fedswa import MovingControlVariates as MovingControlVariates
 from fedjax_bal.methods.fedvls import LogitSuppression as LogitSuppression
 from fedjax_bal.methods.fedvls import VacantClassDistillation as VacantClassDistillation
 from fedjax_bal.methods.flcir import CompositionProbe as CompositionProbe

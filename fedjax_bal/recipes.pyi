@@ -35,10 +35,13 @@ from fedjax_bal.methods.feddisco import feddisco as feddisco
 from fedjax_bal.methods.feddyn import feddyn as feddyn
 from fedjax_bal.methods.fedetf import fedetf as fedetf
 from fedjax_bal.methods.fedexp import fedexp as fedexp
+from fedjax_bal.methods.fedgamma import fedgamma as fedgamma
 from fedjax_bal.methods.fedgrab import fedgrab as fedgrab
 from fedjax_bal.methods.fedic import fedic as fedic
 from fedjax_bal.methods.fedlc import fedlc as fedlc
 from fedjax_bal.methods.fedlesam import fedlesam as fedlesam
+from fedjax_bal.methods.fedlesam import fedlesam_d as fedlesam_d
+from fedjax_bal.methods.fedlesam import fedlesam_s as fedlesam_s
 from fedjax_bal.methods.fedlmd import fedlmd as fedlmd
 from fedjax_bal.methods.fedloge import fedloge as fedloge
 from fedjax_bal.methods.fednh import fednh as fednh
@@ -56,7 +59,10 @@ from fedjax_bal.methods.fedrod import fedrod as fedrod
 from fedjax_bal.methods.fedrs import fedrs as fedrs
 from fedjax_bal.methods.fedsam import fedsam as fedsam
 from fedjax_bal.methods.fedsam import mofedsam as mofedsam
+from fedjax_bal.methods.fedsmoo import fedsmoo as fedsmoo
 from fedjax_bal.methods.fedspeed import fedspeed as fedspeed
+from fedjax_bal.methods.fedswa import fedmoswa as fedmoswa
+from fedjax_bal.methods.fedswa import fedswa as fedswa
 from fedjax_bal.methods.fedvls import fedvls as fedvls
 from fedjax_bal.methods.flcir import flcir as flcir
 from fedjax_bal.methods.focal import focal as focal

@@ -206,6 +206,8 @@ class Context(NamedTuple):
         steps_state: the value that each Steps part carries, by slot; empty before training.
         trained: for each leaf of the parameters whether this local step trains it, as a Python bool or `Bool[]`; None
             if all leaves are trained, and outside of local steps.
+        shift: how far a Shift part has moved the parameters in this local step, shaped like them; None without such a
+            part, in the pass that computes the gradient for it, and outside of local steps.
     """
 
     round: Array
@@ -225,6 +227,7 @@ class Context(NamedTuple):
     max_size: int | None = None
     steps_state: Mapping[str, PyTree] = {}
     trained: PyTree = None
+    shift: PyTree = None
 
     def only_trained(self, tree: PyTree) -> PyTree:
         """Sets the leaves that this local step doesn't train to zero, in a tree like the parameters."""

@@ -58,7 +58,7 @@ FAMILIES = {
     "averaging": "Federated averaging, with other weights, steps and optimizers on the server, and with a proximal "
     "term",
     "drift": "Methods against client drift",
-    "flatness": "Methods that look for flat minima: gradients are taken at shifted parameters",
+    "flatness": "Methods that look for flat minima: gradients at shifted parameters, or averages of models",
     "generators": "CBFL: images of a generator that learned from the global model, in addition to each client's own",
     "heads": "Methods that treat the classifier separately from the rest of the network",
     "long_tail": "Losses of central long-tailed learning, on the clients, weights that follow training, and calibrated "

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from fedjax_bal.methods.combine import Recipe, recipe
 from fedjax_bal.methods.needs import without_other
 from fedjax_bal.methods.roles import Need, Weigh, part
-from fedjax_bal.methods.scaffold import ControlVariates
+from fedjax_bal.methods.scaffold import PlainControls
 from fedjax_bal.types import Array, Cohort, ServerContext
 
 
@@ -23,7 +23,7 @@ class EqualWeights(Weigh):
     def needs(self) -> tuple[Need, ...]:
         """Requires weights that still contain the number of samples."""
         why = "whose updates weigh the same already"
-        return (without_other("equal_weights", self, ControlVariates, because=why),)
+        return (without_other("equal_weights", self, PlainControls, because=why),)
 
     def weigh(self, weights: Array, cohort: Cohort, server: ServerContext) -> Array:
         """Divides by the number of samples, which preserves the factors of other parts."""

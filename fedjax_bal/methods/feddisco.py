@@ -7,7 +7,7 @@ from fedjax_bal.methods.combine import NonNegative, Recipe, recipe
 from fedjax_bal.methods.equal_weights import EqualWeights
 from fedjax_bal.methods.fednova import NormalisedAveraging
 from fedjax_bal.methods.roles import Need, RunFacts, Weigh, part, parts_with
-from fedjax_bal.methods.scaffold import ControlVariates
+from fedjax_bal.methods.scaffold import PlainControls
 from fedjax_bal.types import Array, Cohort, ServerContext
 
 
@@ -38,7 +38,7 @@ class DiscrepancyWeights(Weigh):
         place = [part.slot for part in facts.parts].index(self.slot)
         before = facts.parts[:place]
         after = facts.parts[place:]
-        wrong = parts_with(before, NormalisedAveraging) + parts_with(after, ControlVariates, EqualWeights)
+        wrong = parts_with(before, NormalisedAveraging) + parts_with(after, PlainControls, EqualWeights)
         if wrong:
             raise ValueError(
                 f"feddisco: received {wrong[0].slot} in the wrong place: name scaffold or equal_weights before "

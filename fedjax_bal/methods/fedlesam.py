@@ -1,4 +1,4 @@
-"""FedLESAM: gradients are taken at parameters shifted back along the path of the global model."""
+"""FedLESAM and its variants S and D: gradients are taken at parameters shifted back along the global model's path."""
 
 from typing import NamedTuple
 
@@ -7,8 +7,10 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_bal.methods.combine import NonNegative, Recipe, recipe
+from fedjax_bal.methods.feddyn import DynamicRegularisation
 from fedjax_bal.methods.fedsam import SMALLEST
 from fedjax_bal.methods.roles import Memory, Shift, part
+from fedjax_bal.methods.scaffold import ControlVariates
 from fedjax_bal.types import Array, Context, Outcome, PyTree, Variables
 
 
@@ -73,3 +75,43 @@ def fedlesam(rho: NonNegative = 0.1) -> Recipe:
         (GlobalAscent(rho=0.1),)
     """
     return Recipe("fedlesam", (GlobalAscent(rho),))
+
+
+@recipe("flatness", "fan2024fedlesam")
+def fedlesam_s(rho: NonNegative = 0.1) -> Recipe:
+    """FedLESAM with the control variates of SCAFFOLD, and its average without weights.
+
+    Args:
+        rho: length of the shift uphill, at least 0; 0 is `scaffold`.
+
+    Example:
+        >>> [part.slot for part in fedlesam_s().parts]
+        ['GlobalAscent', 'ControlVariates']
+
+    References:
+        FedLESAM-S (Fan et al., 2024). The default is that of the authors' code; the command in its README has rho=0.5.
+        The code multiplies the correction by the weight of its proximal term, 0.1; here it counts in full, as in their
+        code of SCAFFOLD. Each client divides its drift by its own number of steps, the code by that of the first
+        client. The code clips the corrected gradient at 10: set the optimizer's clip_norm, with clip_at "end".
+    """
+    return Recipe("fedlesam_s", (GlobalAscent(rho), ControlVariates()))
+
+
+@recipe("flatness", "fan2024fedlesam")
+def fedlesam_d(rho: NonNegative = 0.1, weight: NonNegative = 0.1, clip: NonNegative | None = 10.0) -> Recipe:
+    """FedLESAM with the dynamic regularisation of FedDyn, whose mean the server adds.
+
+    Args:
+        rho: length of the shift uphill, at least 0; 0 is `feddyn` without its adaptive weight.
+        weight: weight of the penalty on a client's accumulated drift, at least 0.
+        clip: largest norm of a local gradient; None or 0 for no limit.
+
+    Example:
+        >>> [part.slot for part in fedlesam_d().parts]
+        ['GlobalAscent', 'DynamicRegularisation']
+
+    References:
+        FedLESAM-D (Fan et al., 2024). The defaults are those of the authors' code, in which the penalty's part that
+        shrinks the parameters is a weight decay, and therefore isn't clipped.
+    """
+    return Recipe("fedlesam_d", (GlobalAscent(rho), DynamicRegularisation(weight, False, clip or None, in_loss=False)))

@@ -374,7 +374,11 @@ class Steps(Part, abc.ABC):
 
     @abc.abstractmethod
     def next_steps(self, carry: PyTree, outputs: Outputs, batch: Batch, ctx: Context) -> PyTree:
-        """Returns the next step's state, shaped like `carry`; it gets no gradient. Mask with `batch.real`."""
+        """Returns the next step's state, shaped like `carry`; it gets no gradient. Mask with `batch.real`.
+
+        With a Shift part `ctx.shift` is how far it has moved the parameters. If that part needs a gradient first, this
+        method also runs in the pass for it, where `ctx.shift` is None; the result is then discarded.
+        """
 
 
 class Prepare(Part, abc.ABC):

@@ -52,9 +52,36 @@ class Controls(roles.Memory, roles.Report, roles.Server, abc.ABC):
         """Adds the clients' summed changes, divided by `count`, to the server's control variate."""
         return jax.tree.map(lambda c, change: c + change / count, server.state, server.aggregate.reports[self.slot])
 
+    def drifted(self, memory: PyTree, outcome: Outcome, rate: Array) -> PyTree:
+        """Returns the client's new control variate by option II: the drift divided by the summed learning rate."""
+        # If no step was taken, divide by 1, not 0: `where` selects the old value, but the other branch must be finite.
+        moved = (outcome.steps > 0) & (rate > 0)
+        rate = jnp.where(moved, rate, 1.0)
+        return jax.tree.map(
+            lambda own, c, w, y: jnp.where(moved, own - c + (w - y) / rate, own),
+            memory,
+            outcome.ctx.broadcast[self.slot],
+            outcome.start.params,
+            outcome.end.params,
+        )
+
+
+class PlainControls(Controls, roles.Gradient, roles.Weigh):
+    """The base of variants that correct the gradient, and average updates without weights."""
+
+    ignores_sizes = True
+
+    def gradient(self, grads: PyTree, params: PyTree, ctx: Context) -> PyTree:
+        """Returns the corrected gradient, shaped like the parameters."""
+        return jax.tree.map(lambda g, own, c: g - own + c, grads, ctx.memory[self.slot], ctx.broadcast[self.slot])
+
+    def weigh(self, weights: Array, cohort: Cohort, server: ServerContext) -> Array:
+        """Removes the number of samples from the weights: every client that delivers gets the same weight."""
+        return weights / jnp.maximum(cohort.sizes, 1.0)
+
 
 @part
-class ControlVariates(Controls, roles.Gradient, roles.Weigh):
+class ControlVariates(PlainControls):
     r"""Corrects each local gradient by the difference between the server's and the client's control variate.
 
     $y \leftarrow y - \eta (g - c_k + c)$ and, after $\tau$ steps, $c_k^+ = c_k - c + (w - y) / (\tau \eta)$
@@ -71,17 +98,11 @@ class ControlVariates(Controls, roles.Gradient, roles.Weigh):
 
     with_momentum: bool = static(False)
 
-    ignores_sizes = True
-
     @property
     def needs(self) -> tuple[Need, ...]:
         """Requires local steps whose drift is a multiple of the mean gradient."""
         momentum = Need("" if self.with_momentum else "no local momentum", self._check_momentum)
         return fresh_momentum(self.slot), *super().needs, momentum
-
-    def gradient(self, grads: PyTree, params: PyTree, ctx: Context) -> PyTree:
-        """Returns the corrected gradient, shaped like the parameters."""
-        return jax.tree.map(lambda g, own, c: g - own + c, grads, ctx.memory[self.slot], ctx.broadcast[self.slot])
 
     def _check_momentum(self, facts: RunFacts) -> None:
         local = facts.local
@@ -101,11 +122,7 @@ class ControlVariates(Controls, roles.Gradient, roles.Weigh):
         steps = outcome.steps
         equivalent = momentum_steps(steps, outcome.ctx.momentum) if self.with_momentum else steps
         rate = outcome.learning_rate_sum * equivalent / jnp.maximum(steps, 1)
-        return _drifted(memory, outcome.ctx.broadcast[self.slot], outcome, rate)
-
-    def weigh(self, weights: Array, cohort: Cohort, server: ServerContext) -> Array:
-        """Removes the number of samples from the weights: every client that delivers gets the same weight."""
-        return weights / jnp.maximum(cohort.sizes, 1.0)
+        return self.drifted(memory, outcome, rate)
 
     def update(self, key: Key, server: ServerContext) -> PyTree:
         """Adds the clients' summed changes, divided by N."""
@@ -153,25 +170,11 @@ class LateControlVariates(Controls, roles.Gradient, roles.Update):
 
     def remember(self, memory: PyTree, outcome: Outcome) -> PyTree:
         """Returns the client's new control variate; the old one if it took no step."""
-        return _drifted(memory, outcome.ctx.broadcast[self.slot], outcome, outcome.learning_rate_sum)
+        return self.drifted(memory, outcome, outcome.learning_rate_sum)
 
     def update(self, key: Key, server: ServerContext) -> PyTree:
         """Adds the mean change of the clients that delivered."""
         return self.moved(server, jnp.maximum((server.cohort.local_steps > 0).sum(), 1))
-
-
-def _drifted(memory: PyTree, sent: PyTree, outcome: Outcome, rate: Array) -> PyTree:
-    """Returns the client's new control variate by option II: the drift divided by the summed learning rate."""
-    # If no step was taken, divide by 1, not 0: `where` selects the old value, but the other branch must be finite, too.
-    moved = (outcome.steps > 0) & (rate > 0)
-    rate = jnp.where(moved, rate, 1.0)
-    return jax.tree.map(
-        lambda own, c, w, y: jnp.where(moved, own - c + (w - y) / rate, own),
-        memory,
-        sent,
-        outcome.start.params,
-        outcome.end.params,
-    )
 
 
 VARIANTS = {"official": None, "rebafl_code": LateControlVariates(clip=10.0), "cbfl_code": LateControlVariates()}

@@ -363,7 +363,8 @@ class Everywhere(Loss, Shift, Gradient, Update, Start, Steps, Prepare, Memory, R
         return jax.tree.map(jnp.zeros_like, ctx.start.params)
 
     def next_steps(self, carry, outputs, batch, ctx):
-        return jax.tree.map(lambda c, w: 0.5 * c + 0.1 * w, carry, ctx.start.params)
+        shift = optax.tree.zeros_like(carry) if ctx.shift is None else ctx.shift
+        return jax.tree.map(lambda c, w, e: 0.5 * c + 0.1 * w + e, carry, ctx.start.params, shift)
 
     def loss(self, outputs, batch, params, ctx):
         apart = optax.tree.norm(jax.tree.map(jnp.subtract, params, ctx.steps_state[self.slot]))
@@ -399,7 +400,10 @@ class Everywhere(Loss, Shift, Gradient, Update, Start, Steps, Prepare, Memory, R
         return variables._replace(params=params)
 
 
-ALONE = {"scaffold", "feddyn", "fedspeed", "fedcm", "mofedsam", "fedrod", "fedloge", "cbfl", "fedbn", "ditto"}
+ALONE = {
+    "scaffold", "feddyn", "fedspeed", "fedcm", "mofedsam", "fedrod", "fedloge", "cbfl", "fedbn", "ditto",
+    "fedgamma", "fedlesam_d", "fedlesam_s", "fedmoswa", "fedsmoo",
+}  # fmt: skip
 """Recipes that refuse an own model beside them or the network below, or bring one."""
 
 

@@ -14,6 +14,7 @@ FAMILIES = {
     **dict.fromkeys(("median", "norm_clipping", "trimmed_mean"), "robust"),
     **dict.fromkeys(("fedadagrad", "fedadam", "fedavgm", "fedyogi"), "server_optimizers"),
     **dict.fromkeys(("fedlesam", "fedspeed"), "fedsam"), "mofedsam": "fedcm",
+    **dict.fromkeys(("fedlesam_d", "fedlesam_s"), "fedlesam_variants"), "fedmoswa": "fedswa",
 }  # fmt: skip
 """Methods that share a test file, whose transcriptions differ in a line or two."""
 

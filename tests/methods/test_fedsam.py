@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from methods import float64, hand
-from methods.steps import ascent, descend, moved, norm
+from methods.steps import ascent, descend, moved, norm, regularised, uphill
 
 from fedjax_bal.parts import GlobalAscent
 from fedjax_bal.recipes import combine, fedlesam, fedsam, fedspeed
@@ -51,22 +51,7 @@ def test_fedlesam_equals_its_transcription():
 @pytest.mark.slow
 def test_fedspeed_equals_its_transcription():
     sim = float64.simulation(fedspeed(0.3, 0.2, None))
-    weights = float64.initial(sim)
-    drift = {c: {k: np.zeros_like(v) for k, v in weights.items()} for c in range(float64.N)}
-    for number, cohort in float64.cohorts(sim):
-        changes = {}
-        for c in cohort:
-
-            def direction(g, w, own=drift[c], start=weights):
-                uphill = ascent(0.3)(g, w)
-                return {k: uphill[k] + 0.2 * (w[k] - start[k] + own[k]) for k in w}
-
-            changes[c] = descend(weights, c, number, direction)[0]
-        for c in cohort:
-            drift[c] = moved(drift[c], 1.0, changes[c])
-        mean = {k: np.mean([changes[c][k] for c in cohort], axis=0) for k in weights}
-        weights = {k: weights[k] + mean[k] + np.mean([drift[c][k] for c in drift], axis=0) for k in weights}
-    float64.assert_equal(float64.run(sim).variables.params, weights)
+    float64.assert_equal(float64.run(sim).variables.params, regularised(sim, uphill(0.3), 0.2))
 
 
 def test_two_places_for_a_gradient_are_refused():

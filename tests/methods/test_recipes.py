@@ -129,6 +129,8 @@ OUT_OF_RANGE = """
     beta_0=1.1 beta_m=-0.1 rho=2; lade: weight=-0.1; ldam: scale=0; logit_adjustment: tau=-1; mofedsam: rho=-1; moon:
     temperature=0.0 mu=-1 width=0; norm_clipping: bound=0; ratio_loss: beta=-0.1; rebafl: epsilon=1.5 min_classes=0
     carry=1; scaffold: scaffold_momentum='yes'; trimmed_mean: share=0.5 share=0.7;
+    fedlesam_d: rho=-1 weight=-1 clip=-2.0; fedlesam_s: rho=-1; fedgamma: rho=-1; fedswa: rho=1.5 alpha=0;
+    fedmoswa: gamma=-0.1; fedsmoo: rho=-1 weight=-1;
 """
 """By recipe, values that it refuses."""
 
@@ -180,7 +182,7 @@ def test_a_variant_sets_what_it_says_and_what_is_given_comes_first(name, which):
     recipe, values = RECIPES[name], RECIPES[name].variants[which]
     assert recipe(variant=which) == recipe(**values)
     first = next(iter(inspect.signature(recipe).parameters))
-    given = 0.5 if first in ("alpha", "epsilon") else 900 if first == "warm_up" else "greedy"
+    given = 0.5 if first in ("alpha", "epsilon", "rho") else 900 if first == "warm_up" else "greedy"
     assert recipe(given, variant=which) == recipe(**{**values, first: given})
     config = load_config(None, [f"methods=[{{recipe: {name}, variant: {which}}}]"], needs=False)
     assert config.methods[0].recipe == recipe(**values)

@@ -41,6 +41,11 @@ def body(m):
     return m.all - m.head, m.all - m.head
 
 
+def controls(m):
+    """A control variate down and its change up."""
+    return m.all + m.params, m.all + m.params
+
+
 def momentum(m):
     return m.all + m.params, m.all
 
@@ -51,6 +56,10 @@ SENT = {
     "fedbabu": body,
     "fedbn": lambda m: (m.all - m.norm - m.stats,) * 2,
     "fedcm": momentum,
+    "fedgamma": controls,
+    "fedlesam_s": controls,
+    "fedmoswa": controls,
+    "fedsmoo": controls,  # the estimate of the shift down, a dual variable up
     "fedetf": lambda m: (m.all + 4,) * 2,  # a scale beside the dense layer before the simplex
     "fednh": lambda m: (m.all - 4 * m.C + 4,) * 2,  # no bias, but a scale; prototypes down, in their place sums up
     "fedper": body,
@@ -62,7 +71,7 @@ SENT = {
     "mofedsam": momentum,
     "ratio_loss": lambda m: (m.all + 4 * m.C, m.all),
     "rebafl": prototypes,
-    "scaffold": lambda m: (m.all + m.params,) * 2,
+    "scaffold": controls,
 }
 """Bytes down and up of the methods that send anything else than the model both ways."""
 

@@ -108,7 +108,7 @@ def _without(names: set[str], value: Any) -> Any:
         case Variables():
             fields = ("params",)
         case Context():
-            fields = ("start", "trained")
+            fields = ("start", "trained", "shift")
         case Outcome():
             fields = ("start", "end", "ctx")
         case Aggregate():

@@ -208,6 +208,8 @@ def _learn(
         first = leaves.keep(shifted, jax.grad(objective, has_aux=True)(params)[0]) if part.needs_gradient else None
         moved = part.shift(*leaves.visible_to(setting, part, params, first, ctx._replace(trained=shifted)))
         point = leaves.select(shifted, leaves.restore_hidden(setting, part, moved, params), params)
+        # `objective` sees this from now on, so that Steps parts can carry on from the shift.
+        ctx = ctx._replace(shift=jax.tree.map(jnp.subtract, point, params))
     grads, (loss, stats, steps) = jax.grad(objective, has_aux=True)(point)
     grads = leaves.keep(trained, grads)  # first, so that no norm includes frozen leaves
     if setting.optimizer.clip_at == "start":
