@@ -46,6 +46,8 @@ from fedjax_bal.methods.fedntd import NotTrueDistillation as NotTrueDistillation
 from fedjax_bal.methods.fedper import OwnHead as OwnHead
 from fedjax_bal.methods.fedproto import PrototypeDistance as PrototypeDistance
 from fedjax_bal.methods.fedprox import Proximal as Proximal
+from fedjax_bal.methods.fedrela import LowerRate as LowerRate
+from fedjax_bal.methods.fedrela import Relabelling as Relabelling
 from fedjax_bal.methods.fedrep import HeadThenBody as HeadThenBody
 from fedjax_bal.methods.fedrod import ResidualHead as ResidualHead
 from fedjax_bal.methods.fedrs import RestrictedSoftmax as RestrictedSoftmax
