@@ -1,6 +1,7 @@
 """Written by tests/stubs.py."""
 
 from fedjax_bal.methods.astraea import Augmentation as Augmentation
+from fedjax_bal.methods.auto_augment import AutoAugment as AutoAugment
 from fedjax_bal.methods.balanced_softmax import PriorCalibration as PriorCalibration
 from fedjax_bal.methods.balancefl import PredictionEntropy as PredictionEntropy
 from fedjax_bal.methods.batch_statistics import BATCH_STATISTICS as BATCH_STATISTICS
@@ -54,6 +55,8 @@ from fedjax_bal.methods.fedrs import RestrictedSoftmax as RestrictedSoftmax
 from fedjax_bal.methods.fedsam import Ascent as Ascent
 from fedjax_bal.methods.fedvls import LogitSuppression as LogitSuppression
 from fedjax_bal.methods.fedvls import VacantClassDistillation as VacantClassDistillation
+from fedjax_bal.methods.fedyoyo import MixedPrior as MixedPrior
+from fedjax_bal.methods.fedyoyo import TwoViews as TwoViews
 from fedjax_bal.methods.flcir import CompositionProbe as CompositionProbe
 from fedjax_bal.methods.flcir import ParticipatingShare as ParticipatingShare
 from fedjax_bal.methods.focal import FocalLoss as FocalLoss

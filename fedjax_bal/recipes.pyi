@@ -2,6 +2,7 @@
 
 from fedjax_bal.methods import RECIPES as RECIPES
 from fedjax_bal.methods.astraea import astraea as astraea
+from fedjax_bal.methods.auto_augment import auto_augment as auto_augment
 from fedjax_bal.methods.balanced_softmax import balanced_softmax as balanced_softmax
 from fedjax_bal.methods.balanced_softmax import logit_adjustment as logit_adjustment
 from fedjax_bal.methods.balancefl import balancefl as balancefl
@@ -59,6 +60,7 @@ from fedjax_bal.methods.fedsam import fedsam as fedsam
 from fedjax_bal.methods.fedsam import mofedsam as mofedsam
 from fedjax_bal.methods.fedspeed import fedspeed as fedspeed
 from fedjax_bal.methods.fedvls import fedvls as fedvls
+from fedjax_bal.methods.fedyoyo import fedyoyo as fedyoyo
 from fedjax_bal.methods.flcir import flcir as flcir
 from fedjax_bal.methods.focal import focal as focal
 from fedjax_bal.methods.iwds import iwds as iwds

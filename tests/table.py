@@ -93,6 +93,7 @@ ACTIVE: dict[str, dict[str, Any]] = {
     "crop_flip": {"pad": 1},
     "cutout": {"side": 2},
     "dp": {"bound": 0.5, "noise": 0.1},
+    "fedyoyo": {"pad": 1, "hole": 2, "warm_up": 2},
     "feature_skew": {"noise": 0.2, "rotate": 30.0},
     "faults": {"clients": [2, 4]},
     "fedacg": {"mu": 0.1},

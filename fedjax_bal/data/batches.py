@@ -99,6 +99,13 @@ def join(batch: Batch, images: jax.Array, labels: jax.Array) -> Batch:
     )
 
 
+def with_images(batch: Batch, images: jax.Array) -> Batch:
+    """Replaces the images of the client's own rows; rows that a part has added to the batch keep theirs."""
+    if batch.extra is not None:
+        images = jnp.where(batch.extra.reshape(-1, *[1] * (images.ndim - 1)), batch.images, images)
+    return batch._replace(images=images)
+
+
 def repeat(body: Callable[[jax.Array, PyTree], PyTree], count: jax.Array, init: PyTree, most: int | None) -> PyTree:
     """Applies `body(index, carry) -> carry` `count` times, in a loop of static length `most` if that is given.
 
@@ -114,8 +121,10 @@ def repeat(body: Callable[[jax.Array, PyTree], PyTree], count: jax.Array, init: 
     return lax.fori_loop(0, most, turn, init)
 
 
-def over_rows(function: Callable[[PyTree, Batch], PyTree], init: PyTree, ctx: Context) -> PyTree:
-    """Folds a function over all of a client's rows, a batch at a time, in the stored order.
+def over_rows(
+    function: Callable[[PyTree, Batch], PyTree], init: PyTree, ctx: Context, order: jax.Array | None = None
+) -> PyTree:
+    """Folds a function over all of a client's rows, a batch at a time.
 
     The last batch may be padded; `batch.real` marks its rows.
 
@@ -123,6 +132,8 @@ def over_rows(function: Callable[[PyTree, Batch], PyTree], init: PyTree, ctx: Co
         function: `function(carry, batch) -> carry`.
         init: the first carry, and the result for a client without rows.
         ctx: the context of local training, with the client and the batch size.
+        order: positions among the client's rows, `Int32[ctx.row_length]`, of which the first `ctx.size` count; None for
+            the stored order, by class.
 
     Returns:
         The last carry.
@@ -142,7 +153,8 @@ def over_rows(function: Callable[[PyTree, Batch], PyTree], init: PyTree, ctx: Co
 
     def fold(index: jax.Array, carry: PyTree) -> PyTree:
         position = index * ctx.batch_size + lanes
-        return function(carry, gather(ctx.federation, first + position, position < ctx.size))
+        chosen = position if order is None else order.at[position].get(mode="clip")
+        return function(carry, gather(ctx.federation, first + chosen, position < ctx.size))
 
     most = None if ctx.max_size is None else -(-ctx.max_size // ctx.batch_size)
     return repeat(fold, -(-ctx.size // ctx.batch_size), init, most)

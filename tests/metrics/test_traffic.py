@@ -56,6 +56,7 @@ SENT = {
     "fedper": body,
     "fedproto": prototypes,
     "fedrep": body,
+    "fedyoyo": lambda m: (m.all + 4 * m.C,) * 2,  # a class prior down, effective sizes up
     "ldam": lambda m: (m.all - 4 * m.C,) * 2,  # no bias
     "local": lambda m: (0, 0),
     "moon": lambda m: (m.all - m.head + 4 * ((m.F + 1) * (m.F + 256) + 257 * m.C),) * 2,  # two layers more
