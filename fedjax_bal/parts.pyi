@@ -39,6 +39,7 @@ from fedjax_bal.methods.fedgrab import GradientBalancer as GradientBalancer
 from fedjax_bal.methods.fedic import CalibratedDistillation as CalibratedDistillation
 from fedjax_bal.methods.fedlc import LogitCalibration as LogitCalibration
 from fedjax_bal.methods.fedlesam import GlobalAscent as GlobalAscent
+from fedjax_bal.methods.fedlf import ClassCentres as ClassCentres
 from fedjax_bal.methods.fedlmd import LabelMaskingDistillation as LabelMaskingDistillation
 from fedjax_bal.methods.fedloge import RealignedHeads as RealignedHeads
 from fedjax_bal.methods.fednh import PrototypeClassifier as PrototypeClassifier

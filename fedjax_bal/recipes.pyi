@@ -40,6 +40,7 @@ from fedjax_bal.methods.fedgrab import fedgrab as fedgrab
 from fedjax_bal.methods.fedic import fedic as fedic
 from fedjax_bal.methods.fedlc import fedlc as fedlc
 from fedjax_bal.methods.fedlesam import fedlesam as fedlesam
+from fedjax_bal.methods.fedlf import fedlf as fedlf
 from fedjax_bal.methods.fedlmd import fedlmd as fedlmd
 from fedjax_bal.methods.fedloge import fedloge as fedloge
 from fedjax_bal.methods.fednh import fednh as fednh

@@ -104,6 +104,7 @@ ACTIVE: dict[str, dict[str, Any]] = {
     "fedetf": {"scale": 2.0},
     "fedgrab": {"integral": 0.5, "derivative": 1.0},
     "fedic": {"learning_rate": 0.05, "steps": 3, "batch_size": 5, "distillation_batch": 7},
+    "fedlf": {"centres": 2.0, "warm_up": 0},
     "fedloge": {"sparsity": 0.3, "steps": 5},
     "fednh": {"rho": 0.5},
     "fedprox": {"mu": 0.1},

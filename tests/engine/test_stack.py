@@ -165,7 +165,7 @@ def test_equal_runs_of_every_recipe_are_the_same_kind(name):
         if name == "cbfl"
         else models.build("tiny_bn" if name == "fedbn" else "mlp", federation.num_classes, faking.SHAPE)
     )
-    options = {"cbfl": {"warm_up": 1}, "fedrela": {"start": 1}}.get(name, {})
+    options = {"cbfl": {"warm_up": 1}, "fedlf": {"warm_up": 0}, "fedrela": {"start": 1}}.get(name, {})
     one, other = (
         build(
             recipes.RECIPES[name](**options),

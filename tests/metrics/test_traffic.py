@@ -52,6 +52,7 @@ SENT = {
     "fedbn": lambda m: (m.all - m.norm - m.stats,) * 2,
     "fedcm": momentum,
     "fedetf": lambda m: (m.all + 4,) * 2,  # a scale beside the dense layer before the simplex
+    "fedlf": prototypes,
     "fednh": lambda m: (m.all - 4 * m.C + 4,) * 2,  # no bias, but a scale; prototypes down, in their place sums up
     "fedper": body,
     "fedproto": prototypes,
