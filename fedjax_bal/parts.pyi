@@ -107,5 +107,6 @@ from fedjax_bal.methods.roles import Step as Step
 from fedjax_bal.methods.roles import Steps as Steps
 from fedjax_bal.methods.roles import Update as Update
 from fedjax_bal.methods.roles import Weigh as Weigh
+from fedjax_bal.methods.rucr import UnifiedPrototypes as UnifiedPrototypes
 from fedjax_bal.methods.scaffold import ControlVariates as ControlVariates
 from fedjax_bal.methods.scaffold import LateControlVariates as LateControlVariates

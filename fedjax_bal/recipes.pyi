@@ -74,4 +74,5 @@ from fedjax_bal.methods.rebafl import rebafl as rebafl
 from fedjax_bal.methods.robust import median as median
 from fedjax_bal.methods.robust import norm_clipping as norm_clipping
 from fedjax_bal.methods.robust import trimmed_mean as trimmed_mean
+from fedjax_bal.methods.rucr import rucr as rucr
 from fedjax_bal.methods.scaffold import scaffold as scaffold

@@ -115,6 +115,7 @@ ACTIVE: dict[str, dict[str, Any]] = {
     "mofedsam": {"alpha": 0.5},
     "norm_clipping": {"bound": 0.5, "adaptive": True},
     "rebafl": {"mu": 0.5},
+    "rucr": {"per_class": 3, "epochs": 2, "batch_size": 4, "learning_rate": 0.1},
     "trimmed_mean": {"share": 0.2},
 }
 """Hyperparameters with which every part of each recipe acts within three rounds on a tiny federation, if its defaults

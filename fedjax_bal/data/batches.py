@@ -160,6 +160,28 @@ def over_rows(
     return repeat(fold, -(-ctx.size // ctx.batch_size), init, most)
 
 
+def stack_rows(function: Callable[[Batch], PyTree], ctx: Context) -> PyTree:
+    """Applies a function of a batch to all of a client's rows, in the stored order, and stacks its results.
+
+    Args:
+        function: returns arrays with a first axis of B.
+        ctx: the context of local training, with the client and the batch size.
+
+    Returns:
+        The results, `[ctx.row_length, ...]`; those from place `ctx.size` on are padding.
+    """
+    zeros = jnp.zeros(ctx.batch_size, jnp.int32)
+    shapes = jax.eval_shape(lambda: function(gather(ctx.federation, zeros, zeros > 0)))
+    empty = jax.tree.map(lambda leaf: jnp.zeros((ctx.row_length, *leaf.shape[1:]), leaf.dtype), shapes)
+
+    def put(carry: tuple[jax.Array, PyTree], batch: Batch) -> tuple[jax.Array, PyTree]:
+        place, stacked = carry
+        write = lambda whole, piece: lax.dynamic_update_slice_in_dim(whole, piece, place, 0)
+        return place + ctx.batch_size, jax.tree.map(write, stacked, function(batch))
+
+    return over_rows(put, (jnp.zeros((), jnp.int32), empty), ctx)[1]
+
+
 def without_lone_rows(federation: Federation, batch_size: int, seed: int = 0) -> Federation:
     """Permanently removes a random row from each client whose last batch would have a single row.
 

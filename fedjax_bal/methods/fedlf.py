@@ -30,7 +30,7 @@ class ClassCentres(SharedPrototypes, Steps, Loss):
         warm_up: the rounds before the first global centres are computed.
 
     References:
-        FedLF (Lu et al., 2024), continuous class-centred optimisation, in the form and with the constants of the
+        FedLF (Lu et al., 2025), continuous class-centred optimisation, in the form and with the constants of the
         authors' code, algorithm/our.py. There the features of the client's centres are detached, so that the term has
         no gradient and doesn't change training. The first global centres also count clients without the class there,
         as zeros, and a class that no client has makes its centre undefined.
@@ -83,7 +83,7 @@ def _with_batch(carry: FeatureSums, outputs: Outputs, batch: Batch, ctx: Context
     return FeatureSums(kept.sums + sums, kept.counts + counts)
 
 
-@recipe("losses", "lu2024fedlf")
+@recipe("losses", "lu2025fedlf")
 def fedlf(
     alpha: Share = 0.25, centres: NonNegative = 0.5, decorrelation: NonNegative = 0.1, warm_up: CountOrZero = 10
 ) -> Recipe:
@@ -101,7 +101,7 @@ def fedlf(
         ['RestrictedSoftmax', 'ClassCentres', 'Decorrelation']
 
     References:
-        Lu et al., 2024. The authors' code doesn't contain the decorrelation, and its class centres have no gradient:
+        Lu et al., 2025. The authors' code doesn't contain the decorrelation, and its class centres have no gradient:
         `centres=0` and `decorrelation=0` train like it, up to the classifier's bias, which it leaves out in training.
     """
     return Recipe(

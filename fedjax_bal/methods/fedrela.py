@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from fedjax_bal.balance import class_prototypes
-from fedjax_bal.data import over_rows
+from fedjax_bal.data import stack_rows
 from fedjax_bal.methods.combine import CountOrZero, NonNegative, Recipe, recipe
 from fedjax_bal.methods.fedcm import ClientMomentum
 from fedjax_bal.methods.needs import apart_from
@@ -145,22 +145,15 @@ class Relabelling(Server, Prepare, Batches):
         received: Relabeller = ctx.broadcast[self.slot]
         classes = ctx.federation.num_classes
 
-        def collect(carry: tuple[Array, PyTree], batch: Batch) -> tuple[Array, PyTree]:
-            position, collected = carry
+        def classify(batch: Batch) -> tuple[Array, Array, Array]:
             outputs, _ = ctx.model.apply(received.variables, batch.images, train=False)
-            piece = (jax.nn.softmax(outputs.logits), jnp.where(batch.real, batch.rows, -1), batch.labels)
+            return jax.nn.softmax(outputs.logits), batch.rows, batch.labels
 
-            def put(whole: Array, part: Array) -> Array:
-                return lax.dynamic_update_slice_in_dim(whole, part.astype(whole.dtype), position, 0)
-
-            return position + ctx.batch_size, jax.tree.map(put, collected, piece)
-
-        none = jnp.full(ctx.row_length, -1, jnp.int32)
-        empty = (jnp.zeros((ctx.row_length, classes)), none, jnp.zeros_like(none))
-        _, (probabilities, rows, labels) = over_rows(collect, (jnp.zeros((), jnp.int32), empty), ctx)
+        probabilities, rows, labels = stack_rows(classify, ctx)
+        real = jnp.arange(ctx.row_length) < ctx.size
         seed = jax.random.key(received.seed)
         draws = jax.vmap(lambda row: jax.random.uniform(jax.random.fold_in(seed, row), (classes,)))(rows)
-        return Labelled(rows, relabelled(probabilities, labels, rows >= 0, draws, self.percent))
+        return Labelled(jnp.where(real, rows, -1), relabelled(probabilities, labels, real, draws, self.percent))
 
 
 @part

@@ -64,6 +64,10 @@ SENT = {
     "mofedsam": momentum,
     "ratio_loss": lambda m: (m.all + 4 * m.C, m.all),
     "rebafl": prototypes,
+    "rucr": lambda m: (  # sums of features and of directions, and counts; a classifier and a number of rows
+        m.all + 8 * m.C * m.F + 4 * m.C,
+        m.all + 8 * m.C * m.F + 4 * m.C + m.head + 4,
+    ),
     "scaffold": lambda m: (m.all + m.params,) * 2,
 }
 """Bytes down and up of the methods that send anything else than the model both ways."""
