@@ -204,7 +204,8 @@ class TwoViews(Batches, Loss):
             black = -ctx.federation.mean / ctx.federation.std
             strong = jnp.where(holes(hole_key, strong.shape, self.hole), black, strong)
         twice = jax.tree.map(lambda leaf: jnp.concatenate([leaf, leaf]), batch._replace(images=None))
-        return twice._replace(images=jnp.concatenate([weak, strong]))
+        # No row is extra: both views have a label that counts.
+        return twice._replace(images=jnp.concatenate([weak, strong]), extra=jnp.zeros(len(twice.rows), bool))
 
     def loss(self, outputs: Outputs, batch: Batch, params: PyTree, ctx: Context) -> Array:
         """Returns the weighted divergence, `Float[]`; 0 if no weak view is classified correctly."""

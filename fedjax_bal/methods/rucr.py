@@ -64,7 +64,9 @@ def mixed_features(
         high: largest u.
     """
     order_key, share_key = jax.random.split(key)
-    words = jax.random.uniform(order_key, (len(prototypes), len(features)))
+    # A key for each class: words of a common table would depend on the padded length L.
+    draw = lambda own_key: jax.random.uniform(own_key, (len(features),))
+    words = jax.vmap(draw)(jax.random.split(order_key, len(prototypes)))
     order = jnp.argsort(jnp.where(jnp.arange(len(features)) < size, words, 2.0), axis=1)
     places = order[:, jnp.arange(per_class) % jnp.maximum(size, 1)]
     shares = jax.random.uniform(share_key, (len(prototypes), per_class, 1), minval=low, maxval=high)

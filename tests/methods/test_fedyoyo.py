@@ -158,6 +158,7 @@ def test_views_of_one_row_and_of_padding():
         both = part.batch(jax.random.key(0), batch, ctx)
         assert both.images.shape == (2 * hand.ROWS, *batch.images.shape[1:]) and int(both.real.sum()) == 2
         np.testing.assert_array_equal(both.labels, np.tile(hand.LABELS, 2))
+        assert both.extra.shape == both.real.shape and not both.extra.any()
         outputs = hand.outputs(hand.draw(2 * hand.ROWS, C))
         value, gradient = hand.value_and_gradient(
             lambda z, part=part, both=both: part.loss(hand.outputs(z), both, None, ctx), outputs.logits

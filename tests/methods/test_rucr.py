@@ -66,7 +66,7 @@ def test_rows_without_length_or_prototypes_stay_finite(counts):
 def virtual(key, prototypes, features, per_class, low, high, length):
     """Mixed features of each class, with loops; only the draws are the library's."""
     order_key, share_key = jax.random.split(key)
-    words = np.asarray(jax.random.uniform(order_key, (C, length)))[:, : len(features)]
+    words = [jax.random.uniform(own, (length,))[: len(features)] for own in jax.random.split(order_key, C)]
     shares = np.asarray(jax.random.uniform(share_key, (C, per_class, 1), minval=low, maxval=high))
     made = np.zeros((C, per_class, F))
     for c in range(C):
@@ -84,6 +84,8 @@ def test_mixed_features_equal_their_transcription(size):
     given = (jnp.array(prototypes), jnp.array(features), jnp.array(size), 7, 0.35, 0.95)
     wanted = virtual(key, prototypes, features[:size], 7, 0.35, 0.95, 12)
     np.testing.assert_allclose(mixed_features(key, *given), wanted, rtol=1e-12)
+    padded = jnp.concatenate([given[1], jnp.ones((24, F))])
+    np.testing.assert_array_equal(mixed_features(key, given[0], padded, *given[2:]), mixed_features(key, *given))
     np.testing.assert_array_equal(directions(jnp.zeros((2, F))), np.zeros((2, F)))
 
 
