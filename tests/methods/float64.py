@@ -63,6 +63,12 @@ def finished(sim):
     return jax.device_get(snapshot.state), records, done.confusion
 
 
+def assert_same_runs(first, second, tolerance=1e-12, **changes):
+    """Compares the models after all rounds of two recipes."""
+    got, want = (run(simulation(recipe, **changes)).variables.params for recipe in (first, second))
+    assert_equal(got, want, tolerance)
+
+
 def assert_averages(recipe, changes=None, **knobs):
     """Compares a run with FedAvg whose local training has `knobs`, functions of client and round."""
     sim = simulation(recipe, **(changes or {}))
