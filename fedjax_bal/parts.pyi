@@ -1,6 +1,7 @@
 """Written by tests/stubs.py."""
 
 from fedjax_bal.methods.astraea import Augmentation as Augmentation
+from fedjax_bal.methods.auto_augment import AutoAugment as AutoAugment
 from fedjax_bal.methods.balanced_softmax import PriorCalibration as PriorCalibration
 from fedjax_bal.methods.balancefl import PredictionEntropy as PredictionEntropy
 from fedjax_bal.methods.batch_statistics import BATCH_STATISTICS as BATCH_STATISTICS
@@ -38,6 +39,7 @@ from fedjax_bal.methods.fedgrab import GradientBalancer as GradientBalancer
 from fedjax_bal.methods.fedic import CalibratedDistillation as CalibratedDistillation
 from fedjax_bal.methods.fedlc import LogitCalibration as LogitCalibration
 from fedjax_bal.methods.fedlesam import GlobalAscent as GlobalAscent
+from fedjax_bal.methods.fedlf import ClassCentres as ClassCentres
 from fedjax_bal.methods.fedlmd import LabelMaskingDistillation as LabelMaskingDistillation
 from fedjax_bal.methods.fedloge import RealignedHeads as RealignedHeads
 from fedjax_bal.methods.fednh import PrototypeClassifier as PrototypeClassifier
@@ -46,6 +48,8 @@ from fedjax_bal.methods.fedntd import NotTrueDistillation as NotTrueDistillation
 from fedjax_bal.methods.fedper import OwnHead as OwnHead
 from fedjax_bal.methods.fedproto import PrototypeDistance as PrototypeDistance
 from fedjax_bal.methods.fedprox import Proximal as Proximal
+from fedjax_bal.methods.fedrela import LowerRate as LowerRate
+from fedjax_bal.methods.fedrela import Relabelling as Relabelling
 from fedjax_bal.methods.fedrep import HeadThenBody as HeadThenBody
 from fedjax_bal.methods.fedrod import ResidualHead as ResidualHead
 from fedjax_bal.methods.fedrs import RestrictedSoftmax as RestrictedSoftmax
@@ -55,6 +59,8 @@ from fedjax_bal.methods.fedswa import CyclicRate as CyclicRate
 from fedjax_bal.methods.fedswa import MovingControlVariates as MovingControlVariates
 from fedjax_bal.methods.fedvls import LogitSuppression as LogitSuppression
 from fedjax_bal.methods.fedvls import VacantClassDistillation as VacantClassDistillation
+from fedjax_bal.methods.fedyoyo import MixedPrior as MixedPrior
+from fedjax_bal.methods.fedyoyo import TwoViews as TwoViews
 from fedjax_bal.methods.flcir import CompositionProbe as CompositionProbe
 from fedjax_bal.methods.flcir import ParticipatingShare as ParticipatingShare
 from fedjax_bal.methods.focal import FocalLoss as FocalLoss
@@ -104,5 +110,6 @@ from fedjax_bal.methods.roles import Weigh as Weigh
 from fedjax_bal.methods.roles import part as part
 from fedjax_bal.methods.roles import parts_with as parts_with
 from fedjax_bal.methods.roles import static as static
+from fedjax_bal.methods.rucr import UnifiedPrototypes as UnifiedPrototypes
 from fedjax_bal.methods.scaffold import ControlVariates as ControlVariates
 from fedjax_bal.methods.scaffold import LateControlVariates as LateControlVariates

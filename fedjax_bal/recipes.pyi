@@ -2,6 +2,7 @@
 
 from fedjax_bal.methods import RECIPES as RECIPES
 from fedjax_bal.methods.astraea import astraea as astraea
+from fedjax_bal.methods.auto_augment import auto_augment as auto_augment
 from fedjax_bal.methods.balanced_softmax import balanced_softmax as balanced_softmax
 from fedjax_bal.methods.balanced_softmax import logit_adjustment as logit_adjustment
 from fedjax_bal.methods.balancefl import balancefl as balancefl
@@ -42,6 +43,7 @@ from fedjax_bal.methods.fedlc import fedlc as fedlc
 from fedjax_bal.methods.fedlesam import fedlesam as fedlesam
 from fedjax_bal.methods.fedlesam import fedlesam_d as fedlesam_d
 from fedjax_bal.methods.fedlesam import fedlesam_s as fedlesam_s
+from fedjax_bal.methods.fedlf import fedlf as fedlf
 from fedjax_bal.methods.fedlmd import fedlmd as fedlmd
 from fedjax_bal.methods.fedloge import fedloge as fedloge
 from fedjax_bal.methods.fednh import fednh as fednh
@@ -54,6 +56,7 @@ from fedjax_bal.methods.fedopt import fedyogi as fedyogi
 from fedjax_bal.methods.fedper import fedper as fedper
 from fedjax_bal.methods.fedproto import fedproto as fedproto
 from fedjax_bal.methods.fedprox import fedprox as fedprox
+from fedjax_bal.methods.fedrela import fedrela as fedrela
 from fedjax_bal.methods.fedrep import fedrep as fedrep
 from fedjax_bal.methods.fedrod import fedrod as fedrod
 from fedjax_bal.methods.fedrs import fedrs as fedrs
@@ -64,6 +67,7 @@ from fedjax_bal.methods.fedspeed import fedspeed as fedspeed
 from fedjax_bal.methods.fedswa import fedmoswa as fedmoswa
 from fedjax_bal.methods.fedswa import fedswa as fedswa
 from fedjax_bal.methods.fedvls import fedvls as fedvls
+from fedjax_bal.methods.fedyoyo import fedyoyo as fedyoyo
 from fedjax_bal.methods.flcir import flcir as flcir
 from fedjax_bal.methods.focal import focal as focal
 from fedjax_bal.methods.iwds import iwds as iwds
@@ -76,4 +80,5 @@ from fedjax_bal.methods.rebafl import rebafl as rebafl
 from fedjax_bal.methods.robust import median as median
 from fedjax_bal.methods.robust import norm_clipping as norm_clipping
 from fedjax_bal.methods.robust import trimmed_mean as trimmed_mean
+from fedjax_bal.methods.rucr import rucr as rucr
 from fedjax_bal.methods.scaffold import scaffold as scaffold

@@ -203,6 +203,8 @@ class Context(NamedTuple):
         batch_size: B, a Python int.
         steps: the number of local steps that the client takes, `Int32[]`.
         max_size: rows of the largest client, a Python int; None unless loops have a static length.
+        row_length: rows of the largest client, rounded up to whole batches, a Python int: the length of an array with
+            an entry for each row of a client.
         steps_state: the value that each Steps part carries, by slot; empty before training.
         trained: for each leaf of the parameters whether this local step trains it, as a Python bool or `Bool[]`; None
             if all leaves are trained, and outside of local steps.
@@ -225,6 +227,7 @@ class Context(NamedTuple):
     batch_size: int
     steps: Any = None
     max_size: int | None = None
+    row_length: int = 0
     steps_state: Mapping[str, PyTree] = {}
     trained: PyTree = None
     shift: PyTree = None

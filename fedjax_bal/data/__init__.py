@@ -3,7 +3,16 @@
 from fedjax_bal.data import inventory, partition
 from fedjax_bal.data.adapters import from_arrays, from_huggingface, from_tf_data, from_torch
 from fedjax_bal.data.augmentation import augment, copy_options, extra_bytes
-from fedjax_bal.data.batches import append_rows, bounded_loop, gather, normalised, over_rows, without_lone_rows
+from fedjax_bal.data.batches import (
+    append_rows,
+    bounded_loop,
+    gather,
+    normalised,
+    over_rows,
+    stack_rows,
+    with_images,
+    without_lone_rows,
+)
 from fedjax_bal.data.description import Description, describe
 from fedjax_bal.data.federation import federate
 from fedjax_bal.data.held_out import carve, carve_share, hold_out, rows_by_share
@@ -62,7 +71,9 @@ __all__ = [
     "reading",
     "resolve",
     "rows_by_share",
+    "stack_rows",
     "stand_in",
     "takes_owners",
+    "with_images",
     "without_lone_rows",
 ]

@@ -99,6 +99,13 @@ def append_rows(batch: Batch, images: jax.Array, labels: jax.Array) -> Batch:
     )
 
 
+def with_images(batch: Batch, images: jax.Array) -> Batch:
+    """Replaces the images of the client's own rows; rows that a part has added to the batch keep theirs."""
+    if batch.extra is not None:
+        images = jnp.where(batch.extra.reshape(-1, *[1] * (images.ndim - 1)), batch.images, images)
+    return batch._replace(images=images)
+
+
 def bounded_loop(
     body: Callable[[jax.Array, PyTree], PyTree], count: jax.Array, init: PyTree, most: int | None
 ) -> PyTree:
@@ -116,8 +123,10 @@ def bounded_loop(
     return lax.fori_loop(0, most, body_or_nothing, init)
 
 
-def over_rows(function: Callable[[PyTree, Batch], PyTree], init: PyTree, ctx: Context) -> PyTree:
-    """Folds a function over all of a client's rows, a batch at a time, in the stored order.
+def over_rows(
+    function: Callable[[PyTree, Batch], PyTree], init: PyTree, ctx: Context, order: jax.Array | None = None
+) -> PyTree:
+    """Folds a function over all of a client's rows, a batch at a time.
 
     The last batch may be padded; `batch.real` marks its rows.
 
@@ -125,6 +134,8 @@ def over_rows(function: Callable[[PyTree, Batch], PyTree], init: PyTree, ctx: Co
         function: `function(carry, batch) -> carry`.
         init: the first carry, and the result for a client without rows.
         ctx: the context of local training, with the client and the batch size.
+        order: positions among the client's rows, `Int32[ctx.row_length]`, of which the first `ctx.size` count; None for
+            the stored order, by class.
 
     Returns:
         The last carry.
@@ -144,10 +155,33 @@ def over_rows(function: Callable[[PyTree, Batch], PyTree], init: PyTree, ctx: Co
 
     def fold(index: jax.Array, carry: PyTree) -> PyTree:
         position = index * ctx.batch_size + within
-        return function(carry, gather(ctx.federation, first + position, position < ctx.size))
+        chosen = position if order is None else order.at[position].get(mode="clip")
+        return function(carry, gather(ctx.federation, first + chosen, position < ctx.size))
 
     most = None if ctx.max_size is None else -(-ctx.max_size // ctx.batch_size)
     return bounded_loop(fold, -(-ctx.size // ctx.batch_size), init, most)
+
+
+def stack_rows(function: Callable[[Batch], PyTree], ctx: Context) -> PyTree:
+    """Applies a function of a batch to all of a client's rows, in the stored order, and stacks its results.
+
+    Args:
+        function: returns arrays with a first axis of B.
+        ctx: the context of local training, with the client and the batch size.
+
+    Returns:
+        The results, `[ctx.row_length, ...]`; those from place `ctx.size` on are padding.
+    """
+    zeros = jnp.zeros(ctx.batch_size, jnp.int32)
+    shapes = jax.eval_shape(lambda: function(gather(ctx.federation, zeros, zeros > 0)))
+    empty = jax.tree.map(lambda leaf: jnp.zeros((ctx.row_length, *leaf.shape[1:]), leaf.dtype), shapes)
+
+    def put(carry: tuple[jax.Array, PyTree], batch: Batch) -> tuple[jax.Array, PyTree]:
+        place, stacked = carry
+        write = lambda whole, piece: lax.dynamic_update_slice_in_dim(whole, piece, place, 0)
+        return place + ctx.batch_size, jax.tree.map(write, stacked, function(batch))
+
+    return over_rows(put, (jnp.zeros((), jnp.int32), empty), ctx)[1]
 
 
 def without_lone_rows(federation: Federation, batch_size: int, seed: int = 0) -> Federation:

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fedjax_bal.data import check_images
+from fedjax_bal.data import check_images, with_images
 from fedjax_bal.methods.combine import Count, CountOrZero, Recipe, recipe
 from fedjax_bal.methods.roles import Batches, RunSetting, part, static
 from fedjax_bal.types import Array, Batch, Context, Key
@@ -49,9 +49,7 @@ class CropAndFlip(Batches):
         if self.flip:
             mirrored = jax.random.bernoulli(flip_key, shape=(count, 1, 1, 1))
             images = jnp.where(mirrored, images[:, :, ::-1], images)
-        if batch.extra is not None:
-            images = jnp.where(batch.extra[:, None, None, None], batch.images, images)
-        return batch._replace(images=images)
+        return with_images(batch, images)
 
 
 @part
@@ -76,15 +74,17 @@ class Cutout(Batches):
 
     def batch(self, key: Key, batch: Batch, ctx: Context) -> Batch:
         """Returns the batch with a hole in each of its images."""
-        count, height, width, _ = batch.images.shape
-        centres = jax.random.randint(key, (count, 2), 0, jnp.array([height, width]))
-        away = [jnp.arange(length) - centres[:, axis, None] for axis, length in enumerate((height, width))]
-        half = self.side // 2
-        rows, columns = (((own >= -half) & (own < self.side - half)) for own in away)
-        hole = rows[:, :, None, None] & columns[:, None, :, None]
-        if batch.extra is not None:
-            hole &= ~batch.extra[:, None, None, None]
-        return batch._replace(images=jnp.where(hole, 0.0, batch.images))
+        return with_images(batch, jnp.where(holes(key, batch.images.shape, self.side), 0.0, batch.images))
+
+
+def holes(key: Key, shape: tuple[int, ...], side: int) -> Array:
+    """Draws a square for each of some images of the given shape, `Bool[B, H, W, 1]`."""
+    count, height, width, _ = shape
+    centres = jax.random.randint(key, (count, 2), 0, jnp.array([height, width]))
+    away = [jnp.arange(length) - centres[:, axis, None] for axis, length in enumerate((height, width))]
+    half = side // 2
+    rows, columns = (((own >= -half) & (own < side - half)) for own in away)
+    return rows[:, :, None, None] & columns[:, None, :, None]
 
 
 @recipe("sampling", "he2016deep")

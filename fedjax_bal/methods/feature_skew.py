@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from annotated_types import Ge, Le
 
 from fedjax_bal.balance import affine_matrix, warp
-from fedjax_bal.data import check_images
+from fedjax_bal.data import check_images, with_images
 from fedjax_bal.methods.combine import NonNegative, Recipe, recipe
 from fedjax_bal.methods.roles import Batches, RunSetting, part
 from fedjax_bal.types import Array, Batch, Context, Key
@@ -34,7 +34,7 @@ class NoiseByClient(Batches):
     def batch(self, key: Key, batch: Batch, ctx: Context) -> Batch:
         """Returns the batch with noise on its images."""
         noise = jax.random.normal(key, batch.images.shape) * self.level * _share(ctx) / ctx.federation.std
-        return _with_images(batch, batch.images + noise)
+        return with_images(batch, batch.images + noise)
 
     def check(self, setting: RunSetting) -> None:
         """Rejects inputs that aren't images."""
@@ -59,7 +59,7 @@ class RotationByClient(Batches):
         std = ctx.federation.std
         matrix = affine_matrix(jnp.zeros(2), self.degrees * _share(ctx), 0.0, 1.0)
         turned = warp(batch.images * std + mean, jnp.broadcast_to(matrix, (len(batch.images), 2, 3)))
-        return _with_images(batch, (turned - mean) / std)
+        return with_images(batch, (turned - mean) / std)
 
     def check(self, setting: RunSetting) -> None:
         """Rejects inputs that aren't images."""
@@ -69,12 +69,6 @@ class RotationByClient(Batches):
 def _share(ctx: Context) -> Array:
     """Returns the client's relative position, from 0 for the first client to 1 for the last, `Float[]`."""
     return ctx.client / max(ctx.federation.num_clients - 1, 1)
-
-
-def _with_images(batch: Batch, images: Array) -> Batch:
-    if batch.extra is not None:
-        images = jnp.where(batch.extra[:, None, None, None], batch.images, images)
-    return batch._replace(images=images)
 
 
 Degrees = Annotated[float, Ge(-360), Le(360)]

@@ -87,6 +87,7 @@ EVALUATED_AGAIN = {
 
 KEPT_AT_BROADCAST = {
     "cbfl": "the generator is trained before the clients train, and doesn't depend on what they return",
+    "fedrela": "the server keeps the model that relabels",
     "fedic": "the server keeps the model that it sends until the round ends",
     "ratio_loss": "the server monitors the model that it sends",
 }

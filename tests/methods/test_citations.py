@@ -9,7 +9,8 @@ from fedjax_bal.methods.citations import papers
 from fedjax_bal.methods.combine import METHODS
 from fedjax_bal.recipes import RECIPES, Recipe, citation, combine, short_citation
 
-NEEDED = {"inproceedings": {"author", "title", "booktitle", "year"}, "article": {"author", "title", "journal", "year"}}
+PLACES = {"inproceedings": "booktitle", "article": "journal", "misc": "howpublished"}
+NEEDED = {kind: {"author", "title", place, "year"} for kind, place in PLACES.items()}
 
 
 def entries(text):

@@ -148,7 +148,7 @@ def test_a_federation_without_rows_for_it_is_refused(recipe, auxiliary):
         simulation(recipe, federation=toys.federation()._replace(auxiliary=auxiliary))
 
 
-@pytest.mark.parametrize("name", ["ccvr", "creff", "fedavg_ft", "fedbabu", "fedgrab", "fedloge", "fedrod"])
+@pytest.mark.parametrize("name", ["ccvr", "creff", "fedavg_ft", "fedbabu", "fedgrab", "fedloge", "fedrod", "rucr"])
 def test_a_model_without_a_named_classifier_is_refused(name):
     message = r"received parameters \['w1', 'w2'\], must have the classifier's under 'head'"
     with pytest.raises(ValueError, match=message):

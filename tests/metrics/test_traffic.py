@@ -61,16 +61,22 @@ SENT = {
     "fedmoswa": controls,
     "fedsmoo": controls,  # the estimate of the shift down, a dual variable up
     "fedetf": lambda m: (m.all + 4,) * 2,  # a scale beside the dense layer before the simplex
+    "fedlf": prototypes,
     "fednh": lambda m: (m.all - 4 * m.C + 4,) * 2,  # no bias, but a scale; prototypes down, in their place sums up
     "fedper": body,
     "fedproto": prototypes,
     "fedrep": body,
+    "fedyoyo": lambda m: (m.all + 4 * m.C,) * 2,  # a class prior down, effective sizes up
     "ldam": lambda m: (m.all - 4 * m.C,) * 2,  # no bias
     "local": lambda m: (0, 0),
     "moon": lambda m: (m.all - m.head + 4 * ((m.F + 1) * (m.F + 256) + 257 * m.C),) * 2,  # two layers more
     "mofedsam": momentum,
     "ratio_loss": lambda m: (m.all + 4 * m.C, m.all),
     "rebafl": prototypes,
+    "rucr": lambda m: (  # sums of features and of directions, and counts; a classifier and a number of rows
+        m.all + 8 * m.C * m.F + 4 * m.C,
+        m.all + 8 * m.C * m.F + 4 * m.C + m.head + 4,
+    ),
     "scaffold": controls,
 }
 """Bytes down and up of the methods that send anything else than the model both ways."""

@@ -172,6 +172,7 @@ def client_context(setting: Setting, shared: RoundInputs, variables: Variables, 
         batch_size=setting.batch_size,
         steps=setting.local_steps(size, client.limits),
         max_size=setting.max_size if setting.execution.differentiable else None,
+        row_length=setting.row_length,
     )
 
 
