@@ -74,6 +74,7 @@ from fedjax_bal.methods.part import parts_with as parts_with
 from fedjax_bal.methods.part import static as static
 from fedjax_bal.methods.ratio_loss import RatioLoss as RatioLoss
 from fedjax_bal.methods.rebafl import FeatureTransfer as FeatureTransfer
+from fedjax_bal.methods.robust import Krum as Krum
 from fedjax_bal.methods.robust import Median as Median
 from fedjax_bal.methods.robust import NormClipping as NormClipping
 from fedjax_bal.methods.robust import TrimmedMean as TrimmedMean

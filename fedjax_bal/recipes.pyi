@@ -67,7 +67,9 @@ from fedjax_bal.methods.local import local as local
 from fedjax_bal.methods.moon import moon as moon
 from fedjax_bal.methods.ratio_loss import ratio_loss as ratio_loss
 from fedjax_bal.methods.rebafl import rebafl as rebafl
+from fedjax_bal.methods.robust import krum as krum
 from fedjax_bal.methods.robust import median as median
+from fedjax_bal.methods.robust import multi_krum as multi_krum
 from fedjax_bal.methods.robust import norm_clipping as norm_clipping
 from fedjax_bal.methods.robust import trimmed_mean as trimmed_mean
 from fedjax_bal.methods.scaffold import scaffold as scaffold

@@ -11,7 +11,7 @@ FAMILIES = {
     **dict.fromkeys(("class_balanced", "focal", "lade", "ldam", "logit_adjustment"), "long_tail_losses"),
     **dict.fromkeys(("fedlmd", "fedntd", "fedvls"), "masked_distillation"),
     **dict.fromkeys(("ditto", "fedbn", "fedper", "fedrep", "local"), "personal"),
-    **dict.fromkeys(("median", "norm_clipping", "trimmed_mean"), "robust"),
+    **dict.fromkeys(("krum", "median", "multi_krum", "norm_clipping", "trimmed_mean"), "robust"),
     **dict.fromkeys(("fedadagrad", "fedadam", "fedavgm", "fedyogi"), "server_optimizers"),
     **dict.fromkeys(("fedlesam", "fedspeed"), "fedsam"), "mofedsam": "fedcm",
 }  # fmt: skip
