@@ -58,6 +58,7 @@ from fedjax_bal.methods.focal import FocalLoss as FocalLoss
 from fedjax_bal.methods.iwds import DecayedResampling as DecayedResampling
 from fedjax_bal.methods.lade import Disentangling as Disentangling
 from fedjax_bal.methods.ldam import LabelMargins as LabelMargins
+from fedjax_bal.methods.lg_fedavg import OwnBody as OwnBody
 from fedjax_bal.methods.local import OwnModel as OwnModel
 from fedjax_bal.methods.moon import ModelContrast as ModelContrast
 from fedjax_bal.methods.needs import BALANCED as BALANCED

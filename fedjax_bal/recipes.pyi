@@ -63,6 +63,7 @@ from fedjax_bal.methods.focal import focal as focal
 from fedjax_bal.methods.iwds import iwds as iwds
 from fedjax_bal.methods.lade import lade as lade
 from fedjax_bal.methods.ldam import ldam as ldam
+from fedjax_bal.methods.lg_fedavg import lg_fedavg as lg_fedavg
 from fedjax_bal.methods.local import local as local
 from fedjax_bal.methods.moon import moon as moon
 from fedjax_bal.methods.ratio_loss import ratio_loss as ratio_loss

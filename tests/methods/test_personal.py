@@ -88,6 +88,7 @@ def head_first(step, steps):
 CASES = {
     "fedper": (recipes.fedper(), ("body",), {}),
     "fedrep": (recipes.fedrep(0.5), ("body",), {"rate_of": head_first}),
+    "lg_fedavg": (recipes.lg_fedavg(), ("head",), {}),
     "local": (recipes.local(), (), {}),
 }
 
@@ -178,6 +179,7 @@ def test_what_stays_is_no_traffic():
     size = {k: v.size * v.dtype.itemsize for k, v in float64.initial(simulation(recipes.fedavg())).items()}
     traffic = {name: simulation(recipe)._traffic for name, (recipe, *_) in CASES.items()}
     assert traffic["fedper"] == traffic["fedrep"] == (size["body"], size["body"])
+    assert traffic["lg_fedavg"] == (size["head"], size["head"])
     assert traffic["local"] == (0, 0)
 
 

@@ -57,6 +57,7 @@ SENT = {
     "fedproto": prototypes,
     "fedrep": body,
     "ldam": lambda m: (m.all - 4 * m.C,) * 2,  # no bias
+    "lg_fedavg": lambda m: (m.head, m.head),
     "local": lambda m: (0, 0),
     "moon": lambda m: (m.all - m.head + 4 * ((m.F + 1) * (m.F + 256) + 257 * m.C),) * 2,  # two layers more
     "mofedsam": momentum,
