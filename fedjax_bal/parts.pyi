@@ -1,5 +1,6 @@
 """Written by tests/stubs.py."""
 
+from fedjax_bal.methods.apfl import MixedModel as MixedModel
 from fedjax_bal.methods.astraea import Augmentation as Augmentation
 from fedjax_bal.methods.balanced_softmax import PriorCalibration as PriorCalibration
 from fedjax_bal.methods.balancefl import PredictionEntropy as PredictionEntropy

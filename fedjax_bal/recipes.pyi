@@ -1,6 +1,7 @@
 """Written by tests/stubs.py."""
 
 from fedjax_bal.methods import RECIPES as RECIPES
+from fedjax_bal.methods.apfl import apfl as apfl
 from fedjax_bal.methods.astraea import astraea as astraea
 from fedjax_bal.methods.balanced_softmax import balanced_softmax as balanced_softmax
 from fedjax_bal.methods.balanced_softmax import logit_adjustment as logit_adjustment

@@ -149,6 +149,7 @@ def without_statistics() -> dict[str, Any]:
 
 
 SPECIAL = {
+    "apfl": without_statistics,
     "cbfl": larger_images,
     "ditto": without_statistics,
     "dp": without_statistics,

@@ -33,9 +33,9 @@ def with_extra_heads(method: str, model: Model, *names: str) -> Model:
     Raises:
         ValueError: the classifier isn't linear in its parameters, so that two of them can't be added.
     """
-    _check_linear(method, model)
+    check_linear(method, model)
     return model._replace(
-        init=functools.partial(_init, model, names), apply=functools.partial(_apply, model, frozenset(names))
+        init=functools.partial(_init, model, names), apply=functools.partial(apply_without, model, frozenset(names))
     )
 
 
@@ -77,15 +77,17 @@ def _init(model: Model, names: tuple[str, ...], key: Key) -> Variables:
     return variables._replace(params={**variables.params, **dict.fromkeys(names, zeros)})
 
 
-def _apply(
+def apply_without(
     model: Model, names: frozenset[str], variables: Variables, images: Array, **settings: Any
 ) -> tuple[Outputs, Variables]:
+    """Applies a network that doesn't know the entries `names` of the parameters, which stay as they are."""
     shared = {name: leaf for name, leaf in variables.params.items() if name not in names}
     outputs, after = model.apply(variables._replace(params=shared), images, **settings)
     return outputs, after._replace(params=variables.params)
 
 
-def _check_linear(method: str, model: Model) -> None:
+def check_linear(method: str, model: Model) -> None:
+    """Rejects a network whose classifier isn't linear in its parameters."""
     head = classifier_shapes(model)
     image = jax.ShapeDtypeStruct((1, *model.input_shape), jnp.dtype(model.input_dtype))
     variables = jax.eval_shape(model.init, jax.random.key(0))

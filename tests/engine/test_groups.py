@@ -400,7 +400,9 @@ class Everywhere(Loss, Shift, Gradient, Update, Start, Steps, Prepare, Memory, R
         return variables._replace(params=params)
 
 
-ALONE = {"scaffold", "feddyn", "fedspeed", "fedcm", "mofedsam", "fedrod", "fedloge", "cbfl", "fedbn", "ditto"}
+ALONE = {
+    "scaffold", "feddyn", "fedspeed", "fedcm", "mofedsam", "fedrod", "fedloge", "cbfl", "fedbn", "ditto", "apfl",
+}  # fmt: skip
 """Recipes that refuse an own model beside them or the network below, or bring one."""
 
 
