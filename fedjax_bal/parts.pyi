@@ -74,6 +74,7 @@ from fedjax_bal.methods.part import RunSetting as RunSetting
 from fedjax_bal.methods.part import part as part
 from fedjax_bal.methods.part import parts_with as parts_with
 from fedjax_bal.methods.part import static as static
+from fedjax_bal.methods.pfedme import MoreauEnvelope as MoreauEnvelope
 from fedjax_bal.methods.ratio_loss import RatioLoss as RatioLoss
 from fedjax_bal.methods.rebafl import FeatureTransfer as FeatureTransfer
 from fedjax_bal.methods.robust import Krum as Krum

@@ -67,6 +67,7 @@ from fedjax_bal.methods.ldam import ldam as ldam
 from fedjax_bal.methods.lg_fedavg import lg_fedavg as lg_fedavg
 from fedjax_bal.methods.local import local as local
 from fedjax_bal.methods.moon import moon as moon
+from fedjax_bal.methods.pfedme import pfedme as pfedme
 from fedjax_bal.methods.ratio_loss import ratio_loss as ratio_loss
 from fedjax_bal.methods.rebafl import rebafl as rebafl
 from fedjax_bal.methods.robust import krum as krum

@@ -111,6 +111,7 @@ ACTIVE: dict[str, dict[str, Any]] = {
     "logit_adjustment": {"tau": 1.5, "counts": "global", "epsilon": 0.1},
     "mofedsam": {"alpha": 0.5},
     "norm_clipping": {"bound": 0.5, "adaptive": True},
+    "pfedme": {"attraction": 2.0},
     "rebafl": {"mu": 0.5},
     "trimmed_mean": {"share": 0.2},
 }
@@ -156,6 +157,7 @@ SPECIAL = {
     "fedbn": normalised_layers,
     "feddecorr": ill_conditioned,
     "fedic": adam_on_the_server,
+    "pfedme": without_statistics,
     "ratio_loss": ill_conditioned,
 }
 """Recipes that the battery's own network or tolerance doesn't suit."""
