@@ -41,6 +41,7 @@ from fedjax_bal.methods.fedlc import LogitCalibration as LogitCalibration
 from fedjax_bal.methods.fedlesam import GlobalAscent as GlobalAscent
 from fedjax_bal.methods.fedlmd import LabelMaskingDistillation as LabelMaskingDistillation
 from fedjax_bal.methods.fedloge import RealignedHeads as RealignedHeads
+from fedjax_bal.methods.fedncm import NearestMean as NearestMean
 from fedjax_bal.methods.fednh import PrototypeClassifier as PrototypeClassifier
 from fedjax_bal.methods.fednova import NormalisedAveraging as NormalisedAveraging
 from fedjax_bal.methods.fedntd import NotTrueDistillation as NotTrueDistillation

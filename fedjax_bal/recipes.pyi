@@ -42,6 +42,7 @@ from fedjax_bal.methods.fedlc import fedlc as fedlc
 from fedjax_bal.methods.fedlesam import fedlesam as fedlesam
 from fedjax_bal.methods.fedlmd import fedlmd as fedlmd
 from fedjax_bal.methods.fedloge import fedloge as fedloge
+from fedjax_bal.methods.fedncm import fedncm as fedncm
 from fedjax_bal.methods.fednh import fednh as fednh
 from fedjax_bal.methods.fednova import fednova as fednova
 from fedjax_bal.methods.fedntd import fedntd as fedntd

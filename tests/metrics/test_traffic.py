@@ -67,15 +67,21 @@ SENT = {
 }
 """Bytes down and up of the methods that send anything else than the model both ways."""
 
+CLOSING = {
+    "ccvr": lambda m: 4 * m.C * (1 + m.F + m.F**2),
+    "fedncm": lambda m: 4 * m.C * (1 + m.F),
+}
+"""Bytes up in a closing round, in which all clients receive the model."""
 
-@pytest.mark.parametrize("name", quick.only(recipes.RECIPES, "fedavg", "ccvr", *SENT))
+
+@pytest.mark.parametrize("name", quick.only(recipes.RECIPES, "fedavg", *CLOSING, *SENT))
 def test_bytes_of_every_method_are_those_of_what_it_sends(name, monkeypatch):
     faking.replace_generators(monkeypatch, faking.simplest)
     recipe, options = table.small(name)
     m = sizes_of(options.get("model", toy.network()))
     sim = Bench(recipe, **{key: value for key, value in options.items() if key != "tolerance"}).simulation
     assert sim._traffic == SENT.get(name, lambda m: (m.all, m.all))(m)
-    assert sim._closing_traffic == ((m.all, 4 * m.C * (1 + m.F + m.F**2)) if name == "ccvr" else (0, 0))
+    assert sim._closing_traffic == ((m.all, CLOSING[name](m)) if name in CLOSING else (0, 0))
 
 
 def small(recipe, rounds, **options):
