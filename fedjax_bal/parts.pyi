@@ -48,6 +48,7 @@ from fedjax_bal.methods.fedntd import NotTrueDistillation as NotTrueDistillation
 from fedjax_bal.methods.fedper import OwnHead as OwnHead
 from fedjax_bal.methods.fedproto import PrototypeDistance as PrototypeDistance
 from fedjax_bal.methods.fedprox import Proximal as Proximal
+from fedjax_bal.methods.fedrcl import RelaxedContrast as RelaxedContrast
 from fedjax_bal.methods.fedrep import HeadThenBody as HeadThenBody
 from fedjax_bal.methods.fedrod import ResidualHead as ResidualHead
 from fedjax_bal.methods.fedrs import RestrictedSoftmax as RestrictedSoftmax

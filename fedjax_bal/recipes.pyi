@@ -53,6 +53,7 @@ from fedjax_bal.methods.fedopt import fedyogi as fedyogi
 from fedjax_bal.methods.fedper import fedper as fedper
 from fedjax_bal.methods.fedproto import fedproto as fedproto
 from fedjax_bal.methods.fedprox import fedprox as fedprox
+from fedjax_bal.methods.fedrcl import fedrcl as fedrcl
 from fedjax_bal.methods.fedrep import fedrep as fedrep
 from fedjax_bal.methods.fedrod import fedrod as fedrod
 from fedjax_bal.methods.fedrs import fedrs as fedrs

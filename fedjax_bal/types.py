@@ -35,6 +35,8 @@ class Outputs(NamedTuple):
         taps: attention taps, feature maps `Float[B, H, W, K]`.
         norm_inputs: mean and biased variance, `Float[K]`, of each batch normalisation's input.
         projection: `Float[B, P]`, a projection of the features for contrastive losses; None if the model has none.
+        levels: a residual network's feature maps before their activation, `Float[B, H, W, K]`: of the first layer and
+            of each stage. Empty for other models.
     """
 
     logits: Array
@@ -42,6 +44,7 @@ class Outputs(NamedTuple):
     taps: tuple[Array, ...] = ()
     norm_inputs: tuple[tuple[Array, Array], ...] = ()
     projection: Array | None = None
+    levels: tuple[Array, ...] = ()
 
 
 class Model(NamedTuple):

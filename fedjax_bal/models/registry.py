@@ -44,6 +44,9 @@ class Option(NamedTuple):
     allowed: Allowed
 
 
+_RECORDED = ("levels", "norm_inputs", "taps")
+"""The collections in which networks record results of a forward pass."""
+
 # Parameters that `build` passes to a builder, and flax's own fields.
 _NO_OPTIONS = ("num_classes", "input_shape", "convolution", "convolve", "reductions", "parent", "name")
 
@@ -398,11 +401,11 @@ def _pure_functions(
         collections = {"params": variables.params, "stats": variables.stats}
         if train and key is None and drops:
             raise ValueError(NO_KEY)
-        mutable = ["norm_inputs", "taps", "stats"] if train else ["norm_inputs", "taps"]
+        mutable = [*_RECORDED, "stats"] if train else [*_RECORDED]
         rngs = None if key is None else {"dropout": key}
         (logits, features), changed = network.apply(collections, images, real, train=train, mutable=mutable, rngs=rngs)
-        taps = tuple(jax.tree.leaves(changed.get("taps", {})))
-        outputs = Outputs(logits, features, taps, moment_pairs(changed.get("norm_inputs", {})))
+        taps, levels = (tuple(jax.tree.leaves(changed.get(name, {}))) for name in ("taps", "levels"))
+        outputs = Outputs(logits, features, taps, moment_pairs(changed.get("norm_inputs", {})), levels=levels)
         return outputs, variables._replace(stats=changed.get("stats", variables.stats))
 
     @in_package_settings
