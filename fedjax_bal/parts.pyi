@@ -23,6 +23,7 @@ from fedjax_bal.methods.dp import epsilon as epsilon
 from fedjax_bal.methods.equal_weights import EqualWeights as EqualWeights
 from fedjax_bal.methods.faults import Faults as Faults
 from fedjax_bal.methods.faults import StaleUpdates as StaleUpdates
+from fedjax_bal.methods.feature_normalisation import NormalisedFeatures as NormalisedFeatures
 from fedjax_bal.methods.feature_skew import NoiseByClient as NoiseByClient
 from fedjax_bal.methods.feature_skew import RotationByClient as RotationByClient
 from fedjax_bal.methods.fedacg import BeforeLookahead as BeforeLookahead

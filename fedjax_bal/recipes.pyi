@@ -24,6 +24,7 @@ from fedjax_bal.methods.ditto import ditto as ditto
 from fedjax_bal.methods.dp import dp as dp
 from fedjax_bal.methods.equal_weights import equal_weights as equal_weights
 from fedjax_bal.methods.faults import faults as faults
+from fedjax_bal.methods.feature_normalisation import feature_normalisation as feature_normalisation
 from fedjax_bal.methods.feature_skew import feature_skew as feature_skew
 from fedjax_bal.methods.fedacg import fedacg as fedacg
 from fedjax_bal.methods.fedavg import fedavg as fedavg

@@ -11,6 +11,7 @@ from typing import Annotated, Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from annotated_types import Ge
 
 from fedjax_bal.jax_setup import in_package_settings, start_jax
 from fedjax_bal.models import convolution as convolutions
@@ -160,16 +161,23 @@ def _with_dropout(
 
 
 def _normalised(description: str, network: Callable[..., nn.Module], smallest: int = 1, **settings: Any) -> _Entry:
-    """Makes the entry of a network with fixed settings and the option `norm`."""
+    """Makes the entry of a network with fixed settings and the options `norm` and `standardise`."""
 
     def body(
         convolve: Convolution,
         reductions: Reductions = XLA_REDUCTIONS,
         norm: Annotated[str, choice(*NORMS)] = "batch",
+        standardise: Annotated[float, Ge(0)] = 0.0,
     ) -> nn.Module:
+        convolve = layers.standardising(convolve, standardise) if standardise else convolve
         return network(convolve, norm=functools.partial(normalise, norm, reductions=reductions), **settings)
 
-    return _Entry(f"{description}; norm is batch or group", body, smallest, batch_normalised=True)
+    return _Entry(
+        f"{description}; norm is batch or group; standardise, e.g. 0.001, is the deviation of standardised kernels",
+        body,
+        smallest,
+        batch_normalised=True,
+    )
 
 
 def _plain(*layers: Layer, **settings: Any) -> Callable[..., nn.Module]:
