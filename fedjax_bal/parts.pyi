@@ -56,6 +56,7 @@ from fedjax_bal.methods.fedrs import RestrictedSoftmax as RestrictedSoftmax
 from fedjax_bal.methods.fedsam import Ascent as Ascent
 from fedjax_bal.methods.fedvls import LogitSuppression as LogitSuppression
 from fedjax_bal.methods.fedvls import VacantClassDistillation as VacantClassDistillation
+from fedjax_bal.methods.fedwsq import QuantisedUpdates as QuantisedUpdates
 from fedjax_bal.methods.flcir import CompositionProbe as CompositionProbe
 from fedjax_bal.methods.flcir import ParticipatingShare as ParticipatingShare
 from fedjax_bal.methods.focal import FocalLoss as FocalLoss

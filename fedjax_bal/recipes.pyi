@@ -62,6 +62,7 @@ from fedjax_bal.methods.fedsam import fedsam as fedsam
 from fedjax_bal.methods.fedsam import mofedsam as mofedsam
 from fedjax_bal.methods.fedspeed import fedspeed as fedspeed
 from fedjax_bal.methods.fedvls import fedvls as fedvls
+from fedjax_bal.methods.fedwsq import fedwsq as fedwsq
 from fedjax_bal.methods.flcir import flcir as flcir
 from fedjax_bal.methods.focal import focal as focal
 from fedjax_bal.methods.iwds import iwds as iwds

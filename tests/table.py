@@ -107,6 +107,7 @@ ACTIVE: dict[str, dict[str, Any]] = {
     "fednh": {"rho": 0.5},
     "fedprox": {"mu": 0.1},
     "fedrcl": {"temperature": 0.5, "threshold": 0.2},
+    "fedwsq": {"everything": True},
     "fedvls": {"weight": 0.5, "suppression": 0.1},
     "ldam": {"scale": 8.0, "reweight_from": 1, "beta": 0.9},
     "logit_adjustment": {"tau": 1.5, "counts": "global", "epsilon": 0.1},

@@ -26,7 +26,8 @@ def sizes_of(model):
     outputs, _ = jax.eval_shape(partial(model.apply, train=False), variables, image)
     named = jax.tree_util.tree_leaves_with_path(variables.params)
     return SimpleNamespace(
-        all=size(variables), params=size(variables.params), stats=size(variables.stats),
+        all=size(variables), params=size(variables.params),
+        matrices=sum(4 * leaf.size for _, leaf in named if leaf.ndim > 1), stats=size(variables.stats),
         norm=sum(4 * leaf.size for path, leaf in named if any(map(normalises, path))),
         head=size(variables.params.get("head")), C=model.num_classes, F=outputs.features.shape[-1],
     )  # fmt: skip
@@ -56,6 +57,8 @@ SENT = {
     "fedper": body,
     "fedproto": prototypes,
     "fedrep": body,
+    # 4 bits for each number but biases, a deviation for each of both layers, and a count of these.
+    "fedwsq": lambda m: (m.all + 8, m.all - m.matrices + m.matrices // 8 + 12),
     "ldam": lambda m: (m.all - 4 * m.C,) * 2,  # no bias
     "lg_fedavg": lambda m: (m.head, m.head),
     "local": lambda m: (0, 0),

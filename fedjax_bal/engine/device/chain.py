@@ -291,6 +291,7 @@ def _result(shared: RoundInputs, end: Variables, reports: PyTree, records: Clien
 def _delivered(setting: Setting, outcome: Outcome) -> tuple[Outcome, Array]:
     """Applies the Deliver parts; returns the outcome and whether the update is stale."""
     outdated = jnp.zeros((), bool)
+    outcome = outcome._replace(trained=outcome.end)
     for part in setting.parts_with(Deliver):
         outdated |= part.outdated(*seen(setting, part, outcome))
         end = part.deliver(*seen(setting, part, outcome))
