@@ -39,8 +39,8 @@ class MixedModel(Separate, Loss, Steps, Update):
             ("step") or not at all ("never").
 
     References:
-        APFL (Deng et al., 2020), Algorithm 1 and eq. 10, which has no shrinkage; there alpha changes with v, in every
-        step. Defaults are those of the authors' code (FedTorch), which departs from the paper: it mixes the two models'
+        APFL (Deng et al., 2020), Algorithm 1 and eq. 10, whose index is the local step and which has no shrinkage.
+        Defaults are those of the authors' code (FedTorch), which departs from the paper: it mixes the two models'
         logits instead of their parameters, steps v with a w that has already taken its step, and multiplies the terms
         of alpha's gradient by alpha and 1 - alpha once more. The mixture's loss is the plain cross-entropy, without
         dropout. Updates are averaged by number of samples; add `equal_weights` for the paper's uniform average.

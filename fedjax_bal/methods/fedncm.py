@@ -21,7 +21,7 @@ class NearestMean(Closing):
     vector of zeros. Training continues with the unchanged classifier.
 
     References:
-        FedNCM (Legate et al., 2023), section 4, on a network with pretrained features, where this classifier is all
+        FedNCM (Legate et al., 2023), on a network with pretrained features, where this classifier is all
         that is trained, or is fine-tuned afterwards. Here each evaluation shows it on the features of that round: with
         `simulate(..., variables=...)` and a local learning rate of 0 it is the paper's. The authors' code leaves the
         bias of the new layer as drawn, which the paper doesn't mention, and divides by 0 for a class without rows.

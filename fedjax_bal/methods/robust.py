@@ -84,7 +84,7 @@ class Krum(Reduce):
         [1.5]
 
     References:
-        Blanchard et al., 2017, section 4, and Multi-Krum of section 5, on changes of the model instead of gradients.
+        Blanchard et al., 2017, Krum, and Multi-Krum of their experiments, on changes of the model, not on gradients.
         Of equal scores the one of the earlier chain counts as lower. The paper's guarantee needs n > 2 f + 2; smaller
         rounds are aggregated, too, without it. Flower's code weights the kept updates by samples, the paper doesn't.
         Batch statistics and reports are still averaged and summed: they aren't robust.
@@ -165,8 +165,11 @@ def _middle(weights: Array) -> Callable[[Array], Array]:
 
 def _squared_distances(deltas: PyTree, chain: Array) -> Array:
     """Computes the squared distances, over all parameters, between a chain's update and each chain's, `Float[G]`."""
-    squares = (jnp.square(leaf - leaf[chain]).sum(range(1, leaf.ndim)) for leaf in jax.tree.leaves(deltas))
-    return sum(squares, jnp.zeros(()))
+
+    def of_leaf(leaf: Array) -> Array:
+        return jnp.square(leaf - leaf[chain]).reshape(len(leaf), -1).sum(1)
+
+    return sum(map(of_leaf, jax.tree.leaves(deltas)), jnp.zeros(()))
 
 
 def _norm(tree: PyTree) -> Array:

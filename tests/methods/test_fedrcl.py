@@ -40,11 +40,9 @@ def criterion(features, labels, temperature, threshold=None):
 
 def added(features, labels, knobs):
     """What a level adds to the loss."""
-    scl = criterion(features, labels, knobs["temperature"]).mean()
-    return (
-        knobs["weight"] * scl
-        + knobs["penalty"] * criterion(features, labels, knobs["temperature"], knobs["threshold"]).mean()
-    )
+    scl = criterion(features, labels, knobs["temperature"])
+    penalty = criterion(features, labels, knobs["temperature"], knobs["threshold"])
+    return knobs["weight"] * scl.mean() + knobs["penalty"] * penalty.mean()
 
 
 KNOBS = {"weight": 0.8, "penalty": 0.6, "temperature": 0.3, "threshold": 0.2}
