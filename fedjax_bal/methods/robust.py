@@ -75,19 +75,11 @@ class Krum(Reduce):
         faulty: f, the number of clients that may send anything.
         kept: m, the number of averaged updates, at most all; None for n - f, at least 1.
 
-    Example:
-        >>> import jax.numpy as jnp
-        >>> deltas = jnp.array([[1.0], [90.0], [2.0], [2.5], [-7.0]])
-        >>> Krum(faulty=1, kept=1).reduce(deltas, jnp.ones(5), None).tolist()
-        [2.0]
-        >>> Krum(faulty=0, kept=2).reduce(deltas, jnp.ones(5), None).tolist()
-        [1.5]
-
     References:
-        Blanchard et al., 2017, Krum, and Multi-Krum of their experiments, on changes of the model, not on gradients.
-        Of equal scores the one of the earlier chain counts as lower. The paper's guarantee needs n > 2 f + 2; smaller
-        rounds are aggregated, too, without it. Flower's code weights the kept updates by samples, the paper doesn't.
-        Batch statistics and reports are still averaged and summed: they aren't robust.
+        Blanchard et al., 2017, Krum, and Multi-Krum of their experiments, on changes of the model, not on gradients. As
+        there, of equal scores that of the client with the smallest number is lower. The guarantee needs n > 2 f + 2;
+        smaller rounds are aggregated, too, without it. Flower's code weights the kept updates by samples, the paper
+        doesn't. Batch statistics and reports are still averaged and summed: they aren't robust.
     """
 
     faulty: int = 1
@@ -95,30 +87,48 @@ class Krum(Reduce):
 
     def reduce(self, deltas: PyTree, weights: Array, server: ServerContext) -> PyTree:
         """Returns the mean of the kept updates, shaped like the parameters; zeros if all weights are 0."""
-        present = weights > 0
-        count = present.sum()
-        places = jnp.arange(len(weights))
-
-        # One chain at a time: the differences of all pairs would need as many copies of all updates.
-        distances = jax.lax.map(lambda chain: _squared_distances(deltas, chain), places)
-        # Two updates that are each other's only neighbour must tie exactly, whatever order each row was summed in.
-        distances = 0.5 * (distances + distances.T)
-        # Excluded updates may contain anything, even nan.
-        neighbours = present & present[:, None] & (places != places[:, None])
-        nearest = jnp.sort(jnp.where(neighbours, distances, jnp.inf), axis=1)
-        counted = jnp.minimum(jnp.maximum(count - self.faulty - 2, 1), count - 1)
-        scores = jnp.where(places < counted, nearest, 0.0).sum(1)
-        # A score beyond the largest number is still that of an update that counts: it comes before excluded ones.
-        scores = jnp.where(present, jnp.minimum(scores, jnp.finfo(scores.dtype).max), jnp.inf)
-        rank = jnp.argsort(jnp.argsort(scores))
-        most = jnp.maximum(count - self.faulty, 1) if self.kept is None else self.kept
-        chosen = present & (rank < most)
+        most = jnp.maximum((weights > 0).sum() - self.faulty, 1) if self.kept is None else self.kept
+        chosen = nearest_updates(deltas, weights, server.cohort.clients[:, 0], self.faulty) < most
+        chosen &= weights > 0
 
         def mean(leaf: Array) -> Array:
             spread = chosen.reshape(-1, *[1] * (leaf.ndim - 1))
             return jnp.where(spread, leaf, 0.0).sum(0) / jnp.maximum(chosen.sum(), 1)
 
         return jax.tree.map(mean, deltas)
+
+
+def nearest_updates(deltas: PyTree, weights: Array, clients: Array, faulty: Array | int) -> Array:
+    """Ranks updates by Krum's score, the lowest first, `Int[G]`; those of weight 0 come last.
+
+    Args:
+        deltas: leaves `[G, ...]`.
+        weights: `Float[G]`.
+        clients: `Int[G]`, whose order decides between equal scores.
+        faulty: f, see `Krum`.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> deltas = jnp.array([[1.0], [90.0], [2.0], [2.5], [-7.0]])
+        >>> nearest_updates(deltas, jnp.ones(5), jnp.arange(5), faulty=1).tolist()
+        [2, 4, 0, 1, 3]
+    """
+    present = weights > 0
+    count = present.sum()
+    places = jnp.arange(len(weights))
+
+    # One chain at a time: the differences of all pairs would need as many copies of all updates.
+    distances = jax.lax.map(lambda chain: _squared_distances(deltas, chain), places)
+    # Two updates that are each other's only neighbour must tie exactly, whatever order each row was summed in.
+    distances = 0.5 * (distances + distances.T)
+    # Excluded updates may contain anything, even nan.
+    neighbours = present & present[:, None] & (places != places[:, None])
+    nearest = jnp.sort(jnp.where(neighbours, distances, jnp.inf), axis=1)
+    counted = jnp.minimum(jnp.maximum(count - faulty - 2, 1), count - 1)
+    scores = jnp.where(places < counted, nearest, 0.0).sum(1)
+    # A score beyond the largest number is still that of an update that counts: it comes before excluded ones.
+    scores = jnp.where(present, jnp.minimum(scores, jnp.finfo(scores.dtype).max), jnp.inf)
+    return jnp.argsort(jnp.lexsort((clients, scores)))
 
 
 @part

@@ -1,5 +1,7 @@
 """Median, trimmed mean, Krum and norm clipping: against their transcriptions."""
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -42,13 +44,13 @@ def test_robust_mean_equals_its_transcription(name):
     float64.assert_equal(float64.run(sim).variables.params, weights)
 
 
-def best(vectors, faulty):
-    """Places of the vectors by Krum's score, the lowest first."""
+def best(vectors, clients, faulty):
+    """Places of the vectors by Krum's score, the lowest first; of equal ones that of the smallest number."""
     scores = []
     for i, vector in enumerate(vectors):
         squares = sorted(((vector - other) ** 2).sum() for j, other in enumerate(vectors) if j != i)
         scores.append(sum(squares[: max(len(vectors) - faulty - 2, 1)]))
-    return sorted(range(len(vectors)), key=lambda i: scores[i])
+    return sorted(range(len(vectors)), key=lambda i: (scores[i], clients[i]))
 
 
 KRUM = {
@@ -66,7 +68,7 @@ def test_krum_equals_its_transcription(name):
     weights, left_out = float64.initial(sim), 0
     for number, cohort in float64.cohorts(sim):
         deltas = [float64.difference(float64.train(weights, c, number)[0], weights) for c in cohort]
-        places = best([np.concatenate([leaf.ravel() for leaf in d.values()]) for d in deltas], faulty)
+        places = best([np.concatenate([leaf.ravel() for leaf in d.values()]) for d in deltas], cohort, faulty)
         places = places[: kept(len(cohort))]
         left_out += len(cohort) - len(places)
         weights = {k: weights[k] + np.mean([deltas[i][k] for i in places], axis=0) for k in weights}
@@ -74,20 +76,27 @@ def test_krum_equals_its_transcription(name):
     float64.assert_equal(float64.run(sim).variables.params, weights)
 
 
+def among(clients):
+    """What Krum asks of the server."""
+    return SimpleNamespace(cohort=SimpleNamespace(clients=jnp.asarray(clients)[:, None]))
+
+
 def test_krum_sees_nothing_of_those_that_do_not_count_and_survives_the_huge():
     deltas = {"w": jnp.array([[1e200, 0.0], [jnp.nan, 1.0], [1.0, 1.0], [1.5, 1.0], [3.0, 1.0], [0.0, 1.0]])}
-    weights = jnp.array([0.5, 0.0, 0.1, 0.2, 0.1, 0.1])
+    weights, server = jnp.array([0.5, 0.0, 0.1, 0.2, 0.1, 0.1]), among(range(6))
     # Of five, each has two neighbours: the scores are inf, 1.25, 2.5, 6.25 and 3.25.
     for kept, mean in ((1, 1.0), (2, 1.25), (3, 2.5 / 3), (4, 5.5 / 4)):
-        np.testing.assert_allclose(Krum(1, kept).reduce(deltas, weights, None)["w"], [mean, 1.0], rtol=1e-12)
-    assert Krum(1, 1).reduce(deltas, jnp.zeros(6), None)["w"].tolist() == [0.0, 0.0]
+        np.testing.assert_allclose(Krum(1, kept).reduce(deltas, weights, server)["w"], [mean, 1.0], rtol=1e-12)
     alone = jnp.array([0.0, 0.0, 0.0, 0.0, 1.0, 0.0])
-    assert Krum(1, None).reduce(deltas, alone, None)["w"].tolist() == [3.0, 1.0]
+    assert Krum(1, None).reduce(deltas, alone, server)["w"].tolist() == [3.0, 1.0]
 
 
-def test_krum_with_all_kept_is_the_unweighted_mean():
+def test_krum_with_all_kept_is_the_unweighted_mean_and_with_one_the_first_of_two():
     stack = jax.random.normal(jax.random.key(1), (7, 3))
-    np.testing.assert_allclose(Krum(2, 7).reduce(stack, jnp.arange(1.0, 8.0), None), stack.mean(0), rtol=1e-12)
+    mean = Krum(2, 7).reduce(stack, jnp.arange(1.0, 8.0), among(range(7)))
+    np.testing.assert_allclose(mean, stack.mean(0), rtol=1e-12)
+    for clients in ([5, 3], [3, 5]):
+        assert (Krum(0, 1).reduce(stack[:2], jnp.ones(2), among(clients)) == stack[clients.index(3)]).all()
 
 
 @pytest.mark.parametrize(("bound", "adaptive"), [(0.2, False), (0.9, True)])
@@ -140,5 +149,5 @@ def test_shares_are_taken_as_they_are_written_and_leave_somebody():
 def test_identical_updates_are_kept_and_none_are_zeros(part):
     update = jax.random.normal(jax.random.key(0), (4, 3))
     stack = jnp.broadcast_to(update, (6, 4, 3))
-    np.testing.assert_allclose(part.reduce(stack, jnp.ones(6), None), update, rtol=1e-15)
-    assert not part.reduce(stack, jnp.zeros(6), None).any()
+    np.testing.assert_allclose(part.reduce(stack, jnp.ones(6), among(range(6))), update, rtol=1e-15)
+    assert not part.reduce(stack, jnp.zeros(6), among(range(6))).any()
