@@ -86,8 +86,9 @@ class QuantisedUpdates(Deliver, Report, Server):
             if deviation is None:
                 return end
             sent = start + deviation * quantised((end - start) / deviation, self.bits)
-            # What isn't finite has no nearest level; it stays, so that the update is noticed as broken.
-            return jnp.where(jnp.isfinite(end), sent, end)
+            # What isn't finite has no nearest level; it stays, so that the update is noticed as broken. So does a
+            # layer that wasn't trained, as one bit has no level for that.
+            return jnp.where(jnp.isfinite(end) & (end != start).any(), sent, end)
 
         return outcome.end._replace(
             params=jax.tree_util.tree_map_with_path(one, outcome.start.params, outcome.end.params)

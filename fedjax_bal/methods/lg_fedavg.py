@@ -2,8 +2,8 @@
 
 from fedjax_bal.methods.combine import Recipe, recipe
 from fedjax_bal.methods.heads import classifier_shapes
-from fedjax_bal.methods.part import RunSetting, part
-from fedjax_bal.methods.roles import Personal
+from fedjax_bal.methods.part import RunSetting, part, parts_with
+from fedjax_bal.methods.roles import Personal, Separate
 from fedjax_bal.types import PyTree
 
 
@@ -23,8 +23,14 @@ class OwnBody(Personal):
     keeps_statistics = True
 
     def check(self, setting: RunSetting) -> None:
-        """Rejects a model without a classifier of that name."""
+        """Rejects a model without a classifier of that name, and parts that share more than that."""
         classifier_shapes(setting.model)
+        for other in parts_with(setting.parts, Separate):
+            if other.shared:
+                raise ValueError(
+                    f"lg_fedavg: received {other.slot}, which averages {' and '.join(other.shared)}, where only the "
+                    "classifier is to be averaged; leave one of the two out"
+                )
 
     def personal(self, params: PyTree) -> PyTree:
         """Selects all but the classifier."""

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 import toys
 from methods import float64
+from methods.heads import network
 
 from fedjax_bal import models
 from fedjax_bal.methods.fedwsq import LEVELS, quantised
-from fedjax_bal.recipes import combine, faults, fedwsq
+from fedjax_bal.recipes import combine, faults, fedbabu, fedwsq
 
 pytestmark = pytest.mark.usefixtures("double")
 
@@ -59,6 +60,13 @@ def test_updates_that_are_not_finite_are_still_noticed():
     sim = float64.simulation(combine(faults(clients=list(range(float64.N))), fedwsq(everything=True)))
     with pytest.raises(Exception, match="not finite"):
         float64.run(sim)
+
+
+def test_a_frozen_classifier_stays():
+    recipe = combine(fedbabu(), fedwsq(bits=1, everything=True))
+    sim = float64.simulation(recipe, model=network(), rounds=1)
+    start, end = sim.init(float64.SEED).state.variables.params, float64.run(sim).variables.params
+    assert toys.largest_difference(start["head"], end["head"]) == 0 < toys.largest_difference(start, end)
 
 
 def test_layers_of_residual_networks():

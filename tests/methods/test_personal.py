@@ -199,6 +199,11 @@ REFUSED = [
         {"execution": Execution(client_memory="host")},
         "client_memory: received host, .*set it to device or auto",
     ),
+    (
+        recipes.combine(recipes.lg_fedavg(), recipes.fedloge(steps=1)),
+        {},
+        "lg_fedavg: received RealignedHeads, which averages global_head",
+    ),
     (recipes.fedbn(), {}, "fedbn: received the model two, none of whose layers has 'norm' in its name"),
 ]
 
