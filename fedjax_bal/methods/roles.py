@@ -390,11 +390,21 @@ class Deliver(Part, abc.ABC):
 
     @abc.abstractmethod
     def deliver(self, outcome: Outcome) -> Variables:
-        """Maps `outcome.end` to the variables to return; memory, reports and probes are computed from these."""
+        """Maps `outcome.end` to the variables to return; memory, reports and probes are computed from these.
+
+        `outcome.trained` are the variables before any Deliver part changed them.
+        """
 
     def outdated(self, outcome: Outcome) -> Array:
         """Returns whether the returned update is of an earlier round, `Bool[]`; `deliver` hasn't changed `outcome`."""
         return jnp.zeros((), bool)
+
+    def sent_bits(self, params: PyTree, model: Model) -> PyTree:
+        """Returns for each leaf, or for whole branches, the bits in which a client sends each number of its update.
+
+        Python ints; 0, the default, leaves them as they are. It decides only on the traffic that is counted.
+        """
+        return 0
 
 
 class Memory(Part, abc.ABC):

@@ -399,7 +399,10 @@ class Everywhere(Loss, Shift, Gradient, Update, Start, Steps, Prepare, Memory, R
         return variables._replace(params=params)
 
 
-ALONE = {"scaffold", "feddyn", "fedspeed", "fedcm", "mofedsam", "fedrod", "fedloge", "cbfl", "fedbn", "ditto"}
+ALONE = {
+    "scaffold", "feddyn", "fedspeed", "fedcm", "mofedsam", "fedrod", "fedloge", "cbfl", "fedbn", "ditto", "apfl",
+    "pfedme",
+}  # fmt: skip
 """Recipes that refuse an own model beside them or the network below, or bring one."""
 
 

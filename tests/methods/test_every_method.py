@@ -10,8 +10,8 @@ FAMILIES = {
     "cutout": "crop_flip", "fedbabu": "fedavg_ft", "fedprox": "fedavg", "balanced_softmax": "fedavg",
     **dict.fromkeys(("class_balanced", "focal", "lade", "ldam", "logit_adjustment"), "long_tail_losses"),
     **dict.fromkeys(("fedlmd", "fedntd", "fedvls"), "masked_distillation"),
-    **dict.fromkeys(("ditto", "fedbn", "fedper", "fedrep", "local"), "personal"),
-    **dict.fromkeys(("median", "norm_clipping", "trimmed_mean"), "robust"),
+    **dict.fromkeys(("ditto", "fedbn", "fedper", "fedrep", "lg_fedavg", "local"), "personal"),
+    **dict.fromkeys(("krum", "median", "multi_krum", "norm_clipping", "trimmed_mean"), "robust"),
     **dict.fromkeys(("fedadagrad", "fedadam", "fedavgm", "fedyogi"), "server_optimizers"),
     **dict.fromkeys(("fedlesam", "fedspeed"), "fedsam"), "mofedsam": "fedcm",
 }  # fmt: skip
