@@ -246,8 +246,8 @@ class Outcome(NamedTuple):
         learning_rate_sum: the sum of the learning rate over these steps, `Float[]`.
         ctx: the context of the local training.
         memory: the result of the part's `remember`, for its `report`; None for a part without memory.
-        trained: the variables after local training, which Deliver parts may have changed in `end`; None where no client
-            has trained.
+        trained: the variables after local training, before Deliver parts changed them; None only in an outcome that the
+            engine hasn't made.
     """
 
     start: Variables

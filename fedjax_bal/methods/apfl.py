@@ -1,4 +1,4 @@
-"""APFL: every client trains a model of its own, and predicts with its own mixture of that and the global model."""
+"""APFL: every client trains a second model, and predicts with its own mixture of that and the global model."""
 
 from typing import Literal
 
@@ -28,21 +28,21 @@ class MixedModel(Separate, Loss, Steps, Update):
     v and the current global model.
 
     v is a second set of parameters, `params["own_model"]`, initialised like the first; `params["own_share"]` is the
-    difference of the client's alpha and its start. Loss terms, corrections and ascents of other parts don't affect
-    them. An optimizer with momentum or weight decay applies these to both.
+    difference between the client's alpha and its initial value. Loss terms, corrections and ascents of other parts
+    don't affect them. An optimizer with momentum or weight decay applies these to both.
 
     Attributes:
-        alpha: the share of v at the start, in [0, 1].
+        alpha: the initial share of v, in [0, 1].
         shrinkage: gamma.
         adapts: whether alpha changes in the first local step of each local training ("round"), in every local step
             ("step") or not at all ("never").
 
     References:
-        APFL (Deng et al., 2020), Algorithm 1 and eq. 10, whose index is the local step and which has no shrinkage.
-        Defaults are those of the authors' code (FedTorch), which departs from the paper: it mixes the two models'
-        logits instead of their parameters, steps v with a w that has already taken its step, and multiplies the terms
-        of alpha's gradient by alpha and 1 - alpha once more. The mixture's loss is the plain cross-entropy, without
-        dropout. Updates are averaged by number of samples; add `equal_weights` for the paper's uniform average.
+        APFL (Deng et al., 2020), Algorithm 1, with its adaptive share, which has no shrinkage there. Defaults are those
+        of the authors' code (FedTorch), which departs from the paper: it mixes the two models' logits instead of their
+        parameters, steps v with a w that has already taken its step, and multiplies the terms of alpha's gradient by
+        alpha and 1 - alpha once more. The mixture's loss is the plain cross-entropy, without dropout. Updates are
+        averaged by number of samples; add `equal_weights` for the paper's uniform average.
     """
 
     alpha: float = 0.5
@@ -57,7 +57,7 @@ class MixedModel(Separate, Loss, Steps, Update):
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """Requires a model without batch statistics, and that no other part gives clients a model of their own."""
+        """Requires a model without batch statistics, and that no other part gives each client another model."""
         why = "by which each client has another classifier or model of its own"
         return no_statistics("apfl"), without_other("apfl", self, Separate, because=why)
 
@@ -104,10 +104,10 @@ def _mixture(alpha: Array, own: PyTree, shared: PyTree) -> PyTree:
 def apfl(
     alpha: Share = 0.5, shrinkage: NonNegative = 0.02, adapts: Literal["round", "step", "never"] = "round"
 ) -> Recipe:
-    """FedAvg, plus a model of each client's own, mixed with the global one in a proportion that is trained, too.
+    """FedAvg, plus a second model for each client, mixed with the global one in a proportion that is trained, too.
 
     Args:
-        alpha: the share of the client's own model at the start, in [0, 1]; 0 without adaptation is FedAvg.
+        alpha: the initial share of the client's second model, in [0, 1]; 0 without adaptation is FedAvg.
         shrinkage: gamma, by which alpha is pulled towards 0; at least 0, and 0 in the paper.
         adapts: whether alpha changes once a "round", in every local "step" as in the paper, or "never".
 

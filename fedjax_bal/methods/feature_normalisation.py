@@ -1,4 +1,4 @@
-"""Feature normalisation: the classifier sees features of one length, which clients with few classes can't blow up."""
+"""Feature normalisation: features of a fixed norm, which clients with few classes can't inflate."""
 
 from fedjax_bal.methods.combine import Recipe, recipe
 from fedjax_bal.methods.roles import Part, part
@@ -24,7 +24,7 @@ class NormalisedFeatures(Part):
 
 @recipe("heads", "zhang2024understanding")
 def feature_normalisation() -> Recipe:
-    """Features of one length before the classifier; combine it with any method.
+    """Features of a fixed norm before the classifier; combine it with any method.
 
     Example:
         >>> from fedjax_bal.recipes import combine, fedlc

@@ -1,4 +1,4 @@
-"""FedRCL: relaxed contrastive learning: rows of a class attract each other, unless they are all alike already."""
+"""FedRCL: a relaxed contrastive loss: rows of a class attract each other until they are too similar."""
 
 import jax
 import jax.numpy as jnp
@@ -53,7 +53,7 @@ def relaxed_contrast(
 
 @part
 class RelaxedContrast(Loss):
-    """Adds a supervised contrastive loss, and a penalty on classes whose rows are all alike, on several levels.
+    """Adds a supervised contrastive loss and a penalty on too similar rows of a class, on several levels.
 
     The levels are those of a residual network, `Outputs.levels`, averaged over pixels; for other models the features.
     The losses, see `relaxed_contrast`, are averaged over levels.
@@ -90,7 +90,7 @@ class RelaxedContrast(Loss):
 def fedrcl(
     weight: NonNegative = 1.0, penalty: NonNegative = 1.0, temperature: Positive = 0.05, threshold: float = 0.7
 ) -> Recipe:
-    """A contrastive loss on several levels of the network, relaxed for classes whose rows are all alike.
+    """A contrastive loss on several levels of the network, relaxed for rows of a class that are too similar.
 
     Args:
         weight: weight of the contrastive loss, at least 0.

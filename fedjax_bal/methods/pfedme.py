@@ -1,4 +1,4 @@
-"""pFedMe: every client has a model of its own near its copy of the global one, which then moves towards it."""
+"""pFedMe: every client has a personal model near its copy of the global one, which then moves towards it."""
 
 import jax
 import jax.numpy as jnp
@@ -37,8 +37,8 @@ class MoreauEnvelope(Separate, Start, Loss, Gradient, Step):
     step left it, in the first one from w. Then w takes a step of the local optimizer along the envelope's gradient,
     $w \leftarrow w - \eta \lambda (w - \theta)$. The server averages the w and moves by beta times their mean change.
 
-    The personal model is a second set of parameters, `params["own_model"]`; it doesn't go on from round to round, but
-    classifies the client's own test rows. The local loss that is reported is that of w.
+    The personal model is a second set of parameters, `params["own_model"]`, which each round starts at the received w;
+    its last value classifies the client's own test rows. The reported training loss is that of w.
 
     Attributes:
         attraction: lambda.
@@ -68,10 +68,10 @@ class MoreauEnvelope(Separate, Start, Loss, Gradient, Step):
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """Requires plain SGD, one model's loss, and nothing else that would change it without an effect."""
+        """Requires plain SGD, no batch statistics, and no part whose change of loss or gradient would be lost."""
         why = "which changes a local loss or gradient that pfedme replaces"
         alone = without_other("pfedme", self, Criterion, Logits, Loss, Shift, Gradient, because=why)
-        sgd = plain_sgd("pfedme", "it says itself where a step of the personal model leads")
+        sgd = plain_sgd("pfedme", "it sets the steps of the personal model itself")
         return no_statistics("pfedme"), alone, sgd, Need("no local momentum", _check_plain)
 
     def check(self, setting: RunSetting) -> None:
@@ -88,7 +88,7 @@ class MoreauEnvelope(Separate, Start, Loss, Gradient, Step):
         return variables._replace(params={**received, _TWIN: received})
 
     def loss(self, outputs: Outputs, batch: Batch, params: PyTree, ctx: Context) -> Array:
-        """Returns 0, with a gradient for the personal model: the distance that it goes in this local step."""
+        """Returns 0, whose gradient for the personal model is minus its change in this local step."""
         received, own = lax.stop_gradient((without(params, _TWIN), params[_TWIN]))
 
         def objective(theta: PyTree) -> Array:
@@ -106,15 +106,15 @@ class MoreauEnvelope(Separate, Start, Loss, Gradient, Step):
         return sum(jax.tree.leaves(jax.tree.map(product, own, theta, params[_TWIN])), jnp.zeros(()))
 
     def gradient(self, grads: PyTree, params: PyTree, ctx: Context) -> PyTree:
-        """Returns the envelope's gradient for w, and one by which SGD takes the personal model where it goes."""
-        way = grads[_TWIN]
+        """Returns the envelope's gradient for w, and one with which SGD makes the personal model's change."""
+        descent = grads[_TWIN]
         envelope = jax.tree.map(
-            lambda w, own, way: self.attraction * (w - (own - way)), without(params, _TWIN), params[_TWIN], way
+            lambda w, own, by: self.attraction * (w - (own - by)), without(params, _TWIN), params[_TWIN], descent
         )
         rate = jnp.asarray(ctx.learning_rate)
-        # At a rate of 0 no gradient leads anywhere, and the personal model stays with w.
+        # At a rate of 0 no gradient has an effect, and the personal model stays with w.
         inverse = jnp.where(rate > 0, 1.0 / jnp.where(rate > 0, rate, 1.0), 0.0)
-        return {**envelope, _TWIN: jax.tree.map(lambda leaf: leaf * inverse, way)}
+        return {**envelope, _TWIN: jax.tree.map(lambda leaf: leaf * inverse, descent)}
 
     def step(self, delta: PyTree, server: ServerContext) -> tuple[PyTree, PyTree]:
         """Returns beta times the mean change."""
@@ -132,8 +132,8 @@ def _check_plain(facts: RunFacts) -> None:
     given = [name for name, value in extras.items() if value]
     if given:
         raise ValueError(
-            f"pfedme: received a local optimizer with {' and '.join(given)}, must be without: its steps lead along the "
-            "distance to the personal model, not along a gradient; leave it out, or set pfedme's own decay"
+            f"pfedme: received a local optimizer with {' and '.join(given)}, must be without: its steps follow the "
+            "distance to the personal model, not a gradient; leave it out, or set pfedme's own decay"
         )
 
 
@@ -147,8 +147,8 @@ def pfedme(
 ) -> Recipe:
     """A personal model for each client, near its copy of the global model, which moves towards it.
 
-    A local step costs `steps` passes more than one of FedAvg. It goes the share learning rate times `attraction` of the
-    way from the global to the personal model: a learning rate above 1 / `attraction` goes too far.
+    A local step costs `steps` passes more than one of FedAvg. It moves w by the share learning rate times `attraction`
+    of its distance to the personal model: a learning rate above 1 / `attraction` overshoots.
 
     Args:
         attraction: lambda, the weight of the squared distance, above 0.

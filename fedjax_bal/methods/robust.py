@@ -75,10 +75,10 @@ class Krum(Reduce):
         kept: m, the number of averaged updates, at most all; None for n - f, at least 1.
 
     References:
-        Blanchard et al., 2017, Krum, and Multi-Krum of their experiments, on changes of the model, not on gradients. As
-        there, of equal scores that of the client with the smallest number is lower. The guarantee needs n > 2 f + 2;
-        smaller rounds are aggregated, too, without it. Flower's code weights the kept updates by samples, the paper
-        doesn't. Batch statistics and reports are still averaged and summed: they aren't robust.
+        Blanchard et al., 2017, Krum, and Multi-Krum of their experiments, on changes of the model instead of gradients.
+        As there, of equal scores that of the client with the smallest number ranks first. The guarantee needs
+        n > 2 f + 2; smaller rounds are aggregated, too, without it. Flower's code weights the kept updates by samples,
+        the paper doesn't. Batch statistics and reports are still averaged and summed: they aren't robust.
     """
 
     faulty: int = 1
@@ -118,7 +118,7 @@ def nearest_updates(deltas: PyTree, weights: Array, clients: Array, faulty: Arra
 
     # One chain at a time: the differences of all pairs would need as many copies of all updates.
     distances = jax.lax.map(lambda chain: _squared_distances(deltas, chain), places)
-    # Two updates that are each other's only neighbour must tie exactly, whatever order each row was summed in.
+    # Two updates that are each other's only neighbour must tie exactly, in whatever order each row was summed.
     distances = 0.5 * (distances + distances.T)
     # Excluded updates may contain anything, even nan.
     neighbours = present & present[:, None] & (places != places[:, None])

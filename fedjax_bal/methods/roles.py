@@ -390,9 +390,9 @@ class Deliver(Part, abc.ABC):
 
     @abc.abstractmethod
     def deliver(self, outcome: Outcome) -> Variables:
-        """Maps `outcome.end` to the variables to return; memory, reports and probes are computed from these.
+        """Maps `outcome.end` to the variables to return, from which memory, reports and probes are computed.
 
-        `outcome.trained` are the variables before any Deliver part changed them.
+        `outcome.trained` keeps those before any Deliver part.
         """
 
     def outdated(self, outcome: Outcome) -> Array:
@@ -400,9 +400,9 @@ class Deliver(Part, abc.ABC):
         return jnp.zeros((), bool)
 
     def sent_bits(self, params: PyTree, model: Model) -> PyTree:
-        """Returns for each leaf, or for whole branches, the bits in which a client sends each number of its update.
+        """Returns the bits of each number that a client sends, an int for each leaf or for whole branches of `params`.
 
-        Python ints; 0, the default, leaves them as they are. It decides only on the traffic that is counted.
+        Only the counted traffic depends on it. 0, the default, stands for the bits of the leaf's dtype.
         """
         return 0
 

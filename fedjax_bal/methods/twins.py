@@ -1,4 +1,4 @@
-"""A second set of the network's parameters, which clients train along with the first for a model of their own."""
+"""A second set of the network's parameters, a personal model that clients train along with the first."""
 
 import functools
 

@@ -235,7 +235,7 @@ def _apply_cosine(
 
 @functools.lru_cache(maxsize=64)  # equal models are one object, so that their runs share a program
 def with_normalised_features(model: Model) -> Model:
-    r"""Scales each row's features f to length sqrt(F), $\sqrt F f / \|f\|$, before the classifier sees them.
+    r"""Scales each row's features f to norm $\sqrt F$, $\sqrt F f / \|f\|$, before the classifier sees them.
 
     Example:
         >>> from fedjax_bal.models import build

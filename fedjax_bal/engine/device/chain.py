@@ -185,7 +185,6 @@ def finish_client(
     """
     # Taken before delivery, which may change the parameters: the client keeps its leaves as it trained them.
     memory = leaves.personal_memory(setting, outcome.end)
-    outcome = outcome._replace(trained=outcome.end)
     outdated = jnp.zeros((), bool)
     for part in setting.parts_with(Deliver):
         outdated |= part.outdated(*leaves.visible_to(setting, part, outcome))

@@ -1,5 +1,6 @@
 """Several rounds as one compiled program, for one run or for several; evaluation of the model; traffic."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -316,20 +317,17 @@ def closing_traffic_of(setting: Setting, federation: Federation, state: State) -
 
 
 def _model_upload(setting: Setting, variables: Variables) -> int:
-    bits: dict[str, int] = {}
+    unsent = leaves.personal_leaves(setting, variables) | leaves.frozen_leaves(setting, variables)
+    named = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(variables)}
+    bits = {name: 8 * leaf.dtype.itemsize for name, leaf in named.items()}
     for part in setting.parts_with(Deliver):
         (params,) = leaves.visible_to(setting, part, variables.params)
         answer = Variables(jax.tree.broadcast(part.sent_bits(params, setting.model), params), {})
         for path, number in jax.tree_util.tree_leaves_with_path(answer):
             # Of several parts the shortest number counts, as one after the other changes the same update.
-            leaf = jax.tree_util.keystr(path)
-            bits[leaf] = min(filter(None, (number, bits.get(leaf))), default=0)
-    kept = leaves.personal_leaves(setting, variables) | leaves.frozen_leaves(setting, variables)
-    total = 0
-    for path, leaf in jax.tree_util.tree_leaves_with_path(variables):
-        name = jax.tree_util.keystr(path)
-        total += 0 if name in kept else -(-leaf.size * (bits.get(name) or 8 * leaf.dtype.itemsize) // 8)
-    return total
+            name = jax.tree_util.keystr(path)
+            bits[name] = min(number or bits[name], bits[name])
+    return sum(math.ceil(leaf.size * bits[name] / 8) for name, leaf in named.items() if name not in unsent)
 
 
 def _model_download(setting: Setting, variables: Variables) -> int:
