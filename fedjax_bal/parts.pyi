@@ -1,5 +1,6 @@
 """Written by tests/stubs.py."""
 
+from fedjax_bal.methods.apfl import MixedModel as MixedModel
 from fedjax_bal.methods.astraea import Augmentation as Augmentation
 from fedjax_bal.methods.auto_augment import AutoAugment as AutoAugment
 from fedjax_bal.methods.balanced_softmax import PriorCalibration as PriorCalibration
@@ -23,6 +24,7 @@ from fedjax_bal.methods.dp import epsilon as epsilon
 from fedjax_bal.methods.equal_weights import EqualWeights as EqualWeights
 from fedjax_bal.methods.faults import Faults as Faults
 from fedjax_bal.methods.faults import StaleUpdates as StaleUpdates
+from fedjax_bal.methods.feature_normalisation import NormalisedFeatures as NormalisedFeatures
 from fedjax_bal.methods.feature_skew import NoiseByClient as NoiseByClient
 from fedjax_bal.methods.feature_skew import RotationByClient as RotationByClient
 from fedjax_bal.methods.fedacg import BeforeLookahead as BeforeLookahead
@@ -42,12 +44,14 @@ from fedjax_bal.methods.fedlesam import GlobalAscent as GlobalAscent
 from fedjax_bal.methods.fedlf import ClassCentres as ClassCentres
 from fedjax_bal.methods.fedlmd import LabelMaskingDistillation as LabelMaskingDistillation
 from fedjax_bal.methods.fedloge import RealignedHeads as RealignedHeads
+from fedjax_bal.methods.fedncm import NearestMean as NearestMean
 from fedjax_bal.methods.fednh import PrototypeClassifier as PrototypeClassifier
 from fedjax_bal.methods.fednova import NormalisedAveraging as NormalisedAveraging
 from fedjax_bal.methods.fedntd import NotTrueDistillation as NotTrueDistillation
 from fedjax_bal.methods.fedper import OwnHead as OwnHead
 from fedjax_bal.methods.fedproto import PrototypeDistance as PrototypeDistance
 from fedjax_bal.methods.fedprox import Proximal as Proximal
+from fedjax_bal.methods.fedrcl import RelaxedContrast as RelaxedContrast
 from fedjax_bal.methods.fedrela import LowerRate as LowerRate
 from fedjax_bal.methods.fedrela import Relabelling as Relabelling
 from fedjax_bal.methods.fedrep import HeadThenBody as HeadThenBody
@@ -59,6 +63,7 @@ from fedjax_bal.methods.fedswa import CyclicRate as CyclicRate
 from fedjax_bal.methods.fedswa import MovingControlVariates as MovingControlVariates
 from fedjax_bal.methods.fedvls import LogitSuppression as LogitSuppression
 from fedjax_bal.methods.fedvls import VacantClassDistillation as VacantClassDistillation
+from fedjax_bal.methods.fedwsq import QuantisedUpdates as QuantisedUpdates
 from fedjax_bal.methods.fedyoyo import MixedPrior as MixedPrior
 from fedjax_bal.methods.fedyoyo import TwoViews as TwoViews
 from fedjax_bal.methods.flcir import CompositionProbe as CompositionProbe
@@ -67,14 +72,17 @@ from fedjax_bal.methods.focal import FocalLoss as FocalLoss
 from fedjax_bal.methods.iwds import DecayedResampling as DecayedResampling
 from fedjax_bal.methods.lade import Disentangling as Disentangling
 from fedjax_bal.methods.ldam import LabelMargins as LabelMargins
+from fedjax_bal.methods.lg_fedavg import OwnBody as OwnBody
 from fedjax_bal.methods.local import OwnModel as OwnModel
 from fedjax_bal.methods.moon import ModelContrast as ModelContrast
 from fedjax_bal.methods.needs import BALANCED as BALANCED
 from fedjax_bal.methods.needs import SERVER_ROWS as SERVER_ROWS
 from fedjax_bal.methods.needs import check_needs as check_needs
 from fedjax_bal.methods.needs import names_of_needs as names_of_needs
+from fedjax_bal.methods.pfedme import MoreauEnvelope as MoreauEnvelope
 from fedjax_bal.methods.ratio_loss import RatioLoss as RatioLoss
 from fedjax_bal.methods.rebafl import FeatureTransfer as FeatureTransfer
+from fedjax_bal.methods.robust import Krum as Krum
 from fedjax_bal.methods.robust import Median as Median
 from fedjax_bal.methods.robust import NormClipping as NormClipping
 from fedjax_bal.methods.robust import TrimmedMean as TrimmedMean

@@ -1,6 +1,7 @@
 """Written by tests/stubs.py."""
 
 from fedjax_bal.methods import RECIPES as RECIPES
+from fedjax_bal.methods.apfl import apfl as apfl
 from fedjax_bal.methods.astraea import astraea as astraea
 from fedjax_bal.methods.auto_augment import auto_augment as auto_augment
 from fedjax_bal.methods.balanced_softmax import balanced_softmax as balanced_softmax
@@ -24,6 +25,7 @@ from fedjax_bal.methods.ditto import ditto as ditto
 from fedjax_bal.methods.dp import dp as dp
 from fedjax_bal.methods.equal_weights import equal_weights as equal_weights
 from fedjax_bal.methods.faults import faults as faults
+from fedjax_bal.methods.feature_normalisation import feature_normalisation as feature_normalisation
 from fedjax_bal.methods.feature_skew import feature_skew as feature_skew
 from fedjax_bal.methods.fedacg import fedacg as fedacg
 from fedjax_bal.methods.fedavg import fedavg as fedavg
@@ -46,6 +48,7 @@ from fedjax_bal.methods.fedlesam import fedlesam_s as fedlesam_s
 from fedjax_bal.methods.fedlf import fedlf as fedlf
 from fedjax_bal.methods.fedlmd import fedlmd as fedlmd
 from fedjax_bal.methods.fedloge import fedloge as fedloge
+from fedjax_bal.methods.fedncm import fedncm as fedncm
 from fedjax_bal.methods.fednh import fednh as fednh
 from fedjax_bal.methods.fednova import fednova as fednova
 from fedjax_bal.methods.fedntd import fedntd as fedntd
@@ -56,6 +59,7 @@ from fedjax_bal.methods.fedopt import fedyogi as fedyogi
 from fedjax_bal.methods.fedper import fedper as fedper
 from fedjax_bal.methods.fedproto import fedproto as fedproto
 from fedjax_bal.methods.fedprox import fedprox as fedprox
+from fedjax_bal.methods.fedrcl import fedrcl as fedrcl
 from fedjax_bal.methods.fedrela import fedrela as fedrela
 from fedjax_bal.methods.fedrep import fedrep as fedrep
 from fedjax_bal.methods.fedrod import fedrod as fedrod
@@ -67,17 +71,22 @@ from fedjax_bal.methods.fedspeed import fedspeed as fedspeed
 from fedjax_bal.methods.fedswa import fedmoswa as fedmoswa
 from fedjax_bal.methods.fedswa import fedswa as fedswa
 from fedjax_bal.methods.fedvls import fedvls as fedvls
+from fedjax_bal.methods.fedwsq import fedwsq as fedwsq
 from fedjax_bal.methods.fedyoyo import fedyoyo as fedyoyo
 from fedjax_bal.methods.flcir import flcir as flcir
 from fedjax_bal.methods.focal import focal as focal
 from fedjax_bal.methods.iwds import iwds as iwds
 from fedjax_bal.methods.lade import lade as lade
 from fedjax_bal.methods.ldam import ldam as ldam
+from fedjax_bal.methods.lg_fedavg import lg_fedavg as lg_fedavg
 from fedjax_bal.methods.local import local as local
 from fedjax_bal.methods.moon import moon as moon
+from fedjax_bal.methods.pfedme import pfedme as pfedme
 from fedjax_bal.methods.ratio_loss import ratio_loss as ratio_loss
 from fedjax_bal.methods.rebafl import rebafl as rebafl
+from fedjax_bal.methods.robust import krum as krum
 from fedjax_bal.methods.robust import median as median
+from fedjax_bal.methods.robust import multi_krum as multi_krum
 from fedjax_bal.methods.robust import norm_clipping as norm_clipping
 from fedjax_bal.methods.robust import trimmed_mean as trimmed_mean
 from fedjax_bal.methods.rucr import rucr as rucr

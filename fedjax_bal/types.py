@@ -35,6 +35,8 @@ class Outputs(NamedTuple):
         taps: attention taps, feature maps `Float[B, H, W, K]`.
         norm_inputs: mean and biased variance, `Float[K]`, of each batch normalisation's input.
         projection: `Float[B, P]`, a projection of the features for contrastive losses; None if the model has none.
+        levels: a residual network's feature maps before their activation, `Float[B, H, W, K]`: of the first layer and
+            of each stage. Empty for other models.
     """
 
     logits: Array
@@ -42,6 +44,7 @@ class Outputs(NamedTuple):
     taps: tuple[Array, ...] = ()
     norm_inputs: tuple[tuple[Array, Array], ...] = ()
     projection: Array | None = None
+    levels: tuple[Array, ...] = ()
 
 
 class Model(NamedTuple):
@@ -249,6 +252,8 @@ class Outcome(NamedTuple):
         learning_rate_sum: the sum of the learning rate over these steps, `Float[]`.
         ctx: the context of the local training.
         memory: the result of the part's `remember`, for its `report`; None for a part without memory.
+        trained: the variables after local training, before Deliver parts changed them; None only in an outcome that the
+            engine hasn't made.
     """
 
     start: Variables
@@ -257,6 +262,7 @@ class Outcome(NamedTuple):
     learning_rate_sum: Array
     ctx: Context
     memory: PyTree = None
+    trained: Variables | None = None
 
 
 class Cohort(NamedTuple):

@@ -109,11 +109,14 @@ ACTIVE: dict[str, dict[str, Any]] = {
     "fednh": {"rho": 0.5},
     "fedprox": {"mu": 0.1},
     "fedrela": {"start": 1, "percent": 30.0},
+    "fedrcl": {"temperature": 0.5, "threshold": 0.2},
+    "fedwsq": {"everything": True},
     "fedvls": {"weight": 0.5, "suppression": 0.1},
     "ldam": {"scale": 8.0, "reweight_from": 1, "beta": 0.9},
     "logit_adjustment": {"tau": 1.5, "counts": "global", "epsilon": 0.1},
     "mofedsam": {"alpha": 0.5},
     "norm_clipping": {"bound": 0.5, "adaptive": True},
+    "pfedme": {"attraction": 2.0},
     "rebafl": {"mu": 0.5},
     "rucr": {"per_class": 3, "epochs": 2, "batch_size": 4, "learning_rate": 0.1},
     "trimmed_mean": {"share": 0.2},
@@ -153,12 +156,14 @@ def without_statistics() -> dict[str, Any]:
 
 
 SPECIAL = {
+    "apfl": without_statistics,
     "cbfl": larger_images,
     "ditto": without_statistics,
     "dp": without_statistics,
     "fedbn": normalised_layers,
     "feddecorr": ill_conditioned,
     "fedic": adam_on_the_server,
+    "pfedme": without_statistics,
     "ratio_loss": ill_conditioned,
 }
 """Recipes that the battery's own network or tolerance doesn't suit."""

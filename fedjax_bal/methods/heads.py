@@ -32,23 +32,9 @@ def with_extra_heads(method: str, model: Model, *names: str) -> Model:
     Raises:
         ValueError: the classifier isn't linear in its parameters, so that two of them can't be added.
     """
-    head = classifier_shapes(model)
-    image = jax.ShapeDtypeStruct((1, *model.input_shape), jnp.dtype(model.input_dtype))
-    variables = jax.eval_shape(model.init, jax.random.key(0))
-    width = jax.eval_shape(lambda v, x: model.apply(v, x, train=False)[0].features, variables, image).shape[-1]
-    features = jnp.ones((1, width), jax.tree.leaves(head)[0].dtype)
-
-    def logits(scale: float) -> Array:
-        filled: PyTree = jax.tree.map(lambda leaf: jnp.full(leaf.shape, scale, leaf.dtype), head)
-        return model.head({**variables.params, "head": filled}, features)
-
-    if not jnp.allclose(logits(3.0), 3.0 * logits(1.0), rtol=1e-3):
-        raise ValueError(
-            f"{method}: received the model {model.name}, whose classifier isn't linear in its parameters, so that two "
-            "of them don't add up to one: take a model that ends in a dense layer"
-        )
+    check_linear(method, model)
     return model._replace(
-        init=functools.partial(_init, model, names), apply=functools.partial(_apply, model, frozenset(names))
+        init=functools.partial(_init, model, names), apply=functools.partial(apply_without, model, frozenset(names))
     )
 
 
@@ -90,12 +76,32 @@ def _init(model: Model, names: tuple[str, ...], key: Key) -> Variables:
     return variables._replace(params={**variables.params, **dict.fromkeys(names, zeros)})
 
 
-def _apply(
+def apply_without(
     model: Model, names: frozenset[str], variables: Variables, images: Array, **settings: Any
 ) -> tuple[Outputs, Variables]:
+    """Applies a network that doesn't know the entries `names` of the parameters, which stay as they are."""
     shared = {name: leaf for name, leaf in variables.params.items() if name not in names}
     outputs, after = model.apply(variables._replace(params=shared), images, **settings)
     return outputs, after._replace(params=variables.params)
+
+
+def check_linear(method: str, model: Model) -> None:
+    """Rejects a network whose classifier isn't linear in its parameters."""
+    head = classifier_shapes(model)
+    image = jax.ShapeDtypeStruct((1, *model.input_shape), jnp.dtype(model.input_dtype))
+    variables = jax.eval_shape(model.init, jax.random.key(0))
+    width = jax.eval_shape(lambda v, x: model.apply(v, x, train=False)[0].features, variables, image).shape[-1]
+    features = jnp.ones((1, width), jax.tree.leaves(head)[0].dtype)
+
+    def logits(scale: float) -> Array:
+        filled: PyTree = jax.tree.map(lambda leaf: jnp.full(leaf.shape, scale, leaf.dtype), head)
+        return model.head({**variables.params, "head": filled}, features)
+
+    if not jnp.allclose(logits(3.0), 3.0 * logits(1.0), rtol=1e-3):
+        raise ValueError(
+            f"{method}: received the model {model.name}, whose classifier isn't linear in its parameters, so that two "
+            "of them don't add up to one: take a model that ends in a dense layer"
+        )
 
 
 def retrain_classifier(

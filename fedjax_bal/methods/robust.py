@@ -1,11 +1,11 @@
-"""Robust means, in which a few outlying clients have little influence: median, trimmed mean, norm clipping."""
+"""Robust means, in which a few outlying clients have little influence: median, trimmed mean, Krum, norm clipping."""
 
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 
-from fedjax_bal.methods.combine import Recipe, positive, recipe
+from fedjax_bal.methods.combine import Count, CountOrZero, Recipe, positive, recipe
 from fedjax_bal.methods.roles import Reduce, part, static
 from fedjax_bal.types import Array, PyTree, ServerContext
 from fedjax_bal.validate import finite_number
@@ -64,6 +64,73 @@ class TrimmedMean(Reduce):
 
 
 @part
+class Krum(Reduce):
+    r"""Averages the updates that are nearest to their neighbours, unweighted, over the chains whose weight isn't 0.
+
+    Of n updates $V_i$, each scores $s(i) = \sum_{i \to j} \|V_i - V_j\|^2$ over its n - f - 2 nearest others, at
+    least 1; distances are over all parameters. The `kept` updates with the lowest scores are averaged.
+
+    Attributes:
+        faulty: f, the number of clients that may send anything.
+        kept: m, the number of averaged updates, at most all; None for n - f, at least 1.
+
+    References:
+        Blanchard et al., 2017, Krum, and Multi-Krum of their experiments, on changes of the model instead of gradients.
+        As there, of equal scores that of the client with the smallest number ranks first. The guarantee needs
+        n > 2 f + 2; smaller rounds are aggregated, too, without it. Flower's code weights the kept updates by samples,
+        the paper doesn't. Batch statistics and reports are still averaged and summed: they aren't robust.
+    """
+
+    faulty: int = 1
+    kept: int | None = 1
+
+    def reduce(self, deltas: PyTree, weights: Array, server: ServerContext) -> PyTree:
+        """Returns the mean of the kept updates, shaped like the parameters; zeros if all weights are 0."""
+        most = jnp.maximum((weights > 0).sum() - self.faulty, 1) if self.kept is None else self.kept
+        chosen = nearest_updates(deltas, weights, server.cohort.clients[:, 0], self.faulty) < most
+        chosen &= weights > 0
+
+        def mean(leaf: Array) -> Array:
+            spread = chosen.reshape(-1, *[1] * (leaf.ndim - 1))
+            return jnp.where(spread, leaf, 0.0).sum(0) / jnp.maximum(chosen.sum(), 1)
+
+        return jax.tree.map(mean, deltas)
+
+
+def nearest_updates(deltas: PyTree, weights: Array, clients: Array, faulty: Array | int) -> Array:
+    """Ranks updates by Krum's score, the lowest first, `Int[G]`; those of weight 0 come last.
+
+    Args:
+        deltas: leaves `[G, ...]`.
+        weights: `Float[G]`.
+        clients: `Int[G]`, whose order decides between equal scores.
+        faulty: f, see `Krum`.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> deltas = jnp.array([[1.0], [90.0], [2.0], [2.5], [-7.0]])
+        >>> nearest_updates(deltas, jnp.ones(5), jnp.arange(5), faulty=1).tolist()
+        [2, 4, 0, 1, 3]
+    """
+    present = weights > 0
+    count = present.sum()
+    places = jnp.arange(len(weights))
+
+    # One chain at a time: the differences of all pairs would need as many copies of all updates.
+    distances = jax.lax.map(lambda chain: _squared_distances(deltas, chain), places)
+    # Two updates that are each other's only neighbour must tie exactly, in whatever order each row was summed.
+    distances = 0.5 * (distances + distances.T)
+    # Excluded updates may contain anything, even nan.
+    neighbours = present & present[:, None] & (places != places[:, None])
+    nearest = jnp.sort(jnp.where(neighbours, distances, jnp.inf), axis=1)
+    counted = jnp.minimum(jnp.maximum(count - faulty - 2, 1), count - 1)
+    scores = jnp.where(places < counted, nearest, 0.0).sum(1)
+    # A score beyond the largest number is still that of an update that counts: it comes before excluded ones.
+    scores = jnp.where(present, jnp.minimum(scores, jnp.finfo(scores.dtype).max), jnp.inf)
+    return jnp.argsort(jnp.lexsort((clients, scores)))
+
+
+@part
 class NormClipping(Reduce):
     """Scales each update down to a largest norm, over all parameters, then averages with the usual weights.
 
@@ -105,6 +172,15 @@ def _middle(weights: Array) -> Callable[[Array], Array]:
     return lambda ordered: 0.5 * (ordered[low] + ordered[high])
 
 
+def _squared_distances(deltas: PyTree, chain: Array) -> Array:
+    """Computes the squared distances, over all parameters, between a chain's update and each chain's, `Float[G]`."""
+
+    def of_leaf(leaf: Array) -> Array:
+        return jnp.square(leaf - leaf[chain]).reshape(len(leaf), -1).sum(1)
+
+    return sum(map(of_leaf, jax.tree.leaves(deltas)), jnp.zeros(()))
+
+
 def _norm(tree: PyTree) -> Array:
     return jnp.sqrt(sum((jnp.sum(leaf**2) for leaf in jax.tree.leaves(tree)), jnp.zeros(())))
 
@@ -119,6 +195,37 @@ def _over_sorted(deltas: PyTree, weights: Array, mean: Callable[[Array], Array])
         return jnp.where(counts.any(), mean(ordered), 0.0)
 
     return jax.tree.map(one, deltas)
+
+
+@recipe("robust", "blanchard2017machine")
+def krum(faulty: CountOrZero = 1) -> Recipe:
+    """The one update that is nearest to its neighbours, instead of the mean of all.
+
+    Args:
+        faulty: the number of clients that may send anything, at least 0; a round should have more than twice as many
+            and two.
+
+    Example:
+        >>> krum(2).parts
+        (Krum(faulty=2, kept=1),)
+    """
+    return Recipe("krum", (Krum(faulty, 1),))
+
+
+@recipe("robust", "blanchard2017machine")
+def multi_krum(faulty: CountOrZero = 1, kept: Count | None = None) -> Recipe:
+    """The mean of the updates that are nearest to their neighbours, instead of the mean of all.
+
+    Args:
+        faulty: the number of clients that may send anything, at least 0; a round should have more than twice as many
+            and two.
+        kept: the number of updates that are averaged, at least 1; None for all delivered ones but `faulty`.
+
+    Example:
+        >>> multi_krum(2).parts
+        (Krum(faulty=2, kept=None),)
+    """
+    return Recipe("multi_krum", (Krum(faulty, kept),))
 
 
 @recipe("robust", "yin2018robust")

@@ -394,11 +394,21 @@ class Deliver(Part, abc.ABC):
 
     @abc.abstractmethod
     def deliver(self, outcome: Outcome) -> Variables:
-        """Maps `outcome.end` to the variables to return; memory, reports and probes are computed from these."""
+        """Maps `outcome.end` to the variables to return, from which memory, reports and probes are computed.
+
+        `outcome.trained` keeps those before any Deliver part.
+        """
 
     def outdated(self, outcome: Outcome) -> Array:
         """Returns whether the returned update is of an earlier round, `Bool[]`; `deliver` hasn't changed `outcome`."""
         return jnp.zeros((), bool)
+
+    def sent_bits(self, params: PyTree, model: Model) -> PyTree:
+        """Returns the bits of each number that a client sends, an int for each leaf or for whole branches of `params`.
+
+        Only the counted traffic depends on it. 0, the default, stands for the bits of the leaf's dtype.
+        """
+        return 0
 
 
 class Memory(Part, abc.ABC):

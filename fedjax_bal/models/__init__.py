@@ -12,7 +12,7 @@ from fedjax_bal.models.convolution import automatic
 from fedjax_bal.models.dcgan import Dcgan, build_dcgan
 from fedjax_bal.models.derivatives import any_derivative, differentiable
 from fedjax_bal.models.generator import Generator, build_generator, doubled_twice, enlarging
-from fedjax_bal.models.heads import FORMS, simplex, unit, with_cosine_head, with_projection
+from fedjax_bal.models.heads import FORMS, simplex, unit, with_cosine_head, with_normalised_features, with_projection
 from fedjax_bal.models.layers import Conv, Linear, flatten
 from fedjax_bal.models.normalization import Normalisation, normalisation_of, normalises
 from fedjax_bal.models.onednn import onednn_version
@@ -65,6 +65,7 @@ __all__ = [
     "simplex",
     "unit",
     "with_cosine_head",
+    "with_normalised_features",
     "with_projection",
 ]
 

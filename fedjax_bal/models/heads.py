@@ -231,3 +231,25 @@ def _apply_cosine(
     outputs, after = model.apply(below, images, **settings)
     logits = classify(variables.params["head"], outputs.features)
     return outputs._replace(logits=logits), after._replace(params=variables.params)
+
+
+@functools.lru_cache(maxsize=64)  # equal models are one object, so that their runs share a program
+def with_normalised_features(model: Model) -> Model:
+    r"""Scales each row's features f to norm $\sqrt F$, $\sqrt F f / \|f\|$, before the classifier sees them.
+
+    Example:
+        >>> from fedjax_bal.models import build
+        >>> model = with_normalised_features(build("mlp", 10, (2, 2, 1), hidden=(4,)))
+        >>> outputs, _ = model.apply(model.init(jax.random.key(0)), jnp.ones((1, 2, 2, 1)), train=False)
+        >>> round(float((outputs.features**2).mean()), 4)
+        1.0
+    """
+    return model._replace(apply=functools.partial(_apply_normalised, model))
+
+
+def _apply_normalised(
+    model: Model, variables: Variables, images: Array, **settings: object
+) -> tuple[Outputs, Variables]:
+    outputs, after = model.apply(variables, images, **settings)
+    features = outputs.features.shape[-1] ** 0.5 * unit(outputs.features)
+    return outputs._replace(logits=model.head(variables.params, features), features=features), after

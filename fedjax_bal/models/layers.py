@@ -285,6 +285,28 @@ class Conv(nn.Module):
         )(images)
 
 
+def standardised_kernel(kernel: Float[Array, "H W I O"], scale: float) -> Float[Array, "H W I O"]:
+    """Shifts and scales the weights of each output channel to mean 0 and standard deviation `scale`.
+
+    References:
+        Qiao et al., "Micro-Batch Training with Batch-Channel Normalization and Weight Standardization", 2019, with
+        scale 1; as in the code of FedWSQ, the deviation is unbiased, 1e-5 is added to it, and the scale is 0.001.
+    """
+    axes = (0, 1, 2)
+    centred = kernel - kernel.mean(axes)
+    deviation = jnp.sqrt((centred**2).sum(axes) / max(math.prod(kernel.shape[:3]) - 1, 1))
+    return centred * (scale / (deviation + 1e-5))
+
+
+def standardising(convolve: Convolution, scale: float) -> Convolution:
+    """Makes a convolution with `standardised_kernel`."""
+
+    def convolved(maps: Array, kernel: Array, *args: Any, **settings: Any) -> Array:
+        return convolve(maps, standardised_kernel(kernel, scale), *args, **settings)
+
+    return convolved
+
+
 @jax.custom_jvp
 def _relu(maps: Array) -> Array:
     return jnp.where(maps <= 0, 0, maps)

@@ -237,7 +237,7 @@ class ResNet(nn.Module):
     (ResNet-8: stem, three units, classifier. ResNet-20 would have 269,722 with the paper's own shortcut, which has no
     parameters.) ResNet-8 is the shortest network of ResNet-20's scheme, for machines with few cores; CReFF's has four
     times the channels. ResNet-18 divides the sides of a large image by 32. The units' outputs are recorded in the
-    collection "taps".
+    collection "taps"; those of the first layer and of each stage, before their activation, in the collection "levels".
 
     Attributes:
         convolve: the function that convolves.
@@ -264,7 +264,9 @@ class ResNet(nn.Module):
     def __call__(self, images: Float[Array, "B H W K"], real: Real, *, train: bool) -> Float[Array, "B F"]:
         size, stride = (7, 2) if self.large else (3, 1)
         stem = NormedConv(self.channels[0], size, stride, self.convolve, self.start, norm=self.norm, name="stem")
-        maps = relu(stem(images, real, train=train))
+        maps = stem(images, real, train=train)
+        self.sow("levels", "stages", maps)
+        maps = relu(maps)
         if self.large:
             maps = overlapping_max_pool(maps)
         for stage, channels in enumerate(self.channels):
@@ -273,6 +275,9 @@ class ResNet(nn.Module):
                 name = f"unit_{self.units * stage + unit}"
                 layers = ResidualUnit(channels, stride, self.convolve, self.start, self.norm, name=name)
                 maps = layers(maps, real, train=train)
+                if unit == self.units - 1:
+                    self.sow("levels", "stages", maps)
+                maps = relu(maps)
                 # Attention transfer compares the maps of a teacher and a student here.
                 self.sow("taps", "units", maps)
         # A mean instead of pooling with a fixed window, so that images of any size have equally many features.
@@ -280,7 +285,10 @@ class ResNet(nn.Module):
 
 
 class ResidualUnit(nn.Module):
-    """Two 3x3 convolutions, added to a shortcut, which is a 1x1 convolution if the first has a stride above 1."""
+    """Two 3x3 convolutions, added to a shortcut, which is a 1x1 convolution if the first has a stride above 1.
+
+    The sum has no activation yet.
+    """
 
     channels: int
     stride: int
@@ -295,7 +303,7 @@ class ResidualUnit(nn.Module):
         if self.stride > 1:
             shortcut = layer(size=1, stride=self.stride, name="shortcut")(maps, real, train=train)
         inner = relu(layer(size=3, stride=self.stride, name="conv_0")(maps, real, train=train))
-        return relu(layer(size=3, stride=1, name="conv_1")(inner, real, train=train) + shortcut)
+        return layer(size=3, stride=1, name="conv_1")(inner, real, train=train) + shortcut
 
 
 class NormedConv(nn.Module):

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from annotated_types import Ge
 
-from fedjax_bal.annotations import Field, ParsedBy, check, parameters
+from fedjax_bal.annotations import Field, NonNegative, ParsedBy, check, parameters
 from fedjax_bal.jax_setup import in_package_settings, start_jax
 from fedjax_bal.models import convolution as convolutions
 from fedjax_bal.models import layers, networks
@@ -24,6 +24,9 @@ from fedjax_bal.models.normalization import XLA_REDUCTIONS, Normalisation, Reduc
 from fedjax_bal.registry import Registry
 from fedjax_bal.types import Array, Key, Model, Outputs, PyTree, Variables
 from fedjax_bal.validate import is_number, whole_number
+
+_RECORDED = ("levels", "norm_inputs", "taps")
+"""The collections in which networks record results of a forward pass."""
 
 # Parameters that `build` passes to a builder, and flax's own fields.
 _NO_OPTIONS = ("num_classes", "input_shape", "convolution", "convolve", "reductions", "parent", "name")
@@ -93,14 +96,23 @@ def _with_dropout(
 
 
 def _normalised(description: str, network: Callable[..., nn.Module], smallest: int = 1, **settings: Any) -> _Entry:
-    """Makes the entry of a network with fixed settings and the option `norm`."""
+    """Makes the entry of a network with fixed settings and the options `norm` and `standardise`."""
 
     def body(
-        convolve: Convolution, reductions: Reductions = XLA_REDUCTIONS, norm: Literal["batch", "group"] = "batch"
+        convolve: Convolution,
+        reductions: Reductions = XLA_REDUCTIONS,
+        norm: Literal["batch", "group"] = "batch",
+        standardise: NonNegative = 0.0,
     ) -> nn.Module:
+        convolve = layers.standardising(convolve, standardise) if standardise else convolve
         return network(convolve, norm=functools.partial(normalise, norm, reductions=reductions), **settings)
 
-    return _Entry(f"{description}; norm is batch or group", body, smallest, batch_normalised=True)
+    return _Entry(
+        f"{description}; norm is batch or group; standardise, e.g. 0.001, is the deviation of standardised kernels",
+        body,
+        smallest,
+        batch_normalised=True,
+    )
 
 
 def _plain(*layers: Layer, **settings: Any) -> Callable[..., nn.Module]:
@@ -343,11 +355,11 @@ def _pure_functions(
         collections = {"params": variables.params, "stats": variables.stats}
         if train and key is None and drops:
             raise ValueError(NO_KEY)
-        mutable = ["norm_inputs", "taps", "stats"] if train else ["norm_inputs", "taps"]
+        mutable = [*_RECORDED, "stats"] if train else [*_RECORDED]
         rngs = None if key is None else {"dropout": key}
         (logits, features), changed = network.apply(collections, images, real, train=train, mutable=mutable, rngs=rngs)
-        taps = tuple(jax.tree.leaves(changed.get("taps", {})))
-        outputs = Outputs(logits, features, taps, moment_pairs(changed.get("norm_inputs", {})))
+        taps, levels = (tuple(jax.tree.leaves(changed.get(name, {}))) for name in ("taps", "levels"))
+        outputs = Outputs(logits, features, taps, moment_pairs(changed.get("norm_inputs", {})), levels=levels)
         return outputs, variables._replace(stats=changed.get("stats", variables.stats))
 
     @in_package_settings

@@ -109,7 +109,12 @@ def test_numbers_are_the_same_kind():
 def test_equal_runs_of_every_recipe_are_the_same_kind(name):
     federation, test = faking.federation(), in_batches(*faking.test_set())
     network = models.build("tiny_bn" if name in ("cbfl", "fedbn") else "mlp", federation.num_classes, faking.SHAPE)
-    options = {"cbfl": {"warm_up": 1}, "fedlf": {"warm_up": 0}, "fedrela": {"start": 1}}.get(name, {})
+    options = {
+        "cbfl": {"warm_up": 1},
+        "fedlf": {"warm_up": 0},
+        "fedrela": {"start": 1},
+        "fedwsq": {"everything": True},
+    }.get(name, {})
     low = Execution(precision="bfloat16")
     recipe = recipes.RECIPES[name]
     one, other = (build(recipe(**options), network, federation, test, rounds=2, execution=low) for _ in range(2))

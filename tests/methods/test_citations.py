@@ -66,7 +66,7 @@ def test_keys_carry_first_author_and_year():
 def test_an_unknown_name_is_refused_with_a_hint():
     with pytest.raises(ValueError, match=r"received 'fedporx' in 'scaffold\+fedporx'.*did you mean 'fedprox'"):
         citation(Recipe("scaffold+fedporx"))
-    with pytest.raises(ValueError, match=r"received 'zzz', must be one of astraea, .*of your own recipe"):
+    with pytest.raises(ValueError, match=r"received 'zzz', must be one of apfl, astraea, .*of your own recipe"):
         citation(Recipe("zzz"))
     assert short_citation("zzz") == ""
 

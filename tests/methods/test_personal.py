@@ -87,6 +87,7 @@ def head_first(step, steps):
 CASES = {
     "fedper": (recipes.fedper(), ("body",), {}),
     "fedrep": (recipes.fedrep(0.5), ("body",), {"rate_of": head_first}),
+    "lg_fedavg": (recipes.lg_fedavg(), ("head",), {}),
     "local": (recipes.local(), (), {}),
 }
 
@@ -176,6 +177,7 @@ def test_what_stays_is_no_traffic():
     size = {k: v.size * v.dtype.itemsize for k, v in float64.initial(simulation(recipes.fedavg())).items()}
     traffic = {name: simulation(recipe)._traffic for name, (recipe, *_) in CASES.items()}
     assert traffic["fedper"] == traffic["fedrep"] == (size["body"], size["body"])
+    assert traffic["lg_fedavg"] == (size["head"], size["head"])
     assert traffic["local"] == (0, 0)
 
 
@@ -194,6 +196,11 @@ REFUSED = [
         recipes.fedper(),
         {"execution": Execution(client_memory="host")},
         "client_memory: received host, .*set it to device",
+    ),
+    (
+        recipes.combine(recipes.lg_fedavg(), recipes.fedloge(steps=1)),
+        {},
+        "lg_fedavg: received RealignedHeads, which averages global_head",
     ),
     (recipes.fedbn(), {}, "fedbn: received the model two, none of whose layers has 'norm' in its name"),
 ]

@@ -1,4 +1,6 @@
-"""Median, trimmed mean and norm clipping: against their transcriptions."""
+"""Median, trimmed mean, Krum and norm clipping: against their transcriptions."""
+
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -9,8 +11,8 @@ from hypothesis import strategies as st
 from methods import float64
 from methods.steps import norm
 
-from fedjax_bal.parts import Median, NormClipping, TrimmedMean
-from fedjax_bal.recipes import median, norm_clipping, trimmed_mean
+from fedjax_bal.parts import Krum, Median, NormClipping, TrimmedMean
+from fedjax_bal.recipes import krum, median, multi_krum, norm_clipping, trimmed_mean
 
 pytestmark = pytest.mark.usefixtures("double")
 
@@ -40,6 +42,61 @@ def test_robust_mean_equals_its_transcription(name):
     assert len(counts) > 1
     assert max(counts) > 3
     float64.assert_equal(float64.run(sim).variables.params, weights)
+
+
+def best(vectors, clients, faulty):
+    """Places of the vectors by Krum's score, the lowest first; of equal ones that of the smallest number."""
+    scores = []
+    for i, vector in enumerate(vectors):
+        squares = sorted(((vector - other) ** 2).sum() for j, other in enumerate(vectors) if j != i)
+        scores.append(sum(squares[: max(len(vectors) - faulty - 2, 1)]))
+    return sorted(range(len(vectors)), key=lambda i: (scores[i], clients[i]))
+
+
+KRUM = {
+    "krum": (krum(1), 1, lambda n: 1),
+    "krum without faults": (krum(0), 0, lambda n: 1),
+    "multi_krum": (multi_krum(1), 1, lambda n: max(n - 1, 1)),
+    "two kept": (multi_krum(2, 2), 2, lambda n: 2),
+}
+
+
+@pytest.mark.parametrize("name", KRUM)
+def test_krum_equals_its_transcription(name):
+    recipe, faulty, kept = KRUM[name]
+    sim = float64.simulation(recipe)
+    weights, left_out = float64.initial(sim), 0
+    for number, cohort in float64.cohorts(sim):
+        deltas = [float64.difference(float64.train(weights, c, number)[0], weights) for c in cohort]
+        places = best([np.concatenate([leaf.ravel() for leaf in d.values()]) for d in deltas], cohort, faulty)
+        places = places[: kept(len(cohort))]
+        left_out += len(cohort) - len(places)
+        weights = {k: weights[k] + np.mean([deltas[i][k] for i in places], axis=0) for k in weights}
+    assert left_out > 0
+    float64.assert_equal(float64.run(sim).variables.params, weights)
+
+
+def among(clients):
+    """What Krum asks of the server."""
+    return SimpleNamespace(cohort=SimpleNamespace(clients=jnp.asarray(clients)[:, None]))
+
+
+def test_krum_sees_nothing_of_those_that_do_not_count_and_survives_the_huge():
+    deltas = {"w": jnp.array([[1e200, 0.0], [jnp.nan, 1.0], [1.0, 1.0], [1.5, 1.0], [3.0, 1.0], [0.0, 1.0]])}
+    weights, server = jnp.array([0.5, 0.0, 0.1, 0.2, 0.1, 0.1]), among(range(6))
+    # Of five, each has two neighbours: the scores are inf, 1.25, 2.5, 6.25 and 3.25.
+    for kept, mean in ((1, 1.0), (2, 1.25), (3, 2.5 / 3), (4, 5.5 / 4)):
+        np.testing.assert_allclose(Krum(1, kept).reduce(deltas, weights, server)["w"], [mean, 1.0], rtol=1e-12)
+    alone = jnp.array([0.0, 0.0, 0.0, 0.0, 1.0, 0.0])
+    assert Krum(1, None).reduce(deltas, alone, server)["w"].tolist() == [3.0, 1.0]
+
+
+def test_krum_with_all_kept_is_the_unweighted_mean_and_with_one_the_first_of_two():
+    stack = jax.random.normal(jax.random.key(1), (7, 3))
+    mean = Krum(2, 7).reduce(stack, jnp.arange(1.0, 8.0), among(range(7)))
+    np.testing.assert_allclose(mean, stack.mean(0), rtol=1e-12)
+    for clients in ([5, 3], [3, 5]):
+        assert (Krum(0, 1).reduce(stack[:2], jnp.ones(2), among(clients)) == stack[clients.index(3)]).all()
 
 
 @pytest.mark.parametrize(("bound", "adaptive"), [(0.2, False), (0.9, True)])
@@ -88,9 +145,9 @@ def test_shares_are_taken_as_they_are_written_and_leave_somebody():
     assert TrimmedMean(0.499999).reduce(stack[:2], jnp.ones(2), None).tolist() == [0.5]
 
 
-@pytest.mark.parametrize("part", [Median(), TrimmedMean(0.2)], ids=["median", "trimmed"])
+@pytest.mark.parametrize("part", [Median(), TrimmedMean(0.2), Krum(2, 3)], ids=["median", "trimmed", "krum"])
 def test_identical_updates_are_kept_and_none_are_zeros(part):
     update = jax.random.normal(jax.random.key(0), (4, 3))
     stack = jnp.broadcast_to(update, (6, 4, 3))
-    np.testing.assert_allclose(part.reduce(stack, jnp.ones(6), None), update, rtol=1e-15)
-    assert not part.reduce(stack, jnp.zeros(6), None).any()
+    np.testing.assert_allclose(part.reduce(stack, jnp.ones(6), among(range(6))), update, rtol=1e-15)
+    assert not part.reduce(stack, jnp.zeros(6), among(range(6))).any()

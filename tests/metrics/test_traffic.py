@@ -26,7 +26,8 @@ def sizes_of(model):
     outputs, _ = jax.eval_shape(partial(model.apply, train=False), variables, image)
     named = jax.tree_util.tree_leaves_with_path(variables.params)
     return SimpleNamespace(
-        all=size(variables), params=size(variables.params), stats=size(variables.stats),
+        all=size(variables), params=size(variables.params),
+        matrices=sum(4 * leaf.size for _, leaf in named if leaf.ndim > 1), stats=size(variables.stats),
         norm=sum(4 * leaf.size for path, leaf in named if any(map(normalises, path))),
         head=size(variables.params.get("head")), C=model.num_classes, F=outputs.features.shape[-1],
     )  # fmt: skip
@@ -67,7 +68,10 @@ SENT = {
     "fedproto": prototypes,
     "fedrep": body,
     "fedyoyo": lambda m: (m.all + 4 * m.C,) * 2,  # a class prior down, effective sizes up
+    # 4 bits for each number but biases, a deviation for each of both layers, and a count of these.
+    "fedwsq": lambda m: (m.all + 8, m.all - m.matrices + m.matrices // 8 + 12),
     "ldam": lambda m: (m.all - 4 * m.C,) * 2,  # no bias
+    "lg_fedavg": lambda m: (m.head, m.head),
     "local": lambda m: (0, 0),
     "moon": lambda m: (m.all - m.head + 4 * ((m.F + 1) * (m.F + 256) + 257 * m.C),) * 2,  # two layers more
     "mofedsam": momentum,
@@ -81,15 +85,21 @@ SENT = {
 }
 """Bytes down and up of the methods that send anything else than the model both ways."""
 
+CLOSING = {
+    "ccvr": lambda m: 4 * m.C * (1 + m.F + m.F**2),
+    "fedncm": lambda m: 4 * m.C * (1 + m.F),
+}
+"""Bytes up in a closing round, in which all clients receive the model."""
 
-@pytest.mark.parametrize("name", quick.only(recipes.RECIPES, "fedavg", "ccvr", *SENT))
+
+@pytest.mark.parametrize("name", quick.only(recipes.RECIPES, "fedavg", *CLOSING, *SENT))
 def test_bytes_of_every_method_are_those_of_what_it_sends(name, monkeypatch):
     faking.replace_generators(monkeypatch, faking.simplest)
     recipe, options = table.small(name)
     m = sizes_of(options.get("model", toy.network()))
     sim = Bench(recipe, **{key: value for key, value in options.items() if key != "tolerance"}).simulation
     assert sim._traffic == SENT.get(name, lambda m: (m.all, m.all))(m)
-    assert sim._closing_traffic == ((m.all, 4 * m.C * (1 + m.F + m.F**2)) if name == "ccvr" else (0, 0))
+    assert sim._closing_traffic == ((m.all, CLOSING[name](m)) if name in CLOSING else (0, 0))
 
 
 def small(recipe, rounds, **options):

@@ -11,7 +11,7 @@ from jax.nn import initializers
 
 from fedjax_bal.models import build
 from fedjax_bal.models.convolution import of_name
-from fedjax_bal.models.layers import glorot, he_fan_out
+from fedjax_bal.models.layers import glorot, he_fan_out, standardised_kernel
 from fedjax_bal.models.networks import InvertedResidual, KerasCifar10, ResNet, Vgg9, he_normal_of_outputs
 from fedjax_bal.models.normalization import normalise
 from fedjax_bal.models.registry import _ENTRIES
@@ -379,3 +379,29 @@ def test_convolutions_start_as_the_network_says():
     np.testing.assert_allclose(drawn.std(), np.sqrt(2 / (9 * 90)), rtol=0.02)
     assert np.abs(drawn).max() > 3 * drawn.std()
     assert _ENTRIES["resnet18"].body(of_name("fast")).start is he_normal_of_outputs
+
+
+def test_standardised_kernels_equal_their_transcription_in_numpy():
+    kernel = np.random.default_rng(0).normal(1.0, 2.0, (3, 3, 4, 5)).astype(np.float32)
+    wanted = np.zeros(kernel.shape)
+    for channel in range(5):
+        weights = kernel[..., channel].astype(np.float64)
+        centred = weights - weights.mean()
+        wanted[..., channel] = centred / (centred.std(ddof=1) + 1e-5) * 0.7
+    np.testing.assert_allclose(standardised_kernel(kernel, 0.7), wanted, rtol=1e-5, atol=1e-6)
+    assert np.isfinite(standardised_kernel(np.ones((1, 1, 1, 2), np.float32), 1.0)).all()
+
+
+@pytest.mark.slow
+def test_a_network_with_standardised_kernels_is_one_on_kernels_that_are():
+    plain, standardised = (build("resnet8", 3, (8, 8, 3), norm="group", standardise=x) for x in (0, 0.5))
+    variables = standardised.init(jax.random.key(0))
+    images = jax.random.normal(jax.random.key(1), (2, 8, 8, 3))
+    changed = lambda leaf: standardised_kernel(leaf, 0.5) if leaf.ndim == 4 else leaf
+    got, _ = standardised.apply(variables, images, train=True)
+    want, _ = plain.apply(variables._replace(params=jax.tree.map(changed, variables.params)), images, train=True)
+    np.testing.assert_allclose(got.logits, want.logits, rtol=1e-5, atol=1e-6)
+    # A shift and a larger scale of a kernel change nothing but the small number beside its deviation.
+    moved = jax.tree.map(lambda leaf: 3 * leaf + 1 if leaf.ndim == 4 else leaf, variables.params)
+    got, _ = standardised.apply(variables._replace(params=moved), images, train=True)
+    np.testing.assert_allclose(got.logits, want.logits, rtol=2e-3, atol=2e-3)

@@ -110,7 +110,7 @@ def _without(names: set[str], value: Any) -> Any:
         case Context():
             fields = ("start", "trained", "shift")
         case Outcome():
-            fields = ("start", "end", "ctx")
+            fields = ("start", "end", "trained", "ctx")
         case Aggregate():
             fields = ("delta", "deltas")
         case ServerContext():

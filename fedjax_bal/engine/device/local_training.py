@@ -125,7 +125,8 @@ def outcome_of(setting: Setting, ctx: Context, end: LocalState) -> Outcome:
     full = setting.optimizer.full_steps(ctx.steps, setting.most_steps)
     steps = ctx.steps if full is None else full
     rates = jax.tree.map(lambda rate: steps * rate, ctx.learning_rate)
-    return Outcome(ctx.start, end.variables, ctx.steps, rates, ctx._replace(steps_state=end.steps_state))
+    ctx = ctx._replace(steps_state=end.steps_state)
+    return Outcome(ctx.start, end.variables, ctx.steps, rates, ctx, trained=end.variables)
 
 
 def train_step(

@@ -1,5 +1,6 @@
 """Several rounds as one compiled program, for one run or for several; evaluation of the model; traffic."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -38,7 +39,7 @@ from fedjax_bal.engine.device.setting import Setting
 from fedjax_bal.engine.device.state import DispatchPlan, Info, State
 from fedjax_bal.engine.device.trees import put, take, zeros_of
 from fedjax_bal.metrics import Traffic
-from fedjax_bal.parts import Closing, Memory, Probe, Refine, Server
+from fedjax_bal.parts import Closing, Deliver, Memory, Probe, Refine, Server
 from fedjax_bal.types import Array, EvaluationResult, Exhibit, Federation, Key, Plan, PyTree, Variables, size_in_bytes
 
 
@@ -286,9 +287,7 @@ def traffic_of(setting: Setting, federation: Federation, state: State, *, losses
 
     `losses` says whether the selector learns from the clients' training losses.
     """
-    personal = leaves.personal_leaves(setting, state.variables)
-    frozen = leaves.frozen_leaves(setting, state.variables)
-    returned = size_in_bytes(state.variables) - size_in_bytes(personal | frozen)
+    returned = _model_upload(setting, state.variables)
     zero = jnp.zeros((), jnp.int32)
     sent = jax.eval_shape(lambda s: broadcast(setting, jax.random.key(0), zero, s, federation)[1], state)
     sent = {part.slot: sent[part.slot] for part in setting.parts_with(Server) if part.travels}
@@ -315,6 +314,20 @@ def closing_traffic_of(setting: Setting, federation: Federation, state: State) -
     zero = jnp.zeros((), jnp.int32)
     reports = jax.eval_shape(closing_reports, setting, jax.random.key(0), zero, state.variables, federation, zero)
     return Traffic(_model_download(setting, state.variables), size_in_bytes(reports))
+
+
+def _model_upload(setting: Setting, variables: Variables) -> int:
+    unsent = leaves.personal_leaves(setting, variables) | leaves.frozen_leaves(setting, variables)
+    named = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(variables)}
+    bits = {name: 8 * leaf.dtype.itemsize for name, leaf in named.items()}
+    for part in setting.parts_with(Deliver):
+        (params,) = leaves.visible_to(setting, part, variables.params)
+        answer = Variables(jax.tree.broadcast(part.sent_bits(params, setting.model), params), {})
+        for path, number in jax.tree_util.tree_leaves_with_path(answer):
+            # Of several parts the shortest number counts, as one after the other changes the same update.
+            name = jax.tree_util.keystr(path)
+            bits[name] = min(number or bits[name], bits[name])
+    return sum(math.ceil(leaf.size * bits[name] / 8) for name, leaf in named.items() if name not in unsent)
 
 
 def _model_download(setting: Setting, variables: Variables) -> int:

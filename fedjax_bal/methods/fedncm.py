@@ -1,0 +1,62 @@
+"""FedNCM: before each evaluation the classifier is computed from the mean features of the classes, in closed form."""
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_bal.methods.combine import Recipe, recipe
+from fedjax_bal.methods.heads import check_linear, classifier, classifier_shapes
+from fedjax_bal.methods.prototypes import FeatureSums, feature_sums, prototypes_of
+from fedjax_bal.methods.roles import Closing, RunSetting, part
+from fedjax_bal.models import unit
+from fedjax_bal.types import Key, Outcome, ServerContext, Variables
+
+
+@part
+class NearestMean(Closing):
+    r"""Classifies by the cosine to the mean feature of each class over all clients, in evaluation only.
+
+    Every client computes its rows' features with the global model and reports, by class, their number and sum. The
+    class vector is the direction $m_c / \|m_c\|$ of the mean feature, the bias 0. A class that no client has gets a
+    vector of zeros. Training continues with the unchanged classifier.
+
+    References:
+        FedNCM (Legate et al., 2023), on a network with pretrained features, where this classifier is all
+        that is trained, or is fine-tuned afterwards. Here each evaluation shows it on the features of that round: with
+        `simulate(..., variables=...)` and a local learning rate of 0 it is the paper's. The authors' code leaves the
+        bias of the new layer as drawn, which the paper doesn't mention, and divides by 0 for a class without rows.
+    """
+
+    def check(self, setting: RunSetting) -> None:
+        """Rejects a model that doesn't end in a dense layer, whose class vectors are the columns of a matrix."""
+        check_linear("fedncm", setting.model)
+        shapes = [leaf.shape for leaf in jax.tree.leaves(classifier_shapes(setting.model))]
+        matrices = [shape for shape in shapes if len(shape) != 1]
+        if len(matrices) != 1 or len(matrices[0]) != 2 or matrices[0][1] != setting.model.num_classes:
+            raise ValueError(
+                f"fedncm: received the model {setting.model.name} with a classifier of shapes {shapes}, must end in a "
+                f"dense layer, whose shape is (features, {setting.model.num_classes})"
+            )
+
+    def closing_report(self, outcome: Outcome) -> FeatureSums:
+        """Computes the sums of the client's features, by class."""
+        return feature_sums(outcome.end, outcome.ctx)
+
+    def close(self, key: Key, variables: Variables, reports: FeatureSums, server: ServerContext) -> Variables:
+        """Returns the global model with the directions of the classes' means as its classifier."""
+        vectors = unit(prototypes_of(reports).means).T
+        filled = lambda leaf: vectors.astype(leaf.dtype) if leaf.ndim == 2 else jnp.zeros_like(leaf)
+        head = jax.tree.map(filled, classifier(variables.params))
+        return variables._replace(params={**variables.params, "head": head})
+
+
+@recipe("heads", "legate2023fedncm")
+def fedncm() -> Recipe:
+    """FedAvg that is evaluated with another classifier: the directions of the classes' mean features.
+
+    Every evaluation takes a pass over all clients' rows: evaluate less often if there are many.
+
+    Example:
+        >>> fedncm().parts
+        (NearestMean(),)
+    """
+    return Recipe("fedncm", (NearestMean(),))
