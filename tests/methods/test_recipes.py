@@ -115,20 +115,22 @@ def test_no_hyperparameter_is_called_like_a_section():
 
 
 OUT_OF_RANGE = """
-    balancefl: temperature=0; cbfl: distillation=-1 classification=-1 generator='gan' teacher='old' learn='nothing'
-    direction='both' layers='max' warm_up=-1 interval=0 iterations=2.5 generator_batch=0 generator_rate=-0.1 gamma=nan
-    width=1 latent=0 fakes=0 weight=-1 attention=None temperature=0 dcgan_iterations=-1 dcgan_pool=0 dcgan_seed=0.5
-    dcgan_seed=4294967296; ccvr: per_class=0; class_balanced: beta=1.5; climb: interval=0; creff: per_class=0;
-    crop_flip: pad=-1 flip=1; feature_skew: rotate=400 noise=-1; fedacg: momentum=1.0; fedadagrad: tau=0.0; fedadam:
-    beta_1=1.0; fedavg_ft: epochs=0 batch_size=2.5 learning_rate=nan; fedavgm: momentum=1.0 learning_rate=-1.0;
-    fedbabu: fine_tune_epochs=-1 fine_tune_momentum=1.0; fedcm: alpha=0; feddecorr: weight=-1; feddisco: a=-1; feddyn:
-    alpha=-1 adaptive=1 clip=-2.0; fedetf: scale=0; fedexp: epsilon=0; fedgrab: integral=-1; fedic: share=1.5; fedlc:
-    tau=-1; fedlesam: rho=-1; fedlmd: temperature=0; fedloge: sparsity=1.0; fednh: rho=1.1; fednova: mu=-1
-    server_momentum=1.0; fedntd: weight=-1; fedproto: weight=-1; fedprox: mu=-1 mu=nan; fedrs: alpha=1.5; fedsam:
-    rho=-1; fedspeed: weight=-1; fedvls: weight=-1 suppression=-1; fedyogi: beta_2=-0.1; focal: gamma=-1; iwds:
-    beta_0=1.1 beta_m=-0.1 rho=2; lade: weight=-0.1; ldam: scale=0; logit_adjustment: tau=-1; mofedsam: rho=-1; moon:
-    temperature=0.0 mu=-1 width=0; norm_clipping: bound=0; ratio_loss: beta=-0.1; rebafl: epsilon=1.5 min_classes=0
-    carry=1; scaffold: scaffold_momentum='yes'; trimmed_mean: share=0.5 share=0.7;
+    apfl: alpha=1.5 shrinkage=-1 adapts='epoch'; balancefl: temperature=0; cbfl: distillation=-1 classification=-1
+    generator='gan' teacher='old' learn='nothing' direction='both' layers='max' warm_up=-1 interval=0 iterations=2.5
+    generator_batch=0 generator_rate=-0.1 gamma=nan width=1 latent=0 fakes=0 weight=-1 attention=None temperature=0
+    dcgan_iterations=-1 dcgan_pool=0 dcgan_seed=0.5 dcgan_seed=4294967296; ccvr: per_class=0; class_balanced: beta=1.5;
+    climb: interval=0; creff: per_class=0; crop_flip: pad=-1 flip=1; feature_skew: rotate=400 noise=-1; fedacg:
+    momentum=1.0; fedadagrad: tau=0.0; fedadam: beta_1=1.0; fedavg_ft: epochs=0 batch_size=2.5 learning_rate=nan;
+    fedavgm: momentum=1.0 learning_rate=-1.0; fedbabu: fine_tune_epochs=-1 fine_tune_momentum=1.0; fedcm: alpha=0;
+    feddecorr: weight=-1; feddisco: a=-1; feddyn: alpha=-1 adaptive=1 clip=-2.0; fedetf: scale=0; fedexp: epsilon=0;
+    fedgrab: integral=-1; fedic: share=1.5; fedlc: tau=-1; fedlesam: rho=-1; fedlmd: temperature=0; fedloge:
+    sparsity=1.0; fednh: rho=1.1; fednova: mu=-1 server_momentum=1.0; fedntd: weight=-1; fedproto: weight=-1; fedprox:
+    mu=-1 mu=nan; fedrcl: temperature=0 weight=-1; fedrs: alpha=1.5; fedsam: rho=-1; fedspeed: weight=-1; fedvls:
+    weight=-1 suppression=-1; fedwsq: bits=3 momentum=1.5; fedyogi: beta_2=-0.1; focal: gamma=-1; iwds: beta_0=1.1
+    beta_m=-0.1 rho=2; krum: faulty=-1; lade: weight=-0.1; ldam: scale=0; logit_adjustment: tau=-1; mofedsam: rho=-1;
+    moon: temperature=0.0 mu=-1 width=0; multi_krum: kept=0; norm_clipping: bound=0; pfedme: attraction=0 steps=0;
+    ratio_loss: beta=-0.1; rebafl: epsilon=1.5 min_classes=0 carry=1; scaffold: scaffold_momentum='yes'; trimmed_mean:
+    share=0.5 share=0.7;
 """
 """By recipe, values that it refuses."""
 
