@@ -58,7 +58,7 @@ class MixedModel(Separate, Loss, Steps, Update):
     @property
     def needs(self) -> tuple[Need, ...]:
         """Requires a model without batch statistics, and that no other part gives each client another model."""
-        why = "by which each client has another classifier or model of its own"
+        why = "by which each client has another classifier or model"
         return no_statistics("apfl"), without_other("apfl", self, Separate, because=why)
 
     def check(self, setting: RunSetting) -> None:

@@ -1,12 +1,11 @@
 """FedWSQ: clients send their updates in 1, 2 or 4 bits a number, on levels that fit normally distributed changes."""
 
 import math
-from typing import Literal
 
 import jax
 import jax.numpy as jnp
 
-from fedjax_bal.methods.combine import Recipe, Share, recipe
+from fedjax_bal.methods.combine import Count, Recipe, Share, recipe
 from fedjax_bal.methods.roles import Deliver, Report, RunSetting, Server, part, static
 from fedjax_bal.types import Array, Key, Model, Outcome, PyTree, ServerContext, Variables
 
@@ -125,7 +124,7 @@ class QuantisedUpdates(Deliver, Report, Server):
 
 
 @recipe("averaging", "kim2025fedwsq")
-def fedwsq(momentum: Share = 0.1, bits: Literal[1, 2, 4] = 4, everything: bool = False) -> Recipe:
+def fedwsq(momentum: Share = 0.1, bits: Count = 4, everything: bool = False) -> Recipe:
     """FedAvg whose clients send their updates in a few bits a number.
 
     Combine it with residual networks with `{norm: group, standardise: 0.001}` for the rest of the paper.
@@ -139,4 +138,6 @@ def fedwsq(momentum: Share = 0.1, bits: Literal[1, 2, 4] = 4, everything: bool =
         >>> fedwsq(bits=1).parts
         (QuantisedUpdates(momentum=0.1, bits=1, everything=False),)
     """
+    if bits not in LEVELS:
+        raise ValueError(f"fedwsq: bits: received {bits}, must be one of {', '.join(map(str, LEVELS))}")
     return Recipe("fedwsq", (QuantisedUpdates(momentum, bits, everything),))

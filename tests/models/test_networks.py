@@ -401,7 +401,7 @@ def test_a_network_with_standardised_kernels_is_one_on_kernels_that_are():
     got, _ = standardised.apply(variables, images, train=True)
     want, _ = plain.apply(variables._replace(params=jax.tree.map(changed, variables.params)), images, train=True)
     np.testing.assert_allclose(got.logits, want.logits, rtol=1e-5, atol=1e-6)
-    # A shift and a larger scale of a kernel change nothing but the small number beside its deviation.
+    # A shift and a larger scale of a kernel matter only through the small number that is added to its deviation.
     moved = jax.tree.map(lambda leaf: 3 * leaf + 1 if leaf.ndim == 4 else leaf, variables.params)
     got, _ = standardised.apply(variables._replace(params=moved), images, train=True)
     np.testing.assert_allclose(got.logits, want.logits, rtol=2e-3, atol=2e-3)
