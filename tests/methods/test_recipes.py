@@ -128,9 +128,9 @@ OUT_OF_RANGE = """
     rho=-1; fedspeed: weight=-1; fedvls: weight=-1 suppression=-1; fedyogi: beta_2=-0.1; focal: gamma=-1; iwds:
     beta_0=1.1 beta_m=-0.1 rho=2; lade: weight=-0.1; ldam: scale=0; logit_adjustment: tau=-1; mofedsam: rho=-1; moon:
     temperature=0.0 mu=-1 width=0; norm_clipping: bound=0; ratio_loss: beta=-0.1; rebafl: epsilon=1.5 min_classes=0
-    carry=1; scaffold: scaffold_momentum='yes'; trimmed_mean: share=0.5 share=0.7;
-    fedlf: alpha=1.5 centres=-1; fedrela: start=-1 percent=-1; fedyoyo: weight=-1 warm_up=0 gamma=1.5 hole=-1;
-    rucr: temperature=0.0 low=1.5 per_class=0;
+    carry=1; fedlf: alpha=1.5 centres=-1; fedrela: start=-1 percent=-1 percent=101; fedyoyo: weight=-1 warm_up=0
+    gamma=1.5 hole=-1; rucr: temperature=0.0 low=1.5 low=0.96 per_class=0; scaffold: scaffold_momentum='yes';
+    trimmed_mean: share=0.5 share=0.7;
 """
 """By recipe, values that it refuses."""
 
