@@ -24,12 +24,25 @@ POLICY = """
 """
 """The 25 sub-policies for CIFAR-10: twice a probability, an operation and its strength, from 0 to 9."""
 
-_GREY = 128.0  # what appears behind a moved image
+_GREY = 128.0  # the background of a moved image
 
 
 def _move(image: Array, matrix: Array) -> Array:
     """Warps an image by a map of `fedjax_bal.balance.warp`, over grey."""
     return jnp.round(warp(image[None] - _GREY, matrix[None])[0] + _GREY)
+
+
+def _luminance(image: Array) -> Array:
+    """Returns the image in grey, `Float[H, W, 1]`, with Pillow's weights of red, green and blue."""
+    if image.shape[-1] == 3:
+        weighted = (image * jnp.array([19595.0, 38470.0, 7471.0], image.dtype)).sum(-1, keepdims=True)
+        return jnp.floor((weighted + 32768.0) / 65536.0)
+    return jnp.floor(image.mean(-1, keepdims=True) + 0.5)
+
+
+def _blend(other: Array, image: Array, amount: Array) -> Array:
+    """Moves an image away from another one, or towards it if the amount is negative."""
+    return jnp.clip(jnp.floor(other + (1.0 + amount) * (image - other)), 0.0, 255.0)
 
 
 def shear_x(image: Array, amount: Array) -> Array:
@@ -134,11 +147,12 @@ OPERATIONS = {
 def _table() -> np.ndarray:
     """Returns the policy as probability, operation, amount, and whether its sign is random, `Float[25, 2, 4]`."""
     names = [operation.__name__ for operation in OPERATIONS]
+    ranges = list(OPERATIONS.values())
     steps = []
     for words in (entry.split() for entry in POLICY.split(";")):
         for chance, name, strength in (words[:3], words[3:]):
             number = names.index(name)
-            first, last, signed = list(OPERATIONS.values())[number]
+            first, last, signed = ranges[number]
             amount = first + (last - first) * int(strength) / 9
             steps.append((float(chance), number, round(amount) if name == "posterize" else amount, signed))
     return np.array(steps).reshape(-1, 2, 4)
@@ -153,7 +167,7 @@ def augmented(key: Key, pixels: Array) -> Array:
         pixels: `Float[B, H, W, K]`, whole numbers from 0 to 255.
 
     Returns:
-        The same.
+        The changed images, likewise whole numbers from 0 to 255.
 
     Example:
         >>> changed = augmented(jax.random.key(0), jnp.full((2, 8, 8, 3), 100.0))
@@ -162,21 +176,21 @@ def augmented(key: Key, pixels: Array) -> Array:
     """
     policy = jnp.asarray(_table(), pixels.dtype)
 
-    def one(key: Key, image: Array) -> Array:
+    def augment(key: Key, image: Array) -> Array:
         choice_key, chance_key, sign_key = jax.random.split(key, 3)
         steps = policy[jax.random.randint(choice_key, (), 0, len(policy))]
         signs = jax.random.rademacher(sign_key, (2,), pixels.dtype)
         draws = jax.random.uniform(chance_key, (2,))
 
-        def step(image: Array, own: tuple[Array, Array, Array]) -> tuple[Array, None]:
-            (chance, number, amount, signed), draw, sign = own
+        def apply(image: Array, step: tuple[Array, Array, Array]) -> tuple[Array, None]:
+            (chance, number, amount, signed), draw, sign = step
             amount = jnp.where(signed > 0, sign * amount, amount)
             changed = lax.switch(number.astype(int), list(OPERATIONS), image, amount)
             return jnp.where(draw < chance, changed, image), None
 
-        return lax.scan(step, image, (steps, draws, signs))[0]
+        return lax.scan(apply, image, (steps, draws, signs))[0]
 
-    return jax.vmap(one)(jax.random.split(key, len(pixels)), pixels)
+    return jax.vmap(augment)(jax.random.split(key, len(pixels)), pixels)
 
 
 def as_pixels(images: Array, federation: Federation) -> Array:
@@ -189,24 +203,13 @@ def as_images(pixels: Array, federation: Federation) -> Array:
     return (pixels / 255.0 - federation.mean) / federation.std
 
 
-def _luminance(image: Array) -> Array:
-    if image.shape[-1] == 3:
-        weighted = (image * jnp.array([19595.0, 38470.0, 7471.0], image.dtype)).sum(-1, keepdims=True)
-        return jnp.floor((weighted + 32768.0) / 65536.0)
-    return jnp.floor(image.mean(-1, keepdims=True) + 0.5)
-
-
-def _blend(other: Array, image: Array, amount: Array) -> Array:
-    return jnp.clip(jnp.floor(other + (1.0 + amount) * (image - other)), 0.0, 255.0)
-
-
 @part
 class AutoAugment(Batches):
     """Changes each image by one of 25 pairs of operations, drawn in each local step; an operation may be skipped.
 
     Colours: `color`, `contrast`, `brightness`, `sharpness`, `posterize`, `solarize`, `invert`, `autocontrast`,
-    `equalize`. Shape: rotation, shear and translation over grey. The same uses and images stay unchanged as with
-    `CropAndFlip`. Images of floats are taken as pixels from 0 to 1.
+    `equalize`. Shape: rotation, shear and translation over grey. As with `CropAndFlip`, evaluation, probes and
+    prototypes use the unchanged images. Images of floats are taken as pixels from 0 to 1.
 
     References:
         AutoAugment (Cubuk et al., 2019), the policy for CIFAR-10, with the operations of Pillow as in FedYoYo's code.

@@ -61,8 +61,8 @@ FAMILIES = {
     "flatness": "Methods that look for flat minima: gradients at shifted parameters, or averages of models",
     "generators": "CBFL: images of a generator that learned from the global model, in addition to each client's own",
     "heads": "Methods that treat the classifier separately from the rest of the network",
-    "long_tail": "Losses of central long-tailed learning, on the clients, weights that follow training, and calibrated "
-    "teachers",
+    "long_tail": "Losses of central long-tailed learning, on the clients, weights that follow training, calibrated "
+    "teachers, new labels, and views of an image that teach each other",
     "losses": "Methods that change the local loss, most of them for the sake of classes that a client lacks",
     "personal": "Methods that give every client a personal model, and training without others",
     "robust": "Averages that a few outlying clients can't move far, or that hide each client, and faulty clients to "

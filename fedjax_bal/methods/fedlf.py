@@ -90,7 +90,7 @@ def fedlf(
 
     Args:
         alpha: factor on the logit of a class that the client lacks, in [0, 1]; 1 scales none. The client's largest
-            class has factor 1, and others are in between, as in `fedrs` with mode "soft".
+            class has factor 1; factors of the others grow with their counts, as in `fedrs` with mode "soft".
         centres: weight of the distance to class centres, at least 0.
         decorrelation: weight of the correlations, at least 0, see `feddecorr`, whose default this is.
         warm_up: rounds before the first global centres are computed.
@@ -103,6 +103,5 @@ def fedlf(
         Lu et al., 2025. The authors' code doesn't contain the decorrelation, and its class centres have no gradient:
         `centres=0` and `decorrelation=0` train like it, up to the classifier's bias, which it leaves out in training.
     """
-    return Recipe(
-        "fedlf", (RestrictedSoftmax(alpha, "soft"), ClassCentres(centres, warm_up), Decorrelation(decorrelation))
-    )
+    softmax = RestrictedSoftmax(alpha, "soft")
+    return Recipe("fedlf", (softmax, ClassCentres(centres, warm_up), Decorrelation(decorrelation)))

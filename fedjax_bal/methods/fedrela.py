@@ -1,9 +1,10 @@
 """FedReLa: late in training, rows that the global model takes for a locally rarer class are relabelled, once."""
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from annotated_types import Le
 from jax import lax
 
 from fedjax_bal.balance import class_prototypes
@@ -70,7 +71,7 @@ def relabelled(probabilities: Array, labels: Array, real: Array, draws: Array, p
     variances, _ = class_prototypes(centred**2, labels, real, classes)
     scores = centred / jnp.maximum(jnp.sqrt(variances), _SMALLEST)[labels]
 
-    # A class has m scores above its threshold, over rows of all labels.
+    # `above` scores for a class, over rows of all labels, exceed its threshold.
     size = real.sum()
     above = jnp.clip(jnp.floor(percent * size / 100).astype(int), 0, jnp.maximum(size - 1, 0))
     descending = -jnp.sort(jnp.where(real[:, None], -scores, jnp.inf), axis=0)
@@ -208,7 +209,9 @@ def _check_leaves(facts: RunFacts) -> None:
 
 
 @recipe("long_tail", "hu2026fedrela")
-def fedrela(start: CountOrZero = 450, percent: NonNegative = 5.0, factor: NonNegative = 0.1) -> Recipe:
+def fedrela(
+    start: CountOrZero = 450, percent: Annotated[NonNegative, Le(100)] = 5.0, factor: NonNegative = 0.1
+) -> Recipe:
     """From a late round on, clients train on labels that the global model moves towards locally rarer classes.
 
     The method goes on top of another one: `combine(fedetf(), fedrela())`, `combine(fedloge(), fedrela())`.
@@ -216,7 +219,7 @@ def fedrela(start: CountOrZero = 450, percent: NonNegative = 5.0, factor: NonNeg
     Args:
         start: the round, from 0, whose model relabels, and from which new labels apply. The authors take four fifths
             or nine tenths of training: 400 or 450 of 500 rounds.
-        percent: percentage of a client's rows whose score for a class exceeds the threshold, at least 0.
+        percent: percentage of a client's rows whose score for a class exceeds the threshold, in [0, 100].
         factor: factor on the local learning rate from that round on, at least 0; 1 leaves it as it is.
 
     Example:

@@ -109,9 +109,9 @@ class MixedPrior(Prepare, Report, Server, Steps, Logits):
     def prepare(self, key: Key, variables: Variables, ctx: Context) -> Array:
         """Computes the effective sizes of the client's classes, `Float[C]`."""
         means = prototypes_of(feature_sums(variables, ctx)).means
-        # Padding sorts after all rows. In the stored order a batch would have rows of one class only.
-        words = jax.random.uniform(key, (ctx.row_length,))
-        order = jnp.argsort(jnp.where(jnp.arange(ctx.row_length) < ctx.size, words, 2.0))
+        # A random order, with padding last: in the stored one, by class, most batches would have a single class.
+        draws = jax.random.uniform(key, (ctx.row_length,))
+        order = jnp.argsort(jnp.where(jnp.arange(ctx.row_length) < ctx.size, draws, 2.0))
 
         def add(sizes: Array, batch: Batch) -> Array:
             outputs, _ = ctx.model.apply(variables, batch.images, train=False)
@@ -215,7 +215,7 @@ class TwoViews(Batches, Loss):
             black = -ctx.federation.mean / ctx.federation.std
             strong = jnp.where(holes(hole_key, strong.shape, self.hole), black, strong)
         twice = jax.tree.map(lambda leaf: jnp.concatenate([leaf, leaf]), batch._replace(images=None))
-        # No row is extra: both views have a label that counts.
+        # No row is extra: both views are the client's own rows, with labels that count.
         return twice._replace(images=jnp.concatenate([weak, strong]), extra=jnp.zeros(len(twice.rows), bool))
 
     def loss(self, outputs: Outputs, batch: Batch, params: PyTree, ctx: Context) -> Array:

@@ -57,11 +57,14 @@ def mixed_features(
         high: largest u.
     """
     order_key, share_key = jax.random.split(key)
-    # A key for each class: words of a common table would depend on the padded length L.
-    draw = lambda own_key: jax.random.uniform(own_key, (len(features),))
-    words = jax.vmap(draw)(jax.random.split(order_key, len(prototypes)))
-    order = jnp.argsort(jnp.where(jnp.arange(len(features)) < size, words, 2.0), axis=1)
+
+    # A random order of the client's rows for each class, with padding last. Each class has its own key, because draws
+    # `[C, L]` from a single one would depend on the padded length L.
+    draw = lambda class_key: jax.random.uniform(class_key, (len(features),))
+    draws = jax.vmap(draw)(jax.random.split(order_key, len(prototypes)))
+    order = jnp.argsort(jnp.where(jnp.arange(len(features)) < size, draws, 2.0), axis=1)
     places = order[:, jnp.arange(per_class) % jnp.maximum(size, 1)]
+
     shares = jax.random.uniform(share_key, (len(prototypes), per_class, 1), minval=low, maxval=high)
     shares = jnp.round(100.0 * shares) / 100.0
     return shares * prototypes[:, None] + (1.0 - shares) * unit(features)[places]
@@ -94,7 +97,7 @@ class UnifiedPrototypes(Prepare, Report, Server, Loss, Refine):
     References:
         RUCR (TIFS 2024), in the form of its code, github.com/liuyuxia211/RUCR, with the constants of its command for
         CIFAR-10. There the cohort reports features before it trains, and uses prototypes in the same round; here they
-        are used one round later. There classifiers are retrained in the last 20 rounds, with prototypes of all clients;
+        are used one round later. There classifiers are retrained in the last 21 rounds, with prototypes of all clients;
         here with those of the clients that have delivered so far. For the reported features, batch normalisation uses
         the statistics of batches there, the model's here.
     """
@@ -122,9 +125,8 @@ class UnifiedPrototypes(Prepare, Report, Server, Loss, Refine):
     def init_server(self, server: ServerContext) -> tuple[Unified, Retrained]:
         """Returns no prototypes, and no classifier."""
         zeros = jnp.zeros((server.federation.num_classes, num_features(server.model, server.variables)))
-        return Unified(FeatureSums(zeros, zeros[:, 0]), zeros), Retrained(
-            classifier(server.variables.params), jnp.zeros(())
-        )
+        unified = Unified(FeatureSums(zeros, zeros[:, 0]), zeros)
+        return unified, Retrained(classifier(server.variables.params), jnp.zeros(()))
 
     def broadcast(self, key: Key, server: ServerContext) -> tuple[tuple[Unified, Retrained], Unified]:
         """Sends the prototypes to every client."""
@@ -153,6 +155,7 @@ class UnifiedPrototypes(Prepare, Report, Server, Loss, Refine):
         real = jnp.arange(ctx.row_length) < ctx.size
         own = FeatureSums(*class_sums(features, labels, real, len(ctx.class_counts)))
         unified = Unified(own, own.counts[:, None] * unit(prototypes_of(own).means))
+
         known: Unified = ctx.broadcast[self.slot]
         counts = known.features.counts
         begun = ctx.round >= self.start
@@ -212,17 +215,19 @@ def rucr(
         weight: weight of the loss that pulls features to prototypes, at least 0.
         temperature: divisor of cosines, above 0.
         start: the first round, from 0, in which clients retrain classifiers, which takes long; until then the global
-            model is evaluated as it is. The authors retrain in the last 20 rounds.
+            model is evaluated as it is. The authors retrain in the last 21 of 150 rounds.
         per_class: virtual features of each class, at least 1.
         epochs: passes over them, at least 1.
         batch_size: virtual features per step, at least 1.
         learning_rate: learning rate of SGD on the classifier, at least 0.
         low: smallest share of the prototype in a virtual feature, in [0, 1].
-        high: largest share, in [0, 1].
+        high: largest share, in [low, 1].
 
     Example:
         >>> rucr().parts[0].slot
         'UnifiedPrototypes'
     """
+    if low > high:
+        raise ValueError(f"rucr: low: received {low}, must be at most high={high}: lower it, or raise high")
     part = UnifiedPrototypes(weight, temperature, start, per_class, epochs, batch_size, learning_rate, low, high)
     return Recipe("rucr", (part,))

@@ -43,16 +43,20 @@ def cosine(a, b):
 
 def trained(received, centres, client, number, alpha, weight):
     """A client's weights after training, and its centres by class in the last epoch."""
-    options, data, w = float64.OPTIONS, toys.federation(), dict(received)
+    options = float64.OPTIONS
+    data = toys.federation()
+    w = dict(received)
     flat = data.images.reshape(len(data.images), -1).astype(float)
     counts = data.class_counts[client]
-    scale, rate = alpha + (1 - alpha) * counts / counts.max(), options.rate * options.decay**number
-    seen, total, size = {}, 0, counts.sum()
+    scale = alpha + (1 - alpha) * counts / counts.max()
+    rate = options.rate * options.decay**number
+    seen, total = {}, 0
     for rows in reference.draws(data, float64.SEED, number, client, options):
-        if total == size:  # an epoch begins
+        if total == counts.sum():  # an epoch begins
             seen, total = {}, 0
         total += len(rows)
-        features, labels = reference.forward(w, flat[rows])[0], data.labels[rows]
+        features = reference.forward(w, flat[rows])[0]
+        labels = data.labels[rows]
         for feature, label in zip(features, labels, strict=True):
             seen.setdefault(label, []).append(feature)
         slopes = float64.gradient(w, flat[rows], labels, scale)
@@ -68,9 +72,11 @@ def trained(received, centres, client, number, alpha, weight):
 
 @pytest.mark.slow
 def test_fedlf_equals_its_transcription():
-    alpha, weight = 0.25, 4.0
+    alpha = 0.25
+    weight = 4.0
     sim = float64.simulation(fedlf(alpha, weight, 0.0, warm_up=1), rounds=4)
-    weights, centres = float64.initial(sim), {}
+    weights = float64.initial(sim)
+    centres = {}
     for number, cohort in float64.cohorts(sim):
         changes, reports = {}, {}
         for client in cohort:

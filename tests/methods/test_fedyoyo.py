@@ -109,31 +109,37 @@ def two_views(weights, weak, strong, labels, offset, weight, temperature):
 @pytest.mark.slow
 @pytest.mark.parametrize("repeated", [True, False])
 def test_fedyoyo_equals_its_transcription(repeated, monkeypatch):
-    weight, temperature, warm_up, tau, gamma = 3.0, 1.5, 2, 1.3, 0.2
     hidden = np.arange(toys.WIDTH) < 2  # a hole that all images have
     fixed = lambda key, shape, side: jnp.asarray(hidden)[None, None, :, None]
     monkeypatch.setattr(MODULE, "holes", fixed)
-    options = replace(
-        float64.OPTIONS, batch_size=24, epochs=3
-    )  # one batch of all rows, so that their order doesn't count
-    recipe = fedyoyo(weight, temperature, warm_up, tau, gamma, repeated, pad=0, rotate=0.0, hole=3, policy=False)
+    # One batch of all rows, so that their order doesn't count.
+    options = replace(float64.OPTIONS, batch_size=24, epochs=3)
+    recipe = fedyoyo(3.0, 1.5, 2, tau=1.3, gamma=0.2, repeated=repeated, pad=0, rotate=0.0, hole=3, policy=False)
+    prior_of, views = recipe.parts
     sim = float64.simulation(recipe, options)
-    data, weights, sizes = toys.federation(), float64.initial(sim), None
-    flat, rights = data.images.reshape(len(data.images), -1).astype(float), []
+    data = toys.federation()
+    flat = data.images.reshape(len(data.images), -1).astype(float)
+    weights = float64.initial(sim)
+    sizes = None
+    rights = []
     for number, cohort in float64.cohorts(sim):
         shared = np.full(C, 1 / C) if sizes is None else sizes / sizes.sum()
         changes, reports = {}, []
         for client in cohort:
             own = data.rows[data.offsets[client] : data.offsets[client + 1]]
-            features, labels = reference.forward(weights, flat[own])[0], data.labels[own]
+            features = reference.forward(weights, flat[own])[0]
+            labels = data.labels[own]
             reports.append(sizes_of_batch(features, labels, mean_features(features, labels)))
-            local, w, prior = np.bincount(labels, minlength=C) / len(labels), dict(weights), shared
+            local = np.bincount(labels, minlength=C) / len(labels)
+            w = dict(weights)
+            prior = shared
             for step, rows in enumerate(reference.draws(data, float64.SEED, number, client, options)):
-                prior = (1 - gamma) * prior + gamma * local if repeated or step == 0 else prior
-                offset = np.log(prior**tau + 1e-9)
+                if repeated or step == 0:
+                    prior = (1 - prior_of.gamma) * prior + prior_of.gamma * local
+                offset = np.log(prior**prior_of.tau + 1e-9)
                 strong = np.where(hidden, 0.0, flat[rows])
-                scale = weight * min((number + 1) / warm_up, 1)
-                slopes, right = two_views(w, flat[rows], strong, data.labels[rows], offset, scale, temperature)
+                scale = views.weight * min((number + 1) / views.warm_up, 1)
+                slopes, right = two_views(w, flat[rows], strong, data.labels[rows], offset, scale, views.temperature)
                 rights.append(right.mean())
                 w = {k: w[k] - options.rate * options.decay**number * slopes[k] for k in w}
             changes[client] = float64.difference(w, weights)

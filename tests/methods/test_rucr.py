@@ -90,17 +90,15 @@ def test_mixed_features_equal_their_transcription(size):
 
 @pytest.mark.slow
 def test_rucr_equals_its_transcription():
-    weight, temperature, start, per_class, epochs, size, rate, low, high = 0.8, 0.9, 1, 5, 2, 6, 0.3, 0.35, 0.95
-    recipe = rucr(weight, temperature, start, per_class, epochs, size, rate, low, high)
+    recipe = rucr(0.8, 0.9, start=1, per_class=5, epochs=2, batch_size=6, learning_rate=0.3)
+    (part,) = recipe.parts
     sim = float64.simulation(recipe, model=network())
-    options, data, counts = float64.OPTIONS, toys.federation(), toys.federation().class_counts
-    weights, sums, number_of, sides, head = (
-        flat(as_numpy(sim.init(float64.SEED).state).variables.params),
-        {},
-        {},
-        {},
-        None,
-    )
+    options = float64.OPTIONS
+    data = toys.federation()
+    counts = data.class_counts
+    weights = flat(as_numpy(sim.init(float64.SEED).state).variables.params)
+    head = None
+    sums, number_of, sides = {}, {}, {}  # by class: of features, rows, and directions times rows
     for number, cohort in float64.cohorts(sim):
         means = {c: sums[c] / number_of[c] for c in sums}
         total = sum(number_of.values())
@@ -115,22 +113,23 @@ def test_rucr_equals_its_transcription():
                 images, labels = flat_images()[rows], data.labels[rows]
                 slopes, inner = gradient(w, images, labels), np.tanh(images @ w["body"])
                 pull = np.zeros_like(inner)
+                known = (counts[client], means, shares, part.temperature)
                 for row, label in enumerate(labels):
                     if label in means:
-                        pull[row] = prototype_loss(inner[row], label, counts[client], means, shares, temperature)[1]
-                pull *= weight / len(labels)
+                        pull[row] = part.weight / len(labels) * prototype_loss(inner[row], label, *known)[1]
                 slopes["body"] = slopes["body"] + images.T @ (pull * (1 - inner**2))
                 w = descended(w, slopes, options.rate * options.decay**number)
             changes[client] = float64.difference(w, weights)
-            if number >= start and sums:
+            if number >= part.start and sums:
                 visit = training_key(jax.random.key(float64.SEED), *map(jnp.int32, (number, client, 0)))
                 seed = jax.random.bits(purpose_key(visit, "prepare/UnifiedPrototypes"), dtype=jnp.uint32)
                 mix_key, order_key = jax.random.split(jax.random.key(seed))
                 prototypes = [sides[c] / number_of[c] if c in sides else np.zeros(F) for c in range(C)]
-                made = virtual(mix_key, prototypes, features, per_class, low, high, float64.LENGTH)
+                made = virtual(mix_key, prototypes, features, part.per_class, part.low, part.high, float64.LENGTH)
                 there = np.array([float(c in sides) for c in range(C)])
                 begun = {k: w[k] for k in ("kernel", "bias")}
-                heads[client] = retrained(begun, made, there, order_key, epochs, size, rate)
+                knobs = (part.epochs, part.batch_size, part.learning_rate)
+                heads[client] = retrained(begun, made, there, order_key, *knobs)
         for c in range(C):
             found = [report[c] for report in reports if c in report]
             if found:
@@ -151,7 +150,8 @@ def test_rucr_equals_its_transcription():
 
 
 def test_what_is_evaluated_and_what_is_kept():
-    part, model = UnifiedPrototypes(), network()
+    part = UnifiedPrototypes()
+    model = network()
     server = ServerContext(**(dict.fromkeys(ServerContext._fields) | {
         "model": model, "federation": toys.federation(), "variables": model.init(jax.random.key(0)),
     }))  # fmt: skip
@@ -159,9 +159,8 @@ def test_what_is_evaluated_and_what_is_kept():
     kept = part.refine(None, server.variables, server)
     assert all(map(np.array_equal, jax.tree.leaves(kept), jax.tree.leaves(server.variables)))
     report = Unified(FeatureSums(jnp.ones((C, F)), jnp.array([2.0, 0, 1, 0])), jnp.ones((C, F)))
-    sums = Retrained(
-        jax.tree.map(lambda leaf: jnp.full(leaf.shape, 6.0), server.variables.params["head"]), jnp.array(3.0)
-    )
+    head = jax.tree.map(lambda leaf: jnp.full(leaf.shape, 6.0), server.variables.params["head"])
+    sums = Retrained(head, jnp.array(3.0))
     for given in ((report, sums), (report._replace(features=FeatureSums(jnp.ones((C, F)), jnp.eye(C)[1])), sums)):
         aggregate = Aggregate(None, {part.slot: given}, None, None)
         server = server._replace(state=part.update(None, server._replace(aggregate=aggregate)))
