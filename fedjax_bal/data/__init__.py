@@ -4,7 +4,14 @@ from fedjax_bal.data import inventory, partition
 from fedjax_bal.data.adapters import from_arrays, from_huggingface, from_tf_data, from_torch
 from fedjax_bal.data.augmentation import augment, copy_options, extra_bytes
 from fedjax_bal.data.batches import append_rows, bounded_loop, gather, normalised, over_rows, without_lone_rows
-from fedjax_bal.data.description import Description, describe
+from fedjax_bal.data.description import (
+    DISTANCES,
+    ClientDistances,
+    Description,
+    Distance,
+    client_distances,
+    describe,
+)
 from fedjax_bal.data.federation import federate
 from fedjax_bal.data.held_out import carve, carve_share, hold_out, rows_by_share
 from fedjax_bal.data.inputs import are_tokens, check_images, check_one_type, checked_examples
@@ -21,12 +28,15 @@ from fedjax_bal.data.sources.reader import Reader
 __all__ = [
     "ALIASES",
     "DATASETS",
+    "DISTANCES",
     "FROM_DATASET",
     "MAX_ROWS",
     "OWN",
     "SCHEMES",
+    "ClientDistances",
     "DataError",
     "Description",
+    "Distance",
     "Reader",
     "append_rows",
     "are_tokens",
@@ -38,6 +48,7 @@ __all__ = [
     "check_images",
     "check_one_type",
     "checked_examples",
+    "client_distances",
     "copy_options",
     "describe",
     "extra_bytes",

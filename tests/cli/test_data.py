@@ -289,6 +289,10 @@ def test_a_partition_of_a_data_set(here):
     assert f"samples that no client has: {10_000 - sizes.sum():,}" in text
     shares = held / held.sum()
     assert f"MID {(shares * np.log(10 * shares)).sum() / np.log(10):.3f}" in text
+    laws = [np.bincount(labels[rows], minlength=10) / len(rows) for rows in parts]
+    assert re.search(r"Hellinger +0\.\d{3} .+ 0\.\d{3} \(0.* to \d\.\d{3}\) +from 0 to 1", text)
+    hellinger = np.mean([np.sqrt(1 - np.sqrt(own * shares).sum()) for own in laws])
+    assert f"Hellinger       {hellinger:.3f} (" in text
     assert lines[-1] == "picture: all.png"
     assert (here / "all.png").read_bytes().startswith(b"\x89PNG")
 
