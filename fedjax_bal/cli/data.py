@@ -257,11 +257,11 @@ def _clients(description: Any) -> Iterator[str]:
     yield f"MID {description.mid:.3f}: imbalance of all classes, from 0 (even) to 1 (a single class)"
     yield f"WCS {description.wcs:.3f}: similarity of clients' class distributions to the overall one, at most 1 (equal)"
     yield "distances of class distributions (0 is equal): mean (least to greatest)"
-    yield f"    {'':<16}{'of a client from all clients':<32}of two clients"
+    yield f"    {'':<16}{'client to all':<26}client to client"
     for name, distances in description.distances.items():
         columns = (
             f"{values.mean():.3f} ({values.min():.3f} to {values.max():.3f})" if values.size else "none"
             for values in distances
         )
-        cells = "".join(f"{column:<32}" for column in columns)
+        cells = "".join(f"{column:<26}" for column in columns)
         yield f"    {name:<16}{cells}{DISTANCES[name].scale}"

@@ -34,7 +34,7 @@ class Distance(NamedTuple):
 
 DISTANCES: Mapping[str, Distance] = MappingProxyType(
     {
-        "KL": Distance(kl_divergence, "sum p ln(p / q)", "nats; from 0, infinite if the other lacks a class"),
+        "KL": Distance(kl_divergence, "sum p ln(p / q)", "from 0, in nats; may be infinite"),
         "Hellinger": Distance(hellinger_distance, "sqrt(sum (sqrt(p) - sqrt(q))^2 / 2)", "from 0 to 1"),
         "Jensen-Shannon": Distance(
             jensen_shannon_distance,
