@@ -12,6 +12,8 @@ from card import box, card, text
 from fedjax_bal.data import partition
 from fedjax_bal.types import Dataset
 
+CLIENTS, CLASSES, ROWS = 20, 10, 500
+
 EXAMPLES: dict[str, dict[str, Any]] = {
     "imbalance_factor": {"scheme": "dirichlet", "alpha": 0.3, "imbalance_factor": 20},
     "pathological": {"classes_per_client": 2},
@@ -22,11 +24,16 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "equal_cut_dirichlet": {"alpha": 0.3},
     "extended_dirichlet": {"classes_per_client": 3, "alpha": 0.5},
     "long_tail": {"alpha": 0.6},
+    "local_long_tail": {"local_factor": 20},
+    "mixed_long_tail": {"local_factor": 20},
+    "class_table": {
+        "table": [[max(0.0, 1 - abs(c - k / 2) / 4) for c in range(CLASSES)] for k in range(CLIENTS)],
+        "holds": "shares",
+    },
     "file": {"file": "counts.txt", "holds": "counts"},
 }
 """The options of each picture, by scheme; pictures without an entry use the defaults."""
 
-CLIENTS, CLASSES, ROWS = 20, 10, 500
 CELL, BARS, LEFT, TOP = 14, 34, 34, 48
 LARGEST = 1.7 * CELL  # diameter of a client that holds a whole class
 PAGE = Path(__file__).parents[2] / "fedjax_bal" / "guide" / "partitions.md"
@@ -104,7 +111,8 @@ def _section(name: str) -> str:
     from fedjax_bal.cli.listing import listing
 
     first, *more = {**listing("partitions"), "imbalance_factor": LONG_TAIL}[name].split("\n")
-    shown = ", ".join(f"{key}: {value}" for key, value in options(name).items())
+    values = {key: "..." if key == "table" else value for key, value in options(name).items()}
+    shown = ", ".join(f"{key}: {value}" for key, value in values.items())
     labels = {"takes": "Options:", "also called": "Also called"}
     more = [re.sub("(takes|also called) (.*)", lambda own: f"{labels[own[1]]} `{own[2]}`.", line) for line in more]
     words = " ".join([first, f"Pictured: `{{{shown}}}`.", *more])

@@ -10,6 +10,8 @@ from fedjax_bal.balance.class_weights import decayed_beta, effective_number_weig
 from fedjax_bal.balance.composition import composition_from_gradients, composition_reward
 from fedjax_bal.balance.distillation import attention_transfer_loss, distillation_loss
 from fedjax_bal.balance.imbalance import (
+    hellinger_distance,
+    jensen_shannon_distance,
     kl_divergence,
     kl_to_uniform,
     multiclass_imbalance_degree,
@@ -32,7 +34,9 @@ __all__ = [
     "decayed_beta",
     "distillation_loss",
     "effective_number_weights",
+    "hellinger_distance",
     "inverse_class_probs",
+    "jensen_shannon_distance",
     "kl_divergence",
     "kl_to_uniform",
     "logit_calibration",

@@ -28,6 +28,57 @@ def kl_divergence(p: Num[Array, "*#batch C"], q: Num[Array, "*#batch C"]) -> Flo
 
 
 @jax.jit
+def hellinger_distance(p: Num[Array, "*#batch C"], q: Num[Array, "*#batch C"]) -> Float[Array, "*batch"]:
+    r"""Computes the Hellinger distance of two class distributions.
+
+    $H(p, q) = \sqrt{\frac{1}{2} \sum_c (\sqrt{p_c} - \sqrt{q_c})^2}$, symmetric, and a metric.
+
+    Args:
+        p: probabilities along the last axis.
+        q: probabilities along the last axis.
+
+    Returns:
+        `[...]`, between 0 for equal distributions and 1 for those that have no class in common.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> round(float(hellinger_distance(jnp.array([1.0, 0.0]), jnp.array([0.5, 0.5]))), 4)
+        0.5412
+    """
+    difference = jnp.sqrt(jnp.asarray(p, float)) - jnp.sqrt(jnp.asarray(q, float))
+    return jnp.sqrt((difference**2).sum(-1) / 2)
+
+
+@jax.jit
+def jensen_shannon_distance(p: Num[Array, "*#batch C"], q: Num[Array, "*#batch C"]) -> Float[Array, "*batch"]:
+    r"""Computes the Jensen-Shannon distance of two class distributions, with logarithms to base 2.
+
+    $JS(p, q) = \sqrt{\frac{1}{2} KL_2(p \| m) + \frac{1}{2} KL_2(q \| m)}$ with $m = \frac{1}{2} (p + q)$ and $KL_2$ in
+    bits, symmetric, and a metric. Its square is the Jensen-Shannon divergence.
+
+    Args:
+        p: probabilities along the last axis.
+        q: probabilities along the last axis.
+
+    Returns:
+        `[...]`, between 0 for equal distributions and 1 for those that have no class in common.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> round(float(jensen_shannon_distance(jnp.array([1.0, 0.0]), jnp.array([0.5, 0.5]))), 4)
+        0.5579
+
+    References:
+        Endres, Schindelin: A New Metric for Probability Distributions, 2003.
+    """
+    p = jnp.asarray(p, float)
+    q = jnp.asarray(q, float)
+    middle = (p + q) / 2
+    divergence = (kl_divergence(p, middle) + kl_divergence(q, middle)) / 2
+    return jnp.sqrt(jnp.maximum(divergence, 0.0) / jnp.log(2.0))  # below 0 only by a rounding error
+
+
+@jax.jit
 def kl_to_uniform(counts: Num[Array, "*batch C"]) -> Float[Array, "*batch"]:
     r"""Computes the divergence of a class distribution from the uniform one.
 

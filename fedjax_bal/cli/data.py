@@ -237,6 +237,8 @@ def _in_words(wanted: Any) -> str:
 
 def _clients(description: Any) -> Iterator[str]:
     """Describes the sizes, classes and imbalance of the clients of a partition."""
+    from fedjax_bal.data import DISTANCES
+
     sizes = description.sizes
     classes = (description.class_counts > 0).sum(axis=1)
     low, quarter, median, three_quarters, high = np.percentile(sizes, [0, 25, 50, 75, 100])
@@ -254,3 +256,12 @@ def _clients(description: Any) -> Iterator[str]:
     yield f"    of a client {kls.min():.3f} to {kls.max():.3f}, mean {kls.mean():.3f}"
     yield f"MID {description.mid:.3f}: imbalance of all classes, from 0 (even) to 1 (a single class)"
     yield f"WCS {description.wcs:.3f}: similarity of clients' class distributions to the overall one, at most 1 (equal)"
+    yield "distances of class distributions (0 is equal): mean (least to greatest)"
+    yield f"    {'':<16}{'client to all':<26}client to client"
+    for name, distances in description.distances.items():
+        columns = (
+            f"{values.mean():.3f} ({values.min():.3f} to {values.max():.3f})" if values.size else "none"
+            for values in distances
+        )
+        cells = "".join(f"{column:<26}" for column in columns)
+        yield f"    {name:<16}{cells}{DISTANCES[name].scale}"

@@ -13,7 +13,14 @@ from fedjax_bal.data.batches import (
     with_images,
     without_lone_rows,
 )
-from fedjax_bal.data.description import Description, describe
+from fedjax_bal.data.description import (
+    DISTANCES,
+    ClientDistances,
+    Description,
+    Distance,
+    client_distances,
+    describe,
+)
 from fedjax_bal.data.federation import federate
 from fedjax_bal.data.held_out import carve, carve_share, hold_out, rows_by_share
 from fedjax_bal.data.inputs import are_tokens, check_images, check_one_type, checked_examples
@@ -30,12 +37,15 @@ from fedjax_bal.data.sources.reader import Reader
 __all__ = [
     "ALIASES",
     "DATASETS",
+    "DISTANCES",
     "FROM_DATASET",
     "MAX_ROWS",
     "OWN",
     "SCHEMES",
+    "ClientDistances",
     "DataError",
     "Description",
+    "Distance",
     "Reader",
     "append_rows",
     "are_tokens",
@@ -47,6 +57,7 @@ __all__ = [
     "check_images",
     "check_one_type",
     "checked_examples",
+    "client_distances",
     "copy_options",
     "describe",
     "extra_bytes",

@@ -1,11 +1,62 @@
-"""Measures of a partition: class counts, client sizes, class imbalance."""
+"""Measures of a partition: class counts, client sizes, class imbalance, distances between clients."""
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_bal.balance import kl_to_uniform, multiclass_imbalance_degree, weighted_cosine_similarity
+from fedjax_bal.balance import (
+    hellinger_distance,
+    jensen_shannon_distance,
+    kl_divergence,
+    kl_to_uniform,
+    multiclass_imbalance_degree,
+    weighted_cosine_similarity,
+)
+
+_MOST_PAIRED = 300  # clients that are compared with each other
+
+
+class Distance(NamedTuple):
+    """A distance of two class distributions p and q; 0 if they are equal.
+
+    Attributes:
+        compute: the function of p and q, `Float[..., C]`.
+        formula: its formula, a sum over classes c.
+        scale: its unit or the base of its logarithms, and its range.
+    """
+
+    compute: Callable[[Any, Any], Any]
+    formula: str
+    scale: str
+
+
+DISTANCES: Mapping[str, Distance] = MappingProxyType(
+    {
+        "KL": Distance(kl_divergence, "sum p ln(p / q)", "from 0, in nats; may be infinite"),
+        "Hellinger": Distance(hellinger_distance, "sqrt(sum (sqrt(p) - sqrt(q))^2 / 2)", "from 0 to 1"),
+        "Jensen-Shannon": Distance(
+            jensen_shannon_distance,
+            "sqrt(sum (p log2(p / m) + q log2(q / m)) / 2), m = (p + q) / 2",
+            "from 0 to 1, base 2",
+        ),
+    }
+)
+"""Name of each distance of class distributions -> how it is computed; KL is not symmetric, the others are metrics."""
+
+
+class ClientDistances(NamedTuple):
+    """A distance of clients' class distributions from that of all clients together, and from each other.
+
+    Attributes:
+        to_all: p is a client's distribution and q that of all, `Float[N']` for the N' clients that have rows.
+        between: of every client from every other one, `Float[M (M - 1)]`; M is N', but at most 300 clients, evenly
+            spaced, are compared.
+    """
+
+    to_all: np.ndarray
+    between: np.ndarray
 
 
 class Description(NamedTuple):
@@ -17,6 +68,7 @@ class Description(NamedTuple):
         kl_of_clients: the same for each client that has rows, `Float[N']`.
         mid: multiclass imbalance degree of all clients' rows together.
         wcs: weighted cosine similarity of the clients' classes to those of all.
+        distances: for each of `DISTANCES`, by name, those of the clients.
         unused: rows of the data set that no client holds.
         repeated: listed rows minus distinct ones; a row that three clients share counts twice.
     """
@@ -26,6 +78,7 @@ class Description(NamedTuple):
     kl_of_clients: np.ndarray
     mid: float
     wcs: float
+    distances: Mapping[str, ClientDistances]
     unused: int
     repeated: int
 
@@ -63,9 +116,41 @@ def describe(labels: np.ndarray, parts: Sequence[np.ndarray], num_classes: int) 
         _above_0(kl_to_uniform(counts[counts.sum(axis=1) > 0])),
         _above_0(multiclass_imbalance_degree(whole)).item(),
         float(weighted_cosine_similarity(counts)),
+        client_distances(counts),
         len(labels) - distinct,
         len(rows) - distinct,
     )
+
+
+def client_distances(class_counts: np.ndarray, all_counts: Any = None) -> dict[str, ClientDistances]:
+    """Computes the distances of clients' class distributions from that of all, and from each other.
+
+    Args:
+        class_counts: `Int[N, C]`; clients without rows are left out.
+        all_counts: `Int[C]`, the class counts of all clients; None for the sum of these.
+
+    Returns:
+        The distances by the name of each of `DISTANCES`.
+
+    Example:
+        >>> distances = client_distances(np.array([[2, 2], [0, 4], [0, 0]]))
+        >>> list(distances), distances["Hellinger"].to_all.round(4).tolist()
+        (['KL', 'Hellinger', 'Jensen-Shannon'], [0.1847, 0.3660])
+        >>> distances["KL"].between.round(4).tolist()
+        [inf, 0.6931]
+    """
+    counts = np.asarray(class_counts, np.float64)
+    together = counts.sum(axis=0) if all_counts is None else np.asarray(all_counts, np.float64)
+    counts = counts[counts.sum(axis=1) > 0]
+    laws = counts / counts.sum(axis=1, keepdims=True)
+    paired = laws[np.unique(np.linspace(0, len(laws) - 1, min(len(laws), _MOST_PAIRED)).round().astype(int))]
+    found = {}
+    for name, distance in DISTANCES.items():
+        to_all = distance.compute(laws, together / max(together.sum(), 1))
+        # Row by row, because all pairs at once would take M x M x C numbers.
+        rows = [np.delete(distance.compute(law, paired), place) for place, law in enumerate(paired)]
+        found[name] = ClientDistances(_above_0(to_all), _above_0(np.concatenate([*rows, np.empty(0)])))
+    return found
 
 
 def _above_0(divergence) -> np.ndarray:

@@ -49,9 +49,9 @@ def load(
         **options: for the user's own files: `path`, and the options of their reader.
 
     Returns:
-        Images `UInt8[D, H, W, K]`, or a user's own inputs `[D, ...]`, and labels `Int32[D]` for training and for
-        testing, the names of the classes, each training image's client, if the set has clients, and K means and
-        standard deviations.
+        Images `UInt8[D, H, W, K]`, or the rows of a table or a user's own inputs `[D, ...]`, and labels `Int32[D]` for
+        training and for testing, the names of the classes, each training image's client, if the set has clients, and K
+        means and standard deviations.
 
     Raises:
         ValueError: the name is unknown, or an option, mean or standard deviation doesn't fit.
@@ -113,8 +113,9 @@ def normalisation(
 
     The defaults are the constants of the reproduced papers' code, which are not always the data set's own: MNIST's
     (0.1307, 0.3081) for MNIST, Fashion-MNIST and EMNIST, as in ReBaFL's code, and CIFAR-10's for CIFAR-100 too. SVHN
-    and CINIC-10 have their own published constants, iNaturalist has ImageNet's; FEMNIST and a user's own files have the
-    mean and standard deviation of their training images, or of each of K features. Token ids have 0 and 1.
+    and CINIC-10 have their own published constants, iNaturalist has ImageNet's, MedMNIST's sets have 0.5 and 0.5;
+    FEMNIST, the tables Shuttle and Letter, and a user's own files have the mean and standard deviation of their
+    training images, or of each of K features. Token ids have 0 and 1.
 
     Args:
         name: the data set.

@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
+from fedjax_bal.data import client_distances
 from fedjax_bal.lab import RunRecord
 from fedjax_bal.metrics import (
     Curve,
@@ -238,12 +239,27 @@ def _partitions(run: RunRecord) -> Iterator[plots.Drawn]:
         methods = ", ".join(printable(str(method), LONGEST_NAME) for method in part["methods"])
         text = (
             f"{which}: a column is a client, its colours are its samples of each class, blank for none; columns that "
-            f"differ are label skew.{seeds}{left_out}"
+            f"differ are label skew.{_distances_in_words(part)}{seeds}{left_out}"
         )
         title = "Partition" if len(run.summary["partitions"]) == 1 else f"Partition of {methods}"
         clients = [f"{client:,}" for client in part["shown"]]
         figure = partition(np.array(part["class_counts"], float), clients, run.summary["class_names"])
         yield f"partition-{number}", title, text, figure
+
+
+def _distances_in_words(part: Mapping[str, Any]) -> str:
+    """Describes the distances of clients' classes from those of all and from each other; empty for one client."""
+    distances = client_distances(np.array(part["class_counts"]), part.get("samples"))
+    if not all(found.between.size for found in distances.values()):
+        return ""
+    phrases = [
+        f"{name} {' and '.join(f'{values.mean():.2f}' for values in found)}".replace("inf", "infinite")
+        for name, found in distances.items()
+    ]
+    return (
+        " Mean distance of a client's classes from those of all clients, and of two clients' from each other: "
+        f"{', '.join(phrases)} (KL in nats; the others from 0, equal, to 1, no class in common)."
+    )
 
 
 def partition(counts: np.ndarray, clients: Sequence[str], classes: Sequence[str], title: str = "") -> Figure:

@@ -4,15 +4,40 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.spatial.distance
 import scipy.stats
 
-from fedjax_bal.balance import kl_divergence, kl_to_uniform, multiclass_imbalance_degree, weighted_cosine_similarity
+from fedjax_bal.balance import (
+    hellinger_distance,
+    jensen_shannon_distance,
+    kl_divergence,
+    kl_to_uniform,
+    multiclass_imbalance_degree,
+    weighted_cosine_similarity,
+)
 
 
 def test_kl_divergence_equals_scipy():
     rng = np.random.default_rng(0)
     p, q = rng.dirichlet(np.ones(6), 20), rng.dirichlet(np.ones(6), 20)
     np.testing.assert_allclose(kl_divergence(p, q), scipy.stats.entropy(p, q, axis=1), rtol=1e-5)
+
+
+def test_jensen_shannon_equals_scipy_to_base_2_and_hellinger_the_bhattacharyya_form():
+    rng = np.random.default_rng(0)
+    p, q = rng.dirichlet(np.full(6, 0.3), 20), rng.dirichlet(np.full(6, 0.3), 20)
+    wanted = scipy.spatial.distance.jensenshannon(p, q, base=2, axis=1)
+    np.testing.assert_allclose(jensen_shannon_distance(p, q), wanted, rtol=1e-5)
+    np.testing.assert_allclose(hellinger_distance(p, q), np.sqrt(1 - np.sqrt(p * q).sum(1)), rtol=1e-5)
+
+
+@pytest.mark.parametrize("distance", [hellinger_distance, jensen_shannon_distance])
+def test_metrics_of_class_distributions(distance):
+    p, q, r = np.random.default_rng(1).dirichlet(np.full(5, 0.5), (3, 200))
+    assert (np.asarray(distance(p, p)) < 1e-3).all()
+    np.testing.assert_allclose(distance(p, q), distance(q, p), rtol=1e-6)
+    assert (np.asarray(distance(p, q)) <= np.asarray(distance(p, r)) + np.asarray(distance(r, q)) + 1e-6).all()
+    assert float(distance(np.array([0.3, 0.7, 0, 0]), np.array([0, 0, 0.5, 0.5]))) == pytest.approx(1, rel=1e-6)
 
 
 def test_kl_to_uniform_equals_scipy_for_counts_of_any_type():

@@ -16,6 +16,8 @@ MAPS = [(RNG.normal(size=(3, 2, 4, 3, 5)), RNG.normal(size=(3, 2, 2, 2, 3))) for
 TWO = np.array([0.2, 0.67, 1.0])
 CASES = {
     "kl_divergence": (SHARES, SHARES[::-1]),
+    "hellinger_distance": (SHARES, SHARES[::-1]),
+    "jensen_shannon_distance": (SHARES, SHARES[::-1]),
     "kl_to_uniform": (COUNTS,),
     "multiclass_imbalance_degree": (COUNTS,),
     "weighted_cosine_similarity": (np.stack([COUNTS, COUNTS[::-1]]),),

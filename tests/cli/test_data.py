@@ -228,10 +228,11 @@ def test_list_says_what_is_there(idx):
     text = re.sub(r"\s+", "", result.output)
     assert all(name in text for name in DATASETS)
     assert f"foundofficialfilesin{folder}/mnist" in text
-    assert text.count("notfound") == len(DATASETS) - 5  # all but mnist, the two embedded and the two kinds of own files
+    # All but mnist, the four of the package and the two kinds of own files.
+    assert text.count("notfound") == len(DATASETS) - 7
     assert "fromhttps://github.com/TalwalkarLab/leaf" in text and "52.3MiBinmemory" in text
     alone = re.sub(r"\s+", "", invoke("list").output)
-    assert alone.count("needsitsfiles,see--data-dir") == len(DATASETS) - 4
+    assert alone.count("needsitsfiles,see--data-dir") == len(DATASETS) - 6
     assert invoke("list", "--data-dir", folder / "nowhere").exit_code == 2
 
 
@@ -289,6 +290,10 @@ def test_a_partition_of_a_data_set(here):
     assert f"samples that no client has: {10_000 - sizes.sum():,}" in text
     shares = held / held.sum()
     assert f"MID {(shares * np.log(10 * shares)).sum() / np.log(10):.3f}" in text
+    laws = [np.bincount(labels[rows], minlength=10) / len(rows) for rows in parts]
+    assert re.search(r"Hellinger +0\.\d{3} .+ 0\.\d{3} \(0.* to \d\.\d{3}\) +from 0 to 1", text)
+    hellinger = np.mean([np.sqrt(1 - np.sqrt(own * shares).sum()) for own in laws])
+    assert f"Hellinger       {hellinger:.3f} (" in text
     assert lines[-1] == "picture: all.png"
     assert (here / "all.png").read_bytes().startswith(b"\x89PNG")
 

@@ -1,7 +1,12 @@
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from fedjax_bal.data.description import describe
+import fedjax_bal
+from fedjax_bal.data import description
+from fedjax_bal.data.description import DISTANCES, client_distances, describe
 
 LABELS = np.array([0, 0, 0, 1, 1, 2, 0, 1])
 
@@ -23,3 +28,44 @@ def test_even_clients():
     told = describe(np.arange(9) % 3, [np.arange(9)], 3)
     assert (told.kl_of_all, told.mid, told.unused, told.repeated) == (0, 0, 0, 0)
     assert told.kl_of_clients.tolist() == [0] and told.wcs == pytest.approx(1)
+
+
+def by_hand(name, p, q):
+    """A distance by its formula, class by class."""
+    total = 0.0
+    for a, b in zip(p, q, strict=True):
+        m = (a + b) / 2
+        if name == "KL":
+            total += 0 if a == 0 else np.inf if b == 0 else a * np.log(a / b)
+        elif name == "Hellinger":
+            total += (np.sqrt(a) - np.sqrt(b)) ** 2 / 2
+        else:
+            total += sum(x * np.log2(x / m) / 2 for x in (a, b) if x > 0)
+    return total if name == "KL" else np.sqrt(total)
+
+
+@pytest.mark.parametrize("name", DISTANCES)
+def test_distances_to_all_clients_and_between_them(name):
+    counts = np.array([[3, 1, 0], [0, 0, 0], [2, 2, 4], [5, 5, 5]])
+    laws = [row / row.sum() for row in counts[[0, 2, 3]]]
+    whole = counts.sum(0) / counts.sum()
+    found = client_distances(counts)[name]
+    assert found.to_all == pytest.approx([by_hand(name, law, whole) for law in laws], rel=1e-5)
+    pairs = [(p, q) for i, p in enumerate(laws) for j, q in enumerate(laws) if i != j]
+    assert found.between == pytest.approx([by_hand(name, p, q) for p, q in pairs], rel=1e-5)
+    shown = client_distances(counts[:1], counts.sum(0))[name]  # the others aren't shown
+    assert shown.to_all == pytest.approx([by_hand(name, laws[0], whole)], rel=1e-5) and not shown.between.size
+
+
+def test_some_of_many_clients_are_compared(monkeypatch):
+    counts = np.random.default_rng(0).integers(0, 9, (9, 4))
+    monkeypatch.setattr(description, "_MOST_PAIRED", 3)
+    some, three = client_distances(counts)["Hellinger"], client_distances(counts[[0, 4, 8]])["Hellinger"]
+    assert len(some.to_all) == 9
+    np.testing.assert_allclose(some.between, three.between, rtol=1e-6)
+
+
+def test_the_guide_has_the_formula_and_the_scale_of_each_distance():
+    page = (Path(fedjax_bal.__file__).parent / "guide" / "partitions.md").read_text()
+    rows = re.findall(r"^\| (\S+) \| `(.+)` \| (.+) \|$", page, re.MULTILINE)
+    assert rows == [(name, distance.formula, distance.scale) for name, distance in DISTANCES.items()]

@@ -159,7 +159,7 @@ def read_npz(file):
 
 
 def read_partition(file):
-    for holds in ("rows", "counts"):
+    for holds in ("rows", "counts", "shares"):
         partition.file(np.random.default_rng(0), np.arange(40) % 4, 3, file, holds)
 
 

@@ -102,7 +102,13 @@ def test_a_partition_is_blank_where_a_client_lacks_a_class(folder):
     edit(folder, lambda s: s.update(partitions=[part], class_names=["x", "y"]))
     edit_lines(folder, lambda line: {"per_class_accuracy": None})
     (folder / "confusion.npz").unlink()
-    assert figures(folder)["partition-1"][1].startswith("3 of 30 clients: a column is a client")
+    caption = figures(folder)["partition-1"][1]
+    assert caption.startswith("3 of 30 clients: a column is a client")
+    # All clients together have 4 and 8 samples. Two clients with one class each are infinitely far from each other.
+    laws, whole = np.array([[1, 0], [0, 1], [0.5, 0.5]]), np.array([4, 8]) / 12
+    hellinger = [np.sqrt(1 - np.sqrt(law * whole).sum()) for law in laws]
+    between = (1 + 2 * np.sqrt(1 - np.sqrt(0.5))) / 3
+    assert "KL 0.52 and infinite, " in caption and f"Hellinger {np.mean(hellinger):.2f} and {between:.2f}, " in caption
 
 
 def test_a_partition_says_whose_it_is_and_of_very_many_the_rest_is_counted(folder, monkeypatch):

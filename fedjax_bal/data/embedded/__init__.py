@@ -1,1 +1,1 @@
-"""The embedded data set: a balanced part of Fashion-MNIST, and the script that makes it."""
+"""The embedded data sets (a part of Fashion-MNIST, Shuttle, Letter Recognition), and the script that makes them."""

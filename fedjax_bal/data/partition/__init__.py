@@ -20,8 +20,8 @@ import numpy as np
 from fedjax_bal.data.partition.client_dirichlet import balanced_dirichlet, client_dirichlet, refilled_dirichlet
 from fedjax_bal.data.partition.dirichlet import dirichlet, equal_cut_dirichlet, extended_dirichlet
 from fedjax_bal.data.partition.even import iid, shards
-from fedjax_bal.data.partition.file import file, natural
-from fedjax_bal.data.partition.long_tail import Order, Profile, long_tail, long_tailed
+from fedjax_bal.data.partition.file import class_table, file, natural
+from fedjax_bal.data.partition.long_tail import Order, Profile, local_long_tail, long_tail, long_tailed, mixed_long_tail
 from fedjax_bal.data.partition.papers import astraea, flcir_realworld, letter_shares, normal_density, normal_shares
 from fedjax_bal.data.partition.pathological import pathological
 from fedjax_bal.data.partition.quantity import empirical_sizes, lognormal_sizes, quantity
@@ -36,6 +36,7 @@ __all__ = [
     "aliases_of",
     "astraea",
     "balanced_dirichlet",
+    "class_table",
     "client_dirichlet",
     "dirichlet",
     "draw",
@@ -47,9 +48,11 @@ __all__ = [
     "from_dataset",
     "iid",
     "letter_shares",
+    "local_long_tail",
     "lognormal_sizes",
     "long_tail",
     "long_tailed",
+    "mixed_long_tail",
     "natural",
     "normal_density",
     "normal_shares",
@@ -77,10 +80,13 @@ SCHEMES: Registry[Callable[..., list[np.ndarray]]] = Registry(
             equal_cut_dirichlet,
             extended_dirichlet,
             long_tail,
+            local_long_tail,
+            mixed_long_tail,
             flcir_realworld,
             astraea,
             normal_density,
             natural,
+            class_table,
             file,
         )
     }
@@ -115,6 +121,8 @@ ALIASES: Mapping[str, Alias] = MappingProxyType(
         "noniid_#label": Alias("pathological", _BY_CLASSES),
         "shard": Alias("shards"),
         "llt": Alias("long_tail"),
+        "local_longtail": Alias("local_long_tail"),
+        "mixed_longtail": Alias("mixed_long_tail"),
         "iid_diff_quantity": Alias("quantity", {"sizes": "dirichlet"}),
         "quantity_skew": Alias("quantity"),
         "power_law": Alias("quantity", {"sizes": "power", "exponent": -1.0}),
@@ -133,8 +141,8 @@ ALIASES: Mapping[str, Alias] = MappingProxyType(
 """Alias -> its meaning; `-` counts as `_`, and capitals as small letters.
 
 From NIID-Bench (homo, noniid-labeldir, noniid-#label2, iid-diff-quantity), FedML (homo, hetero, lda), FedLab
-(hetero_dir, balance_dirichlet, unbalance_dirichlet, client_inner_dirichlet), PFLlib (pat, dir, exdir), and Flower
-Datasets (its partitioners' names without "Partitioner").
+(hetero_dir, balance_dirichlet, unbalance_dirichlet, client_inner_dirichlet), PFLlib (pat, dir, exdir), LongTailLib
+(local_longtail, mixed_longtail), and Flower Datasets (its partitioners' names without "Partitioner").
 """
 
 _LABELS_EACH = re.compile(r"(?:noniid_)?#(?:label|c=)(\d{1,9})")

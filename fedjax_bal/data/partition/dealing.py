@@ -108,6 +108,19 @@ def deal_by_class(by_class: Sequence[np.ndarray], counts: np.ndarray) -> list[np
     return deal_to_owners(np.concatenate(used), np.concatenate(owners), len(clients))
 
 
+def cut_counts(shares: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Cuts each class by the clients' shares of it, `Float[C, N]` up to a factor; returns counts `Int[C, N]`.
+
+    Cut points are floor(n_c cumsum(shares)) in the order of the clients, so all of a class's `sizes` `Int[C]` rows are
+    used, and a count is less than one row away from its exact value. Each class needs a share above 0.
+    """
+    points = np.cumsum(shares, axis=1)
+    points /= points[:, -1:]  # a sum that falls short of 1 by a rounding error would lose a row
+    # Rounded first, so that an integer cut point stays one: 0.9 of 10 rows are 9 even if the sum is 0.8999....
+    ends = np.floor(np.round(points * sizes[:, None], 6)).astype(np.int64)
+    return np.diff(ends, axis=1, prepend=0)
+
+
 def class_quotas(shares: np.ndarray, available: np.ndarray, total: int | None, usual: int | None = None) -> np.ndarray:
     """Computes the number of rows of each class `Int[C]` in a set with given class shares.
 

@@ -1,4 +1,4 @@
-"""Partitions given by the data set's writers or users, or by a file."""
+"""Partitions given by the data set's writers or users, by a table of each client's classes, or by a file."""
 
 import os
 import re
@@ -8,12 +8,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedjax_bal.annotations import Count, checked
-from fedjax_bal.data.partition.dealing import deal_by_class, rows_by_class, shuffled
+from fedjax_bal.annotations import Count, NonNegative, checked
+from fedjax_bal.data.partition.dealing import class_quotas, cut_counts, deal_by_class, rows_by_class, shuffled
 from fedjax_bal.data.reading import DataError, reading
 from fedjax_bal.data.sources.npz import read_arrays
 from fedjax_bal.files import parse_json, read_bytes
 
+_LARGEST_SHARE = 2**31
 _LARGEST_TEXT = 2**24  # bytes; an npz file holds more in less
 _AS_JSON = (  # rewrites the printed form of Python's and NumPy's objects as JSON
     (r"(?:np\.|numpy\.)?u?int\d*\((\d+)\)", r"\1"),  # a NumPy number
@@ -85,12 +86,58 @@ def natural(
 
 
 @checked
+def class_table(
+    rng: np.random.Generator,
+    labels: np.ndarray,
+    num_clients: Count,
+    table: Sequence[Sequence[NonNegative]] | np.ndarray,
+    holds: Literal["counts", "shares"] = "counts",
+) -> list[np.ndarray]:
+    r"""Draws each client's rows of each class as a table says, in numbers or in proportion.
+
+    `"counts"`: client k gets `table[k][c]` rows of class c. `"shares"`: it gets s `table[k][c]`, with the largest s for
+    which no class runs out. So rows of probabilities, which sum to 1, make clients of equal size, and the class counts
+    of a published federation are scaled to this data set. Rounding is by cut points, floor(n_c cumsum(shares)) in the
+    order of the clients. Rows are drawn at random, and the rest of them are left out.
+
+    Args:
+        rng: source of randomness.
+        labels: `Int[D]`; a column of the table is the label of its number.
+        num_clients: N, the number of rows of the table.
+        table: `Float[N, C]`, not negative: a list of C numbers for each client.
+        holds: `"counts"` or `"shares"`.
+
+    Returns:
+        N disjoint arrays of row numbers; a client whose numbers are 0 has none.
+
+    Raises:
+        ValueError: the table isn't N lists of one length, has only zeros, asks for more rows of a class than there are,
+            or holds fractions for counts; or invalid arguments.
+
+    Example:
+        >>> labels = np.repeat([0, 1, 2], [60, 40, 8])
+        >>> probabilities = [[0.8, 0.2, 0], [0.1, 0.6, 0.3]]
+        >>> parts = class_table(np.random.default_rng(0), labels, 2, probabilities, holds="shares")
+        >>> [np.bincount(labels[rows], minlength=3).tolist() for rows in parts]
+        [[21, 5, 0], [3, 16, 8]]
+    """
+    if len(table) != num_clients:
+        raise ValueError(f"table has {len(table)} rows for {num_clients} clients; take {len(table)} clients.")
+    lengths = [len(row) for row in table]
+    if len(set(lengths)) > 1:
+        raise ValueError(
+            f"table has rows of {min(lengths)} to {max(lengths)} numbers; expected one number for each class in each."
+        )
+    return _deal_table(rng, labels, np.array(table, np.float64), holds)
+
+
+@checked
 def file(
     rng: np.random.Generator,
     labels: np.ndarray,
     num_clients: Count,
     file: str | os.PathLike,
-    holds: Literal["rows", "counts"] = "rows",
+    holds: Literal["rows", "counts", "shares"] = "rows",
     row_numbers: np.ndarray | None = None,
     dataset_size: Count | None = None,
 ) -> list[np.ndarray]:
@@ -103,12 +150,13 @@ def file(
     for each client. Nothing in it is unpickled or executed.
 
     Args:
-        rng: source of randomness, for counts.
+        rng: source of randomness, for counts and shares.
         labels: `Int[R]`, of the rows that are partitioned.
         num_clients: N, the number of clients in the file.
         file: the file.
         holds: the content of the file's lists: `"rows"`, a client's row numbers in the data set, from 0; or `"counts"`,
-            its numbers of rows of class 0, 1, ... (in JSON also a mapping of classes to numbers), which are then drawn.
+            its numbers of rows of class 0, 1, ... (in JSON also a mapping of classes to numbers), which are then drawn;
+            or `"shares"`, the same in proportion, see `class_table`.
         row_numbers: number in the data set of each partitioned row, `Int[R]`; None for 0..R-1. Rows that are held out,
             or thinned out by a long tail, are missing from it, and clients that list them don't get them.
         dataset_size: rows of the data set; None for the largest row number plus 1.
@@ -138,12 +186,12 @@ def file(
             lists = lists[:-1]
         if len(lists) != num_clients:
             raise DataError(f"{path}: has {len(lists)} clients, but {num_clients} are asked for; ask for {len(lists)}.")
-        if holds == "counts":
-            return _draw_counts(rng, lists, labels)
+        if holds != "rows":
+            return _deal_table(rng, labels, _as_table(lists, labels, holds), holds)
         numbers = np.arange(len(labels)) if row_numbers is None else np.asarray(row_numbers)
         position = np.full(int(numbers.max()) + 1 if dataset_size is None else dataset_size, -1)
         position[numbers] = np.arange(len(numbers))
-        rows = [position[_integers(client, listed, len(position))] for client, listed in enumerate(lists)]
+        rows = [position[_numbers(client, listed, len(position), "row")] for client, listed in enumerate(lists)]
     return [listed[listed >= 0] for listed in rows]
 
 
@@ -160,7 +208,7 @@ def _read_text(path: Path, num_clients: int) -> Sequence[Any]:
             lines = text.splitlines()
             while len(lines) > num_clients and not lines[-1].strip():  # else an empty line is a client without rows
                 lines.pop()
-            return [list(map(int, line.replace(",", " ").split())) for line in lines]
+            return [list(map(_number, line.replace(",", " ").split())) for line in lines]
         except ValueError as error:
             raise ValueError(f"is not a partition ({str(error)[:100]})") from error
 
@@ -194,35 +242,68 @@ def _is_number(key: str) -> bool:
     return key.isdecimal() and len(key) < 19
 
 
-def _integers(client: int, values: Any, size: int, kind: str = "row") -> np.ndarray:
-    """Converts a list to an array, and checks that it holds integers from 0 to `size` - 1."""
+def _number(word: str) -> int | float:
+    return float(word) if "." in word or "e" in word else int(word)
+
+
+def _numbers(client: int, values: Any, size: int, kind: str, types: str = "iu") -> np.ndarray:
+    """Converts a list to an array, and checks that it holds integers, or `types`, from 0 to `size` - 1."""
     try:
         array = np.asarray(values)
     except ValueError:
         array = np.empty((0, 0))
-    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-        raise ValueError(f"client {client} has no list of integers")
-    wrong = (array < 0) | (array >= size)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in types):
+        raise ValueError(f"client {client} has no list of {'integers' if types == 'iu' else 'numbers'}")
+    wrong = ~((array >= 0) & (array < size))  # NaN is wrong too
     if wrong.any():
-        raise ValueError(f"client {client} lists {kind} {array[np.argmax(wrong)]}, not from 0 to {size - 1}")
-    return array.astype(np.int64)
+        raise ValueError(f"client {client} lists {kind} {array[np.argmax(wrong)]}, not from 0 to {size - 1:g}")
+    return array.astype(np.int64) if types == "iu" else array.astype(np.float64)
 
 
-def _draw_counts(rng: np.random.Generator, lists: Sequence[Any], labels: np.ndarray) -> list[np.ndarray]:
-    """Draws the rows of each class that each client asks for."""
-    classes = max(int(labels.max()), 0) + 1
-    counts = np.zeros((len(lists), classes), np.int64)
+def _as_table(lists: Sequence[Any], labels: np.ndarray, holds: str) -> np.ndarray:
+    """Makes a table `Float[N, C]` from each client's list, or mapping of classes to numbers."""
+    table = np.zeros((len(lists), max(int(labels.max()), 0) + 1))
     for client, listed in enumerate(lists):
         named = isinstance(listed, Mapping)
-        numbers = _integers(client, list(listed.values()) if named else listed, len(labels) + 1, "count")
+        values = list(listed.values()) if named else listed
+        if holds == "counts":
+            numbers = _numbers(client, values, len(labels) + 1, "count")
+        else:
+            numbers = _numbers(client, values, _LARGEST_SHARE, "share", "iuf")
         keys = [int(key) if _is_number(key) else -1 for key in listed] if named else range(len(numbers))
-        present = _integers(client, np.array(keys, np.int64)[numbers > 0], classes, "class")
-        counts[client, present] = numbers[numbers > 0]
-    by_class = [np.flatnonzero(labels == label) for label in range(classes)]
-    for label, (asked, rows) in enumerate(zip(counts.sum(axis=0).tolist(), by_class, strict=True)):
-        if asked > len(rows):
+        present = _numbers(client, np.array(keys, np.int64)[numbers > 0], table.shape[1], "class")
+        table[client, present] = numbers[numbers > 0]
+    return table
+
+
+def _deal_table(rng: np.random.Generator, labels: np.ndarray, table: np.ndarray, holds: str) -> list[np.ndarray]:
+    """Draws the rows that a table `Float[N, C]` asks for, see `class_table`."""
+    by_class = [np.flatnonzero(labels == label) for label in range(table.shape[1])]
+    available = np.array([len(rows) for rows in by_class])
+    wanted = table.sum(axis=0)
+    if not wanted.any():
+        raise ValueError("holds only zeros, so that no client has rows; expected a number above 0")
+    if holds == "shares":
+        asked = wanted > 0
+        if (asked > (available > 0)).any():
+            label = np.argmax(asked > (available > 0))
+            raise ValueError(f"clients have a share of class {label}, but there are no rows of it; take 0 for it")
+        quotas = class_quotas(wanted / wanted.sum(), available, None)
+        counts = np.zeros(table.T.shape, np.int64)
+        counts[asked] = cut_counts(table.T[asked], quotas[asked])
+    else:
+        fractions = table != np.floor(table)
+        if fractions.any():
+            client, label = np.argwhere(fractions)[0]
             raise ValueError(
-                f"clients have {asked} rows of class {label}, but there are {len(rows)} to draw from; take the data "
-                "set that it is for, and hold no rows out"
+                f"client {client} has {table[client, label]:g} rows of class {label}; expected integers, or take "
+                "holds=shares for proportions"
             )
-    return deal_by_class(shuffled(rng, by_class), counts.T)
+        counts = table.T.astype(np.int64)
+    for label, (asked, rows) in enumerate(zip(counts.sum(axis=1).tolist(), available.tolist(), strict=True)):
+        if asked > rows:
+            raise ValueError(
+                f"clients have {asked} rows of class {label}, but there are {rows} to draw from; take the data set "
+                "that it is for, and hold no rows out"
+            )
+    return deal_by_class(shuffled(rng, by_class), counts)

@@ -2,11 +2,13 @@
 
 import difflib
 
-from fedjax_bal.data.sources import cifar, idx, images, inaturalist, leaf, npz, svhn
+from fedjax_bal.data.sources import cifar, idx, images, inaturalist, leaf, medmnist, npz, svhn, tables
 from fedjax_bal.data.sources.reader import Reader
 from fedjax_bal.registry import Registry
 
-_READERS = [reader for file in (npz, idx, cifar, leaf, svhn, images, inaturalist) for reader in file.READERS]
+_READERS = [
+    reader for file in (npz, tables, idx, cifar, leaf, svhn, images, inaturalist, medmnist) for reader in file.READERS
+]
 
 DATASETS: Registry[Reader] = Registry(
     {reader.name: reader for reader in sorted(_READERS, key=lambda reader: reader.origin == "own")}

@@ -10,6 +10,7 @@ import os
 import sys
 import zipfile
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -161,15 +162,16 @@ def _by(shape: tuple[int, ...]) -> str:
     return "x".join(map(str, shape)) or "a single value"
 
 
-def _read_embedded() -> Dataset:
-    resource = importlib.resources.files("fedjax_bal.data.embedded") / "fashion_mnist_small.npz"
+def read_embedded(name: str, class_names: tuple[str, ...]) -> Dataset:
+    """Reads a data set of the package; labels become `Int32[D]`."""
+    resource = importlib.resources.files("fedjax_bal.data.embedded") / f"{name}.npz"
     with (
         reading(str(resource), "install fedjax_bal again."),
         resource.open("rb") as file,
         np.load(file, allow_pickle=False) as archive,
     ):
         train_images, train_labels, test_images, test_labels = (archive[name] for name in REQUIRED)
-    return Dataset(train_images, train_labels.astype(np.int32), test_images, test_labels.astype(np.int32), FASHION)
+    return Dataset(train_images, train_labels.astype(np.int32), test_images, test_labels.astype(np.int32), class_names)
 
 
 def _make_labels() -> Dataset:
@@ -187,7 +189,7 @@ READERS = (
             "Fashion-MNIST, a balanced sixth that comes with the package: 10,000 + 2,000 grey images 28x28, 10 classes"
         ),
         origin="package",
-        read=_read_embedded,
+        read=partial(read_embedded, "fashion_mnist_small", FASHION),
         class_names=FASHION,
         counts=(10_000, 2_000),
         **MNIST_CONSTANTS,

@@ -37,7 +37,7 @@ class Reader:
         files: the official files, in words.
         home: the source of the official files.
         tfds: the set in TensorFlow Datasets; None if it doesn't have it.
-        image_shape: `(H, W, K)`; empty if the files decide.
+        image_shape: `(H, W, K)`, or `(F,)` for a table; empty if the files decide.
         class_names: C names, in the order of the labels; empty if the files decide.
         counts: numbers of training and test images; empty if the files decide.
         mean: per-channel mean of the pixels scaled to [0, 1]; empty for that of the training images.

@@ -6,8 +6,9 @@ import sys
 
 import numpy as np
 import pytest
+import yaml
 
-from fedjax_bal.config import load_config
+from fedjax_bal.config import load_config, resolved_yaml
 from fedjax_bal.data import DataError, partition
 from fedjax_bal.lab.splits import split_rows
 from fedjax_bal.types import Dataset
@@ -74,6 +75,84 @@ def test_counts_are_drawn_from_each_class(tmp_path, text):
     draws = {str(partition.file(np.random.default_rng(seed), LABELS, 2, tmp_path / "counts.csv", "counts"))
              for seed in range(9)}  # fmt: skip
     assert len(draws) > 1
+
+
+SHARES = [[0.5, 0.25, 0.25], [0, 1e-1, 0.9]]
+
+
+@pytest.mark.parametrize(
+    "text", ["0.5 0.25 0.25\n0,1e-1,0.9", json.dumps(SHARES), '[{"0": 5e-1, "1": 0.25, "2": 0.25}, [0, 0.1, 0.9]]']
+)
+def test_shares_in_a_file_are_those_of_a_table(tmp_path, text):
+    (tmp_path / "shares.txt").write_text(text)
+    labels = np.repeat([0, 1, 2], [30, 30, 23])
+    parts = partition.file(np.random.default_rng(0), labels, 2, tmp_path / "shares.txt", "shares")
+    table = partition.class_table(np.random.default_rng(0), labels, 2, SHARES, "shares")
+    assert [own.tolist() for own in parts] == [own.tolist() for own in table]
+    # 23 rows of class 2 are 1.15 shares: 20 rows for a share of 1.
+    assert [np.bincount(labels[own], minlength=3).tolist() for own in parts] == [[10, 5, 5], [0, 2, 18]]
+
+
+def test_shares_that_are_no_numbers_have_a_message(tmp_path):
+    for text, message in (
+        ("[[NaN]]", "not a partition|client 0 lists share nan"),
+        ("-0.5 1", "client 0 lists share -0.5"),
+    ):
+        (tmp_path / "shares.txt").write_text(text)
+        with pytest.raises(DataError, match=message):
+            partition.file(np.random.default_rng(0), LABELS, 1, tmp_path / "shares.txt", "shares")
+
+
+def test_a_table_of_counts_is_dealt_exactly_and_at_random():
+    labels = np.random.default_rng(0).permutation(np.repeat([0, 1, 2], 40))
+    table = [[3, 0, 20], [17, 40, 0], [0, 0, 0]]
+    parts = [partition.class_table(np.random.default_rng(seed), labels, 3, table) for seed in range(400)]
+    assert all([np.bincount(labels[own], minlength=3).tolist() for own in drawn] == table for drawn in parts)
+    taken = np.bincount(np.concatenate([drawn[0] for drawn in parts]), minlength=120)[labels == 2] / 400
+    np.testing.assert_allclose(taken, 0.5, atol=5 * 0.5 / 20)
+
+
+def test_a_table_of_probabilities_makes_clients_of_equal_size_by_these_laws():
+    rng = np.random.default_rng(0)
+    laws, labels = rng.dirichlet(np.ones(5), 30), np.repeat(np.arange(5), 20_000)
+    parts = partition.class_table(rng, labels, 30, laws, "shares")
+    counts = np.array([np.bincount(labels[own], minlength=5) for own in parts])
+    each = 20_000 / laws.sum(0).max()  # rows of a client, when the class that is asked for most runs out
+    np.testing.assert_allclose(counts, each * laws, atol=1.001)
+    assert counts.sum(0).max() == 20_000
+    # Any multiple of the table is the same partition.
+    again = partition.class_table(np.random.default_rng(3), labels, 30, 8 * laws, "shares")
+    first = partition.class_table(np.random.default_rng(3), labels, 30, laws, "shares")
+    assert all((one == other).all() for one, other in zip(again, first, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("table", "holds", "message"),
+    [
+        ([[1, 1]], "counts", "table has 1 rows for 2 clients; take 1 clients"),
+        ([[1, 1], [1]], "counts", "table has rows of 1 to 2 numbers"),
+        ([[5, 0, 0], [0, 1, 0]], "counts", "clients have 5 rows of class 0, but there are 4"),
+        ([[0, 0, 0, 1], [0, 1, 0, 0]], "counts", "clients have 1 rows of class 3, but there are 0"),
+        ([[1, 0.5], [1, 1]], "counts", "client 0 has 0.5 rows of class 1; .* take holds=shares"),
+        ([[0, 0, 0, 1], [0, 1, 0, 0]], "shares", "share of class 3, but there are no rows of it"),
+        ([[0, 0], [0, 0]], "shares", "holds only zeros"),
+        ([[0, -1], [0, 0]], "counts", "table: received .*, each item a list, not empty, each item a finite number of"),
+    ],
+)
+def test_tables_that_can_not_be_dealt(table, holds, message):
+    with pytest.raises(ValueError, match=message):
+        partition.class_table(np.random.default_rng(0), LABELS, 2, table, holds)
+
+
+def test_a_configuration_has_a_table():
+    overrides = [
+        "partition={scheme: class_table, clients: 2, table: [[1, 2], [3, 0]]}",
+        "selection.clients_per_round=2",
+    ]
+    config = load_config("absent_clients", overrides)
+    assert config.partition.parameters["table"] == ((1, 2), (3, 0))
+    again = yaml.safe_load(resolved_yaml(config))
+    assert again["partition"]["table"] == [[1, 2], [3, 0]] and again["partition"]["holds"] == "counts"
 
 
 def test_row_numbers_are_those_of_the_data_set_also_where_rows_are_held_out(tmp_path):

@@ -1,4 +1,4 @@
-"""Long tails of clients, and of a whole set."""
+"""Long tails of classes over clients, of each client's classes, and of a whole set."""
 
 from fractions import Fraction
 
@@ -8,7 +8,8 @@ from data.partition.drawn import counts_of, rng
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedjax_bal.data.partition import long_tail, long_tailed
+from fedjax_bal.data import partition
+from fedjax_bal.data.partition import local_long_tail, long_tail, long_tailed, mixed_long_tail
 
 
 def exact_counts(sizes, clients, alpha, quirk):
@@ -145,3 +146,97 @@ def test_any_pool(sizes, factor, profile, order):
 def test_a_wrong_factor_is_refused(factor):
     with pytest.raises(ValueError, match="imbalance_factor: received .* of at least 1"):
         long_tailed(rng(), np.zeros(4, int), factor)
+
+
+def tail(total, classes, factor):
+    """Rows of a client's classes by rank, as LongTailLib computes them, one number after another."""
+    decay = np.log(factor) / max(classes - 1, 1)
+    weights = [np.exp(-decay * rank) for rank in range(classes)]
+    return [max(1, round(total * weight / sum(weights))) for weight in weights]
+
+
+@given(
+    sizes=st.lists(st.integers(5, 80), min_size=1, max_size=6),
+    clients=st.integers(1, 5),
+    factor=st.floats(1, 200),
+    seed=st.integers(0, 99),
+)
+def test_every_clients_tail_is_cut_from_its_dirichlet_share(sizes, clients, factor, seed):
+    labels = rng(seed).permutation(np.repeat(np.arange(len(sizes)), sizes))
+    dealt = partition.dirichlet(rng(seed), labels, clients, 2.0, form="plain", min_size=1)
+    parts = local_long_tail(rng(seed), labels, clients, factor, alpha=2.0)
+    for before, after in zip(dealt, parts, strict=True):
+        assert set(after.tolist()) <= set(before.tolist())
+        had = counts_of(labels, [before])[0]
+        kept = counts_of(labels, [after])[0]
+        present = np.flatnonzero(had)
+        # Some order of the classes explains what is left: each class keeps all it has, or the number of its rank.
+        ranks = sorted(tail(len(before), len(present), factor), reverse=True)
+        cut = sorted(kept[kept < had].tolist())
+        for number in cut:
+            assert number in ranks
+            ranks.remove(number)
+        whole = sorted(had[present][kept[present] == had[present]].tolist())
+        assert all(number <= rank for number, rank in zip(whole, sorted(ranks), strict=True))
+
+
+def test_a_local_tail_reaches_a_factor_of_14_and_a_mixed_one_all_of_50():
+    labels = np.repeat(np.arange(10), 20_000)
+    parts = local_long_tail(rng(), labels, 4, 50.0, alpha=1e6)
+    wanted = [5000, 5000, 5000, *tail(50_000, 10, 50.0)[3:]]
+    for counts in counts_of(labels, parts):
+        np.testing.assert_allclose(np.sort(counts)[::-1], wanted, rtol=0.01)
+        assert counts.max() / counts.min() == pytest.approx(14, rel=0.02)
+    counts = counts_of(labels, mixed_long_tail(rng(), labels, 4, 50.0, tailed=0.25))
+    with_tail = counts[counts.max(1).argmax()]
+    assert with_tail.max() / with_tail.min() == pytest.approx(50, rel=0.002)
+
+
+@given(
+    sizes=st.lists(st.integers(1, 60), min_size=1, max_size=6),
+    clients=st.integers(1, 9),
+    factor=st.floats(1, 200),
+    tailed=st.sampled_from([0.01, 0.5, 0.75, 1.0]),
+    seed=st.integers(0, 99),
+)
+def test_mixed_clients_take_turns_at_the_pools_of_classes(sizes, clients, factor, tailed, seed):
+    labels = rng(seed).permutation(np.repeat(np.arange(len(sizes)), sizes))
+    generator = rng(seed)
+    with_tail = sorted(generator.choice(clients, max(1, int(round(clients * tailed, 6))), replace=False).tolist())
+    each, pools = sum(sizes) // clients, list(sizes)
+    wanted = np.zeros((clients, len(sizes)), int)
+    for client in with_tail:
+        for label, number in zip(generator.permutation(len(sizes)), tail(each, len(sizes), factor), strict=True):
+            wanted[client, label] = min(number, pools[label])
+            pools[label] -= wanted[client, label]
+    for client in set(range(clients)) - set(with_tail):
+        for label in range(len(sizes)):
+            wanted[client, label] = min(each // len(sizes), pools[label])
+            pools[label] -= wanted[client, label]
+    if (wanted.sum(1) == 0).any():
+        with pytest.raises(ValueError, match="without rows; take fewer"):
+            mixed_long_tail(rng(seed), labels, clients, factor, tailed)
+    else:
+        parts = mixed_long_tail(rng(seed), labels, clients, factor, tailed)
+        assert counts_of(labels, parts).tolist() == wanted.tolist()
+
+
+@pytest.mark.parametrize(
+    ("scheme", "parameters"), [(local_long_tail, {"alpha": 1000.0}), (mixed_long_tail, {"tailed": 1.0})]
+)
+def test_every_class_is_as_often_the_smallest_of_a_client(scheme, parameters):
+    labels = np.repeat(np.arange(4), 1500)
+    drawn = [counts_of(labels, scheme(rng(seed), labels, 5, 1e4, **parameters)) for seed in range(1000)]
+    smallest = [counts[0].argmin() for counts in drawn]  # the first client is served from full pools
+    shares = np.bincount(smallest, minlength=4) / 1000
+    np.testing.assert_allclose(shares, 0.25, atol=5 * np.sqrt(0.25 * 0.75 / 1000))
+
+
+@pytest.mark.parametrize("scheme", [local_long_tail, mixed_long_tail])
+def test_rows_of_a_class_are_equally_likely_to_be_taken(scheme):
+    labels = np.repeat(np.arange(3), 20)
+    taken = np.zeros(60)
+    for seed in range(600):
+        taken[np.concatenate(scheme(rng(seed), labels, 3, 10.0))] += 1 / 600
+    share = taken.mean()
+    np.testing.assert_allclose(taken, share, atol=5 * np.sqrt(share * (1 - share) / 600))

@@ -23,6 +23,7 @@ class Case(NamedTuple):
     equal: bool = False  # sizes differ by at most 1
 
 
+TABLE = np.random.default_rng(0).integers(0, 3, (10, 10))
 CASES = {
     "iid": Case("iid", {}, equal=True),
     "quantity dirichlet": Case("quantity", {"alpha": 0.1}),
@@ -56,6 +57,12 @@ CASES = {
         "extended_dirichlet", {"classes_per_client": (1, 3), "alpha": 1e-37}, complete=False
     ),
     "long_tail": Case("long_tail", {"alpha": 0.9}, nobody_empty=False),
+    "local_long_tail": Case("local_long_tail", {"local_factor": 20.0}, complete=False),
+    "mixed_long_tail": Case("mixed_long_tail", {"local_factor": 20.0}, complete=False),
+    "class_table": Case("class_table", {"table": TABLE}, complete=False, nobody_empty=False),
+    "class_table, shares": Case(
+        "class_table", {"table": TABLE[:, ::-1], "holds": "shares"}, complete=False, nobody_empty=False
+    ),
     "flcir_realworld": Case("flcir_realworld", {"discard": False}),
     "flcir_realworld, discarding": Case("flcir_realworld", {"discarded": (0,)}, complete=False),
     "astraea": Case("astraea", {"variant": "INS", "least": 1}, complete=False),
@@ -212,7 +219,14 @@ def test_a_configuration_says_what_is_wrong_with_them(override, message):
         load_config(None, [override])
 
 
-REQUIRED = {"alpha": 0.5, "classes_per_client": 1, "owners": np.arange(9), "file": "clients.txt"}
+REQUIRED = {
+    "alpha": 0.5,
+    "classes_per_client": 1,
+    "owners": np.arange(9),
+    "file": "clients.txt",
+    "local_factor": 9,
+    "table": [[1]] * 9,
+}
 PARAMETERS = [
     (name, parameter)
     for name, scheme in partition.SCHEMES.items()
