@@ -42,7 +42,8 @@ def buffered(clients_per_round: Count, concurrency: Count | None = None, max_sta
         concurrency: M, the largest number of clients that train at the same time; by default twice
             `clients_per_round`. Fewer train while fewer are available.
         max_staleness: an update that is stale by more rounds takes its place in the round, but isn't used: the client
-            counts as dropped. The models of so many rounds, and one more, are kept on each device.
+            counts as dropped, as it does if `delivery` loses its update. The models of so many rounds, and one more,
+            are kept on each device.
 
     Returns:
         The selector, for asynchronous rounds.
