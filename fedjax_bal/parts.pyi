@@ -31,6 +31,7 @@ from fedjax_bal.methods.fedacg import BeforeLookahead as BeforeLookahead
 from fedjax_bal.methods.fedavg_ft import RefinedHead as RefinedHead
 from fedjax_bal.methods.fedbabu import FrozenHead as FrozenHead
 from fedjax_bal.methods.fedbn import OwnNormalisation as OwnNormalisation
+from fedjax_bal.methods.fedbuff import StalenessWeights as StalenessWeights
 from fedjax_bal.methods.fedcm import ClientMomentum as ClientMomentum
 from fedjax_bal.methods.feddecorr import Decorrelation as Decorrelation
 from fedjax_bal.methods.feddisco import DiscrepancyWeights as DiscrepancyWeights

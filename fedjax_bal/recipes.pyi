@@ -32,6 +32,7 @@ from fedjax_bal.methods.fedavg import fedavg as fedavg
 from fedjax_bal.methods.fedavg_ft import fedavg_ft as fedavg_ft
 from fedjax_bal.methods.fedbabu import fedbabu as fedbabu
 from fedjax_bal.methods.fedbn import fedbn as fedbn
+from fedjax_bal.methods.fedbuff import fedbuff as fedbuff
 from fedjax_bal.methods.fedcm import fedcm as fedcm
 from fedjax_bal.methods.feddecorr import feddecorr as feddecorr
 from fedjax_bal.methods.feddisco import feddisco as feddisco

@@ -282,6 +282,7 @@ class Cohort(NamedTuple):
         full_steps: `local_steps` expressed in steps at `learning_rate`, `Float[G, L]`, if the learning rate changes
             from step to step; otherwise None.
         clients: ids of each chain's clients, `Int32[G, L]`; N marks an empty place.
+        staleness: the number of rounds since each chain received its model, `Int32[G]`; None in synchronous rounds.
     """
 
     sizes: Array
@@ -296,6 +297,7 @@ class Cohort(NamedTuple):
     total_size: Array
     full_steps: Array | None = None
     clients: Any = None
+    staleness: Array | None = None
 
 
 class Aggregate(NamedTuple):
@@ -361,11 +363,14 @@ class Plan(NamedTuple):
         clients: client ids, `Int32[G, L]`; N marks an empty place.
         delivered: `Bool[G, L]`, whether the client's update arrives; False for an empty place.
         limits: the most local steps that each client can take in one pass, `Int32[G, L]`; None for no limits.
+        staleness: the number of rounds since the client's chain received its model, `Int32[G, L]`, 0 for a client that
+            doesn't deliver; None in synchronous rounds, in which all clients receive the current model.
     """
 
     clients: Any
     delivered: Any
     limits: Any = None
+    staleness: Any = None
 
 
 class EvaluationResult(NamedTuple):

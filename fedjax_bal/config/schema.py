@@ -187,10 +187,11 @@ class SelectionSection(Variant):
 
     Attributes:
         name: one of `fedjax_bal.selection.SELECTORS`; its parameters are further keys. With `uniform`, a recipe that
-            has a selector (astraea, flcir) uses it instead. Updates are weighted by number of samples, except after
-            `by_size` and `power_of_choice`, which draw clients by number of samples already: then all count the same.
+            has a selector (astraea, flcir, fedbuff) uses it instead. Updates are weighted by number of samples, except
+            after `by_size` and `power_of_choice`, which draw clients by number of samples already: then all count the
+            same.
         clients_per_round: the size of the cohort, or the number of available clients if that is smaller. By default
-            10, or the number of clients if that is smaller.
+            10, or the number of clients if that is smaller. With `buffered`, the updates in a step of the server.
     """
 
     registry: ClassVar[str] = "selection.SELECTORS"

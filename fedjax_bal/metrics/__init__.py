@@ -23,7 +23,7 @@ from fedjax_bal.metrics.seeds import (
     averaged,
     class_accuracies,
     compare,
-    cumulate_traffic,
+    cumulate,
     curve,
     mean_interval,
     paired_difference,

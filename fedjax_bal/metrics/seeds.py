@@ -230,19 +230,19 @@ def curve(lines: Sequence[Mapping[str, Any]], method: str, value: str) -> Curve:
     return Curve(np.array(common, dtype=int), *_band(table))
 
 
-def cumulate_traffic(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Returns copies of lines, in order of rounds, with `traffic_bytes`: all bytes of the run so far, up and down.
+def cumulate(lines: Sequence[Mapping[str, Any]], name: str, counts: Sequence[str]) -> list[dict[str, Any]]:
+    """Returns copies of lines, in order of rounds, with the sum of some counts of the run so far, under a name.
 
-    It is None from the first line without a count on.
+    It is None from the first line without one of the counts on.
     """
     totals: dict[tuple[str, int], float | None] = {}
     result = []
     for line in sorted(lines, key=lambda line: line["round"]):
         run = (line["method"], line["seed"])
-        parts = (totals.get(run, 0), line.get("bytes_up"), line.get("bytes_down"))
-        counts = [part for part in parts if part is not None]
-        totals[run] = sum(counts) if len(counts) == len(parts) else None
-        result.append({**line, "traffic_bytes": totals[run]})
+        parts = (totals.get(run, 0), *map(line.get, counts))
+        known = [part for part in parts if part is not None]
+        totals[run] = sum(known) if len(known) == len(parts) else None
+        result.append({**line, name: totals[run]})
     return result
 
 

@@ -75,7 +75,8 @@ OWN_MODELS = ReportTable("Clients, own models", "Each model on its own client's 
 TIME = ReportTable(
     "Simulated time",
     "How long the rounds would take with the clients' speeds and the deadline of this configuration: the sum over "
-    "rounds of the slowest chain's local training; sending is not counted.",
+    "rounds of the slowest chain's local training or, with asynchronous rounds, the time of the server's last step; "
+    "sending is not counted.",
 )
 PRIVACY = ReportTable(
     "Privacy", "Epsilon of (epsilon, delta)-differential privacy after all rounds, for one client more or less."

@@ -14,7 +14,7 @@ from fedjax_bal.lab import RunRecord
 from fedjax_bal.metrics import (
     Curve,
     class_accuracies,
-    cumulate_traffic,
+    cumulate,
     curve,
     evenly_spaced,
     pooled_confusion,
@@ -33,6 +33,12 @@ _MOST_CONDITIONS = 6  # of a sweep
 _MOST_PANELS = 8  # per figure
 _MOST_GRIDS = 8
 _WIDE_RATIO = 8  # a numeric axis whose values span more than this factor gets a logarithmic scale
+_COSTS = (
+    ("traffic", "Accuracy by traffic", ("bytes_up", "bytes_down"), 1e6, "traffic up and down, MB",
+     "all traffic between server and clients so far (1 MB = 10⁶ bytes)"),
+    ("time", "Accuracy by simulated time", ("simulated_s",), 1.0, "simulated time, s",
+     "the time that all rounds so far would take with the clients' speeds"),
+)  # fmt: skip
 _BESIDE_FAKES = {"real": "real", "generated": "generated", "nearest": "nearest real"}
 _ATTACKS = {"upcnn": "UpCNN", "vae": "VAE", "grnn": "GRNN"}
 _ATTACKED = {
@@ -93,7 +99,7 @@ def _panels_in_words(panels: Sequence[plots.Panel]) -> str:
 
 
 def _over_rounds(run: RunRecord, methods: Sequence[str], panels: Sequence[plots.Panel]) -> Iterator[plots.Drawn]:
-    """Draws accuracy by round and by traffic, and the accuracy of clients' models by round."""
+    """Draws accuracy by round, by traffic and by simulated time, and the accuracy of clients' models by round."""
     every = {method: curve(run.lines, method, "test_accuracy") for method in methods}
     accuracies = {method: line for method, line in every.items() if len(line.rounds)}
     if not accuracies:
@@ -107,22 +113,12 @@ def _over_rounds(run: RunRecord, methods: Sequence[str], panels: Sequence[plots.
     figure = plots.curves(plots.with_series(panels, series), "round", "test accuracy, %", target=target, late=True)
     yield "accuracy", "Accuracy by round", text, figure
 
-    lines = cumulate_traffic(run.lines)
-    series = {}
-    for method, accuracy in accuracies.items():
-        traffic = curve(lines, method, "traffic_bytes")
-        rounds, ours, theirs = np.intersect1d(accuracy.rounds, traffic.rounds, return_indices=True)
-        if len(rounds):
-            low, high = (None if edge is None else edge[ours] for edge in (accuracy.low, accuracy.high))
-            series[method] = plots.percent(Curve(rounds, accuracy.mean[ours], low, high), traffic.mean[theirs] / 1e6)
-    if any(line.x[-1] for line in series.values()):  # `local` sends nothing
-        text = (
-            "Test accuracy against all traffic between server and clients so far (1 MB = 10⁶ bytes), both means over "
-            f"seeds; higher and further left is better. {notes}"
-        )
-        across = "traffic up and down, MB"
-        figure = plots.curves(plots.with_series(panels, series), across, "test accuracy, %", late=True)
-        yield "traffic", "Accuracy by traffic", text, figure
+    for name, title, counts, unit, across, meaning in _COSTS:
+        series = _by_cost(run.lines, accuracies, counts, unit)
+        if any(line.x[-1] for line in series.values()):  # `local` sends nothing
+            text = f"Test accuracy against {meaning}, both means over seeds; higher and further left is better. {notes}"
+            figure = plots.curves(plots.with_series(panels, series), across, "test accuracy, %", late=True)
+            yield name, title, text, figure
 
     every = {method: curve(run.lines, method, "local_test_accuracy") for method in accuracies}
     local = {method: line for method, line in every.items() if len(line.rounds)}
@@ -139,6 +135,21 @@ def _over_rounds(run: RunRecord, methods: Sequence[str], panels: Sequence[plots.
         series = {method: plots.percent(line) for method, line in local.items()}
         figure = plots.curves(plots.with_series(panels, series), "round", "mean local test accuracy, %", late=True)
         yield "local", "Local models on the test set", text, figure
+
+
+def _by_cost(
+    lines: Sequence[Mapping[str, Any]], accuracies: Mapping[str, Curve], counts: Sequence[str], unit: float
+) -> dict[str, plots.Series]:
+    """Returns the methods' accuracies by the sum of some counts of all rounds so far, in a unit."""
+    lines = cumulate(lines, "cost", counts)
+    series = {}
+    for method, accuracy in accuracies.items():
+        cost = curve(lines, method, "cost")
+        rounds, ours, theirs = np.intersect1d(accuracy.rounds, cost.rounds, return_indices=True)
+        if len(rounds):
+            low, high = (None if edge is None else edge[ours] for edge in (accuracy.low, accuracy.high))
+            series[method] = plots.percent(Curve(rounds, accuracy.mean[ours], low, high), cost.mean[theirs] / unit)
+    return series
 
 
 def _at_the_end(run: RunRecord, methods: Sequence[str], panels: Sequence[plots.Panel]) -> Iterator[plots.Drawn]:

@@ -3,9 +3,19 @@
 from fedjax_bal.selection import speed
 from fedjax_bal.selection.availability import AVAILABILITY, DELIVERY, Presence, always, bernoulli, clustered, periodic
 from fedjax_bal.selection.bandit import class_balancing_set, cucb, greedy, ucb_scores
+from fedjax_bal.selection.buffered import buffered
 from fedjax_bal.selection.choice import FROM_FEDERATION, SELECTORS, Choice
 from fedjax_bal.selection.mediators import mediated, mediators
-from fedjax_bal.selection.selectors import LOSS, Selector, by_size, make_plan, power_of_choice, round_robin, uniform
+from fedjax_bal.selection.selectors import (
+    LOSS,
+    Asynchrony,
+    Selector,
+    by_size,
+    make_plan,
+    power_of_choice,
+    round_robin,
+    uniform,
+)
 from fedjax_bal.selection.speed import SPEEDS, Speed
 from fedjax_bal.selection.trace import Trace, trace
 
@@ -16,6 +26,7 @@ __all__ = [
     "LOSS",
     "SELECTORS",
     "SPEEDS",
+    "Asynchrony",
     "Choice",
     "Presence",
     "Selector",
@@ -23,6 +34,7 @@ __all__ = [
     "Trace",
     "always",
     "bernoulli",
+    "buffered",
     "by_size",
     "class_balancing_set",
     "clustered",

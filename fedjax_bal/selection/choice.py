@@ -8,6 +8,7 @@ import numpy as np
 
 from fedjax_bal.registry import Registry
 from fedjax_bal.selection.bandit import cucb, greedy
+from fedjax_bal.selection.buffered import buffered
 from fedjax_bal.selection.mediators import mediated
 from fedjax_bal.selection.selectors import Selector, by_size, power_of_choice, round_robin, uniform
 from fedjax_bal.types import Federation
@@ -22,6 +23,7 @@ SELECTORS: Registry[Callable[..., Selector]] = Registry(
         "mediated": mediated,
         "cucb": cucb,
         "greedy": greedy,
+        "buffered": buffered,
     }
 )
 """Factory of each selector by name; arguments that the federation provides, see `FROM_FEDERATION`, are keyword-only."""

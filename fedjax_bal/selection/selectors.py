@@ -17,6 +17,24 @@ _AHEAD = 4  # factor by which `round_robin` extends its search for available cli
 _CROWD = 4  # number of available clients per wanted client above which drawing one by one is faster than sorting all
 
 
+class Asynchrony(NamedTuple):
+    """The times of a selector whose cohorts are the clients whose updates arrive next, each on the model it received.
+
+    The `select` of such a selector has a fifth parameter, `seconds: Float64[N]`: how long each client's local training
+    takes if it starts in this round.
+
+    Attributes:
+        max_staleness: the largest number of rounds, at least 1, since a client received its model; a staler update
+            isn't delivered. The models of so many rounds stay on the devices.
+        versions: `versions(state) -> Int64[N]`, the round, from 0, whose model each client received last.
+        clock: `clock(state) -> float`, seconds from the beginning of the run to the end of its last round.
+    """
+
+    max_staleness: int
+    versions: Callable[[Any], np.ndarray]
+    clock: Callable[[Any], float]
+
+
 class Selector(NamedTuple):
     """A rule that selects each round's cohort.
 
@@ -37,10 +55,11 @@ class Selector(NamedTuple):
         even: whether each cohort is a uniform draw of the available clients, independent of earlier rounds.
         drawn_by_size: whether clients are drawn in proportion to their numbers of samples. The updates of a cohort then
             have equal initial weights; weights by number of samples would count sizes twice.
+        asynchrony: the times of asynchronous rounds; None for rounds in which all clients train on the current model.
     """
 
     init: Callable[[int, int], Any]
-    select: Callable[[Any, int, int, np.ndarray], tuple[np.ndarray, Any]]
+    select: Callable[..., tuple[np.ndarray, Any]]
     update: Callable[[Any, Plan, Any], Any]
     chains: int
     chain_length: int
@@ -51,6 +70,7 @@ class Selector(NamedTuple):
     compositions: Callable[[Any], np.ndarray] | None = None
     even: bool = False
     drawn_by_size: bool = False
+    asynchrony: Asynchrony | None = None
 
     @property
     def most(self) -> int:
@@ -219,7 +239,7 @@ def power_of_choice(clients_per_round: Count, candidates: Count, *, sizes: Any) 
 
 
 def open_loop(
-    select: Callable[[Any, int, int, np.ndarray], tuple[np.ndarray, Any]],
+    select: Callable[..., tuple[np.ndarray, Any]],
     chains: int,
     init: Callable[[int, int], Any] = lambda seed, num_clients: (),
     chain_length: int = 1,

@@ -251,8 +251,9 @@ class Bench:
         empty = self.simulation.federation.num_clients
 
         def widened(plan: Plan) -> Plan:
-            limits = None if plan.limits is None else np.pad(plan.limits, extra)
-            return Plan(np.pad(plan.clients, extra, constant_values=empty), np.pad(plan.delivered, extra), limits)
+            clients = np.pad(plan.clients, extra, constant_values=empty)
+            others = (None if leaf is None else np.pad(leaf, extra) for leaf in (plan.limits, plan.staleness))
+            return Plan(clients, np.pad(plan.delivered, extra), *others)
 
         plans = {seed: [widened(plan) for plan in self.plans(seed)] for seed in SEEDS}
         devices = 2 if "devices" in variations else 1

@@ -11,7 +11,7 @@ from fedjax_bal.metrics.seeds import (
     Spread,
     class_accuracies,
     compare,
-    cumulate_traffic,
+    cumulate,
     curve,
     paired_difference,
     pooled_confusion,
@@ -146,7 +146,8 @@ def test_traffic_adds_up_per_run_and_stops_at_a_gap():
         return {"method": method, "seed": seed, "round": at, "bytes_up": up, "bytes_down": 1}
 
     data = [line("a", 0, 1, 2), line("a", 1, 1, 10), line("a", 0, 3, 4), line("b", 0, 1, None), line("b", 0, 2, 1)]
-    sums = {(x["method"], x["seed"], x["round"]): x["traffic_bytes"] for x in cumulate_traffic(data)}
+    added = cumulate(data, "traffic", ("bytes_up", "bytes_down"))
+    sums = {(x["method"], x["seed"], x["round"]): x["traffic"] for x in added}
     expected = {("a", 0, 1): 3, ("a", 0, 3): 8, ("a", 1, 1): 11, ("b", 0, 1): None, ("b", 0, 2): None}
     assert sums == expected
 

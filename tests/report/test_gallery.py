@@ -51,6 +51,13 @@ def test_traffic_is_that_of_all_rounds_until_then_in_megabytes(folder):
     np.testing.assert_allclose(axes.lines[0].get_xdata(), 2 * np.arange(1, 6))  # 1 MB up and 1 MB down a round
 
 
+def test_simulated_time_is_that_of_all_rounds_until_then_in_seconds(folder):
+    edit_lines(folder, lambda line: {"simulated_s": 2.5})
+    found = figures(folder)
+    assert list(found) == [*ALWAYS[:2], "time", *ALWAYS[2:]]
+    np.testing.assert_allclose(found["time"][2].axes[0].lines[0].get_xdata(), 2.5 * np.arange(1, 6))
+
+
 def test_clients_and_their_models_are_shown_where_they_were_measured(folder):
     edit_lines(folder, lambda line: {"client_accuracies": [0.2, 0.4, 0.9], "local_test_accuracy": 0.25})
     found = figures(folder)

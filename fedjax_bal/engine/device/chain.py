@@ -25,6 +25,7 @@ class ChainClients(NamedTuple):
     delivered: Array
     memory: PyTree
     limits: Array | None = None
+    staleness: Array | None = None
 
 
 def take_chains(chains: ChainClients, numbers: Array) -> ChainClients:
@@ -86,7 +87,8 @@ class RoundInputs(NamedTuple):
     """Inputs that all chains of a round share.
 
     `local_test` is None if clients' models aren't measured. `largest_norm` bounds the norm of the parameters that a
-    client may return; None for no bound.
+    client may return; None for no bound. `downloads` are those of the `State`, this round's included; `Runs.view` takes
+    from them the model and the broadcasts that a chain received.
     """
 
     key: Key
@@ -96,6 +98,7 @@ class RoundInputs(NamedTuple):
     federation: Federation
     local_test: LocalTest | None = None
     largest_norm: Array | None = None
+    downloads: PyTree = ()
 
 
 def train_chain(setting: Setting, shared: RoundInputs, chain: ChainClients, longest: Array) -> ChainResult:

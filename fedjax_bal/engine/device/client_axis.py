@@ -97,9 +97,9 @@ def _on_this_device(
 
     def train(longest: Array, number: Array, chain: ChainClients) -> ChainResult:
         if trained is None:
-            return train_chain(*runs.view(setting, shared, number), chain, longest)
+            return train_chain(*runs.view(setting, shared, number, chain), chain, longest)
         end = take(trained, number)
-        return finish_trained_client(*runs.view(setting, shared, number), chain, end)
+        return finish_trained_client(*runs.view(setting, shared, number, chain), chain, end)
 
     def add_bucket(numbers: Array, total: CohortResult) -> CohortResult:
         bucket = take_chains(chains, numbers)
@@ -128,8 +128,9 @@ def zero_cohort_result(
     setting: Setting, shared: RoundInputs, chains: ChainClients, runs: Runs = ONE_RUN
 ) -> CohortResult:
     """Makes a cohort's result of zeros, in the shapes that `over_chains` returns."""
-    first = runs.view(setting, shared, jnp.zeros((), jnp.int32))
-    chain = zero_result(*first, jax.tree.map(lambda leaf: leaf[0, 0], chains))
+    first = jax.tree.map(lambda leaf: leaf[0], chains)
+    inputs = runs.view(setting, shared, jnp.zeros((), jnp.int32), first)
+    chain = zero_result(*inputs, jax.tree.map(lambda leaf: leaf[0], first))
     records = zeros_of(chain.records, *chains.id.shape)
     # All deltas together take G times the memory of the parameters, so they are kept only on request.
     needs_deltas = any(part.needs_deltas for part in setting.parts) or setting.execution.clips

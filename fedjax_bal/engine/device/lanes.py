@@ -56,8 +56,9 @@ def train_in_lanes(
     # Functions of one client, given its chain's number; `vmap` applies them to all lanes.
 
     def context_of(number: Array) -> tuple[Setting, RoundInputs, ChainClients, Context]:
-        client = jax.tree.map(lambda leaf: leaf[0], take_chains(chains, number))
-        its_setting, inputs = runs.view(setting, shared, number)
+        chain = take_chains(chains, number)
+        client = jax.tree.map(lambda leaf: leaf[0], chain)
+        its_setting, inputs = runs.view(setting, shared, number, chain)
         ctx = client_context(its_setting, inputs, inputs.variables, client)
         return its_setting, inputs, client, ctx._replace(prepared=take(prepared, number))
 
@@ -76,8 +77,10 @@ def train_in_lanes(
         # drops its result.
         return jnp.where(places < queue_ends, take(assignment.queues, places), count)
 
-    # Clients of a run start from different states only if they keep leaves or carry values through their steps.
-    starts = jax.vmap(start) if setting.parts_with(Personal, Steps) else runs.starts(start)
+    # Clients of a run start from different states only if they keep leaves, carry values through their steps, or
+    # received the model in different rounds.
+    differ = setting.max_staleness or setting.parts_with(Personal, Steps)
+    starts = jax.vmap(start) if differ else runs.starts(start)
 
     # The host knows how many steps each client takes, so the number of turns is given. Writing results and restarting
     # lanes touch all parameters, and a branch in every turn would copy all lanes and results even if it changes
@@ -125,7 +128,7 @@ def _prepare_all(
     # Computed before the first turn: within the loop, every restart would compute them for all lanes.
 
     def prepare_one(number: Array, chain: ChainClients, longest: Array) -> tuple[Array, PyTree]:
-        its_setting, inputs = runs.view(setting, shared, number)
+        its_setting, inputs = runs.view(setting, shared, number, chain)
         client = jax.tree.map(lambda leaf: leaf[0], chain)
         ctx = client_context(its_setting, inputs, inputs.variables, client)
         key = single_pass_key(inputs, client)

@@ -25,6 +25,7 @@ from fedjax_bal.engine.device.evaluation import (
 from fedjax_bal.engine.device.local_training import LocalState, outcome_of
 from fedjax_bal.engine.device.round import (
     broadcast,
+    chains_of,
     close_round,
     kept_seats,
     open_round,
@@ -69,7 +70,12 @@ def state_of(
         part.slot: part.init_server(seen_by(setting, part, server)._replace(key=purpose_key(key, f"init/{part.slot}")))
         for part in setting.parts_with(Server)
     }
-    return state._replace(server=server_states)
+    state = state._replace(server=server_states)
+    if not setting.max_staleness:
+        return state
+    first = jnp.zeros((), jnp.int32)
+    sent = jax.eval_shape(lambda state: broadcast(setting, key, first, state, federation)[1], state)
+    return state._replace(downloads=zeros_of((variables, sent), setting.max_staleness + 1))
 
 
 def dispatch(
@@ -114,7 +120,8 @@ def dispatch_stacked(
     def evaluate_all(state: State, number: Array) -> EvaluationResult:
         # From the clients' memory, evaluation reads only the leaves that stay with clients. The rest isn't sliced,
         # because a slice copies the memory of all clients of a run.
-        kept = state._replace(memory={slot: memory for slot, memory in state.memory.items() if slot == leaves.PERSONAL})
+        memory = {slot: memory for slot, memory in state.memory.items() if slot == leaves.PERSONAL}
+        kept = state._replace(memory=memory, downloads=())
 
         def evaluate_run(run: Array) -> EvaluationResult:
             its_setting, key, its_state = run_slice((setting, keys, kept), run)
@@ -135,10 +142,11 @@ def _run_stacked_round(
     runs = Runs(*row.plan.clients.shape[:2])
     over_runs = _over_runs(setting, runs.count)
     numbers = jnp.arange(runs.count)[:, None, None]
-    # Rows of the memory are read and written for all runs at once. It stays out of the state below, whose slices for
-    # each run would copy it.
+    # Rows of the memory and of the downloads are read and written for all runs at once. Both stay out of the state
+    # below, whose slices for each run would copy them.
     memory = state.memory
-    state = state._replace(memory={})
+    downloads = state.downloads
+    state = state._replace(memory={}, downloads=())
 
     def open_run(run: Array) -> PyTree:
         its_setting, key, before, plan = run_slice((setting, keys, state, row.plan), run)
@@ -146,8 +154,13 @@ def _run_stacked_round(
 
     opened = over_runs(open_run)
     seated = take(memory, (numbers, row.seats))
-    chains = _in_a_row(ChainClients(row.plan.clients, row.plan.delivered, seated, row.plan.limits))
-    shared = RoundInputs(keys, row.number, state.variables, opened.sent, federation, local_test, opened.largest_norm)
+    chains = _in_a_row(chains_of(row.plan, seated))
+    if setting.max_staleness:
+        at = (slice(None), setting.download_row(row.number))
+        downloads = put(downloads, at, (state.variables, opened.sent))
+    shared = RoundInputs(
+        keys, row.number, state.variables, opened.sent, federation, local_test, opened.largest_norm, downloads
+    )
     result = over_chains(setting, shared, chains, _in_a_row(opened.chain_weights), row.assignment, runs)
     per_run = lambda leaf: leaf.reshape(runs.count, runs.chains, *leaf.shape[1:])
     records, deltas = jax.tree.map(per_run, (result.records, result.deltas))
@@ -158,7 +171,8 @@ def _run_stacked_round(
         return close_round(its_setting, key, row.number, before, federation_of(federation, run), start, its_result)
 
     state, info = over_runs(close_run)
-    return state._replace(memory=put(memory, (numbers, kept_seats(row)), records.memory)), info
+    memory = put(memory, (numbers, kept_seats(row)), records.memory)
+    return state._replace(memory=memory, downloads=downloads), info
 
 
 def _over_runs(setting: Setting, count: int) -> Callable[[Callable[[Array], PyTree]], PyTree]:

@@ -38,11 +38,22 @@ def run_round(
     plan = row.plan
     with located("in round {}", number + 1):
         opened = open_round(setting, key, number, state, plan, federation)
-        chains = ChainClients(plan.clients, plan.delivered, trees.take(state.memory, row.seats), plan.limits)
-        shared = RoundInputs(key, number, state.variables, opened.sent, federation, local_test, opened.largest_norm)
+        downloads = state.downloads
+        if setting.max_staleness:
+            downloads = trees.put(downloads, setting.download_row(number), (state.variables, opened.sent))
+        shared = RoundInputs(
+            key, number, state.variables, opened.sent, federation, local_test, opened.largest_norm, downloads
+        )
+        chains = chains_of(plan, trees.take(state.memory, row.seats))
         result = over_chains(setting, shared, chains, opened.chain_weights, row.assignment)
         state, info = close_round(setting, key, number, state, federation, opened, result)
-    return state._replace(memory=trees.put(state.memory, kept_seats(row), result.records.memory)), info
+    memory = trees.put(state.memory, kept_seats(row), result.records.memory)
+    return state._replace(memory=memory, downloads=downloads), info
+
+
+def chains_of(plan: Plan, memory: PyTree) -> ChainClients:
+    """Builds the chains of a plan, with the memory of their clients, leaves `[G, L, ...]`."""
+    return ChainClients(plan.clients, plan.delivered, memory, plan.limits, plan.staleness)
 
 
 def kept_seats(row: DispatchPlan) -> Array:
@@ -136,7 +147,8 @@ def close_round(
         # differently in programs of one run and of several: a resumed sweep would end with other bits.
         if not part.adds_reports:
             server_states[part.slot] = if_arrived(server_states[part.slot], opened.server_states[part.slot])
-    return State(variables, optimizer, state.memory, server_states), _info(setting, opened.cohort, result, variables)
+    state = state._replace(variables=variables, optimizer=optimizer, server=server_states)
+    return state, _info(setting, opened.cohort, result, variables)
 
 
 def _without_broken(
@@ -238,6 +250,7 @@ def cohort_of(setting: Setting, number: Array, plan: Plan, federation: Federatio
         total_size=federation.offsets[-1].astype(float),
         full_steps=setting.optimizer.full_steps(steps, setting.most_steps),
         clients=plan.clients,
+        staleness=None if plan.staleness is None else plan.staleness[:, 0],
     )
 
 
@@ -291,8 +304,10 @@ def zero_info(setting: Setting, state: State, plan: Plan, federation: Federation
         key = jax.random.key(0)
         number = jnp.zeros((), jnp.int32)
         opened = open_round(setting, key, number, state, plan, federation)
-        chains = ChainClients(plan.clients, plan.delivered, trees.take(state.memory, plan.clients), plan.limits)
-        shared = RoundInputs(key, number, state.variables, opened.sent, federation, local_test, opened.largest_norm)
+        chains = chains_of(plan, trees.take(state.memory, plan.clients))
+        shared = RoundInputs(
+            key, number, state.variables, opened.sent, federation, local_test, opened.largest_norm, state.downloads
+        )
         return _info(setting, opened.cohort, zero_cohort_result(setting, shared, chains), state.variables)
 
     # Training isn't traced here, nor are the parts' reports: that would double the time to trace a program.

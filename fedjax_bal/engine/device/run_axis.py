@@ -12,7 +12,7 @@ from jax import lax
 from fedjax_bal.engine.device.accumulator import Accumulator, ChainWeights
 from fedjax_bal.engine.device.chain import ChainClients, ChainResult, RoundInputs, sizes_of
 from fedjax_bal.engine.device.setting import Setting
-from fedjax_bal.engine.device.trees import zeros_of
+from fedjax_bal.engine.device.trees import take, zeros_of
 from fedjax_bal.types import Array, ClientTests, Federation, PyTree
 
 _OF_A_PARTITION = ("rows", "offsets", "class_counts", "copy", "tests")
@@ -36,16 +36,26 @@ class Runs:
         # Any run will do for an empty place, as no client of it delivers.
         return jnp.minimum(numbers // self.chains, self.count - 1)
 
-    def view(self, setting: Setting, shared: RoundInputs, number: Array) -> tuple[Setting, RoundInputs]:
-        """Selects the setting and the shared inputs of a chain's run."""
-        if not self.count:
-            return setting, shared
-        run = self.run_of(number)
-        key, variables, sent = run_slice((shared.key, shared.variables, shared.broadcast), run)
-        federation = federation_of(shared.federation, run)
-        largest = run_slice(shared.largest_norm, run)
-        inputs = RoundInputs(key, shared.number, variables, sent, federation, shared.local_test, largest)
-        return run_slice(setting, run), inputs
+    def view(
+        self, setting: Setting, shared: RoundInputs, number: Array, chain: ChainClients
+    ) -> tuple[Setting, RoundInputs]:
+        """Selects a chain's setting and inputs: those of its run, with the model and broadcasts that it received."""
+        row: tuple[Array, ...] = ()
+        inputs = shared
+        if self.count:
+            run = self.run_of(number)
+            row = (run,)
+            key, variables, sent = run_slice((shared.key, shared.variables, shared.broadcast), run)
+            federation = federation_of(shared.federation, run)
+            largest = run_slice(shared.largest_norm, run)
+            inputs = RoundInputs(key, shared.number, variables, sent, federation, shared.local_test, largest)
+            setting = run_slice(setting, run)
+        if setting.max_staleness and chain.staleness is not None:
+            # Read in one step, run and round together: a slice of one run would copy the models of all its rounds.
+            begun = setting.download_row(shared.number - chain.staleness[0])
+            variables, sent = take(shared.downloads, (*row, begun))
+            inputs = inputs._replace(variables=variables, broadcast=sent)
+        return setting, inputs
 
     def sizes(self, federation: Federation, numbers: Array, chains: ChainClients) -> Array:
         """Returns the number of rows of each client of K chains, `Int32[K, L]`."""

@@ -42,6 +42,7 @@ class Setting:
         drawn_by_size: whether clients are drawn in proportion to their sizes, so that sizes don't weigh updates, too.
         passes: how often a chain goes through its clients.
         carried: whether the local optimizer's state is passed on from client to client of a chain, and to later passes.
+        max_staleness: the largest number of rounds since a chain received its model; 0 in synchronous rounds.
         max_size: the number of rows of the largest client.
         evaluation: which metrics are reported.
         measured: what the program measures of each client that trained.
@@ -59,6 +60,7 @@ class Setting:
     drawn_by_size: bool = dataclasses.field(metadata=_STATIC)
     passes: int = dataclasses.field(metadata=_STATIC)
     carried: bool = dataclasses.field(metadata=_STATIC)
+    max_staleness: int = dataclasses.field(metadata=_STATIC)
     max_size: int = dataclasses.field(metadata=_STATIC)
     evaluation: Evaluation = dataclasses.field(metadata=_STATIC)
     measured: tuple[Measured, ...] = dataclasses.field(metadata=_STATIC)
@@ -137,6 +139,10 @@ class Setting:
         # A client without a batch in an epoch takes no step, even if the number of steps is given.
         steps = self.epochs * epoch if wanted is None else wanted * _at_most(epoch, 1)
         return steps if limit is None else _at_most(steps, limit)
+
+    def download_row(self, round: Any) -> Any:
+        """The row of a round in `State.downloads`, in which it replaces the oldest round; works on host and device."""
+        return round % (self.max_staleness + 1)
 
     def samples(self, size: Any, steps: Any) -> Any:
         """Number of rows processed in `steps` local steps, counting repeats (host only)."""

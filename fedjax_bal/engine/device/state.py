@@ -15,12 +15,15 @@ class State(NamedTuple):
         optimizer: the server optimizer's state.
         memory: per-client memory by slot, leaves `[N, ...]`.
         server: the server parts' state by slot.
+        downloads: the models and broadcasts of the last `max_staleness + 1` rounds, on which clients may still train,
+            leaves `[max_staleness + 1, ...]`; round t has row `t % (max_staleness + 1)`. Empty in synchronous rounds.
     """
 
     variables: Variables
     optimizer: PyTree
     memory: Mapping[str, PyTree]
     server: Mapping[str, PyTree]
+    downloads: PyTree = ()
 
 
 class Info(NamedTuple):

@@ -17,7 +17,7 @@ def take(tree: PyTree, numbers: Array | tuple[Array, ...]) -> PyTree:
     return jax.tree.map(lambda leaf: leaf.at[numbers].get(mode="clip"), tree)
 
 
-def put(tree: PyTree, numbers: Array | tuple[Array, ...], rows: PyTree) -> PyTree:
+def put(tree: PyTree, numbers: Array | tuple[Array | slice, ...], rows: PyTree) -> PyTree:
     """Replaces rows of every leaf by number; a row whose number is beyond the last is dropped."""
     return jax.tree.map(lambda leaf, new: leaf.at[numbers].set(new, mode="drop"), tree, rows)
 

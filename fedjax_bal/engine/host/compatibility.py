@@ -185,6 +185,16 @@ def choose_selector(recipe: Recipe, participation: Participation, federation: Fe
     return made
 
 
+def check_asynchrony(selector: Selector, participation: Participation) -> None:
+    """Refuses a deadline for rounds that don't end with the slowest client."""
+    speed = participation.speed
+    if selector.asynchrony is not None and speed is not None and speed.deadline is not None:
+        raise ValueError(
+            f"speed.deadline: received {speed.deadline:g} together with asynchronous rounds, which don't wait for slow "
+            "clients: leave it out; the selector's max_staleness limits how late an update may be"
+        )
+
+
 def choose_rounds_per_dispatch(rounds_per_dispatch: str | int, selector: Selector) -> int:
     """Chooses the number of rounds in a program: 1 if the selector needs each round's outcome before the next."""
     if rounds_per_dispatch == "auto":

@@ -143,6 +143,7 @@ def plain_setting(setting: Setting, epochs: int) -> Setting:
         drawn_by_size=False,
         passes=1,
         carried=False,
+        max_staleness=0,
         max_size=setting.max_size,
         evaluation=Evaluation(),
         measured=(OWN_HITS,),

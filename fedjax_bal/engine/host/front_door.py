@@ -134,6 +134,7 @@ def build(
     # Only choices from here on. The model is cast after all checks, which are of its float32 parameters.
     model = at_precision(model, execution.precision)
     selector = compatibility.choose_selector(recipe, participation, federation)
+    compatibility.check_asynchrony(selector, participation)
     sizes = np.diff(federation.offsets)
     test_images = int(np.sum(test.real))
     if evaluation.local_test_images > test_images:
@@ -150,6 +151,7 @@ def build(
         drawn_by_size=selector.drawn_by_size,
         passes=selector.passes,
         carried=bool(recipe.carried),
+        max_staleness=0 if selector.asynchrony is None else selector.asynchrony.max_staleness,
         max_size=int(sizes.max()),
         evaluation=evaluation,
         measured=tuple(each for each in declared if each.enabled(evaluation, federation)),

@@ -24,7 +24,7 @@ class PlannedDispatch(NamedTuple):
         plans: the plans of the live rounds.
         table: the clients whose memory it needs; None if all clients' memory is on the devices.
         work: steps of all its rounds.
-        seconds: simulated duration of each live round; empty if clients have no speeds.
+        seconds: simulated duration of each live round; empty for synchronous rounds of clients without speeds.
     """
 
     rounds: DispatchPlan
@@ -66,16 +66,20 @@ class Planner:
         """
         count = self.rounds_per_dispatch
         speed = self.participation.speed
+        timing = self.selector.asynchrony
         plans = []
         assigned = []
         seconds = []
         # An extended run may resume in the middle of a dispatch; the next one starts where it would without the stop.
         end = min(first - first % count + count, self.rounds)
         for number in range(first, end):
-            plan, selector = self.round(seed, number, selector)
+            before = selector
+            plan, selector = self.round(seed, number, before)
             plans.append(plan)
             assigned.append(assign(layout, self.steps(plan), plan.delivered.any(1)))
-            if speed is not None:
+            if timing is not None:
+                seconds.append(timing.clock(selector) - timing.clock(before))
+            elif speed is not None:
                 steps = self._local_steps(plan._replace(limits=None))
                 seconds.append(speed.seconds(seed, number, plan, steps, self.setting.passes, len(self.sizes)))
         numbers = np.arange(first, first + count, dtype=np.int32)
@@ -98,8 +102,10 @@ class Planner:
     def round(self, seed: int, number: int, selector: Any) -> tuple[Plan, Any]:
         """Plans a round (from 0); returns the plan and the selector's new state."""
         speed = self.participation.speed
+        timing = self.selector.asynchrony
         available = self.participation.availability.mask(seed, "availability", number, self.training)
-        clients, selector = self.selector.select(selector, seed, number, available)
+        durations = () if timing is None else (self._durations(seed, number),)
+        clients, selector = self.selector.select(selector, seed, number, available, *durations)
         cohort = np.zeros(len(self.sizes) + 1, bool)  # the last entry is for empty places
         cohort[np.minimum(clients, len(self.sizes))] = True
         trained = cohort[:-1] & self.training  # a user's selector may list clients that take no step
@@ -108,7 +114,20 @@ class Planner:
         if speed is not None:
             steps = self._local_steps(plan)
             plan = speed.limited(seed, number, plan, steps, self.setting.passes, len(self.sizes))
+        if timing is not None:
+            staleness = number - timing.versions(selector)[np.minimum(plan.clients, len(self.sizes) - 1)]
+            delivered = plan.delivered & (staleness <= timing.max_staleness)
+            plan = plan._replace(delivered=delivered, staleness=np.where(delivered, staleness, 0).astype(np.int32))
         return plan, selector
+
+    def _durations(self, seed: int, number: int) -> np.ndarray:
+        """Returns the seconds of each client's local training if it starts in a round, `Float64[N]`.
+
+        Without speeds, a local step takes a second.
+        """
+        speed = self.participation.speed
+        pace = 1.0 if speed is None else speed.drawn(seed, number, len(self.sizes))
+        return self.setting.passes * self.setting.local_steps(self.sizes) / pace
 
     def _local_steps(self, plan: Plan) -> np.ndarray:
         """Returns the local steps of each client of a plan within its limits, `Int[G, L]`."""

@@ -46,6 +46,7 @@ class RoundState(NamedTuple):
         optimizer: the server optimizer's state.
         memory: per-client memory of each Memory part, by slot, leaves `[N, ...]`.
         server: the state of each Server part, by slot.
+        downloads: the models and broadcasts of the last rounds, for a recipe whose clients train on older models.
     """
 
     round: Array
@@ -53,6 +54,7 @@ class RoundState(NamedTuple):
     optimizer: PyTree
     memory: Mapping[str, PyTree]
     server: Mapping[str, PyTree]
+    downloads: PyTree = ()
 
 
 @jax.tree_util.register_dataclass

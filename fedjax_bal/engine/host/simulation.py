@@ -361,9 +361,9 @@ class Simulation:
 
     def tested_model(self, seed: int, snapshot: Snapshot) -> Variables:
         """Returns the global model as it is evaluated after a snapshot's last round."""
-        # Without the optimizer's state and the memory, which evaluation doesn't read and every device would have to
-        # hold in full.
-        state = replicate(snapshot.state._replace(optimizer=(), memory={}), self.setting.layout)
+        # Without the optimizer's state, the memory and the downloads, which evaluation doesn't read and every device
+        # would have to hold in full.
+        state = replicate(snapshot.state._replace(optimizer=(), memory={}, downloads=()), self.setting.layout)
         number = np.int32(snapshot.round - 1)
         tested = jax.jit(self.setting.traced(evaluated_model))
         return tested(self.setting, jax.random.key(seed), state, number, self.federation_on_device)
@@ -408,7 +408,7 @@ def shares_prototypes(simulation: Simulation) -> bool:
 def _exhibits(simulation: Simulation, snapshot: Snapshot) -> list[Exhibit]:
     """Returns the exhibits of the server parts that have begun."""
     begun = [part.slot for part in simulation.setting.parts_with(Server) if snapshot.round > part.first_round]
-    state = snapshot.state._replace(optimizer=(), memory={})
+    state = snapshot.state._replace(optimizer=(), memory={}, downloads=())
     given = simulation.setting, jax.random.key(0), state, np.int32(snapshot.round - 1), simulation.federation_on_device
     shown = jax.jit(simulation.setting.traced(exhibits))(*given) if begun else {}
     return [shown[slot] for slot in begun]
