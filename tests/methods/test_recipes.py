@@ -131,8 +131,8 @@ OUT_OF_RANGE = """
     carry=1; scaffold: scaffold_momentum='yes'; trimmed_mean: share=0.5 share=0.7;
     fedlesam_d: rho=-1 weight=-1 clip=-2.0; fedlesam_s: rho=-1; fedgamma: rho=-1; fedswa: rho=1.5 alpha=0;
     fedmoswa: gamma=-0.1; fedsmoo: rho=-1 weight=-1;
-    fedlf: alpha=1.5 centres=-1; fedrela: start=-1 percent=-1 percent=101; fedyoyo: weight=-1 warm_up=0 gamma=1.5 hole=-1;
-    rucr: temperature=0.0 low=1.5 low=0.96 per_class=0;
+    fedlf: alpha=1.5 centres=-1; fedrela: start=-1 percent=-1 percent=101; fedyoyo: weight=-1 warm_up=0 gamma=1.5
+    hole=-1; rucr: temperature=0.0 low=1.5 low=0.96 per_class=0;
     apfl: alpha=1.5 shrinkage=-1 adapts='epoch'; fedrcl: temperature=0 weight=-1; fedwsq: bits=3 momentum=1.5;
     krum: faulty=-1; multi_krum: kept=0; pfedme: attraction=0 steps=0;
 """
