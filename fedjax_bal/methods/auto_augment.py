@@ -124,7 +124,8 @@ def autocontrast(image: Array, amount: Array) -> Array:
 def equalize(image: Array, amount: Array) -> Array:
     """Maps each channel's pixels so that their values are spread evenly."""
     pixels = image.reshape(-1, image.shape[-1]).astype(jnp.int32)
-    below = (pixels[:, :, None] < jnp.arange(256)).sum(0)  # pixels below each value, by channel
+    histogram = jax.vmap(lambda channel: jnp.bincount(channel, length=256), 1)(pixels)
+    below = jnp.cumsum(histogram, axis=1) - histogram  # pixels below each value, by channel
     brightest = (pixels == pixels.max(0)).sum(0)
     step = (len(pixels) - brightest) // 255
     even = (step[:, None] // 2 + below) // jnp.maximum(step[:, None], 1)
