@@ -266,7 +266,7 @@ class Batches(Part, abc.ABC):
 
     @abc.abstractmethod
     def batch(self, key: Key, batch: Batch, ctx: Context) -> Batch:
-        """Returns the batch, to which the part may append rows (see `append_rows`); every local step has its own key."""
+        """Returns the batch, to which the part may append rows (`append_rows`); every local step has its own key."""
 
     def added(self, class_counts: Array) -> Array:
         """Returns the mean number of rows of each class added to a client's batch, `Float[C]`; by default 0."""
