@@ -39,6 +39,7 @@ ROWS = {name: [rows] * 10 for name, rows in (("fashion_mnist", 6000), ("cifar10"
 ROWS["mnist"] = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
 ROWS |= {"cinic10": [9000] * 10, "labels_47": [16_000] * 47, "cifar100": [500] * 100}
 ROWS |= {f"inaturalist2019{size}": np.linspace(25, 500, 1010).astype(int).tolist() for size in ("", "_32")}
+ROWS["shuttle"] = [34_108, 37, 132, 6_748, 2_458, 6, 11]
 ROWS["emnist_astraea"] = [34_000] * 10 + np.linspace(2_500, 17_000, 37).astype(int).tolist()
 """Training images of each class; those of EMNIST ByMerge and iNaturalist are about as uneven as the real ones."""
 
