@@ -131,7 +131,7 @@ def write_partition_picture(
     from fedjax_bal.report.gallery import partition
     from fedjax_bal.report.plots import to_png, to_svg
 
-    figure = partition(counts, clients, classes, title)
+    figure = partition([(title, counts, clients)], classes)
     write_atomically(file, to_png(figure) if file.suffix.lower() == ".png" else to_svg(figure, title).encode())
 
 
@@ -162,24 +162,8 @@ def page_of_run(run: RunRecord, pictures: Sequence["Picture"], paper: PaperCompa
         notes = " ".join(table_notes(summaries, partitions=bool(entries(config, "partition_seeds"))))
         tables.append(comparison([summaries], summary.get("target_accuracy"), notes))
 
-    differing = {}
-    for key, value in config.items():
-        kind = Sections.child(key)
-        value = without_defaults(kind, value) if kind else value
-        if value not in ({}, None):
-            differing[key] = value
-    changes = changes_from_paper(config)
-    setting = [
-        *map(note, data_lines(summary)),
-        note("Differences from the paper's configuration: " + "; ".join(changes) + ".") if changes else "",
-        note("Settings that differ from their defaults, and the methods."),
-        definitions(_setting(differing)),
-        folded("All settings", definitions(_setting(config))),
-    ]
-    versions = summary.get("versions")
     machine = [
-        ("device", str(summary.get("device") or "not recorded")),
-        ("versions", flat(versions) if versions else "not recorded"),
+        *device_and_versions(summary),
         ("client updates per second", _number(summary.get("client_updates_per_s"), "", "excluding compilation")),
         ("samples per second", _number(summary.get("samples_per_s"), "", "excluding compilation")),
         ("compilation", _number(summary.get("compile_s"), " s", "once, not in the rates above")),
@@ -199,11 +183,39 @@ def page_of_run(run: RunRecord, pictures: Sequence["Picture"], paper: PaperCompa
         details=details(runs),
         pictures=pictures,
         sections=[
-            ("Setting", "".join(setting)),
+            setting_section(config, data_lines(summary)),
             ("Machine and speed", definitions(machine)),
             reproduction(command, config, summary.get("command"), "config.yaml", run.config_text),
         ],
     )
+
+
+def setting_section(config: Mapping[str, Any], remarks: Sequence[str] = ()) -> tuple[str, str]:
+    """Builds the section on the setting: remarks, settings that differ from their defaults, and all settings."""
+    differing = {}
+    for key, value in config.items():
+        kind = Sections.child(key)
+        value = without_defaults(kind, value) if kind else value
+        if value not in ({}, None):
+            differing[key] = value
+    changes = changes_from_paper(config)
+    setting = [
+        *map(note, remarks),
+        note("Differences from the paper's configuration: " + "; ".join(changes) + ".") if changes else "",
+        note("Settings that differ from their defaults, and the methods."),
+        definitions(_setting(differing)),
+        folded("All settings", definitions(_setting(config))),
+    ]
+    return "Setting", "".join(setting)
+
+
+def device_and_versions(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Names the device and the versions of a summary."""
+    versions = summary.get("versions")
+    return [
+        ("device", str(summary.get("device") or "not recorded")),
+        ("versions", flat(versions) if versions else "not recorded"),
+    ]
 
 
 def page_of_runs(joined: RunRecord, pictures: Sequence["Picture"]) -> Page:

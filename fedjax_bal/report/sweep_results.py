@@ -95,7 +95,7 @@ class Results:
         text: the text of `sweep.yaml`.
         sheet: the content of `sweep.yaml`.
         draws: for each row the seed of its partition (None if not known) and its other seeds.
-        command: the options that repeat the sweep, as a summary has them; None if not known.
+        summary: the summary of the sweep's first point; empty if not known.
     """
 
     name: str
@@ -104,7 +104,7 @@ class Results:
     text: str
     sheet: Mapping[str, Any]
     draws: tuple[SeededDraw, ...]
-    command: Any = None
+    summary: Mapping[str, Any]
 
     @cached_property
     def methods(self) -> list[str]:
@@ -219,8 +219,8 @@ def read_results(folder: Path) -> Results:
         partition = by_seed.get(row.get("seed"), row.get("partition.seed"))
         partition = partition if isinstance(partition, int) else None
         draws.append(SeededDraw(partition, (*(row[key] for key in of_seeds), row.get("seed"))))
-    command = next((point.read_summary().get("command") for point in sweep.points()), None)
-    return Results(str(sheet.get("name") or folder.name), axes, rows, text, sheet, tuple(draws), command)
+    summary = next((point.read_summary() for point in sweep.points()), {})
+    return Results(str(sheet.get("name") or folder.name), axes, rows, text, sheet, tuple(draws), summary)
 
 
 def parsed(value: Any) -> Any:
@@ -233,8 +233,12 @@ def parsed(value: Any) -> Any:
 
 @lru_cache(1000, typed=True)
 def readable(value: Any) -> str:
-    """Formats the value of a key for people."""
-    return flat(parsed(value))
+    """Formats the value of a key for people, a number with thousands separators or at most four digits."""
+    value = parsed(value)
+    if not is_number(value):
+        return flat(value)
+    short = f"{value:.4g}" if isinstance(value, float) else f"{value:,}"
+    return str(value) if isinstance(value, float) and float(short) == value else short
 
 
 def _are_numbers(values: Sequence[Any], largest: float = LARGEST) -> bool:
