@@ -362,7 +362,8 @@ def _by_round(results: sweeps.Results, lines: Sequence[Mapping[str, Any]]) -> It
     by_setting: dict[tuple, list[dict[str, Any]]] = {}
     for line in lines:
         seed = f"{line['seed']} ({line['point']})"
-        by_setting.setdefault(results.setting(line), []).append({**line, "seed": seed})
+        method = results.labels.get(line["method"], line["method"])
+        by_setting.setdefault(results.setting(line), []).append({**line, "method": method, "seed": seed})
     kept, some = _some(sweeps.list_conditions(results))
     by_condition: list[plots.Panels] = []
     for condition in kept:
