@@ -29,7 +29,9 @@ def with_labels(config: Mapping[str, Any], names: Mapping[str, str]) -> dict[str
 
 def labels_of(config: Mapping[str, Any]) -> dict[str, str]:
     """Returns the names in reports of a configuration's methods, by their names in results."""
-    return {name_in_results(entry): display_name(entry) for entry in entries(config, "methods")}
+    labels = {name_in_results(entry): display_name(entry) for entry in entries(config, "methods")}
+    # A configuration that was edited by hand may have a label twice.
+    return labels if len({*labels.values()}) == len(labels) else {name: name for name in labels}
 
 
 def check_names(names: Mapping[str, str], labels: Mapping[str, str]) -> None:

@@ -318,7 +318,7 @@ def heat(
     if count == 1:
         figure = _blank(float(np.clip(height + 1.1, 1.6, 4.4)))
     else:
-        figure = _blank(float(np.clip(height + 0.3, 0.8, 3.6)) * down + 0.8, wide=True)
+        figure = _blank(float(np.clip(height + 0.3, 1.0, 3.6)) * down + 1.2, wide=True)
     drawn = _small_multiples(figure, count, across, shared=False)
     norm = Normalize(scale[0], max(scale[1], scale[0] + 1e-6))
     numbered = max(len(grid.columns) for grid in grids) <= _MOST_NUMBERED and len(rows) <= MOST_NAMED

@@ -92,6 +92,13 @@ def test_a_sweep_is_read_with_its_labels_and_the_files_keep_the_names(sweep):
         assert {row["method"] for row in csv.DictReader(file)} == {"fedavg", "scaffold+balanced_softmax"}
 
 
+def test_a_label_that_a_damaged_configuration_has_twice_is_left_out():
+    assert labels_of({"methods": ["fedavg", {"recipe": "rebafl", "label": "fedavg"}]}) == {
+        "fedavg": "fedavg", "rebafl": "rebafl",
+    }  # fmt: skip
+    assert labels_of({"methods": 3}) == {}
+
+
 def test_wrong_names_are_refused(folder, sweep):
     with pytest.raises(ValueError, match="--names: received 'rebalf'; allowed: fedavg, rebafl; did you mean 'rebafl'"):
         read_all([folder], {"rebalf": "x"})
