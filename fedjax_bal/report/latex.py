@@ -102,7 +102,8 @@ def paper_table(
     counts = Counter(
         (place, run["method"]) for place, (_, groups) in enumerate(conditions) for runs in groups for run in runs
     )
-    least, most = min(counts.values()), max(counts.values())
+    least = min(counts.values())
+    most = max(counts.values())
     seeds = f"{most} seeds" if least == most else f"{least} to {most} seeds"
     sentences = [f"{subject}: " + (f"mean $\\pm$ standard deviation over {seeds}." if most > 1 else "one seed.")]
     if bold:
@@ -129,25 +130,32 @@ def _cells(runs: Runs, metric: Metric, *, bold: bool) -> dict[str, str]:
     for run in runs:
         if run.get(metric.name) is not None:
             by_seed[run["method"]][run["seed"]] = run[metric.name]
-    spreads = {method: spread_of_draws(values) for method, values in by_seed.items()}
+    leading = _leading(by_seed, highest=metric.unit is SHARE) if bold else set()
     cells = {}
-    for method, spread in spreads.items():
+    for method, values in by_seed.items():
         asked = sum(run["method"] == method for run in runs)
-        count = len(by_seed[method])
-        cells[method] = escaped(metric.unit.show(spread) + f" ({count} of {asked})" * (0 < count < asked))
-
-    # A method that lacks runs, for example of those that reach the target, isn't comparable with the others.
-    most = max(map(len, by_seed.values()))
-    means = {method: spread.mean for method, spread in spreads.items() if len(by_seed[method]) == most}
-    known = {method: mean for method, mean in means.items() if mean is not None}
-    if bold and len(spreads) > 1 and known:
-        best = (max if metric.unit is SHARE else min)(known, key=lambda method: known[method])
-        leads = {method: paired_difference(by_seed[best], by_seed[method]) for method in known}
-        tied = [method for method, lead in leads.items() if lead.low is not None and lead.low <= 0 <= (lead.high or 0)]
-        leading = {best, *tied}
-        for method in leading if len(leading) < len(spreads) else ():
-            cells[method] = f"\\textbf{{{cells[method]}}}"
+        part = f" ({len(values)} of {asked})" * (0 < len(values) < asked)
+        cell = escaped(metric.unit.show(spread_of_draws(values)) + part)
+        cells[method] = f"\\textbf{{{cell}}}" if method in leading else cell
     return cells
+
+
+def _leading(by_seed: Mapping[str, Mapping[Any, float]], *, highest: bool) -> set[str]:
+    """Returns the method with the best mean, and all whose difference from it may be 0; none if these are all methods.
+
+    A method that lacks runs, such as those that reach the target, isn't comparable with the others.
+    """
+    most = max(map(len, by_seed.values()))
+    known = {method: values for method, values in by_seed.items() if len(values) == most > 0}
+    if not known:
+        return set()
+    best = (max if highest else min)(known, key=lambda method: spread_of_draws(known[method]).mean or 0.0)
+    leading = {best}
+    for method, values in known.items():
+        lead = paired_difference(known[best], values)
+        if lead.low is not None and lead.high is not None and lead.low <= 0 <= lead.high:
+            leading.add(method)
+    return leading if len(leading) < len(by_seed) else set()
 
 
 def _table(
