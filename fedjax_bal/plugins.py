@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from fedjax_bal.annotations import parameters, signature
-from fedjax_bal.config import Sections
+from fedjax_bal.config import KEYS_OF_METHODS, Sections
 from fedjax_bal.registry import PLUGINS, Plugin, PluginError, format_error
 from fedjax_bal.validate import is_number, one_of
 
@@ -215,7 +215,7 @@ def _digest(source: Path) -> str:
 def _recipe(name: str, function: Any) -> Any:
     from fedjax_bal.recipes import Recipe
 
-    _check_parameters(function, _KEYS_OF_METHODS)
+    _check_parameters(function, KEYS_OF_METHODS)
     return _checked(name, function, lambda made, _: isinstance(made, Recipe), "a Recipe")
 
 
@@ -226,7 +226,7 @@ def _part(name: str, kind: Any) -> Any:
 
     if not (isinstance(kind, type) and issubclass(kind, Part) and "__dataclass_fields__" in vars(kind)):
         raise ValueError(f"received {kind!r:.80}, must be a class of parts: a role's subclass with @part above it")
-    _check_parameters(kind, _KEYS_OF_METHODS)
+    _check_parameters(kind, KEYS_OF_METHODS)
 
     @functools.wraps(kind, updated=())
     def recipe(**fields: Any) -> Any:
@@ -301,7 +301,6 @@ _KINDS: dict[str, tuple[str, str, Callable[[str, Any], Any]]] = {
 
 
 _ANY = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-_KEYS_OF_METHODS = frozenset({"name", "recipe", *Sections.model_fields})
 
 
 def _keys(section: str) -> frozenset[str]:

@@ -242,6 +242,21 @@ def report(
         Path | None, typer.Option(metavar="DIR", help="Also write the figures here, as PDF and PNG for a paper.")
     ] = None,
     width: Annotated[float, typer.Option(min=1.5, max=20.0, help="Width of these figures in inches.")] = 3.25,
+    table: Annotated[
+        str | None,
+        typer.Option(
+            metavar="METRIC,...",
+            help="Also write table.tex for a paper, with these metrics of runs, such as final,worst_class (see "
+            "fedjax-bal list metrics).",
+        ),
+    ] = None,
+    bold: Annotated[
+        bool, typer.Option("--bold", help="In this table, bold the best and all that don't clearly differ from it.")
+    ] = False,
+    names: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=LABEL", help="A method's name in this table and these figures; several as A=B,C=D."),
+    ] = None,
     plugin: args.Plugins = None,
 ) -> None:
     """Regenerate reports; for several runs, also a page that compares them."""
@@ -249,20 +264,28 @@ def report(
         from fedjax_bal.lab import FolderError, RunFolder, SweepFolder
 
         console = Output()
+        labels = args.parse_names(names)
+        if table is None and (bold or (labels and figures is None)):
+            option = "--bold" if bold else "--names"
+            raise ValueError(f"{option}: is for --table; add it, such as --table final,worst_class")
+        if table is not None:
+            from fedjax_bal.report import write_table
+
+            console.say(f"table: {write_table(folders, table.split(','), bold=bold, names=labels)}")
         if figures is not None:
             with drawing():
                 from fedjax_bal.report import write_figures
 
-                files = write_figures(folders, figures, width)
+                files = write_figures(folders, figures, width, labels)
                 console.say(f"figures: {figures} ({len(files)} as PDF and PNG, {width:g} inches wide)")
         if out is None:
             for folder in folders:
                 console.say(f"report: {build_page(folder)}")
                 missing = SweepFolder(folder).missing_plugins() or RunFolder(folder).missing_plugins()
                 if missing:
-                    names = ", ".join(missing)
+                    plugins = ", ".join(missing)
                     console.say(
-                        f"{folder}: any metrics of these plug-ins are left out: {names}; give them with --plugin"
+                        f"{folder}: any metrics of these plug-ins are left out: {plugins}; give them with --plugin"
                     )
             if len(folders) == 1 or any(SweepFolder(folder).exists() for folder in folders):
                 return

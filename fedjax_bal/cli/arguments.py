@@ -78,6 +78,17 @@ def is_change(argument: str) -> bool:
     return "=" in argument and not os.path.isfile(argument)
 
 
+def parse_names(texts: Sequence[str] | None) -> dict[str, str]:
+    """Parses `--names`: methods' names in reports by their names in results, as NAME=LABEL, several as A=B,C=D."""
+    names = {}
+    for text in (part for whole in texts or () for part in whole.split(",")):
+        name, equals, label = map(str.strip, text.partition("="))
+        if not (name and equals and label and label.isprintable()):
+            raise ValueError(f"--names: received {text!r:.80}, must be NAME=LABEL, such as fedavg=FedAvg")
+        names[name] = label
+    return names
+
+
 def parse_devices(wanted: str | None) -> str | int | None:
     """Parses `--devices`: "auto" for all devices, a number, or None if it isn't given."""
     if wanted is None or wanted == "all":

@@ -135,7 +135,7 @@ def listing(what: str) -> dict[str, str]:
             for name, metric in METRICS.items():
                 words = ["each evaluated round"] * (metric.of_round is not None)
                 words += ["a whole run"] * (metric.of_run is not None)
-                unit = f", in {metric.unit.symbol}" if metric.unit.symbol else ""
+                unit = f", in {metric.unit.symbol}" if metric.unit.symbol and metric.unit.factor == 1 else ""
                 texts[name] = f"{metric.meaning}\nof {' and of '.join(words)}{unit}"
             return texts
         case "optimizers":

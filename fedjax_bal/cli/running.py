@@ -102,7 +102,9 @@ def run_command(
         if show.verbose:
             console.say(compiled())
         if first:
-            _show(path, summary, console)
+            labels = {method.name: method.label or method.name for method in config.methods}
+            runs = [{**run, "method": labels.get(run["method"], run["method"])} for run in summary["runs"]]
+            _show(path, {**summary, "runs": runs}, console)
         failures = [
             f"{run['method']}, seed {run['seed']}: {run['failure']}" for run in summary["runs"] if run["failure"]
         ]

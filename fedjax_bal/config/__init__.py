@@ -6,7 +6,7 @@ need.
 """
 
 from fedjax_bal.config.changes import apply_changes, completed_path, parse_overrides, with_absolute_paths
-from fedjax_bal.config.configuration import Config, MethodConfig, check_methods
+from fedjax_bal.config.configuration import KEYS_OF_METHODS, Config, MethodConfig, check_methods
 from fedjax_bal.config.load import (
     Layers,
     build_config,

@@ -35,6 +35,10 @@ _Seeds = Annotated[tuple[Seed, ...], MinLen(1), DISTINCT, _COUNT]
 _Value = Annotated[Any, ParsedBy("a value of the key", lambda value: value)]
 
 
+KEYS_OF_METHODS = ("name", "label", "recipe", *Sections.model_fields)
+"""The keys of a method's entry next to its recipe's hyperparameters."""
+
+
 class RecipeChoice(Section):
     """A recipe by name.
 
@@ -51,7 +55,8 @@ class MethodConfig(Sections):
     """A method: its recipes, and the sections with its overrides applied.
 
     Attributes:
-        name: the method's name in reports.
+        name: the method's name in results.
+        label: its name in reports; None for `name`. A change of it alone resumes a run.
         recipes: the recipes, to be combined in this order.
         overrides: the method's changes to the sections of the configuration.
     """
@@ -61,6 +66,7 @@ class MethodConfig(Sections):
     listed: ClassVar[bool] = True
 
     name: str
+    label: str | None = None
     recipes: tuple[RecipeChoice, ...]
     overrides: dict[str, Any]
 
@@ -97,7 +103,7 @@ class Config(Sections):
     Attributes:
         name: the name of the run folder; by default the file's name.
         methods: the methods to compare; an entry is a recipe's name, or a mapping with the key recipe, the recipe's
-            hyperparameters, and changes to the sections.
+            hyperparameters, changes to the sections, a `name` in results, and a `label` in reports.
         seeds: distinct seeds; every method runs once with each.
         partition_seeds: one partition seed for each of `seeds`, so that intervals over seeds include the variation
             between partitions; None for a single partition, drawn with `partition.seed`.
@@ -156,6 +162,7 @@ def read_methods(entries: Any, shared: Sections | None) -> tuple[list[MethodConf
     methods: list[MethodConfig] = []
     problems: list[Problem] = []
     names: dict[str, int] = {}
+    labels: dict[str, int] = {}
     for index, entry in enumerate(entries if isinstance(entries, list) else ()):
         path = ("methods", index)
         method, refusals = _read_method(entry, shared, path)
@@ -163,9 +170,11 @@ def read_methods(entries: Any, shared: Sections | None) -> tuple[list[MethodConf
         if method is None:
             continue
         methods.append(method)
-        if names.setdefault(method.name, index) != index:
-            rule = f"already the name of methods.{names[method.name]}; give one of them another `name`"
-            problems.append(Problem((*path, "name"), f"received {received_value(method.name)}, {rule}"))
+        for key, text, earlier in (("name", method.name, names), ("label", method.label or method.name, labels)):
+            if earlier.setdefault(text, index) != index:
+                rule = f"already the {key} of methods.{earlier[text]}; give one of them another `{key}`"
+                problems.append(Problem((*path, key), f"received {received_value(text)}, {rule}"))
+                break
     return methods, problems
 
 
@@ -177,8 +186,10 @@ def _read_method(entry: Any, shared: Sections | None, path: KeyPath) -> tuple[Me
         return None, [Problem((*path, "recipe"), f"missing; {nearest_choices('', MethodConfig.choices())}")]
     recipes, problems = _read_recipes(entry, path)
     name = entry.get("name", "+".join(recipe.name for recipe in recipes))
-    if "name" in entry and not METHOD_NAME.accepts(name):
-        problems.append(Problem((*path, "name"), f"received {received_value(name)}, must be {METHOD_NAME.wanted}"))
+    label = entry.get("label")
+    for key, text in (("name", name), ("label", label)):
+        if key in entry and not METHOD_NAME.accepts(text):
+            problems.append(Problem((*path, key), f"received {received_value(text)}, must be {METHOD_NAME.wanted}"))
 
     # A run folder's file states every default of the shared sections and must mean the same when it is read again, so
     # overrides are merged into the completed sections.
@@ -195,11 +206,14 @@ def _read_method(entry: Any, shared: Sections | None, path: KeyPath) -> tuple[Me
             overrides = _restrict(overrides, to_plain(changed))
     if problems:
         return None, problems
-    return MethodConfig.model_construct(name=name, recipes=tuple(recipes), overrides=overrides, **sections), []
+    method = MethodConfig.model_construct(
+        name=name, label=label, recipes=tuple(recipes), overrides=overrides, **sections
+    )
+    return method, []
 
 
 def _read_recipes(entry: Mapping[str, Any], path: KeyPath) -> tuple[list[RecipeChoice], list[Problem]]:
-    hyperparameters = {key: entry[key] for key in entry if key not in {"recipe", "name", *Sections.model_fields}}
+    hyperparameters = {key: entry[key] for key in entry if key not in KEYS_OF_METHODS}
     if not isinstance(entry["recipe"], list):
         recipe, problems = _read_recipe(entry["recipe"], hyperparameters, path, "recipe")
         return ([recipe] if recipe else []), problems
@@ -258,7 +272,7 @@ def _read_recipe(
     # An unknown key may be meant for the recipe or, in an entry of a single recipe, for the sections.
     takes = f"unknown key; recipe {name} takes: {', '.join(sorted(fields)) or 'nothing'}"
     if key == "recipe":
-        takes += f"; or {', '.join(['name', *Sections.model_fields])}"
+        takes += f"; or {', '.join(key for key in KEYS_OF_METHODS if key != 'recipe')}"
     for index, problem in enumerate(problems):
         if problem.unknown:
             near = nearest_choices(problem.path[-1], {*fields, *Sections.model_fields}).partition("; ")[2]

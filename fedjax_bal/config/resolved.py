@@ -15,7 +15,8 @@ from fedjax_bal.registry import PLUGINS
 
 _SEEDS = ("seeds", "partition_seeds")
 _SELDOM = ("partition_seeds", "plugins")  # left out of the resolved YAML if they are empty
-_NO_SETTING = ("name", "paper", "plugins", "execution", "evaluation.target_accuracy")  # don't affect accuracies
+# Keys that don't affect accuracies.
+_NO_SETTING = ("name", "label", "paper", "plugins", "execution", "evaluation.target_accuracy")
 _PRECISION = "execution.precision"
 AUTO, AUTO_FORMS = "auto", ("builtin", "fast")
 """The value of `model.convolution` that a run replaces, and the possible replacements."""
@@ -61,7 +62,7 @@ def config_digest(config: Config) -> str:
 
 
 def run_digest(config: Config) -> str:
-    """Returns the digest of the settings that a run's rounds depend on: all but the number of rounds and the seeds.
+    """Returns the digest of what a run's rounds depend on: all but the numbers of rounds, the seeds and the labels.
 
     Checkpoints identify their configuration by it. It includes the name of a file but not its path, so that a folder
     with a configuration, its files and its runs can be moved; checkpoints also record the files' content.
@@ -77,6 +78,7 @@ def run_digest(config: Config) -> str:
         sheet.pop(key, None)
     for sections in (sheet, *sheet["methods"]):
         sections.get("training", {}).pop("rounds", None)
+        sections.pop("label", None)
         for key, section in list(sections.items()):
             if key in PATHS and "file" in section:
                 sections[key] = section | {"file": os.path.basename(section["file"])}
@@ -190,7 +192,8 @@ def _plain_config(config: Config) -> dict[str, Any]:
     for method in config.methods:
         items = [{"name": spec.name, **to_plain(spec.hyperparameters)} for spec in method.recipes]
         alone = {"recipe": items[0].pop("name"), **items[0]} if len(items) == 1 else {"recipe": items}
-        methods.append({"name": method.name, **alone, **to_plain(method.overrides)})
+        label = {"label": method.label} if method.label else {}
+        methods.append({"name": method.name, **label, **alone, **to_plain(method.overrides)})
     return sheet | {"methods": methods}
 
 

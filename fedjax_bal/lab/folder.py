@@ -63,7 +63,7 @@ COVERED = (
 )
 # Without config.yaml, which identifies the folder's run: a kill must not leave a folder without an owner.
 _WRITTEN = (
-    *(SUMS, _METRICS, _SUMMARY, _CONFUSION, _REPORT, _COMPARISON, _EXECUTION, "plots/*.svg"),
+    *(SUMS, _METRICS, _SUMMARY, _CONFUSION, _REPORT, _COMPARISON, _EXECUTION, "plots/*.svg", "table.tex"),
     *(f"{name}.{ending}" for name in ("tables", "comparison-tables") for ending in ("csv", "tex")),
     *(_CHECKPOINT_FILES, f"{_CHECKPOINTS.format('*', '*')}/.round-*.part"),
     *(name.format("*", "*") for name in (_PICTURES, _LEAKS, _PERSONALISED)),

@@ -54,16 +54,19 @@ POINTS = Unit("points", 100, ".1f")
 NATS = Unit("nats", 1, ".3f")
 SECONDS = Unit("s", 1, ",.1f")
 NUMBER = Unit("", 1, "g")
+ROUNDS = Unit("", 1, ",.1f")
+MEGABYTES = Unit("MB", 1e-6, ",.1f")
 TEXT = Unit("", 1, "s")
 
 
 class ReportTable(NamedTuple):
-    """A table of a report other than the comparison: its title, and a note on all of its numbers."""
+    """A table of a report: its title, and a note on all of its numbers."""
 
     title: str
     note: str
 
 
+COMPARISON = ReportTable("Comparison of methods", "")
 CLASSES = ReportTable("Classes", "On the test set, at the last evaluation.")
 CURVE = ReportTable("Other summaries of the curve", "")
 CLIENTS = ReportTable(
@@ -284,29 +287,47 @@ _METRICS = (
     # Whole runs.
     _of_run("rounds", "Rounds trained.", lambda run: run.lines[-1]["round"] if run.lines else 0),
     _of_run("evaluations", "Evaluated rounds.", lambda run: len(run.lines)),
-    _of_run("final_accuracy", "Accuracy at the last evaluation.", lambda run: run.last.get("test_accuracy"), SHARE),
+    _of_run(
+        "final_accuracy",
+        "Accuracy at the last evaluation.",
+        lambda run: run.last.get("test_accuracy"),
+        SHARE,
+        column=Column(COMPARISON, "Final"),
+    ),
     _of_run(
         "best_accuracy",
         "Highest accuracy of all evaluations, and so chosen on the test images.",
         lambda run: max(run.numbers("test_accuracy"), default=None),
         SHARE,
+        column=Column(COMPARISON, "Best"),
     ),
     _of_run(
         "last5_accuracy",
         "Mean accuracy of the last five evaluations, of all if there are fewer.",
         partial(_mean_of_last, MOST_AVERAGED),
         SHARE,
+        column=Column(COMPARISON, "Mean of last 5"),
     ),
     _of_run(
         "rounds_to_target",
         "First evaluated round whose accuracy reaches `evaluation.target_accuracy`.",
         lambda run: run.rounds_to_target,
+        ROUNDS,
+        column=Column(COMPARISON, "Rounds to target"),
     ),
-    _of_run("traffic_bytes", "Bytes that the method sends to and from all clients.", _traffic),
+    _of_run(
+        "traffic_bytes",
+        "Bytes that the method sends to and from all clients.",
+        _traffic,
+        MEGABYTES,
+        column=Column(COMPARISON, "Traffic"),
+    ),
     _of_run(
         "traffic_to_target_bytes",
         "Bytes sent up to the round that reaches the target.",
         lambda run: _traffic(run.until_target),
+        MEGABYTES,
+        column=Column(COMPARISON, "Traffic to target"),
     ),
     # None with fewer than ten evaluations, since the heading says ten.
     _of_run(
@@ -354,7 +375,13 @@ _METRICS = (
         Column(CLASSES, "Mean over classes"),
     ),
     _test("macro_f1", "Mean over classes of the harmonic mean of precision and recall.", macro_f1),
-    _test("worst_class_accuracy", "Accuracy in the class where it is lowest.", worst_class_accuracy, "last"),
+    _test(
+        "worst_class_accuracy",
+        "Accuracy in the class where it is lowest.",
+        worst_class_accuracy,
+        "last",
+        Column(COMPARISON, "Worst class"),
+    ),
     _test(
         "per_class_accuracy", "Accuracy in each class, a list.", lambda confusion: list(map(_plain, recalls(confusion)))
     ),
@@ -369,7 +396,8 @@ _METRICS = (
         "Mean over chains of the divergence of a chain's classes from even ones, in nats.",
         lambda it: mean_known(it.chain_divergences),
         _mean_divergence,
-        unit=NATS,
+        Column(COMPARISON, "KL"),
+        NATS,
         swept=False,
         drawn=True,
     ),

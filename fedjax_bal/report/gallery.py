@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from matplotlib.ticker import NullLocator
 
 from fedjax_bal.data import client_distances
 from fedjax_bal.lab import RunRecord
@@ -30,8 +30,7 @@ _BANDS = "Bands are one standard deviation either side of the mean over seeds."
 _MOST_PARTITIONS = 20
 _MOST_CONFUSED = 200  # maximum number of classes of a confusion matrix on a page
 _MOST_CONDITIONS = 6  # of a sweep
-_MOST_PANELS = 8  # per figure
-_MOST_GRIDS = 8
+_MOST_PANELS = 9  # per figure
 _WIDE_RATIO = 8  # a numeric axis whose values span more than this factor gets a logarithmic scale
 _COSTS = (
     ("traffic", "Accuracy by traffic", ("bytes_up", "bytes_down"), 1e6, "traffic up and down, MB",
@@ -51,17 +50,29 @@ _ATTACKED = {
 
 
 class Picture(NamedTuple):
-    """A finished figure: file name without extension, title, caption, and SVG document."""
+    """A finished figure.
+
+    Attributes:
+        name: the file's name without extension.
+        title: its title.
+        caption: the text below it.
+        document: the SVG document.
+        wide: whether it spans both columns of a page.
+    """
 
     name: str
     title: str
     caption: str
     document: str
+    wide: bool = False
 
 
 def to_pictures(drawn: Iterable[plots.Drawn]) -> list[Picture]:
     """Writes figures as SVG documents, one by one as they are drawn."""
-    return [Picture(name, title, caption, plots.to_svg(figure, title)) for name, title, caption, figure in drawn]
+    return [
+        Picture(name, title, caption, plots.to_svg(figure, title), figure.get_figwidth() > plots.WIDTH)
+        for name, title, caption, figure in drawn
+    ]
 
 
 def run_figures(run: RunRecord, origins: Mapping[str, tuple[str, str]] | None = None) -> Iterator[plots.Drawn]:
@@ -77,18 +88,28 @@ def run_figures(run: RunRecord, origins: Mapping[str, tuple[str, str]] | None = 
         for number, method in enumerate(learned, 1):
             yield figure_of(run, method, number)
     classes = run.summary["class_names"]
-    for number, method in enumerate(methods if len(classes) <= _MOST_CONFUSED else (), 1):
+    grids = []
+    for method in methods if len(classes) <= _MOST_CONFUSED else ():
         matrix = pooled_confusion(run.summary["runs"], method)
         if matrix is not None and matrix.size:
-            caption = (
-                "A row shows how the test examples of one true class were classified, in percent of that class, over "
-                "all seeds; the diagonal is correct, and a dark column is a class predicted too often."
-            )
-            figure = plots.heat(
-                100 * matrix, classes, classes, "share of the true class, %",
-                title=method, vertical="true class", horizontal="predicted class",
-            )  # fmt: skip
-            yield f"confusion-{number}", f"Confusion of {printable(method, LONGEST_NAME)}", caption, figure
+            grids.append(plots.Grid(method, 100 * matrix, classes))
+    caption = (
+        "A row shows how the test examples of one true class were classified, in percent of that class, over all "
+        "seeds; the diagonal is correct, and a column in strong colours is a class predicted too often."
+    )
+    for name, title, some in _split("confusion", "Confusion of classes", grids):
+        figure = plots.heat(
+            some, classes, "share of the true class, %", vertical="true class", horizontal="predicted class"
+        )
+        yield name, title, caption, figure
+
+
+def _split(name: str, title: str, panels: Sequence[Any]) -> Iterator[tuple[str, str, Sequence[Any]]]:
+    """Splits panels over figures; yields the name, the title and the panels of each."""
+    count = -(-len(panels) // _MOST_PANELS)
+    for number in range(count):
+        some = panels[number * _MOST_PANELS : (number + 1) * _MOST_PANELS]
+        yield f"{name}-{number + 1}", title + f" ({number + 1} of {count})" * (count > 1), some
 
 
 def _panels_in_words(panels: Sequence[plots.Panel]) -> str:
@@ -182,7 +203,7 @@ def _at_the_end(run: RunRecord, methods: Sequence[str], panels: Sequence[plots.P
         )
         values = 100 * np.array(list(known.values()))[:, order]
         across = "class and its training images" if samples is not None else "class"
-        figure = plots.heat(values, list(known), heads, "test accuracy, %", horizontal=across)
+        figure = plots.heat([plots.Grid("", values, heads)], list(known), "test accuracy, %", horizontal=across)
         yield "classes", "Accuracy by class", text, figure
 
     shares = {method: pair for method in methods if (pair := predicted_shares(run.summary["runs"], method)) is not None}
@@ -244,18 +265,20 @@ def _partitions(run: RunRecord) -> Iterator[plots.Drawn]:
     rest = len(parts) - _MOST_PARTITIONS
     left_out = f" The page shows the first {_MOST_PARTITIONS}, {rest:,} more are left out." * (rest > 0)
     seeds = " This is the partition of the first seed; each seed has its own." * bool(run.config.get("partition_seeds"))
-    for number, part in enumerate(parts[:_MOST_PARTITIONS], 1):
-        shown = len(part["shown"])
-        which = "All clients" if shown == part["clients"] else f"{shown} of {part['clients']} clients"
+    kept = []
+    for part in parts[:_MOST_PARTITIONS]:
         methods = ", ".join(printable(str(method), LONGEST_NAME) for method in part["methods"])
-        text = (
-            f"{which}: a column is a client, its colours are its samples of each class, blank for none; columns that "
-            f"differ are label skew.{_distances_in_words(part)}{seeds}{left_out}"
-        )
-        title = "Partition" if len(run.summary["partitions"]) == 1 else f"Partition of {methods}"
-        clients = [f"{client:,}" for client in part["shown"]]
-        figure = partition(np.array(part["class_counts"], float), clients, run.summary["class_names"])
-        yield f"partition-{number}", title, text, figure
+        shown = len(part["shown"])
+        some = "" if shown == part["clients"] else f"{shown} of {part['clients']:,} clients"
+        title = ": ".join(filter(None, (methods if len(run.summary["partitions"]) > 1 else "", some)))
+        kept.append((title, np.array(part["class_counts"], float), [f"{client:,}" for client in part["shown"]]))
+    distances = _distances_in_words(parts[0]) if len(parts) == 1 else ""
+    text = (
+        "A column is a client, its colours are its samples of each class, blank for none; columns that differ are "
+        f"label skew.{distances}{seeds}{left_out}"
+    )
+    for name, title, some in _split("partition", "Partition", kept):
+        yield name, title, text, partition(some, run.summary["class_names"])
 
 
 def _distances_in_words(part: Mapping[str, Any]) -> str:
@@ -273,13 +296,19 @@ def _distances_in_words(part: Mapping[str, Any]) -> str:
     )
 
 
-def partition(counts: np.ndarray, clients: Sequence[str], classes: Sequence[str], title: str = "") -> Figure:
-    """Draws the samples of each class on each client, `Float[M, C]`: one column per client; no sample is blank."""
-    ticks = evenly_spaced(len(clients), 8 if len(clients) > 10 else len(clients)).tolist()
-    clients = [name if place in ticks else "" for place, name in enumerate(clients)]
+def partition(parts: Sequence[tuple[str, np.ndarray, Sequence[str]]], classes: Sequence[str]) -> Figure:
+    """Draws the samples of each class on each client: one column per client; no sample is blank.
+
+    A part is a panel: its title, the samples `Float[M, C]`, and the clients' names.
+    """
+    grids = []
+    for title, counts, names in parts:
+        ticks = evenly_spaced(len(names), 8 if len(names) > 10 else len(names)).tolist()
+        names = [name if place in ticks else "" for place, name in enumerate(names)]
+        grids.append(plots.Grid(title, np.where(counts > 0, counts, np.nan).T, names))
     return plots.heat(
-        np.where(counts > 0, counts, np.nan).T, classes, clients, "samples",
-        title=title, horizontal="client", vertical="class", scale=(0, counts.max(initial=1)), colours=plots.SAMPLES,
+        grids, classes, "samples", horizontal="client", vertical="class",
+        scale=(0, max(counts.max(initial=1) for _, counts, _ in parts)), colours=plots.SAMPLES,
     )  # fmt: skip
 
 
@@ -332,22 +361,28 @@ def sweep_figures(results: sweeps.Results, lines: Sequence[Mapping[str, Any]]) -
     yield from _by_round(results, lines)
     for axis in range(len(results.axes)):
         yield from _along_axis(results, axis, mean)
-    if len(results.axes) != 2 or len(results.methods) > _MOST_GRIDS:
+    if len(results.axes) != 2:
         return
     rows, columns = results.values
-    for number, method in enumerate(results.methods):
+    grids = []
+    for method in results.methods:
         shares = np.full((len(rows), len(columns)), np.nan)
         for cell in sweeps.cells(results, method, sweeps.LEAD):
             if cell.mean is not None:
                 shares[rows.index(cell.setting[0]), columns.index(cell.setting[1])] = 100 * cell.mean
         if not np.isnan(shares).all():
-            vertical, horizontal = (axis.name for axis in results.axes)
-            figure = plots.heat(
-                shares, list(map(sweeps.readable, rows)), list(map(sweeps.readable, columns)),
-                f"{averaged_heading(results.averaged)}, %", vertical=vertical, horizontal=horizontal, digits=1,
-                scale=(float(np.nanmin(shares)), float(np.nanmax(shares))),
-            )  # fmt: skip
-            yield f"grid-{number}", f"Accuracy of {printable(method, 40)}", f"{mean} Blank where no run ended.", figure
+            grids.append(plots.Grid(printable(method, 40), shares, list(map(sweeps.readable, columns))))
+    if not grids:
+        return
+    vertical, horizontal = (axis.name for axis in results.axes)
+    every = [grid.values for grid in grids]
+    scale = float(np.nanmin(every)), float(np.nanmax(every))
+    for name, title, some in _split("grid", f"Accuracy by {vertical} and {horizontal}", grids):
+        figure = plots.heat(
+            some, list(map(sweeps.readable, rows)), f"{averaged_heading(results.averaged)}, %",
+            vertical=vertical, horizontal=horizontal, digits=1, scale=scale,
+        )  # fmt: skip
+        yield name, title, f"{mean} Blank where no run ended.", figure
 
 
 def _by_round(results: sweeps.Results, lines: Sequence[Mapping[str, Any]]) -> Iterator[plots.Drawn]:
@@ -355,7 +390,8 @@ def _by_round(results: sweeps.Results, lines: Sequence[Mapping[str, Any]]) -> It
     by_setting: dict[tuple, list[dict[str, Any]]] = {}
     for line in lines:
         seed = f"{line['seed']} ({line['point']})"
-        by_setting.setdefault(results.setting(line), []).append({**line, "seed": seed})
+        method = results.labels.get(line["method"], line["method"])
+        by_setting.setdefault(results.setting(line), []).append({**line, "method": method, "seed": seed})
     kept, some = _some(sweeps.list_conditions(results))
     by_condition: list[plots.Panels] = []
     for condition in kept:
@@ -437,11 +473,12 @@ def _along_axis(results: sweeps.Results, axis: int, mean: str) -> Iterator[plots
                     axes.set_xscale("log")
                     axes.xaxis.set_minor_locator(NullLocator())
                 ticks = [values[place] for place in evenly_spaced(len(values), 7)]
-                axes.xaxis.set_major_locator(FixedLocator(ticks))
-                axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+                axes.set_xticks(ticks, [sweeps.readable(tick) for tick in ticks])
             if factor != 100.0:
+                axes.update_datalim([(axes.dataLim.x0, 0.0)])
+                axes.autoscale_view(scalex=False)
                 axes.set_ylim(bottom=0)
 
-        bands = f" {_BANDS}" * any(cell.deviation is not None for line in every for cell in line)
+        bands = f" {_BANDS}" * any(cell.deviation for line in every for cell in line)
         words = f"{text}{bands}{elsewhere}{some}{_panels_in_words([panel for panel, _ in panels])}"
         yield f"{file}-{axis}", f"{title} by {name}", words, plots.curves(panels, name, vertical, finish=finish)

@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedjax_bal.report.tables import Details, encoded, table_files
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 _MOST_OPEN = 6  # tables of conditions that are shown; further ones are folded
 _CURVES = ("accuracy", "traffic", "mean-accuracy", "worst-class")
+_PHOTOS = ("pictures", "attacks")  # whose shades are never inverted
 
 
 class Page(NamedTuple):
@@ -68,21 +70,25 @@ class Page(NamedTuple):
         comparisons = [_table(each, "h3" if len(self.comparisons) > 1 else "") for each in self.comparisons]
         for place in range(_MOST_OPEN, len(comparisons)):
             comparisons[place] = folded(self.comparisons[place].title, comparisons[place])
+        compared = [*comparisons, _paragraphs(self.remarks, "note"), *(_table(each, "h3") for each in self.details)]
+        others = [picture for picture in self.pictures if picture not in curves]
+        sections = [
+            *((each.title, _table(each, "")) for each in self.published),
+            ("Curves", _figures(curves)),
+            ("Comparison", "\n".join(filter(None, compared))),
+            ("Figures", "\n".join([_figures(others), *(_table(each, "h3") for each in self.settings)])),
+            *self.sections,
+        ]
+        sections = [(title, content) for title, content in sections if content]
+        links = (f'<a href="#{_identifier(title)}">{escape(title)}</a>' for title, _ in sections)
         body = [
             f"<p class=kicker>{escape(self.kicker)}</p>",
             f"<h1>{escape(self.heading)}</h1>",
             f'<div class=unfinished role="status">{warnings}</div>' if warnings else "",
             _paragraphs(answers, "verdict"),
             _paragraphs([self.paper]),
-            *(_table(each, "h2") for each in self.published),
-            _figures("Curves", curves),
-            "<h2>Comparison</h2>",
-            *comparisons,
-            _paragraphs(self.remarks, "note"),
-            *(_table(each, "h3") for each in self.details),
-            _figures("Figures", [picture for picture in self.pictures if picture not in curves]),
-            *(_table(each, "h3") for each in self.settings),
-            *(f"<h2>{escape(title)}</h2>{content}" for title, content in self.sections),
+            f"<nav>{' '.join(links)}</nav>",
+            *(f'<h2 id="{_identifier(title)}">{escape(title)}</h2>\n{content}' for title, content in sections),
         ]
         style = files("fedjax_bal.report").joinpath("page.css").read_text(encoding="utf-8")
         head = (
@@ -165,17 +171,28 @@ def _table(shown: Details, heading: str) -> str:
     )
 
 
-def _figures(title: str, pictures: Sequence["Picture"]) -> str:
-    """Formats a section of figures with captions; empty if there are no figures.
+def _figures(pictures: Sequence["Picture"]) -> str:
+    """Formats figures with captions; empty if there are no figures.
 
     Each figure is a separate image, so identifiers of different figures can't collide and scripts can't run.
     """
-    if not pictures:
-        return ""
-    shown = [
-        f'<figure><img alt="{escape(picture.title)}" src="data:image/svg+xml;base64,'
-        f'{base64.b64encode(encoded(picture.document)).decode()}">'
-        f"<figcaption><b>{escape(picture.title)}.</b> {escape(picture.caption)}</figcaption></figure>"
-        for picture in pictures
-    ]
-    return "\n".join([f"<h2>{escape(title)}</h2>", "<div class=figures>", *shown, "</div>"])
+    shown = []
+    second = False  # whether the left column of the row is taken
+    for picture, following in zip_longest(pictures, pictures[1:]):
+        first = not picture.wide and not second
+        second = first and following is not None and not following.wide
+        # In a row without a neighbour, the caption takes the other column.
+        kind = " class=wide" if picture.wide else " class=alone" if first and not second else ""
+        photo = " class=photo" if picture.name.rstrip("-0123456789") in _PHOTOS else ""
+        title = escape(picture.title)
+        document = base64.b64encode(encoded(picture.document)).decode()
+        shown.append(
+            f'<figure{kind}><div class=scroll role="region" aria-label="{title}" tabindex="0">'
+            f'<img{photo} alt="{title}" src="data:image/svg+xml;base64,{document}"></div>'
+            f"<figcaption><b>{title}.</b> {escape(picture.caption)}</figcaption></figure>"
+        )
+    return "\n".join(["<div class=figures>", *shown, "</div>"]) if shown else ""
+
+
+def _identifier(title: str) -> str:
+    return title.lower().replace(" ", "-")

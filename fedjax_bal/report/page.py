@@ -11,6 +11,15 @@ import numpy as np
 from fedjax_bal.config import Sections, leaves, without_defaults
 from fedjax_bal.files import check_replaceable, write_atomically
 from fedjax_bal.lab import LARGEST, FolderError, RunFolder, RunRecord, SweepFolder
+from fedjax_bal.report.labels import (
+    NO_NAMES,
+    check_names,
+    display_name,
+    entries,
+    labels_of,
+    renamed,
+    with_labels,
+)
 from fedjax_bal.report.markup import Page, definitions, folded, note, reproduction
 from fedjax_bal.report.published import (
     PaperComparison,
@@ -19,8 +28,16 @@ from fedjax_bal.report.published import (
     paper_tables,
     published_by_metric,
 )
-from fedjax_bal.report.sweep_results import read_results, sweep_curves
-from fedjax_bal.report.tables import comparison, details, failed, remarks, statistics, summarise_group
+from fedjax_bal.report.sweep_results import (
+    VALIDATION,
+    Results,
+    best_runs,
+    list_conditions,
+    name_condition,
+    read_results,
+    sweep_curves,
+)
+from fedjax_bal.report.tables import comparison, details, encoded, failed, remarks, statistics, summarise_group
 from fedjax_bal.report.wording import LONGEST_NAME, flat, join_some, plural, printable, table_notes, verdict
 
 if TYPE_CHECKING:
@@ -50,7 +67,7 @@ def build(folder: str | os.PathLike[str]) -> Path:
     from fedjax_bal.report import gallery
 
     files = RunFolder(Path(folder))
-    run = files.read()
+    run = read_run(files.path)
     paper = paper_comparison_of_run(run.config, summarise_group(run.summary["runs"]), finished=is_finished(run))
     page = page_of_run(run, gallery.to_pictures(gallery.run_figures(run)), paper)
     try:
@@ -60,6 +77,35 @@ def build(folder: str | os.PathLike[str]) -> Path:
             f"{folder}: the report can't be written there ({error.strerror}); "
             "make the folder writable, and let `plots` be a folder in it"
         ) from error
+
+
+def read_run(folder: Path, names: Mapping[str, str] = NO_NAMES) -> RunRecord:
+    """Reads a run folder, with the methods' names in reports; `names` has other ones, by the names in results.
+
+    Raises:
+        FolderError: a file is missing or damaged.
+    """
+    run = RunFolder(folder).read()
+    run = run._replace(config=with_labels(run.config, names))
+    labels = labels_of(run.config)
+    return renamed(run, lambda method: labels.get(method, method))
+
+
+def read_all(folders: Sequence[Path], names: Mapping[str, str]) -> RunRecord | Results:
+    """Reads a run, the joined runs of several folders, or a sweep; `names` as in `read_run`.
+
+    Raises:
+        FolderError: a file is missing or damaged, or the runs can't be compared.
+        ValueError: `names` has a name that no method has, or gives one to several methods.
+    """
+    if len(folders) == 1 and SweepFolder(folders[0]).exists():
+        results = read_results(folders[0], names)
+        check_names(names, results.labels)
+        return results
+    run = join(folders, names) if len(folders) > 1 else read_run(folders[0], names)
+    configs = run.config.values() if len(folders) > 1 else [run.config]
+    check_names(names, {name: label for config in configs for name, label in labels_of(config).items()})
+    return run
 
 
 def build_comparison(folders: Sequence[Path], file: Path) -> Path:
@@ -84,13 +130,16 @@ def build_comparison(folders: Sequence[Path], file: Path) -> Path:
     return file
 
 
-def write_figures(folders: Sequence[Path], directory: Path, width: float) -> list[Path]:
+def write_figures(
+    folders: Sequence[Path], directory: Path, width: float, names: Mapping[str, str] = NO_NAMES
+) -> list[Path]:
     """Writes each figure of a run, of a sweep, or of a comparison of 2 to 20 runs, as PDF and PNG.
 
     Args:
         folders: the folder of the run or sweep, or those of the runs.
         directory: the output folder; created if needed, and files with the same names are replaced.
         width: width of the figures in inches. Figures are laid out for this width, with text of at least 7 points.
+        names: as in `read_run`.
 
     Returns:
         The PDF files, in page order.
@@ -102,14 +151,10 @@ def write_figures(folders: Sequence[Path], directory: Path, width: float) -> lis
     from fedjax_bal.report.plots import as_wide_as, to_pdf, to_png
 
     def figures() -> Iterator["Drawn"]:
-        if len(folders) > 1:
-            joined = join(folders)
-            return run_figures(joined, origins(joined))
-        sweep = SweepFolder(folders[0])
-        if not sweep.exists():
-            return run_figures(RunFolder(folders[0]).read())
-        results = read_results(folders[0])
-        return sweep_figures(results, sweep_curves(results, sweep))
+        read = read_all(folders, names)
+        if isinstance(read, RunRecord):
+            return run_figures(read, origins(read) if len(folders) > 1 else None)
+        return sweep_figures(read, sweep_curves(read, SweepFolder(folders[0])))
 
     files = []
     try:
@@ -124,6 +169,47 @@ def write_figures(folders: Sequence[Path], directory: Path, width: float) -> lis
     return files
 
 
+def write_table(
+    folders: Sequence[Path], metrics: Sequence[str], *, bold: bool = False, names: Mapping[str, str] = NO_NAMES
+) -> Path:
+    """Writes `table.tex` into the first folder: chosen metrics of a run, a sweep, or a comparison of runs, for a paper.
+
+    Args:
+        folders: the folder of the run or sweep, or those of the runs.
+        metrics: names of metrics of whole runs; `_accuracy` and `_bytes` may be left out.
+        bold: prints in bold the best method of each column, and those that don't clearly differ from it.
+        names: as in `read_run`.
+
+    Raises:
+        FolderError: a folder can't be read, the folders can't be compared, or the file can't be written.
+        ValueError: a metric or a method's name is unknown.
+    """
+    from fedjax_bal.report.latex import find_metrics, paper_table
+
+    chosen = find_metrics(metrics)
+    read = read_all(folders, names)
+    remark = ""
+    if isinstance(read, RunRecord):
+        joined = len(folders) > 1
+        name = "Comparison of runs" if joined else str(read.summary.get("name") or folders[0].resolve().name)
+        conditions = [("", groups_by_data(read) if joined else [read.summary["runs"]])]
+    else:
+        name = read.name
+        conditions = [(name_condition(read, here), [best_runs(read, here)]) for here in list_conditions(read)]
+        if read.tuned:
+            images = "validation" if read.selection_metric == VALIDATION else "test"
+            remark = f"Each method has its best setting, selected by accuracy on the {images} images."
+    if not any(runs for _, groups in conditions for runs in groups):
+        raise FolderError(f"{folders[0]}: no run has been evaluated yet, so there is no table")
+    file = folders[0] / "table.tex"
+    text = paper_table(conditions, chosen, bold=bold, name=name, remark=remark)
+    try:
+        write_atomically(file, encoded(text))
+    except OSError as error:
+        raise FolderError(f"{file}: can't be written ({error.strerror}); make the folder writable") from error
+    return file
+
+
 def write_partition_picture(
     file: Path, counts: np.ndarray, clients: Sequence[str], classes: Sequence[str], title: str
 ) -> None:
@@ -131,7 +217,7 @@ def write_partition_picture(
     from fedjax_bal.report.gallery import partition
     from fedjax_bal.report.plots import to_png, to_svg
 
-    figure = partition(counts, clients, classes, title)
+    figure = partition([(title, counts, clients)], classes)
     write_atomically(file, to_png(figure) if file.suffix.lower() == ".png" else to_svg(figure, title).encode())
 
 
@@ -162,24 +248,8 @@ def page_of_run(run: RunRecord, pictures: Sequence["Picture"], paper: PaperCompa
         notes = " ".join(table_notes(summaries, partitions=bool(entries(config, "partition_seeds"))))
         tables.append(comparison([summaries], summary.get("target_accuracy"), notes))
 
-    differing = {}
-    for key, value in config.items():
-        kind = Sections.child(key)
-        value = without_defaults(kind, value) if kind else value
-        if value not in ({}, None):
-            differing[key] = value
-    changes = changes_from_paper(config)
-    setting = [
-        *map(note, data_lines(summary)),
-        note("Differences from the paper's configuration: " + "; ".join(changes) + ".") if changes else "",
-        note("Settings that differ from their defaults, and the methods."),
-        definitions(_setting(differing)),
-        folded("All settings", definitions(_setting(config))),
-    ]
-    versions = summary.get("versions")
     machine = [
-        ("device", str(summary.get("device") or "not recorded")),
-        ("versions", flat(versions) if versions else "not recorded"),
+        *device_and_versions(summary),
         ("client updates per second", _number(summary.get("client_updates_per_s"), "", "excluding compilation")),
         ("samples per second", _number(summary.get("samples_per_s"), "", "excluding compilation")),
         ("compilation", _number(summary.get("compile_s"), " s", "once, not in the rates above")),
@@ -199,11 +269,39 @@ def page_of_run(run: RunRecord, pictures: Sequence["Picture"], paper: PaperCompa
         details=details(runs),
         pictures=pictures,
         sections=[
-            ("Setting", "".join(setting)),
+            setting_section(config, data_lines(summary)),
             ("Machine and speed", definitions(machine)),
             reproduction(command, config, summary.get("command"), "config.yaml", run.config_text),
         ],
     )
+
+
+def setting_section(config: Mapping[str, Any], remarks: Sequence[str] = ()) -> tuple[str, str]:
+    """Builds the section on the setting: remarks, settings that differ from their defaults, and all settings."""
+    differing = {}
+    for key, value in config.items():
+        kind = Sections.child(key)
+        value = without_defaults(kind, value) if kind else value
+        if value not in ({}, None):
+            differing[key] = value
+    changes = changes_from_paper(config)
+    setting = [
+        *map(note, remarks),
+        note("Differences from the paper's configuration: " + "; ".join(changes) + ".") if changes else "",
+        note("Settings that differ from their defaults, and the methods."),
+        definitions(_setting(differing)),
+        folded("All settings", definitions(_setting(config))),
+    ]
+    return "Setting", "".join(setting)
+
+
+def device_and_versions(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Names the device and the versions of a summary."""
+    versions = summary.get("versions")
+    return [
+        ("device", str(summary.get("device") or "not recorded")),
+        ("versions", flat(versions) if versions else "not recorded"),
+    ]
 
 
 def page_of_runs(joined: RunRecord, pictures: Sequence["Picture"]) -> Page:
@@ -218,19 +316,8 @@ def page_of_runs(joined: RunRecord, pictures: Sequence["Picture"]) -> Page:
             differing.append(
                 (key, "; ".join(f"{name}: {known.get(key, 'absent')}" for name, known in leaves_of.items()))
             )
-    # Methods are compared only with methods on the same data: the settings that determine which client holds which
-    # images, by method name in the comparison.
-    data: dict[str, Hashable] = {}
-    for name, config in configs.items():
-        base = leaves({key: value for key, value in config.items() if key != "methods"})
-        for entry in entries(config, "methods"):
-            whole = base | (leaves(entry) if isinstance(entry, dict) else {})  # a method may override any section
-            of_data = sorted((key, repr(leaf)) for key, leaf in whole.items() if _is_of_data(key))
-            data[f"{display_name(entry)} ({name})"] = tuple(of_data)
-    shared: dict[Hashable, list[Mapping[str, Any]]] = {}
-    for run in runs:
-        shared.setdefault(data.get(run["method"]), []).append(run)
-    groups = [summarise_group(group) for group in shared.values()]
+    shared = groups_by_data(joined)
+    groups = [summarise_group(group) for group in shared]
     every = [summary for group in groups for summary in group]
     # Reasons why the runs can't be compared directly.
     warnings = [] if joined.summary["finished"] else ["Some of these runs are not finished."]
@@ -261,17 +348,35 @@ def page_of_runs(joined: RunRecord, pictures: Sequence["Picture"]) -> Page:
         warnings=warnings,
         answers=answers,
         comparisons=[comparison(groups, joined.summary["target_accuracy"], notes)],
-        statistics=[row for group in shared.values() for row in statistics(group)],
+        statistics=[row for group in shared for row in statistics(group)],
         details=details(runs),
         pictures=pictures,
         sections=[("Where the settings differ", definitions(differing[:_MOST_DIFFERENCES]) or "<p>Nowhere.</p>")],
     )
 
 
-def join(folders: Sequence[Path]) -> RunRecord:
+def groups_by_data(joined: RunRecord) -> list[list[Mapping[str, Any]]]:
+    """Groups joined runs by the settings that determine which client holds which images.
+
+    Methods are compared only with methods on the same data.
+    """
+    data: dict[str, Hashable] = {}  # by method name in the comparison
+    for name, config in joined.config.items():
+        base = leaves({key: value for key, value in config.items() if key != "methods"})
+        for entry in entries(config, "methods"):
+            whole = base | (leaves(entry) if isinstance(entry, dict) else {})  # a method may override any section
+            of_data = sorted((key, repr(leaf)) for key, leaf in whole.items() if _is_of_data(key))
+            data[f"{display_name(entry)} ({name})"] = tuple(of_data)
+    shared: dict[Hashable, list[Mapping[str, Any]]] = {}
+    for run in joined.summary["runs"]:
+        shared.setdefault(data.get(run["method"]), []).append(run)
+    return list(shared.values())
+
+
+def join(folders: Sequence[Path], names: Mapping[str, str] = NO_NAMES) -> RunRecord:
     """Joins the runs of several folders into one record, with methods named `method (folder)`.
 
-    Its configuration has the configurations of all folders, by name.
+    Its configuration has the configurations of all folders, by name. `names` as in `read_run`.
 
     Raises:
         FolderError: the folders can't be compared.
@@ -284,7 +389,7 @@ def join(folders: Sequence[Path]) -> RunRecord:
     for folder in folders:
         if SweepFolder(folder).exists():
             raise FolderError(f"{folder}: is a sweep's folder, whose page compares its runs; give only folders of runs")
-    records = [RunFolder(folder).read() for folder in folders]
+    records = [read_run(folder, names) for folder in folders]
     classes = records[0].summary["class_names"]
     for folder, run in zip(folders, records, strict=True):
         if run.summary["class_names"] != classes:
@@ -292,24 +397,20 @@ def join(folders: Sequence[Path]) -> RunRecord:
     # The shortest path suffixes that are distinct.
     longest = max(len(folder.parts) for folder in resolved)
     ends = (["/".join(folder.parts[-depth:]) for folder in resolved] for depth in range(1, longest + 1))
-    names = next(names for names in ends if len(set(names)) == len(names))
-    runs = []
-    lines = []
-    partitions = []
-    for name, run in zip(names, records, strict=True):
-        runs += [{**entry, "method": f"{entry['method']} ({name})"} for entry in run.summary["runs"]]
-        lines += [{**line, "method": f"{line['method']} ({name})"} for line in run.lines]
-        for part in run.summary["partitions"]:
-            partitions.append({**part, "methods": [f"{method} ({name})" for method in part["methods"]]})
+    named = next(named for named in ends if len(set(named)) == len(named))
+    joined = [
+        renamed(run, lambda method, name=name: f"{method} ({name})") for name, run in zip(named, records, strict=True)
+    ]
     targets = {run.summary.get("target_accuracy") for run in records}
     summary = {
-        "runs": runs,
+        "runs": [entry for run in joined for entry in run.summary["runs"]],
         "class_names": classes,
-        "partitions": partitions,
+        "partitions": [part for run in joined for part in run.summary["partitions"]],
         "finished": all(map(is_finished, records)),
         "target_accuracy": targets.pop() if len(targets) == 1 else None,
     }
-    return RunRecord({name: run.config for name, run in zip(names, records, strict=True)}, "", lines, summary)
+    lines = [line for run in joined for line in run.lines]
+    return RunRecord({name: run.config for name, run in zip(named, records, strict=True)}, "", lines, summary)
 
 
 def origins(joined: RunRecord) -> dict[str, tuple[str, str]]:
@@ -366,7 +467,7 @@ def _setting(config: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
             yield str(key), flat(value)
     for entry in entries(config, "methods"):
         if isinstance(entry, dict):
-            rest = {key: value for key, value in entry.items() if key != "name"}
+            rest = {key: value for key, value in entry.items() if key not in ("name", "label")}
             yield f"method {printable(display_name(entry), LONGEST_NAME)}", flat(rest)
 
 
@@ -379,19 +480,3 @@ def _number(value: Any, unit: str, remark: str) -> str:
 def _section(config: Any, key: str) -> Mapping[str, Any]:
     section = config.get(key) if isinstance(config, dict) else None
     return section if isinstance(section, dict) else {}
-
-
-def entries(config: Mapping[str, Any], key: str) -> list[Any]:
-    """The entries of a list in a configuration; tolerates a damaged one."""
-    listed = config.get(key)
-    return [entry for entry in listed if isinstance(entry, dict | str | int)] if isinstance(listed, list) else []
-
-
-def display_name(entry: Any) -> str:
-    """The display name of the method in an entry of `methods`."""
-    if not isinstance(entry, dict):
-        return str(entry)
-    if "recipe" not in entry or entry.get("name"):
-        return str(entry.get("name"))
-    recipe = entry["recipe"]
-    return "+".join(display_name(part) for part in recipe) if isinstance(recipe, list) else str(recipe)

@@ -16,6 +16,7 @@ import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis, XAxis
+from matplotlib.cm import ScalarMappable
 from matplotlib.colors import ListedColormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -23,9 +24,10 @@ from matplotlib.ticker import MaxNLocator
 from fedjax_bal.metrics import Curve, evenly_spaced
 from fedjax_bal.report.wording import printable
 
-# Small, because a figure is scaled to its column and must stay legible on a phone.
+# Widths on a page, in inches: of one of its two columns, and of both, for figures with several panels.
 WIDTH = 4.6
-_WIDTH = ContextVar("width of figures in inches", default=WIDTH)
+WIDE = 9.4
+_WIDTH: ContextVar[float | None] = ContextVar("width of figures in inches", default=None)
 INK = "#222222"
 SOFT = "#666666"
 GREY = "#8a8a8a"
@@ -38,6 +40,7 @@ SAMPLES = ListedColormap(colormaps["Blues"](np.linspace(0.2, 1, 256)))
 MOST_NAMED = 20  # labelled rows or columns of a heat map; if there are more, only some are labelled
 MOST_POINTS = 1000  # per line: a page has fewer pixels
 _MOST_NUMBERED = 10  # maximum number of columns of a heat map with numbers in its cells
+_NARROWEST = 3.0  # inches: the smallest panel that has room for the numbers of ten columns
 _LONGEST_NAME = 22
 _ROUND = [1, 2, 5, 10]
 
@@ -87,7 +90,11 @@ def style() -> Iterator[None]:
 
 
 def _text_scale() -> float:
-    return min(1.0, max(_WIDTH.get() / WIDTH, 7.0 / 9.0))
+    return min(1.0, max(_width() / WIDTH, 7.0 / 9.0))
+
+
+def _width(*, wide: bool = False) -> float:
+    return _WIDTH.get() or (WIDE if wide else WIDTH)
 
 
 @contextlib.contextmanager
@@ -100,9 +107,17 @@ def as_wide_as(inches: float) -> Iterator[None]:
         _WIDTH.reset(before)
 
 
-def _blank(height: float) -> Figure:
+def _blank(height: float, *, wide: bool = False) -> Figure:
     # Without pyplot, which would keep every figure in memory.
-    return Figure(figsize=(_WIDTH.get(), height), layout="constrained")
+    return Figure(figsize=(_width(wide=wide), height), layout="constrained")
+
+
+def _small_multiples(figure: Figure, panels: int, across: int, *, shared: bool) -> list[Any]:
+    """Adds the axes of panels in rows of `across`; `shared`: with the same limits and ticks."""
+    grid = list(figure.subplots(-(-panels // across), across, sharex=shared, sharey=shared, squeeze=False).flat)
+    for axes in grid[panels:]:
+        axes.remove()
+    return grid[:panels]
 
 
 def to_svg(figure: Figure, title: str) -> str:
@@ -212,22 +227,22 @@ def curves(
 ) -> Figure:
     """Draws curves in panels with common axes.
 
-    `target` is drawn as a horizontal line. With `late` the y-axis starts at the level reached after the first tenth of
-    the x-axis, because the first climb would hide the differences at the end. `finish` is called with each panel's axes
-    to set ticks and limits.
+    `target` is drawn as a horizontal line. With `late` the x-axis spans the data, and the y-axis starts at the level
+    reached after the first tenth of the x-axis, because the first climb would hide the differences at the end. `finish`
+    is called with each panel's axes to set ticks and limits.
     """
     # Panels with the same few lines share one legend below; otherwise each has its legend on the right.
     shared = len(shown) > 1 and len({line for panel, _ in shown for line in panel.lines.values()}) <= len(COLOURS)
-    across = 2 if shared else 1
-    down = -(-len(shown) // across)
-    figure = _blank(2.9 if len(shown) == 1 else (2.0 * down + 0.4) * _text_scale())
-    grid = list(figure.subplots(down, across, sharex=True, sharey=True, squeeze=False).flat)
-    for axes in grid[len(shown) :]:
-        axes.remove()
-    drawn = grid[: len(shown)]
+    wide = len(shown) > 2 or (len(shown) == 2 and not shared)
+    width = _width(wide=wide)
+    across = min(len(shown), max(2, int(width / _NARROWEST)) if shared else max(1, int(width / WIDTH)))
+    inches = width / across
+    height = (float(np.clip(0.7 * inches, 2.0, 2.7)) * -(-len(shown) // across) + 0.4) * _text_scale()
+    figure = _blank(2.9 if len(shown) == 1 else height, wide=wide)
+    drawn = _small_multiples(figure, len(shown), across, shared=True)
     for place, (axes, (panel, series)) in enumerate(zip(drawn, shown, strict=True)):
-        axes.set_title(printable(panel.title, 44 // across), fontsize="medium", loc="left")
-        axes.xaxis.set_major_locator(MaxNLocator(6 // across, steps=_ROUND, integer=True))
+        axes.set_title(printable(panel.title, int(9.5 * inches)), fontsize="medium", loc="left")
+        axes.xaxis.set_major_locator(MaxNLocator(max(3, int(1.4 * inches)), steps=_ROUND, integer=True))
         for name, line in panel.lines.items():
             if name not in series:
                 continue
@@ -250,15 +265,17 @@ def curves(
         finish(axes)
     if late:
         every = [points for _, series in shown for points in series.values()]
+        first = min(points.x[0] for points in every)
         last = max(points.x[-1] for points in every)
+        room = 0.03 * (last - first) or 0.5  # for half a marker
         reached = [points.y[points.x >= last / 10].min(initial=100) for points in every]
         least = min([100 if target is None else target, *reached])
-        drawn[0].set(xlim=(0, last), ylim=(max(least - 2, drawn[0].get_ylim()[0]), None))
+        drawn[0].set(xlim=(first - room, last + room), ylim=(max(least - 2, drawn[0].get_ylim()[0]), None))
 
     if shared:
         found = {str(line.get_label()): line for axes in drawn for line in axes.get_legend_handles_labels()[0]}
         names = [printable(name, _LONGEST_NAME) for name in found]
-        columns = int(72 * _WIDTH.get() / ((max(map(len, names)) + 5) * 5.6 * _text_scale()))
+        columns = int(72 * width / ((max(map(len, names)) + 5) * 5.6 * _text_scale()))
         figure.legend(list(found.values()), names, loc="outside lower center", ncols=max(1, columns))
         return figure
     for axes in drawn:
@@ -269,44 +286,63 @@ def curves(
     return figure
 
 
+class Grid(NamedTuple):
+    """A panel of a heat map: its title (may be empty), `Float[rows, columns]`, blank for nan, and column names."""
+
+    title: str
+    values: np.ndarray
+    columns: Sequence[str]
+
+
 @style()
 def heat(
-    values: np.ndarray,
+    grids: Sequence[Grid],
     rows: Sequence[str],
-    columns: Sequence[str],
     label: str,
     *,
     horizontal: str = "",
     vertical: str = "",
-    title: str = "",
     scale: tuple[float, float] = (0, 100),
     digits: int = 0,
     colours: ListedColormap | str = "Blues",
 ) -> Figure:
-    """Draws a heat map of `Float[rows, columns]`, blank for nan, with numbers in few cells or a colour bar for many.
+    """Draws heat maps with common rows and one colour scale, with numbers in few cells or a colour bar for many.
 
     `label` names the quantity on the bar, `scale` gives the values at its ends.
     """
-    figure = _blank(float(np.clip(0.25 * len(rows) + 1.1, 1.6, 4.4)))
-    axes = figure.add_subplot()
+    count = len(grids)
+    width = _width(wide=count > 1)
+    across = min(count, max(1, int(width / _NARROWEST)))
+    down = -(-count // across)
+    height = 0.25 * len(rows)
+    if count == 1:
+        figure = _blank(float(np.clip(height + 1.1, 1.6, 4.4)))
+    else:
+        figure = _blank(float(np.clip(height + 0.3, 1.0, 3.6)) * down + 1.2, wide=True)
+    drawn = _small_multiples(figure, count, across, shared=False)
     norm = Normalize(scale[0], max(scale[1], scale[0] + 1e-6))
-    image = axes.imshow(np.ma.masked_invalid(values), cmap=colours, norm=norm, interpolation="none", aspect="auto")
-    axes.set(xlabel=horizontal, ylabel=vertical)
-    if title:
-        axes.set_title(textwrap.fill(printable(title, 110), 50), fontsize="medium")
-    axes.grid(False)
-    axes.tick_params(length=0)
-    axes.spines[:].set_visible(True)
-    name_places(axes.yaxis, rows)
-    name_places(axes.xaxis, columns)
-    if len(columns) > _MOST_NUMBERED or len(rows) > MOST_NAMED:
-        bar = figure.colorbar(image, ax=axes, label=label, pad=0.02)
+    numbered = max(len(grid.columns) for grid in grids) <= _MOST_NUMBERED and len(rows) <= MOST_NAMED
+    for place, (axes, grid) in enumerate(zip(drawn, grids, strict=True)):
+        values = np.ma.masked_invalid(grid.values)
+        axes.imshow(values, cmap=colours, norm=norm, interpolation="none", aspect="auto")
+        if grid.title:
+            axes.set_title(textwrap.fill(printable(grid.title, 110), int(11 * width / across)), fontsize="medium")
+        axes.grid(False)
+        axes.tick_params(length=0)
+        axes.spines[:].set_visible(True)
+        # Names on the left and below serve all panels that have the same.
+        left = place % across == 0
+        below = place + across >= count
+        axes.set(xlabel=horizontal * below, ylabel=vertical * left)
+        name_places(axes.yaxis, rows if left else ())
+        name_places(axes.xaxis, grid.columns if below or grid.columns != grids[0].columns else ())
+        for (row, column), value in np.ndenumerate(grid.values):
+            if numbered and not np.isnan(value):
+                colour = "white" if norm(value) > 0.55 else INK
+                axes.text(column, row, f"{value:,.{digits}f}", ha="center", va="center", color=colour, size="small")
+    if not numbered:
+        bar = figure.colorbar(ScalarMappable(norm, colours), ax=drawn, label=label, pad=0.02)
         bar.ax.yaxis.set_major_locator(MaxNLocator(5, steps=_ROUND))
-        return figure
-    for (row, column), value in np.ndenumerate(values):
-        if not np.isnan(value):
-            colour = "white" if norm(value) > 0.55 else INK
-            axes.text(column, row, f"{value:,.{digits}f}", ha="center", va="center", color=colour, size="small")
     return figure
 
 

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from fedjax_bal.config import setting_leaves
 from fedjax_bal.metrics import NOTHING, SHARE, MethodSummary, Spread, mean_interval
+from fedjax_bal.report.labels import labels_of
 from fedjax_bal.report.sweep_results import Results, list_conditions, name_condition, parsed, summarise_condition
 from fedjax_bal.report.tables import Details
 from fedjax_bal.report.wording import (
@@ -75,8 +76,9 @@ def paper_comparison_of_run(
 ) -> PaperComparison:
     """Collects the methods of a run for which its configuration has published accuracies."""
     paper = _section(config.get("paper"))
+    labels = labels_of(config)
     changes = [*changes_from_paper(config), *([] if finished else ["the run is not finished"])]
-    return PaperComparison(tuple(_entries(paper, summaries, "")), _source(paper), tuple(changes))
+    return PaperComparison(tuple(_entries(paper, summaries, "", labels)), _source(paper), tuple(changes))
 
 
 def paper_comparison_of_sweep(results: Results) -> PaperComparison:
@@ -93,7 +95,8 @@ def paper_comparison_of_sweep(results: Results) -> PaperComparison:
         accuracy = {**_section(base.get("accuracy")), **_section(parsed(row.get("paper.accuracy")))}
         accuracy |= {key.removeprefix(start): value for key, value in row.items() if key.startswith(start)}
         summaries = summarise_condition(results, condition)
-        entries += _entries({**base, "accuracy": accuracy}, summaries, name_condition(results, condition))
+        paper = {**base, "accuracy": accuracy}
+        entries += _entries(paper, summaries, name_condition(results, condition), results.labels)
     swept = [f"{axis.name} swept" for axis in results.axes if not any(key.startswith("paper.") for key in axis.keys)]
     return PaperComparison(tuple(entries), _source(base), (*changes_from_paper(results.sheet), *swept))
 
@@ -172,10 +175,13 @@ def paper_verdict(paper: PaperComparison) -> str:
     )
 
 
-def _entries(paper: Mapping[str, Any], summaries: Sequence[MethodSummary], condition: str) -> list[Published]:
+def _entries(
+    paper: Mapping[str, Any], summaries: Sequence[MethodSummary], condition: str, labels: Mapping[str, str]
+) -> list[Published]:
     which = paper.get("which")
     measure = which if isinstance(which, str) and which in _MEASURES else "final"
-    known = {printable(str(name), LONGEST_NAME): value for name, value in _section(paper.get("accuracy")).items()}
+    accuracy = _section(paper.get("accuracy")).items()
+    known = {printable(str(labels.get(name, name)), LONGEST_NAME): value for name, value in accuracy}
     when = averaged_in_words(span_averaged(summaries))
     entries = []
     for summary in summaries:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from fedjax_bal.lab import FolderError, SweepFolder, as_csv
 from fedjax_bal.metrics import SHARE, Spread
 from fedjax_bal.report import sweep_results as sweeps
-from fedjax_bal.report.markup import Page, reproduction
+from fedjax_bal.report.markup import Page, definitions, reproduction
+from fedjax_bal.report.page import device_and_versions, setting_section
 from fedjax_bal.report.published import (
     PaperComparison,
     paper_comparison_of_sweep,
@@ -28,6 +29,7 @@ from fedjax_bal.report.wording import (
     table_notes,
     verdict,
 )
+from fedjax_bal.validate import is_number
 
 if TYPE_CHECKING:
     from fedjax_bal.report.gallery import Picture
@@ -107,8 +109,27 @@ def page_of_sweep(results: sweeps.Results, paper: PaperComparison, pictures: Seq
         details=best_settings(results),
         pictures=pictures,
         settings=[all_settings(results)] if results.axes else [],
-        sections=[reproduction(command, results.sheet, results.command, "sweep.yaml", results.text)],
+        sections=[
+            setting_section(results.sheet),
+            ("Machine and speed", definitions([*device_and_versions(results.summary), *_speed(results)])),
+            reproduction(command, results.sheet, results.summary.get("command"), "sweep.yaml", results.text),
+        ],
     )
+
+
+def _speed(results: sweeps.Results) -> Iterator[tuple[str, str]]:
+    """Yields the costs of the compiled programs: the smallest and the largest of all programs."""
+    for name, column, factor in (
+        ("runs at a time", "runs_together", 1.0),
+        ("client updates per second", "client_updates_per_s", 1.0),
+        ("samples per second", "samples_per_s", 1.0),
+        ("compilation, s", "compile_s", 1.0),
+        ("memory on each device, MB", "device_bytes", 1e-6),
+    ):
+        known = [factor * row[column] for row in results.rows if is_number(row.get(column))]
+        if known:
+            low, high = (f"{bound:,.0f}" if bound >= 100 else f"{bound:.3g}" for bound in (min(known), max(known)))
+            yield name, low if low == high else f"{low} to {high}"
 
 
 def answer(results: sweeps.Results) -> str:

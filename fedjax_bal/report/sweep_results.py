@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from fedjax_bal.config import ConfigError, parse_yaml
 from fedjax_bal.lab import LARGEST, SweepFolder
 from fedjax_bal.metrics import METRICS, MethodSummary, SeededDraw, averaged, spread_of_draws
+from fedjax_bal.report.labels import NO_NAMES, labels_of, with_labels
 from fedjax_bal.report.tables import summarise_group
 from fedjax_bal.report.wording import flat
 from fedjax_bal.validate import is_number
@@ -95,7 +96,8 @@ class Results:
         text: the text of `sweep.yaml`.
         sheet: the content of `sweep.yaml`.
         draws: for each row the seed of its partition (None if not known) and its other seeds.
-        command: the options that repeat the sweep, as a summary has them; None if not known.
+        summary: the summary of the sweep's first point; empty if not known.
+        labels: the methods' names in reports, which `rows` have, by their names in results.
     """
 
     name: str
@@ -104,7 +106,8 @@ class Results:
     text: str
     sheet: Mapping[str, Any]
     draws: tuple[SeededDraw, ...]
-    command: Any = None
+    summary: Mapping[str, Any]
+    labels: Mapping[str, str]
 
     @cached_property
     def methods(self) -> list[str]:
@@ -183,12 +186,19 @@ class Results:
         return self.is_numeric(place) and value in (self.values[place][0], self.values[place][-1])
 
 
-def read_results(folder: Path) -> Results:
-    """Reads a sweep's folder; raises `FolderError` if a file is missing or damaged."""
+def read_results(folder: Path, names: Mapping[str, str] = NO_NAMES) -> Results:
+    """Reads a sweep's folder, with the methods' names in reports; `names` has other ones, by the names in results.
+
+    Raises:
+        FolderError: a file is missing or damaged.
+    """
     sweep = SweepFolder(folder)
     sheet, text = sweep.read_sheet()
     every = [tuple(map(str, axis)) for axis in sheet["sweep"]]
     rows = sweep.read_results([key for axis in every for key in axis])
+    labels = labels_of(with_labels(sheet, names))
+    for row in rows:
+        row["method"] = labels.setdefault(row["method"], names.get(row["method"], row["method"]))
 
     # The first keys of an axis that distinguish its values.
     shown = {}
@@ -219,8 +229,8 @@ def read_results(folder: Path) -> Results:
         partition = by_seed.get(row.get("seed"), row.get("partition.seed"))
         partition = partition if isinstance(partition, int) else None
         draws.append(SeededDraw(partition, (*(row[key] for key in of_seeds), row.get("seed"))))
-    command = next((point.read_summary().get("command") for point in sweep.points()), None)
-    return Results(str(sheet.get("name") or folder.name), axes, rows, text, sheet, tuple(draws), command)
+    summary = next((point.read_summary() for point in sweep.points()), {})
+    return Results(str(sheet.get("name") or folder.name), axes, rows, text, sheet, tuple(draws), summary, labels)
 
 
 def parsed(value: Any) -> Any:
@@ -233,8 +243,12 @@ def parsed(value: Any) -> Any:
 
 @lru_cache(1000, typed=True)
 def readable(value: Any) -> str:
-    """Formats the value of a key for people."""
-    return flat(parsed(value))
+    """Formats the value of a key for people, a number with thousands separators or at most four digits."""
+    value = parsed(value)
+    if not is_number(value):
+        return flat(value)
+    short = f"{value:.4g}" if isinstance(value, float) else f"{value:,}"
+    return str(value) if isinstance(value, float) and float(short) == value else short
 
 
 def _are_numbers(values: Sequence[Any], largest: float = LARGEST) -> bool:
@@ -300,13 +314,18 @@ def _best_of(candidates: Sequence[Cell]) -> Cell | None:
     return max(known, key=lambda cell: (cell.count / max(cell.asked, 1), cell.mean or 0.0), default=None)
 
 
-def summarise_condition(results: Results, condition: Condition) -> list[MethodSummary]:
-    """Summarises the methods at their best settings (the first setting if no run is finished), against the first."""
+def best_runs(results: Results, condition: Condition) -> list[Run]:
+    """Lists the runs of the methods at their best settings (at the first setting if no run is finished)."""
     chosen = []
     for method in results.methods:
         top = best(results, method, condition) or next(iter(cells(results, method, LEAD, condition)), None)
         chosen += results.runs[method, top.setting] if top else []
-    return summarise_group(chosen)
+    return chosen
+
+
+def summarise_condition(results: Results, condition: Condition) -> list[MethodSummary]:
+    """Summarises the methods at their best settings, against the first method."""
+    return summarise_group(best_runs(results, condition))
 
 
 def comparable(results: Results) -> list[tuple[str, list[list[MethodSummary]]]]:

@@ -19,14 +19,9 @@ from fedjax_bal.metrics import (
     spread,
     spread_of_draws,
 )
+from fedjax_bal.report.latex import page_tables
 from fedjax_bal.report.wording import LONGEST_NAME, MINUS, Table, join_some, leader, megabytes, printable, table
 
-_LATEX = str.maketrans(
-    {character: f"\\{character}" for character in "&%$#_{}"}
-    # A bracket at the start of a row would be taken as an argument of the preceding line break.
-    | {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "[": "{[}", "]": "{]}"}
-    | {"±": "$\\pm$", MINUS: "$-$", "\N{EN DASH}": "--", "“": "``", "”": "''", "<": "$<$", ">": "$>$"}
-)
 _NONE_PUBLISHED: Mapping[tuple[str, str], float] = MappingProxyType({})
 _MOST_NAMED = 12  # maximum number of failed runs or broken clients listed by name
 _LONGEST_TEXT = 400
@@ -187,22 +182,7 @@ def statistics(
 
 def table_files(shown: Sequence[Details], rows: Sequence[Mapping[str, Any]]) -> dict[str, bytes]:
     """Formats tables in LaTeX, and `rows` in CSV, by file extension."""
-    latex = ["% Needs \\usepackage{booktabs}."]
-    for each in shown:
-        lines = [
-            " & ".join(cell.translate(_LATEX) for cell in cells) for cells in (each.table.headings, *each.table.rows)
-        ]
-        # The preceding line break would take a star as its own.
-        head, *body = [f"{'{}' * line.startswith('*')}{line} \\\\" for line in lines]
-        latex += [
-            f"\\begin{{table}}\n\\caption{{{f'{each.title}. {each.note}'.rstrip().translate(_LATEX)}}}",
-            f"\\begin{{tabular}}{{l{'r' * (len(each.table.headings) - 1)}}}\n\\toprule",
-            head,
-            "\\midrule",
-            *body,
-            "\\bottomrule\n\\end{tabular}\n\\end{table}\n",
-        ]
-    return {"csv": encoded(as_csv(rows)), "tex": encoded("\n".join(latex))}
+    return {"csv": encoded(as_csv(rows)), "tex": encoded(page_tables(shown))}
 
 
 def encoded(text: str) -> bytes:

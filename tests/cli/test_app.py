@@ -225,7 +225,7 @@ _LISTED = {
     "selectors": "cucb",
     "partitions": "dirichlet",
     "datasets": "cifar10",
-    "metrics": "of each evaluated round and of a whole run, in %",
+    "metrics": "of each evaluated round, in nats",
     "optimizers": "takes momentum=0.0, nesterov=false",
     "schedules": "takes every, factor=0.1",
     "availability": "clustered",

@@ -8,7 +8,8 @@ _SINGLE = ("html", "head", "body", "main")
 _EMPTY = ("meta", "wbr", "img")
 _HTML = {
     *_SINGLE, *_EMPTY, "title", "style", "p", "h1", "h2", "h3", "b", "ul", "li", "div", "table", "thead", "tbody", "tr",
-    "th", "td", "pre", "details", "summary", "figure", "figcaption", "dl", "dt", "dd",
+    "th", "td", "pre", "details", "summary", "figure", "figcaption", "dl", "dt", "dd", "nav",
+    "a",
 }  # fmt: skip
 _SVG = {
     "svg", "g", "path", "text", "tspan", "title", "use", "defs", "clippath", "rect", "image", "lineargradient", "stop",
@@ -16,7 +17,7 @@ _SVG = {
 }  # fmt: skip
 _ATTRIBUTES = {
     "lang", "charset", "name", "content", "http-equiv", "class", "role", "aria-label", "tabindex", "scope", "alt",
-    "src",
+    "src", "id", "href",
 }  # fmt: skip
 
 
@@ -36,6 +37,7 @@ class _Reader(HTMLParser):
         self.found += [f"the attribute {name} of <{tag}>" for name, _ in attrs if name not in _ATTRIBUTES]
         links = [value or "" for name, value in attrs if name == "src"]
         self.found += [f"the link {url!r}" for url in links if not url.startswith("data:image/svg+xml;base64,")]
+        self.found += [f"the link {url!r}" for name, url in attrs if name == "href" and not (url or "").startswith("#")]
         if tag not in _EMPTY:
             self.open.append(tag)
 

@@ -1,8 +1,10 @@
 """The pages in a real browser: the system's Chromium, driven by Playwright (the extra `browser`)."""
 
+import io
 import shutil
 
 import pytest
+from PIL import Image
 
 from fedjax_bal.report import build, build_comparison, build_sweep
 
@@ -79,6 +81,24 @@ def test_figures_are_loaded_and_have_names(browser, file):
     figures = page.query_selector_all("figure img")
     assert figures and all(own.get_attribute("alt") for own in figures)
     assert all(own.evaluate("image => image.complete && image.naturalWidth > 100") for own in figures)
+    page.context.close()
+
+
+def test_figures_keep_their_size_on_a_phone_and_scroll(browser, file):
+    page, _ = opened(browser, file, viewport={"width": 390, "height": 800})
+    for scroll in page.query_selector_all("figure .scroll"):
+        assert scroll.evaluate("own => own.scrollWidth > own.clientWidth")
+    assert all(image.bounding_box()["width"] > 400 for image in page.query_selector_all("figure img"))
+    page.context.close()
+
+
+def test_heat_maps_run_from_the_background_to_bright_on_a_dark_page(browser, pages):
+    """A white pixel of a figure has the colour of the page, a black one is bright."""
+    page, _ = opened(browser, pages["run"], "dark", viewport={"width": 1280, "height": 900})
+    picture = Image.open(io.BytesIO(page.query_selector("figure img").screenshot())).convert("L")
+    background = Image.open(io.BytesIO(page.screenshot(clip={"x": 2, "y": 2, "width": 1, "height": 1}))).convert("L")
+    least, most = picture.getextrema()
+    assert abs(least - background.getpixel((0, 0))) <= 2 and most > 180
     page.context.close()
 
 

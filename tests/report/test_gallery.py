@@ -11,7 +11,7 @@ from fedjax_bal.metrics import class_accuracies
 from fedjax_bal.report import gallery
 from fedjax_bal.report.gallery import class_samples, run_figures
 
-ALWAYS = ["accuracy", "traffic", "classes", "predictions", "partition-1", "confusion-1", "confusion-2"]
+ALWAYS = ["accuracy", "traffic", "classes", "predictions", "partition-1", "confusion-1"]
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def test_training_images_of_classes_are_those_that_all_clients_hold():
 def test_a_partition_is_blank_where_a_client_lacks_a_class(folder):
     counts = [[3, 0], [0, 7], [1, 1]]
     part = {"methods": ["fedavg"], "clients": 30, "shown": [0, 14, 29], "class_counts": counts}
-    figure = gallery.partition(np.array(counts, float), ["0", "14", "29"], ["x", "y"])
+    figure = gallery.partition([("", np.array(counts, float), ["0", "14", "29"])], ["x", "y"])
     image = figure.axes[0].images[0].get_array()
     assert np.ma.filled(image, 0).tolist() == [[3, 0, 1], [0, 7, 1]]
     assert np.ma.getmaskarray(image).tolist() == [[False, True, False], [True, False, False]]
@@ -109,8 +109,8 @@ def test_a_partition_is_blank_where_a_client_lacks_a_class(folder):
     edit(folder, lambda s: s.update(partitions=[part], class_names=["x", "y"]))
     edit_lines(folder, lambda line: {"per_class_accuracy": None})
     (folder / "confusion.npz").unlink()
-    caption = figures(folder)["partition-1"][1]
-    assert caption.startswith("3 of 30 clients: a column is a client")
+    _, caption, figure = figures(folder)["partition-1"]
+    assert caption.startswith("A column is a client") and figure.axes[0].get_title() == "3 of 30 clients"
     # All clients together have 4 and 8 samples. Two clients with one class each are infinitely far from each other.
     laws, whole = np.array([[1, 0], [0, 1], [0.5, 0.5]]), np.array([4, 8]) / 12
     hellinger = [np.sqrt(1 - np.sqrt(law * whole).sum()) for law in laws]
@@ -124,9 +124,22 @@ def test_a_partition_says_whose_it_is_and_of_very_many_the_rest_is_counted(folde
     numbers = count()
     edit(folder, lambda s: [part.update(methods=[f"m{next(numbers)}", "b"]) for part in s["partitions"]])
     found = figures(folder)
-    assert [name for name in found if name.startswith("partition")] == ["partition-1", "partition-2"]
-    title, caption, _ = found["partition-2"]
-    assert title == "Partition of m1, b" and caption.endswith("The page shows the first 2, 3 more are left out.")
+    assert [name for name in found if name.startswith("partition")] == ["partition-1"]
+    _, caption, figure = found["partition-1"]
+    assert [axes.get_title() for axes in figure.axes[:2]] == ["m0, b", "m1, b"]
+    assert caption.endswith("The page shows the first 2, 3 more are left out.")
+
+
+def test_panels_of_a_heat_map_have_one_scale_and_more_than_nine_are_several_figures(make_run, tmp_path):
+    folder = make_run(tmp_path / "run", methods=tuple(f"m{place}" for place in range(10)), seeds=(0,), rounds=1)
+    edit(folder, lambda s: s["partitions"].append({**s["partitions"][0], "class_counts": [[99] * 10] * 20}))
+    found = figures(folder)
+    assert [name for name in found if name.startswith("confusion")] == ["confusion-1", "confusion-2"]
+    assert found["confusion-2"][0] == "Confusion of classes (2 of 2)"
+    assert [axes.get_title() for axes in found["confusion-2"][2].axes] == ["m9"]
+    scales = {(image.norm.vmin, image.norm.vmax) for axes in found["partition-1"][2].axes[:2] for image in axes.images}
+    (scale,) = scales
+    assert scale[0] == 0 and scale[1] >= 99
 
 
 def test_what_methods_have_learnt_to_draw_stands_beside_real_images(folder):
@@ -151,6 +164,7 @@ def test_many_classes_and_methods_can_be_drawn(make_run, tmp_path):
     methods = tuple(f"method {place}" for place in range(9))
     folder = make_run(tmp_path / "many", methods=methods, classes=47, rounds=2, clients=5)
     found = {picture.name: picture for picture in gallery.to_pictures(gallery.run_figures(RunFolder(folder).read()))}
-    assert list(found) == [*ALWAYS[:5], *(f"confusion-{place}" for place in range(1, 10))]
+    assert list(found) == ALWAYS
+    assert [name for name, picture in found.items() if picture.wide] == [*ALWAYS[:2], "predictions", "confusion-1"]
     assert max(len(own.document) for own in found.values()) < 300_000
     assert "the first one in grey" in found["accuracy"].caption

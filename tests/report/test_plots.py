@@ -11,7 +11,9 @@ from fedjax_bal.report import plots
 from fedjax_bal.report.plots import (
     COLOURS,
     GREY,
+    WIDE,
     WIDTH,
+    Grid,
     Series,
     as_wide_as,
     curves,
@@ -97,6 +99,14 @@ def test_the_climb_of_the_first_tenth_is_left_out_but_not_the_target():
     assert (bottom(None), bottom(55.0), bottom(30.0)) == (48, 48, 28)
 
 
+def test_the_horizontal_axis_spans_the_data_with_room_for_the_markers_at_its_ends():
+    axes = drawn("a", late=True).axes[0]
+    left, right = axes.get_xlim()
+    assert 0.9 < left < 1 and 4 < right < 4.1
+    left, right = drawn("a", {"a": Series(np.ones(1), np.ones(1))}, late=True).axes[0].get_xlim()
+    assert left < 1 < right
+
+
 def test_limits_that_are_set_last_hold_for_all_panels():
     series = {"a": Series(np.arange(2), np.array([5.0, 6.0]))}, {"a": Series(np.arange(2), np.array([8.0, 9.0]))}
     shown = [(panel, own) for own in series for panel in panels_of("a")]
@@ -113,20 +123,30 @@ def test_a_curve_has_as_many_points_as_can_be_told_apart():
 
 
 def test_heat_maps_have_numbers_in_few_cells_and_a_bar_for_many():
-    few = heat(np.array([[90.0, 10], [np.nan, 0]]), ["x", "y"], ["u", "v"], "share, %")
+    few = heat([Grid("", np.array([[90.0, 10], [np.nan, 0]]), ["u", "v"])], ["x", "y"], "share, %")
     (axes,) = few.axes
     np.testing.assert_allclose(np.ma.filled(axes.images[0].get_array(), -1), [[90, 10], [-1, 0]])
     assert {text.get_text(): text.get_position() for text in axes.texts} == {"90": (0, 0), "10": (1, 0), "0": (1, 1)}
     assert [label.get_text() for label in axes.get_yticklabels()] == ["x", "y"]  # the first row is on top
     names = [f"c{place}" for place in range(100)]
-    axes, bar = heat(np.eye(100), names, names, "share, %").axes
+    axes, bar = heat([Grid("", np.eye(100), names)], names, "share, %").axes
     assert bar.get_ylabel() == "share, %" and not axes.texts
     ticks = {label.get_text(): label.get_position()[0] for label in axes.get_xticklabels()}
     assert ticks["c0"] == 0 and ticks["c99"] == 99 and len(ticks) == 8
 
 
+def test_panels_of_a_heat_map_share_names_where_they_are_the_same():
+    grids = [Grid(name, np.full((2, 2), 40.0), ["u", "v"]) for name in "abcd"]
+    figure = heat([*grids, Grid("e", np.full((2, 1), 50.0), ["w"])], ["x", "y"], "share, %", vertical="class")
+    assert figure.get_size_inches()[0] == WIDE
+    names = lambda axis: [label.get_text() for label in axis.get_ticklabels()]
+    assert [names(axes.yaxis) for axes in figure.axes] == [["x", "y"], [], [], ["x", "y"], []]
+    assert [names(axes.xaxis) for axes in figure.axes] == [[], [], ["u", "v"], ["u", "v"], ["w"]]
+    assert [axes.get_ylabel() for axes in figure.axes] == ["class", "", "", "class", ""]
+
+
 def test_a_heat_map_of_equal_values_can_be_drawn():
-    assert heat(np.zeros((2, 2)), "ab", "xy", "samples", scale=(0, 0)).axes
+    assert heat([Grid("", np.zeros((2, 2)), "xy")], "ab", "samples", scale=(0, 0)).axes
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -150,7 +170,7 @@ def test_figures_are_made_for_a_column_of_another_width():
 
 @pytest.mark.parametrize("write", [to_pdf, to_png, lambda figure: to_svg(figure, "t")], ids=["pdf", "png", "svg"])
 def test_the_same_figure_gives_the_same_bytes(write):
-    first, second = (write(heat(np.eye(3), "abc", "xyz", "share")) for _ in range(2))
+    first, second = (write(heat([Grid("", np.eye(3), "xyz")], "abc", "share")) for _ in range(2))
     assert first == second and len(first) > 1000
 
 

@@ -81,7 +81,7 @@ def test_page_and_tables_of_a_sweep_have_them(results):
     compared = paper_comparison_of_sweep(results)
     page = page_of_sweep(results, compared)
     text = page.html().decode()
-    assert "<h2>Compared with the paper</h2>" in text and f"<td>{MINUS}5.0*</td>" in text
+    assert ">Compared with the paper</h2>" in text and f"<td>{MINUS}5.0*</td>" in text
     files = {ending: content.decode() for ending, content in page.tables().items()}
     assert r"& 85.0 $\pm$ 5.0 & {[}72.6, 97.4{]} & 3 & 90.0 &" in files["tex"]
     rows = list(csv.DictReader(io.StringIO(files["csv"])))
@@ -97,7 +97,7 @@ def test_a_run_has_one_condition(make_run, tmp_path):
     file = folder / "config.yaml"
     file.write_text(file.read_text() + "paper: {source: Table 3, which: last5, accuracy: {rebafl: 0.7}}\n")
     text = build(folder).read_text()
-    assert text.count("<h2>Compared with the paper</h2>") == 1 and "<td>70.0</td>" in text
+    assert text.count(">Compared with the paper</h2>") == 1 and "<td>70.0</td>" in text
     assert "rebafl,last5_accuracy,3," in (folder / "tables.csv").read_text()
 
 
@@ -116,7 +116,7 @@ def test_another_setting_than_the_papers_is_named_and_no_reproduction(make_run, 
     assert f"Not the paper&#x27;s configuration, and so no reproduction: {changes}." in text
     assert f"Differences from the paper&#x27;s configuration: {changes}." in text
     assert "90.0</td>" in text and "*</td>" not in text and "Difference, points</th>" not in text
-    assert text.index("Compared with the paper") < text.index("<h2>Curves</h2>")
+    assert text.index("Compared with the paper") < text.index(">Curves</h2>")
     rows = list(csv.DictReader((folder / "tables.csv").read_text().splitlines()))
     assert {(row["published"], row["from_published"]) for row in rows} == {("", "")}
 

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import re
 
 import pytest
@@ -147,6 +148,27 @@ def test_figures_of_a_sweep_have_a_panel_for_each_condition(tmp_path):
     assert titles["mean-accuracy-1"] == both and titles["mean-accuracy-0"] == [""]
     # With 10 clients the best rate is another one, of which there are no lines.
     assert titles["accuracy"] == both[1:]
+
+
+def test_grids_of_methods_have_one_scale(tmp_path):
+    (figure,) = [figure for name, *_, figure in sweep_figures(conditioned(tmp_path), []) if name == "grid-1"]
+    assert [axes.get_title() for axes in figure.axes] == ["a", "b"]
+    assert {(axes.images[0].norm.vmin, axes.images[0].norm.vmax) for axes in figure.axes} == {(10.0, 90.0)}
+
+
+def test_the_setting_the_machine_and_its_speed_are_on_the_page(tmp_path):
+    sheet = CONDITIONED + "training: {rounds: 7}\npartition: {scheme: iid}\n"
+    axes = "partition.clients,training.optimizer.learning_rate"
+    heads = f"{axes},point,method,seed,status,last5_accuracy,compile_s,failure"
+    rows = [f"1000,0.1,p,a,0,done,0.5,{seconds}," for seconds in (2.5, 1200)]
+    conditioned(tmp_path, sheet)
+    (tmp_path / "results.csv").write_text("\n".join([heads, *rows]) + "\n")
+    (tmp_path / "points" / "p").mkdir(parents=True)
+    (tmp_path / "points" / "p" / "summary.json").write_text(json.dumps({"device": "<GPU>", "versions": {"jax": "1"}}))
+    text = page(read_results(tmp_path))
+    for part in ("rounds 7", "&lt;GPU&gt;", "jax 1", "2.5 to 1,200", "clients 1,000"):
+        assert part in text
+    assert "samples per second" not in text
 
 
 def test_costs_are_drawn_from_zero(tmp_path):

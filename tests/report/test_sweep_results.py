@@ -95,6 +95,7 @@ def test_lists_and_mappings_are_read_as_words():
     assert readable("{'scheme': 'dirichlet', 'alpha': 0.5}") == "dirichlet, alpha 0.5"
     assert readable("{'scheme': 'noniid-#label1'}") == "noniid-#label1"
     assert (readable("[2, 2, 3]"), readable("[2, "), readable(1), readable(1.0)) == ("[2, 2, 3]", "[2, ", "1", "1.0")
+    assert (readable(100_000), readable(0.0547723), readable(1e-7)) == ("100,000", "0.05477", "1e-07")
 
 
 def write_point(folder, losses, **more):

@@ -6,7 +6,7 @@ import io
 import pytest
 
 from fedjax_bal.lab import SweepFolder, as_csv
-from fedjax_bal.metrics import METRICS, NOTHING, ranked_clients
+from fedjax_bal.metrics import METRICS, NOTHING, REPORT_TABLES, ranked_clients
 from fedjax_bal.report import build
 from fedjax_bal.report.page import missing_runs
 from fedjax_bal.report.tables import comparison, details, remarks, statistics, summarise_group, table_files
@@ -50,7 +50,7 @@ def test_notes_are_on_what_is_shown():
 
 
 def test_every_key_has_a_column():
-    shown = [metric.name for metric in METRICS.values() if metric.column]
+    shown = [metric.name for metric in METRICS.values() if metric.column and metric.column.table in REPORT_TABLES]
     tables = details(runs(**dict.fromkeys(shown, 0.25)))
     assert sum(len(found.table.headings) - 1 for found in tables) == len(shown) > 15
     assert all({*row[1:]} == {"25.0 ± 0.0"} for found in tables[:-2] for row in found.table.rows)
@@ -135,7 +135,9 @@ def test_csv_has_n_mean_deviation_and_intervals():
 
 def test_latex_has_the_tables_of_the_page():
     latex = files([RUNS])["tex"]
-    assert "sample standard deviation" in latex and "95\\% Student t interval" in latex
+    notes = " ".join(line.removeprefix("% ") for line in latex.splitlines() if line.startswith("% "))
+    assert "sample standard deviation" in notes and "95\\% Student t interval" in notes
+    assert "\\caption{Comparison of methods.}\n\\label{tab:comparison-of-methods}" in latex
     assert r"a\_b & 60.0 $\pm$ 10.0 & -- &" in latex
     assert r"{[}x{]} | 50\% & 70.0 $\pm$ 14.1 & +15.0 {[}$-$48.5, +78.5{]} &" in latex
     assert latex.count(r"\begin{tabular}{lrrrrrrr}") == latex.count(r"\end{table}") == 1

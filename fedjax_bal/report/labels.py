@@ -1,0 +1,75 @@
+"""The names under which reports show methods."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fedjax_bal.config import nearest_choices
+from fedjax_bal.lab import RunRecord
+
+NO_NAMES: Mapping[str, str] = {}
+
+
+def with_labels(config: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """Returns a configuration, or a sweep's sheet, whose methods have other labels, by their names in results.
+
+    Raises:
+        ValueError: two methods would have the same label.
+    """
+    methods = []
+    for entry in entries(config, "methods"):
+        label = names.get(name_in_results(entry))
+        whole = entry if isinstance(entry, dict) else {"recipe": entry}
+        methods.append({**whole, "label": label} if label else entry)
+    labels = list(map(display_name, methods))
+    for label in names.values():
+        if labels.count(label) > 1:
+            raise ValueError(f"--names: received {label!r:.80} for several methods; give each its own name")
+    return {**config, "methods": methods} if names else dict(config)
+
+
+def labels_of(config: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the names in reports of a configuration's methods, by their names in results."""
+    labels = {name_in_results(entry): display_name(entry) for entry in entries(config, "methods")}
+    # A configuration that was edited by hand may have a label twice.
+    return labels if len({*labels.values()}) == len(labels) else {name: name for name in labels}
+
+
+def check_names(names: Mapping[str, str], labels: Mapping[str, str]) -> None:
+    """Raises `ValueError` if `names` has a method that `labels` lacks."""
+    for name in names:
+        if name not in labels:
+            raise ValueError(f"--names: received {name!r:.80}; {nearest_choices(name, labels)}")
+
+
+def renamed(run: RunRecord, new: Callable[[str], str]) -> RunRecord:
+    """Returns a run's record with other names of its methods; the configuration keeps the old ones."""
+    summary = dict(run.summary)
+    summary["runs"] = [{**entry, "method": new(entry["method"])} for entry in summary["runs"]]
+    for key in ("partitions", "batches"):
+        parts = summary.get(key, [])
+        summary[key] = [{**part, "methods": [new(str(method)) for method in part["methods"]]} for part in parts]
+    lines = [{**line, "method": new(line["method"])} for line in run.lines]
+    pictures = {new(method): shown for method, shown in run.pictures.items()}
+    return run._replace(summary=summary, lines=lines, pictures=pictures)
+
+
+def entries(config: Mapping[str, Any], key: str) -> list[Any]:
+    """The entries of a list in a configuration; tolerates a damaged one."""
+    listed = config.get(key)
+    return [entry for entry in listed if isinstance(entry, dict | str | int)] if isinstance(listed, list) else []
+
+
+def display_name(entry: Any) -> str:
+    """The name in reports of the method in an entry of `methods`."""
+    label = entry.get("label") if isinstance(entry, dict) else None
+    return str(label or name_in_results(entry))
+
+
+def name_in_results(entry: Any) -> str:
+    """The name in results of the method in an entry of `methods`."""
+    if not isinstance(entry, dict):
+        return str(entry)
+    if "recipe" not in entry or entry.get("name"):
+        return str(entry.get("name"))
+    recipe = entry["recipe"]
+    return "+".join(map(name_in_results, recipe)) if isinstance(recipe, list) else str(recipe)

@@ -1,0 +1,144 @@
+"""Tables in LaTeX: chosen metrics for a paper, and all tables of a page."""
+
+import re
+import shutil
+import subprocess
+
+import pytest
+from typer.testing import CliRunner
+
+from fedjax_bal.cli.app import app
+from fedjax_bal.lab import FolderError
+from fedjax_bal.report import build
+from fedjax_bal.report.latex import find_metrics, paper_table
+from fedjax_bal.report.page import write_table
+
+PDFLATEX = shutil.which("pdflatex")
+DOCUMENT = r"""\documentclass{article}\usepackage{booktabs}\begin{document}
+\input{table}\input{tables}
+\end{document}"""
+
+
+def runs(**accuracies):
+    """The runs of methods by their final accuracies, and how low the worst class is: half of it."""
+    return [
+        {"method": method, "seed": seed, "final_accuracy": value, "worst_class_accuracy": value and value / 2}
+        for method, values in accuracies.items()
+        for seed, value in enumerate(values)
+    ]
+
+
+def cells(text):
+    """The rows of a table, each as the list of its cells."""
+    return [re.sub(r" \\\\.*", "", line).split(" & ") for line in text.splitlines() if " & " in line]
+
+
+def table(*conditions, metrics=("final",), **options):
+    shown = [(name, [group]) for name, group in conditions]
+    return paper_table(shown, find_metrics(metrics), **({"bold": False, "name": "my_run"} | options))
+
+
+def test_a_table_has_a_row_for_each_method_and_a_column_for_each_metric():
+    text = table(("", runs(fedavg=[0.5, 0.7], a_b=[0.6, None])), metrics=("worst_class", "final_accuracy"))
+    assert cells(text) == [
+        ["Method", r"Worst class (\%)", r"Final (\%)"],
+        ["fedavg", r"30.0 $\pm$ 7.1", r"60.0 $\pm$ 14.1"],
+        [r"a\_b", "30.0 (1 of 2)", "60.0 (1 of 2)"],
+    ]
+    assert r"\caption{my\_run: mean $\pm$ standard deviation over 2 seeds.}" in text
+    assert r"\label{tab:my-run}" in text and text.startswith("% Needs \\usepackage{booktabs}.")
+    assert r"\caption{my\_run: one seed.}" in table(("", runs(fedavg=[0.5])))
+
+
+@pytest.mark.parametrize(
+    ("others", "expected"),
+    [
+        # Paired differences of 0.1 and 0.1: the interval is a point.
+        ({"b": [0.6, 0.8]}, ["b"]),
+        # Differences of 0.3 and -0.1: the interval is 0.1 +- 12.7 * 0.2.
+        ({"b": [0.8, 0.6], "c": [0.3, 0.1]}, ["a", "b"]),
+        # Nothing stands out if no method does.
+        ({"b": [0.8, 0.6]}, []),
+        # A method that lacks a run neither leads nor ties.
+        ({"b": [0.9, None], "c": [0.4, 0.6]}, ["a"]),
+    ],
+)
+def test_the_best_and_those_that_may_equal_it_are_bold(others, expected):
+    text = table(("", runs(a=[0.5, 0.7], **others)), bold=True)
+    assert [row[0] for row in cells(text) if "textbf" in row[1]] == expected
+    assert r"Bold: the best, and all whose paired 95\% interval of the difference from it includes 0." in text
+
+
+def test_of_one_seed_the_best_alone_is_bold_and_of_costs_the_lowest():
+    text = table(("", runs(a=[0.5], b=[0.6])), bold=True)
+    assert [row[1] for row in cells(text)][1:] == ["50.0", r"\textbf{60.0}"] and "Bold: the best.}" in text
+    costs = [{"method": method, "seed": 0, "traffic_bytes": size} for method, size in (("a", 3.2e9), ("b", 1e6))]
+    text = table(("", costs), metrics=("traffic",), bold=True)
+    assert [row[1] for row in cells(text)] == ["Traffic (MB)", "3,200.0", r"\textbf{1.0}"]
+
+
+def test_conditions_are_groups_of_columns():
+    both = ("alpha 0.1", runs(a=[0.5], b=[0.6])), ("alpha 1", runs(a=[0.7]))
+    first, second, *rows = cells(table(*both, metrics=("final", "worst_class")))
+    assert first == ["", r"\multicolumn{2}{c}{alpha 0.1}", r"\multicolumn{2}{c}{alpha 1}"]
+    assert second[1:] == [r"Final (\%)", r"Worst class (\%)"] * 2
+    assert rows == [["a", "50.0", "25.0", "70.0", "35.0"], ["b", "60.0", "30.0", "--", "--"]]
+    assert r"\cmidrule(lr){2-3}\cmidrule(lr){4-5}" in table(*both, metrics=("final", "worst_class"))
+    text = table(*both, remark="Tuned on 5% of it.")
+    assert cells(text)[0] == ["Method", "alpha 0.1", "alpha 1"]
+    assert r"\caption{my\_run, Final (\%): one seed. Tuned on 5\% of it.}" in text
+
+
+def test_the_heading_of_the_mean_says_how_many_evaluations_there_were():
+    made = [{"method": "a", "seed": 0, "last5_accuracy": 0.5, "evaluations": 2}]
+    assert cells(table(("", made), metrics=("last5",)))[0] == ["Method", r"Mean of last 2 (\%)"]
+
+
+def test_an_unknown_metric_is_refused():
+    with pytest.raises(ValueError, match="--table: received 'finl'; allowed: .*did you mean 'final'"):
+        find_metrics(["worst_class", "finl"])
+
+
+def test_a_run_without_results_has_no_table(make_run, tmp_path):
+    folder = make_run(tmp_path / "run", methods=(), rounds=1)
+    with pytest.raises(FolderError, match="run: no run has been evaluated yet, so there is no table"):
+        write_table([folder], ["final"])
+
+
+def invoke(*arguments):
+    result = CliRunner().invoke(app, ["report", *map(str, arguments)])
+    return result.exit_code, " ".join(result.output.split())
+
+
+def test_what_the_command_refuses(tmp_path):
+    assert "--bold: is for --table; add it, such as --table final,worst_class" in invoke(tmp_path, "--bold")[1]
+    assert "--names: is for --table" in invoke(tmp_path, "--names", "a=b")[1]
+    assert "--names: received 'fedavg', must be NAME=LABEL, such as fedavg=FedAvg" in invoke(
+        tmp_path, "--table", "final", "--names", "fedavg"
+    )[1]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_the_command_writes_a_table_of_a_run_and_of_a_comparison(make_run, tmp_path):
+    folders = [make_run(tmp_path / name, rounds=2) for name in "ab"]
+    code, output = invoke(folders[0], "--table", "final,best", "--bold", "--names", "fedavg=FedAvg,rebafl=A & B")
+    assert code == 0 and "table.tex" in output
+    text = (folders[0] / "table.tex").read_text()
+    assert [row[0] for row in cells(text)] == ["Method", "FedAvg", r"A \& B"] and text.count("textbf") == 2
+    write_table(folders, ["final"], names={"fedavg": "FedAvg"})
+    rows = cells((folders[0] / "table.tex").read_text())
+    assert [row[0] for row in rows] == ["Method", "FedAvg (a)", "rebafl (a)", "FedAvg (b)", "rebafl (b)"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(PDFLATEX is None, reason="needs pdflatex on the path, with the package booktabs")
+def test_latex_compiles_the_tables(make_run, make_cohorts, tmp_path):
+    methods = ("fedavg", "*star_[x] 50% & {more} ~^\\ <b> $5 #1", "rebafl")
+    folder = make_cohorts(make_run(tmp_path / "run", methods=methods, rounds=2))
+    build(folder)
+    write_table([folder], ["last5", "worst_class", "rounds_to_target"], bold=True)
+    (folder / "paper.tex").write_text(DOCUMENT)
+    command = [str(PDFLATEX), "-interaction=nonstopmode", "-halt-on-error", "paper.tex"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace")
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert (folder / "paper.pdf").stat().st_size > 10_000
