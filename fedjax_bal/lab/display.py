@@ -118,9 +118,9 @@ class Progress:
         left = sum(each.left for each in self._units.values())
         rounds = sum(each.rounds for each in self._units.values())
         pace = self._paced_s / self._paced_rounds if self._paced_rounds else None
-        seconds = 0.0 if not left else None if pace is None else pace * left
         finished = sum(not each.left for each in self._units.values())
-        whole = f"{finished}/{len(self._units)} {self._noun}, {1 - left / max(rounds, 1):.0%}, {duration(seconds)} left"
+        whole = f"{finished}/{len(self._units)} {self._noun}, {1 - left / max(rounds, 1):.0%}"
+        whole += f", {duration(pace * left)} left" if left and pace is not None else ""
         if self._bars is not None:
             self._bars.update(self._whole, completed=rounds - left, status=whole)
             if unit.bar is None:
@@ -137,10 +137,27 @@ class Progress:
         self._printed = self._clock()
 
 
-def duration(seconds: float | None) -> str:
-    """Formats seconds as h:mm:ss, or m:ss below one hour; "-:--" for None."""
-    if seconds is None:
-        return "-:--"
+def duration(seconds: float) -> str:
+    """Formats seconds in words, with the two largest units.
+
+    Example:
+        >>> duration(24), duration(75), duration(3675), duration(5447 * 3600)
+        ('24 s', '1 min 15 s', '1 h 1 min', '227 days')
+    """
+    if seconds >= 2 * 86_400:
+        return f"{seconds / 86_400:,.0f} days"
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+    units = [(hours, "h"), (minutes, "min"), (0 if hours else rest, "s")]
+    return " ".join(f"{number} {unit}" for number, unit in units if number) or "0 s"
+
+
+def size(count: int) -> str:
+    """Formats a number of bytes with three digits.
+
+    Example:
+        >>> size(205_400), size(143_300_000), size(1_405_700_000)
+        ('0.205 MB', '143 MB', '1.41 GB')
+    """
+    number, unit = (count / 1e9, "GB") if count >= 999.5e6 else (count / 1e6, "MB")
+    return f"{float(f'{number:.3g}'):g} {unit}"
