@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -70,7 +71,7 @@ class CommandWithChanges(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parses the command line."""
         options = {name for parameter in self.params for name in parameter.opts}
-        for word, following in zip(args, [*args[1:], ""], strict=True):
+        for word, following in pairwise([*args, ""]):
             option, _, value = word.partition("=")
             if not option.startswith("--") or option in options or not option[2:]:
                 continue

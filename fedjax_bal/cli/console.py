@@ -27,12 +27,12 @@ _LENGTHS = (24, 16)  # of names of methods, in tables that have no room for whol
 class Output(Console):
     """A console for texts that contain names from outside: of files, classes and methods.
 
-    Attributes:
-        room: the width of tables: that of the terminal, or any for a file or a pipe, unless a width is set.
-
     Texts are printed literally: rich's markup and emoji codes aren't interpreted, and control characters, which could
     move the cursor, rename the window or hide output, are replaced by a sign. If the reader closes the pipe, the
     command continues without output.
+
+    Attributes:
+        room: the largest width of tables: that of the terminal, or any for a file or a pipe, unless a width is set.
     """
 
     def __init__(self, **options: Any) -> None:

@@ -216,8 +216,9 @@ def load_sweep(path: str | os.PathLike[str] | None, overrides: Sequence[str] = (
     stated = "sweep" in layers.stated
     layers = Layers(*({key: layer[key] for key in layer if key != "sweep"} for layer in layers))
     changes = parse_overrides(single)
-    if not axes and ("name",) not in dict(changes):
-        changes.append((("name",), f"{layers.merged.get('name')}-sweep"))  # runs of the configuration have its own name
+    name = layers.merged.get("name")
+    if not axes and isinstance(name, str) and ("name",) not in dict(changes):
+        changes.append((("name",), f"{name}-sweep"))  # runs of the configuration have its own name
 
     # Axes get full key paths, such as partition.alpha for alpha, by which reports identify conditions.
     whole = lambda path, value, data: ".".join(map(str, completed_path(path, value, data)))

@@ -3,6 +3,7 @@
 import html
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -92,7 +93,7 @@ def test_run_writes_everything_and_says_where(here):
     folder = here / "runs" / "small"
     assert f"Data: {used}" in (folder / "report.html").read_text()
     assert "report: runs/small/report.html" in result.output
-    closing = r"^[1-9]\d* client updates in \d+:\d\d, [\d,.]+/s while training; compiling took \d+% of the time$"
+    closing = r"^[1-9]\d* client updates in \d+ s, [\d,.]+/s while training; compiling took \d+% of the time$"
     assert re.search(closing, result.output, re.MULTILINE)
     written = {entry.name for entry in folder.iterdir()}
     own = {
@@ -436,6 +437,8 @@ def test_the_pages_command_repeats_the_run_in_an_empty_folder(tmp_path, kind, da
     (command,) = re.findall(r"<pre>(fedjax-bal .*?)</pre>", page)
     sheet = {"run": "config.yaml", "sweep": "sweep.yaml"}[kind]
     (copied,) = re.findall(rf"<summary>{sheet}</summary><pre>(.*?)</pre>", page, re.DOTALL)
+    (first / "my plug.py").write_text("raise NotImplementedError")
+    shutil.copytree(first / "out" / "plugins", empty / "plugins")
     (empty / sheet).write_text(html.unescape(copied))
     shell(html.unescape(command), empty)
     inner = "points/learning_rate=0.1" if axes else "."
