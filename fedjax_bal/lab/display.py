@@ -10,6 +10,8 @@ from rich.progress import Progress as Bars
 from rich.table import Column
 from rich.text import Text
 
+from fedjax_bal.status import duration
+
 _INTERVAL = 2.0  # seconds between two lines about runs in training
 
 
@@ -135,29 +137,3 @@ class Progress:
     def _print(self, line: str) -> None:
         self.console.print(Text(line), soft_wrap=True)
         self._printed = self._clock()
-
-
-def duration(seconds: float) -> str:
-    """Formats seconds in words, with the two largest units.
-
-    Example:
-        >>> duration(24), duration(75), duration(3675), duration(5447 * 3600)
-        ('24 s', '1 min 15 s', '1 h 1 min', '227 days')
-    """
-    if seconds >= 2 * 86_400:
-        return f"{seconds / 86_400:,.0f} days"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    units = [(hours, "h"), (minutes, "min"), (0 if hours else rest, "s")]
-    return " ".join(f"{number} {unit}" for number, unit in units if number) or "0 s"
-
-
-def size(count: int) -> str:
-    """Formats a number of bytes with three digits.
-
-    Example:
-        >>> size(205_400), size(143_300_000), size(1_405_700_000)
-        ('0.205 MB', '143 MB', '1.41 GB')
-    """
-    number, unit = (count / 1e9, "GB") if count >= 999.5e6 else (count / 1e6, "MB")
-    return f"{float(f'{number:.3g}'):g} {unit}"

@@ -8,7 +8,6 @@ from typing import Any
 import jax
 
 from fedjax_bal.config import Config, to_plain
-from fedjax_bal.lab.display import duration, size
 from fedjax_bal.lab.folder import RunFolder, SweepFolder
 from fedjax_bal.lab.loop import RunBatch, RunTask, batch_runs
 from fedjax_bal.lab.paces import Pace, count_steps, pace_of
@@ -18,6 +17,7 @@ from fedjax_bal.lab.summary import known_runs
 from fedjax_bal.lab.summary import number as undamaged
 from fedjax_bal.lab.sweep_plan import Point, Sweep, short_keys
 from fedjax_bal.lab.training import BuiltBatch
+from fedjax_bal.status import duration, size
 from fedjax_bal.types import size_in_bytes
 
 

@@ -11,11 +11,11 @@ import numpy as np
 from fedjax_bal.config import Config
 from fedjax_bal.data import extra_bytes
 from fedjax_bal.engine.host import DispatchResult, Simulation
-from fedjax_bal.lab.display import duration
 from fedjax_bal.lab.schema import Composition, Leaks, MiniBatches, Partition
 from fedjax_bal.lab.setup import Comparison
 from fedjax_bal.metrics import divergences, rank_correlations
 from fedjax_bal.parts import Batches
+from fedjax_bal.status import duration
 from fedjax_bal.validate import is_number
 
 _SHOWN = 50  # clients whose mini-batches are examined
