@@ -66,3 +66,7 @@ __all__ = [
     "takes_owners",
     "without_lone_rows",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -39,3 +39,7 @@ __all__ = [
     "ucb_scores",
     "uniform",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__
