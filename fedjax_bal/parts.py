@@ -19,9 +19,11 @@ _CLASSES = [kind for module in MODULES for kind in vars(module).values() if isin
 _PARTS = [kind for kind in _CLASSES if issubclass(kind, Part) and dataclasses.is_dataclass(kind)]
 _ROLES = [kind for kind in vars(roles).values() if inspect.isabstract(kind) and issubclass(kind, Part)]
 _TOOLS = (Need, Part, RoundsSoFar, RunFacts, RunSetting, check_needs, epsilon, names_of_needs, part, parts_with, static)
-_NAMES = {thing.__name__ for thing in (*_PARTS, *_ROLES, *_TOOLS) if thing.__name__[0] != "_"}
+_THINGS = {thing.__name__ for thing in (*_PARTS, *_ROLES, *_TOOLS) if thing.__name__[0] != "_"}
+_NAMES = sorted({"BALANCED", "BATCH_STATISTICS", "SERVER_ROWS", *_THINGS})
 # The parts are names of this module; for editors and type checkers they stand in the stub, parts.pyi.
 vars(sys.modules[__name__]).update(
     {kind.__name__: kind for kind in (*_PARTS, *_ROLES)},
-    __all__=sorted({"BALANCED", "BATCH_STATISTICS", "SERVER_ROWS", *_NAMES}),
+    __all__=_NAMES,
+    __dir__=lambda: _NAMES,
 )

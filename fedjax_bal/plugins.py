@@ -127,6 +127,23 @@ def loaded_plugins() -> tuple[str, ...]:
     return tuple(_loaded)
 
 
+def plugin_sources(names: Collection[str]) -> dict[str, Path]:
+    """Returns the files and folders from which `load_plugins` has loaded plug-ins of these names, by their file names.
+
+    Plug-ins loaded as modules aren't among them.
+    """
+    files = [Path(target) for target in _loaded if os.sep in target]
+    sources = [file.parent if file.name == "__init__.py" else file for file in files]
+    return {source.name: source for source in sources if _module_name(source).removeprefix(_PREFIX) in names}
+
+
+def plugin_copies(names: Collection[str]) -> dict[str, bytes]:
+    """Returns the content of the Python files of `plugin_sources`, by their paths in a folder of copies."""
+    sources = plugin_sources(names).values()
+    files = {file.relative_to(source.parent).as_posix(): file for source in sources for file in _files(source)}
+    return {path: file.read_bytes() for path, file in files.items()}
+
+
 def _load(target: str, named: str) -> None:
     file = _file(target, named)
     key = str(file or target)
@@ -161,7 +178,7 @@ def _execute(file: Path, named: str) -> None:
     """Imports a file under a prefixed module name."""
     package = file.name == "__init__.py"
     source = file.parent if package else file
-    name = _PREFIX + source.stem.replace(".", "_")
+    name = _module_name(source)
     loaded = sys.modules.get(name)
     if loaded is not None:
         raise ValueError(f"there is another plug-in of this name, {loaded.__file__}; rename one of them")
@@ -174,6 +191,10 @@ def _execute(file: Path, named: str) -> None:
         for key in [key for key in sys.modules if key.partition(".")[0] == name]:
             del sys.modules[key]
         raise
+
+
+def _module_name(source: Path) -> str:
+    return _PREFIX + source.stem.replace(".", "_")
 
 
 def _line_at_import(error: BaseException, file: Path | None) -> str:
@@ -204,12 +225,15 @@ def _plugin_of(module: str) -> Plugin:
 
 @functools.cache
 def _digest(source: Path) -> str:
-    files = sorted(source.rglob("*.py")) if source.is_dir() else [source]
     digest = hashlib.sha256()
-    for file in files:
+    for file in _files(source):
         content = file.read_bytes()
         digest.update(f"{file.relative_to(source.parent).as_posix()} {len(content)}\n".encode() + content)
     return digest.hexdigest()[:16]
+
+
+def _files(source: Path) -> list[Path]:
+    return sorted(source.rglob("*.py")) if source.is_dir() else [source]
 
 
 def _recipe(name: str, function: Any) -> Any:

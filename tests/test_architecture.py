@@ -10,7 +10,19 @@ import fedjax_bal
 ROOT = Path(fedjax_bal.__file__).parent
 # From the ground up: a package imports only from those before it.
 FLOORS = (
-    *("_version", "xla_flags", "jax_setup", "errors", "registry", "files", "caches", "target", "balance", "types"),
+    *(
+        "_version",
+        "xla_flags",
+        "jax_setup",
+        "errors",
+        "registry",
+        "files",
+        "status",
+        "caches",
+        "target",
+        "balance",
+        "types",
+    ),
     *("validate", "annotations"),
     *("optim", "models", "data", "selection", "methods", "parts", "recipes", "metrics", "options", "engine.processes"),
     *("engine.device", "engine.reference", "engine.host"),

@@ -23,6 +23,7 @@ def trained(**changes):
     [
         (lambda: trained(early_stopping=5), "early_stopping: received 5, must be a fedjax_bal.EarlyStopping"),
         (lambda: trained(on_round=5), "on_round: received 5, must be a function"),
+        (lambda: trained(progress="yes"), "progress: received 'yes', must be True, False or None"),
         (lambda: trained(seed=jax.random.key(0)), "(?s)seed: received .*, must be an integer of at least 0"),
         (lambda: trained(participation=Participation(availability=0.5)), r"availability: received 0.5, .* bernoulli"),
         (lambda: trained(participation=Participation(delivery=True)), "delivery: received True"),

@@ -22,7 +22,8 @@ from fedjax_bal.cli.app import app
 from fedjax_bal.cli.distributed import shared_facts
 from fedjax_bal.config import load_config
 from fedjax_bal.data import DataError, load
-from fedjax_bal.lab import RayBackend, load_run
+from fedjax_bal.lab import RayBackend, RunFolder, SweepFolder, load_run
+from fedjax_bal.lab.environment import command_options
 from fedjax_bal.lab.loop import RunBatch
 from fedjax_bal.lab.ray_cluster import Worker, installed_versions
 from fedjax_bal.lab.training import BatchRefused
@@ -125,8 +126,10 @@ def test_every_kind_is_used_like_what_is_built_in(here):
             and text.count("\n") == 1
             and "no plug-in of this name is loaded; give it with --plugin" in text
         )
-    with pytest.raises(ValueError, match=f"^{asked}.* give it with --plugin"):
-        load_run("runs/own")
+    absent = load_run("runs/own")
+    assert set(absent.metrics()["method"]) == {*absent.methods} == {line["method"] for line in lines}
+    with pytest.raises(ValueError, match=f"^{asked}.* give it with --plugin, or import it in Python"):
+        absent.variables()
     (here / "small.yaml").write_text(SMALL.replace("mine", "fedavg"))
     text = refusal("run", "small.yaml", "--out", "runs/own")
     assert (
@@ -227,6 +230,35 @@ def test_the_digest_is_of_all_files_of_a_package(here):
         digests.append(load_config(None, ["methods=[{recipe: mine}]"]).plugins["pack"])
         registered.forget()
     assert digests[0] != digests[1]
+
+
+def test_a_folder_holds_copies_of_its_plugins_which_are_the_same_plugins(here):
+    (here / "my.pack/inner").mkdir(parents=True)
+    (here / "my.pack/__init__.py").write_text("from . import methods")
+    (here / "my.pack/methods.py").write_text(RECIPE)
+    (here / "my.pack/inner/more.py").write_text("")
+    (here / "my.pack/notes.txt").write_text("no code")
+    (here / "unused.py").write_text("from fedjax_bal import recipes, register\nregister('recipe', 'u')(recipes.fedavg)")
+    load_plugins(["my.pack", "unused.py"])
+    config = load_config(None, ["methods=mine,fedavg"])
+    sweep = SweepFolder(here / "swept")
+    for folder in (RunFolder(here / "run"), sweep):
+        folder.path.mkdir()
+    RunFolder(here / "run").begin(config, fresh=False)
+    sweep.begin("sweep: [{lr: [0.1]}]", {"point": config})
+    assert command_options(config, None)["plugins"] == ["plugins/my.pack"]
+
+    wanted = {"__init__.py", "methods.py", "inner/more.py"}
+    shutil.rmtree(here / "my.pack")
+    for name in ("swept", "run"):
+        copies = here / name / "plugins"
+        found = [file.relative_to(copies / "my.pack").as_posix() for file in copies.rglob("*") if file.is_file()]
+        assert {*found} == wanted and {*copies.iterdir()} == {copies / "my.pack"}
+        registered.forget()
+        load_plugins([str(copies / "my.pack")])
+        assert load_config("run/config.yaml") == config
+    assert {f"plugins/my.pack/{name}" for name in wanted} < {*RunFolder(here / "run").files.covered_names()}
+    assert RunFolder(here / "run").read_runs() == (("mine", "fedavg"), (0, 1, 2, 3, 4))
 
 
 _NAMED = {  # what a plug-in holds, and what the message says
@@ -420,7 +452,8 @@ def test_a_plugin_that_is_not_loaded_is_asked_for(here):
     (here / "small.yaml").write_text(SMALL + "plugins: {mine: '0123'}\n")
     text = refusal("run", "small.yaml")
     assert text.endswith(
-        "plugins.mine: received '0123', but no plug-in of this name is loaded; give it with --plugin\n"
+        "plugins.mine: received '0123', but no plug-in of this name is loaded; give it with --plugin, or import it in "
+        "Python\n"
     )
     assert text.count("\n") == 1  # that its recipe is unknown, too, is no news
     (here / "small.yaml").write_text(SMALL)

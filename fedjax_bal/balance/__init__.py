@@ -51,3 +51,7 @@ __all__ = [
     "warp",
     "weighted_cosine_similarity",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,20 +1,20 @@
 """Random affine maps of images: shift, rotation, shear and zoom."""
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, Num, UInt32
 
+from fedjax_bal.balance.typed import AnyArray, jitted
 
-@jax.jit
+
+@jitted()
 def random_affine(
     keys: Key[Array, " B"] | UInt32[Array, "B _"],
-    images: Num[Array, "B H W K"],
-    shift: Num[Array, ""] | float,
-    rotate: Num[Array, ""] | float,
-    shear: Num[Array, ""] | float,
-    zoom: Num[Array, ""] | float,
+    images: Num[AnyArray, "B H W K"],
+    shift: Num[AnyArray, ""] | float,
+    rotate: Num[AnyArray, ""] | float,
+    shear: Num[AnyArray, ""] | float,
+    zoom: Num[AnyArray, ""] | float,
 ) -> Num[Array, "B H W K"]:
     """Applies an independent random affine map to each image.
 
@@ -46,15 +46,15 @@ def random_affine(
     return warp(images, random_matrices(keys, images.shape[1], images.shape[2], shift, rotate, shear, zoom))
 
 
-@partial(jax.jit, static_argnames=("height", "width"))
+@jitted("height", "width")
 def random_matrices(
     keys: Key[Array, " B"] | UInt32[Array, "B _"],
     height: int,
     width: int,
-    shift: Num[Array, ""] | float,
-    rotate: Num[Array, ""] | float,
-    shear: Num[Array, ""] | float,
-    zoom: Num[Array, ""] | float,
+    shift: Num[AnyArray, ""] | float,
+    rotate: Num[AnyArray, ""] | float,
+    shear: Num[AnyArray, ""] | float,
+    zoom: Num[AnyArray, ""] | float,
 ) -> Float[Array, "B 2 3"]:
     """Draws the affine maps of `random_affine`.
 
@@ -83,12 +83,12 @@ def random_matrices(
     return affine_matrix(moved, rotate * drawn[:, 2], shear * drawn[:, 3], 1.0 + zoom * drawn[:, 4])
 
 
-@jax.jit
+@jitted()
 def affine_matrix(
-    shift: Num[Array, "*batch 2"],
-    rotate: Num[Array, "*batch"] | float,
-    shear: Num[Array, "*batch"] | float,
-    zoom: Num[Array, "*batch"] | float,
+    shift: Num[AnyArray, "*batch 2"],
+    rotate: Num[AnyArray, "*batch"] | float,
+    shear: Num[AnyArray, "*batch"] | float,
+    zoom: Num[AnyArray, "*batch"] | float,
 ) -> Float[Array, "*batch 2 3"]:
     r"""Computes affine maps from the pixels of a zoomed, sheared, rotated and shifted image back to the original's.
 
@@ -120,8 +120,8 @@ def affine_matrix(
     return jnp.concatenate([back, -(back * shift[..., None, :]).sum(-1, keepdims=True)], -1)
 
 
-@jax.jit
-def warp(images: Num[Array, "B H W K"], matrices: Float[Array, "B 2 3"]) -> Num[Array, "B H W K"]:
+@jitted()
+def warp(images: Num[AnyArray, "B H W K"], matrices: Float[AnyArray, "B 2 3"]) -> Num[Array, "B H W K"]:
     """Applies an affine map to each image, with bilinear interpolation.
 
     The output's pixel at the offset $q$ from the centre, $((H - 1) / 2, (W - 1) / 2)$, is the input at $M (q, 1)$,
@@ -145,7 +145,7 @@ def warp(images: Num[Array, "B H W K"], matrices: Float[Array, "B 2 3"]) -> Num[
     return jax.vmap(_warp_image)(images, matrices)
 
 
-def _warp_image(image: Num[Array, "H W K"], matrix: Float[Array, "2 3"]) -> Num[Array, "H W K"]:
+def _warp_image(image: Num[AnyArray, "H W K"], matrix: Float[AnyArray, "2 3"]) -> Num[Array, "H W K"]:
     height, width, channels = image.shape
     down = jnp.arange(height)[:, None] - (height - 1) / 2
     right = jnp.arange(width)[None, :] - (width - 1) / 2
@@ -164,7 +164,7 @@ def _warp_image(image: Num[Array, "H W K"], matrix: Float[Array, "2 3"]) -> Num[
     return (jnp.round(mixed) if jnp.issubdtype(image.dtype, jnp.integer) else mixed).astype(image.dtype)
 
 
-def _split(place: Float[Array, "H W"], side: int) -> tuple[Num[Array, "H W"], Float[Array, "H W 1"]]:
+def _split(place: Float[AnyArray, "H W"], side: int) -> tuple[Num[Array, "H W"], Float[Array, "H W 1"]]:
     """Returns the pixel at or before a position, and the remaining fraction; positions outside are clipped."""
     place = jnp.clip(place, -1.0, side)
     before = jnp.floor(place)

@@ -1,23 +1,23 @@
 """Numbers of synthetic copies that compensate for rare classes."""
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Num, PRNGKeyArray
+
+from fedjax_bal.balance.typed import AnyArray, jitted
 
 _MODES = ("floor", "round", "stochastic", "target")
 # The largest number of copies: the largest 32-bit float that fits into a 32-bit integer.
 _LARGEST = 2**31 - 128
 
 
-@partial(jax.jit, static_argnames="mode")
+@jitted("mode")
 def augmentation_counts(
-    class_counts: Num[Array, "*batch C"],
-    alpha: Num[Array, ""] | float,
+    class_counts: Num[AnyArray, "*batch C"],
+    alpha: Num[AnyArray, ""] | float,
     mode: str = "floor",
     key: PRNGKeyArray | None = None,
-    max_copies: Int[Array, ""] | int | None = None,
+    max_copies: Int[AnyArray, ""] | int | None = None,
 ) -> Int[Array, "*batch C"]:
     r"""Computes the number of extra copies of each sample, by class; rarer classes get more.
 
@@ -64,14 +64,14 @@ def augmentation_counts(
     return _round_ratios(_ratio(class_counts, alpha), mode, key, max_copies)
 
 
-@partial(jax.jit, static_argnames="mode")
+@jitted("mode")
 def augmentation_copies(
-    labels: Int[Array, " D"],
-    class_counts: Num[Array, " C"],
-    alpha: Num[Array, ""] | float,
+    labels: Int[AnyArray, " D"],
+    class_counts: Num[AnyArray, " C"],
+    alpha: Num[AnyArray, ""] | float,
     mode: str = "floor",
     key: PRNGKeyArray | None = None,
-    max_copies: Int[Array, ""] | int | None = None,
+    max_copies: Int[AnyArray, ""] | int | None = None,
 ) -> Int[Array, " D"]:
     """Computes the number of extra copies of each sample, drawn independently for each sample.
 
@@ -106,7 +106,7 @@ def augmentation_copies(
     return _round_ratios(_ratio(class_counts, alpha)[labels], mode, key, max_copies)
 
 
-def _ratio(class_counts: Num[Array, "*batch C"], alpha: Num[Array, ""] | float) -> Float[Array, "*batch C"]:
+def _ratio(class_counts: Num[AnyArray, "*batch C"], alpha: Num[AnyArray, ""] | float) -> Float[Array, "*batch C"]:
     """Returns (mean / count)^alpha for classes below the mean, 0 for all others."""
     counts = jnp.asarray(class_counts, float)
     present = counts > 0
@@ -116,14 +116,14 @@ def _ratio(class_counts: Num[Array, "*batch C"], alpha: Num[Array, ""] | float) 
     return jnp.where(rare, _snap_to_integers(jnp.where(rare, below, 1.0) ** jnp.asarray(alpha, float)), 0.0)
 
 
-def _snap_to_integers(ratio: Float[Array, "..."]) -> Float[Array, "..."]:
+def _snap_to_integers(ratio: Float[AnyArray, "..."]) -> Float[Array, "..."]:
     """Rounds ratios that are within rounding error of an integer to that integer."""
     whole = jnp.round(ratio)
     return jnp.where(jnp.abs(ratio - whole) <= 8 * jnp.finfo(ratio.dtype).eps * whole, whole, ratio)
 
 
 def _round_ratios(
-    ratio: Float[Array, "*shape"], mode: str, key: PRNGKeyArray | None, max_copies: Int[Array, ""] | int | None
+    ratio: Float[AnyArray, "*shape"], mode: str, key: PRNGKeyArray | None, max_copies: Int[AnyArray, ""] | int | None
 ) -> Int[Array, "*shape"]:
     """Converts ratios to integer numbers of copies."""
     if mode not in _MODES:

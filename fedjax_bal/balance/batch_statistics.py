@@ -1,22 +1,23 @@
 """Divergence of a batch's statistics from the running statistics of batch normalisation."""
 
 from collections.abc import Sequence
-from functools import partial
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from fedjax_bal.balance.typed import AnyArray, jitted
+
 _EPSILON = 1e-6
 MODES = ("mean", "sum")
 
 
-@partial(jax.jit, static_argnames="mode")
+@jitted("mode")
 def batch_norm_statistics_loss(
-    means: Sequence[Float[Array, " _"]],
-    variances: Sequence[Float[Array, " _"]],
-    running_means: Sequence[Float[Array, " _"]],
-    running_variances: Sequence[Float[Array, " _"]],
+    means: Sequence[Float[AnyArray, " _"]],
+    variances: Sequence[Float[AnyArray, " _"]],
+    running_means: Sequence[Float[AnyArray, " _"]],
+    running_variances: Sequence[Float[AnyArray, " _"]],
     mode: str = "mean",
 ) -> Float[Array, ""]:
     r"""Computes the divergence of batch normalisation's running statistics from the observed ones, as normal laws.
@@ -70,7 +71,10 @@ def batch_norm_statistics_loss(
 
 
 def _divergence(
-    mean: Float[Array, " K"], variance: Float[Array, " K"], stored_mean: Float[Array, " K"], stored: Float[Array, " K"]
+    mean: Float[AnyArray, " K"],
+    variance: Float[AnyArray, " K"],
+    stored_mean: Float[AnyArray, " K"],
+    stored: Float[AnyArray, " K"],
 ) -> Float[Array, " K"]:
     """Computes the divergence of each channel of a layer, in nats."""
     stored_mean, stored = jax.lax.stop_gradient((stored_mean, stored))

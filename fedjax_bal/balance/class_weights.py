@@ -4,9 +4,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
+from fedjax_bal.balance.typed import AnyArray, jitted
 
-@jax.jit
-def inverse_class_probs(class_counts: Num[Array, "*batch C"]) -> Float[Array, "*batch C"]:
+
+@jitted()
+def inverse_class_probs(class_counts: Num[AnyArray, "*batch C"]) -> Float[Array, "*batch C"]:
     r"""Computes sampling probabilities that decrease linearly with a client's class shares.
 
     $\tilde P_c = (1 - P_c) / (C - 1)$ with $P_c = n_c / n$: a client's only class has probability 0, an absent class
@@ -42,9 +44,9 @@ def inverse_class_probs(class_counts: Num[Array, "*batch C"]) -> Float[Array, "*
     return jnp.where(total > 0, shares, 1.0 / classes)
 
 
-@jax.jit
+@jitted()
 def effective_number_weights(
-    class_counts: Num[Array, "*batch C"], beta: Num[Array, ""] | float
+    class_counts: Num[AnyArray, "*batch C"], beta: Num[AnyArray, ""] | float
 ) -> Float[Array, "*batch C"]:
     r"""Computes the weight of a sample of each class: one over the class's effective number of samples.
 
@@ -82,12 +84,12 @@ def effective_number_weights(
     return jax.lax.stop_gradient(jnp.where(present, weights, 0.0))
 
 
-@jax.jit
+@jitted()
 def decayed_beta(
-    round: Num[Array, ""] | int,
-    beta_0: Num[Array, ""] | float,
-    beta_m: Num[Array, ""] | float,
-    rho: Num[Array, ""] | float,
+    round: Num[AnyArray, ""] | int,
+    beta_0: Num[AnyArray, ""] | float,
+    beta_m: Num[AnyArray, ""] | float,
+    rho: Num[AnyArray, ""] | float,
 ) -> Float[Array, ""]:
     r"""Computes beta of a round: class-balanced sampling in early rounds, the classes' own frequencies later.
 

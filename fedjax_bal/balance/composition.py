@@ -1,12 +1,11 @@
 """Estimates of a client's class composition from its model, and the reward of selecting a balanced client."""
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
 from fedjax_bal.balance.imbalance import kl_to_uniform
+from fedjax_bal.balance.typed import AnyArray, jitted
 
 # Norm of a class whose gradient is 0, unless another class has a smaller one.
 _SMALLEST_NORM = 1e-12
@@ -15,9 +14,9 @@ _SMALLEST_SHARE = 1e-15
 _LEAST_DIVERGENCE = 1e-6
 
 
-@partial(jax.jit, static_argnames="mode")
+@jitted("mode")
 def composition_from_gradients(
-    squared_norms: Num[Array, "*batch C"], mode: str = "inverse", beta: Num[Array, ""] | float = 1.0
+    squared_norms: Num[AnyArray, "*batch C"], mode: str = "inverse", beta: Num[AnyArray, ""] | float = 1.0
 ) -> Float[Array, "*batch C"]:
     r"""Estimates a client's class shares from its model's gradients on a few balanced images.
 
@@ -61,7 +60,7 @@ def composition_from_gradients(
     return jax.nn.softmax(exponent / least if mode == "softmax_inv" else exponent)
 
 
-def _clamp_norms(norms: Float[Array, "*batch C"]) -> Float[Array, "*batch C"]:
+def _clamp_norms(norms: Float[AnyArray, "*batch C"]) -> Float[Array, "*batch C"]:
     """Clamps norms to the normal numbers; zeros become at most the smallest other norm."""
     limits = jnp.finfo(norms.dtype)
     none = norms < limits.tiny
@@ -69,8 +68,8 @@ def _clamp_norms(norms: Float[Array, "*batch C"]) -> Float[Array, "*batch C"]:
     return jnp.minimum(jnp.where(none, jnp.minimum(smallest, _SMALLEST_NORM), norms), limits.max)
 
 
-@partial(jax.jit, static_argnames="mode")
-def composition_reward(composition: Num[Array, "*batch C"], mode: str = "bounded") -> Float[Array, "*batch"]:
+@jitted("mode")
+def composition_reward(composition: Num[AnyArray, "*batch C"], mode: str = "bounded") -> Float[Array, "*batch"]:
     r"""Computes the reward for selecting a client of this composition; it is larger for balanced ones.
 
     - `"bounded"`: $1 / (\log C + KL(U \| R))$, between 0 and $1 / \log C$.

@@ -1,24 +1,25 @@
 """Losses that pull a student towards a teacher, in its logits or in its attention maps."""
 
 from collections.abc import Sequence
-from functools import partial
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Num
+
+from fedjax_bal.balance.typed import AnyArray, jitted
 
 # Added to the length of an attention map before dividing by it.
 _EPSILON = 1e-6
 DIRECTIONS = ("teacher_student", "student_teacher")
 
 
-@partial(jax.jit, static_argnames="direction")
+@jitted("direction")
 def distillation_loss(
-    student_logits: Float[Array, "B C"],
-    teacher_logits: Float[Array, "B C"],
-    temperature: Num[Array, ""] | float,
+    student_logits: Float[AnyArray, "B C"],
+    teacher_logits: Float[AnyArray, "B C"],
+    temperature: Num[AnyArray, ""] | float,
     direction: str = "teacher_student",
-    real: Bool[Array, " B"] | None = None,
+    real: Bool[AnyArray, " B"] | None = None,
 ) -> Float[Array, ""]:
     r"""Computes the divergence between a student's and its teacher's class probabilities, softened by a temperature.
 
@@ -66,11 +67,11 @@ def distillation_loss(
     return jnp.asarray(temperature, float) ** 2 * _mean(_divergence(*pair), real)
 
 
-@jax.jit
+@jitted()
 def attention_transfer_loss(
-    student_features: Sequence[Float[Array, "B _ _ _"]],
-    teacher_features: Sequence[Float[Array, "B _ _ _"]],
-    real: Bool[Array, " B"] | None = None,
+    student_features: Sequence[Float[AnyArray, "B _ _ _"]],
+    teacher_features: Sequence[Float[AnyArray, "B _ _ _"]],
+    real: Bool[AnyArray, " B"] | None = None,
 ) -> Float[Array, ""]:
     r"""Computes the squared difference between a student's and its teacher's attention maps.
 
@@ -120,7 +121,7 @@ def attention_transfer_loss(
     return loss
 
 
-def _divergence(p: Float[Array, "B C"], q: Float[Array, "B C"]) -> Float[Array, " B"]:
+def _divergence(p: Float[AnyArray, "B C"], q: Float[AnyArray, "B C"]) -> Float[Array, " B"]:
     """Computes the divergence of q from p, both log-probabilities; 0 log 0 = 0, also in the gradient."""
     shares = jnp.exp(p)
     present = shares > 0
@@ -128,7 +129,7 @@ def _divergence(p: Float[Array, "B C"], q: Float[Array, "B C"]) -> Float[Array, 
     return (shares * ratio).sum(-1)
 
 
-def _attention_maps(features: Float[Array, "B H W K"]) -> Float[Array, "B H W"]:
+def _attention_maps(features: Float[AnyArray, "B H W K"]) -> Float[Array, "B H W"]:
     """Computes attention maps of length 1; shorter if the map's length is close to the added 1e-6."""
     maps = (jnp.asarray(features, float) ** 2).sum(-1)
     # Maps are scaled by their largest pixel, so that squares of squares don't overflow.
@@ -139,12 +140,12 @@ def _attention_maps(features: Float[Array, "B H W K"]) -> Float[Array, "B H W"]:
     return scaled / (length + _EPSILON / unit)
 
 
-def _mask_rows(rows: Float[Array, "B ..."], real: Bool[Array, " B"] | None) -> Float[Array, "B ..."]:
+def _mask_rows(rows: Float[AnyArray, "B ..."], real: Bool[AnyArray, " B"] | None) -> Float[AnyArray, "B ..."]:
     """Sets excluded rows to 0, so that they affect neither value nor gradient."""
     return rows if real is None else jnp.where(real.reshape(-1, *[1] * (rows.ndim - 1)), rows, 0)
 
 
-def _mean(values: Float[Array, " B"], real: Bool[Array, " B"] | None) -> Float[Array, ""]:
+def _mean(values: Float[AnyArray, " B"], real: Bool[AnyArray, " B"] | None) -> Float[Array, ""]:
     """Returns the mean over the real rows; 0 if there are none."""
     counted = jnp.ones(values.shape, bool) if real is None else real
     return jnp.where(counted, values, 0.0).sum() / jnp.maximum(counted.sum(), 1)

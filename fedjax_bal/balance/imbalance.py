@@ -1,13 +1,14 @@
 """Measures of class imbalance: of a class distribution, of the whole federation, and of its clients."""
 
-import jax
 import jax.numpy as jnp
 from jax.scipy.special import rel_entr
 from jaxtyping import Array, Float, Num
 
+from fedjax_bal.balance.typed import AnyArray, jitted
 
-@jax.jit
-def kl_divergence(p: Num[Array, "*#batch C"], q: Num[Array, "*#batch C"]) -> Float[Array, "*batch"]:
+
+@jitted()
+def kl_divergence(p: Num[AnyArray, "*#batch C"], q: Num[AnyArray, "*#batch C"]) -> Float[Array, "*batch"]:
     r"""Computes the Kullback-Leibler divergence of q from p.
 
     $KL(p \| q) = \sum_c p_c \log(p_c / q_c)$, with 0 log 0 = 0.
@@ -27,8 +28,8 @@ def kl_divergence(p: Num[Array, "*#batch C"], q: Num[Array, "*#batch C"]) -> Flo
     return rel_entr(jnp.asarray(p, float), jnp.asarray(q, float)).sum(-1)
 
 
-@jax.jit
-def hellinger_distance(p: Num[Array, "*#batch C"], q: Num[Array, "*#batch C"]) -> Float[Array, "*batch"]:
+@jitted()
+def hellinger_distance(p: Num[AnyArray, "*#batch C"], q: Num[AnyArray, "*#batch C"]) -> Float[Array, "*batch"]:
     r"""Computes the Hellinger distance of two class distributions.
 
     $H(p, q) = \sqrt{\frac{1}{2} \sum_c (\sqrt{p_c} - \sqrt{q_c})^2}$, symmetric, and a metric.
@@ -49,8 +50,8 @@ def hellinger_distance(p: Num[Array, "*#batch C"], q: Num[Array, "*#batch C"]) -
     return jnp.sqrt((difference**2).sum(-1) / 2)
 
 
-@jax.jit
-def jensen_shannon_distance(p: Num[Array, "*#batch C"], q: Num[Array, "*#batch C"]) -> Float[Array, "*batch"]:
+@jitted()
+def jensen_shannon_distance(p: Num[AnyArray, "*#batch C"], q: Num[AnyArray, "*#batch C"]) -> Float[Array, "*batch"]:
     r"""Computes the Jensen-Shannon distance of two class distributions, with logarithms to base 2.
 
     $JS(p, q) = \sqrt{\frac{1}{2} KL_2(p \| m) + \frac{1}{2} KL_2(q \| m)}$ with $m = \frac{1}{2} (p + q)$ and $KL_2$ in
@@ -78,8 +79,8 @@ def jensen_shannon_distance(p: Num[Array, "*#batch C"], q: Num[Array, "*#batch C
     return jnp.sqrt(jnp.maximum(divergence, 0.0) / jnp.log(2.0))  # below 0 only by a rounding error
 
 
-@jax.jit
-def kl_to_uniform(counts: Num[Array, "*batch C"]) -> Float[Array, "*batch"]:
+@jitted()
+def kl_to_uniform(counts: Num[AnyArray, "*batch C"]) -> Float[Array, "*batch"]:
     r"""Computes the divergence of a class distribution from the uniform one.
 
     $KL(P \| U) = \log C - H(P)$, the imbalance that Astraea's mediators and FL-CIR's selection reduce.
@@ -104,8 +105,8 @@ def kl_to_uniform(counts: Num[Array, "*batch C"]) -> Float[Array, "*batch"]:
     return kl_divergence(jnp.where(total > 0, counts / jnp.where(total > 0, total, 1.0), uniform), uniform)
 
 
-@jax.jit
-def multiclass_imbalance_degree(counts: Num[Array, "*batch C"]) -> Float[Array, "*batch"]:
+@jitted()
+def multiclass_imbalance_degree(counts: Num[AnyArray, "*batch C"]) -> Float[Array, "*batch"]:
     r"""Computes global class imbalance (MID): divergence from the uniform distribution, relative to the maximum.
 
     $MID = \sum_c \frac{n_c}{n} \log_C \frac{C n_c}{n} = KL(P \| U) / \log C$, with 0 log 0 = 0.
@@ -128,8 +129,8 @@ def multiclass_imbalance_degree(counts: Num[Array, "*batch C"]) -> Float[Array, 
     return kl_to_uniform(counts) / jnp.log(float(max(classes, 2)))
 
 
-@jax.jit
-def weighted_cosine_similarity(class_counts: Num[Array, "*batch N C"]) -> Float[Array, "*batch"]:
+@jitted()
+def weighted_cosine_similarity(class_counts: Num[AnyArray, "*batch N C"]) -> Float[Array, "*batch"]:
     r"""Computes the similarity of clients' class counts to those of all clients together (WCS).
 
     $WCS = \sum_k \frac{n_k}{n} \cos(l_k, L)$, where l_k are the class counts of client k, n_k their sum, L the class

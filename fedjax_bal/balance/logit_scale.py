@@ -1,17 +1,19 @@
 """Offsets and factors on the logits that depend on a client's class counts."""
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
+
+from fedjax_bal.balance.typed import AnyArray, jitted
 
 # The count of a class without samples: its offset is 100 tau, finite but large enough to exclude the class.
 _FEWEST = 1e-8
 
 
-@jax.jit
-def logit_calibration(class_counts: Num[Array, "*batch C"], tau: Num[Array, ""] | float) -> Float[Array, "*batch C"]:
+@jitted()
+def logit_calibration(
+    class_counts: Num[AnyArray, "*batch C"], tau: Num[AnyArray, ""] | float
+) -> Float[Array, "*batch C"]:
     r"""Computes offsets to subtract from the training logits, so that rare classes must win by a larger margin.
 
     $\tau n_c^{-1/4}$, with $n_c$ at least $10^{-8}$. It depends on the counts themselves, not on their shares.
@@ -37,9 +39,9 @@ def logit_calibration(class_counts: Num[Array, "*batch C"], tau: Num[Array, ""] 
     return jax.lax.stop_gradient(jnp.asarray(tau, float) * counts**-0.25)
 
 
-@partial(jax.jit, static_argnames="mode")
+@jitted("mode")
 def restricted_scale(
-    class_counts: Num[Array, "*batch C"], alpha: Num[Array, ""] | float, mode: str = "hard"
+    class_counts: Num[AnyArray, "*batch C"], alpha: Num[AnyArray, ""] | float, mode: str = "hard"
 ) -> Float[Array, "*batch C"]:
     r"""Computes factors on the training logits that protect a client's absent classes from being pushed away.
 

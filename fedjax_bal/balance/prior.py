@@ -4,12 +4,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Num
 
+from fedjax_bal.balance.typed import AnyArray, jitted
+
 # A logit whose exp() is exactly 0, while its sums and products stay finite.
 EXCLUDED = -1e9
 
 
-@jax.jit
-def smoothed_prior(class_counts: Num[Array, "*batch C"], epsilon: Float[Array, ""] | float) -> Float[Array, "*batch C"]:
+@jitted()
+def smoothed_prior(
+    class_counts: Num[AnyArray, "*batch C"], epsilon: Float[AnyArray, ""] | float
+) -> Float[Array, "*batch C"]:
     r"""Mixes a client's class distribution with the uniform one.
 
     $\hat p_c = (1 - \epsilon) n_c / n + \epsilon / C$. At $\epsilon = 0$ it is the empirical prior of balanced softmax,
@@ -37,9 +41,9 @@ def smoothed_prior(class_counts: Num[Array, "*batch C"], epsilon: Float[Array, "
     return (1.0 - epsilon) * empirical + epsilon / classes
 
 
-@jax.jit
+@jitted()
 def prior_calibrated_logits(
-    logits: Float[Array, "*batch C"], prior: Float[Array, "*#batch C"], tau: Num[Array, ""] | float = 1.0
+    logits: Float[AnyArray, "*batch C"], prior: Float[AnyArray, "*#batch C"], tau: Num[AnyArray, ""] | float = 1.0
 ) -> Float[Array, "*batch C"]:
     r"""Shifts logits so that their softmax weights every class by its prior, or by a power of it.
 
@@ -68,9 +72,9 @@ def prior_calibrated_logits(
     return jnp.where(present, logits + tau * jnp.log(jnp.where(present, prior, 1.0)), EXCLUDED)
 
 
-@jax.jit
+@jitted()
 def prior_calibrated_cross_entropy(
-    logits: Float[Array, "B C"], labels: Int[Array, " B"], prior: Float[Array, " C"]
+    logits: Float[AnyArray, "B C"], labels: Int[AnyArray, " B"], prior: Float[AnyArray, " C"]
 ) -> Float[Array, " B"]:
     r"""Computes the balanced softmax cross-entropy of each sample.
 

@@ -1,17 +1,17 @@
 """Class prototypes: mean features by class, and features moved from one class to another."""
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Num
 
+from fedjax_bal.balance.typed import AnyArray, jitted
 
-@partial(jax.jit, static_argnames="num_classes")
+
+@jitted("num_classes")
 def class_sums(
-    features: Float[Array, "B F"],
-    labels: Int[Array, " B"],
-    mask: Num[Array, " B"] | Bool[Array, " B"],
+    features: Float[AnyArray, "B F"],
+    labels: Int[AnyArray, " B"],
+    mask: Num[AnyArray, " B"] | Bool[AnyArray, " B"],
     num_classes: int,
 ) -> tuple[Float[Array, "C F"], Float[Array, " C"]]:
     """Computes sums of features and numbers of samples, by class.
@@ -38,11 +38,11 @@ def class_sums(
     return members.T @ masked, members.sum(0)
 
 
-@partial(jax.jit, static_argnames="num_classes")
+@jitted("num_classes")
 def class_prototypes(
-    features: Float[Array, "B F"],
-    labels: Int[Array, " B"],
-    mask: Num[Array, " B"] | Bool[Array, " B"],
+    features: Float[AnyArray, "B F"],
+    labels: Int[AnyArray, " B"],
+    mask: Num[AnyArray, " B"] | Bool[AnyArray, " B"],
     num_classes: int,
 ) -> tuple[Float[Array, "C F"], Float[Array, " C"]]:
     """Computes the mean feature of each class.
@@ -69,13 +69,13 @@ def class_prototypes(
     return sums / jnp.maximum(counts, 1.0)[:, None], counts
 
 
-@jax.jit
+@jitted()
 def transfer_features(
-    features: Float[Array, "B F"],
-    labels: Int[Array, " B"],
-    prototypes: Float[Array, "C F"],
-    present: Bool[Array, " C"],
-    scale: Float[Array, ""] | float = 1.0,
+    features: Float[AnyArray, "B F"],
+    labels: Int[AnyArray, " B"],
+    prototypes: Float[AnyArray, "C F"],
+    present: Bool[AnyArray, " C"],
+    scale: Float[AnyArray, ""] | float = 1.0,
 ) -> tuple[Float[Array, "B F"], Int[Array, " B"]]:
     r"""Moves each feature from its own class to another one, keeping its offset from the prototype.
 

@@ -44,7 +44,7 @@ def options(
     """Federated-learning simulation for class imbalance and label skew."""
 
 
-@app.command()
+@app.command(cls=args.CommandWithChanges)
 def run(
     arguments: Annotated[
         list[str] | None,
@@ -76,15 +76,24 @@ def run(
     processes: args.Processes = None,
     plugin: args.Plugins = None,
 ) -> None:
-    """Run a comparison. Run it again, or with more rounds or seeds, to resume or extend it."""
+    """Run a comparison. Run it again, or with more rounds or seeds, to resume or extend it.
+
+    With several values of a key, such as lr=0.01,0.1, it is a sweep.
+    """
     with messages():
-        from fedjax_bal.config import load_over_base
+        from fedjax_bal.config import is_sweep, load_over_base
         from fedjax_bal.contrib.trackers import open_trackers
         from fedjax_bal.engine.processes import processes as processes_of_run
         from fedjax_bal.lab import FolderInUseError, RunFolder
 
         show = Showing(plain, quiet, verbose)
         file, overrides = args.split_arguments(arguments)
+        if is_sweep(file, overrides):
+            if distributed:
+                raise ValueError(SWEEP_ALONE)
+            args.refuse_options("a configuration without axes, but this is a sweep", fresh=fresh, track=track)
+            sweep(arguments, out, data_dir, devices, dry_run=dry_run, plain=plain, quiet=quiet, verbose=verbose)
+            return
         config, left_out = load_over_base(file, overrides)
         wanted = args.parse_devices(devices)
         place = process_place(distributed, coordinator, process_id, processes, os.environ)
@@ -125,14 +134,14 @@ def demo(quiet: args.Quiet = False, verbose: args.Verbose = False) -> None:
     run(["quickstart", "name=demo", "rounds=10", "seeds=1"], quiet=quiet, verbose=verbose)
 
 
-@app.command()
+@app.command(cls=args.CommandWithChanges)
 def sweep(
     arguments: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="FILE [KEY=VALUE ...]",
-            help="A sweep (a configuration with a list of axes), as a file or a built-in one, then changes for all "
-            "its runs.",
+            metavar="[CONFIG] [KEY=VALUE,VALUE ...] [KEY=VALUE ...]",
+            help="A YAML file or a built-in configuration, which may have a list of axes; then further axes, such as "
+            "lr=0.01,0.1, and changes for all runs.",
         ),
     ] = None,
     out: Annotated[
@@ -167,14 +176,20 @@ def sweep(
 ) -> None:
     """Run a grid of configurations. Run it again, or with more values, rounds or seeds, to resume or extend it."""
     with messages():
+        from fedjax_bal.config import is_sweep
         from fedjax_bal.lab import SweepFolder, load_sweep
 
         if distributed:
             raise ValueError(SWEEP_ALONE)
         file, overrides = args.split_arguments(arguments)
-        if file is None:
-            raise ValueError("command line: no sweep; give a file, or a built-in one such as sweeps/clients")
         args.check_engine(engine, address)
+        if not is_sweep(file, overrides):
+            if file is None:
+                raise ValueError("sweep: no axes; give some, such as lr=0.01,0.1, or a sweep like sweeps/clients")
+            ray = engine if engine != "local" else None
+            args.refuse_options(f"sweeps, and {file} has no axes", engine=ray, part=part, together=together)
+            run(arguments, out, data_dir, devices, dry_run=dry_run, plain=plain, quiet=quiet, verbose=verbose)
+            return
         show = Showing(plain, quiet, verbose)
         plan = load_sweep(file, overrides)
         show.left_out(plan.left_out)
@@ -187,7 +202,7 @@ def sweep(
         sweep_command(plan, files, data_dir, wanted, together, dry_run=dry_run, show=show, **where)
 
 
-@app.command()
+@app.command(cls=args.CommandWithChanges)
 def bench(
     arguments: Annotated[
         list[str] | None,

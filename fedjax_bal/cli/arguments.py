@@ -2,10 +2,12 @@
 
 import os
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from fedjax_bal.cli.console import messages
 from fedjax_bal.options import MOST_DEVICES
@@ -60,6 +62,32 @@ ProcessId = Annotated[
 Processes = Annotated[int | None, typer.Option(metavar="N", help="Number of processes; or FEDJAX_BAL_PROCESSES.")]
 
 
+class CommandWithChanges(TyperCommand):
+    """A command that takes changes of a configuration; an unknown option that is a key is refused with the right form.
+
+    The key's form is KEY=VALUE.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parses the command line."""
+        options = {name for parameter in self.params for name in parameter.opts}
+        for word, following in pairwise([*args, ""]):
+            option, _, value = word.partition("=")
+            if not option.startswith("--") or option in options or not option[2:]:
+                continue
+            with messages():
+                key = option[2:].replace("-", "_")
+                from fedjax_bal.config import find_keys
+
+                try:
+                    find_keys(key)
+                except ValueError:
+                    continue
+                value = value or ("VALUE" if following.startswith("-") else following or "VALUE")
+                raise ValueError(f"{option}: is a key of the configuration, not an option: write {key}={value}")
+        return super().parse_args(ctx, args)
+
+
 def split_arguments(arguments: Sequence[str] | None) -> tuple[str | None, list[str]]:
     """Separates the file (None if there is none) from the changes to it."""
     paths = [argument for argument in arguments or () if not is_change(argument)]
@@ -102,6 +130,13 @@ def check_engine(name: str, address: str | None) -> None:
     """Rejects an unknown engine, and an address given without a cluster engine."""
     if one_of("--engine", name, ("local", "ray")) == "local" and address is not None:
         raise ValueError(f"--address: received {address!r}, which is for --engine ray: add that, or leave it out")
+
+
+def refuse_options(wanted: str, **given: Any) -> None:
+    """Rejects options that were given although they are for something else, `wanted`."""
+    for name, value in given.items():
+        if value:
+            raise ValueError(f"--{name}: is for {wanted}; leave it out")
 
 
 def parse_part(text: str | None) -> tuple[int, int] | None:

@@ -21,7 +21,7 @@ from fedjax_bal.cli.start import BAD_INPUT, INTERRUPTED
 from fedjax_bal.registry import plugin_errors
 
 _CONTROL = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-_WIDE = 110
+_LENGTHS = (24, 16)  # of names of methods, in tables that have no room for whole names
 
 
 class Output(Console):
@@ -30,10 +30,15 @@ class Output(Console):
     Texts are printed literally: rich's markup and emoji codes aren't interpreted, and control characters, which could
     move the cursor, rename the window or hide output, are replaced by a sign. If the reader closes the pipe, the
     command continues without output.
+
+    Attributes:
+        room: the largest width of tables: that of the terminal, or any for a file or a pipe, unless a width is set.
     """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, highlight=False, **options)
+        limited = self.is_terminal or "width" in options or "COLUMNS" in os.environ
+        self.room = self.width if limited else sys.maxsize
 
     def say(self, text: str) -> None:
         """Prints a line without wrapping it."""
@@ -106,14 +111,15 @@ def names_table(entries: Iterable[tuple[str, Sequence[str]]]) -> Table:
 def print_table(text: Any, console: Output, caption: str, title: str = "") -> None:
     """Prints a `fedjax_bal.report.Table`: in multi-line cells if it is too wide, as lines if it still doesn't fit."""
     rows = [tuple(map(replace_control_characters, cells)) for cells in text.rows]  # before column widths are measured
-    # First in one line per row; then with text after a number below it and headings broken at commas.
+    # First in one line per row; then with text after a number below it and headings broken at commas; then with shorter
+    # names, too.
     narrow = [_two_lines(name).replace(", ", ",\n") for name in text.headings]
-    for heads, body in ((text.headings, rows), (narrow, [tuple(map(_two_lines, cells)) for cells in rows])):
+    folded = [tuple(map(_two_lines, cells)) for cells in rows]
+    shorter = (_with_short_names(narrow, folded, longest) for longest in _LENGTHS)
+    for heads, body in ((text.headings, rows), (narrow, folded), *shorter):
         columns = zip(heads, *body, strict=True)
-        if (
-            sum(2 + max(len(line) for cell in column for line in cell.split("\n")) for column in columns)
-            > console.width
-        ):
+        width = sum(2 + max(len(line) for cell in column for line in cell.split("\n")) for column in columns)
+        if width > console.room:
             continue
         grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True)
         grid.title = Text(title) if title else None
@@ -125,6 +131,7 @@ def print_table(text: Any, console: Output, caption: str, title: str = "") -> No
             grid.add_column(Text(name), justify="right" if index else "left", no_wrap=True)
         for cells in body:
             grid.add_row(*map(Text, cells))
+        console.width = max(console.width, width)
         console.print(grid)
         return
     lines = [title] if title else []
@@ -140,15 +147,16 @@ def _two_lines(cell: str) -> str:
     return cell.replace(" seeds)", ")").replace("vs ", "vs\n").replace("not reached", "not\nreached")
 
 
-def with_short_names(rows: Sequence[Any], console: Console) -> list[Any]:
-    """Shortens the names of methods to fit a table, if the short names stay unique."""
-    longest = 24 if console.width >= _WIDE else 16
+def _with_short_names(heads: Sequence[str], rows: Sequence[Sequence[str]], longest: int) -> tuple[list[str], list[Any]]:
+    """Shortens the names in the first column, in the headings too, if the short names stay unique."""
     half = longest // 2
-    names = [row.method for row in rows]
+    names = {row[0] for row in rows}
+    long = sorted((name for name in names if len(name) > longest), key=len, reverse=True)
     forms = (lambda name: f"{name[: longest - 1]}…", lambda name: f"{name[: half - 1]}…{name[-half:]}", str)
-    ways = ([name if len(name) <= longest else form(name) for name in names] for form in forms)
-    shortened = next(way for way in ways if len(set(way)) == len(set(names)))
-    return [row._replace(method=name) for row, name in zip(rows, shortened, strict=True)]
+    ways = ({name: form(name) for name in long} for form in forms)
+    short = next(way for way in ways if len({way.get(name, name) for name in names}) == len(names))
+    renamed = [functools.reduce(lambda text, name: text.replace(name, short[name]), long, head) for head in heads]
+    return renamed, [(short.get(name, name), *others) for name, *others in rows]
 
 
 def printing(command: Callable[..., Iterator[Any]]) -> Callable[..., None]:

@@ -27,15 +27,17 @@ def explain(
     plugin: Plugins = None,
 ) -> Iterator[Table]:
     """Explain a key of a configuration: its meaning, allowed values and default."""
-    from fedjax_bal.config import find_keys
+    from fedjax_bal.config import find_keys, short_form
 
     for key in keys:
         entries = []
         for entry in find_keys(key):
+            short = short_form(entry)
             meaning = [entry.meaning[:1].upper() + entry.meaning[1:]] if entry.meaning else []
             choices = [f"with {', '.join(entry.choices)}"] if entry.choices else []
             default = f"; default {entry.default}" if entry.default else ""
-            entries.append((entry.path, [*meaning, *choices, entry.allowed + default]))
+            shorter = [f"short: {short}"] if short != entry.path else []
+            entries.append((entry.path, [*meaning, *choices, entry.allowed + default, *shorter]))
         yield names_table(entries)
 
 

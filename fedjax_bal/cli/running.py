@@ -15,7 +15,7 @@ from fedjax_bal.caches import (
     keep_compiled_programs,
 )
 from fedjax_bal.cli.arguments import most_devices
-from fedjax_bal.cli.console import INTERRUPTED, Output, Showing, fail, interruptible, print_table, with_short_names
+from fedjax_bal.cli.console import INTERRUPTED, Output, Showing, fail, interruptible, print_table
 
 ACCURACY = "test accuracy in %, ± standard deviation over seeds"
 _MOST_ROWS = 40
@@ -123,7 +123,7 @@ def _show(path: Path, summary: Mapping[str, Any], console: Output) -> None:
 
     page = build_page(path)
     summaries = compare(summary["runs"])
-    shown = table(with_short_names(summaries, console), summary["target_accuracy"], short=True)
+    shown = table(summaries, summary["target_accuracy"], short=True)
     print_table(shown, console, ACCURACY)
     if shows_divergence(summaries):
         console.print(Text(KL_IN_WORDS))
@@ -240,8 +240,7 @@ def show_results(path: Path, console: Output) -> None:
     found = comparable(results)
     shown = found if len(found) * len(results.methods) <= _MOST_ROWS else found[: len(found) == 1]
     for name, groups in shown:
-        group = with_short_names(groups[0], console)
-        rows = group if len(groups) == 1 else list(chain(*groups))
+        rows = list(chain(*groups))
         caption = ACCURACY * (name == shown[-1][0])
         print_table(table(rows, results.target, short=True), console, caption, name)
     for published in paper_tables(paper):

@@ -5,20 +5,30 @@ the sections with that method's overrides. Importing this module imports pydanti
 need.
 """
 
-from fedjax_bal.config.changes import apply_changes, completed_path, parse_overrides, with_absolute_paths
+from fedjax_bal.config.changes import apply_changes, completed_path, parse_overrides, split_axes, with_absolute_paths
 from fedjax_bal.config.configuration import KEYS_OF_METHODS, Config, MethodConfig, check_methods
 from fedjax_bal.config.load import (
     Layers,
     build_config,
     builtin_configs,
+    is_sweep,
     left_out,
     load_config,
     load_over_base,
     read_layers,
+    source_name,
     with_paper_setting,
 )
-from fedjax_bal.config.problems import ConfigError, KeyPath, dotted_path, nearest_choices, raise_all, received_value
-from fedjax_bal.config.reference import find_keys, json_schema
+from fedjax_bal.config.problems import (
+    COMMAND_LINE,
+    ConfigError,
+    KeyPath,
+    dotted_path,
+    nearest_choices,
+    raise_all,
+    received_value,
+)
+from fedjax_bal.config.reference import find_keys, json_schema, short_form
 from fedjax_bal.config.resolved import (
     AUTO,
     AUTO_FORMS,

@@ -1,7 +1,7 @@
 """Expands the short forms of a configuration, and applies changes of single keys.
 
-A name in place of a section, a number of seeds, or a key without its path is accepted where it is unambiguous. A run
-folder records the expanded form. Relative paths of files become absolute.
+A name in place of a section, a number of seeds, or a key without its path is accepted where it is unambiguous, in files
+as on the command line. A run folder records the expanded form. Relative paths of files become absolute.
 """
 
 import os
@@ -16,6 +16,7 @@ from fedjax_bal.config.yaml_text import parse_yaml
 PATHS = ("availability", "delivery", "speed", "partition")
 """The sections with a key `file` that is a path."""
 _LONGEST_PATH = 20
+_LISTS = ("methods", "seeds", "partition_seeds")
 
 
 def expand_short_forms(value: Any, section: type[Section] | None = Config, path: KeyPath = ()) -> Any:
@@ -133,11 +134,50 @@ def with_absolute_paths(value: Any, folder: str | os.PathLike[str], path: KeyPat
     return value
 
 
+def split_axes(overrides: Sequence[str]) -> tuple[list[str], dict[str, list[Any]]]:
+    """Separates the axes of a sweep, KEY=VALUE,VALUE, from changes of single values.
+
+    Brackets, braces and quotes keep a value that contains commas together. Several methods or seeds are no axis.
+
+    Returns:
+        The changes, and the values of the axes by key.
+
+    Example:
+        >>> split_axes(["lr=0.01,0.1", "rounds=5", "hidden=[64, 64]", "seeds=3,4"])
+        (['rounds=5', 'hidden=[64, 64]', 'seeds=3,4'], {'lr': [0.01, 0.1]})
+    """
+    changes: list[str] = []
+    axes: dict[str, list[Any]] = {}
+    for text in overrides:
+        key, _, value = text.partition("=")
+        values = _listed(value)
+        if len(values) < 2 or key in (*_LISTS, "sweep"):
+            changes.append(text)
+        elif axes.setdefault(key, values) is not values:
+            raise ConfigError(f"{COMMAND_LINE}: {key}: received two axes; give all its values in one")
+    return changes, axes
+
+
+def _listed(value: str) -> list[Any]:
+    """Returns the values between the commas of a text; none if it isn't YAML."""
+    try:
+        values = parse_yaml(f"[{value}]", "")
+    except ConfigError:
+        return []
+    return values if isinstance(values, list) else []
+
+
 def parse_overrides(overrides: Sequence[str]) -> list[tuple[KeyPath, Any]]:
     """Parses the command line's changes, each `dotted.path=VALUE` with VALUE in YAML, to paths and values.
 
+    Methods and seeds may be listed without brackets.
+
     Raises:
         ConfigError: a change doesn't have that form.
+
+    Example:
+        >>> parse_overrides(["training.rounds=5", "methods=fedavg,rebafl"])
+        [(('training', 'rounds'), 5), (('methods',), ['fedavg', 'rebafl'])]
     """
     changes = []
     for text in overrides:
@@ -148,9 +188,10 @@ def parse_overrides(overrides: Sequence[str]) -> list[tuple[KeyPath, Any]]:
             raise ConfigError(f"{COMMAND_LINE}: received {received_value(text)}, {example}")
         where = f"{COMMAND_LINE}: {dotted_path(path)}"
         if path[0] == "sweep":
-            remedy = "write a file that has them, and `base:` if need be, and use `fedjax-bal sweep FILE`"
-            raise ConfigError(f"{where}: the axes of a sweep are read from its file alone; {remedy}")
-        changes.append((path, with_absolute_paths(parse_yaml(value, where), os.curdir, path)))
+            raise ConfigError(f"{where}: write an axis of a sweep as KEY=VALUE,VALUE, for instance lr=0.01,0.1")
+        values = _listed(value) if key in _LISTS else []
+        parsed = values if len(values) > 1 else parse_yaml(value, where)
+        changes.append((path, with_absolute_paths(parsed, os.curdir, path)))
     return changes
 
 

@@ -15,8 +15,10 @@ from typing import Any, NamedTuple
 from fedjax_bal.config.changes import (
     apply_changes,
     apply_with_paths,
+    completed_path,
     expand_short_forms,
     parse_overrides,
+    split_axes,
     with_absolute_paths,
 )
 from fedjax_bal.config.configuration import FOLDER_NAME, Config, check_methods, read_methods, unknown_published
@@ -183,6 +185,11 @@ def read_layers(path: str | os.PathLike[str] | None) -> Layers:
     return Layers(layers.settled, {}) if builtin else layers
 
 
+def is_sweep(path: str | os.PathLike[str] | None, overrides: Sequence[str]) -> bool:
+    """Returns whether a configuration or its changes have the axes of a sweep."""
+    return bool(split_axes(overrides)[1]) or "sweep" in read_layers(path).merged
+
+
 def source_name(path: str | os.PathLike[str] | None) -> str:
     """Returns the name of a configuration in messages."""
     return "built-in quickstart" if path is None else os.fspath(path)
@@ -198,7 +205,7 @@ def _read_over_base(path: str | os.PathLike[str] | None, above: tuple[str, ...])
     axes = {key: data[key] for key in ("sweep",) if key in data}  # as written: labels of points are made from them
     data = {**expand_short_forms(with_absolute_paths(dict(data), os.curdir if path is None else file.parent)), **axes}
     if "base" not in data:
-        return Layers({}, data)
+        return Layers({}, _with_whole_keys({}, data, source))
 
     base = data.pop("base")
     above = (*above, os.path.realpath(file))
@@ -214,7 +221,9 @@ def _read_over_base(path: str | os.PathLike[str] | None, above: tuple[str, ...])
     below = _read_over_base(beside if beside.suffix and base not in builtin_configs() else base, above).settled
     if "sweep" in below:
         raise ConfigError(f"{source}: base: {base} is a sweep itself; give the configuration that it is based on")
-    layers = Layers({key: value for key, value in below.items() if key != "name"}, data)
+    below = {key: value for key, value in below.items() if key != "name"}
+    data = _with_whole_keys(below, data, source)
+    layers = Layers(below, data)
     axes = data["sweep"] if isinstance(data.get("sweep"), list) else []
     swept = [str(key) for axis in axes if isinstance(axis, Mapping) for key in axis]
     # A file that changes a paper's configuration notes the changed values with the paper's results.
@@ -222,6 +231,17 @@ def _read_over_base(path: str | os.PathLike[str] | None, above: tuple[str, ...])
     if noted is None or "paper" in data or any(key.startswith("paper.") for key in swept):
         return layers
     return layers._replace(base={**layers.base, "paper": noted})  # in the base, so that choosing other data drops it
+
+
+def _with_whole_keys(base: Mapping[str, Any], data: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """Gives the keys of a file that stand for longer ones, such as rounds for training.rounds, their whole paths."""
+    known = (*Config.model_fields, "sweep")
+    keys = [key for key in data if isinstance(key, str) and key not in known and all(key.split("."))]
+    sections = {key: value for key, value in data.items() if key not in keys}
+    short: list[tuple[KeyPath, Any]] = [(tuple(key.split(".")), data[key]) for key in keys]
+    chosen = apply_changes(Layers(base, sections).merged, short, source)  # decides which parameters there are
+    whole = [(completed_path(path, value, chosen, source), value) for path, value in short]
+    return {**apply_changes(sections, whole, source)}
 
 
 def find_config(path: str | os.PathLike[str] | None) -> File:

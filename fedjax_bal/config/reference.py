@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, get_args
 from pydantic import TypeAdapter
 
 from fedjax_bal.annotations import describe, parse_argument_docs
+from fedjax_bal.config.changes import completed_path
 from fedjax_bal.config.configuration import MOST_SEEDS, Config
 from fedjax_bal.config.problems import KeyPath, dotted_path, received_value
 from fedjax_bal.config.sections import SYNONYMS, Section, Variant, to_plain
@@ -46,6 +47,7 @@ def key_references(section: type[Section] = Config, path: KeyPath = ()) -> Itera
         child = section.child(key)
         below = None if child is None or child.listed else child
         allowed = f"a mapping of {', '.join(below.model_fields)}" if below else describe(field.rebuild_annotation())
+        allowed = f"one of the names of {key}.{below.choice}, or {allowed}" if below and below.choice else allowed
         default = "" if below or field.is_required() else _shown(field.get_default(call_default_factory=True))
         yield KeyReference(dotted_path((*path, key)), (), meanings.get(key, ""), allowed, default)
         if below is not None:
@@ -61,6 +63,28 @@ def key_references(section: type[Section] = Config, path: KeyPath = ()) -> Itera
             same.setdefault((key, meanings.get(key, ""), describe(annotation), shown), []).append(name)
     for (key, meaning, allowed, default), names in same.items():
         yield KeyReference(dotted_path((*path, key)), tuple(names), meaning, allowed, default)
+
+
+def short_form(entry: KeyReference) -> str:
+    """Returns the end of a key's path that stands for it, on the command line and in a file; or else the whole path.
+
+    Example:
+        >>> [short_form(next(iter(find_keys(key)))) for key in ("rounds", "lr", "alpha", "server_optimizer.name")]
+        ['rounds', 'lr', 'alpha', 'server_optimizer.name']
+    """
+    path = tuple(entry.path.split("."))
+    # A parameter exists only with the choice that has it.
+    data: dict[str, Any] = {}
+    section: type[Section] | None = Config
+    inner = data
+    for key in path[:-1]:
+        section = section and section.child(key)
+        inner = inner.setdefault(key, {})
+    if entry.choices and section is not None:
+        inner[str(section.choice)] = entry.choices[0]
+    ends = [path[place:] for place in range(len(path) - 1, 0, -1)]
+    synonyms = [(synonym,) for synonym, name in SYNONYMS.items() if name == path[-1]]
+    return ".".join(next((end for end in (*synonyms, *ends) if completed_path(end, None, data) == path), path))
 
 
 def _shown(default: Any) -> str:
@@ -112,8 +136,11 @@ def json_schema() -> dict[str, Any]:
     }
     count = {"type": "integer", "minimum": 1, "maximum": MOST_SEEDS}
     special |= {key: {"anyOf": [whole["properties"][key], count]} for key in ("seeds", "partition_seeds")}
+    # Short forms, and paths with dots; as patterns, so that editors don't propose all of them.
+    ends = sorted({entry.path.rpartition(".")[2] for entry in key_references()} | SYNONYMS.keys())
+    short = {"patternProperties": {rf"^({'|'.join(ends)})$": {}, r"^\w+(\.\w+)+$": {}}}
     heading = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "fedjax_bal configuration"}
-    return {**heading, **whole, "properties": {**whole["properties"], **special}}
+    return {**heading, **whole, **short, "properties": {**whole["properties"], **special}}
 
 
 def _schema(section: type[Section]) -> dict[str, Any]:

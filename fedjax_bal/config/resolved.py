@@ -229,7 +229,7 @@ def plugin_problems(recorded: Any) -> list[Problem]:
     for name, digest in recorded.items():
         loaded = PLUGINS.get(name)
         if loaded is None:
-            text = "but no plug-in of this name is loaded; give it with --plugin"
+            text = "but no plug-in of this name is loaded; give it with --plugin, or import it in Python"
         elif loaded.digest != digest:
             text = (
                 f"but the source that is loaded has the digest {loaded.digest}; load the one with which this was "

@@ -88,3 +88,7 @@ __all__ = [
     "with_images",
     "without_lone_rows",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -10,6 +10,8 @@ from rich.progress import Progress as Bars
 from rich.table import Column
 from rich.text import Text
 
+from fedjax_bal.status import duration
+
 _INTERVAL = 2.0  # seconds between two lines about runs in training
 
 
@@ -118,9 +120,9 @@ class Progress:
         left = sum(each.left for each in self._units.values())
         rounds = sum(each.rounds for each in self._units.values())
         pace = self._paced_s / self._paced_rounds if self._paced_rounds else None
-        seconds = 0.0 if not left else None if pace is None else pace * left
         finished = sum(not each.left for each in self._units.values())
-        whole = f"{finished}/{len(self._units)} {self._noun}, {1 - left / max(rounds, 1):.0%}, {duration(seconds)} left"
+        whole = f"{finished}/{len(self._units)} {self._noun}, {1 - left / max(rounds, 1):.0%}"
+        whole += f", {duration(pace * left)} left" if left and pace is not None else ""
         if self._bars is not None:
             self._bars.update(self._whole, completed=rounds - left, status=whole)
             if unit.bar is None:
@@ -135,12 +137,3 @@ class Progress:
     def _print(self, line: str) -> None:
         self.console.print(Text(line), soft_wrap=True)
         self._printed = self._clock()
-
-
-def duration(seconds: float | None) -> str:
-    """Formats seconds as h:mm:ss, or m:ss below one hour; "-:--" for None."""
-    if seconds is None:
-        return "-:--"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

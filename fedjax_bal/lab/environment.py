@@ -12,8 +12,9 @@ import jax
 
 from fedjax_bal._version import __version__
 from fedjax_bal.config import Config
+from fedjax_bal.lab.folder import PLUGIN_COPIES
 from fedjax_bal.models import onednn_version
-from fedjax_bal.plugins import loaded_plugins
+from fedjax_bal.plugins import loaded_plugins, plugin_sources
 
 
 def device_name() -> str:
@@ -29,14 +30,20 @@ def device_name() -> str:
 
 
 def command_options(config: Config, data_dir: str | os.PathLike[str] | None) -> dict[str, Any]:
-    """Returns the options, with absolute paths, that make `fedjax-bal run` repeat a configuration from any folder."""
-    plugin = lambda target: Path(target.removesuffix("/__init__.py")).stem if "/" in target else target.split(".")[0]
+    """Returns the options that make `fedjax-bal run` repeat a configuration in a folder with copies of its plug-ins.
+
+    The path of the data is absolute.
+    """
+    modules = [target for target in loaded_plugins() if os.sep not in target]
     datasets = [method.dataset.parameters for method in config.methods]
     paths = [str(parameters["path"]) for parameters in datasets if "path" in parameters]
     if data_dir is None and not all(map(os.path.isabs, paths)):
         data_dir = os.curdir  # a relative path is relative to the data folder, or without one to the current folder
     return {
-        "plugins": [target for target in loaded_plugins() if plugin(target) in config.plugins],
+        "plugins": [
+            *(f"{PLUGIN_COPIES}/{name}" for name in plugin_sources(config.plugins)),
+            *(module for module in modules if module.partition(".")[0] in config.plugins),
+        ],
         "data_dir": None if data_dir is None else os.path.abspath(data_dir),
     }
 

@@ -34,6 +34,7 @@ from fedjax_bal.files import read_bytes
 from fedjax_bal.lab import schema
 from fedjax_bal.lab.output_files import RESTORE, START_OVER, SUMS, FolderError, OutputFiles, unreadable
 from fedjax_bal.options import MOST_DEVICES
+from fedjax_bal.plugins import plugin_copies
 
 _CONFIG = "config.yaml"
 _METRICS = "metrics.jsonl"
@@ -49,6 +50,9 @@ SHEET = "sweep.yaml"
 POINTS = "points"
 """The file that marks a folder as a sweep's, and its subfolder for the points."""
 
+PLUGIN_COPIES = "plugins"
+"""The subfolder for copies of the plug-ins that were loaded from files."""
+
 _EXPORTS = "exports"
 _CHECKPOINTS = f"checkpoints/{_RUN}"
 _PICTURES = f"pictures/{_RUN}.npz"
@@ -57,8 +61,9 @@ _PERSONALISED = f"personalised/{_RUN}.json"
 # Files that results are recomputed from, and that exist only here. Pages and tables aren't covered, because `report`
 # rewrites them; exports have their own checksums; trackers' files belong to the trackers.
 _CHECKPOINT_FILES = f"{_CHECKPOINTS.format('*', '*')}/round-*.npz"
+_PLUGIN_FILES = (f"{PLUGIN_COPIES}/*.py", f"{PLUGIN_COPIES}/*/**/*.py")
 COVERED = (
-    *(_CONFIG, _METRICS, _SUMMARY, _CONFUSION, _EXECUTION, _CHECKPOINT_FILES),
+    *(_CONFIG, _METRICS, _SUMMARY, _CONFUSION, _EXECUTION, _CHECKPOINT_FILES, *_PLUGIN_FILES),
     *(name.format("*", "*") for name in (_PICTURES, _LEAKS, _PERSONALISED)),
 )
 # Without config.yaml, which identifies the folder's run: a kill must not leave a folder without an owner.
@@ -77,7 +82,7 @@ _CURVES = "curves.csv"
 _COSTS = "costs.json"
 _PAGE = "sweep.html"
 _PART_COSTS = "costs-{}-of-{}.json"
-_COVERED = (SHEET, _RESULTS, _COSTS)
+_COVERED = (SHEET, _RESULTS, _COSTS, *_PLUGIN_FILES)
 _LARGEST_TABLE = 100_000_000  # bytes
 _WORDS = ("point", "method", "status", "failure")  # text columns
 _OF_RUN = ("point", "method", "seed")
@@ -147,6 +152,7 @@ class RunFolder:
             if fresh:
                 self.files.remove(*_WRITTEN)
             self.files.write(_CONFIG, text.encode())
+            _copy_plugins(self.files, config)
             self.files.make_folder("checkpoints")
 
     def check_session(self) -> None:
@@ -290,12 +296,29 @@ class RunFolder:
         """Reads the folder's configuration.
 
         Raises:
-            ValueError: the file is missing or damaged, or differs from what the last session wrote.
+            ValueError: the file is missing or damaged, differs from what the last session wrote, or names a plug-in
+                that isn't loaded.
         """
+        self._check_configuration()
+        return load_config(self.path / _CONFIG)
+
+    def read_runs(self) -> tuple[tuple[str, ...], tuple[int, ...]]:
+        """Reads the names of the methods, and the seeds, for which no plug-in is needed.
+
+        Raises:
+            ValueError: as for `read_configuration`, except for plug-ins.
+        """
+        self._check_configuration()
+        config, _ = schema.read_config(self.path / _CONFIG)
+        try:
+            return tuple(str(entry["name"]) for entry in config["methods"]), tuple(map(int, config["seeds"]))
+        except (LookupError, TypeError, ValueError) as error:
+            raise ConfigError(f"{self.path / _CONFIG}: was not written by a run; {RESTORE}") from error
+
+    def _check_configuration(self) -> None:
         if not self.exists():
             raise ConfigError(f"{self.path / _CONFIG}: there is no such file; give the folder that a run wrote")
         self.files.check_sums(_CONFIG)
-        return load_config(self.path / _CONFIG)
 
     def missing_plugins(self) -> list[str]:
         """Names the plug-ins that the runs used and that aren't loaded."""
@@ -361,7 +384,10 @@ class RunFolder:
         if self.initial_form(config):
             return ""
         if missing := self.missing_plugins():
-            return f"plugins: made with {', '.join(missing)}, not loaded here; give it with --plugin to resume there"
+            return (
+                f"plugins: made with {', '.join(missing)}, not loaded here; give it with --plugin to resume there (a "
+                f"copy may be in {self.path / PLUGIN_COPIES})"
+            )
         here = self._read_owner()
         if here is None:
             return ""
@@ -523,6 +549,7 @@ class SweepFolder:
                 raise FolderError(f"{place}: is missing, but listed in the sweep's {SUMS}; {RESTORE}")
         schema.check_readable(self.path / SHEET, text)
         self.files.write(SHEET, text.encode())
+        _copy_plugins(self.files, *points.values())
 
     def seal(self) -> None:
         """Writes `SHA256SUMS`, including the points' files, unless nothing has changed since it was written."""
@@ -610,6 +637,13 @@ class SweepFolder:
         """Replaces the sweep's page, figures (SVG documents by name), curves and tables (by file extension)."""
         self.files.write(_CURVES, curves)
         return self.files.write_page(_PAGE, page, figures, tables)
+
+
+def _copy_plugins(files: OutputFiles, *configs: Config) -> None:
+    """Copies the plug-ins that configurations use, so that the folder can be reproduced after they have changed."""
+    names = {name for config in configs for name in config.plugins}
+    for path, content in plugin_copies(names).items():
+        files.write(f"{PLUGIN_COPIES}/{path}", content)
 
 
 def as_csv(table: Sequence[Mapping[str, Any]]) -> str:

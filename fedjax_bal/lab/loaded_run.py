@@ -40,8 +40,9 @@ def load_run(
 ) -> "LoadedRun":
     """Loads a run folder.
 
-    Metrics come from the folder alone. Models and predictions need the data that the run was trained on: the simulation
-    is rebuilt from `config.yaml`. Nothing is trained or unpickled, and every byte of a checkpoint is checked.
+    Metrics come from the folder alone. Models and predictions need the data that the run was trained on, and the
+    modules of its plug-ins imported (the folder `plugins` has copies): the simulation is rebuilt from `config.yaml`.
+    Nothing is trained or unpickled, and every byte of a checkpoint is checked.
 
     Args:
         folder: a folder that `fedjax-bal run` wrote, or a point of a sweep.
@@ -54,6 +55,7 @@ def load_run(
 
     Raises:
         ValueError: the folder isn't a run's, or its configuration can't be read or differs from what the run wrote.
+            An absent plug-in is named when a model is used.
 
     Example:
         After `fedjax-bal run training.rounds=1 "model={name: mlp}" "methods=[{recipe: fedavg}]" "seeds=[0]"`, here:
@@ -102,7 +104,6 @@ class LoadedRun:
     """The metrics and models of a run folder. By default, models are those of the first method and first seed.
 
     Attributes:
-        config: the configuration.
         methods: the names of the methods.
         seeds: the seeds.
     """
@@ -111,9 +112,18 @@ class LoadedRun:
         self._folder = folder
         self._data_dir = data_dir
         self._note = note
-        self.config: Config = folder.read_configuration()
-        self.methods = tuple(method.name for method in self.config.methods)
-        self.seeds = tuple(self.config.seeds)
+        self.methods, self.seeds = folder.read_runs()
+        if not folder.missing_plugins():
+            _ = self.config  # its problems are told now
+
+    @functools.cached_property
+    def config(self) -> Config:
+        """The configuration.
+
+        Raises:
+            ValueError: a plug-in that it names isn't loaded.
+        """
+        return self._folder.read_configuration()
 
     def metrics(self) -> Any:
         """Returns the metrics of all evaluated rounds, one row per method, seed and round.

@@ -8,7 +8,6 @@ from typing import Any
 import jax
 
 from fedjax_bal.config import Config, to_plain
-from fedjax_bal.lab.display import duration
 from fedjax_bal.lab.folder import RunFolder, SweepFolder
 from fedjax_bal.lab.loop import RunBatch, RunTask, batch_runs
 from fedjax_bal.lab.paces import Pace, count_steps, pace_of
@@ -18,6 +17,7 @@ from fedjax_bal.lab.summary import known_runs
 from fedjax_bal.lab.summary import number as undamaged
 from fedjax_bal.lab.sweep_plan import Point, Sweep, short_keys
 from fedjax_bal.lab.training import BuiltBatch
+from fedjax_bal.status import duration, size
 from fedjax_bal.types import size_in_bytes
 
 
@@ -64,11 +64,12 @@ def sweep_outline(
         least += steps * pace.least
         most += steps * pace.most
     length = duration(least) if duration(least) == duration(most) else f"{duration(least)} to {duration(most)}"
-    first = ", with the time of earlier runs here" if tasks and not timed else ", without what methods add to a step"
+    known = bool(tasks) and not timed
+    excluded = "compilation (often longer)" + ("" if known else " and the extra cost of some methods")
     yield (
-        f"{sweep.name}: {runs} run{'s' * (runs > 1)}{done}{points}, {len(programs)} program(s) to compile{several}; "
-        f"about {length} of training{speed}{first}, without the time to compile, which may be longer; "
-        f"{device_bytes / 1e6:,.0f} MB"
+        f"{sweep.name}: {runs} run{'s' * (runs > 1)}{done}{points}, "
+        f"{len(programs)} program{'s' * (len(programs) != 1)} to compile{several}; training takes about {length}{speed}"
+        f"{', judging by earlier runs here' * known}, excluding {excluded}; {size(device_bytes)}"
     )
     if cluster:
         yield f"  {cluster}"
@@ -84,12 +85,13 @@ def sweep_outline(
 
     for number, group in programs.items():
         trained = [task for batch in group for task in batch.tasks]
-        together = f" in {len(group)} batches" if len(group) > 1 else ""
+        largest = max(len(batch.tasks) for batch in group)
+        at_a_time = f", {'one' if largest == 1 else largest} at a time" if len(group) > 1 else ""
         resumed = f" from round {trained[0].round} on" if trained[0].round else ""
         yield (
             f"  program {number + 1}: {_methods(sweep, trained)}: {len(trained)} run{'s' * (len(trained) > 1)} of "
-            f"{trained[0].simulation.rounds} rounds{resumed}{together}, "
-            f"{max(batch.state_bytes for batch in group) / 1e6:,.1f} MB of state{' at a time' if together else ''}"
+            f"{trained[0].simulation.rounds} rounds{resumed}{at_a_time}, "
+            f"{size(max(batch.state_bytes for batch in group))} of state"
         )
 
 
@@ -99,7 +101,7 @@ def program_line(title: str, built: BuiltBatch) -> str:
     seconds = f"{built.compile_s:.1f} s"
     return (
         f"{title}: program ready after {seconds}; {layout.strategy}, {layout.width} client(s) at a time on each of "
-        f"{layout.devices} device(s); {built.device_bytes / 1e6:,.0f} MB on each"
+        f"{layout.devices} device(s); {size(built.device_bytes)} on each"
     )
 
 

@@ -11,11 +11,11 @@ import numpy as np
 from fedjax_bal.config import Config
 from fedjax_bal.data import extra_bytes
 from fedjax_bal.engine.host import DispatchResult, Simulation
-from fedjax_bal.lab.display import duration
 from fedjax_bal.lab.schema import Composition, Leaks, MiniBatches, Partition
 from fedjax_bal.lab.setup import Comparison
 from fedjax_bal.metrics import divergences, rank_correlations
 from fedjax_bal.parts import Batches
+from fedjax_bal.status import duration
 from fedjax_bal.validate import is_number
 
 _SHOWN = 50  # clients whose mini-batches are examined
@@ -48,7 +48,7 @@ class Cost(NamedTuple):
 
         Example:
             >>> Cost(compile_s=21.0, train_s=60.0, client_updates=6000).in_words(wall_s=84.0)
-            '6,000 client updates in 1:24, 100.0/s while training; compiling took 25% of the time'
+            '6,000 client updates in 1 min 24 s, 100.0/s while training; compiling took 25% of the time'
         """
         pace = self.client_updates / max(self.train_s, 1e-9)
         share = self.compile_s / max(wall_s, 1e-9)

@@ -6,12 +6,12 @@ import itertools
 import math
 import os
 import re
-import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fedjax_bal.config import (
+    COMMAND_LINE,
     Config,
     ConfigError,
     KeyPath,
@@ -19,13 +19,14 @@ from fedjax_bal.config import (
     apply_changes,
     build_config,
     completed_path,
-    dotted_path,
     dump_yaml,
     left_out,
     nearest_choices,
     parse_overrides,
     read_layers,
     received_value,
+    source_name,
+    split_axes,
     with_absolute_paths,
     with_paper_setting,
 )
@@ -65,11 +66,15 @@ def read_axes(entries: Any, source: str) -> list[Axis]:
         for key in axis.keys:
             if seen.setdefault(key, place) != place:
                 raise ConfigError(f"{source}: sweep.{place}: {key}: already on axis {seen[key]}; a key has one axis")
+    _check_size(axes, source)
+    return axes
+
+
+def _check_size(axes: Sequence[Axis], source: str) -> None:
     points = math.prod(map(len, axes))
     if points > MOST_POINTS:
         sizes = " x ".join(str(len(axis)) for axis in axes)
         raise ConfigError(f"{source}: sweep: {sizes} = {points} points; at most {MOST_POINTS} are allowed")
-    return axes
 
 
 def combinations(axes: Sequence[Axis]) -> list[dict[str, Any]]:
@@ -108,6 +113,28 @@ def _axis(entry: Any, where: str) -> Axis:
     return Axis(tuple(values), tuple(map(tuple, values.values())))
 
 
+def _choose_values(axes: Sequence[Axis], key: str, values: Sequence[Any], source: str) -> list[Axis]:
+    """Restricts the axis of a key to some of its values; other values need an axis without further keys."""
+    chosen = []
+    for axis in axes:
+        if key in axis.keys:
+            column = axis.keys.index(key)
+            rows = [row for row in zip(*axis.values, strict=True) if row[column] in values]
+            if all(value in axis.values[column] for value in values):
+                axis = Axis(axis.keys, tuple(zip(*rows, strict=True)))
+            elif len(axis.keys) == 1:
+                axis = _axis({key: values}, COMMAND_LINE)
+            else:
+                known = ", ".join(dict.fromkeys(map(shown, axis.values[column])))
+                others = ", ".join(other for other in axis.keys if other != key)
+                raise ConfigError(
+                    f"{COMMAND_LINE}: {key}: received {', '.join(map(shown, values))}, must be some of {known}, as "
+                    f"{others} change with it in {source}"
+                )
+        chosen.append(axis)
+    return chosen
+
+
 def _range(value: Mapping[str, Any], where: str) -> list[Any]:
     for key in value:
         if key not in _RANGE:
@@ -132,8 +159,9 @@ def _range(value: Mapping[str, Any], where: str) -> list[Any]:
         raise ConfigError(f"{where}: received from {low} to {high}, must be two different numbers")
     shares = [place / (steps - 1) for place in range(1, steps - 1)]
     spaced = [low * (high / low) ** share if scale == "log" else low + (high - low) * share for share in shares]
-    # Six digits, so that file names and tables show the exact value.
-    rounded = [low, *(float(f"{number:.6g}") for number in spaced), high]
+    # Few digits, so that file names and tables show the exact value.
+    digits = 3 if scale == "log" else 6
+    rounded = [low, *(float(f"{number:.{digits}g}") for number in spaced), high]
     whole = isinstance(low, int) and isinstance(high, int) and all(float(number).is_integer() for number in rounded)
     return list(map(int if whole else float, rounded))
 
@@ -164,43 +192,67 @@ class Sweep(NamedTuple):
         return {point.label: point.config for point in self.points}
 
 
-def load_sweep(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Sweep:
-    """Reads and checks a sweep file.
+def load_sweep(path: str | os.PathLike[str] | None, overrides: Sequence[str] = ()) -> Sweep:
+    """Reads and checks a sweep: the axes of a configuration, and of the command line.
 
-    The file has the keys of a configuration and the key `sweep`, a list of axes (see `read_axes`). `overrides` change
-    all points, as on the command line of `run`.
+    Args:
+        path: a configuration; its key `sweep`, if it has one, is a list of axes (see `read_axes`). None for the
+            quickstart.
+        overrides: changes for all points, as on the command line of `run`, and axes, `lr=0.01,0.1`. One of a key that
+            the file sweeps takes the place of its axis there, or is a selection of that axis' values.
 
     Raises:
         ConfigError: the file or one of its points is invalid; one problem per line.
     """
-    source = os.fspath(path)
+    source = source_name(path)
     layers = read_layers(path)
-    if "sweep" not in layers.merged:
-        wanted = "a list of axes such as [{training.rounds: [10, 20]}]"
-        single = f"for a single configuration use `fedjax-bal run {shlex.quote(source)}`"
-        raise ConfigError(f"{source}: lacks the key `sweep`, {wanted}: add it; {single}")
-    axes = read_axes(layers.merged["sweep"], source)
+    single, several = split_axes(overrides)
+    if not several and "sweep" not in layers.merged:
+        raise ConfigError(
+            f"{source}: lacks the key `sweep`, a list of axes such as [{{training.rounds: [10, 20]}}]: add it, or give "
+            "axes on the command line, such as rounds=10,20"
+        )
+    axes = read_axes(layers.merged["sweep"], source) if "sweep" in layers.merged else []
     stated = "sweep" in layers.stated
     layers = Layers(*({key: layer[key] for key in layer if key != "sweep"} for layer in layers))
+    changes = parse_overrides(single)
+    name = layers.merged.get("name")
+    if not axes and isinstance(name, str) and ("name",) not in dict(changes):
+        changes.append((("name",), f"{name}-sweep"))  # runs of the configuration have its own name
 
     # Axes get full key paths, such as partition.alpha for alpha, by which reports identify conditions.
-    whole = lambda key: ".".join(map(str, completed_path(path_of(key), None, layers.merged)))
-    axes = [Axis(tuple(map(whole, axis.keys)), axis.values) for axis in axes]
+    whole = lambda path, value, data: ".".join(map(str, completed_path(path, value, data)))
+    for place, axis in enumerate(axes):
+        keys = zip(axis.keys, axis.values, strict=True)
+        axes[place] = Axis(tuple(whole(path_of(key), values[0], layers.merged) for key, values in keys), axis.values)
     for key, times in Counter(key for axis in axes for key in axis.keys).items():
         if times > 1:
             raise ConfigError(f"{source}: sweep: {key}: swept {times} times, by other names too; a key has one axis")
-    changes = parse_overrides(overrides)
-    swept = [path_of(key) for axis in axes for key in axis.keys]
-    for given, value in changes:
-        changed = completed_path(given, value, layers.merged)
-        if any(changed[: len(key)] == key for key in swept):
-            raise ConfigError(
-                f"command line: {dotted_path(given)}: is swept by {source}; change the axis there instead"
-            )
+
+    # The command line chooses values of the file's axes, adds axes, and changes other keys.
+    swept = [key for axis in axes for key in axis.keys]
+    for given, value in list(changes):
+        key = whole(given, value, layers.merged)
+        if key in swept:
+            changes.remove((given, value))
+            axes = _choose_values(axes, key, [value], source)
+        elif key.startswith(tuple(f"{longer}." for longer in swept)):
+            raise ConfigError(f"{COMMAND_LINE}: {key}: is swept by {source} as a whole; change the axis there instead")
+    merged = apply_changes(layers.merged, changes, COMMAND_LINE)
+    added = []
+    for given, values in several.items():
+        key = whole(path_of(given), values[0], merged)
+        if key in swept:
+            axes = _choose_values(axes, key, values, source)
+        else:
+            added.append(_axis({key: with_absolute_paths(values, os.curdir, path_of(key))}, COMMAND_LINE))
+    own = [*(axes if stated else ()), *added]  # others are the base's own
+    axes += added
+    _check_size(axes, source)
 
     # Keys of the base that don't apply to every point are dropped for all points, so that the points stay comparable.
-    chosen = [apply_changes(layers.merged, changes, "command line")]
-    for axis in axes if stated else ():  # otherwise the axes are the base's own
+    chosen = [merged]
+    for axis in own:
         for values in zip(*axis.values, strict=True):
             with contextlib.suppress(ConfigError):  # raised again, with its location, when the point is built
                 along = [(path_of(key), value) for key, value in zip(axis.keys, values, strict=True)]
@@ -210,7 +262,7 @@ def load_sweep(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> S
     labels = short_keys(axes)
     folder = os.path.dirname(source)
     first = [(path_of(key), value) for key, value in next(iter(combinations(axes))).items()]
-    data = with_paper_setting(sheet, apply_changes(sheet, changes, "command line"), first)
+    data = with_paper_setting(sheet, apply_changes(sheet, changes, COMMAND_LINE), first)
 
     points: dict[str, Point] = {}
     for values in combinations(axes):

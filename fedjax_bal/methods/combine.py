@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, ParamSpec
+from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar, cast, overload
 
 import jax
 import numpy as np
@@ -23,6 +23,7 @@ from fedjax_bal.selection import Choice
 from fedjax_bal.validate import finite_number, one_of
 
 P = ParamSpec("P")
+F = TypeVar("F", bound=Callable[..., Any])
 
 _SINGLE = {
     Criterion: "replace the cross-entropy; there is only one criterion",
@@ -96,7 +97,7 @@ def family_of(name: str) -> str:
     return FAMILIES[METHODS[name].family] if name in METHODS else "Your recipes"
 
 
-def recipe(family: str, *papers: str) -> Callable[[Callable[P, Recipe]], Callable[P, Recipe]]:
+def recipe(family: str, *papers: str) -> Callable[[F], F]:
     """Registers a function as the recipe of its name, and checks its arguments against their annotations.
 
     The function itself checks parameters that are annotated as plain `int`, `float` or `str`.
@@ -106,7 +107,7 @@ def recipe(family: str, *papers: str) -> Callable[[Callable[P, Recipe]], Callabl
         *papers: the keys of its papers in `papers.bib`.
     """
 
-    def declare(function: Callable[P, Recipe]) -> Callable[P, Recipe]:
+    def declare(function: F) -> F:
         parameters = inspect.signature(function).parameters
         kinds = {
             name: validator_type(parameter.annotation)
@@ -124,15 +125,25 @@ def recipe(family: str, *papers: str) -> Callable[[Callable[P, Recipe]], Callabl
         @functools.wraps(function)
         def build(*args: Any, **kwargs: Any) -> Recipe:
             values = (*map(read, parameters, args), *args[len(parameters) :])  # surplus arguments: Python's own error
-            return function(*values, **{name: read(name, value) for name, value in kwargs.items()})  # type: ignore[call-arg]
+            return function(*values, **{name: read(name, value) for name, value in kwargs.items()})
 
         METHODS[function.__name__] = Method(build, family, papers)
-        return build
+        return cast(F, build)
 
     return declare
 
 
-def variants(**named: Mapping[str, Any]) -> Callable[[Callable[..., Recipe]], Callable[..., Recipe]]:
+class RecipeWithVariants(Protocol[P]):
+    """A recipe with readings of its paper: it takes hyperparameters, or a reading and changes to it."""
+
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Recipe: ...
+
+    @overload
+    def __call__(self, *args: Any, variant: str, **kwargs: Any) -> Recipe: ...
+
+
+def variants(**named: Mapping[str, Any]) -> Callable[[Callable[P, Recipe]], RecipeWithVariants[P]]:
     """Gives a recipe the keyword `variant`, which selects a reading of its paper: values that replace the defaults.
 
     Explicit arguments override the reading. The readings are in the recipe's attribute `variants`.
@@ -143,7 +154,7 @@ def variants(**named: Mapping[str, Any]) -> Callable[[Callable[..., Recipe]], Ca
         True
     """
 
-    def declare(recipe: Callable[..., Recipe]) -> Callable[..., Recipe]:
+    def declare(recipe: Callable[..., Recipe]) -> Any:
         @functools.wraps(recipe)
         def build(*args: Any, variant: str | None = None, **kwargs: Any) -> Recipe:
             if variant is None:

@@ -123,9 +123,10 @@ def reproduction(words: Sequence[str], config: Mapping[str, Any], given: Any, fi
     data = given.get("data_dir")
     if isinstance(data, str) and data.isprintable():
         options += ["--data-dir", data]
+    copies = " and a copy of the folder plugins" if any(name.startswith("plugins/") for name in plugins) else ""
     advice = (
-        "Run this in an empty folder that holds the configuration below. With the same versions on the same kind of "
-        "device every seed gives the same numbers."
+        f"Run this in an empty folder that holds the configuration below{copies}. With the same versions on the same "
+        "kind of device every seed gives the same numbers."
     )
     if plugins:
         advice += " The command needs its plug-ins, files of Python code: read them before you run it."

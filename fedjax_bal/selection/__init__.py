@@ -51,3 +51,7 @@ __all__ = [
     "ucb_scores",
     "uniform",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -3,6 +3,7 @@
 import html
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -92,7 +93,7 @@ def test_run_writes_everything_and_says_where(here):
     folder = here / "runs" / "small"
     assert f"Data: {used}" in (folder / "report.html").read_text()
     assert "report: runs/small/report.html" in result.output
-    closing = r"^[1-9]\d* client updates in \d+:\d\d, [\d,.]+/s while training; compiling took \d+% of the time$"
+    closing = r"^[1-9]\d* client updates in \d+ s, [\d,.]+/s while training; compiling took \d+% of the time$"
     assert re.search(closing, result.output, re.MULTILINE)
     written = {entry.name for entry in folder.iterdir()}
     own = {
@@ -337,22 +338,55 @@ def test_ctrl_c_says_how_to_go_on_which_comes_to_the_same_lines(tmp_path):
 
 def test_a_missing_sweep_is_told_with_one_that_there_is(here):
     result = invoke("sweep")
-    assert result.exit_code == 2 and result.output.rstrip().endswith("such as sweeps/clients")
+    assert result.exit_code == 2 and result.output.rstrip().endswith("or a sweep like sweeps/clients")
     assert "sweeps/clients" in builtin_configs()
 
 
-def test_run_and_sweep_name_each_other_for_a_file_of_the_other_kind(here):
+def test_run_and_sweep_take_each_other_s_configurations(here):
     (here / "small.yaml").write_text(small_run.TEXT)
     (here / "grid.yaml").write_text("base: small.yaml\nsweep: [{training.rounds: [1, 2]}]\n")
-    for command in ("run", "bench"):
-        result = invoke(command, "grid.yaml")
-        assert result.exit_code == 2
-        wanted = "fedjax-bal: grid.yaml: has the key `sweep`, so it is a sweep: use `fedjax-bal sweep grid.yaml`\n"
-        assert result.output == wanted
-    result = invoke("sweep", "small.yaml")
-    assert result.exit_code == 2 and result.output.count("\n") == 1
-    assert "small.yaml: lacks the key `sweep`" in result.output
-    assert result.output.endswith("for a single configuration use `fedjax-bal run small.yaml`\n")
+    plans = [
+        invoke(command, *arguments, "--dry-run").output.splitlines()
+        for arguments in (["grid.yaml"], ["small.yaml", "rounds=1,2", "name=grid"], ["small.yaml"])
+        for command in ("run", "sweep")
+    ]
+    assert plans[0] == plans[1] == plans[2] == plans[3] and "2 points (2 training.rounds)" in plans[0][0]
+    assert plans[4] == plans[5] and plans[4][-1] == "  would be written to runs/small"
+    result = invoke("bench", "grid.yaml")
+    assert result.exit_code == 2
+    wanted = "fedjax-bal: grid.yaml: has the key `sweep`, so it is a sweep: use `fedjax-bal sweep grid.yaml`\n"
+    assert result.output == wanted
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["run", "--fresh"], "--fresh: is for a configuration without axes, but this is a sweep; leave it out"),
+        (["run", "--track", "wandb"], "--track: is for a configuration without axes, but"),
+        (["run", "--distributed"], "--distributed: received for a sweep, whose runs need no common devices"),
+        (["sweep", "--part", "1/2", "rounds=1"], "--part: is for sweeps, and absent_clients has no axes; leave it out"),
+        (["sweep", "--engine", "ray", "rounds=1"], "--engine: is for sweeps, and absent_clients has no axes"),
+    ],
+)
+def test_an_option_of_the_other_kind_is_refused(here, words, message):
+    command, *others = words
+    axis = [] if "rounds=1" in others else ["rounds=1,2"]
+    result = invoke(command, "absent_clients", *axis, *others)
+    assert result.exit_code == 2 and result.output.startswith(f"fedjax-bal: {message}")
+
+
+@pytest.mark.parametrize(
+    ("words", "written"),
+    [
+        (["run", "--rounds", "5"], "--rounds: is a key of the configuration, not an option: write rounds=5"),
+        (["sweep", "--lr=0.1,0.2"], "--lr: is a key of the configuration, not an option: write lr=0.1,0.2"),
+        (["run", "--clients-per-round", "--plain"], "not an option: write clients_per_round=VALUE"),
+        (["run", "--dryrun"], "No such option: --dryrun (Possible options: --dry-run)"),
+    ],
+)
+def test_a_key_given_as_an_option_is_shown_as_a_change(here, words, written):
+    result = invoke(*words)
+    assert result.exit_code == 2 and written in result.output
 
 
 PLUGIN = '''
@@ -403,6 +437,8 @@ def test_the_pages_command_repeats_the_run_in_an_empty_folder(tmp_path, kind, da
     (command,) = re.findall(r"<pre>(fedjax-bal .*?)</pre>", page)
     sheet = {"run": "config.yaml", "sweep": "sweep.yaml"}[kind]
     (copied,) = re.findall(rf"<summary>{sheet}</summary><pre>(.*?)</pre>", page, re.DOTALL)
+    (first / "my plug.py").write_text("raise NotImplementedError")
+    shutil.copytree(first / "out" / "plugins", empty / "plugins")
     (empty / sheet).write_text(html.unescape(copied))
     shell(html.unescape(command), empty)
     inner = "points/learning_rate=0.1" if axes else "."

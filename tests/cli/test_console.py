@@ -1,14 +1,13 @@
 """What a terminal shows: tables in any width, and names that come from elsewhere."""
 
 import io
-from typing import NamedTuple
 
 import pytest
 from rich.text import Text
 from typer.testing import CliRunner
 
 from fedjax_bal.cli.app import app
-from fedjax_bal.cli.console import Output, names_table, print_table, replace_control_characters, with_short_names
+from fedjax_bal.cli.console import Output, names_table, print_table, replace_control_characters
 from fedjax_bal.lab import Progress
 from fedjax_bal.report import Table
 
@@ -76,13 +75,9 @@ def test_messages_have_no_control_characters(arguments, tmp_path, monkeypatch):
     assert result.exit_code == 2 and "\x1b" not in result.output
 
 
-TABLE = Table(
-    ("method", "last 5", "vs a [95%]"), [("a", "70.0 ± 1.0", "-"), ("b" * 60, "75.0 ± 2.0", "+5.0 [+1.0, +9.0]")]
-)
-
-
-class Row(NamedTuple):
-    method: str
+def comparison(name):
+    rows = [("a", "70.0 ± 1.0", "-"), (name, "75.0 ± 2.0", "+5.0 [+1.0, +9.0]")]
+    return Table(("method", "last 5", "vs a [95%]"), rows)
 
 
 def console(width):
@@ -90,16 +85,16 @@ def console(width):
 
 
 @pytest.mark.parametrize(
-    ("width", "expected"),
+    ("width", "name", "expected"),
     [
-        (120, ["75.0 ± 2.0  +5.0 [+1.0, +9.0]"]),
-        (90, ["  75.0          +5.0", " ± 2.0  [+1.0, +9.0]"]),
-        (70, ["  last 5: 75.0 ± 2.0", "  vs a [95%]: +5.0 [+1.0, +9.0]"]),
+        (120, "b" * 60, ["75.0 ± 2.0  +5.0 [+1.0, +9.0]"]),
+        (90, "b" * 60, ["  75.0          +5.0", " ± 2.0  [+1.0, +9.0]"]),
+        (36, "b" * 36, ["  last 5: 75.0 ± 2.0", "  vs a [95%]: +5.0 [+1.0, +9.0]"]),
     ],
 )
-def test_a_table_takes_the_form_for_which_there_is_room(width, expected):
+def test_a_table_takes_the_form_for_which_there_is_room(width, name, expected):
     own = console(width)
-    print_table(TABLE, own, "in %", "alpha [0.5]")
+    print_table(comparison(name), own, "in %", "alpha [0.5]")
     lines = [line.rstrip() for line in own.file.getvalue().splitlines()]
     assert lines[0] == "alpha [0.5]" and max(map(len, lines)) <= width
     assert all(any(line.endswith(text) for line in lines) for text in expected)
@@ -111,11 +106,28 @@ def test_a_name_without_a_text_is_listed():
     assert [line.split() for line in own.file.getvalue().splitlines()] == [["mine"], ["fedavg", "The", "mean."]]
 
 
-def test_names_are_shortened_to_the_room_there_is():
-    def shortened(width, *names):
-        return [row.method for row in with_short_names([Row(name) for name in names], console(width))]
+@pytest.mark.parametrize(
+    ("width", "names", "expected"),
+    [
+        (110, ("m" * 40,), ["m" * 40]),
+        (74, ("m" * 40,), ["m" * 23 + "…"]),
+        (58, ("balanced_softmax+astraea_fast", "balanced_softmax+cbfl"), ["balance…aea_fast", "balance…max+cbfl"]),
+        (52, ("a" * 20 + "b" + "a" * 20, "a" * 41), None),
+    ],
+    ids=["whole", "24 letters", "the middle", "not at all"],
+)
+def test_names_are_shortened_only_where_there_is_no_room(width, names, expected):
+    own = console(width)
+    rows = [(name, "70.0 ± 1.0", "-", "+5.0 [+1.0, +9.0]") for name in names]
+    print_table(Table(("method", "last 5", f"vs {names[0]} [95%]", "worst"), rows), own, "in %")
+    text = own.file.getvalue()
+    assert all(name in text for name in expected or names)
+    assert not expected or all(name not in text for name in {*names} - {*expected})
+    assert max(map(len, text.splitlines())) <= width or expected is None
 
-    assert [len(shortened(width, "m" * 40)[0]) for width in (120, 90)] == [24, 16]
-    alike = ("balanced_softmax+astraea", "balanced_softmax+cbfl")
-    assert shortened(90, *alike) == ["balance…+astraea", "balance…max+cbfl"]
-    assert shortened(90, "a" * 20 + "b" + "a" * 20, "a" * 41) == ["a" * 20 + "b" + "a" * 20, "a" * 41]
+
+def test_a_table_in_a_file_is_as_wide_as_its_content(monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    own = Output(file=io.StringIO())
+    print_table(comparison("b" * 60), own, "in %")
+    assert "b" * 60 + "  75.0 ± 2.0  +5.0 [+1.0, +9.0]" in own.file.getvalue()

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import os
 from pathlib import Path
 
 import pytest
@@ -306,7 +307,7 @@ def test_differences_name_the_keys():
         ("training.local_steps=3", ["local_steps: received 3 together with local_epochs=1; set one of the two"]),
         ("training.local_epochs=null", ["training.local_epochs: missing, must be an integer of at least 1, or local_"]),
         ("lr=1e-50", ["learning_rate: received 1e-50, must be a finite number that is not 0 in 32 bits"]),
-        ("sweep=[{lr: [0.1, 1]}]", ["sweep: the axes of a sweep are read from its file", "fedjax-bal sweep FILE"]),
+        ("sweep=[{lr: [0.1, 1]}]", ["sweep: write an axis of a sweep as KEY=VALUE,VALUE, for instance lr=0.01,0.1"]),
         ("training.optimizer.schedule={name: cosine}", ["optimizer.schedule.length: missing, must be an integer"]),
         ("training.optimizer.schedule={name: step, every: 0}", ["schedule: refused by step: every: received 0, must"]),
         ("training.optimizer.schedule.name=cosin", ["schedule.name: received 'cosin'; allowed:", "did you mean 'cosi"]),
@@ -536,6 +537,29 @@ def test_a_folder_does_not_hide_the_built_in_configuration_of_its_name(tmp_path,
     assert load_config("quickstart") == load_config(None)
 
 
+def test_short_keys_mean_the_same_in_a_file_and_on_the_command_line(write):
+    lines = ["rounds: 3", "lr: 0.5", "partition: dirichlet", "alpha: 2", "training.batch_size: 7", "seeds: 2"]
+    file = write("\n".join(["name: short", "base: quickstart", "methods: [fedavg, rebafl]", *lines]))
+    changes = [line.replace(": ", "=") for line in lines]
+    assert load_config(file) == load_config(None, ["name=short", "methods=fedavg,rebafl", *changes])
+    os.rename(file, f"{file}.base.yaml")
+    above = load_config(write(f"base: {file}.base.yaml\nalpha: 3\n"))
+    assert (above.partition.parameters["alpha"], above.training.rounds) == (3, 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("name.first: 3", "my.yaml: name.first: name is 'my', which has no keys"),
+        ("every: 3\ntraining: {optimizer: {schedule: step}}", "my.yaml: every: ambiguous key; give the full path: "),
+        ("rounds: 0", "my.yaml: training.rounds: received 0, must be an integer of at least 1"),
+        ("rouns: 1", "my.yaml: rouns: unknown key; allowed: auxiliary,"),
+    ],
+)
+def test_a_short_key_that_does_not_fit_is_told(write, text, message):
+    assert message in refusal(write(f"name: my\nmethods: [fedavg]\n{text}\n"))
+
+
 def test_every_key_is_in_the_schema():
     schema = json_schema()
     for key in key_references():
@@ -551,6 +575,7 @@ def test_the_schema_takes_what_the_checks_take():
     schedule = {"name": "piecewise_constant_schedule", "boundaries_and_scales": {"5": 0.1}}
     optimizer = {"learning_rate": 0.1, "schedule": schedule}
     check({"methods": "fedavg", "partition_seeds": 3, "paper": None, "training": {"optimizer": optimizer}})
+    check({"methods": "fedavg", "lr": 0.1, "rounds": 3, "training.batch_size": 5})
 
 
 def test_a_parameter_of_several_choices_has_the_values_of_all_in_the_schema():
@@ -578,6 +603,7 @@ def test_a_key_is_explained_by_the_end_of_its_path():
     assert seeds.meaning == "distinct seeds; every method runs once with each." and seeds.default == "[0]"
     assert [key.default for key in find_keys("hidden")] == ["[64]"]
     assert [key.path for key in find_keys("auxiliary")] == ["auxiliary", "auxiliary.per_class", "auxiliary.source"]
+    assert find_keys("model")[0].allowed == "one of the names of model.name, or a mapping of name, convolution"
 
 
 # The pieces.

@@ -114,6 +114,27 @@ def test_every_built_in_layer_can_be_differentiated_through_rounds(network):
         assert jax.eval_shape(derivative(loss), values).shape == values.shape
 
 
+def test_a_reverse_derivative_of_a_round_without_one_names_the_option():
+    round_fn = pair(recipes.fedavg())
+    (plan,) = zip(*round_fn.plans(0, 1)[:2], strict=True)
+    state = round_fn.init(jax.random.key(0))
+
+    def loss(rate):
+        numbers = round_fn.hyperparameters | {"optimizer.learning_rate": rate}
+        return jnp.nansum(round_fn.step(numbers, jax.random.key(0), state, plan)[1].losses)
+
+    rates = jnp.full(2, 0.1)
+    for derivative in (jax.grad, lambda loss: jax.jit(jax.grad(loss)), jax.jacrev):
+        with pytest.raises(ValueError, match=r"^make_round: received .* execution=Execution\(differentiable=True\)"):
+            jax.eval_shape(jax.vmap(derivative(loss)), rates)
+    assert jax.eval_shape(jax.vmap(jax.jacfwd(loss)), rates).shape == rates.shape
+
+
+def test_a_round_function_is_shown_on_one_line():
+    shown = repr(pair(recipes.fedprox(mu=0.2)))
+    assert shown.startswith("RoundFunction(hyperparameters={'Proximal.mu': 0.2, ") and len(shown) < 160
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("network", MODELS)
 def test_derivatives_through_rounds_equal_finite_differences(network):

@@ -1,13 +1,14 @@
 """The display: what it says, how often, within the width of the screen, and the time that is left."""
 
 import io
+import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from fedjax_bal.lab.display import Progress, duration
+from fedjax_bal.lab.display import Progress
 
 
 class Clock:
@@ -46,8 +47,8 @@ def test_lines_come_every_two_seconds_and_for_each_unit_that_ends():
         clock.now += 0.25
         display.advance("a", round, 812.0, 0.5)
     assert len(lines(file)) == 5
-    assert lines(file)[0] == "a: round 8/40, accuracy 50.0%, 812 clients/s; 0/2 runs, 10%, 0:18 left"
-    assert lines(file)[-1] == "a: finished after 40 rounds, accuracy 50.0%, 812 clients/s; 1/2 runs, 50%, 0:10 left"
+    assert lines(file)[0] == "a: round 8/40, accuracy 50.0%, 812 clients/s; 0/2 runs, 10%, 18 s left"
+    assert lines(file)[-1] == "a: finished after 40 rounds, accuracy 50.0%, 812 clients/s; 1/2 runs, 50%, 10 s left"
 
 
 def test_the_time_left_counts_rounds_of_this_session_without_compilation():
@@ -64,9 +65,9 @@ def test_the_time_left_counts_rounds_of_this_session_without_compilation():
     clock.now += 30
     display.advance("b", 20, 9.0)  # by a backend that says nothing between compilation and this
     assert lines(file) == [
-        "a: finished after 40 rounds, accuracy 50.0%; 1/2 runs, 50%, -:-- left",
-        "b: round 10/40, 9 clients/s; 1/2 runs, 62%, 0:15 left",
-        "b: round 20/40, 9 clients/s; 1/2 runs, 75%, 0:10 left",
+        "a: finished after 40 rounds, accuracy 50.0%; 1/2 runs, 50%",
+        "b: round 10/40, 9 clients/s; 1/2 runs, 62%, 15 s left",
+        "b: round 20/40, 9 clients/s; 1/2 runs, 75%, 10 s left",
     ]
 
 
@@ -80,9 +81,9 @@ def test_a_unit_that_ends_early_leaves_nothing_to_do():
     display.stop()
     display.stop()
     assert lines(file) == [
-        "[red]a: stopped early after round 4; 1/1 runs, 100%, 0:00 left",
+        "[red]a: stopped early after round 4; 1/1 runs, 100%",
         "half of the clients hold one class [of 10]",
-        "1 of 1 runs finished in 0:03",
+        "1 of 1 runs finished in 3 s",
     ]
 
 
@@ -96,8 +97,8 @@ def test_compilation_is_told_after_a_silence_and_a_finished_run_once():
     display.advance("a", 5, 0.0)
     display.advance("a", 5, 0.0)
     assert lines(file) == [
-        "a: compiling; 0/1 runs, 0%, -:-- left",
-        "a: finished after 5 rounds; 1/1 runs, 100%, 0:00 left",
+        "a: compiling; 0/1 runs, 0%",
+        "a: finished after 5 rounds; 1/1 runs, 100%",
     ]
 
 
@@ -109,8 +110,8 @@ def test_the_share_and_the_time_left_stay_sensible(events):
         clock.now += 2.5
         display.advance(name, round, pace)
     for line in lines(file):
-        share, left = line.split(", ")[-2:]
-        assert 0 <= int(share[:-1]) <= 100 and "-" not in left.replace("-:--", "")
+        share, left = re.fullmatch(r".* runs, (-?\d+)%(?:, (.*) left)?", line).groups()
+        assert 0 <= int(share) <= 100 and "-" not in (left or "")
 
 
 @pytest.mark.parametrize("width", [60, 80])
@@ -139,7 +140,3 @@ def test_other_files_and_dumb_terminals_get_lines(monkeypatch):
     assert Progress(Console(file=Terminal(), force_terminal=True), plain=True)._bars is None
     monkeypatch.setenv("TERM", "dumb")
     assert Progress(Console(file=Terminal()))._bars is None
-
-
-def test_times_in_words():
-    assert (duration(75), duration(3675), duration(None)) == ("1:15", "1:01:15", "-:--")

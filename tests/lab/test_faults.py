@@ -92,4 +92,4 @@ def test_a_dry_run_counts_runs_that_diverged_or_have_a_damaged_entry_as_left(tmp
         folder.begin(config, fresh=False)
         folder.write_summary({"runs": entries})
     first = next(dry_run(config, folder, None, None, fresh=False))
-    assert first.startswith("small: 1 run, 1 program(s) to compile")
+    assert first.startswith("small: 1 run, 1 program to compile")

@@ -190,10 +190,10 @@ def test_every_place_gets_a_group_unless_told_otherwise(tmp_path):
     _, _, said = far(tmp_path, ray, most=None, dry_run=True)
     assert "Ray: 2 machines with room for 3 group(s) at a time, 1 CPU each" in said
     program = "program 1: fedavg: 3 runs of 4 rounds"
-    assert "1 program(s) to compile for 3 batches;" in said
-    assert said.count("  program") == said.count(f"{program} in 3 batches, 0.2 MB of state at a time") == 1
+    assert "1 program to compile for 3 batches;" in said
+    assert said.count("  program") == len(re.findall(rf"{program}, one at a time, 0\.2\d* MB of state\n", said)) == 1
     _, _, said = far(tmp_path, ray, most=3, dry_run=True)
-    assert "1 program(s) to compile;" in said and f"{program}, 0.6 MB of state\n" in said
+    assert "1 program to compile;" in said and re.search(rf"{program}, 0\.6\d* MB of state\n", said)
 
 
 def test_gpus_are_asked_for_where_there_are_any():

@@ -11,6 +11,7 @@ RANGES = [
     ({"from": 10, "to": 40, "steps": 4}, (10, 20, 30, 40)),
     ({"from": 0.001, "to": 1, "steps": 4, "scale": "log"}, (0.001, 0.01, 0.1, 1.0)),
     ({"from": 1000, "to": 10, "steps": 3, "scale": "log"}, (1000, 100, 10)),
+    ({"from": 0.01, "to": 0.3, "steps": 4, "scale": "log"}, (0.01, 0.0311, 0.0965, 0.3)),
     ({"from": 1, "to": 2, "steps": 4}, (1.0, 1.33333, 1.66667, 2.0)),
 ]
 
@@ -123,13 +124,69 @@ def test_labels_tell_keys_apart(write):
     assert load_sweep(file).points[0].label == "optimizer.learning_rate=0.1,server_optimizer.learning_rate=1"
 
 
-def test_changes_for_all_points_are_written_down_and_axes_are_not_changed(write, tmp_path):
+def test_changes_for_all_points_are_written_down(write):
     file = write("base: small.yaml\nsweep: [{training.rounds: [3]}]")
     assert "batch_size: 7" in load_sweep(file, ["training.batch_size=7"]).text
-    with pytest.raises(ConfigError, match=r"command line: training.rounds: is swept by .*sweep.yaml"):
-        load_sweep(file, ["training.rounds=9"])
-    with pytest.raises(ConfigError, match=r"command line: rounds: is swept by .*sweep.yaml"):
-        load_sweep(file, ["rounds=9"])
+
+
+def test_axes_of_the_command_line_are_those_of_a_file(write, tmp_path):
+    file = write("name: mine\nbase: small.yaml\nsweep: [{lr: [0.1, 0.2]}, {batch_size: [5, 7]}]")
+    changes = ["name=mine", "lr=0.1,0.2", "batch_size=5, 7"]
+    here, there = load_sweep(tmp_path / "small.yaml", changes), load_sweep(file)
+    assert here._replace(text="") == there._replace(text="")
+    named = load_sweep(tmp_path / "small.yaml", changes[1:])
+    assert named.name == "small-sweep" and named.configs.keys() == load_sweep(file).configs.keys()
+
+
+def test_an_axis_of_the_command_line_may_be_a_name_or_a_list_or_depend_on_a_change(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert load_sweep(None, ["hidden=[8],[8, 8]"]).axes == (Axis(("model.hidden",), (([8], [8, 8]),)),)
+    assert load_sweep(None, ["partition=iid,natural"]).axes == (Axis(("partition.scheme",), (("iid", "natural"),)),)
+    assert load_sweep(None, ["alpha=1,2", "partition=quantity"]).axes == (Axis(("partition.alpha",), ((1, 2),)),)
+    files = load_sweep(None, ["delivery=trace", "delivery.file=a.csv,b.csv"])
+    assert [point.config.delivery.parameters["file"] for point in files.points] == [f"{tmp_path}/{x}.csv" for x in "ab"]
+
+
+TOGETHER = "base: small.yaml\nsweep: [{rounds: [3, 4, 5], lr: [0.3, 0.4, 0.5]}, {batch_size: [5, 7]}]"
+
+
+@pytest.mark.parametrize(
+    ("changes", "values"),
+    [
+        (["rounds=5,3"], [((3, 5), (0.3, 0.5)), ((5, 7),)]),
+        (["rounds=4", "lr=0.4,0.4"], [((4,), (0.4,)), ((5, 7),)]),
+        (["batch_size=6,8"], [((3, 4, 5), (0.3, 0.4, 0.5)), ((6, 8),)]),
+        (["batch_size=9", "momentum=0,0.5"], [((3, 4, 5), (0.3, 0.4, 0.5)), ((9,),), ((0, 0.5),)]),
+    ],
+)
+def test_the_command_line_chooses_values_of_the_axes_of_a_file(write, changes, values):
+    sweep = load_sweep(write(TOGETHER), changes)
+    assert [axis.values for axis in sweep.axes] == values
+    assert load_sweep(write(sweep.text)).points == sweep.points
+
+
+@pytest.mark.parametrize(
+    ("text", "changes", "message"),
+    [
+        (TOGETHER, ["rounds=3,9"], "line: training.rounds: received 3, 9, must be some of 3, 4, 5, as training"),
+        (TOGETHER, ["momentum=0,0"], "command line: training.optimizer.momentum: received 0 twice"),
+        (TOGETHER, ["seed=1,2", "seed=3,4"], "command line: seed: received two axes"),
+        (TOGETHER, [f"seed={','.join(map(str, range(5000)))}"], "seed: received .*, must be a list of 1 to 1000"),
+        (TOGETHER, [f"{key}={','.join(map(str, range(1, 90)))}" for key in ("seed", "batch_size")], "= 23763 points"),
+        ("base: small.yaml\nsweep: [{partition: [iid, natural]}]", ["partition.seed=3"], None),
+        (
+            "base: small.yaml\nsweep: [{training: [{rounds: 3}]}]",
+            ["rounds=4"],
+            "command line: training.rounds: is swept by .*sweep.yaml as a whole",
+        ),
+    ],
+)
+def test_axes_of_the_command_line_that_do_not_fit_are_refused(write, text, changes, message):
+    if message is None:
+        assert len(load_sweep(write(text), changes).points) == 2
+        return
+    with pytest.raises(ConfigError, match=message):
+        load_sweep(write(text), changes)
 
 
 def test_files_on_an_axis_lie_beside_the_sweep(write, tmp_path):

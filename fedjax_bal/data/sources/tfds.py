@@ -8,6 +8,7 @@ The contents of a folder are read with TensorFlow Datasets' own code for the set
 could name any class of any module.
 """
 
+import logging
 import socket
 from pathlib import Path
 from urllib.request import getproxies
@@ -56,7 +57,13 @@ def _read_split(reader: Reader, name: str, half: str, data_dir: Path | None) -> 
     for file in find_tfds(reader, data_dir) if data_dir else ():
         if not file.is_dir():
             open_file(file).close()  # raises for a pipe or a device, on which reading could block forever
-    builder = tfds.builder(name, data_dir=data_dir, file_format="array_record")
+    absl = logging.getLogger("absl")
+    level = absl.level
+    absl.setLevel(logging.ERROR)  # its warnings about a folder that can't be used say less than the messages here
+    try:
+        builder = tfds.builder(name, data_dir=data_dir, file_format="array_record")
+    finally:
+        absl.setLevel(level)
     if not builder.is_prepared():
         if data_dir is not None:
             raise ValueError(f"holds other versions than {builder.version}, which is read")

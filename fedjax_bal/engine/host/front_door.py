@@ -1,9 +1,11 @@
 """From a recipe and a federation to a trained model: the library's front door."""
 
 import dataclasses
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from fedjax_bal.caches import keep_compiled_programs
@@ -18,6 +20,7 @@ from fedjax_bal.optim import AnyOptimizer, calls_users_code
 from fedjax_bal.options import Evaluation, Execution, LocalTraining, Participation
 from fedjax_bal.parts import BATCH_STATISTICS, RunFacts, RunSetting, check_needs
 from fedjax_bal.recipes import Recipe, combine
+from fedjax_bal.status import StatusLine, duration
 from fedjax_bal.types import Federation, Model, PyTree, Variables
 from fedjax_bal.validate import whole_number
 
@@ -39,6 +42,20 @@ class Result(NamedTuple):
     confusion: np.ndarray
     client_memory: Mapping[str, PyTree]
     server_state: Mapping[str, PyTree]
+
+    def __repr__(self) -> str:
+        """Summarises the result, whose arrays would fill pages.
+
+        Example:
+            >>> records = [{"round": 9, "test_accuracy": 0.71234567}]
+            >>> Result(Variables({"head": np.zeros((3, 2))}, {}), records, np.eye(2), {}, {"Moon": 0})
+            Result(round=9, test_accuracy=0.7123, parameters=6, client_memory=[], server_state=['Moon'])
+        """
+        last = self.history[-1] if self.history else {}
+        shown = {key: f"{last[key]:.4g}" for key in ("round", "test_accuracy") if key in last}
+        shown["parameters"] = f"{sum(map(np.size, jax.tree.leaves(self.variables.params))):,}"
+        shown |= {"client_memory": str([*self.client_memory]), "server_state": str([*self.server_state])}
+        return f"Result({', '.join(f'{key}={value}' for key, value in shown.items())})"
 
 
 def runs_users_code(model: Model, recipe: Recipe) -> bool:
@@ -192,6 +209,7 @@ def simulate(
     variables: Variables | None = None,
     early_stopping: EarlyStopping | None = None,
     on_round: Callable[[dict[str, Any]], None] | None = None,
+    progress: bool | None = None,
 ) -> Result:
     """Trains a federation and evaluates the global model.
 
@@ -219,6 +237,8 @@ def simulate(
         early_stopping: ends the run after the dispatch in which its metric on the federation's auxiliary set
             `validation` stops improving.
         on_round: called with the metrics of each evaluated round.
+        progress: show a line on standard error while programs are compiled and rounds are trained; by default in a
+            terminal and in a notebook.
 
     Returns:
         The final model and the metrics.
@@ -257,32 +277,44 @@ def simulate(
     compatibility.check_options(early_stopping=(rule, EarlyStopping))
     if on_round is not None and not callable(on_round):
         raise ValueError(f"on_round: received {on_round!r}, must be a function of a dict of metrics, or None")
-    simulation = build(
-        recipe,
-        model,
-        federation,
-        test,
-        rounds=rounds,
-        local=local,
-        participation=participation,
-        evaluation=evaluation,
-        execution=execution,
-        server_optimizer=server_optimizer,
-        renew=True,
-    )
-    if rule.patience is not None and VALIDATION not in simulation.federation.auxiliary:
-        raise ValueError("early_stopping: received a federation without an auxiliary set 'validation': carve one")
-    keep_compiled_programs()
-    snapshot = simulation.init(seed, variables)
-    history = []
-    confusion = np.zeros((0, 0), np.int32)
-    while snapshot.round < simulation.rounds and not rule.should_stop(history):
-        done = simulation.advance(seed, snapshot)
-        snapshot = done.snapshot
-        history += done.records
-        confusion = done.confusion if done.confusion is not None else confusion
-        if on_round:
-            for record in done.records:
-                on_round(record)
+    if progress not in (None, False, True):
+        raise ValueError(f"progress: received {progress!r}, must be True, False or None")
+    with StatusLine(getattr(recipe, "name", ""), progress) as status:
+        with status.counting("compiling"):
+            simulation = build(
+                recipe,
+                model,
+                federation,
+                test,
+                rounds=rounds,
+                local=local,
+                participation=participation,
+                evaluation=evaluation,
+                execution=execution,
+                server_optimizer=server_optimizer,
+                renew=True,
+            )
+            if rule.patience is not None and VALIDATION not in simulation.federation.auxiliary:
+                raise ValueError(
+                    "early_stopping: received a federation without an auxiliary set 'validation': carve one"
+                )
+            keep_compiled_programs()
+            snapshot = simulation.init(seed, variables)
+            simulation.compile()
+        history = []
+        confusion = np.zeros((0, 0), np.int32)
+        began = time.monotonic()
+        while snapshot.round < simulation.rounds and not rule.should_stop(history):
+            done = simulation.advance(seed, snapshot)
+            snapshot = done.snapshot
+            history += done.records
+            confusion = done.confusion if done.confusion is not None else confusion
+            left = (time.monotonic() - began) / snapshot.round * (simulation.rounds - snapshot.round)
+            accuracy = f", test accuracy {history[-1]['test_accuracy']:.1%}" if history else ""
+            status.show(f"round {snapshot.round} of {simulation.rounds}{accuracy}, {duration(left)} left")
+            if on_round and done.records:
+                status.clear()
+                for record in done.records:
+                    on_round(record)
     state = snapshot.state
     return Result(state.variables, history, confusion, state.memory, state.server)

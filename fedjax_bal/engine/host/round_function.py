@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
 
 from fedjax_bal.engine.device import (
     Assignment,
@@ -35,6 +37,22 @@ from fedjax_bal.validate import whole_number
 
 _NO_END = 2**31 - 1
 Hyperparameters = Mapping[str, Any]
+
+
+def _refuse_reverse_mode(*_: Any) -> Any:
+    raise ValueError(
+        "make_round: received a derivative in reverse mode (jax.grad, jax.vjp, jax.jacrev), which this round's loops "
+        "don't have: give make_round(..., execution=Execution(differentiable=True))"
+    )
+
+
+# The identity, which in reverse mode raises an error before JAX reaches the loops; JAX's own would name no remedy.
+_forward_mode = Primitive("forward_mode_only")
+_forward_mode.def_impl(lambda leaf: leaf)
+_forward_mode.def_abstract_eval(lambda leaf: leaf)
+ad.deflinear2(_forward_mode, _refuse_reverse_mode)
+batching.defvectorized(_forward_mode)
+mlir.register_lowering(_forward_mode, lambda _, leaf: [leaf])
 
 
 class RoundState(NamedTuple):
@@ -74,7 +92,7 @@ class RoundFunction:
 
     hyperparameters: dict[str, Any]
     federation: Federation = dataclasses.field(repr=False)
-    model: Model = dataclasses.field(metadata={"static": True})
+    model: Model = dataclasses.field(repr=False, metadata={"static": True})
     _simulation: Simulation = dataclasses.field(repr=False, metadata={"static": True})
 
     @package_settings()
@@ -128,6 +146,10 @@ class RoundFunction:
         precision = matmul_precision(setting.execution.precision)
         with jax.default_matmul_precision(precision), any_derivative(setting.execution.differentiable):
             after, info = run_round(setting, key, State(*state[1:]), row, self.federation, local_test)
+        if not (setting.execution.differentiable or setting.execution.debugs):
+            guarded = lambda leaf: _forward_mode.bind(leaf) if jnp.issubdtype(leaf.dtype, jnp.inexact) else leaf
+            after = jax.tree.map(guarded, after)
+            info = jax.tree.map(guarded, info)
         return RoundState(state.round + 1, *after), info
 
     def plans(self, seed: int, rounds: int) -> Plan:
