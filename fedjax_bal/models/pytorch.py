@@ -5,6 +5,7 @@ feature maps have all pixels of the first channel before those of the second. It
 """
 
 import functools
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -95,8 +96,8 @@ def weights_from_torch(model: Model, state: Mapping[str, Any]) -> Variables:
     Args:
         model: the model, from `build`, `from_linen` or `from_nnx`.
         state: the network's `state_dict()`: its tensors, or NumPy arrays, in the order in which its layers compute. A
-            file of safetensors is sorted by name and may need sorting. Without the last layer's, the classifier is
-            left out of the result, so that `with_weights` has it drawn.
+            file of safetensors has them in the alphabet's order, so that layer 10 comes before layer 2. Without the
+            last layer's, the classifier is left out of the result, so that `with_weights` has it drawn.
 
     Returns:
         The variables, for `with_weights` or `simulate(..., variables=...)`; flattened feature maps count as flattened
@@ -156,6 +157,11 @@ def _matched(model: Model, state: Mapping[str, Any], argument: str) -> Iterator[
         layer, _, kind = name.rpartition(".")
         if kind != _COUNTER:
             theirs.setdefault(layer, {})[kind] = name
+    numbered: dict[str, list[tuple[int, ...]]] = {}
+    for layer in theirs:
+        numbered.setdefault(re.sub(r"\d+", "#", layer), []).append(tuple(map(int, re.findall(r"\d+", layer))))
+    if any(numbers != sorted(numbers) for numbers in numbered.values()):
+        raise ValueError(f"{argument}: received the layers {', '.join(theirs)}, must be sorted by number: {_ORDER}")
     ends_in_head = layers[-1].name.partition(".")[0] == "head"
     if len(theirs) not in (len(layers), len(layers) - ends_in_head):
         raise ValueError(
@@ -223,10 +229,10 @@ def _first_uses(program: Jaxpr, names: Mapping[Var, str]) -> list[str]:
     used: dict[str, None] = {}
     for equation in program.eqns:
         inputs = [names.get(operand) if isinstance(operand, Var) else None for operand in equation.invars]
-        inner = [value for value in equation.params.values() if isinstance(value, ClosedJaxpr | Jaxpr)]
-        body = getattr(inner[0], "jaxpr", inner[0]) if inner else None
-        if body is not None and len(body.invars) == len(inputs):  # a function that is called, not a loop
-            within = {place: name for place, name in zip(body.invars, inputs, strict=True) if name is not None}
-            used |= dict.fromkeys(_first_uses(body, within))
+        for value in equation.params.values():
+            body = value.jaxpr if isinstance(value, ClosedJaxpr) else value
+            if isinstance(body, Jaxpr) and len(body.invars) == len(inputs):  # a function that is called, not a loop
+                within = {place: name for place, name in zip(body.invars, inputs, strict=True) if name is not None}
+                used |= dict.fromkeys(_first_uses(body, within))
         used |= dict.fromkeys(name for name in inputs if name is not None)
     return list(used)

@@ -146,6 +146,10 @@ def test_without_the_last_layer_the_classifier_is_left_out():
         ({"0.weight": None}, "received bias for 0, must be bias, weight, those of body.dense_0.dense of the model mlp"),
         ({"4.weight": (2, 2)}, r"received 3 layers with weights \(0, 2, 4\), must be the 2 .*body.dense_0.dense, head"),
         ({"2.weight": (3, 5)}, r"received \[3, 5\] for 2.weight, must be \[4, 5\], as head.dense .* has \[5, 4\]"),
+        (
+            {"1.weight": (5, 5), "1.bias": (5,)},
+            "received the layers 0, 2, 1, must be sorted by number: .* they compute",
+        ),
         ({"0.weight_ih": (3, 5)}, "received bias, weight, weight_ih for 0, must be bias, weight"),
     ],
 )
