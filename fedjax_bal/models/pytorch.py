@@ -39,43 +39,35 @@ class _Leaf(NamedTuple):
     Attributes:
         name: its name among the variables, such as "params.head.kernel".
         shape: its shape.
-        channels: of a dense kernel whose inputs are flattened feature maps, or images: their channels; otherwise 0.
+        parts: the same, but with pixels and channels of flattened inputs as two axes.
+        axes: the order of these axes in PyTorch.
+        torch_shape: its shape in PyTorch.
     """
 
     name: str
     shape: tuple[int, ...]
-    channels: int = 0
-
-    @property
-    def is_kernel(self) -> bool:
-        """True if it multiplies the layer's inputs."""
-        return self.name.endswith(".kernel")
-
-    @property
-    def torch_shape(self) -> tuple[int, ...]:
-        """Its shape in PyTorch."""
-        if not self.is_kernel:
-            return self.shape
-        *window, inputs, outputs = self.shape
-        return (outputs, inputs, *window)
+    parts: tuple[int, ...]
+    axes: tuple[int, ...]
+    torch_shape: tuple[int, ...]
 
     def to_torch(self, array: np.ndarray) -> np.ndarray:
         """Converts the array to PyTorch's layout."""
-        if not self.is_kernel:
-            return array
-        if self.channels:
-            array = array.reshape(-1, self.channels, self.shape[-1]).transpose(2, 1, 0)
-            return array.reshape(self.torch_shape)
-        axes = range(array.ndim)
-        return array.transpose(axes[-1], axes[-2], *axes[:-2])
+        return array.reshape(self.parts).transpose(self.axes).reshape(self.torch_shape)
 
     def from_torch(self, array: np.ndarray) -> np.ndarray:
         """Converts the array from PyTorch's layout."""
-        if not self.is_kernel:
-            return array
-        if self.channels:
-            return array.reshape(self.shape[-1], self.channels, -1).transpose(2, 1, 0).reshape(self.shape)
-        return array.transpose(*range(2, array.ndim), 1, 0)
+        parts = array.reshape([self.parts[axis] for axis in self.axes])
+        return parts.transpose(np.argsort(self.axes)).reshape(self.shape)
+
+
+def _leaf(name: str, shape: tuple[int, ...], channels: int) -> _Leaf:
+    """Describes an array; `channels` are those of a dense layer's inputs if they are flattened maps, otherwise 0."""
+    if not name.endswith(".kernel"):
+        return _Leaf(name, shape, shape, tuple(range(len(shape))), shape)
+    *window, inputs, outputs = shape
+    parts = (-1, channels, outputs) if channels and not window else shape
+    last = len(parts) - 1
+    return _Leaf(name, shape, parts, (last, last - 1, *range(last - 1)), (outputs, inputs, *window))
 
 
 class _Layer(NamedTuple):
@@ -209,18 +201,14 @@ def _layers(model: Model) -> tuple[_Layer, ...]:
                 "normalisation layers only: convert the weights by hand"
             )
         shape = shapes[name]
-        leaf = _Leaf(name, shape)
-        if kind == "kernel" and len(shape) > 2:
-            channels = shape[-1]
-        elif kind == "kernel":
-            if channels and shape[0] % channels:
-                raise ValueError(
-                    f"model {model.name}: received {shape[0]} inputs of {layer}, must be a multiple of the {channels} "
-                    "channels before it: convert the weights by hand"
-                )
-            leaf = leaf._replace(channels=channels)
-            channels = 0
-        layers.setdefault(layer, {})[_NAMES[kind]] = leaf
+        if kind == "kernel" and len(shape) == 2 and channels and shape[0] % channels:
+            raise ValueError(
+                f"model {model.name}: received {shape[0]} inputs of {layer}, must be a multiple of the {channels} "
+                "channels before it: convert the weights by hand"
+            )
+        layers.setdefault(layer, {})[_NAMES[kind]] = _leaf(name, shape, channels)
+        if kind == "kernel":
+            channels = shape[-1] if len(shape) > 2 else 0
     return tuple(_Layer(layer, leaves) for layer, leaves in layers.items())
 
 
