@@ -51,7 +51,7 @@ def match_weights(
         name = (odd or different)[0]
         received, needed = (f"{list(np.shape(tree[name]))}" if name in tree else "nothing" for tree in (theirs, ours))
         renamed = name.startswith(_CLASSIFIER) and model.classifier != "head"
-        own = f" (its `{model.classifier}` is called `head` here)" if renamed else ""
+        own = f" (the module's `{model.classifier}` is called `head` here)" if renamed else ""
         raise ValueError(f"variables: received {received} for {name}, where {owner} has {needed}{own}: {remedy}")
     return theirs
 

@@ -86,7 +86,7 @@ def test_other_weights_are_refused_by_name_with_what_is_allowed():
     allowed = r"its arrays: params.BatchNorm_0.bias \[32\], .*params.head.kernel \[5, 3\]"
     for params, message in (
         (wide, r"\[32, 7\] for params.Dense_0.kernel, where the model Net has \[32, 5\]"),
-        (half, r"nothing for params.head.bias, .* has \[3\] \(its `Dense_1` is called `head` here\)"),
+        (half, r"nothing for params.head.bias, .* has \[3\] \(the module.s `Dense_1` is called `head` here\)"),
         ({**weights["params"], "Dense_9": {"bias": np.zeros(2)}}, r"\[2\] for params.Dense_9.bias, .* has nothing"),
     ):
         with pytest.raises(ValueError, match=f"variables: received {message}.*{allowed}"):
