@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from fedjax_bal import balance, data, models, parts, recipes, selection
     from fedjax_bal.data import over_rows
     from fedjax_bal.engine.host import Result, make_round, simulate
-    from fedjax_bal.lab import load_run
+    from fedjax_bal.lab import export_model, load_run, load_weights
     from fedjax_bal.metrics import EarlyStopping
     from fedjax_bal.optim import optimizer
     from fedjax_bal.options import Evaluation, Execution, LocalTraining, Participation
@@ -33,8 +33,10 @@ _NAMES = {
     "check_part": "testing",
     "check_recipe": "testing",
     "citation": "recipes",
+    "export_model": "lab",
     "make_round": "engine.host",
     "load_run": "lab",
+    "load_weights": "lab",
     "optimizer": "optim",
     "over_rows": "data",
     "register": "plugins",
@@ -55,7 +57,9 @@ __all__ = [
     "check_recipe",
     "citation",
     "data",
+    "export_model",
     "load_run",
+    "load_weights",
     "make_round",
     "models",
     "optimizer",

@@ -2,9 +2,11 @@
 
 import json
 import re
+import runpy
 import shlex
 from pathlib import Path
 
+import numpy as np
 import pytest
 import typer
 from typer.testing import CliRunner
@@ -77,6 +79,19 @@ def test_the_blocks_of_a_page_run(page, small):
     run_blocks((GUIDE / f"{page}.md").read_text())
     file, text = PAGES[page]
     assert text in Path(file).read_text()
+
+
+@pytest.mark.slow
+def test_weights_go_in_and_models_out(small, capsys):
+    pytest.importorskip("flatbuffers")
+    shapes = {"0": (16, 1, 5, 5), "3": (32, 16, 5, 5), "7": (128, 32 * 7 * 7), "9": (10, 128)}
+    state = {f"{layer}.weight": np.full(shape, 0.01) for layer, shape in shapes.items()}
+    state |= {f"{layer}.bias": np.zeros(shape[0]) for layer, shape in shapes.items()}
+    np.savez("pytorch.npz", **state)
+    found = run_blocks((GUIDE / "pretrained.md").read_text())
+    assert [np.shape(array) for array in found["trained"].values()] == [array.shape for array in state.values()]
+    runpy.run_path("predict.py")
+    assert capsys.readouterr().out.splitlines()[-1].count("'") == 2 * 5
 
 
 @pytest.mark.slow

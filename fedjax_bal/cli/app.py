@@ -366,7 +366,9 @@ def export(
     kind: Annotated[
         str | None,
         typer.Option(
-            "--format", metavar="npz|safetensors|orbax", help="The format; by default that of --out's ending, or npz."
+            "--format",
+            metavar="FORMAT",
+            help="npz, safetensors or orbax for weights, stablehlo for the program; by default --out's ending, or npz.",
         ),
     ] = None,
     out: Annotated[
@@ -375,7 +377,10 @@ def export(
     data_dir: args.DataDir = None,
     plugin: args.Plugins = None,
 ) -> Iterator[str]:
-    """Write a trained model, with everything that prediction needs, for programs without this package."""
+    """Write a trained model for programs without this package: its weights, or a program that predicts.
+
+    The data set is read only for methods that change the model for its evaluation, such as ccvr.
+    """
     from fedjax_bal.lab import load_run
 
     notes: list[str] = []

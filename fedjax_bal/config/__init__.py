@@ -42,6 +42,6 @@ from fedjax_bal.config.resolved import (
     setting_leaves,
     with_convolution,
 )
-from fedjax_bal.config.schema import AuxiliarySection, DatasetSection, Sections
+from fedjax_bal.config.schema import AuxiliarySection, DatasetSection, ModelSection, Sections
 from fedjax_bal.config.sections import check_section, to_plain, without_defaults
 from fedjax_bal.config.yaml_text import LARGEST_YAML, dump_yaml, parse_yaml, read_yaml

@@ -13,8 +13,8 @@ from fedjax_bal.config.problems import COMMAND_LINE, ConfigError, KeyPath, dotte
 from fedjax_bal.config.sections import SYNONYMS, Section, choose_variant, key_paths, merge_sections
 from fedjax_bal.config.yaml_text import parse_yaml
 
-PATHS = ("availability", "delivery", "speed", "partition")
-"""The sections with a key `file` that is a path."""
+PATHS = {"availability": "file", "delivery": "file", "speed": "file", "partition": "file", "model": "weights"}
+"""Section -> its key that is the path of a file."""
 _LONGEST_PATH = 20
 _LISTS = ("methods", "seeds", "partition_seeds")
 
@@ -129,7 +129,8 @@ def with_absolute_paths(value: Any, folder: str | os.PathLike[str], path: KeyPat
     if isinstance(value, list):
         return [with_absolute_paths(item, folder, (*path, index)) for index, item in enumerate(value)]
     keys = [part for key in path if isinstance(key, str) for part in key.split(".")]
-    if len(keys) > 1 and keys[-2] in PATHS and keys[-1] == "file" and isinstance(value, str) and value.strip():
+    is_path = keys == ["weights"] or (len(keys) > 1 and keys[-1] == PATHS.get(keys[-2]))
+    if is_path and isinstance(value, str) and value.strip():
         return os.path.normpath(os.path.join(os.path.abspath(folder), value))
     return value
 

@@ -27,7 +27,7 @@ def resolved_yaml(config: Config) -> str:
 
     `load_config` reads it back to an equal configuration; equal configurations give equal bytes.
     """
-    return dump_yaml(_plain_config(config))
+    return dump_yaml(_recorded(config))
 
 
 def with_convolution(config: Config, form: str, of: str = AUTO) -> Config:
@@ -58,7 +58,7 @@ def _with_form(sections: Any, form: str, of: str) -> Any:
 
 def config_digest(config: Config) -> str:
     """Returns the SHA-256 of the resolved YAML in hexadecimal."""
-    return _digest(_plain_config(config))
+    return _digest(_recorded(config))
 
 
 def run_digest(config: Config) -> str:
@@ -73,15 +73,16 @@ def run_digest(config: Config) -> str:
         >>> run_digest(longer) == run_digest(config)
         True
     """
-    sheet = _plain_config(config)
+    sheet = _recorded(config)
     for key in _SEEDS:
         sheet.pop(key, None)
     for sections in (sheet, *sheet["methods"]):
         sections.get("training", {}).pop("rounds", None)
         sections.pop("label", None)
         for key, section in list(sections.items()):
-            if key in PATHS and "file" in section:
-                sections[key] = section | {"file": os.path.basename(section["file"])}
+            file = section.get(PATHS[key]) if key in PATHS else None
+            if file is not None:
+                sections[key] = section | {PATHS[key]: os.path.basename(file)}
     if sheet["paper"]:  # its `setting` depends on the rounds and seeds, too
         sheet["paper"] = {key: value for key, value in sheet["paper"].items() if key != "setting"}
     return _digest(sheet)
@@ -134,7 +135,7 @@ def differences(here: Config, asked: Config) -> list[str]:
 
 def config_leaves(config: Config) -> dict[str, str]:
     """Returns the values of a configuration as text, by dotted path."""
-    return {path: received_value(value) for path, value in leaves(_plain_config(config)).items()}
+    return {path: received_value(value) for path, value in leaves(_recorded(config)).items()}
 
 
 def setting_leaves(sheet: Mapping[str, Any]) -> dict[str, Any]:
@@ -180,6 +181,14 @@ def paper_setting(paper: Config, config: Config) -> dict[str, Any]:
         if shared != key and shared in changed and ours[shared] == ours[key]:  # already listed for all methods
             del changed[key]
     return changed
+
+
+def _recorded(config: Config) -> dict[str, Any]:
+    """Returns the configuration as mappings and lists, as a run folder records it: without a key that few have."""
+    sheet = _plain_config(config)
+    if sheet["model"]["weights"] is None:
+        del sheet["model"]["weights"]
+    return sheet
 
 
 def _plain_config(config: Config) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from annotated_types import MinLen
 from pydantic import Field, model_validator
 
 from fedjax_bal.annotations import (
+    FILE,
     Count,
     CountOrZero,
     Factor,
@@ -167,12 +168,15 @@ class ModelSection(Variant):
         convolution: `auto`, which is `builtin` on CPUs that can run it and `fast` otherwise, and stays so if the run is
             resumed elsewhere; `fast`, in XLA; `builtin`, through jaxlib's oneDNN, for CPUs; `onednn`, after `python -m
             fedjax_bal.models.onednn` has compiled it; `plain`, with second derivatives, on a single device of a CPU.
+        weights: an npz or safetensors file with the weights that all runs start from, in the form that `fedjax-bal
+            export` writes; a classifier that it doesn't have is drawn. None to draw all weights.
     """
 
     registry: ClassVar[str] = "models.MODELS"
 
     name: Annotated[str, OneOf(lambda: ModelSection.choices())] = "mlp"
     convolution: Literal["auto", "fast", "builtin", "onednn", "plain"] = "auto"
+    weights: FILE | None = None
 
     @classmethod
     def parameters_of(cls, name: str) -> Mapping[str, Any]:

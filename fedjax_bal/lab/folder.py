@@ -244,6 +244,18 @@ class RunFolder:
         """Reads the summary of an earlier session; empty if it is missing or damaged (reported to `note`)."""
         return self.files.read_json(_SUMMARY, note) or {}
 
+    def read_partition(self, method: str) -> schema.Partition | None:
+        """Reads a method's entry in the summary's `partitions`; None if no session has written one.
+
+        Raises:
+            FolderError: the file differs from what the last session wrote, or is damaged.
+        """
+        self.files.check_sums(_SUMMARY)
+        if not (self.path / _SUMMARY).exists():
+            return None
+        entries = schema.read_summary(self.path / _SUMMARY)["partitions"]
+        return next((entry for entry in entries if method in entry["methods"]), None)
+
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Replaces summary.json."""
         self.files.write_json(_SUMMARY, summary)

@@ -13,24 +13,21 @@ import jax
 import numpy as np
 
 from fedjax_bal.config import Config, config_digest, run_digest
-from fedjax_bal.data import are_tokens, normalised
-from fedjax_bal.engine.device import in_batches
-from fedjax_bal.engine.host import Simulation, fetch
+from fedjax_bal.data import are_tokens
+from fedjax_bal.engine.device import at_precision, in_batches
+from fedjax_bal.engine.host import fetch
 from fedjax_bal.jax_setup import package_settings
 from fedjax_bal.lab.environment import versions
+from fedjax_bal.lab.exports import Inputs, inputs_of, logits_of, write_export
 from fedjax_bal.lab.folder import RunFolder, SweepFolder
-from fedjax_bal.lab.model_files import MODEL_FORMATS, write_model
+from fedjax_bal.lab.model_files import MODEL_FORMATS
 from fedjax_bal.lab.output_files import FolderError
-from fedjax_bal.lab.recorder import load_newest
+from fedjax_bal.lab.recorder import load_newest, load_variables
 from fedjax_bal.lab.schema import RunId
-from fedjax_bal.lab.setup import Comparison, set_up_to_read
+from fedjax_bal.lab.setup import Comparison, network, set_up_to_read, to_read
+from fedjax_bal.parts import Closing, Refine
 from fedjax_bal.types import Array, Model, Variables
 from fedjax_bal.validate import is_number, one_of
-
-_INPUT = (
-    "Float32 [batch, height, width, channels]: bytes are divided by 255 (numbers that aren't bytes are taken as they "
-    "are), then mean is subtracted and the difference divided by std, channel by channel"
-)
 
 
 def load_run(
@@ -40,13 +37,15 @@ def load_run(
 ) -> "LoadedRun":
     """Loads a run folder.
 
-    Metrics come from the folder alone. Models and predictions need the data that the run was trained on, and the
-    modules of its plug-ins imported (the folder `plugins` has copies): the simulation is rebuilt from `config.yaml`.
-    Nothing is trained or unpickled, and every byte of a checkpoint is checked.
+    Metrics, models and predictions come from the folder alone. Models and predictions need the modules of its plug-ins
+    imported; the folder `plugins` has copies. Only two kinds of models need the data that the run was trained on: those
+    of methods that change the model for its evaluation (`ccvr`, `fedbabu` with fine-tuning, ...), and those of a run
+    that was killed in its first session, before `summary.json`. Nothing is trained or unpickled, and every byte of a
+    checkpoint is checked.
 
     Args:
         folder: a folder that `fedjax-bal run` wrote, or a point of a sweep.
-        data_dir: the folder with the data set's files, as `--data-dir`.
+        data_dir: the folder with the data set's files, as `--data-dir`, for the models that need them.
         note: called with a message for damaged metric lines of an unfinished session, which are skipped, and for a
             damaged checkpoint, which the previous one replaces.
 
@@ -89,15 +88,17 @@ class TrainedModel(NamedTuple):
         method: the method's number.
         seed: the seed.
         round: number of rounds of training.
-        simulation: the method's simulation.
+        model: the network, with the method's additions.
         variables: the global model as evaluated on the test set, as NumPy arrays.
+        inputs: the inputs that it was trained on.
     """
 
     method: int
     seed: int
     round: int
-    simulation: Simulation
+    model: Model
     variables: Variables
+    inputs: Inputs
 
 
 class LoadedRun:
@@ -115,6 +116,7 @@ class LoadedRun:
         self.methods, self.seeds = folder.read_runs()
         if not folder.missing_plugins():
             _ = self.config  # its problems are told now
+        self._networks: dict[int, tuple[Model, Inputs]] = {}
 
     @functools.cached_property
     def config(self) -> Config:
@@ -141,13 +143,14 @@ class LoadedRun:
     @property
     def model(self) -> Model:
         """The network, including the first method's additions."""
-        return self._comparison.simulations[0].setting.model
+        known = self._network(0)
+        return self._comparison.simulations[0].setting.model if known is None else known[0]
 
     def variables(self, method: str | None = None, seed: int | None = None) -> Variables:
         """Returns the global model of the last saved round, as evaluated on the test set, as NumPy arrays.
 
         Raises:
-            ValueError: an unknown method or seed, no checkpoint, or data other than the training data.
+            ValueError: an unknown method or seed, no checkpoint; or, for a model that needs the data, other data.
         """
         return self.trained(method, seed).variables
 
@@ -168,16 +171,15 @@ class LoadedRun:
         """
         images = np.asarray(images)
         trained = self.trained(method, seed)
-        model = trained.simulation.setting.model
-        federation = trained.simulation.federation
-        stored = federation.images
+        model = trained.model
+        stored = np.empty(0, trained.inputs.dtype)
         same_kind = images.dtype.kind == stored.dtype.kind and are_tokens(images) == are_tokens(stored)
         fits = images.shape[1:] == tuple(model.input_shape) and len(images)
         if not fits or not (same_kind or images.dtype.kind == "f"):
-            wanted = f"[B, {', '.join(map(str, model.input_shape))}] of {federation.images.dtype} or floats"
+            wanted = f"[B, {', '.join(map(str, model.input_shape))}] of {stored.dtype} or floats"
             raise ValueError(f"images: received {list(images.shape)} of {images.dtype}, must be {wanted}")
         chunks = in_batches(images, np.zeros(len(images), np.int32), name="").images
-        logits = _logits(model, trained.variables, chunks, federation.mean, federation.std)
+        logits = _chunk_by_chunk(model, trained.variables, chunks, trained.inputs.mean, trained.inputs.std)
         return np.asarray(logits).reshape(-1, model.num_classes)[: len(images)].argmax(-1)
 
     def export(
@@ -185,28 +187,23 @@ class LoadedRun:
     ) -> Path:
         """Exports a model for programs without this package; returns the file, by default in the folder's `exports`.
 
-        The file has one array per array of the model, named like `params/head/dense/kernel`, and a JSON text `about`
-        (safetensors: in the metadata; Orbax: an item) with input shape, mean and standard deviation, class names, the
-        run, and checksums that `fedjax-bal verify` compares.
+        The formats are those of `fedjax_bal.export_model`; the JSON text `about` also names the run.
 
         Args:
             method: the method's name.
             seed: the seed.
-            kind: the format: npz, safetensors or orbax; by default from the extension of `out`, or npz.
+            kind: the format: npz, safetensors, orbax or stablehlo; by default from the extension of `out`, or npz.
             out: the file, or the folder for Orbax.
 
         Raises:
             ValueError: an unknown format or extension, or an error of `variables`.
         """
-        asked = "format" if kind or out is None else f"the extension of {out} (or give a format)"
-        kind = one_of(asked, kind or (out and out.suffix[1:]) or "npz", MODEL_FORMATS)
+        if kind is not None or out is None:
+            kind = one_of("format", kind or "npz", MODEL_FORMATS)
         trained = self.trained(method, seed)
-        paths = jax.tree_util.tree_flatten_with_path(trained.variables)[0]
-        tensors = {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in paths}
         name = re.sub(r"[^A-Za-z0-9_.-]+", "-", self.methods[trained.method])
         file = out or self._folder.export_file(f"{name}-seed-{trained.seed}.{kind}")
-        write_model(kind, file, tensors, self._about(trained))
-        return file
+        return write_export(file, kind, trained.model, trained.variables, trained.inputs, self._about(trained))
 
     @package_settings()
     def trained(self, method: str | None = None, seed: int | None = None) -> TrainedModel:
@@ -215,40 +212,70 @@ class LoadedRun:
         seed = self.seeds[0] if seed is None else seed
         if seed not in self.seeds:
             raise ValueError(f"seed: received {seed!r}; allowed: {', '.join(map(str, self.seeds))}")
-        saved = load_newest(self._folder, self._comparison, RunId(index, seed), self._note)
+        run = RunId(index, seed)
+        known = self._network(index)
+        changing = [
+            isinstance(part, Closing) or (isinstance(part, Refine) and part.evaluation_only)
+            for part in self.config.methods[index].recipe.parts
+        ]
+        if known is None or any(changing):
+            return self._rebuilt(run)
+        model, inputs = known
+        shapes = jax.eval_shape(model.init, jax.random.key(0))
+        saved = load_variables(self._folder, self.config, run, shapes, self._note)
         if saved is None:
-            raise FolderError(
-                f"{self._folder.path}: has no checkpoint of {self.methods[index]}, seed {seed}: train it first"
-            )
-        simulation = self._comparison.simulation(RunId(index, seed))
-        variables = fetch(simulation.tested_model(seed, saved.snapshot))
-        return TrainedModel(index, seed, saved.snapshot.round, simulation, variables)
+            raise self._untrained(run)
+        rounds, variables = saved
+        return TrainedModel(index, seed, rounds, model, variables, inputs)
+
+    def _rebuilt(self, run: RunId) -> TrainedModel:
+        """Returns a model that is evaluated differently from how it is trained, from the data and its whole state."""
+        saved = load_newest(self._folder, self._comparison, run, self._note)
+        if saved is None:
+            raise self._untrained(run)
+        simulation = self._comparison.simulation(run)
+        variables = fetch(simulation.tested_model(run.seed, saved.snapshot))
+        inputs = inputs_of(simulation.federation)
+        return TrainedModel(*run, saved.snapshot.round, simulation.setting.model, variables, inputs)
+
+    def _untrained(self, run: RunId) -> FolderError:
+        name = f"{self.methods[run.method]}, seed {run.seed}"
+        return FolderError(f"{self._folder.path}: has no checkpoint of {name}: train it first")
+
+    def _network(self, index: int) -> tuple[Model, Inputs] | None:
+        """Returns a method's network and its inputs from the folder alone; None without a summary."""
+        if index not in self._networks:
+            method = to_read(self.config).methods[index]
+            found = self._folder.read_partition(method.name)
+            if found is None or "input_shape" not in found or "input_dtype" not in found:
+                return None
+            model = network(method.model, len(found["samples"]), found["input_shape"])
+            for part in method.recipe.parts:
+                model = part.bind(model)
+            mean, std = (np.asarray(numbers, np.float32) for numbers in (found["mean"], found["std"]))
+            inputs = Inputs(found["input_dtype"], mean, std)
+            self._networks[index] = at_precision(model, method.execution.options.precision), inputs
+        return self._networks[index]
 
     @functools.cached_property
     def _comparison(self) -> Comparison:
         return set_up_to_read(self.config, self._data_dir, devices=1)
 
     def _about(self, trained: TrainedModel) -> dict[str, Any]:
-        model = trained.simulation.setting.model
-        federation = trained.simulation.federation
-        identity = {"method": self.methods[trained.method], "seed": trained.seed, "round": trained.round}
+        method = self.config.methods[trained.method]
+        identity = {"method": method.name, "seed": trained.seed, "round": trained.round}
         lines = (line for line in self._folder.read_metrics() if identity.items() <= line.items())
+        summary = self._folder.read_summary()
         return {
             "run": self.config.name,
             **identity,
             "test_accuracy": next((line["test_accuracy"] for line in lines), None),
-            "dataset": self._comparison.methods[trained.method].dataset.name,
-            "precision": trained.simulation.setting.execution.precision,
-            "model": model.name,
-            "model_options": dict(model.options),
-            "input": _INPUT,
-            "input_shape": list(model.input_shape),
-            "mean": np.asarray(federation.mean).tolist(),
-            "std": np.asarray(federation.std).tolist(),
-            "class_names": list(self._comparison.dataset.class_names),
+            "dataset": method.dataset.name,
+            "precision": method.execution.options.precision,
+            "class_names": list(summary.get("class_names") or self._comparison.dataset.class_names),
             "config_sha256": config_digest(self.config),
             "run_sha256": run_digest(self.config),
-            "versions": self._folder.read_summary().get("versions") or versions(),
+            "versions": summary.get("versions") or versions(),
         }
 
 
@@ -272,7 +299,6 @@ def _column(values: list[Any]) -> np.ndarray:
 
 
 @functools.partial(jax.jit, static_argnames="model")
-def _logits(model: Model, variables: Variables, chunks: Array, mean: Array, std: Array) -> Array:
+def _chunk_by_chunk(model: Model, variables: Variables, chunks: Array, mean: Array, std: Array) -> Array:
     """Computes the logits one chunk at a time, with evaluation's chunk size, because rounding depends on it."""
-    one = lambda images: model.apply(variables, normalised(images, mean, std), train=False)[0].logits
-    return jax.lax.map(one, chunks)
+    return jax.lax.map(lambda images: logits_of(model, variables, images, mean, std), chunks)

@@ -1,4 +1,4 @@
-"""Model files for other programs: npz, safetensors and Orbax, each with a JSON description of its content."""
+"""The formats of model files for other programs, each with a JSON description of its content."""
 
 import hashlib
 import io
@@ -16,19 +16,22 @@ from fedjax_bal.lab.output_files import FolderError
 
 Tensors = Mapping[str, np.ndarray]
 _ABOUT = "about"
-_SUMS = "sha256"
+PROGRAM = "program"
+SUMS = "sha256"
+"""Names of an exported program's bytes, and of the checksums in the description."""
+
 _LONGEST_HEADER = 2**27  # bytes, as in the safetensors library
 
 
 def write_model(kind: str, file: Path, tensors: Tensors, about: Mapping[str, Any]) -> None:
     """Writes a model and its description, to which the checksums of all arrays and of the description are added."""
     sums = model_sums(tensors, about)
-    MODEL_FORMATS[kind].write(file, tensors, json.dumps({**about, _SUMS: sums}, indent=1))
+    MODEL_FORMATS[kind].write(file, tensors, json.dumps({**about, SUMS: sums}, indent=1))
 
 
 def model_sums(tensors: Tensors, about: Mapping[str, Any]) -> dict[str, str]:
     """Returns SHA-256 checksums: of each array's type, shape and little-endian bytes, and of the JSON description."""
-    text = json.dumps({key: value for key, value in about.items() if key != _SUMS})
+    text = json.dumps({key: value for key, value in about.items() if key != SUMS})
     return {_ABOUT: hashlib.sha256(text.encode()).hexdigest(), **{name: _sum(array) for name, array in tensors.items()}}
 
 
@@ -49,7 +52,7 @@ def _read_npz(file: Path) -> tuple[Tensors, Any]:
     from fedjax_bal.data import read_arrays  # imported here, because few commands read models
 
     tensors = read_arrays(file, None)
-    return tensors, parse_json(str(tensors.pop(_ABOUT)))
+    return tensors, parse_json(str(tensors.pop(_ABOUT, "{}")))
 
 
 def _safetensors(file: Path, tensors: Tensors, about: str) -> None:
@@ -77,12 +80,14 @@ def _read_safetensors(file: Path) -> tuple[Tensors, Any]:
             raise ValueError(f"its header would have {begin} bytes")
         header = parse_json(stream.read(begin - 8))
         tensors = {}
-        about = parse_json(header.pop("__metadata__")[_ABOUT])
+        about = parse_json(header.pop("__metadata__", {}).get(_ABOUT, "{}"))
         end = max((entry["data_offsets"][1] for entry in header.values()), default=0)
         if begin + end != length:
             raise ValueError(f"{length} bytes, of which the header knows {begin + end}")
         for name, entry in header.items():
             first, last = entry["data_offsets"]
+            if entry["dtype"] == "BF16":  # no type of NumPy's
+                raise ValueError(f"{name} is of type BF16; save it as F32")
             dtype = np.dtype(f"<{entry['dtype'][0].lower()}{int(entry['dtype'][1:]) // 8}")
             if last - first != dtype.itemsize * math.prod(entry["shape"]):
                 raise ValueError(f"{name} has {last - first} bytes")
@@ -138,5 +143,6 @@ MODEL_FORMATS: Mapping[str, ModelFormat] = {
     "npz": ModelFormat(_npz, _read_npz),
     "safetensors": ModelFormat(_safetensors, _read_safetensors),
     "orbax": ModelFormat(_orbax, _read_orbax),
+    "stablehlo": ModelFormat(_npz, _read_npz),  # the bytes of a program, in place of weights
 }
 """The formats by name; the names are also the file extensions."""

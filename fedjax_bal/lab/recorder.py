@@ -6,11 +6,13 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedjax_bal.config import AUTO, Config, with_convolution
+from fedjax_bal.engine.device import State
 from fedjax_bal.engine.host import DispatchResult, Snapshot, describe_faults, fetch, restore_rows, rows_to_save
 from fedjax_bal.engine.processes import processes
 from fedjax_bal.lab import checkpoint, environment, summary
@@ -22,6 +24,7 @@ from fedjax_bal.lab.training import BuiltBatch, RunStart, is_over
 from fedjax_bal.metrics import Counts, RunHistory, summarise_run
 from fedjax_bal.models import automatic, convolves
 from fedjax_bal.target import target_platform
+from fedjax_bal.types import Variables
 
 
 class SavedRun(NamedTuple):
@@ -60,51 +63,87 @@ def load_newest(folder: RunFolder, comparison: Comparison, run: RunId, note: Cal
     """
     wanted = saved_template(comparison, run)
 
-    def read() -> SavedRun | None:
-        damages: list[str] = []
-        try:
-            files = checkpoint.generations(folder.checkpoints(*run))
-        except OSError as error:
-            raise unreadable(folder.checkpoints(*run), error) from error
-        for file in files:
-            try:
-                arrays = checkpoint.read(file)
-            except checkpoint.CheckpointError as error:
-                damages.append(f"warning: {error}; resuming from the checkpoint before it")
-                continue
-            except checkpoint.StateError as error:
-                raise FolderError(f"{error}; resume with the version that wrote it, or {START_OVER}") from error
-            except OSError as error:
-                raise unreadable(file, error) from error
-            # Owner and fingerprint are checked before the state: with other data its shapes may differ.
-            if not np.array_equal(arrays.get(checkpoint.OWNER, ()), wanted.owner):
-                raise FolderError(f"{file}: belongs to another run; move it away, or {START_OVER}")
-            if not np.array_equal(arrays.get(checkpoint.FINGERPRINT, ()), wanted.fingerprint):
-                raise FolderError(
-                    f"{folder.path}: was begun with other images, labels, class names, owners of images, partition or "
-                    "traces than those that are read now, and nothing in it is touched; pass the same --data-dir as "
-                    f"then and leave the files that the configuration names as they were, or {START_OVER}"
-                )
-            try:
-                saved = checkpoint.fit(arrays, wanted, unpack)
-            except checkpoint.StateError as error:
-                raise FolderError(
-                    f"{file}: is whole, but holds another state than this version's ({error}), and nothing is touched; "
-                    f"resume with the versions that wrote it (summary.json names them), or {START_OVER}"
-                ) from error
-            for text in damages:
-                note(text)
-            return saved
-        if files:
+    def use(file: Path, arrays: Mapping[str, np.ndarray]) -> SavedRun:
+        # The fingerprint is checked before the state: with other data its shapes may differ.
+        if not np.array_equal(arrays.get(checkpoint.FINGERPRINT, ()), wanted.fingerprint):
             raise FolderError(
-                f"{files[0].parent}: every checkpoint is damaged; put back a copy of one, or {START_OVER}"
+                f"{folder.path}: was begun with other images, labels, class names, owners of images, partition, traces "
+                "or initial weights than those that are read now, and nothing in it is touched; pass the same "
+                "--data-dir as then and leave the files that the configuration names as they were, or "
+                f"{START_OVER}"
             )
-        return None
+        return _fitted(file, arrays, wanted, unpack)
 
+    read = lambda: _read_newest(folder, comparison.config, run, note, use)
     encode = lambda saved: b"" if saved is None else checkpoint.encode(saved)
     decode = lambda content: checkpoint.load(io.BytesIO(content), wanted) if content else None
     saved = processes().from_first(read, encode, decode)
     return saved and saved._replace(snapshot=saved.snapshot._replace(round=int(saved.snapshot.round)))
+
+
+def load_variables(
+    folder: RunFolder, config: Config, run: RunId, shapes: Variables, note: Callable[[str], None]
+) -> tuple[int, Variables] | None:
+    """Loads the round and the global model of a run's newest undamaged checkpoint, without the data; None if none.
+
+    Raises the same errors as `load_newest`, but can't tell whether the data have changed.
+    """
+    # The names of a checkpoint's arrays are those of the fields, so a template with nothing else selects these two.
+    nothing: Any = None
+    state = State(shapes, nothing, nothing, nothing)
+    wanted = SavedRun(Snapshot(np.int64(0), state, nothing, nothing), nothing, nothing, nothing, nothing)
+    starts = (".snapshot.round", ".snapshot.state.variables")
+
+    def use(file: Path, arrays: Mapping[str, np.ndarray]) -> SavedRun:
+        return _fitted(file, {name: array for name, array in arrays.items() if name.startswith(starts)}, wanted)
+
+    saved = _read_newest(folder, config, run, note, use)
+    return None if saved is None else (int(saved.snapshot.round), saved.snapshot.state.variables)
+
+
+def _read_newest(
+    folder: RunFolder,
+    config: Config,
+    run: RunId,
+    note: Callable[[str], None],
+    use: Callable[[Path, Mapping[str, np.ndarray]], SavedRun],
+) -> SavedRun | None:
+    """Returns what `use` makes of the arrays of a run's newest undamaged checkpoint; None if there is none."""
+    damages: list[str] = []
+    try:
+        files = checkpoint.generations(folder.checkpoints(*run))
+    except OSError as error:
+        raise unreadable(folder.checkpoints(*run), error) from error
+    for file in files:
+        try:
+            arrays = checkpoint.read(file)
+        except checkpoint.CheckpointError as error:
+            damages.append(f"warning: {error}; resuming from the checkpoint before it")
+            continue
+        except checkpoint.StateError as error:
+            raise FolderError(f"{error}; resume with the version that wrote it, or {START_OVER}") from error
+        except OSError as error:
+            raise unreadable(file, error) from error
+        if not np.array_equal(arrays.get(checkpoint.OWNER, ()), checkpoint.owner(config, *run)):
+            raise FolderError(f"{file}: belongs to another run; move it away, or {START_OVER}")
+        saved = use(file, arrays)
+        for text in damages:
+            note(text)
+        return saved
+    if files:
+        raise FolderError(f"{files[0].parent}: every checkpoint is damaged; put back a copy of one, or {START_OVER}")
+    return None
+
+
+def _fitted(file: Path, arrays: Mapping[str, np.ndarray], wanted: SavedRun, *restore: Callable) -> SavedRun:
+    """Arranges a checkpoint's arrays like the template."""
+    try:
+        return checkpoint.fit(arrays, wanted, *restore)
+    except checkpoint.StateError as error:
+        raise FolderError(
+            f"{file}: is whole, but holds another state than this version's ({error}), and nothing is touched; "
+            f"resume with the versions that wrote it (summary.json names them), or {START_OVER}"
+        ) from error
 
 
 def pack(saved: SavedRun) -> SavedRun:

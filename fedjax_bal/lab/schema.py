@@ -132,6 +132,8 @@ class Partition(TypedDict):
     clients: int
     mean: list[float]
     std: list[float]
+    input_shape: NotRequired[list[Amount]]
+    input_dtype: NotRequired[Annotated[str, Field(pattern="^(uint8|int32|float16|float32)$")]]
     shown: Annotated[list[Amount], FailFast()]
     class_counts: Annotated[list[AmountPerClass], FailFast()]
     samples: AmountPerClass

@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 
 from fedjax_bal import data, models, recipes
-from fedjax_bal.config import Config, MethodConfig, with_convolution
+from fedjax_bal.config import Config, MethodConfig, ModelSection, with_convolution
 from fedjax_bal.contrib import privacy
 from fedjax_bal.engine.device import Layout, TestSet, in_batches, padded
 from fedjax_bal.engine.host import FineTuner, Simulation, build, device_count, divide, replicate, shares_prototypes
+from fedjax_bal.lab.exports import load_weights
+from fedjax_bal.lab.model_files import model_sums
 from fedjax_bal.lab.schema import RunId
 from fedjax_bal.lab.splits import SetupError, prefix_errors, rows_used, split_rows
 from fedjax_bal.models import automatic
@@ -21,7 +23,7 @@ from fedjax_bal.optim import Opaque, optimizer
 from fedjax_bal.options import Participation
 from fedjax_bal.parts import SERVER_ROWS
 from fedjax_bal.selection import AVAILABILITY, DELIVERY, SPEEDS, Choice
-from fedjax_bal.types import Dataset, Federation, Model
+from fedjax_bal.types import Dataset, Federation, Model, Variables
 
 _DYNAMICS: Mapping[str, Mapping[str, Any]] = {"availability": AVAILABILITY, "delivery": DELIVERY, "speed": SPEEDS}
 _MOST_LINES = 8
@@ -122,13 +124,15 @@ class SharedInputs:
         return federation
 
     def fingerprint(self, config: MethodConfig) -> np.ndarray:
-        """SHA-256, `UInt8[32]`, of images, labels, class names, partition, auxiliary rows and presence files."""
+        """SHA-256, `UInt8[32]`, of images, labels, class names, partition, auxiliary rows, and files that it names."""
         images = self.cached("fingerprint", lambda: self._digest(config), *_sections(config))
-        digests = [getattr(self.presence(config, name), "digest", None) for name in _DYNAMICS]
-        if not any(digests):
+        digests = {name: getattr(self.presence(config, name), "digest", None) for name in _DYNAMICS}
+        if config.model.weights is not None:
+            digests["weights"] = self.cached("digest", lambda: _digest_of(self.weights(config)), config.model)
+        if not any(digests.values()):
             return images
         digest = hashlib.sha256(images.tobytes())
-        for name, file_digest in zip(_DYNAMICS, digests, strict=True):
+        for name, file_digest in digests.items():
             digest.update(name.encode() + (file_digest or b""))
         return np.frombuffer(digest.digest(), np.uint8)
 
@@ -161,12 +165,25 @@ class SharedInputs:
     def model(self, config: MethodConfig) -> Model:
         """The network."""
         dataset = self.dataset(config)
-        wanted = config.model
-        options = {"convolution": wanted.convolution, **wanted.parameters}
         shape = dataset.train_images.shape[1:]
-        with prefix_errors("model"):
-            make = lambda: models.build(wanted.name, len(dataset.class_names), shape, **options)
-            return self.cached("model", make, wanted, config.dataset)
+        file = config.model.weights
+
+        def make() -> Model:
+            model = network(config.model, len(dataset.class_names), shape)
+            if file is None:
+                return model
+            weights = self.weights(config)
+            try:
+                return models.with_weights(model, weights)
+            except ValueError as error:
+                raise SetupError(f"model.weights: {file}: {str(error).removeprefix('variables: ')}") from error
+
+        return self.cached("model", make, config.model, config.dataset)
+
+    def weights(self, config: MethodConfig) -> Variables:
+        """The weights that the network starts from."""
+        with prefix_errors("model.weights"):
+            return self.cached("weights", lambda: load_weights(config.model.weights or ""), config.model)
 
     def _federate(self, config: MethodConfig) -> Federation:
         dataset = self.dataset(config)
@@ -192,6 +209,18 @@ class SharedInputs:
             digest.update(f"{array.dtype} {array.shape}".encode())
             digest.update(array.data)
         return np.frombuffer(digest.digest(), np.uint8)
+
+
+def _digest_of(variables: Variables) -> bytes:
+    """SHA-256 of names, types, shapes and values."""
+    return hashlib.sha256(json.dumps(model_sums(models.named_leaves(variables), {})).encode()).digest()
+
+
+def network(section: ModelSection, classes: int, shape: Sequence[int]) -> Model:
+    """Builds the network of a configuration, with weights that are drawn."""
+    options = {"convolution": section.convolution, **section.parameters}
+    with prefix_errors("model"):
+        return models.build(section.name, classes, tuple(shape), **options)
 
 
 def _sections(config: MethodConfig) -> tuple[Any, ...]:
@@ -226,8 +255,12 @@ def set_up_to_read(
 
     The two forms differ in rounding, so such runs can be read but must not resume.
     """
-    usable = config if automatic.choice()[0] == "builtin" else with_convolution(config, "fast", of="builtin")
-    return dataclasses.replace(set_up(usable, data_dir, devices, **options), config=config)
+    return dataclasses.replace(set_up(to_read(config), data_dir, devices, **options), config=config)
+
+
+def to_read(config: Config) -> Config:
+    """Replaces "builtin" convolutions by "fast" ones on a machine without them."""
+    return config if automatic.choice()[0] == "builtin" else with_convolution(config, "fast", of="builtin")
 
 
 def _on_partition_of(seed: int, config: Config, inputs: SharedInputs) -> Comparison:

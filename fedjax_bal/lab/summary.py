@@ -106,6 +106,8 @@ def summarise_partitions(comparison: Comparison) -> list[Partition]:
             "clients": len(counts),
             "mean": _shortest(federation.mean),
             "std": _shortest(federation.std),
+            "input_shape": list(federation.images.shape[1:]),
+            "input_dtype": np.dtype(federation.images.dtype).name,
             "shown": shown.tolist(),
             "class_counts": counts[shown].tolist(),
             "samples": counts.sum(0).tolist(),

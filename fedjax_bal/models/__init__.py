@@ -1,7 +1,8 @@
 """Models as pure functions, with exact parameter counts and a convolution that is fast for many clients.
 
 `build(name, num_classes, input_shape)` builds a `fedjax_bal.types.Model`; `MODELS` has the names, `options(name)` a
-model's options. `from_linen` and `from_nnx` make a model from your own network.
+model's options. `from_linen` and `from_nnx` make a model from your own network. `with_weights` starts a model from
+pretrained weights; `weights_from_torch` and `weights_to_torch` convert them from and to PyTorch's layouts.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from fedjax_bal.models.heads import FORMS, simplex, unit, with_cosine_head, with
 from fedjax_bal.models.layers import Conv, Linear, flatten
 from fedjax_bal.models.normalization import Normalisation, normalisation_of, normalises
 from fedjax_bal.models.onednn import onednn_version
+from fedjax_bal.models.pytorch import weights_from_torch, weights_to_torch
 from fedjax_bal.models.registry import (
     BATCH_NORMALISED,
     MODELS,
@@ -26,6 +28,7 @@ from fedjax_bal.models.registry import (
     options,
     own_model,
 )
+from fedjax_bal.models.weights import match_weights, named_leaves, with_weights
 
 if TYPE_CHECKING:
     from fedjax_bal.models.nnx import from_nnx
@@ -54,6 +57,8 @@ __all__ = [
     "from_linen",
     "from_nnx",
     "is_users_model",
+    "match_weights",
+    "named_leaves",
     "normalisation",
     "normalisation_of",
     "normalises",
@@ -64,9 +69,12 @@ __all__ = [
     "renewed",
     "simplex",
     "unit",
+    "weights_from_torch",
+    "weights_to_torch",
     "with_cosine_head",
     "with_normalised_features",
     "with_projection",
+    "with_weights",
 ]
 
 

@@ -15,6 +15,7 @@ from flax.errors import FlaxError, InvalidRngError
 from fedjax_bal.jax_setup import in_package_settings, is_users
 from fedjax_bal.models import convolution as convolutions
 from fedjax_bal.models.normalization import moments
+from fedjax_bal.models.weights import with_weights
 from fedjax_bal.types import Array, Key, Model, Outputs, PyTree, Variables
 from fedjax_bal.validate import whole_number
 
@@ -269,6 +270,7 @@ def from_linen(
     *,
     convolution: str = "auto",
     dtype: Any = None,
+    variables: Any = None,
 ) -> Model:
     """Makes a model from a `flax.linen` module, which isn't modified.
 
@@ -287,7 +289,6 @@ def from_linen(
 
     Parameters and statistics are those of `module.init`, with the classifier's under "head", so that
     `module.apply({"params": variables.params, "batch_stats": variables.stats}, batch)` works if that is its name.
-    `simulate(..., variables=...)` takes what `module.init` returns, or pretrained weights in that form, as they are.
 
     Args:
         module: the module, for instance `Net()`.
@@ -297,13 +298,15 @@ def from_linen(
         convolution: as in `fedjax_bal.models.build`; "plain" leaves the module's convolutions as they are, with second
             derivatives.
         dtype: type that a batch is converted to, `int` for token ids; by default it stays as it is.
+        variables: pretrained weights, under the module's own names, in the form that `module.init` returns; without the
+            classifier's, that is drawn. By default all are drawn. See `fedjax_bal.models.with_weights`.
 
     Returns:
         The model; `fedjax_bal.check_model` checks it.
 
     Raises:
         ValueError: the module needs other arguments, doesn't return logits, has collections other than parameters and
-            batch statistics, or has no recognisable classifier.
+            batch statistics, or has no recognisable classifier; or the weights aren't the module's.
 
     Example:
         >>> class Net(nn.Module):
@@ -322,7 +325,8 @@ def from_linen(
     if not isinstance(module, nn.Module):
         raise ValueError(f"module: received {module!r}, must be a flax.linen module, for instance Net()")
     network = _LinenNetwork(module, usage_of(module, input_shape, num_classes, convolution, dtype), head)
-    return assemble_model(network.usage, network.init, network.forward, network.classify, network.classifier.name)
+    model = assemble_model(network.usage, network.init, network.forward, network.classify, network.classifier.name)
+    return model if variables is None else with_weights(model, variables)
 
 
 class _LinenNetwork:

@@ -807,7 +807,10 @@ def test_options_of_models_are_keys(model, options, written, write):
     ("model", "message"),
     [
         ("{name: mlp, hidden: [0]}", r"received \[0\], must be a list, not empty, each item an integer of at least 1"),
-        ("{name: mlp, hiden: [1]}", "unknown key for mlp; allowed: convolution, hidden, name; did you mean 'hidden'?"),
+        (
+            "{name: mlp, hiden: [1]}",
+            "unknown key for mlp; allowed: convolution, hidden, name, weights; did you mean 'hidden'?",
+        ),
         ("{name: vgg9, dropout: 1}", r"received 1, must be a number in \[0, 1\), or a list of 3 of them"),
     ],
 )
@@ -825,3 +828,18 @@ def test_a_moved_file_leaves_a_run_what_it_is(tmp_path):
         return run_digest(config)
 
     assert digest("/here") == digest("/there") != digest("/here", "other.csv")
+
+
+def test_a_models_weights_are_a_file_like_others(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("model: {name: mlp, weights: w.npz}\nmethods: [fedavg]\n")
+    config = load_config(file)
+    assert config.model.weights == str(tmp_path / "w.npz")
+    again = load_config(file, ["model.weights=/elsewhere/w.npz"])
+    other = load_config(file, ["weights=v.npz"])
+    assert other.model.weights == str(Path("v.npz").absolute())
+    assert run_digest(again) == run_digest(config) != run_digest(other)
+    assert "weights" in resolved_yaml(config) and "weights" not in resolved_yaml(load_config(None))
+    # A paper's table that starts from pretrained weights is not the paper's.
+    paper = load_config("papers/rebafl/table1_fmnist_m20", ["model.weights=w.npz"]).paper
+    assert paper is not None and paper.setting == {"model.weights": None}

@@ -1,6 +1,9 @@
 """A run folder read back: metrics, models, predictions, and models in files for programs without the package."""
 
+import importlib.util
 import json
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,13 +15,27 @@ import pytest
 import small_run
 from typer.testing import CliRunner
 
-from fedjax_bal import data, load_run
+from fedjax_bal import LocalTraining, data, export_model, load_run, load_weights, models, recipes, simulate
 from fedjax_bal.cli.app import app
 from fedjax_bal.lab import verify
+from fedjax_bal.lab.schema import RunId
 
 # The second method's model is fine-tuned for its evaluation alone, the third's network has a projection.
 METHODS = "methods=[{recipe: fedavg}, {recipe: fedbabu, name: my body, fine_tune_epochs: 2}, {recipe: moon}]"
 CHANGES = (METHODS, "auxiliary={per_class: 3}", "training.rounds=3", "evaluation.every=1", "seeds=[4, 5]")
+
+PROGRAM = """
+import json, sys
+import jax
+import numpy as np
+
+exported, (images, labels) = np.load(sys.argv[1]), np.load(sys.argv[2]).values()
+program = jax.export.deserialize(bytearray(exported["program"].tobytes()))
+logits = np.concatenate([program.call(images[:1500]), program.call(images[1500:])])
+assert len(json.loads(str(exported["about"]))["class_names"]) == logits.shape[1]
+assert not any(name.startswith(("flax", "fedjax")) for name in sys.modules)
+print(int((logits.argmax(-1) == labels).sum()))
+"""
 
 STRANGER = """
 import json, sys
@@ -144,6 +161,93 @@ def test_a_program_without_the_package_predicts_the_same(finished, tmp_path):
     assert round(about["test_accuracy"] * len(labels)) == hits(finished, "fedavg", 5)
 
 
+def predict_elsewhere(file, folder):
+    """How many test images an exported program classifies correctly, in a process without the package."""
+    libraries = pytest.importorskip("flatbuffers").__file__.rsplit("/", 2)[0]
+    np.savez(folder / "test.npz", images=pictures()[0], labels=pictures()[1])
+    script = [sys.executable, "-c", PROGRAM, str(file), str(folder / "test.npz")]
+    environment = os.environ | {"PYTHONPATH": libraries, "JAX_NUM_CPU_DEVICES": "1"}
+    done = subprocess.run(script, capture_output=True, text=True, check=False, cwd=folder, env=environment)
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout)
+
+
+@pytest.mark.slow
+def test_an_exported_program_predicts_the_same_without_the_package(finished, tmp_path):
+    pytest.importorskip("flatbuffers")
+    file = export(finished, "--format", "stablehlo", "--method", "moon")
+    assert file == finished / "exports" / "moon-seed-4.stablehlo"
+    assert predict_elsewhere(file, tmp_path) == hits(finished, "moon", 4)
+    assert [(found.kind, found.damage) for found in verify(file)] == [("export", "")]
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    assert "damaged" in next(verify(file)).damage
+    file.unlink()
+
+
+@pytest.mark.slow
+def test_a_result_is_exported_like_a_run(tmp_path):
+    dataset = data.load("fashion_mnist_small")
+    federation = data.federate(dataset, [np.arange(i, 400, 4) for i in range(4)])
+    model = models.build("mlp", 10, (28, 28, 1), hidden=[8])
+    result = simulate(
+        recipes.moon(), model, federation, pictures(), rounds=1, seed=0, local=LocalTraining(batch_size=20)
+    )
+    file = export_model(tmp_path / "model.safetensors", result.model, result.variables, federation)
+    jax.tree.map(np.testing.assert_array_equal, load_weights(file), jax.device_get(result.variables))
+    assert read_safetensors(file)[1]["mean"] == np.asarray(federation.mean).tolist()
+    if importlib.util.find_spec("flatbuffers"):
+        names = dataset.class_names
+        file = export_model(tmp_path / "m.stablehlo", result.model, result.variables, federation, class_names=names)
+        assert predict_elsewhere(file, tmp_path) == round(result.history[-1]["test_accuracy"] * len(pictures()[1]))
+
+
+def test_a_missing_library_for_programs_is_named(run, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "flatbuffers", None)
+    monkeypatch.delitem(sys.modules, "jax._src.export.serialization", raising=False)  # has it
+    with pytest.raises(ValueError, match="format: stablehlo needs a library: pip install flatbuffers"):
+        run.export(out=tmp_path / "model.stablehlo")
+
+
+@pytest.mark.slow
+def test_a_folder_is_enough_for_models_that_are_evaluated_as_they_are(finished, tmp_path, monkeypatch):
+    images, labels = pictures()
+    moved = shutil.copytree(finished, tmp_path / "moved")
+    rebuilt = {name: load_run(finished)._rebuilt(RunId(method, 4)) for name, method in (("fedavg", 0), ("moon", 2))}
+
+    def refuse(*given):
+        raise ValueError("there are no data")
+
+    monkeypatch.setattr("fedjax_bal.lab.setup.SharedInputs.dataset", refuse)
+    run = load_run(moved)
+    for name, known in rebuilt.items():
+        found = run.trained(name, 4)
+        jax.tree.map(np.testing.assert_array_equal, found.variables, known.variables)
+        jax.tree.map(np.testing.assert_array_equal, found.inputs, known.inputs)
+        assert (found.round, found.model.name, found.model.input_shape) == (3, "mlp", (28, 28, 1))
+        assert (run.predict(images, name, 4) == labels).sum() == hits(finished, name, 4)
+    assert run.export("moon", out=tmp_path / "model.npz").exists()
+    # Its model is fine-tuned on the server's rows before every evaluation.
+    with pytest.raises(ValueError, match="there are no data"):
+        run.variables("my body")
+    # A killed session leaves no summary.
+    for name in ("SHA256SUMS", "summary.json"):
+        (moved / name).unlink()
+    with pytest.raises(ValueError, match="there are no data"):
+        load_run(moved).variables()
+    monkeypatch.undo()
+    jax.tree.map(np.testing.assert_array_equal, load_run(moved).variables("moon"), rebuilt["moon"].variables)
+
+
+def test_a_damaged_summary_is_not_predicted_with(finished, tmp_path):
+    moved = shutil.copytree(finished, tmp_path / "moved")
+    text = (moved / "summary.json").read_text()
+    (moved / "summary.json").write_text(text.replace('"input_dtype": "uint8"', '"input_dtype": "int32"'))
+    with pytest.raises(ValueError, match="summary.json: .*put back a copy"):
+        load_run(moved).variables()
+
+
 def read_safetensors(file):
     """Arrays by name, and the text about them, as the format's description says."""
     content = file.read_bytes()
@@ -192,7 +296,7 @@ def test_orbax_reads_what_is_exported_and_nothing_is_removed_for_it(finished, ru
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--format", "onnx"], "format: received 'onnx'; allowed: npz, safetensors, orbax"),
+        (["--format", "onnx"], "format: received 'onnx'; allowed: npz, safetensors, orbax, stablehlo"),
         (["--out", "m.onnx"], "the extension of m.onnx (or give a format): received 'onnx'; allowed: npz,"),
         (["--method", "x"], "method: received 'x'; allowed"),
         (["--out", "/dev/null/model.npz"], "/dev/null"),

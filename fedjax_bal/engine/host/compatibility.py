@@ -1,7 +1,6 @@
 """Checks that the pieces of a simulation fit together, and chooses between the recipe's and the user's values."""
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -10,13 +9,13 @@ import numpy as np
 from fedjax_bal.data import are_tokens, check_one_type
 from fedjax_bal.engine.device import TestSet
 from fedjax_bal.engine.host.placement import fetch
-from fedjax_bal.models import Normalisation
+from fedjax_bal.models import Normalisation, match_weights, named_leaves
 from fedjax_bal.optim import AnyOptimizer, Optimizer, as_optimizer, optimizer
 from fedjax_bal.options import LocalTraining, Participation
 from fedjax_bal.parts import Draw, Probe, parts_with
 from fedjax_bal.recipes import Recipe
 from fedjax_bal.selection import LOSS, Choice, Presence, Selector, Speed, Trace
-from fedjax_bal.types import Federation, Model, PyTree, Variables
+from fedjax_bal.types import Federation, Model, Variables
 
 ROUNDS_PER_DISPATCH = 5
 """The value of "auto": enough rounds that the devices never wait for the host."""
@@ -37,7 +36,7 @@ def check_is_federation(federation: Any) -> None:
 
 def check_parameters(model: Model) -> None:
     """Refuses parameters of fewer than 32 bits, the precision in which optimizers and server averages compute."""
-    for name, leaf in _by_name(jax.eval_shape(model.init, jax.random.key(0)).params).items():
+    for name, leaf in named_leaves(jax.eval_shape(model.init, jax.random.key(0)).params).items():
         if leaf.dtype.kind != "f" or leaf.dtype.itemsize < 4:
             raise ValueError(
                 f"model {model.name}: received {leaf.dtype} for the parameter {name}, must be float32: leave out its "
@@ -84,27 +83,9 @@ def fit_variables(given: Any, wanted: Variables, model: Model) -> Variables:
 
 def arranged(given: Any, wanted: Variables, model: Model) -> Variables:
     """Arranges variables in the structure of `wanted`; refuses other names or shapes."""
-    # The result of flax.linen's `init` has the network's own name for the classifier.
-    if isinstance(given, Mapping) and set(given) in ({"params"}, {"params", "batch_stats"}):
-        params = {"head" if name == model.classifier else name: leaf for name, leaf in given["params"].items()}
-        given = Variables(params, given.get("batch_stats", {}))
-    ours = _by_name(wanted)
-    theirs = _by_name(given)
-    odd = sorted(ours.keys() ^ theirs.keys())
-    different = [name for name in ours if name not in odd and np.shape(theirs[name]) != ours[name].shape]
-    if odd or different:
-        name = (odd or different)[0]
-        received, needed = (f"{list(np.shape(tree[name]))}" if name in tree else "nothing" for tree in (theirs, ours))
-        raise ValueError(
-            f"variables: received {received} for {name}, where the method's model has {needed}: give weights of the "
-            "same network, trained by a method that adds the same to it"
-        )
-    return jax.tree.unflatten(jax.tree.structure(wanted), [theirs[name] for name in ours])
-
-
-def _by_name(tree: PyTree) -> dict[str, Any]:
-    paths = jax.tree_util.tree_flatten_with_path(tree)[0]
-    return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in paths}
+    remedy = "give weights of the same network, trained by a method that adds the same to it"
+    theirs = match_weights(given, wanted, model, owner="the method's model", remedy=remedy)
+    return jax.tree.unflatten(jax.tree.structure(wanted), [theirs[name] for name in named_leaves(wanted)])
 
 
 def check_clients(participation: Participation, clients: int) -> None:

@@ -35,6 +35,7 @@ class Result(NamedTuple):
         client_memory: each Memory part's memory of the clients after the last round, by the part's slot; leaves
             `[N, ...]`.
         server_state: each Server part's state after the last round, by the part's slot.
+        model: the network, with what the method adds to it; `fedjax_bal.export_model` writes it to a file.
     """
 
     variables: Variables
@@ -42,6 +43,7 @@ class Result(NamedTuple):
     confusion: np.ndarray
     client_memory: Mapping[str, PyTree]
     server_state: Mapping[str, PyTree]
+    model: Model
 
     def __repr__(self) -> str:
         """Summarises the result, whose arrays would fill pages.
@@ -232,8 +234,9 @@ def simulate(
         execution: how the work is laid out on the machine, and how broken clients are handled.
         server_optimizer: from `fedjax_bal.optimizer`, or any optax transformation; by default the recipe's, or else
             plain averaging.
-        variables: the model to start from, as `Result.variables`, `load_run(...).variables()` or `model.init` return
-            it; by default one that is drawn with the seed. They aren't modified.
+        variables: the model to start from, as `Result.variables`, `load_run(...).variables()`, `load_weights` or
+            `model.init` return it; by default one that is drawn with the seed. They aren't modified. For weights that
+            lack what the method adds to the model, or its classifier, see `fedjax_bal.models.with_weights`.
         early_stopping: ends the run after the dispatch in which its metric on the federation's auxiliary set
             `validation` stops improving.
         on_round: called with the metrics of each evaluated round.
@@ -317,4 +320,4 @@ def simulate(
                 for record in done.records:
                     on_round(record)
     state = snapshot.state
-    return Result(state.variables, history, confusion, state.memory, state.server)
+    return Result(state.variables, history, confusion, state.memory, state.server, simulation.setting.model)

@@ -1,0 +1,189 @@
+"""Models for programs without this package: weights in files, and whole programs; and weights read from files."""
+
+import functools
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from flax.traverse_util import unflatten_dict
+
+from fedjax_bal.data import normalised
+from fedjax_bal.jax_setup import package_settings, start_jax
+from fedjax_bal.lab.checkpoint import disk_fault
+from fedjax_bal.lab.model_files import MODEL_FORMATS, PROGRAM, SUMS, model_sums, write_model
+from fedjax_bal.lab.output_files import FolderError, unreadable
+from fedjax_bal.models import differentiable, named_leaves
+from fedjax_bal.types import Array, Federation, Model, Variables
+from fedjax_bal.validate import one_of
+
+_NORMALISED = (
+    "Float32 [batch, height, width, channels]: bytes are divided by 255 (numbers that aren't bytes are taken as they "
+    "are), then mean is subtracted and the difference divided by std, channel by channel"
+)
+_PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
+_WEIGHTS = ("npz", "safetensors")
+
+
+class Inputs(NamedTuple):
+    """The inputs that a model was trained on, before normalisation.
+
+    Attributes:
+        dtype: their type: "uint8" for bytes, a type of floats, or "int32" for token ids.
+        mean: `Float[K]`, see `fedjax_bal.data.normalised`.
+        std: `Float[K]`.
+    """
+
+    dtype: str
+    mean: Any
+    std: Any
+
+
+def inputs_of(federation: Federation) -> Inputs:
+    """Returns the inputs of a federation."""
+    return Inputs(np.dtype(federation.images.dtype).name, np.asarray(federation.mean), np.asarray(federation.std))
+
+
+@functools.partial(jax.jit, static_argnames="model")
+def logits_of(model: Model, variables: Variables, images: Array, mean: Array, std: Array) -> Array:
+    """Computes the logits of inputs that aren't normalised."""
+    with jax.default_matmul_precision("highest"):  # as evaluation does: GPUs round float32 products otherwise
+        return model.apply(variables, normalised(images, mean, std), train=False)[0].logits
+
+
+@package_settings()
+def export_model(
+    file: str | os.PathLike[str],
+    model: Model,
+    variables: Variables,
+    federation: Federation | None = None,
+    *,
+    class_names: Sequence[str] = (),
+    kind: str | None = None,
+) -> Path:
+    """Writes a model to a file for programs without this package, as `fedjax-bal export` does.
+
+    npz, safetensors and Orbax have one array for each array of the model, named like `params/head/dense/kernel`, and
+    need the network's layers in the other program. StableHLO has the whole program, weights included, for the CPU, for
+    NVIDIA's and AMD's GPUs and for TPUs: a npz file with its bytes, `program`, which takes inputs as the federation has
+    them, any number at a time, and returns logits `Float32[B, C]`. All have a JSON text `about` (safetensors: in the
+    metadata; Orbax: an item) with the inputs, their mean and standard deviation, class names, and checksums that
+    `fedjax-bal verify` compares.
+
+    Args:
+        file: the file, or the folder for Orbax.
+        model: the network as it was trained, with what the method adds to it: `Result.model`.
+        variables: its weights, for instance `Result.variables`.
+        federation: the federation that it was trained on, whose inputs the model takes; by default inputs are
+            normalised already.
+        class_names: names of the classes, in the order of the logits.
+        kind: the format: "npz", "safetensors", "orbax" or "stablehlo"; by default the file's extension.
+
+    Returns:
+        The file.
+
+    Raises:
+        ValueError: an unknown format, or one whose library isn't installed: orbax-checkpoint, or flatbuffers for
+            StableHLO.
+        OSError: the file can't be written.
+
+    Example:
+        >>> import tempfile
+        >>> from fedjax_bal import models
+        >>> model = models.build("mlp", 2, (4,), hidden=[3])
+        >>> file = export_model(f"{tempfile.mkdtemp()}/model.npz", model, model.init(jax.random.key(0)))
+        >>> sorted(np.load(file))[:3]
+        ['about', 'params/body/dense_0/dense/bias', 'params/body/dense_0/dense/kernel']
+        >>> load_weights(file).params["head"]["dense"]["kernel"].shape
+        (3, 2)
+    """
+    inputs = None if federation is None else inputs_of(federation)
+    return write_export(Path(file), kind, model, variables, inputs, {"class_names": list(class_names)})
+
+
+def write_export(
+    file: Path, kind: str | None, model: Model, variables: Variables, inputs: Inputs | None, about: Mapping[str, Any]
+) -> Path:
+    """Writes a model as `export_model` does; `about` is added to its description."""
+    asked = f"the extension of {file} (or give a format)" if kind is None else "format"
+    kind = one_of(asked, kind or file.suffix[1:], MODEL_FORMATS)
+    if kind == "stablehlo":
+        taken = Inputs(model.input_dtype, 0.0, 1.0) if inputs is None else inputs
+        tensors = {PROGRAM: _program(model, variables, taken)}
+        expected = f"{taken.dtype} [batch, ...], {'normalised' if inputs is None else 'not normalised'}"
+    else:
+        tensors = {name: np.asarray(leaf) for name, leaf in named_leaves(variables, "/").items()}
+        expected = f"{model.input_dtype} [batch, ...], normalised" if inputs is None else _NORMALISED
+    description = {
+        **about,
+        "model": model.name,
+        "model_options": dict(model.options),
+        "input": expected,
+        "input_shape": list(model.input_shape),
+        "mean": None if inputs is None else np.asarray(inputs.mean).tolist(),
+        "std": None if inputs is None else np.asarray(inputs.std).tolist(),
+    }
+    write_model(kind, file, tensors, description)
+    return file
+
+
+def _program(model: Model, variables: Variables, inputs: Inputs) -> np.ndarray:
+    """Returns the bytes of a program from inputs to logits, for any number of inputs."""
+    start_jax()
+    # JAX's own operations, which run everywhere: the layers' fast forms may call the libraries of this machine.
+    portable = differentiable(model)
+    variables = jax.tree.map(np.asarray, variables)
+
+    # Traced for a single input, so that no layer has to compute with an unknown number of them.
+    def logits(image: Array) -> Array:
+        return logits_of(portable, variables, image[None], inputs.mean, inputs.std)[0]
+
+    (batch,) = jax.export.symbolic_shape("batch")
+    images = jax.ShapeDtypeStruct((batch, *model.input_shape), inputs.dtype)
+    exported = jax.export.export(jax.jit(jax.vmap(logits)), platforms=_PLATFORMS)(images)
+    try:
+        return np.frombuffer(exported.serialize(), np.uint8)
+    except ImportError as error:
+        raise FolderError("format: stablehlo needs a library: pip install flatbuffers") from error
+
+
+def load_weights(file: str | os.PathLike[str]) -> Variables:
+    """Reads a model's weights from an npz or safetensors file; nothing is unpickled.
+
+    Args:
+        file: a file that `fedjax-bal export` or `export_model` has written, whose checksums are compared; or one with
+            arrays of the same names, `params/...`, and `stats/...` or `batch_stats/...` for running statistics.
+
+    Returns:
+        The weights as NumPy arrays, for `simulate(..., variables=...)` or `fedjax_bal.models.with_weights`.
+
+    Raises:
+        ValueError: the file can't be read, is damaged, of another format, or has arrays of other names.
+    """
+    path = Path(file)
+    kind = one_of(f"the extension of {path}", path.suffix[1:], _WEIGHTS)
+    if not path.exists():
+        raise FolderError(f"{path}: there is no such file")
+    try:
+        tensors, about = MODEL_FORMATS[kind].read(path)
+        sums = about.get(SUMS)
+        differing = sorted(set(sums.items()) ^ set(model_sums(tensors, about).items())) if sums else []
+        nested = unflatten_dict(dict(tensors), sep="/")
+    except Exception as error:  # a flipped byte can make a format's reader raise any exception
+        if fault := disk_fault(error):
+            raise unreadable(path, fault) from error
+        reason = str(error).removeprefix(f"{path}: ")
+        raise FolderError(f"{path}: damaged, or no {kind} file ({reason}); export or save it again") from error
+    if differing:
+        raise FolderError(f"{path}: damaged (the checksum of {differing[0][0]} is wrong); export it again")
+    stats = [nested.pop(name) for name in ("stats", "batch_stats") if name in nested]
+    if set(nested) != {"params"} or len(stats) > 1:
+        others = sorted(name for name in tensors if name.partition("/")[0] not in ("params", "stats", "batch_stats"))
+        raise FolderError(
+            f"{path}: received arrays named {', '.join((others or sorted(tensors))[:3]) or 'nothing'}, must be named "
+            "as in an exported model, params/... and stats/...; PyTorch's weights are converted by "
+            "fedjax_bal.models.weights_from_torch"
+        )
+    return Variables(nested["params"], stats[0] if stats else {})

@@ -1,0 +1,110 @@
+"""Weights read from files: those of exported models, and those that others have written."""
+
+import jax
+import numpy as np
+import pytest
+import small_run
+
+from fedjax_bal import export_model, load_weights, models
+from fedjax_bal.lab.model_files import MODEL_FORMATS
+from fedjax_bal.lab.setup import SharedInputs, set_up
+
+MLP = models.build("mlp", 10, (28, 28, 1))
+FORMATS = pytest.mark.parametrize("ending", ["npz", "safetensors"])
+
+
+def start(seed=3):
+    return jax.device_get(MLP.init(jax.random.key(seed)))
+
+
+@FORMATS
+def test_what_was_exported_is_read_without_a_pickle(ending, tmp_path):
+    weights = load_weights(export_model(tmp_path / f"w.{ending}", MLP, start()))
+    jax.tree.map(np.testing.assert_array_equal, weights, start())
+
+
+def test_files_of_others_are_read(tmp_path):
+    kernel = np.arange(6.0).reshape(2, 3)
+    np.savez(tmp_path / "w.npz", **{"params/out/kernel": kernel, "batch_stats/norm/mean": np.ones(2)})
+    weights = load_weights(tmp_path / "w.npz")
+    assert weights.params["out"]["kernel"].tolist() == kernel.tolist() and set(weights.stats) == {"norm"}
+    MODEL_FORMATS["safetensors"].write(tmp_path / "w.safetensors", {"params/out": kernel.astype("f2")}, "{}")
+    assert load_weights(tmp_path / "w.safetensors").params["out"].dtype == np.float16
+
+
+@FORMATS
+def test_a_damaged_file_is_refused_wherever_it_is_damaged(ending, tmp_path):
+    file = export_model(tmp_path / f"w.{ending}", MLP, start())
+    content = file.read_bytes()
+    for place in np.linspace(0, len(content) - 1, 25).astype(int):
+        damaged = bytearray(content)
+        damaged[place] ^= 16
+        file.write_bytes(damaged)
+        try:
+            weights = load_weights(file)
+        except ValueError as error:
+            assert str(file) in str(error)
+        else:  # in a part of the archive that holds nothing, such as a date
+            jax.tree.map(np.testing.assert_array_equal, weights, start())
+    file.write_bytes(content[: len(content) // 2])
+    with pytest.raises(ValueError, match="damaged, or no"):
+        load_weights(file)
+
+
+def test_other_files_are_refused(tmp_path):
+    np.savez(tmp_path / "pickle.npz", **{"params/w": np.array([{}], object)}, allow_pickle=True)
+    np.savez(tmp_path / "torch.npz", **{"0.weight": np.zeros((3, 2))})
+    np.savez(tmp_path / "empty.npz")
+    for name, message in {
+        "pickle.npz": "damaged, or no npz file .*[Pp]ickle",
+        "torch.npz": "received arrays named 0.weight, must be named as in an exported model, .*weights_from_torch",
+        "empty.npz": "received arrays named nothing",
+        "none.npz": "there is no such file",
+        "model.pt": "the extension of .*model.pt: received 'pt'; allowed: npz, safetensors",
+    }.items():
+        with pytest.raises(ValueError, match=message):
+            load_weights(tmp_path / name)
+
+
+def weighted(tmp_path, *changes):
+    return small_run.config(tmp_path, "model.weights=" + str(tmp_path / "w.npz"), *changes)
+
+
+def test_a_configuration_names_the_weights_that_all_runs_start_from(tmp_path):
+    export_model(tmp_path / "w.npz", MLP, start())
+    comparison = set_up(weighted(tmp_path, "methods=[fedavg, {recipe: moon, model: {weights: null}}]"), devices=1)
+    with_weights, drawn = (simulation.setting.model for simulation in comparison.simulations)
+    for seed in (0, 1):
+        jax.tree.map(np.testing.assert_array_equal, with_weights.init(jax.random.key(seed)), start())
+    assert not np.array_equal(
+        drawn.init(jax.random.key(0)).params["head"]["dense"]["bias"], start().params["head"]["dense"]["bias"]
+    )
+    # The file's content belongs to the run, its name alone doesn't.
+    first, second = comparison.fingerprints
+    export_model(tmp_path / "w.npz", MLP, start(4))
+    config = weighted(tmp_path)
+    assert SharedInputs(None, 1).fingerprint(config.methods[0]).tolist() != first.tolist() != second.tolist()
+
+
+def test_weights_that_do_not_fit_are_refused_by_key_and_name(tmp_path):
+    wide = models.build("mlp", 10, (28, 28, 1), hidden=[32])
+    export_model(tmp_path / "w.npz", wide, wide.init(jax.random.key(0)))
+    message = (
+        r"model.weights: .*w.npz: received \[32\] for params.body.dense_0.dense.bias, where the model mlp has \[64\]"
+    )
+    with pytest.raises(ValueError, match=message):
+        set_up(weighted(tmp_path))
+    (tmp_path / "w.npz").write_bytes(b"PK")
+    with pytest.raises(ValueError, match="model.weights: .*w.npz: damaged, or no npz file"):
+        set_up(weighted(tmp_path))
+
+
+@pytest.mark.slow
+def test_a_run_does_not_resume_with_other_weights(tmp_path):
+    export_model(tmp_path / "w.npz", MLP, start())
+    small_run.run(tmp_path / "run", weighted(tmp_path, "methods=[fedavg]", "seeds=1"))
+    longer = weighted(tmp_path, "methods=[fedavg]", "seeds=1", "training.rounds=8")
+    small_run.run(tmp_path / "run", longer)
+    export_model(tmp_path / "w.npz", MLP, start(4))
+    with pytest.raises(ValueError, match="was begun with other .*initial weights"):
+        small_run.run(tmp_path / "run", weighted(tmp_path, "methods=[fedavg]", "seeds=1", "training.rounds=9"))

@@ -1,0 +1,172 @@
+"""Weights of PyTorch's networks: the same logits as PyTorch's own arithmetic, written here in NumPy, channels first."""
+
+import flax.linen as nn
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+
+from fedjax_bal.models import build, from_linen, from_nnx, weights_from_torch, weights_to_torch, with_weights
+
+SHAPE = (10, 8, 3)
+RNG = np.random.default_rng(0)
+IMAGES = RNG.normal(size=(3, *SHAPE)).astype(np.float32)
+
+
+def drawn(**shapes):
+    """A state dict: arrays of these shapes, by name, `__` for the point."""
+    return {name.replace("__", "."): RNG.normal(size=shape).astype(np.float32) * 0.3 for name, shape in shapes.items()}
+
+
+def conv(maps, kernel, bias=0.0, stride=1, padding=0, groups=1):
+    """`torch.nn.functional.conv2d`: maps `[B, I, H, W]`, kernel `[O, I / groups, h, w]`."""
+    maps = np.pad(maps, ((0, 0), (0, 0), (padding, padding), (padding, padding)))
+    windows = np.lib.stride_tricks.sliding_window_view(maps, kernel.shape[2:], (2, 3))[:, :, ::stride, ::stride]
+    parts = zip(np.split(windows, groups, 1), np.split(kernel, groups), strict=True)
+    found = np.concatenate([np.einsum("bihwkl,oikl->bohw", *part) for part in parts], 1)
+    return found + np.reshape(bias, (-1, 1, 1))
+
+
+def pool(maps):
+    rows, columns = (side // 2 * 2 for side in maps.shape[2:])
+    return np.maximum.reduce([maps[:, :, i:rows:2, j:columns:2] for i in (0, 1) for j in (0, 1)])
+
+
+def batch_norm(maps, state, name):
+    shift, scale, mean, var = (
+        state[f"{name}.{kind}"].reshape(-1, 1, 1) for kind in ("bias", "weight", "running_mean", "running_var")
+    )
+    return (maps - mean) / np.sqrt(var + 1e-5) * scale + shift
+
+
+def dense(rows, state, name):
+    return rows @ state[f"{name}.weight"].T + state.get(f"{name}.bias", 0.0)
+
+
+def relu(values):
+    return np.maximum(values, 0)
+
+
+def logits_of(model, state):
+    """The model's logits, from its start."""
+    variables = with_weights(model, weights_from_torch(model, state)).init(jax.random.key(0))
+    return model.apply(variables, IMAGES, train=False)[0].logits
+
+
+def compare(model, state, expected):
+    """Compares the logits, and that the way back gives the same state."""
+    np.testing.assert_allclose(logits_of(model, state), expected, rtol=1e-4, atol=1e-4)
+    like = {name: np.zeros_like(array) if array.ndim else array for name, array in state.items()}
+    back = weights_to_torch(model, weights_from_torch(model, state), like)
+    assert list(back) == list(state)
+    for name, array in state.items():
+        np.testing.assert_array_equal(back[name], array, strict=True)
+
+
+@pytest.mark.slow
+def test_a_network_of_the_package_with_pooled_maps_that_are_flattened():
+    # torch.nn.Sequential(Conv2d(3, 16, 5, padding=2), ReLU(), MaxPool2d(2), Conv2d(16, 32, 5, padding=2), ReLU(),
+    #                     MaxPool2d(2), Flatten(), Linear(128, 128), ReLU(), Linear(128, 4))
+    state = drawn(
+        **{"0__weight": (16, 3, 5, 5), "0__bias": 16, "3__weight": (32, 16, 5, 5), "3__bias": 32},
+        **{"7__weight": (128, 128), "7__bias": 128, "9__weight": (4, 128), "9__bias": 4},
+    )
+    model = build("conv2_lenet", 4, SHAPE)
+    maps = relu(pool(conv(IMAGES.transpose(0, 3, 1, 2), state["0.weight"], state["0.bias"], padding=2)))
+    maps = relu(pool(conv(maps, state["3.weight"], state["3.bias"], padding=2)))
+    compare(model, state, dense(relu(dense(maps.reshape(3, -1), state, "7")), state, "9"))
+
+
+class Net(nn.Module):
+    """Normalisation, groups, strides, a kernel that is not square."""
+
+    @nn.compact
+    def __call__(self, images, train=False):
+        maps = nn.Conv(6, (3, 2), strides=2, padding="VALID", use_bias=False)(images)
+        maps = nn.relu(nn.BatchNorm(use_running_average=not train)(maps))
+        maps = nn.Conv(4, (1, 1), feature_group_count=2)(maps)
+        return nn.Dense(4)(maps.reshape(len(maps), -1))
+
+
+def test_a_users_network_with_normalisation():
+    state = drawn(conv__weight=(6, 3, 3, 2), norm__weight=6, norm__bias=6, norm__running_mean=6)
+    state |= {"norm.running_var": np.float32([1, 2, 3, 4, 5, 6]), "norm.num_batches_tracked": np.array(7)}
+    state |= drawn(mix__weight=(4, 3, 1, 1), mix__bias=4, out__weight=(4, 4 * 4 * 4), out__bias=4)
+    maps = relu(batch_norm(conv(IMAGES.transpose(0, 3, 1, 2), state["conv.weight"], stride=2), state, "norm"))
+    maps = conv(maps, state["mix.weight"], state["mix.bias"], groups=2)
+    compare(from_linen(Net(), SHAPE, 4), state, dense(maps.reshape(3, -1), state, "out"))
+
+
+class Rows(nnx.Module):
+    """More than ten layers, whose names are not in the order of the alphabet."""
+
+    def __init__(self, rngs):
+        self.z = nnx.Linear(240, 5, rngs=rngs)
+        self.a = nnx.Linear(5, 5, rngs=rngs)
+        self.out = nnx.Linear(5, 4, use_bias=False, rngs=rngs)
+
+    def __call__(self, images):
+        return self.out(nnx.relu(self.a(nnx.relu(self.z(images.reshape(len(images), -1))))))
+
+
+@pytest.mark.parametrize("network", ["mlp", "nnx"])
+def test_images_that_are_flattened_have_their_channels_first(network):
+    state = drawn(z__weight=(5, 240), z__bias=5, a__weight=(5, 5), a__bias=5, out__weight=(4, 5))
+    if network == "mlp":
+        state["out.bias"] = np.ones(4, np.float32)
+    model = from_nnx(Rows, SHAPE, 4) if network == "nnx" else build("mlp", 4, SHAPE, hidden=[5, 5])
+    rows = IMAGES.transpose(0, 3, 1, 2).reshape(3, -1)
+    compare(model, state, dense(relu(dense(relu(dense(rows, state, "z")), state, "a")), state, "out"))
+
+
+def test_rows_of_a_table_and_means_over_maps_stay_as_they_are():
+    class Pooled(nn.Module):
+        @nn.compact
+        def __call__(self, images):
+            return nn.Dense(2)(nn.Conv(4, (3, 3))(images).mean((1, 2)))
+
+    state = drawn(**{"0__weight": (4, 3, 3, 3), "0__bias": 4, "1__weight": (2, 4), "1__bias": 2})
+    kernel = weights_from_torch(from_linen(Pooled(), SHAPE, 2), state).params["head"]["kernel"]
+    np.testing.assert_array_equal(kernel, state["1.weight"].T)
+    state = drawn(**{"0__weight": (5, 6), "0__bias": 5, "1__weight": (3, 5), "1__bias": 3})
+    kernel = weights_from_torch(build("mlp", 3, (6,), hidden=[5]), state).params["body"]["dense_0"]["dense"]["kernel"]
+    np.testing.assert_array_equal(kernel, state["0.weight"].T)
+
+
+def test_without_the_last_layer_the_classifier_is_left_out():
+    model = build("mlp", 4, (6,), hidden=[5])
+    variables = weights_from_torch(model, drawn(**{"0__weight": (5, 6), "0__bias": 5}))
+    assert set(variables.params) == {"body"} and variables.stats == {}
+    assert "head" in with_weights(model, variables).init(jax.random.key(0)).params
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"0.weight": None}, "received bias for 0, must be bias, weight, those of body.dense_0.dense of the model mlp"),
+        ({"4.weight": (2, 2)}, r"received 3 layers with weights \(0, 2, 4\), must be the 2 .*body.dense_0.dense, head"),
+        ({"2.weight": (3, 5)}, r"received \[3, 5\] for 2.weight, must be \[4, 5\], as head.dense .* has \[5, 4\]"),
+        (
+            {"1.weight": (5, 5), "1.bias": (5,)},
+            "received the layers 0, 2, 1, must be sorted by number: .* they compute",
+        ),
+        ({"0.weight_ih": (3, 5)}, "received bias, weight, weight_ih for 0, must be bias, weight"),
+    ],
+)
+def test_other_layers_are_refused(change, message):
+    state = drawn(**{"0__weight": (5, 6), "0__bias": 5, "2__weight": (4, 5), "2__bias": 4})
+    state |= {name: np.zeros(shape) for name, shape in change.items() if shape}
+    state = {name: array for name, array in state.items() if change.get(name, ()) is not None}
+    with pytest.raises(ValueError, match=f"state: {message}"):
+        weights_from_torch(build("mlp", 4, (6,), hidden=[5]), state)
+
+
+class Scaled(nn.Module):
+    @nn.compact
+    def __call__(self, rows):
+        return nn.Dense(4)(rows * self.param("gain", nn.initializers.ones, (6,)))
+
+
+def test_networks_with_other_layers_are_refused():
+    with pytest.raises(ValueError, match="model Scaled: received the array params.gain, must have dense, .*by hand"):
+        weights_from_torch(from_linen(Scaled(), (6,), 4), {})
