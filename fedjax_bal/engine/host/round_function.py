@@ -148,7 +148,7 @@ class RoundFunction:
             after, info = run_round(setting, key, State(*state[1:]), row, self.federation, local_test)
         if not (setting.execution.differentiable or setting.execution.debugs):
             guarded = lambda leaf: _forward_mode.bind(leaf) if jnp.issubdtype(leaf.dtype, jnp.inexact) else leaf
-            after = jax.tree.map(guarded, after)
+            after = State(*jax.tree.map(guarded, after))
             info = jax.tree.map(guarded, info)
         return RoundState(state.round + 1, *after), info
 
