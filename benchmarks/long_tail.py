@@ -149,8 +149,8 @@ NATURAL: dict[str, Cell] = {
 }
 TABLES: dict[str, tuple[str, dict[str, str], dict[str, Cell]]] = {
     "long_tail": ("long_tail.csv", {}, DRAWN),
-    "natural, dirichlet": ("natural_long_tail.csv", {"partition.scheme": "dirichlet"}, NATURAL),
-    "natural, iid": ("natural_long_tail.csv", {"partition.scheme": "iid"}, NATURAL),
+    "natural, dirichlet": ("natural_long_tail.csv", {"partition": "{'scheme': 'dirichlet', 'alpha': 0.1}"}, NATURAL),
+    "natural, iid": ("natural_long_tail.csv", {"partition": "{'scheme': 'iid'}"}, NATURAL),
 }
 """The tables of the page: file, the rows by values of columns, and columns."""
 
