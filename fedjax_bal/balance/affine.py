@@ -11,10 +11,10 @@ from fedjax_bal.balance.typed import AnyArray, jitted
 def random_affine(
     keys: Key[Array, " B"] | UInt32[Array, "B _"],
     images: Num[AnyArray, "B H W K"],
-    shift: Num[AnyArray, ""] | float,
-    rotate: Num[AnyArray, ""] | float,
-    shear: Num[AnyArray, ""] | float,
-    zoom: Num[AnyArray, ""] | float,
+    shift: Num[Array, ""] | float,
+    rotate: Num[Array, ""] | float,
+    shear: Num[Array, ""] | float,
+    zoom: Num[Array, ""] | float,
 ) -> Num[Array, "B H W K"]:
     """Applies an independent random affine map to each image.
 
@@ -51,10 +51,10 @@ def random_matrices(
     keys: Key[Array, " B"] | UInt32[Array, "B _"],
     height: int,
     width: int,
-    shift: Num[AnyArray, ""] | float,
-    rotate: Num[AnyArray, ""] | float,
-    shear: Num[AnyArray, ""] | float,
-    zoom: Num[AnyArray, ""] | float,
+    shift: Num[Array, ""] | float,
+    rotate: Num[Array, ""] | float,
+    shear: Num[Array, ""] | float,
+    zoom: Num[Array, ""] | float,
 ) -> Float[Array, "B 2 3"]:
     """Draws the affine maps of `random_affine`.
 
@@ -164,7 +164,7 @@ def _warp_image(image: Num[AnyArray, "H W K"], matrix: Float[AnyArray, "2 3"]) -
     return (jnp.round(mixed) if jnp.issubdtype(image.dtype, jnp.integer) else mixed).astype(image.dtype)
 
 
-def _split(place: Float[AnyArray, "H W"], side: int) -> tuple[Num[Array, "H W"], Float[Array, "H W 1"]]:
+def _split(place: Float[Array, "H W"], side: int) -> tuple[Num[Array, "H W"], Float[Array, "H W 1"]]:
     """Returns the pixel at or before a position, and the remaining fraction; positions outside are clipped."""
     place = jnp.clip(place, -1.0, side)
     before = jnp.floor(place)

@@ -14,10 +14,10 @@ _LARGEST = 2**31 - 128
 @jitted("mode")
 def augmentation_counts(
     class_counts: Num[AnyArray, "*batch C"],
-    alpha: Num[AnyArray, ""] | float,
+    alpha: Num[Array, ""] | float,
     mode: str = "floor",
     key: PRNGKeyArray | None = None,
-    max_copies: Int[AnyArray, ""] | int | None = None,
+    max_copies: Int[Array, ""] | int | None = None,
 ) -> Int[Array, "*batch C"]:
     r"""Computes the number of extra copies of each sample, by class; rarer classes get more.
 
@@ -68,10 +68,10 @@ def augmentation_counts(
 def augmentation_copies(
     labels: Int[AnyArray, " D"],
     class_counts: Num[AnyArray, " C"],
-    alpha: Num[AnyArray, ""] | float,
+    alpha: Num[Array, ""] | float,
     mode: str = "floor",
     key: PRNGKeyArray | None = None,
-    max_copies: Int[AnyArray, ""] | int | None = None,
+    max_copies: Int[Array, ""] | int | None = None,
 ) -> Int[Array, " D"]:
     """Computes the number of extra copies of each sample, drawn independently for each sample.
 
@@ -106,7 +106,7 @@ def augmentation_copies(
     return _round_ratios(_ratio(class_counts, alpha)[labels], mode, key, max_copies)
 
 
-def _ratio(class_counts: Num[AnyArray, "*batch C"], alpha: Num[AnyArray, ""] | float) -> Float[Array, "*batch C"]:
+def _ratio(class_counts: Num[AnyArray, "*batch C"], alpha: Num[Array, ""] | float) -> Float[Array, "*batch C"]:
     """Returns (mean / count)^alpha for classes below the mean, 0 for all others."""
     counts = jnp.asarray(class_counts, float)
     present = counts > 0
@@ -116,14 +116,14 @@ def _ratio(class_counts: Num[AnyArray, "*batch C"], alpha: Num[AnyArray, ""] | f
     return jnp.where(rare, _snap_to_integers(jnp.where(rare, below, 1.0) ** jnp.asarray(alpha, float)), 0.0)
 
 
-def _snap_to_integers(ratio: Float[AnyArray, "..."]) -> Float[Array, "..."]:
+def _snap_to_integers(ratio: Float[Array, "..."]) -> Float[Array, "..."]:
     """Rounds ratios that are within rounding error of an integer to that integer."""
     whole = jnp.round(ratio)
     return jnp.where(jnp.abs(ratio - whole) <= 8 * jnp.finfo(ratio.dtype).eps * whole, whole, ratio)
 
 
 def _round_ratios(
-    ratio: Float[AnyArray, "*shape"], mode: str, key: PRNGKeyArray | None, max_copies: Int[AnyArray, ""] | int | None
+    ratio: Float[Array, "*shape"], mode: str, key: PRNGKeyArray | None, max_copies: Int[Array, ""] | int | None
 ) -> Int[Array, "*shape"]:
     """Converts ratios to integer numbers of copies."""
     if mode not in _MODES:

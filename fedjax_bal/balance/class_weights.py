@@ -46,7 +46,7 @@ def inverse_class_probs(class_counts: Num[AnyArray, "*batch C"]) -> Float[Array,
 
 @jitted()
 def effective_number_weights(
-    class_counts: Num[AnyArray, "*batch C"], beta: Num[AnyArray, ""] | float
+    class_counts: Num[AnyArray, "*batch C"], beta: Num[Array, ""] | float
 ) -> Float[Array, "*batch C"]:
     r"""Computes the weight of a sample of each class: one over the class's effective number of samples.
 
@@ -86,10 +86,10 @@ def effective_number_weights(
 
 @jitted()
 def decayed_beta(
-    round: Num[AnyArray, ""] | int,
-    beta_0: Num[AnyArray, ""] | float,
-    beta_m: Num[AnyArray, ""] | float,
-    rho: Num[AnyArray, ""] | float,
+    round: Num[Array, ""] | int,
+    beta_0: Num[Array, ""] | float,
+    beta_m: Num[Array, ""] | float,
+    rho: Num[Array, ""] | float,
 ) -> Float[Array, ""]:
     r"""Computes beta of a round: class-balanced sampling in early rounds, the classes' own frequencies later.
 

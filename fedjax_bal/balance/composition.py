@@ -16,7 +16,7 @@ _LEAST_DIVERGENCE = 1e-6
 
 @jitted("mode")
 def composition_from_gradients(
-    squared_norms: Num[AnyArray, "*batch C"], mode: str = "inverse", beta: Num[AnyArray, ""] | float = 1.0
+    squared_norms: Num[AnyArray, "*batch C"], mode: str = "inverse", beta: Num[Array, ""] | float = 1.0
 ) -> Float[Array, "*batch C"]:
     r"""Estimates a client's class shares from its model's gradients on a few balanced images.
 
@@ -60,7 +60,7 @@ def composition_from_gradients(
     return jax.nn.softmax(exponent / least if mode == "softmax_inv" else exponent)
 
 
-def _clamp_norms(norms: Float[AnyArray, "*batch C"]) -> Float[Array, "*batch C"]:
+def _clamp_norms(norms: Float[Array, "*batch C"]) -> Float[Array, "*batch C"]:
     """Clamps norms to the normal numbers; zeros become at most the smallest other norm."""
     limits = jnp.finfo(norms.dtype)
     none = norms < limits.tiny

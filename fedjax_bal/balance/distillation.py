@@ -17,7 +17,7 @@ DIRECTIONS = ("teacher_student", "student_teacher")
 def distillation_loss(
     student_logits: Float[AnyArray, "B C"],
     teacher_logits: Float[AnyArray, "B C"],
-    temperature: Num[AnyArray, ""] | float,
+    temperature: Num[Array, ""] | float,
     direction: str = "teacher_student",
     real: Bool[AnyArray, " B"] | None = None,
 ) -> Float[Array, ""]:
@@ -121,7 +121,7 @@ def attention_transfer_loss(
     return loss
 
 
-def _divergence(p: Float[AnyArray, "B C"], q: Float[AnyArray, "B C"]) -> Float[Array, " B"]:
+def _divergence(p: Float[Array, "B C"], q: Float[Array, "B C"]) -> Float[Array, " B"]:
     """Computes the divergence of q from p, both log-probabilities; 0 log 0 = 0, also in the gradient."""
     shares = jnp.exp(p)
     present = shares > 0
@@ -145,7 +145,7 @@ def _mask_rows(rows: Float[AnyArray, "B ..."], real: Bool[AnyArray, " B"] | None
     return rows if real is None else jnp.where(real.reshape(-1, *[1] * (rows.ndim - 1)), rows, 0)
 
 
-def _mean(values: Float[AnyArray, " B"], real: Bool[AnyArray, " B"] | None) -> Float[Array, ""]:
+def _mean(values: Float[Array, " B"], real: Bool[AnyArray, " B"] | None) -> Float[Array, ""]:
     """Returns the mean over the real rows; 0 if there are none."""
     counted = jnp.ones(values.shape, bool) if real is None else real
     return jnp.where(counted, values, 0.0).sum() / jnp.maximum(counted.sum(), 1)

@@ -11,9 +11,7 @@ _FEWEST = 1e-8
 
 
 @jitted()
-def logit_calibration(
-    class_counts: Num[AnyArray, "*batch C"], tau: Num[AnyArray, ""] | float
-) -> Float[Array, "*batch C"]:
+def logit_calibration(class_counts: Num[AnyArray, "*batch C"], tau: Num[Array, ""] | float) -> Float[Array, "*batch C"]:
     r"""Computes offsets to subtract from the training logits, so that rare classes must win by a larger margin.
 
     $\tau n_c^{-1/4}$, with $n_c$ at least $10^{-8}$. It depends on the counts themselves, not on their shares.
@@ -41,7 +39,7 @@ def logit_calibration(
 
 @jitted("mode")
 def restricted_scale(
-    class_counts: Num[AnyArray, "*batch C"], alpha: Num[AnyArray, ""] | float, mode: str = "hard"
+    class_counts: Num[AnyArray, "*batch C"], alpha: Num[Array, ""] | float, mode: str = "hard"
 ) -> Float[Array, "*batch C"]:
     r"""Computes factors on the training logits that protect a client's absent classes from being pushed away.
 

@@ -12,7 +12,7 @@ EXCLUDED = -1e9
 
 @jitted()
 def smoothed_prior(
-    class_counts: Num[AnyArray, "*batch C"], epsilon: Float[AnyArray, ""] | float
+    class_counts: Num[AnyArray, "*batch C"], epsilon: Float[Array, ""] | float
 ) -> Float[Array, "*batch C"]:
     r"""Mixes a client's class distribution with the uniform one.
 
@@ -43,7 +43,7 @@ def smoothed_prior(
 
 @jitted()
 def prior_calibrated_logits(
-    logits: Float[AnyArray, "*batch C"], prior: Float[AnyArray, "*#batch C"], tau: Num[AnyArray, ""] | float = 1.0
+    logits: Float[AnyArray, "*batch C"], prior: Float[AnyArray, "*#batch C"], tau: Num[Array, ""] | float = 1.0
 ) -> Float[Array, "*batch C"]:
     r"""Shifts logits so that their softmax weights every class by its prior, or by a power of it.
 

@@ -75,7 +75,7 @@ def transfer_features(
     labels: Int[AnyArray, " B"],
     prototypes: Float[AnyArray, "C F"],
     present: Bool[AnyArray, " C"],
-    scale: Float[AnyArray, ""] | float = 1.0,
+    scale: Float[Array, ""] | float = 1.0,
 ) -> tuple[Float[Array, "B F"], Int[Array, " B"]]:
     r"""Moves each feature from its own class to another one, keeping its offset from the prototype.
 

@@ -237,6 +237,8 @@ def _with_whole_keys(base: Mapping[str, Any], data: Mapping[str, Any], source: s
     """Gives the keys of a file that stand for longer ones, such as rounds for training.rounds, their whole paths."""
     known = (*Config.model_fields, "sweep")
     keys = [key for key in data if isinstance(key, str) and key not in known and all(key.split("."))]
+    if not keys:
+        return dict(data)
     sections = {key: value for key, value in data.items() if key not in keys}
     short: list[tuple[KeyPath, Any]] = [(tuple(key.split(".")), data[key]) for key in keys]
     chosen = apply_changes(Layers(base, sections).merged, short, source)  # decides which parameters there are

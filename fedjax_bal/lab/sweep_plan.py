@@ -225,9 +225,6 @@ def load_sweep(path: str | os.PathLike[str] | None, overrides: Sequence[str] = (
     for place, axis in enumerate(axes):
         keys = zip(axis.keys, axis.values, strict=True)
         axes[place] = Axis(tuple(whole(path_of(key), values[0], layers.merged) for key, values in keys), axis.values)
-    for key, times in Counter(key for axis in axes for key in axis.keys).items():
-        if times > 1:
-            raise ConfigError(f"{source}: sweep: {key}: swept {times} times, by other names too; a key has one axis")
 
     # The command line chooses values of the file's axes, adds axes, and changes other keys.
     swept = [key for axis in axes for key in axis.keys]
@@ -248,6 +245,9 @@ def load_sweep(path: str | os.PathLike[str] | None, overrides: Sequence[str] = (
             added.append(_axis({key: with_absolute_paths(values, os.curdir, path_of(key))}, COMMAND_LINE))
     own = [*(axes if stated else ()), *added]  # others are the base's own
     axes += added
+    for key, times in Counter(key for axis in axes for key in axis.keys).items():
+        if times > 1:
+            raise ConfigError(f"{source}: sweep: {key}: swept {times} times, by other names too; a key has one axis")
     _check_size(axes, source)
 
     # Keys of the base that don't apply to every point are dropped for all points, so that the points stay comparable.

@@ -1,5 +1,6 @@
 import errno
 import hashlib
+import logging
 import re
 import subprocess
 import sys
@@ -154,8 +155,9 @@ def test_tensorflow_datasets_is_asked_without_a_folder(fake_tfds, to_png):
 
 
 @pytest.mark.parametrize("name", ["mnist", "cifar10"])
-def test_tensorflow_datasets_can_not_provide(fake_tfds, name):
+def test_tensorflow_datasets_can_not_provide(fake_tfds, name, caplog):
     def builder(name, **options):
+        logging.getLogger("absl").warning("Variant folder has no features.json")
         raise RuntimeError("no network" + "!" * 10000)
 
     fake_tfds.builder = builder
@@ -163,7 +165,9 @@ def test_tensorflow_datasets_can_not_provide(fake_tfds, name):
         load(name)
     wanted = "train-images-idx3-ubyte" if name == "mnist" else "data_batch_1.bin"
     assert wanted in str(caught.value)
-    assert len(str(caught.value)) < 1000
+    assert len(str(caught.value)) < 1000 and caplog.messages == []
+    logging.getLogger("absl").warning("from elsewhere")
+    assert caplog.messages == ["from elsewhere"]
 
 
 @pytest.mark.parametrize("proxies", [{}, {"no": "localhost"}])

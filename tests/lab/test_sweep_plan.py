@@ -171,6 +171,7 @@ def test_the_command_line_chooses_values_of_the_axes_of_a_file(write, changes, v
         (TOGETHER, ["rounds=3,9"], "line: training.rounds: received 3, 9, must be some of 3, 4, 5, as training"),
         (TOGETHER, ["momentum=0,0"], "command line: training.optimizer.momentum: received 0 twice"),
         (TOGETHER, ["seed=1,2", "seed=3,4"], "command line: seed: received two axes"),
+        (TOGETHER, ["decay=1,0.9", "optimizer.decay=0.8,0.7"], "sweep: training.optimizer.decay: swept 2 times"),
         (TOGETHER, [f"seed={','.join(map(str, range(5000)))}"], "seed: received .*, must be a list of 1 to 1000"),
         (TOGETHER, [f"{key}={','.join(map(str, range(1, 90)))}" for key in ("seed", "batch_size")], "= 23763 points"),
         ("base: small.yaml\nsweep: [{partition: [iid, natural]}]", ["partition.seed=3"], None),
