@@ -42,7 +42,7 @@ class StatusLine:
     It needs a carriage return only, which notebooks understand as terminals do.
 
     Args:
-        title: the begin of the line.
+        title: the first words of the line.
         shown: False for no line; None for one in a terminal or a notebook.
     """
 
