@@ -42,14 +42,16 @@ class StatusLine:
     It needs a carriage return only, which notebooks understand as terminals do.
 
     Args:
-        title: the begin of the line.
+        title: the first words of the line.
         shown: False for no line; None for one in a terminal or a notebook.
     """
 
     def __init__(self, title: str, shown: bool | None) -> None:
         self._title = title
-        notebook = type(sys.stderr).__module__.startswith("ipykernel.")
-        self._shown = notebook or sys.stderr.isatty() if shown is None else shown
+        if shown is None:
+            notebook = type(sys.stderr).__module__.startswith("ipykernel.")
+            shown = sys.stderr is not None and (notebook or sys.stderr.isatty())
+        self._shown = shown
         self._written = False
 
     def __enter__(self) -> "StatusLine":

@@ -68,23 +68,16 @@ def key_references(section: type[Section] = Config, path: KeyPath = ()) -> Itera
 def short_form(entry: KeyReference) -> str:
     """Returns the end of a key's path that stands for it, on the command line and in a file; or else the whole path.
 
+    Parameters of choices that aren't the default have their whole paths.
+
     Example:
         >>> [short_form(next(iter(find_keys(key)))) for key in ("rounds", "lr", "alpha", "server_optimizer.name")]
         ['rounds', 'lr', 'alpha', 'server_optimizer.name']
     """
     path = tuple(entry.path.split("."))
-    # A parameter exists only with the choice that has it.
-    data: dict[str, Any] = {}
-    section: type[Section] | None = Config
-    inner = data
-    for key in path[:-1]:
-        section = section and section.child(key)
-        inner = inner.setdefault(key, {})
-    if entry.choices and section is not None:
-        inner[str(section.choice)] = entry.choices[0]
     ends = [path[place:] for place in range(len(path) - 1, 0, -1)]
     synonyms = [(synonym,) for synonym, name in SYNONYMS.items() if name == path[-1]]
-    return ".".join(next((end for end in (*synonyms, *ends) if completed_path(end, None, data) == path), path))
+    return ".".join(next((end for end in (*synonyms, *ends) if completed_path(end, None, {}) == path), path))
 
 
 def _shown(default: Any) -> str:

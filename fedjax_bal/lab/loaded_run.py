@@ -113,9 +113,11 @@ class LoadedRun:
         self._folder = folder
         self._data_dir = data_dir
         self._note = note
-        self.methods, self.seeds = folder.read_runs()
-        if not folder.missing_plugins():
-            _ = self.config  # its problems are told now
+        if folder.missing_plugins():
+            self.methods, self.seeds = folder.read_runs()
+        else:
+            self.methods = tuple(method.name for method in self.config.methods)
+            self.seeds = tuple(self.config.seeds)
         self._networks: dict[int, tuple[Model, Inputs]] = {}
 
     @functools.cached_property

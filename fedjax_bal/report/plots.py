@@ -313,12 +313,8 @@ def heat(
     count = len(grids)
     width = _width(wide=count > 1)
     across = min(count, max(1, int(width / _NARROWEST)))
-    down = -(-count // across)
-    height = 0.25 * len(rows)
-    if count == 1:
-        figure = _blank(float(np.clip(height + 1.1, 1.6, 4.4)))
-    else:
-        figure = _blank(float(np.clip(height + 0.3, 1.0, 3.6)) * down + 1.2, wide=True)
+    height = float(np.clip(0.25 * len(rows) + 0.3, 0.8, 3.6)) * -(-count // across)
+    figure = _blank(height + (0.8 if count == 1 else 1.2), wide=count > 1)  # with room for the names below
     drawn = _small_multiples(figure, count, across, shared=False)
     norm = Normalize(scale[0], max(scale[1], scale[0] + 1e-6))
     numbered = max(len(grid.columns) for grid in grids) <= _MOST_NUMBERED and len(rows) <= MOST_NAMED
@@ -336,8 +332,8 @@ def heat(
         axes.set(xlabel=horizontal * below, ylabel=vertical * left)
         name_places(axes.yaxis, rows if left else ())
         name_places(axes.xaxis, grid.columns if below or grid.columns != grids[0].columns else ())
-        for (row, column), value in np.ndenumerate(grid.values):
-            if numbered and not np.isnan(value):
+        for (row, column), value in np.ndenumerate(grid.values) if numbered else ():
+            if not np.isnan(value):
                 colour = "white" if norm(value) > 0.55 else INK
                 axes.text(column, row, f"{value:,.{digits}f}", ha="center", va="center", color=colour, size="small")
     if not numbered:

@@ -18,7 +18,8 @@ def test_the_page_has_the_tables_of_the_results():
 def test_every_accuracy_is_the_mean_of_its_runs():
     with (long_tail.RESULTS / "long_tail.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
-    shown = {line.split("`")[1]: line.split(" | ") for line in long_tail.PAGE.read_text().splitlines() if "| `" in line}
+    first = long_tail.PAGE.read_text().partition("<!-- end -->")[0].splitlines()
+    shown = {line.split("`")[1]: line.split(" | ") for line in first if "| `" in line}
     for method in {row["method"] for row in rows}:
         own = [float(row["last5_accuracy"]) for row in rows if row["method"] == method]
         assert len(own) == 9 and shown[method][1].startswith(f"{100 * fmean(own):.1f} ± ")

@@ -324,7 +324,7 @@ def test_differences_name_the_keys():
         ("partition_seeds=1001", ["received 1001, must be a count from 1 to 1000 (3 for [0, 1, 2]), or a", "or null"]),
         ("methods=[]", ["methods: received [], must be a list, not empty, each item a recipe's name or a mapping"]),
         ("methods=[3]", ["methods.0: received 3, must be a recipe's name or a mapping with the key recipe"]),
-        ("methods=[{mu: 3}]", ["methods.0.recipe: missing; allowed: astraea, balanced_softmax, balancefl, cbfl,"]),
+        ("methods=[{mu: 3}]", ["methods.0.recipe: missing; allowed: apfl, astraea, auto_augment, balanced_softmax,"]),
         ("methods.1.recipe=fedavgg", ["methods.1.recipe: received 'fedavgg'; allowed:", "did you mean 'fedavg'?"]),
         ("methods.0.mu=0.2", ["methods.0.mu: unknown key; recipe fedavg takes: nothing; or name, label, dataset"]),
         ("methods.2.epsilom=0.2", ["methods.2.epsilom: unknown key; recipe rebafl takes: carry,", "'epsilon'?"]),
@@ -603,7 +603,7 @@ def test_a_key_is_explained_by_the_end_of_its_path():
     assert seeds.meaning == "distinct seeds; every method runs once with each." and seeds.default == "[0]"
     assert [key.default for key in find_keys("hidden")] == ["[64]"]
     assert [key.path for key in find_keys("auxiliary")] == ["auxiliary", "auxiliary.per_class", "auxiliary.source"]
-    assert find_keys("model")[0].allowed == "one of the names of model.name, or a mapping of name, convolution"
+    assert find_keys("model")[0].allowed == "one of the names of model.name, or a mapping of name, convolution, weights"
 
 
 # The pieces.

@@ -154,6 +154,11 @@ def tiny(config):
     changes += [f"execution.rounds_per_dispatch={1 if 'flcir' in recipes else 3}", "execution.devices=1"]
     if config.partition.scheme == "astraea":
         changes += ["partition.total=1500", "partition.least=20"]
+    # What begins late begins in the last of the three rounds.
+    for number, method in enumerate(config.methods):
+        for place, spec in enumerate(method.recipes):
+            late = {"fedlf": "warm_up", "fedrela": "start", "rucr": "start"}.get(spec.name)
+            changes += [f"methods.{number}.recipe.{place}.{late}=2"] if late else []
     return small(config, TINY, "evaluation.every=1", *changes)
 
 

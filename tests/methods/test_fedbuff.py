@@ -9,8 +9,8 @@ import quick
 import reference
 import table
 import toys
+from arrivals import events
 from methods import float64
-from selection.events import events
 
 from fedjax_bal.engine.device.evaluation import in_batches
 from fedjax_bal.engine.host import build, make_round

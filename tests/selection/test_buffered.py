@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from selection.events import events
+from arrivals import events
 
 from fedjax_bal.lab.checkpoint import load, save
 from fedjax_bal.selection import Choice, buffered, uniform

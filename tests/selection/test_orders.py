@@ -151,6 +151,7 @@ BUILT = {
     "by_size": {"sizes": SIZES},
     "power_of_choice": {"sizes": SIZES, "candidates": 6},
     "mediated": {"class_counts": np.eye(10), "size": 2},
+    "buffered": {},
     "cucb": {"num_classes": 3},
     "greedy": {"num_classes": 3},
 }
@@ -160,8 +161,9 @@ BUILT = {
 def test_every_selector_is_pure_and_keeps_the_shape_of_what_it_saves(name, tmp_path):
     selector = SELECTORS[name](4, **BUILT[name])
     state = selector.init(0, 10)
-    once, after = selector.select(state, 0, 2, ALL)
-    again, _ = selector.select(state, 0, 2, ALL)
+    seconds = () if selector.asynchrony is None else (np.arange(1.0, 11.0),)
+    once, after = selector.select(state, 0, 2, ALL, *seconds)
+    again, _ = selector.select(state, 0, 2, ALL, *seconds)
     np.testing.assert_array_equal(once, again)
     assert (once.shape, once.dtype) == ((selector.chains, selector.chain_length), np.int32)
     plan = make_plan(once, ALL)

@@ -49,8 +49,10 @@ class Result(NamedTuple):
         """Summarises the result, whose arrays would fill pages.
 
         Example:
+            >>> from fedjax_bal import models
             >>> records = [{"round": 9, "test_accuracy": 0.71234567}]
-            >>> Result(Variables({"head": np.zeros((3, 2))}, {}), records, np.eye(2), {}, {"Moon": 0})
+            >>> head = Variables({"head": np.zeros((3, 2))}, {})
+            >>> Result(head, records, np.eye(2), {}, {"Moon": 0}, models.build("mlp", 2, (2, 2, 1)))
             Result(round=9, test_accuracy=0.7123, parameters=6, client_memory=[], server_state=['Moon'])
         """
         last = self.history[-1] if self.history else {}
