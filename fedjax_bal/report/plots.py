@@ -313,16 +313,18 @@ def heat(
     count = len(grids)
     width = _width(wide=count > 1)
     across = min(count, max(1, int(width / _NARROWEST)))
-    height = float(np.clip(0.25 * len(rows) + 0.3, 0.8, 3.6)) * -(-count // across)
-    figure = _blank(height + (0.8 if count == 1 else 1.2), wide=count > 1)  # with room for the names below
+    titles = [textwrap.fill(printable(grid.title, 110), int(11 * width / across)) for grid in grids]
+    height = float(np.clip(0.25 * len(rows) + 0.3, 0.8, 3.6)) + 0.2 * max(title.count("\n") for title in titles)
+    # With room for the names below.
+    figure = _blank(height * -(-count // across) + (0.8 if count == 1 else 1.2), wide=count > 1)
     drawn = _small_multiples(figure, count, across, shared=False)
     norm = Normalize(scale[0], max(scale[1], scale[0] + 1e-6))
     numbered = max(len(grid.columns) for grid in grids) <= _MOST_NUMBERED and len(rows) <= MOST_NAMED
-    for place, (axes, grid) in enumerate(zip(drawn, grids, strict=True)):
+    for place, (axes, grid, title) in enumerate(zip(drawn, grids, titles, strict=True)):
         values = np.ma.masked_invalid(grid.values)
         axes.imshow(values, cmap=colours, norm=norm, interpolation="none", aspect="auto")
-        if grid.title:
-            axes.set_title(textwrap.fill(printable(grid.title, 110), int(11 * width / across)), fontsize="medium")
+        if title:
+            axes.set_title(title, fontsize="medium")
         axes.grid(False)
         axes.tick_params(length=0)
         axes.spines[:].set_visible(True)

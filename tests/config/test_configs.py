@@ -118,6 +118,8 @@ TINY = SMALL | FEW_CLIENTS
 TINY |= {("training", "batch_size"): 20, ("training", "rounds"): 3, ("training", "local_epochs"): 1}
 FAKES = {"warm_up": 1, "iterations": 1, "generator_batch": 4, "width": 4, "latent": 3, "fakes": 4}
 """Generators as small as can be, all of them at work from the second round on."""
+LATE = {"fedlf": {"warm_up": 2}, "fedrela": {"start": 2}}
+"""What begins late begins in the last of three rounds."""
 
 
 def lowered(config, most, *changes):
@@ -130,7 +132,9 @@ def lowered(config, most, *changes):
         tree["partition"] = {"scheme": "iid", "clients": tree["partition"]["clients"]}
     for method in tree["methods"]:
         first = method["recipe"][0]
-        if isinstance(first, dict) and first["name"] == "cbfl":
+        if isinstance(method["recipe"], str):
+            method |= LATE.get(method["recipe"], {})
+        elif isinstance(first, dict) and first["name"] == "cbfl":
             first |= FAKES | ({"dcgan_iterations": 1, "dcgan_pool": 2} if first["generator"] == "dcgan" else {})
     one_seed = [f"{key}=[0]" for key in ("seeds", "partition_seeds") if tree.get(key)]
     return build_config(tree, parse_overrides([*one_seed, *changes]), config.name)
@@ -154,11 +158,6 @@ def tiny(config):
     changes += [f"execution.rounds_per_dispatch={1 if 'flcir' in recipes else 3}", "execution.devices=1"]
     if config.partition.scheme == "astraea":
         changes += ["partition.total=1500", "partition.least=20"]
-    # What begins late begins in the last of the three rounds.
-    for number, method in enumerate(config.methods):
-        for place, spec in enumerate(method.recipes):
-            late = {"fedlf": "warm_up", "fedrela": "start", "rucr": "start"}.get(spec.name)
-            changes += [f"methods.{number}.recipe.{place}.{late}=2"] if late else []
     return small(config, TINY, "evaluation.every=1", *changes)
 
 
