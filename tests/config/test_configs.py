@@ -155,7 +155,11 @@ def tiny(config):
     """A small configuration whose programs are small: ten clients, three rounds, one epoch, a perceptron."""
     recipes = {spec.name for method in config.methods for spec in method.recipes}
     changes = [f"model.name={'tiny_bn' if config.name.startswith('cbfl') else 'mlp'}", "training.drop_last=true"]
-    changes += [f"execution.rounds_per_dispatch={1 if 'flcir' in recipes else 3}", "execution.devices=1"]
+    changes += [
+        f"execution.rounds_per_dispatch={1 if 'flcir' in recipes else 3}",
+        "execution.devices=1",
+        "execution.huge_factor=null",
+    ]
     if config.partition.scheme == "astraea":
         changes += ["partition.total=1500", "partition.least=20"]
     return small(config, TINY, "evaluation.every=1", *changes)
