@@ -313,12 +313,10 @@ def heat(
     count = len(grids)
     width = _width(wide=count > 1)
     across = min(count, max(1, int(width / _NARROWEST)))
-    down = -(-count // across)
-    height = 0.25 * len(rows)
-    if count == 1:
-        figure = _blank(float(np.clip(height + 1.1, 1.6, 4.4)))
-    else:
-        figure = _blank(float(np.clip(height + 0.3, 1.0, 3.6)) * down + 1.2, wide=True)
+    height = float(np.clip(0.25 * len(rows) + 0.3, 0.8, 3.6)) * -(-count // across)
+    # Room for the names of columns; above a row that isn't full the row before has them, too.
+    room = 0.8 if count == 1 else 1.2 if count % across == 0 else 2.2
+    figure = _blank(height + room, wide=count > 1)
     drawn = _small_multiples(figure, count, across, shared=False)
     norm = Normalize(scale[0], max(scale[1], scale[0] + 1e-6))
     numbered = max(len(grid.columns) for grid in grids) <= _MOST_NUMBERED and len(rows) <= MOST_NAMED
@@ -326,7 +324,8 @@ def heat(
         values = np.ma.masked_invalid(grid.values)
         axes.imshow(values, cmap=colours, norm=norm, interpolation="none", aspect="auto")
         if grid.title:
-            axes.set_title(textwrap.fill(printable(grid.title, 110), int(11 * width / across)), fontsize="medium")
+            line = int(11 * width / across)
+            axes.set_title(textwrap.fill(printable(grid.title, 2 * line), line), fontsize="medium")
         axes.grid(False)
         axes.tick_params(length=0)
         axes.spines[:].set_visible(True)
@@ -336,8 +335,8 @@ def heat(
         axes.set(xlabel=horizontal * below, ylabel=vertical * left)
         name_places(axes.yaxis, rows if left else ())
         name_places(axes.xaxis, grid.columns if below or grid.columns != grids[0].columns else ())
-        for (row, column), value in np.ndenumerate(grid.values):
-            if numbered and not np.isnan(value):
+        for (row, column), value in np.ndenumerate(grid.values) if numbered else ():
+            if not np.isnan(value):
                 colour = "white" if norm(value) > 0.55 else INK
                 axes.text(column, row, f"{value:,.{digits}f}", ha="center", va="center", color=colour, size="small")
     if not numbered:

@@ -7,7 +7,8 @@ import subprocess
 
 import pytest
 
-from fedjax_bal.report.markup import reproduction
+from fedjax_bal.report.gallery import Picture
+from fedjax_bal.report.markup import _figures, reproduction
 
 WORDS = ["fedjax-bal", "run", "config.yaml"]
 
@@ -50,3 +51,10 @@ def test_files_of_plugins_are_given_where_they_are_known():
     assert pasted({"plugins": {"mine": "0"}}, None) == [*WORDS, "--plugin", "mine.py"]
     assert pasted({}, None) == pasted({"plugins": "damaged"}, "damaged") == WORDS
     assert shlex.join(WORDS) in shown({}, {"data_dir": 3})
+
+
+def test_a_figure_without_a_neighbour_in_its_row_has_its_caption_there():
+    wide = (False, True, False, False, False)
+    shown = _figures([Picture(f"pictures-{place}", "a", "b", "<svg/>", own) for place, own in enumerate(wide)])
+    assert re.findall(r"<figure(?: class=(\w+))?>", shown) == ["alone", "wide", "", "", "alone"]
+    assert shown.count("<img class=photo ") == 5 and _figures([]) == ""
