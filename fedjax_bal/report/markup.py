@@ -76,7 +76,8 @@ class Page(NamedTuple):
             *((each.title, _table(each, "")) for each in self.published),
             ("Curves", _figures(curves)),
             ("Comparison", "\n".join(filter(None, compared))),
-            ("Figures", "\n".join([_figures(others), *(_table(each, "h3") for each in self.settings)])),
+            ("Figures", _figures(others)),
+            *((each.title, _table(each, "")) for each in self.settings),
             *self.sections,
         ]
         sections = [(title, content) for title, content in sections if content]

@@ -313,18 +313,19 @@ def heat(
     count = len(grids)
     width = _width(wide=count > 1)
     across = min(count, max(1, int(width / _NARROWEST)))
-    titles = [textwrap.fill(printable(grid.title, 110), int(11 * width / across)) for grid in grids]
-    height = float(np.clip(0.25 * len(rows) + 0.3, 0.8, 3.6)) + 0.2 * max(title.count("\n") for title in titles)
-    # With room for the names below.
-    figure = _blank(height * -(-count // across) + (0.8 if count == 1 else 1.2), wide=count > 1)
+    height = float(np.clip(0.25 * len(rows) + 0.3, 0.8, 3.6)) * -(-count // across)
+    # Room for the names of columns; above a row that isn't full the row before has them, too.
+    room = 0.8 if count == 1 else 1.2 if count % across == 0 else 2.2
+    figure = _blank(height + room, wide=count > 1)
     drawn = _small_multiples(figure, count, across, shared=False)
     norm = Normalize(scale[0], max(scale[1], scale[0] + 1e-6))
     numbered = max(len(grid.columns) for grid in grids) <= _MOST_NUMBERED and len(rows) <= MOST_NAMED
-    for place, (axes, grid, title) in enumerate(zip(drawn, grids, titles, strict=True)):
+    for place, (axes, grid) in enumerate(zip(drawn, grids, strict=True)):
         values = np.ma.masked_invalid(grid.values)
         axes.imshow(values, cmap=colours, norm=norm, interpolation="none", aspect="auto")
-        if title:
-            axes.set_title(title, fontsize="medium")
+        if grid.title:
+            line = int(11 * width / across)
+            axes.set_title(textwrap.fill(printable(grid.title, 2 * line), line), fontsize="medium")
         axes.grid(False)
         axes.tick_params(length=0)
         axes.spines[:].set_visible(True)

@@ -193,7 +193,7 @@ def all_settings(results: sweeps.Results) -> Details:
         grid[0][0] = "Method"
     heads, *rows = (tuple(row) for row in grid)
     note = f"Mean of the {averaged_in_words(results.averaged)} of a run, %, over seeds."
-    return Details("All settings", Table(heads, rows), note)
+    return Details("Accuracy at every setting", Table(heads, rows), note)
 
 
 def _heading(results: sweeps.Results) -> str:
