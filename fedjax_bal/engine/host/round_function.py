@@ -145,11 +145,11 @@ class RoundFunction:
         local_test = LocalTest(None, jnp.zeros((), bool))
         precision = matmul_precision(setting.execution.precision)
         with jax.default_matmul_precision(precision), any_derivative(setting.execution.differentiable):
-            after, info = run_round(setting, key, State(*state[1:]), row, self.federation, local_test)
+            outcome: tuple[State, Info] = run_round(setting, key, State(*state[1:]), row, self.federation, local_test)
         if not (setting.execution.differentiable or setting.execution.debugs):
             guarded = lambda leaf: _forward_mode.bind(leaf) if jnp.issubdtype(leaf.dtype, jnp.inexact) else leaf
-            after = State(*jax.tree.map(guarded, after))
-            info = jax.tree.map(guarded, info)
+            outcome = jax.tree.map(guarded, outcome)
+        after, info = outcome
         return RoundState(state.round + 1, *after), info
 
     def plans(self, seed: int, rounds: int) -> Plan:
