@@ -149,6 +149,13 @@ class RunFolder:
             self.files.write(_CONFIG, text.encode())
             self.files.make_folder("checkpoints")
 
+    def holds(self, config: Config) -> bool:
+        """Returns whether config.yaml is exactly this configuration, labels included."""
+        try:
+            return self.files.read(_CONFIG) == resolved_yaml(config).encode()
+        except OSError:
+            return False
+
     def check_session(self) -> None:
         """Compares the files that a session resumes from with `SHA256SUMS`, if the last session has ended.
 
