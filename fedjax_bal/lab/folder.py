@@ -155,6 +155,13 @@ class RunFolder:
             _copy_plugins(self.files, config)
             self.files.make_folder("checkpoints")
 
+    def holds(self, config: Config) -> bool:
+        """Returns whether config.yaml is exactly this configuration, labels included."""
+        try:
+            return self.files.read(_CONFIG) == resolved_yaml(config).encode()
+        except OSError:
+            return False
+
     def check_session(self) -> None:
         """Compares the files that a session resumes from with `SHA256SUMS`, if the last session has ended.
 

@@ -300,6 +300,8 @@ class Recorder:
             FolderError: random numbers, precision or the form of convolution would differ from the first session's.
         """
         if self.before.get("finished") is True and all(self.is_over(run) for run in self.states):
+            if not self.folder.holds(self.config):  # labels of methods have changed
+                self.folder.begin(self.config, fresh=False)
             return
         if self.resume_error:
             raise FolderError(f"{self.folder.path}: {self.resume_error}; resume on a machine that can, or {START_OVER}")

@@ -139,6 +139,14 @@ def contents(path):
     return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
 
 
+def test_a_finished_run_takes_another_label_and_is_not_run_again(copied, tmp_path):
+    folder, _ = copied
+    before = small_run.metrics(folder)
+    small_run.run(folder, small_run.config(tmp_path, *ONE, "methods.0.label=FedAvg"))
+    assert "label: FedAvg" in (folder / "config.yaml").read_text()
+    assert small_run.metrics(folder) == before and not any(finding.damage for finding in verify(folder))
+
+
 def assert_refused(path, config, *words):
     """The same command ends with a message that has these words, and touches nothing."""
     before = contents(path)
