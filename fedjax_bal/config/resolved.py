@@ -184,7 +184,7 @@ def paper_setting(paper: Config, config: Config) -> dict[str, Any]:
 
 
 def _recorded(config: Config) -> dict[str, Any]:
-    """Returns the configuration as mappings and lists, as a run folder records it: without a key that few have."""
+    """Returns the configuration as mappings and lists, as a run folder records it: no `model.weights` for none."""
     sheet = _plain_config(config)
     if sheet["model"]["weights"] is None:
         del sheet["model"]["weights"]
