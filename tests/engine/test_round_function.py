@@ -114,6 +114,7 @@ def test_every_built_in_layer_can_be_differentiated_through_rounds(network):
         assert jax.eval_shape(derivative(loss), values).shape == values.shape
 
 
+@pytest.mark.slow
 def test_a_reverse_derivative_of_a_round_without_one_names_the_option():
     round_fn = pair(recipes.fedavg())
     (plan,) = zip(*round_fn.plans(0, 1)[:2], strict=True)

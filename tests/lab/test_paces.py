@@ -59,6 +59,7 @@ def test_the_pace_of_a_cluster_is_not_that_of_this_machine():
     assert remembers(None) and not remembers(Mock())
 
 
+@pytest.mark.slow
 def test_a_plan_needs_no_files(tmp_path):
     config = small_run.config(tmp_path, "dataset=cifar10", "model=mlp", "partition={scheme: iid, clients: 10}")
     lines = list(dry_run(config, RunFolder(tmp_path / "run"), None, None, fresh=False))

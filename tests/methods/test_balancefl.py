@@ -15,6 +15,7 @@ LOGITS = hand.draw(hand.ROWS, hand.CLASSES)
 pytestmark = pytest.mark.usefixtures("double")
 
 
+@pytest.mark.slow
 def test_the_loss_of_balancefl_equals_its_transcription():
     own, absent, counts, teacher = [0, 3], [1, 2], [9, 0, 0, 4], received(hand.batch().images)
     labels = np.where(np.isin(hand.LABELS, own), hand.LABELS, 3)

@@ -62,6 +62,7 @@ def numpy_matched(features, head, wanted, steps, rate):
     return features
 
 
+@pytest.mark.slow
 def test_a_class_that_nobody_has_keeps_its_features_and_padding_counts_for_nothing(rng):
     params = as_numpy(network().init(jax.random.key(0)).params)
     features, labels, real = rng.normal(size=(20, F)), rng.integers(0, C - 1, 20), np.arange(20) < 17

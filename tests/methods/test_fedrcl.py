@@ -48,6 +48,7 @@ def added(features, labels, knobs):
 KNOBS = {"weight": 0.8, "penalty": 0.6, "temperature": 0.3, "threshold": 0.2}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("near", [0.0, 0.9])
 def test_value_and_gradient_equal_the_transcription(near):
     part, batch = RelaxedContrast(**KNOBS), hand.batch()
@@ -73,6 +74,7 @@ def test_levels_are_averaged_over_pixels_and_with_each_other():
     np.testing.assert_allclose(got, want, rtol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("real", [[True, False, False], [False] * 3])
 def test_a_row_alone_has_no_loss(real):
     batch = hand.batch()._replace(labels=jnp.array([1, 1, 0]), real=jnp.array(real))

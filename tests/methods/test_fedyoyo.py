@@ -156,6 +156,7 @@ def test_equal_views_without_adjustment_are_fedavg():
     float64.assert_same_runs(fedyoyo(tau=0.0, pad=0, rotate=0.0, hole=0, policy=False), fedavg())
 
 
+@pytest.mark.slow
 def test_views_of_one_row_and_of_padding():
     ctx = hand.context(round=jnp.array(99))
     images = hand.batch().images.astype(jnp.float32)

@@ -91,6 +91,7 @@ def test_krum_sees_nothing_of_those_that_do_not_count_and_survives_the_huge():
     assert Krum(1, None).reduce(deltas, alone, server)["w"].tolist() == [3.0, 1.0]
 
 
+@pytest.mark.slow
 def test_krum_with_all_kept_is_the_unweighted_mean_and_with_one_the_first_of_two():
     stack = jax.random.normal(jax.random.key(1), (7, 3))
     mean = Krum(2, 7).reduce(stack, jnp.arange(1.0, 8.0), among(range(7)))

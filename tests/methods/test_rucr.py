@@ -78,6 +78,7 @@ def virtual(key, prototypes, features, per_class, low, high, length):
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 3, 9])
 def test_mixed_features_equal_their_transcription(size):
     prototypes, features, key = hand.draw(C, F), hand.draw(12, F, seed=1), jax.random.key(size)
