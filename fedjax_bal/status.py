@@ -1,4 +1,4 @@
-"""What people read while they wait: durations and sizes in words, and a line about a simulation."""
+"""Durations and sizes as people read them, and a status line on standard error."""
 
 import contextlib
 import sys

@@ -102,6 +102,7 @@ class CalibratedDistillation(Step, Server):
     distilled: int = static(128)
 
     needs_deltas = True
+    needs_same_start = True
     travels = False
 
     @property

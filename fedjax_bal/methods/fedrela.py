@@ -32,7 +32,7 @@ _SMALLEST = 1e-6  # lower bound of a standard deviation
 
 
 class Relabeller(NamedTuple):
-    """What determines all new labels: the server's state in FedReLa, and what it sends.
+    """The model and the seed from which every client computes its new labels: the server's state, and what it sends.
 
     Attributes:
         variables: the global model at the beginning of the relabelling round; of the current round until then.

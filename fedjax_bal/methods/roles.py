@@ -168,10 +168,13 @@ class Part:
         needs_deltas: whether the server keeps the update of every chain of a round, in `server.aggregate.deltas`.
         needs_losses: whether the server uses the clients' training losses, `server.aggregate.losses`; each client then
             sends its loss.
+        needs_same_start: whether the server adds updates to the current model to find the clients' own models, which is
+            wrong in asynchronous rounds, where clients have received different models.
     """
 
     needs_deltas: ClassVar[bool] = False
     needs_losses: ClassVar[bool] = False
+    needs_same_start: ClassVar[bool] = False
 
     def __init__(self, *values: Any, **named: Any) -> None:
         """Rejects a class without the decorator `part`, which would have replaced this `__init__`."""
@@ -541,7 +544,8 @@ class Reduce(Part, abc.ABC):
 class Step(Part, abc.ABC):
     """Changes the aggregated update before the server optimizer; several compose in order.
 
-    The clients' reports and losses are in `server.aggregate`, the model that they received in `server.variables`.
+    The clients' reports and losses are in `server.aggregate`, and in `server.variables` is the model of the round's
+    beginning, which they received unless rounds are asynchronous.
     """
 
     @abc.abstractmethod

@@ -18,8 +18,8 @@ from fedjax_bal.engine.host.stack import Member, Stack, stacking_key
 from fedjax_bal.lab.checkpoint import load, save
 from fedjax_bal.optim.optimizers import optimizer
 from fedjax_bal.options import Execution, LocalTraining, Participation
-from fedjax_bal.parts import StalenessWeights
-from fedjax_bal.recipes import combine, equal_weights, fedavg, fedbuff, feddyn, fednova, median, scaffold
+from fedjax_bal.parts import BALANCED, StalenessWeights
+from fedjax_bal.recipes import combine, equal_weights, fedavg, fedbuff, feddyn, fedic, fednova, median, scaffold
 from fedjax_bal.selection import Choice, speed
 from fedjax_bal.types import Cohort
 
@@ -252,8 +252,11 @@ def test_a_round_function_takes_plans_with_and_without_staleness():
         (combine(fedbuff(), fednova()), CLIENTS, "fedbuff: received NormalisedAveraging, which also weights updates"),
         (combine(fedbuff(), feddyn()), CLIENTS, "fedbuff: received DynamicRegularisation, which also weights updates"),
         (fedbuff(), dataclasses.replace(CLIENTS, selector=Choice("round_robin")), "together with the recipe fedbuff"),
+        (combine(fedbuff(), fedic()), CLIENTS, r"fedbuff\+fedic: received asynchronous rounds"),
     ],
 )
 def test_what_does_not_fit_stale_updates_is_refused(recipe, clients, message):
+    rows = toys.federation()
+    rows = rows._replace(auxiliary={**rows.auxiliary, BALANCED: np.arange(3)})
     with pytest.raises(ValueError, match=message):
-        build(recipe, toys.network(), toys.federation(), TEST, rounds=2, participation=clients)
+        build(recipe, toys.network(), rows, TEST, rounds=2, participation=clients)

@@ -166,14 +166,22 @@ def choose_selector(recipe: Recipe, participation: Participation, federation: Fe
     return made
 
 
-def check_asynchrony(selector: Selector, participation: Participation) -> None:
-    """Refuses a deadline for rounds that don't end with the slowest client."""
+def check_asynchrony(recipe: Recipe, selector: Selector, participation: Participation) -> None:
+    """Refuses, for asynchronous rounds, a deadline and parts whose clients must all have received the same model."""
+    if selector.asynchrony is None:
+        return
     speed = participation.speed
-    if selector.asynchrony is not None and speed is not None and speed.deadline is not None:
+    if speed is not None and speed.deadline is not None:
         raise ValueError(
             f"speed.deadline: received {speed.deadline:g} together with asynchronous rounds, which don't wait for slow "
             "clients: leave it out; the selector's max_staleness limits how late an update may be"
         )
+    for part in recipe.parts:
+        if part.needs_same_start:
+            raise ValueError(
+                f"{recipe.name}: received asynchronous rounds, in which clients train on models of different rounds, "
+                f"but {part.slot} finds each client's model from the current one: take another selector"
+            )
 
 
 def choose_rounds_per_dispatch(rounds_per_dispatch: str | int, selector: Selector) -> int:

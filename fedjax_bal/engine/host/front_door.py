@@ -155,7 +155,7 @@ def build(
     # Only choices from here on. The model is cast after all checks, which are of its float32 parameters.
     model = at_precision(model, execution.precision)
     selector = compatibility.choose_selector(recipe, participation, federation)
-    compatibility.check_asynchrony(selector, participation)
+    compatibility.check_asynchrony(recipe, selector, participation)
     sizes = np.diff(federation.offsets)
     test_images = int(np.sum(test.real))
     if evaluation.local_test_images > test_images:
