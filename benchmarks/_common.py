@@ -1,7 +1,8 @@
-"""Shared by the benchmarks of this package: the command line, interleaved timing, and files of figures."""
+"""Shared by the benchmarks of this package: the command line, interleaved timing, files of figures, parts of pages."""
 
 import argparse
 import json
+import re
 import statistics
 import subprocess
 import time
@@ -64,3 +65,16 @@ def write_figures(file: Path | None, figures: Any) -> None:
 def read_figures(file: Path) -> Any:
     """Reads the figures in a file; empty if the file doesn't exist."""
     return json.loads(file.read_text()) if file.exists() else {}
+
+
+def with_part(page: str, script: str, name: str, part: str) -> str:
+    """Replaces a part of a page that a script makes from results; the rest of the page is written by hand."""
+    begin = f"<!-- made by benchmarks/{script}: {name} -->"
+    replaced, found = re.subn(
+        re.escape(begin) + ".*?<!-- end -->", lambda _: f"{begin}\n{part}\n<!-- end -->", page, flags=re.DOTALL
+    )
+    if found != 1:
+        raise ValueError(
+            f"{begin}: stands {found} times in the page, must stand there once, with <!-- end --> below it"
+        )
+    return replaced

@@ -25,6 +25,7 @@ from _claims import (
     short,
     unrun,
 )
+from _common import with_part
 
 from fedjax_bal.config import builtin_configs, read_layers
 from fedjax_bal.lab import load_sweep
@@ -47,8 +48,6 @@ COLUMNS = {
     "rank_correlation": "rank correlation",
     "truth_correlation": "correlation",
 }
-MADE = "<!-- made by benchmarks/papers.py: {name} -->\n{text}\n<!-- end -->"
-"""A part of papers.md that is generated from the tables; the rest of the page is written by hand."""
 
 
 def write() -> list[Path]:
@@ -69,10 +68,7 @@ def pages() -> dict[Path, str]:
     overview = GUIDE / "papers.md"
     text = overview.read_text(encoding="utf-8")
     for name, own in (("counts", _counts(decided)), ("differences", _differences(decided))):
-        made = MADE.format(name=name, text=own)
-        text = re.sub(
-            re.escape(made.partition("\n")[0]) + ".*?<!-- end -->", lambda _, made=made: made, text, flags=re.DOTALL
-        )
+        text = with_part(text, "papers.py", name, own)
     return {overview: text} | {
         GUIDE / f"paper_{key}.md": _page(key, papers()[key], own, known) for key, own in decided.items()
     }

@@ -16,12 +16,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from _common import with_part
+
 from fedjax_bal.metrics import MethodSummary, SeededDraw, compare, paired_difference
 from fedjax_bal.report.wording import points
 
 RESULTS = Path(__file__).parent / "results"
 PAGE = Path(__file__).parents[1] / "fedjax_bal" / "guide" / "long_tail.md"
-MADE = "<!-- made by benchmarks/long_tail.py: {name} -->\n{text}\n<!-- end -->"
 BY_CLASS = "per_class_accuracy"
 Runs = Sequence[dict[str, Any]]
 Cell = Callable[[MethodSummary, Runs, Runs], str]
@@ -56,9 +57,7 @@ def page() -> str:
     """Returns the text of the page, with its tables made from the results."""
     text = PAGE.read_text(encoding="utf-8")
     for name, (file, where, columns) in TABLES.items():
-        made = MADE.format(name=name, text=table(runs(RESULTS / file, where), columns))
-        old = re.escape(made.partition("\n")[0]) + ".*?<!-- end -->"
-        text = re.sub(old, lambda _, made=made: made, text, flags=re.DOTALL)
+        text = with_part(text, "long_tail.py", name, table(runs(RESULTS / file, where), columns))
     return text
 
 
