@@ -9,9 +9,9 @@ from typing import Any, Literal
 import numpy as np
 
 from fedjax_bal.annotations import Count, NonNegative, checked
+from fedjax_bal.data.npz_file import read_arrays
 from fedjax_bal.data.partition.dealing import class_quotas, cut_counts, deal_by_class, rows_by_class, shuffled
 from fedjax_bal.data.reading import DataError, reading
-from fedjax_bal.data.sources.npz import read_arrays
 from fedjax_bal.files import parse_json, read_bytes
 
 _LARGEST_SHARE = 2**31

@@ -105,7 +105,7 @@ def test_a_file_may_be_as_long_as_its_largest_image():
 
 def test_missing_folders_memory_and_options(folder, monkeypatch):
     root, _ = folder
-    with pytest.raises(DataError, match=r"nowhere/train: can't be read .* expected a folder of image files for each"):
+    with pytest.raises(DataError, match=r"nowhere: can't be read .* expected a folder of image files for each"):
         read_image_folder(root / "nowhere")
     for options, message in (({"channels": 2}, "channels: received 2"), ({"side": 0}, "side: received 0")):
         with pytest.raises(ValueError, match=message):

@@ -215,7 +215,7 @@ def test_missing_files_and_wrong_options_are_named(tmp_path):
         load("npz", path=tmp_path / "no.npz")
     with pytest.raises(ValueError, match="npz needs its path"):
         load("npz", tmp_path)
-    with pytest.raises(ValueError, match="npz takes path, received 'side'"):
+    with pytest.raises(ValueError, match="npz takes path, .*, received 'side'"):
         load("npz", path="a.npz", side=3)
     with pytest.raises(ValueError, match="mnist takes no options, received path"):
         load("mnist", tmp_path, path="a.npz")
