@@ -80,7 +80,7 @@ def input_names(
         if unnamed:
             raise DataError(
                 f"{source}: column {columns.index(unnamed[0]) + 1} has no name, as pandas writes its index: write the "
-                "file with index=False, name the column, or name those that are inputs, inputs=[...]."
+                "file with index=False, name the column, or list the inputs, inputs=[...]."
             )
     else:
         names = [inputs] if isinstance(inputs, str) else [str(name) for name in inputs]
@@ -123,7 +123,7 @@ def not_a_number(source: str, name: str, value: Any, place: str) -> DataError:
     """Returns the error for an input that isn't a number."""
     return DataError(
         f"{source}: column {name!r} holds {shortened(repr(value), 40)} in {place}, and inputs are numbers: encode the "
-        "column as numbers, or name those that are inputs, inputs=[...]."
+        "column as numbers, name it as clients if it holds users, or list the inputs, inputs=[...]."
     )
 
 

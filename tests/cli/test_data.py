@@ -228,8 +228,7 @@ def test_list_says_what_is_there(idx):
     text = re.sub(r"\s+", "", result.output)
     assert all(name in text for name in DATASETS)
     assert f"foundofficialfilesin{folder}/mnist" in text
-    # All but mnist, the four of the package and the two kinds of own files.
-    assert text.count("notfound") == len(DATASETS) - 7
+    assert text.count("notfound") == sum(reader.origin == "official" for reader in DATASETS.values()) - 1  # mnist
     assert "fromhttps://github.com/TalwalkarLab/leaf" in text and "52.3MiBinmemory" in text
     alone = re.sub(r"\s+", "", invoke("list").output)
     assert alone.count("needsitsfiles,see--data-dir") == len(DATASETS) - 6

@@ -62,8 +62,8 @@ def natural(
     """
     if owners is None:
         raise ValueError(
-            "natural needs a data set that says whose its images are: femnist, inaturalist2019, or npz with "
-            "train_clients; take another scheme for this one."
+            "natural needs a data set that says whose its images are: femnist, inaturalist2019, csv with "
+            "clients, or npz with train_clients; take another scheme for this one."
         )
     owners = np.asarray(owners)
     if owners.shape != labels.shape or owners.dtype.kind not in "iu":

@@ -24,7 +24,9 @@ from fedjax_bal.files import open_file
 from fedjax_bal.types import Dataset
 
 _BLOCK = 2**12  # lines that are converted at a time
-_MISSING = frozenset(("", "na", "n/a", "nan", "null", "none", "?"))  # in a column of numbers, in lower case
+# In a column of numbers, in lower case.
+_MISSING = frozenset(("", "na", "n/a", "nan", "null", "none", "?"))
+_TRUTH = {"false": 0.0, "true": 1.0}
 _MAX_NAME = 256  # characters: an array of texts has as many for each of them as the longest has
 # For each byte of a file: "0," becomes a number of four bytes, which is copied, and a text has four for each character.
 _BYTES_IN_MEMORY = 8
@@ -144,9 +146,10 @@ def _numbers(
             numbers = np.full((len(block), len(names)), np.nan, np.float32)
             for number, (line, row) in enumerate(block):
                 for column, place in enumerate(places):
-                    if row[place].strip().lower() not in _MISSING:
+                    text = row[place].strip().lower()
+                    if text not in _MISSING:
                         try:
-                            numbers[number, column] = float(row[place])
+                            numbers[number, column] = _TRUTH[text] if text in _TRUTH else float(text)
                         except ValueError:
                             raise not_a_number(source, names[column], row[place], f"line {line}") from None
             return numbers
