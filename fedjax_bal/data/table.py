@@ -50,7 +50,8 @@ def table_dataset(
     if len(classes) < 2:
         raise DataError(f"{table.source}: column {label!r} is {classes[0].item()!r} in every row; expected classes.")
     arrays["class_names"] = classes.astype(str)
-    arrays |= zip((f"{half}_labels" for half in halves), np.split(codes, [len(labels[0])]))  # noqa: B905
+    for half, numbers in zip(halves, np.split(codes, [len(labels[0])]), strict=False):
+        arrays[f"{half}_labels"] = numbers
     if clients is not None:
         arrays["train_clients"] = _keys(table, clients, "a client")
     share = None if isinstance(test, Table) else test
