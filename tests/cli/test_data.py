@@ -220,6 +220,13 @@ def test_own_files_are_described(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["mine.npz"]
 
 
+def test_a_split_is_said(tmp_path):
+    (tmp_path / "mine.csv").write_text("a,y\n" + "".join(f"{row},{row % 2}\n" for row in range(20)))
+    result = invoke("prepare", "csv", f"path={tmp_path}/mine.csv", "label=y", "test=0.3")
+    assert "  the test images are held out: 0.3 of each class\n" in result.output
+    assert "  train: 14 images 1, 0.0 MiB; 2 classes, of 7 each\n" in result.output
+
+
 def test_list_says_what_is_there(idx):
     folder, _ = idx
     (folder / "cifar10.txt").write_text("")
