@@ -53,6 +53,8 @@ def rows_used(config: Sections, dataset: Dataset, federation: Federation, needin
         text = f"{config.dataset.name}, trained on {' and '.join(parts)} ({', '.join(reasons)})"
     if empty:
         text += f"; empty clients: {empty / clients:.0%} ({empty:,} of {clients:,})"
+    if dataset.test_share is not None:
+        text += f"; the test set is {len(dataset.test_labels):,} more rows, {dataset.test_share:.3g} of each class"
     if users and not by_owner:
         text += f"; its {users:,} users are not the clients (partition=natural makes them so)"
     return text
