@@ -258,6 +258,7 @@ def test_recipes_are_listed_by_family_and_one_name_with_all_about_it():
 
 def test_unknown_lists_and_folders_are_refused(here):
     assert "did you mean 'recipes'?" in invoke("list", "recipe").output
+    assert "for this name use `fedjax-bal list recipes fedprox`" in invoke("list", "fedprox").output
     result = invoke("report", "nowhere")
     assert result.exit_code == 2
     assert "no such folder" in result.output

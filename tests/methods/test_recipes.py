@@ -12,6 +12,7 @@ import small_run
 import toys
 
 from fedjax_bal import recipes
+from fedjax_bal.annotations import parameters
 from fedjax_bal.config import ConfigError, load_config
 from fedjax_bal.config.schema import Sections
 from fedjax_bal.engine.host import build
@@ -135,6 +136,8 @@ OUT_OF_RANGE = """
     hole=-1; rucr: temperature=0.0 low=1.5 low=0.96 per_class=0;
     apfl: alpha=1.5 shrinkage=-1 adapts='epoch'; fedrcl: temperature=0 weight=-1; fedwsq: bits=3 momentum=1.5;
     krum: faulty=-1; multi_krum: kept=0; pfedme: attraction=0 steps=0;
+    astraea: size=0 max_copies=-1; cutout: side=0; ditto: attraction=-1; dp: bound=0 noise=-1 delta=1.0;
+    faults: factor=-1; fedbuff: exponent=-1 max_staleness=0; fedrep: head_share=1.5; flcir: alpha=-1 rho=1.5;
 """
 """By recipe, values that it refuses."""
 
@@ -169,6 +172,11 @@ def test_a_hyperparameter_out_of_range_is_named_with_its_value(name, key, value)
     shown = f"{value:g}" if isinstance(value, float) else repr(value)
     with pytest.raises(ValueError, match=f"{key}: received {shown}"):
         RECIPES[name](**{key: value})
+
+
+@pytest.mark.parametrize("name", [name for name, function in RECIPES.items() if parameters(function)])
+def test_every_recipe_with_options_has_values_that_it_refuses(name):
+    assert name in {known for known, _, _ in refused_values()}, "add some to OUT_OF_RANGE"
 
 
 @pytest.mark.parametrize("message", BAD)
