@@ -2,12 +2,14 @@
 
 import difflib
 
-from fedjax_bal.data.sources import cifar, idx, images, inaturalist, leaf, medmnist, npz, svhn, tables
+from fedjax_bal.data.sources import cifar, idx, images, inaturalist, leaf, medmnist, npz, svhn, synthetic, tables
 from fedjax_bal.data.sources.reader import Reader
 from fedjax_bal.registry import Registry
 
 _READERS = [
-    reader for file in (npz, tables, idx, cifar, leaf, svhn, images, inaturalist, medmnist) for reader in file.READERS
+    reader
+    for file in (npz, tables, synthetic, idx, cifar, leaf, svhn, images, inaturalist, medmnist)
+    for reader in file.READERS
 ]
 
 DATASETS: Registry[Reader] = Registry(
