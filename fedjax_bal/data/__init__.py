@@ -20,6 +20,7 @@ from fedjax_bal.data.description import (
     Distance,
     client_distances,
     describe,
+    empty_clients,
 )
 from fedjax_bal.data.federation import federate
 from fedjax_bal.data.held_out import carve, carve_share, hold_out, rows_by_share
@@ -60,6 +61,7 @@ __all__ = [
     "client_distances",
     "copy_options",
     "describe",
+    "empty_clients",
     "extra_bytes",
     "federate",
     "find_reader",

@@ -228,11 +228,11 @@ def test_list_says_what_is_there(idx):
     text = re.sub(r"\s+", "", result.output)
     assert all(name in text for name in DATASETS)
     assert f"foundofficialfilesin{folder}/mnist" in text
-    # All but mnist, the four of the package and the two kinds of own files.
-    assert text.count("notfound") == len(DATASETS) - 7
+    # All but mnist, the five of the package and the two kinds of own files.
+    assert text.count("notfound") == len(DATASETS) - 8
     assert "fromhttps://github.com/TalwalkarLab/leaf" in text and "52.3MiBinmemory" in text
     alone = re.sub(r"\s+", "", invoke("list").output)
-    assert alone.count("needsitsfiles,see--data-dir") == len(DATASETS) - 6
+    assert alone.count("needsitsfiles,see--data-dir") == len(DATASETS) - 7
     assert invoke("list", "--data-dir", folder / "nowhere").exit_code == 2
 
 
@@ -272,6 +272,15 @@ def test_a_data_set_alone(here):
     assert head.split() == ["class", "training", "test"]
     assert [line.split()[:3] for line in classes[1:3]] == [["Trouser", "1,000", "200"], ["Pullover", "1,000", "200"]]
     assert len(classes) == 10
+
+
+def test_clients_without_rows_are_counted(here):
+    arguments = ("synthetic", "dataset.rows=200", "--partition", "dirichlet", "alpha=0.1", "clients=80")
+    lines = lines_of(*arguments, "min_size=0")
+    parts = partition.draw(np.arange(200) % 10, "dirichlet", 80, 0, {"alpha": 0.1, "min_size": 0})
+    empty = sum(not len(rows) for rows in parts)
+    assert empty and f"empty clients: {empty / 80:.0%} ({empty} of 80)" in lines
+    assert not any(line.startswith("empty clients") for line in lines_of(*arguments, "min_size=1"))
 
 
 def test_a_partition_of_a_data_set(here):
