@@ -89,6 +89,8 @@ class Dataset(NamedTuple):
         mean: K numbers that `federate` subtracts from pixels scaled to [0, 1], or from other numbers, K on their last
             axis; None for those of the training images. `load` fills them in.
         std: K divisors of the difference; None for the training images' deviations.
+        test_share: the share of each class of the given rows that was held out as the test set; None if a test set was
+            given.
     """
 
     train_images: Any
@@ -99,6 +101,7 @@ class Dataset(NamedTuple):
     train_clients: Any = None
     mean: Sequence[float] | None = None
     std: Sequence[float] | None = None
+    test_share: float | None = None
 
 
 class Warp(NamedTuple):

@@ -73,6 +73,8 @@ def prepare(
         shape = "x".join(map(str, images.shape[1:]))
         size = images.nbytes / _MEBIBYTE
         yield f"  {half}: {len(images):,} images {shape}, {size:,.1f} MiB; {classes}, of {_range(present)}"
+    if dataset.test_share is not None:
+        yield f"  the test images are held out: {dataset.test_share:.3g} of each class"
     if dataset.train_clients is not None:
         sizes = np.bincount(dataset.train_clients)
         sizes = sizes[sizes > 0]

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import typer
 
-from fedjax_bal.cli.console import complain, messages
+from fedjax_bal.cli.console import BAD_INPUT, complain, fail, messages
 
 COORDINATOR, PROCESS_ID, PROCESSES = (f"FEDJAX_BAL_{name}" for name in ("COORDINATOR", "PROCESS_ID", "PROCESSES"))
 _HOW = (
@@ -134,9 +134,13 @@ def joined_processes(
         raise ValueError(f"--distributed: {error}: {_HOW}") from error
 
     try:
-        _check_agreement(place, facts(), devices)
+        try:
+            _check_agreement(place, facts())
+        except ValueError as error:
+            fail(str(error), BAD_INPUT)
+        _check_devices(devices)
         yield
-    except typer.Exit:  # reached by all processes
+    except typer.Exit:  # reached by all processes, which wait for each other: one that left early would end the rest
         jax.distributed.shutdown()
         raise
     except BaseException as error:
@@ -177,7 +181,8 @@ def _check_port(address: str) -> None:
         ) from None
 
 
-def _check_agreement(place: ProcessPlace, facts: Mapping[str, str], devices: str | int | None) -> None:
+def _check_agreement(place: ProcessPlace, facts: Mapping[str, str]) -> None:
+    """Raises the same ValueError in all processes if they don't agree."""
     import jax
 
     from fedjax_bal.engine.processes import processes
@@ -193,10 +198,15 @@ def _check_agreement(place: ProcessPlace, facts: Mapping[str, str], devices: str
     count = jax.local_device_count()
     kind = jax.local_devices()[0].device_kind
     group.agree({**facts, "devices": f"{count} {kind}", "--processes": str(place.count or group.count)})
-    if isinstance(devices, int) and devices != count:
+    if not group.first:
+        complain(f"process {group.index} of {group.count} works for process 0, which shows and writes everything")
+
+
+def _check_devices(devices: str | int | None) -> None:
+    import jax
+
+    if isinstance(devices, int) and devices != (count := jax.local_device_count()):
         raise ValueError(
             f"--devices: received {devices}, but each process has {count}: with --distributed all of them take part, "
             "so leave --devices out, and make only those devices visible to each process that it should use"
         )
-    if not group.first:
-        complain(f"process {group.index} of {group.count} works for process 0, which shows and writes everything")

@@ -36,10 +36,10 @@ def load(
     until they change. Without `data_dir`, TensorFlow Datasets provides its sets, and downloads each once.
     `fedjax-bal data list` shows all sets, and whether a folder holds them.
 
-    A user's own images, feature vectors or token ids come from an npz file, `load("npz", path="mine.npz")`, or images
-    from a folder of image files for each class, `load("image_folder", path="mine", side=64)`; a relative path starts at
-    `data_dir`, if that is given. `from_arrays`, `from_torch`, `from_tf_data` and `from_huggingface` take them from
-    memory.
+    A user's own images, feature vectors or token ids come from an npz file, `load("npz", path="mine.npz")`; a table
+    from a CSV file, `load("csv", path="mine.csv", label="y")`; or images from a folder of image files for each class,
+    `load("image_folder", path="mine", side=64)`. A relative path starts at `data_dir`, if that is given. `from_arrays`,
+    `from_pandas`, `from_torch`, `from_tf_data` and `from_huggingface` take them from memory.
 
     Args:
         name: one of `DATASETS`.
@@ -160,6 +160,9 @@ def _read_with(reader: Reader, data_dir: str | os.PathLike | None, options: dict
     unknown = sorted(set(options) - set(taken))
     if unknown:
         raise ValueError(f"data set {name} takes {', '.join(taken) or 'no options'}, received {unknown[0]!r}.")
+    missing = [key for key, option in taken.items() if option.default is option.empty and key not in options]
+    if missing:
+        raise ValueError(f"data set {name} needs {', '.join(missing)}, as in load({name!r}, {missing[0]}=...).")
     if "path" not in taken:
         return reader.read(**options)
     path = Path(data_dir or "", options["path"])

@@ -50,7 +50,7 @@ def sweep_outline(
     done = f" ({', '.join(remarks)})" if remarks else ""
     named = short_keys(sweep.axes)
     axes = " x ".join(f"{len(axis)} {'+'.join(key for key in axis.keys if key in named)}" for axis in sweep.axes)
-    points = f" from {len(sweep.points)} points ({axes})" if sweep.axes else ""
+    points = f" from {len(sweep.points)} point{'s' * (len(sweep.points) > 1)} ({axes})" if sweep.axes else ""
     speed = "" if not cluster else ", group after group and at this machine's pace"
     several = f" for {len(batches)} batches" if sweep.axes and len(batches) > len(programs) else ""
     # Images, partitions and test sets that simulations share are counted once.
@@ -90,7 +90,7 @@ def sweep_outline(
         resumed = f" from round {trained[0].round} on" if trained[0].round else ""
         yield (
             f"  program {number + 1}: {_methods(sweep, trained)}: {len(trained)} run{'s' * (len(trained) > 1)} of "
-            f"{trained[0].simulation.rounds} rounds{resumed}{at_a_time}, "
+            f"{(rounds := trained[0].simulation.rounds)} round{'s' * (rounds > 1)}{resumed}{at_a_time}, "
             f"{size(max(batch.state_bytes for batch in group))} of state"
         )
 

@@ -63,6 +63,8 @@ def rows_used(config: Sections, dataset: Dataset, federation: Federation, needin
             reasons += [] if by_owner else [f"scheme={wanted.scheme}"]
             reasons += [f"{key}={received_value(own)}" for key, own in values.items() if own != fields[key].default]
         text = f"{config.dataset.name}, trained on {' and '.join(parts)} ({', '.join(reasons)})"
+    if dataset.test_share is not None:
+        text += f"; the test set is {len(dataset.test_labels):,} more rows, {dataset.test_share:.3g} of each class"
     if users and not by_owner:
         text += f"; its {users:,} users are not the clients (partition=natural makes them so)"
     return RowsUsed(text, clients, empty)

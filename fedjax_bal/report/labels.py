@@ -1,6 +1,7 @@
 """The names under which reports show methods."""
 
 from collections.abc import Callable, Mapping
+from itertools import chain
 from typing import Any
 
 from fedjax_bal.config import nearest_choices
@@ -28,8 +29,17 @@ def with_labels(config: Mapping[str, Any], names: Mapping[str, str]) -> dict[str
 
 
 def labels_of(config: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the names in reports of a configuration's methods, by their names in results."""
-    labels = {name_in_results(entry): display_name(entry) for entry in entries(config, "methods")}
+    """Returns the names in reports of the methods of a configuration, or of a sweep's sheet, by their names in results.
+
+    Where an axis of a sweep replaces the methods, a method that has several labels keeps its name.
+    """
+    axes = config.get("sweep")
+    swept = [axis["methods"] for axis in axes if "methods" in axis] if isinstance(axes, list | tuple) else []
+    listed = [entries({"methods": value}, "methods") for values in swept for value in values]
+    labels: dict[str, str] = {}
+    for entry in chain.from_iterable(listed or [entries(config, "methods")]):
+        name, label = name_in_results(entry), display_name(entry)
+        labels[name] = label if labels.get(name, label) == label else name
     # A configuration that was edited by hand may have a label twice.
     return labels if len({*labels.values()}) == len(labels) else {name: name for name in labels}
 

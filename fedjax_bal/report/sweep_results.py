@@ -196,7 +196,7 @@ def read_results(folder: Path, names: Mapping[str, str] = NO_NAMES) -> Results:
     sheet, text = sweep.read_sheet()
     every = [tuple(map(str, axis)) for axis in sheet["sweep"]]
     rows = sweep.read_results([key for axis in every for key in axis])
-    labels = labels_of(with_labels(sheet, names))
+    labels = {name: names.get(name, label) for name, label in labels_of(with_labels(sheet, names)).items()}
     for row in rows:
         row["method"] = labels.setdefault(row["method"], names.get(row["method"], row["method"]))
 

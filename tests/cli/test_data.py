@@ -220,6 +220,13 @@ def test_own_files_are_described(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["mine.npz"]
 
 
+def test_a_split_is_said(tmp_path):
+    (tmp_path / "mine.csv").write_text("a,y\n" + "".join(f"{row},{row % 2}\n" for row in range(20)))
+    result = invoke("prepare", "csv", f"path={tmp_path}/mine.csv", "label=y", "test=0.3")
+    assert "  the test images are held out: 0.3 of each class\n" in result.output
+    assert "  train: 14 images 1, 0.0 MiB; 2 classes, of 7 each\n" in result.output
+
+
 def test_list_says_what_is_there(idx):
     folder, _ = idx
     (folder / "cifar10.txt").write_text("")
@@ -228,11 +235,11 @@ def test_list_says_what_is_there(idx):
     text = re.sub(r"\s+", "", result.output)
     assert all(name in text for name in DATASETS)
     assert f"foundofficialfilesin{folder}/mnist" in text
-    # All but mnist, the five of the package and the two kinds of own files.
-    assert text.count("notfound") == len(DATASETS) - 8
+    official = sum(reader.origin == "official" for reader in DATASETS.values())
+    assert text.count("notfound") == official - 1  # all but mnist
     assert "fromhttps://github.com/TalwalkarLab/leaf" in text and "52.3MiBinmemory" in text
     alone = re.sub(r"\s+", "", invoke("list").output)
-    assert alone.count("needsitsfiles,see--data-dir") == len(DATASETS) - 7
+    assert alone.count("needsitsfiles,see--data-dir") == official
     assert invoke("list", "--data-dir", folder / "nowhere").exit_code == 2
 
 

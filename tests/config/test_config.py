@@ -768,8 +768,10 @@ def test_later_overrides_win_and_choices_come_before_the_parameters_beside_them(
             "did you mean 'emnist_astraea' or 'emnist_balanced' or 'emnist_byclass' or 'emnist_bymerge'",
         ),
         ("{name: npz}", "dataset.path: missing, must be the path of a file or folder"),
-        ("{name: npz, path: a.npz, side: 3}", "dataset.side: unknown key for npz; allowed: mean, name, path, std"),
+        ("{name: npz, path: a.npz, side: 3}", "dataset.side: unknown key for npz; allowed: mean, name, path"),
         ("{name: image_folder, path: a, channels: x}", "dataset.channels: received 'x', must be an integer"),
+        ("{name: csv, path: a.csv}", "dataset.label: missing, must be text"),
+        ("{name: csv, path: a, label: y, inputs: y}", "dataset.inputs: received 'y', must be a list"),
         ("{name: mnist, path: a}", "dataset.path: unknown key for mnist; allowed: mean, name, std"),
     ],
 )
@@ -780,7 +782,8 @@ def test_own_files_have_a_path(dataset, message):
 
 def test_own_files_are_written_out():
     config = load_config(BUILTIN, ["dataset={name: image_folder, path: a}", "dataset.side=32"])
-    assert config.dataset.parameters == {"path": "a", "side": 32, "channels": 3, "mean": "own", "std": "own"}
+    options = {"side": 32, "channels": 3, "test": None, "test_seed": 0}
+    assert config.dataset.parameters == {"path": "a", **options, "mean": "own", "std": "own"}
     assert load_config(BUILTIN, ["dataset={name: npz, path: a}", "dataset.name=mnist"]).dataset.parameters == {
         "mean": (0.1307,),
         "std": (0.3081,),

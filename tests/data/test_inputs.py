@@ -36,7 +36,7 @@ WRONG_LABELS = {
     "probabilities": np.full((12, 3), 1 / 3),
     "True and False": LABELS > 0,
     "texts": LABELS.astype(str),
-    "objects": LABELS.astype(object),
+    "objects": np.array([*LABELS[1:], None], object),
     "too few": LABELS[1:],
     "negative": LABELS - 1,
     "beyond 32 bits": LABELS + 2**32,

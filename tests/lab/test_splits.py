@@ -44,6 +44,7 @@ def here(tmp_path, monkeypatch):
             place.mkdir(parents=True, exist_ok=True)
             Image.fromarray(images[row, :, :, 0]).save(place / f"{row}.png")
     (tmp_path / "table.py").write_text(TABLE)
+    (tmp_path / "table.csv").write_text("a,u,y\n" + "".join(f"{row},{row % 12},{row % 3}\n" for row in range(150)))
     guide = resources.files("fedjax_bal").joinpath("guide", "own_data.md").read_text()
     (own,) = (block for block in re.findall(r"```python\n(.*?)```", guide, re.DOTALL) if "# mine.py" in block)
     (tmp_path / "mine.py").write_text(own)
@@ -70,6 +71,14 @@ ALL_USED = {
     ),
     "a folder of images": ([PHOTOS, "partition={scheme: iid, clients: 4}"], "image_folder, all 60 rows, 4 clients"),
     "a table with users": ([*TABLE_PLUGIN, "dataset=table", "partition=natural"], "table, all 120 rows, 12 clients"),
+    "a file with users": (
+        ["dataset={name: csv, path: table.csv, label: y, clients: u}", "partition=natural"],
+        "csv, all 120 rows, 12 clients; the test set is 30 more rows, 0.2 of each class",
+    ),
+    "a number of clients, which is no column": (
+        ["dataset={name: csv, path: table.csv, label: y, inputs: [a]}", "clients=5"],
+        "csv, all 120 rows, 5 clients; the test set is 30 more rows, 0.2 of each class",
+    ),
     "a table without": (
         [*TABLE_PLUGIN, "dataset={name: table, users: false}", "partition=iid"],
         "table, all 120 rows, 20 clients",

@@ -99,6 +99,14 @@ def test_a_label_that_a_damaged_configuration_has_twice_is_left_out():
     assert labels_of({"methods": 3}) == {}
 
 
+def test_labels_of_swept_methods_count_unless_a_method_has_several():
+    one, two = [{"recipe": "fedavg", "label": "FedAvg"}], [{"recipe": "rebafl", "label": "ReBaFL"}, "iwds"]
+    sheet = {"methods": ["fedprox"], "sweep": [{"lr": [0.1]}, {"methods": [one, two]}]}
+    assert labels_of(sheet) == {"fedavg": "FedAvg", "rebafl": "ReBaFL", "iwds": "iwds"}
+    sheet["sweep"][1]["methods"].append([{"recipe": "fedavg", "label": "Plain"}])
+    assert labels_of(sheet) == {"fedavg": "fedavg", "rebafl": "ReBaFL", "iwds": "iwds"}
+
+
 def test_wrong_names_are_refused(folder, sweep):
     with pytest.raises(ValueError, match="--names: received 'rebalf'; allowed: fedavg, rebafl; did you mean 'rebafl'"):
         read_all([folder], {"rebalf": "x"})
