@@ -61,6 +61,7 @@ class Model(NamedTuple):
         options: names and values of the options that it was built with, sorted by name.
         input_dtype: "float32", or "int32" for a network that takes token ids.
         classifier: name of the classifier in the network's own parameters, where it isn't "head".
+        vocabulary: the number of token ids V that it takes, 0 to V - 1; None if it takes other inputs, or V is unknown.
     """
 
     init: Callable[[Key], Variables]
@@ -72,6 +73,7 @@ class Model(NamedTuple):
     options: tuple[tuple[str, Any], ...] = ()
     input_dtype: str = "float32"
     classifier: str = "head"
+    vocabulary: int | None = None
 
 
 class Dataset(NamedTuple):

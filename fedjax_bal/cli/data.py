@@ -54,7 +54,7 @@ def prepare(
         dataset = load(name, data_dir, **parameters)
         prepared = None
         yield f"{name}: {parameters['path']}"
-    elif options:
+    elif options and find_reader(name).origin == "official":
         raise ValueError(f"{name} takes no options, received {', '.join(options)}")
     else:
         made = inventory.prepare(name, data_dir, write=not check)
@@ -239,7 +239,7 @@ def _in_words(wanted: Any) -> str:
 
 def _clients(description: Any) -> Iterator[str]:
     """Describes the sizes, classes and imbalance of the clients of a partition."""
-    from fedjax_bal.data import DISTANCES
+    from fedjax_bal.data import DISTANCES, empty_clients
 
     sizes = description.sizes
     classes = (description.class_counts > 0).sum(axis=1)
@@ -248,6 +248,9 @@ def _clients(description: Any) -> Iterator[str]:
         f"samples of a client: {low:,.0f} to {high:,.0f}, median {median:,.0f}, quartiles {quarter:,.0f} and "
         f"{three_quarters:,.0f}, mean {sizes.mean():,.1f}"
     )
+    empty = empty_clients([int((sizes == 0).sum())], len(sizes))
+    if empty:
+        yield empty
     yield f"classes of a client: {classes.min()} to {classes.max()}, mean {classes.mean():.1f}"
     if description.unused:
         yield f"samples that no client has: {description.unused:,}"

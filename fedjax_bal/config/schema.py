@@ -37,8 +37,8 @@ class DatasetSection(Variant):
 
     Attributes:
         name: one of `fedjax_bal.data.DATASETS`. Further keys are `mean` and `std`, which normalise pixels: a number,
-            one for each channel, or `own` for that of the training images, see `fedjax_bal.data.normalisation`; and,
-            for the user's own files, `path` and the options of their reader.
+            one for each channel, or `own` for that of the training images, see `fedjax_bal.data.normalisation`; and
+            the data set's options, for instance `path` of the user's own files, or `rows` of `synthetic`.
     """
 
     registry: ClassVar[str] = "data.DATASETS"
@@ -47,12 +47,12 @@ class DatasetSection(Variant):
 
     @classmethod
     def parameters_of(cls, name: str) -> Mapping[str, Any]:
-        """Returns the normalisation constants and, for the user's own files, the options of their reader."""
+        """Returns the normalisation constants and the options of a data set's reader, such as the path of a file."""
         from fedjax_bal.data import DATASETS, OWN
 
         reader = DATASETS[name]
         constants = {"mean": (_Constant, reader.mean or OWN), "std": (_PositiveConstant, reader.std or OWN)}
-        return {**(parameters(reader.read) if reader.origin == "own" else {}), **constants}
+        return {**reader.options, **constants}
 
 
 class PartitionSection(Variant):

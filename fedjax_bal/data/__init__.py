@@ -20,10 +20,11 @@ from fedjax_bal.data.description import (
     Distance,
     client_distances,
     describe,
+    empty_clients,
 )
 from fedjax_bal.data.federation import federate
 from fedjax_bal.data.held_out import carve, carve_share, hold_out, rows_by_share
-from fedjax_bal.data.inputs import are_tokens, check_images, check_one_type, checked_examples
+from fedjax_bal.data.inputs import are_tokens, check_images, check_one_type, checked_examples, pad
 from fedjax_bal.data.inventory import folder_of, inventory_digest, prepared_status
 from fedjax_bal.data.loading import OWN, load, normalisation, stand_in
 from fedjax_bal.data.memory import available_bytes
@@ -60,6 +61,7 @@ __all__ = [
     "client_distances",
     "copy_options",
     "describe",
+    "empty_clients",
     "extra_bytes",
     "federate",
     "find_reader",
@@ -77,6 +79,7 @@ __all__ = [
     "normalisation",
     "normalised",
     "over_rows",
+    "pad",
     "partition",
     "prepared_status",
     "read_arrays",

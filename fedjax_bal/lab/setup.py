@@ -17,7 +17,7 @@ from fedjax_bal.engine.host import FineTuner, Simulation, build, device_count, d
 from fedjax_bal.lab.exports import load_weights
 from fedjax_bal.lab.model_files import model_sums
 from fedjax_bal.lab.schema import RunId
-from fedjax_bal.lab.splits import SetupError, prefix_errors, rows_used, split_rows
+from fedjax_bal.lab.splits import RowsUsed, SetupError, prefix_errors, rows_used, split_rows
 from fedjax_bal.models import automatic
 from fedjax_bal.optim import Opaque, optimizer
 from fedjax_bal.options import Participation
@@ -40,7 +40,7 @@ class Comparison:
     methods: tuple[MethodConfig, ...]
     simulations: tuple[Simulation, ...]
     dataset: Dataset  # of the first method
-    rows_used: tuple[str, ...]  # describes the rows and clients used for training
+    rows_used: tuple[RowsUsed, ...]  # describes the rows and clients used for training
     fingerprints: tuple[np.ndarray, ...]  # see `SharedInputs.fingerprint`
     others: Mapping[int, "Comparison"] = dataclasses.field(default_factory=dict)  # by seed
 
@@ -76,7 +76,7 @@ class SharedInputs:
         self.assumed: set[str] = set()
         self.made: dict[str, Any] = {}
         self.larger: dict[tuple[Any, ...], Federation] = {}
-        self.used: dict[str, dict[str, None]] = {}
+        self.used: dict[str, tuple[RowsUsed, dict[str, None], set[int]]] = {}
 
     def cached(self, kind: str, make: Any, *sections: Any) -> Any:
         """Returns the value of `make`, computed once per kind and sections of a configuration."""
@@ -142,18 +142,20 @@ class SharedInputs:
         with prefix_errors(f"{name} (of {config.name})"):
             return self.cached(name, lambda: _DYNAMICS[name][section.name](**section.parameters), section)
 
-    def rows_used(self, config: MethodConfig, needing: Sequence[str]) -> str:
+    def rows_used(self, config: MethodConfig, needing: Sequence[str]) -> RowsUsed:
         """Describes the rows and clients that are used; `needing` are the methods that need the server's rows."""
         use = lambda: rows_used(config, self.dataset(config), self.federation(config), needing)
-        text = self.cached(f"rows used with {needing}", use, *_sections(config))
-        self.used.setdefault(text, {})[config.name] = None
-        return text
+        used = self.cached(f"rows used with {needing}", use, *_sections(config))
+        _, names, empty = self.used.setdefault(used.text, (used, {}, set()))
+        names[config.name] = None
+        empty.add(used.empty)
+        return used
 
     def data_lines(self) -> list[str]:
         """Describes the rows and clients that are used: one line per distinct description, up to a limit."""
-        several = len(set(map(tuple, self.used.values()))) > 1
+        several = len({tuple(names) for _, names, _ in self.used.values()}) > 1
         whose = lambda names: f" of {', '.join(names)}" if several else ""
-        lines = [f"data{whose(names)}: {text}" for text, names in self.used.items()]
+        lines = [f"data{whose(names)}: {used.with_empty_clients(empty)}" for used, names, empty in self.used.values()]
         more = len(lines) - _MOST_LINES
         if more > 0:
             lines[_MOST_LINES:] = [f"data: {more} more partitions"]

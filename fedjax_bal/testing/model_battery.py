@@ -260,6 +260,13 @@ STAGES: tuple[tuple[Callable[[_Specimen], None], ...], ...] = (
 """Checks in stages; the second stage runs only if the first one passed."""
 
 
+def _draw_inputs(model: Model) -> Array:
+    shape = (_ROWS, *model.input_shape)
+    if np.dtype(model.input_dtype).kind == "i":
+        return jax.random.randint(jax.random.key(3), shape, 0, model.vocabulary or 2)
+    return jax.random.normal(jax.random.key(3), shape)
+
+
 @package_settings()
 def check_model(model: Model, *, images: Any = None, tolerance: float = 1e-4) -> report.ConformanceReport:
     """Checks that a model meets the requirements of recipes and the engine.
@@ -271,7 +278,8 @@ def check_model(model: Model, *, images: Any = None, tolerance: float = 1e-4) ->
 
     Args:
         model: the model, from `fedjax_bal.models.build`, `from_linen` or `from_nnx`, or user-defined.
-        images: six different inputs `[6, ...]`; by default normal draws, so token models need others.
+        images: six different inputs `[6, ...]`; by default normal draws, or token ids below the model's vocabulary (0
+            and 1 if it is unknown).
         tolerance: largest difference due to rounding, relative to a leaf's largest number or to 1.
 
     Returns:
@@ -289,7 +297,7 @@ def check_model(model: Model, *, images: Any = None, tolerance: float = 1e-4) ->
     start_jax()
     check_is_model(model)
     if images is None:
-        images = jax.random.normal(jax.random.key(3), (_ROWS, *model.input_shape))
+        images = _draw_inputs(model)
     images = jnp.asarray(images)
     if images.shape != (_ROWS, *model.input_shape):
         raise ValueError(f"images: received shape {images.shape}, must be {(_ROWS, *model.input_shape)}")

@@ -281,6 +281,15 @@ def test_a_data_set_alone(here):
     assert len(classes) == 10
 
 
+def test_clients_without_rows_are_counted(here):
+    arguments = ("synthetic", "dataset.rows=200", "--partition", "dirichlet", "alpha=0.1", "clients=80")
+    lines = lines_of(*arguments, "min_size=0")
+    parts = partition.draw(np.arange(200) % 10, "dirichlet", 80, 0, {"alpha": 0.1, "min_size": 0})
+    empty = sum(not len(rows) for rows in parts)
+    assert empty and f"empty clients: {empty / 80:.0%} ({empty} of 80)" in lines
+    assert not any(line.startswith("empty clients") for line in lines_of(*arguments, "min_size=1"))
+
+
 def test_a_partition_of_a_data_set(here):
     lines = lines_of(
         "fashion_mnist_small", "--partition", "noniid-labeldir", "alpha=0.3", "clients=6", "seed=2",

@@ -601,7 +601,7 @@ def test_a_key_is_explained_by_the_end_of_its_path():
     (methods,), (seeds,) = find_keys("methods"), find_keys("seeds")
     assert methods.allowed == "a list, not empty, each item a recipe's name or a mapping with the key recipe"
     assert seeds.meaning == "distinct seeds; every method runs once with each." and seeds.default == "[0]"
-    assert [key.default for key in find_keys("hidden")] == ["[64]"]
+    assert [key.default for key in find_keys("hidden")] == ["[64]", "64"]  # of mlp, of text_mean
     assert [key.path for key in find_keys("auxiliary")] == ["auxiliary", "auxiliary.per_class", "auxiliary.source"]
     assert find_keys("model")[0].allowed == "one of the names of model.name, or a mapping of name, convolution, weights"
 

@@ -2,13 +2,25 @@
 
 import difflib
 
-from fedjax_bal.data.sources import cifar, csv_file, idx, images, inaturalist, leaf, medmnist, npz, svhn, tables
+from fedjax_bal.data.sources import (
+    cifar,
+    csv_file,
+    idx,
+    images,
+    inaturalist,
+    leaf,
+    medmnist,
+    npz,
+    svhn,
+    synthetic,
+    tables,
+)
 from fedjax_bal.data.sources.reader import Reader
 from fedjax_bal.registry import Registry
 
 _READERS = [
     reader
-    for file in (npz, tables, idx, cifar, leaf, svhn, images, csv_file, inaturalist, medmnist)
+    for file in (npz, tables, synthetic, idx, cifar, leaf, svhn, images, csv_file, inaturalist, medmnist)
     for reader in file.READERS
 ]
 
