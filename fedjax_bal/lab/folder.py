@@ -34,8 +34,9 @@ from fedjax_bal.files import read_bytes
 from fedjax_bal.lab import schema
 from fedjax_bal.lab.named_files import FILE_COPIES, small_files, with_copies
 from fedjax_bal.lab.output_files import RESTORE, START_OVER, SUMS, FolderError, OutputFiles, unreadable
+from fedjax_bal.metrics import METRICS
 from fedjax_bal.options import MOST_DEVICES
-from fedjax_bal.plugins import plugin_copies
+from fedjax_bal.plugins import COLUMNS, plugin_copies
 
 _CONFIG = "config.yaml"
 _METRICS = "metrics.jsonl"
@@ -354,6 +355,12 @@ class RunFolder:
         """Names the plug-ins that the runs used and that aren't loaded."""
         return schema.missing_plugins(self.path / _CONFIG)
 
+    def unknown_metrics(self) -> set[str]:
+        """Names the recorded metrics that reports leave out, because their plug-in isn't loaded."""
+        runs = self.read_summary().get("runs")
+        entries = [*self.read_metrics(), *(runs if isinstance(runs, list) else ())]
+        return {key for entry in entries if isinstance(entry, dict) for key in entry} - {*METRICS, *COLUMNS}
+
     def export_file(self, name: str) -> Path:
         """Returns the path of an exported model in the folder; `fresh` doesn't delete exports."""
         self.files.make_folder(_EXPORTS)
@@ -615,6 +622,10 @@ class SweepFolder:
     def missing_plugins(self) -> list[str]:
         """Names the plug-ins that the runs used and that aren't loaded."""
         return schema.missing_plugins(self.path / SHEET)
+
+    def unknown_metrics(self) -> set[str]:
+        """Names the recorded metrics that reports leave out, because their plug-in isn't loaded."""
+        return next(filter(None, (point.unknown_metrics() for point in self.points())), set())
 
     def read_results(self, swept: Sequence[str]) -> list[dict[str, Any]]:
         """Reads the rows of the table; values are numbers, texts or None.
