@@ -260,7 +260,7 @@ def recorded_files(path: Path) -> dict[str, str]:
         recorded = read_config(path)[0].get("files")
     except FolderError:
         return {}
-    return recorded if isinstance(recorded, dict) else {}
+    return {path: str(digest) for path, digest in recorded.items()} if isinstance(recorded, dict) else {}
 
 
 def read_summary(path: Path) -> dict[str, Any]:
