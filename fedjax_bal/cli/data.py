@@ -33,8 +33,9 @@ def list_datasets(data_dir: DataDir = None, plugin: Plugins = None) -> Iterator[
         if reader.counts:
             text += f" ({sum(reader.counts) * int(np.prod(reader.image_shape)) / _MEBIBYTE:,.1f} MiB in memory)"
         home = [f"from {reader.home}"] if reader.home else []
-        entries.append((name, [text, prepared_status(name, folder), *home]))
-    yield names_table(entries)
+        status = prepared_status(name, folder)
+        entries.append((status == "not found", (name, [text, status, *home])))
+    yield names_table(entry for _, entry in sorted(entries, key=lambda entry: entry[0]))
 
 
 def prepare(

@@ -205,7 +205,7 @@ def described_whole(kind: str, name: str) -> str:
 
     names = listing(kind)
     if name not in names:
-        raise ValueError(f"list {kind}: received {name!r}; {nearest_choices(name, names)}")
+        raise ValueError(f"list {kind}: received {name!r}; {nearest_choices(name, names, kind=kind)}")
     match kind:
         case "configs":
             return _headers()[name]

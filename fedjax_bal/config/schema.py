@@ -42,6 +42,7 @@ class DatasetSection(Variant):
     """
 
     registry: ClassVar[str] = "data.DATASETS"
+    choices_kind: ClassVar[str] = "datasets"
 
     name: Annotated[str, OneOf(lambda: DatasetSection.choices())] = "fashion_mnist_small"
 
@@ -71,6 +72,7 @@ class PartitionSection(Variant):
     """
 
     registry: ClassVar[str] = "data.SCHEMES"
+    choices_kind: ClassVar[str] = "partitions"
     choice: ClassVar[str | None] = "scheme"
 
     scheme: Annotated[str, OneOf(lambda: PartitionSection.choices(), lambda: PartitionSection.aliases())]
@@ -173,6 +175,7 @@ class ModelSection(Variant):
     """
 
     registry: ClassVar[str] = "models.MODELS"
+    choices_kind: ClassVar[str] = "models"
 
     name: Annotated[str, OneOf(lambda: ModelSection.choices())] = "mlp"
     convolution: Literal["auto", "fast", "builtin", "onednn", "plain"] = "auto"
@@ -199,6 +202,7 @@ class SelectionSection(Variant):
     """
 
     registry: ClassVar[str] = "selection.SELECTORS"
+    choices_kind: ClassVar[str] = "selectors"
 
     name: Annotated[str, OneOf(lambda: SelectionSection.choices())] = "uniform"
     clients_per_round: Count = 10
@@ -343,6 +347,8 @@ class ScheduleSection(Variant):
         name: one of `fedjax_bal.optim.schedule_names()`; its parameters are further keys.
     """
 
+    choices_kind: ClassVar[str] = "schedules"
+
     name: Annotated[str, OneOf(lambda: ScheduleSection.choices())] = "constant"
 
     @classmethod
@@ -380,6 +386,8 @@ class OptimizerSection(Variant):
         clip_norm: the largest global norm of a gradient; None for no limit.
         clip_value: the largest magnitude of each number of a gradient; None for no limit.
     """
+
+    choices_kind: ClassVar[str] = "optimizers"
 
     name: Annotated[str, OneOf(lambda: OptimizerSection.choices())] = "sgd"
     learning_rate: Positive

@@ -16,6 +16,7 @@ from fedjax_bal.engine.device import Layout, TestSet, in_batches, padded
 from fedjax_bal.engine.host import FineTuner, Simulation, build, device_count, divide, replicate, shares_prototypes
 from fedjax_bal.lab.exports import load_weights
 from fedjax_bal.lab.model_files import model_sums
+from fedjax_bal.lab.named_files import check_digests, named_files, sha256
 from fedjax_bal.lab.schema import RunId
 from fedjax_bal.lab.splits import RowsUsed, SetupError, prefix_errors, rows_used, split_rows
 from fedjax_bal.models import automatic
@@ -27,6 +28,8 @@ from fedjax_bal.types import Dataset, Federation, Model, Variables
 
 _DYNAMICS: Mapping[str, Mapping[str, Any]] = {"availability": AVAILABILITY, "delivery": DELIVERY, "speed": SPEEDS}
 _MOST_LINES = 8
+OTHER_FILES = "put that file back, or leave the key files out of the configuration"
+"""The remedy if a file isn't the one that a configuration records."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,6 +138,16 @@ class SharedInputs:
         for name, file_digest in digests.items():
             digest.update(name.encode() + (file_digest or b""))
         return np.frombuffer(digest.digest(), np.uint8)
+
+    def file_digests(self, config: Config) -> dict[str, str]:
+        """SHA-256 of the existing files and folders that a configuration names, by absolute path."""
+        paths = sorted(named_files(config, self.data_dir).values())
+        return {path: self.cached(f"SHA-256 of {path}", lambda path=path: sha256(path)) for path in paths}
+
+    def check_files(self, config: Config, recorded: Mapping[str, str], remedy: str) -> None:
+        """Raises `ConfigError` if a file that a configuration names has another content than was recorded."""
+        if recorded:
+            check_digests(named_files(config, self.data_dir), self.file_digests(config), recorded, remedy)
 
     def presence(self, config: MethodConfig, name: str) -> Any:
         """Availability, delivery or speed of the clients; each file is read once."""
@@ -245,6 +258,7 @@ def set_up(
         ValueError: the data can't be read, the partition is impossible, or a recipe doesn't fit its configuration.
     """
     inputs = inputs or SharedInputs(data_dir, devices)
+    inputs.check_files(config, config.files, OTHER_FILES)
     distinct = config.seeds if config.partition_seeds else config.seeds[:1]
     first, *others = (_on_partition_of(seed, config, inputs) for seed in distinct)
     return dataclasses.replace(first, others=dict(zip(distinct[1:], others, strict=True)))

@@ -168,7 +168,7 @@ def test_a_file_that_is_written_in_part_replaces_nothing(idx, monkeypatch, told)
 
 
 BAD = {
-    "an unknown name": (["mnst"], ["no data set is called 'mnst'", "Did you mean 'mnist'?"]),
+    "an unknown name": (["mnst"], ["no data set is called 'mnst'", "did you mean 'mnist'?"]),
     "no folder given": (["svhn"], ["--data-dir is missing", "train_32x32.mat and test_32x32.mat", "housenumbers"]),
     "no such folder": (["mnist", "--data-dir", "nowhere"], ["nowhere: is not a folder"]),
     "nothing there": (
@@ -238,6 +238,7 @@ def test_list_says_what_is_there(idx):
     official = sum(reader.origin == "official" for reader in DATASETS.values())
     assert text.count("notfound") == official - 1  # all but mnist
     assert "fromhttps://github.com/TalwalkarLab/leaf" in text and "52.3MiBinmemory" in text
+    assert text.index(f"foundofficialfilesin{folder}/mnist") < text.index("notfound")
     alone = re.sub(r"\s+", "", invoke("list").output)
     assert alone.count("needsitsfiles,see--data-dir") == official
     assert invoke("list", "--data-dir", folder / "nowhere").exit_code == 2

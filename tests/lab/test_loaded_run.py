@@ -123,7 +123,7 @@ def test_a_damaged_checkpoint_is_noticed_and_the_one_before_it_taken(tmp_path):
 
 
 def test_what_is_not_there_is_named(run, tmp_path):
-    with pytest.raises(ValueError, match="method: received 'mon'; allowed: fedavg, my body, moon; did you mean 'moon'"):
+    with pytest.raises(ValueError, match="method: received 'mon'; did you mean 'moon'. allowed: fedavg, my body, moon"):
         run.variables("mon")
     with pytest.raises(ValueError, match="seed: received 3; allowed: 4, 5"):
         run.variables(seed=3)

@@ -145,16 +145,16 @@ BAD = {
     "allowed: local_override, global_only": ("rebafl", {"prototypes": "mine"}),
     "class_balanced: counts: received 'loca'.*did you mean 'local'": ("class_balanced", {"counts": "loca"}),
     "fedrs: mode: received 'sotf'.*did you mean 'soft'": ("fedrs", {"mode": "sotf"}),
-    "cbfl: generator: received 'gan'; allowed: shared, per_client, gaussian": ("cbfl", {"generator": "gan"}),
+    "cbfl: generator: received 'gan'; .*allowed: shared, per_client, gaussian": ("cbfl", {"generator": "gan"}),
     "cbfl: labels: received 'balance'.*did you mean 'balanced'": ("cbfl", {"labels": "balance"}),
     "cbfl: rarest: received 2 with labels='balanced'": ("cbfl", {"rarest": 2}),
     "cbfl: rarest: received None with labels='rarest'": ("cbfl", {"labels": "rarest"}),
     "cbfl: rarest: received 0": ("cbfl", {"labels": "rarest", "rarest": 0}),
     "cbfl: received interval=2 and teacher='current' with": ("cbfl", {"generator": "per_client", "interval": 2}),
     "teacher='snapshot' with generator='per_c": ("cbfl", {"generator": "per_client", "teacher": "snapshot"}),
-    "projection: received 'hed'; .* did you mean 'head'": ("moon", {"projection": "hed"}),
+    "projection: received 'hed'; did you mean 'head'": ("moon", {"projection": "hed"}),
     "did you mean 'fixed'": ("iwds", {"schedule": "fix"}),
-    "variant: received 'rebafl'; .* did you mean 'rebafl_code'": ("scaffold", {"variant": "rebafl"}),
+    "variant: received 'rebafl'; did you mean 'rebafl_code'": ("scaffold", {"variant": "rebafl"}),
     "received true together with cbfl_code": ("scaffold", {"scaffold_momentum": True, "variant": "cbfl_code"}),
 }
 
@@ -212,9 +212,13 @@ def test_the_guide_has_the_variants_that_recipes_declare():
 
 
 def test_an_unknown_variant_is_refused():
-    with pytest.raises(ValueError, match="rebafl: variant: received 'codes'; allowed: paper, code; did you mean"):
+    with pytest.raises(
+        ValueError, match="rebafl: variant: received 'codes'; did you mean 'code'. allowed: paper, code"
+    ):
         recipes.rebafl(variant="codes")
-    with pytest.raises(ConfigError, match=r"methods.0.variant: received 'codes'; allowed: paper, code; did you mean"):
+    with pytest.raises(
+        ConfigError, match=r"methods.0.variant: received 'codes'; did you mean 'code'. allowed: paper, code"
+    ):
         load_config(None, ["methods=[{recipe: rebafl, variant: codes}]"])
     with pytest.raises(ConfigError, match=r"methods.0.variant: unknown key; recipe fedprox takes: mu"):
         load_config(None, ["methods=[{recipe: fedprox, variant: code}]"])

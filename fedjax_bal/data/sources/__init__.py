@@ -36,5 +36,5 @@ def find_reader(name: str) -> Reader:
         return DATASETS[name]
     longer = [other for other in DATASETS if other.startswith(f"{name}_")]
     close = longer or difflib.get_close_matches(str(name), DATASETS, n=1)
-    hint = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
-    raise ValueError(f"no data set is called {name!r}; there are {', '.join(DATASETS)}.{hint}")
+    hint = f"did you mean {' or '.join(map(repr, close))}? " if close else ""
+    raise ValueError(f"no data set is called {name!r}; {hint}`fedjax-bal list datasets` has all of them")
