@@ -9,6 +9,7 @@ import statistics
 import subprocess
 import sys
 import time
+from typing import Any
 
 CASES = ("plain vit", "simulate vit", "check_model vit", "simulate mlp", "simulate rebafl_fmnist", "check_model mlp")
 
@@ -53,7 +54,7 @@ def measure(task: str, name: str) -> float:
         @jax.jit
         def step(params, key):
             def loss(params):
-                logits = net.apply(params, batch, True, rngs={"dropout": key})
+                logits: Any = net.apply(params, batch, True, rngs={"dropout": key})
                 return optax.softmax_cross_entropy_with_integer_labels(logits, labels[:50]).mean()
 
             grads = jax.grad(loss)(params)

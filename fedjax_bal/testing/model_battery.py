@@ -257,7 +257,7 @@ def several_clients(specimen: _Specimen) -> None:
             raise report.FaultError(f"received {gap} with vmap over two clients")
 
 
-def _rounded_otherwise(images: Array, draw: int) -> Array:
+def _rounded_otherwise(images: np.ndarray, draw: int) -> Array | np.ndarray:
     """Moves the last digit of each number up or down; returns token ids unchanged."""
     if not jnp.issubdtype(images.dtype, jnp.floating):
         return images
