@@ -1,4 +1,10 @@
-"""Written by tests/stubs.py."""
+# Written by tests/stubs.py.
+"""The units of behaviour of clients and server, which recipes combine.
+
+A part plays one or more roles, which decide when it runs, what it sees and how several parts combine; the guide,
+`fedjax_bal/guide/roles.md`, has a table of all roles. On clients the context is a `Context`, on the server a
+`ServerContext`.
+"""
 
 from fedjax_bal.methods.apfl import MixedModel as MixedModel
 from fedjax_bal.methods.astraea import Augmentation as Augmentation

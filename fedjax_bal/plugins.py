@@ -34,7 +34,7 @@ GROUP = "fedjax_bal.plugins"
 
 _PREFIX = "fedjax_bal_plugin_"  # prevents clashes of modules that are loaded from a file with other modules
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
-_COLUMNS = frozenset(  # reserved: columns of the files with metrics
+COLUMNS = frozenset(
     (
         *("method", "seed", "round", "wall_s", "point", "status", "failure", "composition", "leaks"),
         *("confusion_matrix", "program", "runs_together", "compile_s", "device_bytes"),
@@ -300,7 +300,7 @@ def _dataset(name: str, entry: Any) -> Any:
 def _metric(name: str, entry: Any) -> Any:
     from fedjax_bal.metrics import OWN, Column, Metric, Unit
 
-    if name in _COLUMNS:
+    if name in COLUMNS:
         raise ValueError(f"received the name {name!r}, which another column has; choose another")
     if isinstance(entry, Metric):
         return dataclasses.replace(entry, name=name)

@@ -1,4 +1,9 @@
-"""Written by tests/stubs.py."""
+# Written by tests/stubs.py.
+"""Named assemblies of parts: what a paper calls a method.
+
+A recipe holds no mathematics. A hyperparameter out of range raises a `ValueError` that names it and says what is
+allowed. `combine` puts several recipes together.
+"""
 
 from fedjax_bal.methods import RECIPES as RECIPES
 from fedjax_bal.methods.apfl import apfl as apfl

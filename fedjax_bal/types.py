@@ -61,6 +61,7 @@ class Model(NamedTuple):
         options: names and values of the options that it was built with, sorted by name.
         input_dtype: "float32", or "int32" for a network that takes token ids.
         classifier: name of the classifier in the network's own parameters, where it isn't "head".
+        vocabulary: the number of token ids V that it takes, 0 to V - 1; None if it takes other inputs, or V is unknown.
     """
 
     init: Callable[[Key], Variables]
@@ -72,6 +73,7 @@ class Model(NamedTuple):
     options: tuple[tuple[str, Any], ...] = ()
     input_dtype: str = "float32"
     classifier: str = "head"
+    vocabulary: int | None = None
 
 
 class Dataset(NamedTuple):
@@ -87,6 +89,8 @@ class Dataset(NamedTuple):
         mean: K numbers that `federate` subtracts from pixels scaled to [0, 1], or from other numbers, K on their last
             axis; None for those of the training images. `load` fills them in.
         std: K divisors of the difference; None for the training images' deviations.
+        test_share: the share of each class of the given rows that was held out as the test set; None if a test set was
+            given.
     """
 
     train_images: Any
@@ -97,6 +101,7 @@ class Dataset(NamedTuple):
     train_clients: Any = None
     mean: Sequence[float] | None = None
     std: Sequence[float] | None = None
+    test_share: float | None = None
 
 
 class Warp(NamedTuple):

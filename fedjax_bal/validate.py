@@ -67,13 +67,13 @@ def one_of(name: str, value: Any, allowed: Iterable[str]) -> str:
     Example:
         >>> one_of("strategy", "vmpa", ["map", "vmap"])
         Traceback (most recent call last):
-        ValueError: strategy: received 'vmpa'; allowed: map, vmap; did you mean 'vmap'?
+        ValueError: strategy: received 'vmpa'; did you mean 'vmap'? allowed: map, vmap
     """
     names = list(allowed)
     if value not in names:
         near = difflib.get_close_matches(str(value), names, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"{name}: received {value!r}; allowed: {', '.join(names)}{hint}")
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise ValueError(f"{name}: received {value!r}; {hint}allowed: {', '.join(names)}")
     return value
 
 

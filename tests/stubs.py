@@ -13,7 +13,7 @@ FACES = (parts, recipes)
 
 
 def stub(face: ModuleType) -> str:
-    """Imports of a module's public names, each from the file that defines it."""
+    """A module's docstring, and imports of its public names, each from the file that defines it."""
     lines = []
     for name in face.__all__:
         thing = getattr(face, name)
@@ -21,7 +21,7 @@ def stub(face: ModuleType) -> str:
         kind = 0 if name.isupper() else 1 if isinstance(thing, type) else 2
         lines.append((home, kind, name))
     imports = (f"from {home} import {name} as {name}\n" for home, _, name in sorted(lines))
-    return f'"""Written by tests/stubs.py."""\n\n{"".join(imports)}'
+    return f'# Written by tests/stubs.py.\n"""{face.__doc__}"""\n\n{"".join(imports)}'
 
 
 def _home(constant: str) -> str:

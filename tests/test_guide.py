@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from blocks import can_run
 from typer.testing import CliRunner
 
 from fedjax_bal import parts
@@ -17,6 +18,7 @@ from fedjax_bal.cli.app import app
 from fedjax_bal.config import load_config
 from fedjax_bal.jax_setup import cores
 from fedjax_bal.parts import Part
+from fedjax_bal.recipes import RECIPES
 
 ROLES = Path(parts.__file__).parent / "guide" / "roles.md"
 README = Path(__file__).parents[1] / "README.md"
@@ -44,12 +46,18 @@ def blocks(page, language):
     return re.findall(rf"```{language}\n(.*?)```", page.read_text(), re.DOTALL)
 
 
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_readme_names_every_recipe(name):
+    included = README.read_text().partition("## What's included")[2].partition("\n## ")[0]
+    assert f"`{name}`" in included, "add it to the table of What's included"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "page", [README, *(ROLES.with_name(f"{name}.md") for name in EXAMPLES)], ids=lambda page: page.stem
 )
 def test_examples_in_python_run_as_scripts_without_a_warning_on_all_cores(page, tmp_path):
-    code = "\n".join(own for own in blocks(page, "python") if not own.startswith("# "))
+    code = "\n".join(own for own in blocks(page, "python") if not own.startswith("# ") and can_run(own))
     if ">>>" in code:
         code = doctest.script_from_examples("\n".join(line for line in page.read_text().splitlines()))
     code = re.sub(r'(rounds"?[=:] ?)20', r"\g<1>1", code)

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import typer
+from blocks import can_run
 from typer.testing import CliRunner
 
 import fedjax_bal
@@ -57,7 +58,8 @@ def run_blocks(text):
         if file:
             Path(file).write_text(block)
         elif language == "python":
-            exec(block, namespace)
+            if can_run(block):
+                exec(block, namespace)
         else:
             for line in COMMAND.findall(block):
                 run_command(shlex.split(line, comments=True))

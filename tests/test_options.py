@@ -44,7 +44,7 @@ def test_no_name_is_an_option_of_two_objects():
         (lambda: LocalTraining(epochs=2, steps=3), "steps: received 3 together with epochs=2; leave one out"),
         (lambda: LocalTraining(batch_size=True), "batch_size: received True, must be an integer of at least 1"),
         (lambda: LocalTraining(drop_last=1), "drop_last: received 1, must be true or false"),
-        (lambda: LocalTraining(drawing="epoch"), "drawing: .* allowed: epochs, replacement; did you mean 'epochs'"),
+        (lambda: LocalTraining(drawing="epoch"), "drawing: .* did you mean 'epochs'. allowed: epochs, replacement"),
         (lambda: Participation(clients_per_round=0), "clients_per_round: received 0, must be an integer of at lea"),
         (lambda: Evaluation(local_test_images=-1), "local_test_images: received -1, must be an integer of at le"),
         (

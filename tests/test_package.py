@@ -1,6 +1,8 @@
 """The wheel, which works where the source isn't, and the guide's site."""
 
+import html
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -52,4 +54,6 @@ def test_the_guide_builds_without_a_warning():
     cards = "".join(page.read_text() for page in (site / "methods").glob("*.html"))
     assert "<math" in cards and "arithmatex" not in cards
     assert all(f'id="{name}"' in cards for name in RECIPES)
+    api = html.unescape(re.sub("<[^>]+>", "", (site / "api" / "fedjax_bal" / "recipes.html").read_text()))
+    assert ">>> auto_augment().parts" in api and "mu: NonNegative = 0.001" in api
     assert all(f"<code>{name}</code>" in (site / "reading_results.html").read_text() for name in METRICS)

@@ -10,7 +10,7 @@ from markup import inline
 from measured import BesidePaper, beside_papers, on_long_tail
 
 from fedjax_bal.annotations import parameters, parse_argument_docs
-from fedjax_bal.config import received_value
+from fedjax_bal.config import ConfigError, load_config, received_value
 from fedjax_bal.optim import Optimizer
 from fedjax_bal.parts import names_of_needs
 from fedjax_bal.recipes import RECIPES, Recipe, citation
@@ -30,7 +30,9 @@ def method_card(name: str) -> str:
     """Builds the card of a recipe: parts with their equations, options, needs, results, cost, papers."""
     recipe, (text, sections) = RECIPES[name](), _docstring(RECIPES[name])
     blocks = [
+        f'[All methods](index.md) · <a href="../api/fedjax_bal/recipes.html#{name}">API and source</a>',
         text,
+        *_command(name),
         *_parts(recipe),
         *_options(name),
         *_settings(recipe),
@@ -38,9 +40,25 @@ def method_card(name: str) -> str:
         *_results(name),
         *_references(sections),
         '??? quote "BibTeX"',
-        indent(f"```bibtex\n{citation(recipe)}\n```", "    "),
+        indent(f"```bibtex\n{_bibtex(recipe)}\n```", "    "),
     ]
     return "\n\n".join([f"# {name}", *blocks])
+
+
+def _command(name: str) -> Iterator[str]:
+    """Yields a command that compares a method with FedAvg, if it runs in the quickstart's setting."""
+    methods = f"methods=[{', '.join(dict.fromkeys(('fedavg', name)))}]"
+    try:
+        load_config(None, [methods])
+    except ConfigError:
+        return
+    yield f"```bash\nfedjax-bal run seeds=1 '{methods}'\n```"
+
+
+def _bibtex(recipe: Recipe) -> str:
+    """Returns a recipe's own papers, and FedAvg's after them."""
+    fedavg, *own = citation(recipe).split("\n\n")
+    return "\n\n".join([*own, fedavg])
 
 
 def _docstring(thing: Any) -> tuple[str, dict[str, str]]:

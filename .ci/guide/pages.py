@@ -9,6 +9,8 @@ from typing import Any
 from markup import cell, inline, table, with_formulas
 from method_cards import method_card
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.nav import Navigation
+from mkdocs.structure.pages import Page
 
 from fedjax_bal.cli.listing import grouped
 from fedjax_bal.config.reference import KeyReference, key_references
@@ -20,18 +22,35 @@ COPIED = {
     "benchmarks.md": ROOT / "benchmarks" / "README.md",
     "contributing.md": ROOT / "CONTRIBUTING.md",
 }
-NAMES = ".md-typeset td:first-child code { white-space: nowrap }"  # names are hard to read when broken over two lines
+STYLE = """
+.md-typeset td code { white-space: nowrap } /* names are hard to read when broken over two lines */
+.keys td:nth-child(2), .keys td:nth-child(3) { min-width: 12rem }
+.md-nav__item--active > .md-nav__container > a { color: var(--md-typeset-a-color) }
+.md-typeset p:has(> img[src$="purpose.svg"]) { overflow-x: auto }
+.md-typeset img[src$="purpose.svg"] { min-width: 36rem } /* its text is too small on a phone; it scrolls */
+"""
+WIDE = ("index.md", "keys.md", "roles.md")  # pages with wide tables, which take the place of a table of contents
 
 
 def on_files(files: Files, config: object) -> Files:
     """Adds the generated pages to the guide's files."""
-    for path, text in (*_pages(), ("names.css", NAMES)):
+    for path, text in (*_pages(), ("style.css", STYLE)):
         files.append(File.generated(config, path, content=text))
     return files
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Inserts the table of metrics into its page."""
+def on_nav(nav: Navigation, files: Files, **_: Any) -> None:
+    """Shows the section of methods around each method's card, which the navigation doesn't list."""
+    index = files.src_uris["methods/index.md"].page
+    for path, file in files.src_uris.items():
+        if path.startswith("methods/") and file.page is not index:
+            file.page.parent = index.parent
+
+
+def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
+    """Inserts the table of metrics into its page; widens some pages."""
+    if page.file.src_uri in WIDE:
+        page.meta["hide"] = ["toc"]
     return markdown.replace("<!-- metrics -->", _metrics()) if "<!-- metrics -->" in markdown else markdown
 
 
@@ -55,13 +74,18 @@ def _with_links_inside(text: str) -> str:
 
 def _keys() -> str:
     """Builds the page of all keys, with a table for each section."""
+    sections = {
+        section: list(keys) for section, keys in groupby(key_references(), lambda key: key.path.partition(".")[0])
+    }
     lines = [
         "# Keys of a configuration\n",
         "Every key of a configuration with its meaning, allowed values and default. `fedjax-bal config explain KEY` "
-        "prints the same; `fedjax-bal config schema` is for editors.",
+        "prints the same; `fedjax-bal config schema` is for editors.\n",
+        "Sections: " + ", ".join(f"[{section}](#{section})" for section in sections) + ".",
     ]
-    for section, keys in groupby(key_references(), lambda key: key.path.partition(".")[0]):
-        lines += [f"\n## {section}\n", table(("key", "meaning", "allowed", "default"), map(_key, keys))]
+    for section, keys in sections.items():
+        rows = table(("key", "meaning", "allowed", "default"), map(_key, keys))
+        lines += [f"\n## {section}\n", f'<div class="keys" markdown>\n\n{rows}\n\n</div>']
     return "\n".join(lines)
 
 
@@ -88,8 +112,9 @@ def _methods() -> Iterator[tuple[str, str]]:
         "A card for each method: its parts with their equations, options, needs, measured results and papers. Methods "
         "combine: `recipe: [scaffold, rebafl]`, or `recipes.combine(a, b)`.\n",
     ]
-    for family, names in grouped("recipes"):
-        for name in names:
+    for family, texts in grouped("recipes"):
+        index.append(f"\n**{family}**\n")
+        for name, text in texts.items():
             yield f"methods/{name}.md", method_card(name)
-        index.append(f"- {family}: {', '.join(f'[{name}]({name}.md)' for name in names)}")
+            index.append(f"- [{name}]({name}.md): {text.splitlines()[0]}")
     yield "methods/index.md", "\n".join(index)

@@ -302,15 +302,18 @@ def report(
 
                 files = write_figures(folders, figures, width, labels, only.split(",") if only else ())
                 console.say(f"figures: {figures} ({len(files)} as PDF and PNG, {width:g} inches wide)")
+        for folder in folders:
+            owner = SweepFolder(folder) if SweepFolder(folder).exists() else RunFolder(folder)
+            missing = owner.missing_plugins()
+            unknown = owner.unknown_metrics() if missing else ()
+            if unknown:
+                console.say(
+                    f"{folder}: left out, because their plug-in isn't loaded (--plugin): {', '.join(sorted(unknown))}, "
+                    f"of {' or '.join(missing)}"
+                )
         if out is None:
             for folder in folders:
                 console.say(f"report: {build_page(folder)}")
-                missing = SweepFolder(folder).missing_plugins() or RunFolder(folder).missing_plugins()
-                if missing:
-                    plugins = ", ".join(missing)
-                    console.say(
-                        f"{folder}: any metrics of these plug-ins are left out: {plugins}; give them with --plugin"
-                    )
             if len(folders) == 1 or any(SweepFolder(folder).exists() for folder in folders):
                 return
         with drawing():

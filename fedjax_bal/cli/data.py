@@ -33,8 +33,9 @@ def list_datasets(data_dir: DataDir = None, plugin: Plugins = None) -> Iterator[
         if reader.counts:
             text += f" ({sum(reader.counts) * int(np.prod(reader.image_shape)) / _MEBIBYTE:,.1f} MiB in memory)"
         home = [f"from {reader.home}"] if reader.home else []
-        entries.append((name, [text, prepared_status(name, folder), *home]))
-    yield names_table(entries)
+        status = prepared_status(name, folder)
+        entries.append((status == "not found", (name, [text, status, *home])))
+    yield names_table(entry for _, entry in sorted(entries, key=lambda entry: entry[0]))
 
 
 def prepare(
@@ -54,7 +55,7 @@ def prepare(
         dataset = load(name, data_dir, **parameters)
         prepared = None
         yield f"{name}: {parameters['path']}"
-    elif options:
+    elif options and find_reader(name).origin == "official":
         raise ValueError(f"{name} takes no options, received {', '.join(options)}")
     else:
         made = inventory.prepare(name, data_dir, write=not check)
@@ -73,6 +74,8 @@ def prepare(
         shape = "x".join(map(str, images.shape[1:]))
         size = images.nbytes / _MEBIBYTE
         yield f"  {half}: {len(images):,} images {shape}, {size:,.1f} MiB; {classes}, of {_range(present)}"
+    if dataset.test_share is not None:
+        yield f"  the test images are held out: {dataset.test_share:.3g} of each class"
     if dataset.train_clients is not None:
         sizes = np.bincount(dataset.train_clients)
         sizes = sizes[sizes > 0]
@@ -237,7 +240,7 @@ def _in_words(wanted: Any) -> str:
 
 def _clients(description: Any) -> Iterator[str]:
     """Describes the sizes, classes and imbalance of the clients of a partition."""
-    from fedjax_bal.data import DISTANCES
+    from fedjax_bal.data import DISTANCES, empty_clients
 
     sizes = description.sizes
     classes = (description.class_counts > 0).sum(axis=1)
@@ -246,6 +249,9 @@ def _clients(description: Any) -> Iterator[str]:
         f"samples of a client: {low:,.0f} to {high:,.0f}, median {median:,.0f}, quartiles {quarter:,.0f} and "
         f"{three_quarters:,.0f}, mean {sizes.mean():,.1f}"
     )
+    empty = empty_clients([int((sizes == 0).sum())], len(sizes))
+    if empty:
+        yield empty
     yield f"classes of a client: {classes.min()} to {classes.max()}, mean {classes.mean():.1f}"
     if description.unused:
         yield f"samples that no client has: {description.unused:,}"

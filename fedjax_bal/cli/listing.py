@@ -163,6 +163,9 @@ def listing(what: str) -> dict[str, str]:
         case "configs":
             first = {name: header.partition("\n\n")[0].replace("\n", " ") for name, header in _headers().items()}
             return {name: text.partition(". ")[0].removesuffix(".") + "." for name, text in first.items()}
+    commands = [f"`fedjax-bal list {kind} {what}`" for kind in KINDS if what in listing(kind)]
+    if commands:
+        raise ValueError(f"list: received {what!r}, which isn't a kind; for this name use {' or '.join(commands)}")
     raise ValueError(f"list: received {what!r}; {nearest_choices(what, KINDS)}")
 
 
@@ -202,7 +205,7 @@ def described_whole(kind: str, name: str) -> str:
 
     names = listing(kind)
     if name not in names:
-        raise ValueError(f"list {kind}: received {name!r}; {nearest_choices(name, names)}")
+        raise ValueError(f"list {kind}: received {name!r}; {nearest_choices(name, names, kind=kind)}")
     match kind:
         case "configs":
             return _headers()[name]

@@ -5,7 +5,14 @@ the sections with that method's overrides. Importing this module imports pydanti
 need.
 """
 
-from fedjax_bal.config.changes import apply_changes, completed_path, parse_overrides, split_axes, with_absolute_paths
+from fedjax_bal.config.changes import (
+    PATHS,
+    apply_changes,
+    completed_path,
+    parse_overrides,
+    split_axes,
+    with_absolute_paths,
+)
 from fedjax_bal.config.configuration import KEYS_OF_METHODS, Config, MethodConfig, check_methods
 from fedjax_bal.config.load import (
     Layers,
@@ -27,6 +34,7 @@ from fedjax_bal.config.problems import (
     nearest_choices,
     raise_all,
     received_value,
+    suggestion,
 )
 from fedjax_bal.config.reference import find_keys, json_schema, short_form
 from fedjax_bal.config.resolved import (

@@ -79,7 +79,8 @@ def section_of(path: KeyPath) -> type[Section] | None:
 def completed_path(given: KeyPath, value: Any, data: Any, source: str | None = None) -> KeyPath:
     """Completes the path of a key from the end of it; returns the path unchanged if no known key has this end.
 
-    An option of optimizers means the clients' optimizer.
+    An option of optimizers means the clients' optimizer, and one that a data set shares with another section the
+    latter's: `clients=20` is a number of clients, not a column.
 
     Args:
         given: the path, from the command line or an axis of a sweep.
@@ -99,6 +100,7 @@ def completed_path(given: KeyPath, value: Any, data: Any, source: str | None = N
         end = (*path[:-1], SYNONYMS.get(str(path[-1]), path[-1]))
         meant = [known for known in key_paths(Config, data) if known[-len(end) :] == end]
         meant = [known for known in meant if "server_optimizer" not in known] or meant
+        meant = [known for known in meant if known[0] != "dataset"] or meant
         if end == ("seed",):
             meant.append(("seeds",))
         if len(meant) > 1 and source is not None:
@@ -124,6 +126,8 @@ def with_absolute_paths(value: Any, folder: str | os.PathLike[str], path: KeyPat
         >>> with_absolute_paths({"delivery": {"name": "trace", "file": "phones.csv"}}, "/traces")
         {'delivery': {'name': 'trace', 'file': '/traces/phones.csv'}}
     """
+    if isinstance(value, dict) and path == ("files",):
+        return {os.path.normpath(os.path.join(os.path.abspath(folder), key)): item for key, item in value.items()}
     if isinstance(value, dict):
         return {key: with_absolute_paths(item, folder, (*path, key)) for key, item in value.items()}
     if isinstance(value, list):

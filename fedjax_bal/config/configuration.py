@@ -8,7 +8,7 @@ from annotated_types import MinLen
 from pydantic import Field
 
 from fedjax_bal.annotations import DISTINCT, ParsedBy, PositiveShare, Seed, ShortForm, TextMatching, parameters
-from fedjax_bal.config.problems import KeyPath, Problem, nearest_choices, raise_all, received_value
+from fedjax_bal.config.problems import KeyPath, Problem, nearest_choices, raise_all, received_value, suggestion
 from fedjax_bal.config.schema import Sections, contradicted_parameter, resolve_alias
 from fedjax_bal.config.sections import Section, check_section, merge_sections, refused, to_plain, variant
 from fedjax_bal.registry import plugin_errors
@@ -62,6 +62,7 @@ class MethodConfig(Sections):
     """
 
     registry: ClassVar[str] = "recipes.RECIPES"
+    choices_kind: ClassVar[str] = "recipes"
     choice: ClassVar[str | None] = "recipe"
     listed: ClassVar[bool] = True
 
@@ -109,6 +110,8 @@ class Config(Sections):
             between partitions; None for a single partition, drawn with `partition.seed`.
         paper: a paper's results in this setting; None for none.
         plugins: the plug-ins that a run used, with the digests of their sources.
+        files: the files that a run read because its configuration names them, with their SHA-256; other content is
+            refused. `{}` accepts any.
     """
 
     name: Annotated[str, FOLDER_NAME]
@@ -117,6 +120,7 @@ class Config(Sections):
     partition_seeds: _Seeds | None = None
     paper: ReportedResults | None = None
     plugins: dict[str, str] = Field(default_factory=dict)
+    files: dict[str, str] = Field(default_factory=dict)
 
     @classmethod
     def child(cls, key: str) -> type[Section] | None:
@@ -171,10 +175,17 @@ def read_methods(entries: Any, shared: Sections | None) -> tuple[list[MethodConf
             continue
         methods.append(method)
         for key, text, earlier in (("name", method.name, names), ("label", method.label or method.name, labels)):
-            if earlier.setdefault(text, index) != index:
-                rule = f"already the {key} of methods.{earlier[text]}; give one of them another `{key}`"
+            first = earlier.setdefault(text, index)
+            if first == index:
+                continue
+            if key == "name" and not any("name" in entries[each] for each in (first, index)):
+                after = "recipe" if isinstance(entry["recipe"], str) else "recipes"
+                both = f"methods.{first} and methods.{index} are both called {received_value(text)} after their {after}"
+                problems.append(Problem(path, f"{both}; give one of them a `name`"))
+            else:
+                rule = f"already the {key} of methods.{first}; give one of them another `{key}`"
                 problems.append(Problem((*path, key), f"received {received_value(text)}, {rule}"))
-                break
+            break
     return methods, problems
 
 
@@ -183,7 +194,8 @@ def _read_method(entry: Any, shared: Sections | None, path: KeyPath) -> tuple[Me
         rule = "must be a recipe's name or a mapping with the key recipe"
         return None, [Problem(path, f"received {received_value(entry)}, {rule}")]
     if "recipe" not in entry:
-        return None, [Problem((*path, "recipe"), f"missing; {nearest_choices('', MethodConfig.choices())}")]
+        names = nearest_choices("", MethodConfig.choices(), kind=MethodConfig.choices_kind)
+        return None, [Problem((*path, "recipe"), f"missing; {names}")]
     recipes, problems = _read_recipes(entry, path)
     name = entry.get("name", "+".join(recipe.name for recipe in recipes))
     label = entry.get("label")
@@ -247,10 +259,8 @@ def _read_recipe(
     from fedjax_bal.recipes import RECIPES, with_variant
 
     if not isinstance(name, str) or name not in RECIPES:
-        allowed = nearest_choices(name, RECIPES)
-        plugin = "; your own recipe needs --plugin FILE"
-        hint = plugin if isinstance(name, str) and "did you mean" not in allowed else ""
-        return None, [Problem((*path, key), f"received {received_value(name)}; {allowed}{hint}")]
+        hint = nearest_choices(name, RECIPES, kind=MethodConfig.choices_kind)
+        return None, [Problem((*path, key), f"received {received_value(name)}; {hint}")]
     try:
         values = with_variant(RECIPES[name], values)
         fields = parameters(RECIPES[name])
@@ -275,7 +285,7 @@ def _read_recipe(
         takes += f"; or {', '.join(key for key in KEYS_OF_METHODS if key != 'recipe')}"
     for index, problem in enumerate(problems):
         if problem.unknown:
-            near = nearest_choices(problem.path[-1], {*fields, *Sections.model_fields}).partition("; ")[2]
+            near = suggestion(problem.path[-1], {*fields, *Sections.model_fields})
             problems[index] = problem._replace(text=f"{takes}; {near}" if near else takes)
     return None, problems
 

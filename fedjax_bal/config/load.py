@@ -28,9 +28,9 @@ from fedjax_bal.config.problems import (
     KeyPath,
     Problem,
     dotted_path,
-    nearest_choices,
     raise_all,
     received_value,
+    suggestion,
 )
 from fedjax_bal.config.resolved import leaves, paper_setting, plugin_problems, used_plugins
 from fedjax_bal.config.schema import ALL_CLIENTS, Sections
@@ -134,7 +134,7 @@ def load_config(
         (3, ['fedavg', 'rebafl'], (0, 1))
         >>> load_config(None, ["training.rouns=3"])  # doctest: +ELLIPSIS
         Traceback (most recent call last):
-        fedjax_bal.config.problems.ConfigError: command line: training.rouns: unknown key; allowed: ...
+        fedjax_bal.config.problems.ConfigError: command line: training.rouns: unknown key; did you mean 'rounds'? ...
     """
     return load_over_base(path, overrides, recorded=recorded, needs=needs)[0]
 
@@ -254,7 +254,7 @@ def find_config(path: str | os.PathLike[str] | None) -> File:
     if path is not None and (exists or (File(name).suffix and name not in builtin)):
         return File(name)
     if name not in builtin:
-        near = nearest_choices(name, builtin).partition("; ")[2]
+        near = suggestion(name, builtin)
         text = "is neither a file nor a built-in configuration (fedjax-bal list configs)"
         raise ConfigError(f"{received_value(name)}: {text}{near and f'; {near}'}")
     return builtin[name]

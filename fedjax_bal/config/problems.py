@@ -10,6 +10,8 @@ KeyPath = tuple[str | int, ...]
 
 COMMAND_LINE = "command line"
 _LONGEST_VALUE = 60
+_MOST_LISTED = 12  # names in a message
+_FROM_PLUGINS = ("recipes", "models", "selectors", "partitions", "datasets", "metrics")
 NO_OTHERS: Mapping[str, str] = MappingProxyType({})
 
 
@@ -46,29 +48,50 @@ def received_value(value: Any) -> str:
     return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 3] + "..."
 
 
-def nearest_choices(value: Any, allowed: Iterable[str], also: Mapping[str, str] = NO_OTHERS) -> str:
-    """Lists the allowed names, and suggests those that begin with the received one, or else the nearest.
+def nearest_choices(value: Any, allowed: Iterable[str], also: Mapping[str, str] = NO_OTHERS, kind: str = "") -> str:
+    """Suggests the names nearest to the received one, and lists the allowed ones.
 
     Args:
         value: the name received.
         allowed: the valid names.
         also: aliases, and the names that they stand for.
+        kind: what `fedjax-bal list` calls the names, which it lists if there are many.
 
     Example:
         >>> nearest_choices("mnst", ["mnist", "cifar10"])
-        "allowed: cifar10, mnist; did you mean 'mnist'?"
+        "did you mean 'mnist'? allowed: cifar10, mnist"
         >>> nearest_choices("LAD", ["dirichlet"], {"lda": "dirichlet"})
-        "allowed: dirichlet; did you mean 'lda' (dirichlet)?"
+        "did you mean 'lda' (dirichlet)? allowed: dirichlet"
+        >>> nearest_choices("mine", map(str, range(70)), kind="recipes")
+        'your own needs --plugin FILE; `fedjax-bal list recipes` has the others'
     """
     names = sorted(allowed)
+    near = suggestion(value, names, also)
+    listed = not kind or len(names) <= _MOST_LISTED
+    own = "your own needs --plugin FILE" if kind in _FROM_PLUGINS and value and not near else ""
+    if listed:
+        texts = [f"{near} allowed: {', '.join(names) or 'nothing'}".strip(), own]
+    else:
+        command = f"`fedjax-bal list {kind}` has {'the others' if own else 'all of them'}"
+        texts = [f"{near} {command}"] if near else [own, command]
+    return "; ".join(filter(None, texts))
+
+
+def suggestion(value: Any, allowed: Iterable[str], also: Mapping[str, str] = NO_OTHERS) -> str:
+    """Suggests the allowed names that begin with the received one, or else the nearest; empty if none is near.
+
+    Example:
+        >>> suggestion("worst", ["worst_class", "final"]), suggestion("mine", ["final"])
+        ("did you mean 'worst_class'?", '')
+    """
+    names = list(allowed)
     longer = [name for name in names if name.startswith(f"{value}_")]
     lowered = {name.lower(): name for name in names}
     near = longer or [lowered[key] for key in difflib.get_close_matches(str(value).lower(), lowered, 1)]
     if not near:
         near = difflib.get_close_matches(str(value).lower(), also, 1)
     meant = [f"{name!r} ({also[name]})" if name in also else repr(name) for name in near]
-    hint = f"; did you mean {' or '.join(meant)}?" if near else ""
-    return f"allowed: {', '.join(names) or 'nothing'}{hint}"
+    return f"did you mean {' or '.join(meant)}?" if near else ""
 
 
 def dotted_path(path: Sequence[str | int]) -> str:

@@ -14,9 +14,9 @@ from fedjax_bal.metrics import METRICS
 from fedjax_bal.registry import PLUGINS
 
 _SEEDS = ("seeds", "partition_seeds")
-_SELDOM = ("partition_seeds", "plugins")  # left out of the resolved YAML if they are empty
+_SELDOM = ("partition_seeds", "plugins", "files")  # left out of the resolved YAML if they are empty
 # Keys that don't affect accuracies.
-_NO_SETTING = ("name", "label", "paper", "plugins", "execution", "evaluation.target_accuracy")
+_NO_SETTING = ("name", "label", "paper", "plugins", "files", "execution", "evaluation.target_accuracy")
 _PRECISION = "execution.precision"
 AUTO, AUTO_FORMS = "auto", ("builtin", "fast")
 """The value of `model.convolution` that a run replaces, and the possible replacements."""
@@ -65,7 +65,7 @@ def run_digest(config: Config) -> str:
     """Returns the digest of what a run's rounds depend on: all but the numbers of rounds, the seeds and the labels.
 
     Checkpoints identify their configuration by it. It includes the name of a file but not its path, so that a folder
-    with a configuration, its files and its runs can be moved; checkpoints also record the files' content.
+    with a configuration, its files and its runs can be moved; `files` and checkpoints record their content.
 
     Example:
         >>> from fedjax_bal.config import load_config
@@ -74,7 +74,7 @@ def run_digest(config: Config) -> str:
         True
     """
     sheet = _recorded(config)
-    for key in _SEEDS:
+    for key in (*_SEEDS, "files"):
         sheet.pop(key, None)
     for sections in (sheet, *sheet["methods"]):
         sections.get("training", {}).pop("rounds", None)
@@ -124,8 +124,7 @@ def differences(here: Config, asked: Config) -> list[str]:
         >>> differences(load_config(None, ["training.rounds=40"]), load_config(None, ["training.rounds=60"]))
         ['training.rounds: 40 here, 60 asked for']
     """
-    ours = config_leaves(here)
-    theirs = config_leaves(asked)
+    ours, theirs = (config_leaves(config.model_copy(update={"files": {}})) for config in (here, asked))
     return [
         f"{path}: {ours.get(path, 'absent')} here, {theirs.get(path, 'absent')} asked for"
         for path in dict.fromkeys([*ours, *theirs])

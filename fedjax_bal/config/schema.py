@@ -37,22 +37,23 @@ class DatasetSection(Variant):
 
     Attributes:
         name: one of `fedjax_bal.data.DATASETS`. Further keys are `mean` and `std`, which normalise pixels: a number,
-            one for each channel, or `own` for that of the training images, see `fedjax_bal.data.normalisation`; and,
-            for the user's own files, `path` and the options of their reader.
+            one for each channel, or `own` for that of the training images, see `fedjax_bal.data.normalisation`; and
+            the data set's options, for instance `path` of the user's own files, or `rows` of `synthetic`.
     """
 
     registry: ClassVar[str] = "data.DATASETS"
+    choices_kind: ClassVar[str] = "datasets"
 
     name: Annotated[str, OneOf(lambda: DatasetSection.choices())] = "fashion_mnist_small"
 
     @classmethod
     def parameters_of(cls, name: str) -> Mapping[str, Any]:
-        """Returns the normalisation constants and, for the user's own files, the options of their reader."""
+        """Returns the normalisation constants and the options of a data set's reader, such as the path of a file."""
         from fedjax_bal.data import DATASETS, OWN
 
         reader = DATASETS[name]
         constants = {"mean": (_Constant, reader.mean or OWN), "std": (_PositiveConstant, reader.std or OWN)}
-        return {**(parameters(reader.read) if reader.origin == "own" else {}), **constants}
+        return {**reader.options, **constants}
 
 
 class PartitionSection(Variant):
@@ -71,6 +72,7 @@ class PartitionSection(Variant):
     """
 
     registry: ClassVar[str] = "data.SCHEMES"
+    choices_kind: ClassVar[str] = "partitions"
     choice: ClassVar[str | None] = "scheme"
 
     scheme: Annotated[str, OneOf(lambda: PartitionSection.choices(), lambda: PartitionSection.aliases())]
@@ -173,6 +175,7 @@ class ModelSection(Variant):
     """
 
     registry: ClassVar[str] = "models.MODELS"
+    choices_kind: ClassVar[str] = "models"
 
     name: Annotated[str, OneOf(lambda: ModelSection.choices())] = "mlp"
     convolution: Literal["auto", "fast", "builtin", "onednn", "plain"] = "auto"
@@ -199,6 +202,7 @@ class SelectionSection(Variant):
     """
 
     registry: ClassVar[str] = "selection.SELECTORS"
+    choices_kind: ClassVar[str] = "selectors"
 
     name: Annotated[str, OneOf(lambda: SelectionSection.choices())] = "uniform"
     clients_per_round: Count = 10
@@ -343,6 +347,8 @@ class ScheduleSection(Variant):
         name: one of `fedjax_bal.optim.schedule_names()`; its parameters are further keys.
     """
 
+    choices_kind: ClassVar[str] = "schedules"
+
     name: Annotated[str, OneOf(lambda: ScheduleSection.choices())] = "constant"
 
     @classmethod
@@ -380,6 +386,8 @@ class OptimizerSection(Variant):
         clip_norm: the largest global norm of a gradient; None for no limit.
         clip_value: the largest magnitude of each number of a gradient; None for no limit.
     """
+
+    choices_kind: ClassVar[str] = "optimizers"
 
     name: Annotated[str, OneOf(lambda: OptimizerSection.choices())] = "sgd"
     learning_rate: Positive

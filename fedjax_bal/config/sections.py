@@ -12,7 +12,7 @@ from pydantic.functional_validators import ModelWrapValidatorHandler
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from fedjax_bal.annotations import allowed_names, describe, parameters, parse_argument_docs
-from fedjax_bal.config.problems import KeyPath, Problem, dotted_path, nearest_choices, received_value
+from fedjax_bal.config.problems import KeyPath, Problem, dotted_path, nearest_choices, received_value, suggestion
 
 SYNONYMS = {"lr": "learning_rate", "epochs": "local_epochs", "steps": "local_steps", "wd": "weight_decay"}
 """Names of keys in other libraries -> their names here."""
@@ -32,6 +32,7 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, protected_namespaces=())
 
     registry: ClassVar[str] = ""
+    choices_kind: ClassVar[str] = ""  # of the choices in `fedjax-bal list`
     choice: ClassVar[str | None] = None
     choice_value: ClassVar[str | None] = None
     listed: ClassVar[bool] = False
@@ -121,7 +122,8 @@ def _in_words(section: type[Section], value: Mapping[str, Any], detail: dict[str
     names = allowed_names(annotation)
     rule = f", must be {describe(annotation, received)}"
     if names:
-        rule = f"; {nearest_choices(received, names.names(), names.also())}"
+        kind = section.choices_kind if key == section.choice else ""
+        rule = f"; {nearest_choices(received, names.names(), names.also(), kind)}"
     return _detail("refused", f"received {received_value(received)}{rule}", (key,))
 
 
@@ -129,12 +131,12 @@ def _unknown_key(section: type[Section], key: str) -> str:
     of_choice = f" for {section.choice_value}" if section.choice_value else ""
     space = "; YAML needs a space after the colon" if ":" in key else ""
     hint = nearest_choices(key, section.model_fields)
-    if "did you mean" not in hint:  # the key may belong to a nested section
+    if not suggestion(key, section.model_fields):  # the key may belong to a nested section
         paths = list(key_paths(section, {}))
         near = difflib.get_close_matches(key, [str(path[-1]) for path in paths], 1, 0.8)
         meant = SYNONYMS.get(key) or next(iter(near), None)
         below = [repr(dotted_path(path)) for path in paths if path[-1] == meant]
-        hint += f"; did you mean {' or '.join(below)}?" if below else ""
+        hint = f"did you mean {' or '.join(below)}? {hint}" if below else hint
     return f"unknown key{of_choice}; {hint}{space}"
 
 
@@ -253,7 +255,7 @@ def check_section(section: type[Section], value: Any, path: KeyPath = ()) -> tup
         >>> class Dataset(Section):
         ...     name: str
         >>> check_section(Dataset, {"nme": "mnist", "name": "mnist"}, ("dataset",))[1][0].text
-        "unknown key; allowed: name; did you mean 'name'?"
+        "unknown key; did you mean 'name'? allowed: name"
     """
     try:
         return section.model_validate(value), []

@@ -1,7 +1,7 @@
 """Data: loading, partitioning over clients, and the federation that the engine trains on."""
 
 from fedjax_bal.data import inventory, partition
-from fedjax_bal.data.adapters import from_arrays, from_huggingface, from_tf_data, from_torch
+from fedjax_bal.data.adapters import from_arrays, from_huggingface, from_pandas, from_tf_data, from_torch
 from fedjax_bal.data.augmentation import augment, copy_options, extra_bytes
 from fedjax_bal.data.batches import (
     append_rows,
@@ -20,18 +20,19 @@ from fedjax_bal.data.description import (
     Distance,
     client_distances,
     describe,
+    empty_clients,
 )
 from fedjax_bal.data.federation import federate
 from fedjax_bal.data.held_out import carve, carve_share, hold_out, rows_by_share
-from fedjax_bal.data.inputs import are_tokens, check_images, check_one_type, checked_examples
+from fedjax_bal.data.inputs import are_tokens, check_images, check_one_type, checked_examples, pad
 from fedjax_bal.data.inventory import folder_of, inventory_digest, prepared_status
 from fedjax_bal.data.loading import OWN, load, normalisation, stand_in
 from fedjax_bal.data.memory import available_bytes
+from fedjax_bal.data.npz_file import read_arrays
 from fedjax_bal.data.partition import ALIASES, FROM_DATASET, SCHEMES, resolve, takes_owners
 from fedjax_bal.data.partition.dealing import MAX_ROWS
 from fedjax_bal.data.reading import DataError, reading
 from fedjax_bal.data.sources import DATASETS, find_reader
-from fedjax_bal.data.sources.npz import read_arrays
 from fedjax_bal.data.sources.reader import Reader
 
 __all__ = [
@@ -60,12 +61,14 @@ __all__ = [
     "client_distances",
     "copy_options",
     "describe",
+    "empty_clients",
     "extra_bytes",
     "federate",
     "find_reader",
     "folder_of",
     "from_arrays",
     "from_huggingface",
+    "from_pandas",
     "from_tf_data",
     "from_torch",
     "gather",
@@ -76,6 +79,7 @@ __all__ = [
     "normalisation",
     "normalised",
     "over_rows",
+    "pad",
     "partition",
     "prepared_status",
     "read_arrays",

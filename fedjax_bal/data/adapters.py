@@ -1,19 +1,27 @@
 """Data sets from the user's own arrays or from other libraries' objects; none of these libraries is imported."""
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from fedjax_bal.data.arrays import TEST_SHARE, as_dataset, without_objects
 from fedjax_bal.data.reading import DataError
-from fedjax_bal.data.sources.npz import as_dataset
+from fedjax_bal.data.table import Table, input_matrix, table_dataset
 from fedjax_bal.types import Dataset
-from fedjax_bal.validate import check_unmasked
+from fedjax_bal.validate import check_unmasked, is_number
+
+_REMEDY = "pass inputs, images of uint8 or numbers, and as many labels."
 
 
 def from_arrays(
-    train: tuple[Any, Any], test: tuple[Any, Any], class_names: Sequence[str] | None = None, train_clients: Any = None
+    train: tuple[Any, Any],
+    test: tuple[Any, Any] | float,
+    class_names: Sequence[str] | None = None,
+    train_clients: Any = None,
+    *,
+    test_seed: int = 0,
 ) -> Dataset:
     """Makes a data set from arrays.
 
@@ -22,9 +30,10 @@ def from_arrays(
             `Float[D, ...]`, such as feature vectors; or token ids `Int[D, ...]`. Labels are `Int[D]` from 0, or D texts
             whose classes are `class_names`, by default the distinct texts in alphabetical order. pandas columns are
             accepted too.
-        test: the same.
+        test: the same; or, without test data, the share of each class of `train` that becomes the test set: 0.2.
         class_names: C names; None for the numbers of the classes.
         train_clients: number or name of each training input's client, for a natural partition.
+        test_seed: the seed of the split where `test` is a share.
 
     Returns:
         The data set. By default `federate` normalises it with the mean and standard deviation of each channel or
@@ -39,28 +48,70 @@ def from_arrays(
         >>> dataset = from_arrays((features, labels), (features[:2], labels[:2]), ["no", "yes"])
         >>> dataset.train_images.dtype, dataset.class_names
         (dtype('float32'), ('no', 'yes'))
+        >>> from_arrays((features, labels), 1 / 3, train_clients=list("aabbcc")).test_labels
+        array([1, 0], dtype=int32)
     """
-    for half in (train, test):
+    halves = [train] if is_number(test) else [train, test]
+    for half in halves:
         if not isinstance(half, tuple | list) or len(half) != 2:
             raise DataError(
                 "from_arrays: needs pairs of inputs and labels, as in from_arrays((images, labels), (test_images, "
-                "test_labels))."
+                "test_labels)), or from_arrays((images, labels), 0.2), which holds out a fifth for testing."
             )
-    given = dict(zip(("train_images", "train_labels", "test_images", "test_labels"), (*train, *test), strict=True))
+    given = {"train_images": train[0], "train_labels": train[1]}
+    if len(halves) > 1:
+        given |= {"test_images": test[0], "test_labels": test[1]}  # type: ignore[index]
     given |= {"class_names": class_names, "train_clients": train_clients}
-    return as_dataset(
-        "from_arrays", _numbered({name: _array(name, value) for name, value in given.items() if value is not None})
-    )
+    arrays = {name: _array(name, value) for name, value in given.items() if value is not None}
+    return as_dataset("from_arrays", arrays, test if len(halves) == 1 else None, test_seed, _REMEDY)  # type: ignore[arg-type]
 
 
-def from_torch(train: Any, test: Any, class_names: Sequence[str] | None = None) -> Dataset:
+def from_pandas(
+    frame: Any,
+    label: str,
+    clients: str | None = None,
+    test: Any = TEST_SHARE,
+    inputs: Sequence[str] | None = None,
+    *,
+    test_seed: int = 0,
+) -> Dataset:
+    """Makes a data set of feature vectors from a table: a data frame of pandas, or any other with columns by name.
+
+    Args:
+        frame: the table. Its rows may be in any order; its index isn't used.
+        label: the column of the classes, texts or integers; the distinct ones, sorted, are the classes.
+        clients: the column of users, texts or integers, for a natural partition.
+        test: the share of each class that becomes the test set, or a second frame with the same columns.
+        inputs: the columns of inputs, numbers; by default all but `label` and `clients`.
+        test_seed: the seed of the split where `test` is a share.
+
+    Returns:
+        The data set: vectors `Float32[D, F]`, in the order of the columns, which `federate` normalises column by column
+        with the mean and standard deviation of the training rows.
+
+    Raises:
+        DataError: a column doesn't exist, has missing values, or can't be what it is named for.
+
+    Example:
+        >>> frame = {"f0": [0.1, 0.2, 0.9, 0.8], "user": list("abab"), "y": ["no", "no", "yes", "yes"]}
+        >>> dataset = from_pandas(frame, label="y", clients="user", test=0.5)  # a mapping serves as well
+        >>> dataset.class_names, dataset.train_images.shape, dataset.test_labels
+        (('no', 'yes'), (2, 1), array([0, 1], dtype=int32))
+    """
+    table = _table("from_pandas", frame)
+    other = test if is_number(test) else _table("from_pandas: test", test)
+    return table_dataset(table, other, str(label), None if clients is None else str(clients), inputs, test_seed)
+
+
+def from_torch(train: Any, test: Any, class_names: Sequence[str] | None = None, *, test_seed: int = 0) -> Dataset:
     """Makes a data set from PyTorch's data sets or loaders, which are read once.
 
     Args:
         train: pairs of input and label, or batches of them. Image tensors, which have their channels first in PyTorch,
             get them last; arrays and Pillow images are not changed.
-        test: the same.
+        test: the same, or a share, see `from_arrays`.
         class_names: see `from_arrays`.
+        test_seed: see `from_arrays`.
 
     Returns:
         The data set, with each input as the transform of `train` or `test` returned it: leave out random transforms.
@@ -73,22 +124,28 @@ def from_torch(train: Any, test: Any, class_names: Sequence[str] | None = None) 
         >>> from_torch(pairs, pairs).train_images.shape
         (2, 8, 8, 3)
     """
-    return from_arrays(
-        *(_stacked(map(_channels_last, _examples(half))) for half in (train, test)), class_names=class_names
-    )
+    read = lambda half: _stacked(map(_channels_last, _examples(half)))
+    return from_arrays(*_halves(read, train, test), class_names=class_names, test_seed=test_seed)
 
 
 def from_tf_data(
-    train: Any, test: Any, class_names: Sequence[str] | None = None, *, inputs: str = "image", labels: str = "label"
+    train: Any,
+    test: Any,
+    class_names: Sequence[str] | None = None,
+    *,
+    inputs: str = "image",
+    labels: str = "label",
+    test_seed: int = 0,
 ) -> Dataset:
     """Makes a data set from two `tf.data.Dataset` objects, which are read once.
 
     Args:
         train: pairs of input and label, mappings that hold both, or batches of either.
-        test: the same.
+        test: the same, or a share, see `from_arrays`.
         class_names: see `from_arrays`.
         inputs: the key of inputs in mappings.
         labels: the key of labels in mappings.
+        test_seed: see `from_arrays`.
 
     Returns:
         The data set.
@@ -105,21 +162,34 @@ def from_tf_data(
     """
 
     def pair(example: Any) -> Any:
-        return _pair(example, inputs, labels) if isinstance(example, dict) else example
+        if not isinstance(example, dict):
+            return example
+        _check_names(example, inputs, labels)
+        return example[inputs], example[labels]
 
-    return from_arrays(
-        *(_stacked(map(pair, half.as_numpy_iterator())) for half in (train, test)), class_names=class_names
-    )
+    read = lambda half: _stacked(map(pair, half.as_numpy_iterator()))
+    return from_arrays(*_halves(read, train, test), class_names=class_names, test_seed=test_seed)
 
 
-def from_huggingface(train: Any, test: Any, *, inputs: str = "image", labels: str = "label") -> Dataset:
+def from_huggingface(
+    train: Any,
+    test: Any,
+    *,
+    inputs: str | Sequence[str] = "image",
+    labels: str = "label",
+    clients: str | None = None,
+    test_seed: int = 0,
+) -> Dataset:
     """Makes a data set from two `datasets.Dataset` objects; a label column of type `ClassLabel` names the classes.
 
     Args:
         train: one split, `load_dataset(...)["train"]` for instance.
-        test: another one.
-        inputs: the column of inputs: images, lists of numbers of one length, or token ids of one length.
-        labels: the column of labels.
+        test: another one, or a share, see `from_arrays`.
+        inputs: the column of inputs: images, lists of numbers of one length, or token ids of one length; or a list of
+            columns with a number each, which become feature vectors.
+        labels: the column of labels, integers or texts.
+        clients: the column of users, for a natural partition.
+        test_seed: see `from_arrays`.
 
     Returns:
         The data set.
@@ -133,49 +203,53 @@ def from_huggingface(train: Any, test: Any, *, inputs: str = "image", labels: st
         >>> from_huggingface(splits["train"], splits["test"]).train_images.shape  # doctest: +SKIP
         (60000, 28, 28, 1)
     """
+    names = [inputs] if isinstance(inputs, str) else list(inputs)
+    users = None
 
-    def half(split: Any) -> tuple[np.ndarray, np.ndarray]:
-        return _stacked(zip(*_pair(split.with_format("numpy")[:], inputs, labels), strict=True))
+    def read(split: Any) -> tuple[np.ndarray, np.ndarray]:
+        nonlocal users
+        columns = split.with_format("numpy")[:]
+        _check_names(columns, *names, labels, *([] if clients is None or split is not train else [clients]))
+        if clients is not None and split is train:
+            users = columns[clients]
+        if isinstance(inputs, str):
+            return _stacked(zip(columns[inputs], columns[labels], strict=True))
+        return input_matrix(Table("from_huggingface", columns), names), np.asarray(columns[labels])
 
-    return from_arrays(half(train), half(test), getattr(train.features[labels], "names", None))
+    halves = _halves(read, train, test)
+    return from_arrays(*halves, getattr(train.features[labels], "names", None), users, test_seed=test_seed)
+
+
+def _halves(read: Callable[[Any], tuple[np.ndarray, np.ndarray]], train: Any, test: Any) -> tuple[Any, Any]:
+    """Returns inputs and labels of both halves; a share in place of the test data stays as it is."""
+    return read(train), test if is_number(test) else read(test)
+
+
+def _table(source: str, frame: Any) -> Table:
+    """Returns the columns of a data frame, whose names become texts."""
+    names = list(getattr(frame, "columns", frame if isinstance(frame, Mapping) else ()))
+    if not names:
+        raise DataError(f"{source}: received {type(frame).__name__}, must be a data frame: columns by name.")
+    if len(set(map(str, names))) < len(names):
+        raise DataError(f"{source}: has two columns of one name among {', '.join(map(str, names))}; rename one.")
+    return Table(source, {str(name): frame[name] for name in names})
 
 
 def _array(name: str, values: Any) -> np.ndarray:
     check_unmasked(name, values)
     try:
-        array = np.asarray(values)
+        return without_objects(np.asarray(values))
     except ValueError as error:
         raise DataError(f"from_arrays: {name} is not an array ({error}); expected lists of one length.") from error
-    # pandas, among others, stores texts as objects.
-    return array.astype(str) if array.dtype == object and all(isinstance(item, str) for item in array.flat) else array
 
 
-def _numbered(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Replaces labels that are texts by the numbers of their classes."""
-    labels = {name: arrays[name] for name in ("train_labels", "test_labels")}
-    if not all(half.dtype.kind == "U" and half.ndim == 1 for half in labels.values()):
-        return arrays
-    names = arrays.get("class_names", np.unique(np.concatenate(list(labels.values()))))
-    if names.dtype.kind != "U" or names.ndim != 1 or not len(names):
-        return arrays  # the checks that follow reject it
-    order = np.argsort(names, kind="stable")
-    for name, texts in labels.items():
-        numbers = order[np.searchsorted(names, texts, sorter=order).clip(max=len(names) - 1)]
-        if (names[numbers] != texts).any():
-            unknown = texts[names[numbers] != texts][0]
-            raise DataError(f"from_arrays: {name} holds {str(unknown)!r}, which is none of class_names; add it there.")
-        labels[name] = numbers
-    return arrays | labels | {"class_names": names}
-
-
-def _pair(columns: Mapping[str, Any], inputs: str, labels: str) -> tuple[Any, Any]:
-    """Returns inputs and labels of one example, or of the columns of many."""
-    for name in (inputs, labels):
+def _check_names(columns: Mapping[str, Any], *names: str) -> None:
+    """Raises `ValueError` for a column that doesn't exist."""
+    for name in names:
         if not isinstance(name, str) or name not in columns:
             raise ValueError(
                 f"data set: has {', '.join(columns)}, but no {name!r}; name the right ones with inputs= and labels="
             )
-    return columns[inputs], columns[labels]
 
 
 def _examples(dataset: Any) -> Iterable[Any]:

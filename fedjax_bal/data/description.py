@@ -1,6 +1,6 @@
 """Measures of a partition: class counts, client sizes, class imbalance, distances between clients."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -119,6 +119,32 @@ def describe(labels: np.ndarray, parts: Sequence[np.ndarray], num_classes: int) 
         client_distances(counts),
         len(labels) - distinct,
         len(rows) - distinct,
+    )
+
+
+def empty_clients(counts: Collection[int], clients: int) -> str:
+    """Words the share of clients without rows; no text if there are none.
+
+    Args:
+        counts: the number of empty clients in a partition, or in each of several, for which the range is given.
+        clients: N.
+
+    Example:
+        >>> empty_clients([41], 100), empty_clients([0], 100)
+        ('empty clients: 41% (41 of 100)', '')
+        >>> empty_clients([0, 3], 2_000)
+        'empty clients: 0% to 0.15% (0 to 3 of 2,000), depending on the partition'
+    """
+    low = min(counts)
+    high = max(counts)
+    if not high:
+        return ""
+    percent = lambda empty: f"{empty / clients:{'.0%' if not empty or 0.01 <= empty / clients <= 0.99 else '.2%'}}"
+    if low == high:
+        return f"empty clients: {percent(high)} ({high:,} of {clients:,})"
+    return (
+        f"empty clients: {percent(low)} to {percent(high)} ({low:,} to {high:,} of {clients:,}), depending on the "
+        "partition"
     )
 
 

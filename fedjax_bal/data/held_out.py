@@ -74,6 +74,29 @@ def carve_share(rng: np.random.Generator, labels: np.ndarray, fraction: ProperSh
     return _draw(rng, groups, counts)
 
 
+def split_test_rows(labels: np.ndarray, share: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Splits the rows of a data set that has no test set: training rows and test rows, both ascending.
+
+    The same share of each class is drawn for testing by `carve_share`, so the split depends on labels, share and seed
+    alone. A class with a single row is in the training set only.
+
+    Raises:
+        ValueError: no class has two rows.
+
+    Example:
+        >>> training, testing = split_test_rows(np.repeat([0, 1], [10, 5]), 0.2)
+        >>> len(training), np.repeat([0, 1], [10, 5])[testing]
+        (12, array([0, 0, 1]))
+    """
+    if len(np.unique(labels)) == len(labels):
+        raise ValueError(
+            f"{len(labels)} rows have {len(labels)} different labels, and a test set is drawn from classes of two rows "
+            "or more; check the labels, or give a test set."
+        )
+    testing, training = carve_share(np.random.default_rng(seed), labels, share)
+    return training, np.sort(testing)
+
+
 @checked
 def hold_out(
     rng: np.random.Generator, rows_per_client: Sequence[np.ndarray], fraction: ProperShare

@@ -1,10 +1,11 @@
 """The kinds of inputs: pixels as bytes, other numbers, and token ids."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from fedjax_bal.validate import check_channels_last, check_unmasked, checked_labels
+from fedjax_bal.validate import check_channels_last, check_unmasked, checked_labels, whole_number
 
 _IDS = np.iinfo(np.int32)
 _BLOCK = 4096  # images counted at a time
@@ -18,6 +19,74 @@ def are_tokens(inputs: Any) -> bool:
 def num_channels(inputs: Any) -> int:
     """Returns K, the length of the last axis, along which normalisation has separate constants; 1 for token ids."""
     return 1 if are_tokens(inputs) else inputs.shape[-1]
+
+
+def pad(sequences: Sequence[Any], length: int | None = None, value: int = 0) -> np.ndarray:
+    """Pads texts of different lengths, lists of token ids, to one array.
+
+    The default `value`, 0, marks what the model `text_mean` leaves out, so number words from 1. Only the end of a text
+    is padding: an id equal to `value` before another id is refused, as the model would leave out a word.
+
+    Args:
+        sequences: a list of integers for each text; a text may be empty.
+        length: length of all rows, L; by default that of the longest text. Longer texts are refused, so cut them first:
+            `[ids[:128] for ids in sequences]`.
+        value: the id that fills a row, 0 or above.
+
+    Returns:
+        `Int32[n, L]`.
+
+    Raises:
+        ValueError: no texts, ids that aren't integers from 0 of 32 bits, a text longer than `length`, or one with
+            `value` before its end.
+
+    Example:
+        >>> pad([[5, 3, 8], [2]]).tolist()
+        [[5, 3, 8], [2, 0, 0]]
+        >>> pad([[5, 3, 8], [2]], length=2)  # doctest: +NORMALIZE_WHITESPACE
+        Traceback (most recent call last):
+        ValueError: sequences[0] has 3 ids, more than length=2: cut longer texts, [ids[:2] for ids in sequences], or
+        leave length out
+    """
+    value = whole_number("value", value, 0)
+    if isinstance(sequences, str) or not len(sequences):
+        raise ValueError(f"sequences: received {sequences!r:.60}, must be lists of token ids, at least one")
+    rows = [_checked_ids(f"sequences[{place}]", ids, value) for place, ids in enumerate(sequences)]
+    longest = max(map(len, rows))
+    length = max(longest, 1) if length is None else whole_number("length", length)
+    if longest > length:
+        place = next(place for place, ids in enumerate(rows) if len(ids) > length)
+        raise ValueError(
+            f"sequences[{place}] has {len(rows[place])} ids, more than length={length}: cut longer texts, "
+            f"[ids[:{length}] for ids in sequences], or leave length out"
+        )
+    padded = np.full((len(rows), length), value, np.int32)
+    for row, ids in zip(padded, rows, strict=True):
+        row[: len(ids)] = ids
+    return padded
+
+
+def _checked_ids(name: str, ids: Any, value: int) -> np.ndarray:
+    """Returns one text's ids as an array."""
+    try:
+        array = np.asarray(ids)
+    except ValueError:
+        array = np.asarray(ids, object)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise ValueError(
+            f"{name} is {ids!r:.60}; expected a list of integers, the ids of a text's tokens (a tokenizer or a "
+            "dictionary turns words into numbers)"
+        )
+    if array.size and (array.min() < 0 or array.max() > _IDS.max):
+        raise ValueError(f"{name} holds ids from {array.min()} to {array.max()}; expected 0 to {_IDS.max}")
+    words = np.flatnonzero(array != value)
+    marks = np.flatnonzero(array[: words[-1] if len(words) else 0] == value)
+    if len(marks):
+        raise ValueError(
+            f"{name} holds {value} at position {marks[0]}, before another id, but {value} marks padding, which models "
+            "leave out: number tokens from 1, and pad at the end only; or give the id of padding, value=..."
+        )
+    return array
 
 
 def stored_inputs(inputs: np.ndarray) -> np.ndarray | None:

@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedjax_bal.data.arrays import ARRAYS, REQUIRED, as_dataset
+from fedjax_bal.data.npz_file import read_arrays
 from fedjax_bal.data.reading import DataError, MissingError, reading
 from fedjax_bal.data.sources import DATASETS, find_reader, tfds
-from fedjax_bal.data.sources.npz import ARRAYS, REQUIRED, as_dataset, read_arrays
 from fedjax_bal.data.sources.reader import Reader
 from fedjax_bal.files import own_folder, replacing
 from fedjax_bal.types import Dataset

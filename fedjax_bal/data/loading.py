@@ -11,7 +11,7 @@ import numpy as np
 from fedjax_bal.data.inputs import compute_constants, num_channels
 from fedjax_bal.data.inventory import find_files, folder_of, read_prepared
 from fedjax_bal.data.reading import DataError, MissingError
-from fedjax_bal.data.sources import DATASETS, find_reader, tfds
+from fedjax_bal.data.sources import find_reader, tfds
 from fedjax_bal.data.sources.reader import Reader
 from fedjax_bal.types import Dataset
 from fedjax_bal.validate import per_channel
@@ -30,15 +30,16 @@ def load(
 ) -> Dataset:
     """Loads a data set into memory.
 
-    Sets that come with the package need no files. The others are read from `data_dir`: from their official files, or
-    from a folder that TensorFlow Datasets has prepared, which gives the same images in another order. A file written by
-    `fedjax-bal data prepare` is read instead, until they change. Without `data_dir`, TensorFlow Datasets provides its
-    sets, and downloads each once. `fedjax-bal data list` shows all sets, and whether a folder holds them.
+    Sets that come with the package need no files; `load("synthetic", rows=1_000_000)` has as many rows as you ask for.
+    The others are read from `data_dir`: from their official files, or from a folder that TensorFlow Datasets has
+    prepared, which gives the same images in another order. A file written by `fedjax-bal data prepare` is read instead,
+    until they change. Without `data_dir`, TensorFlow Datasets provides its sets, and downloads each once.
+    `fedjax-bal data list` shows all sets, and whether a folder holds them.
 
-    A user's own images, feature vectors or token ids come from an npz file, `load("npz", path="mine.npz")`, or images
-    from a folder of image files for each class, `load("image_folder", path="mine", side=64)`; a relative path starts at
-    `data_dir`, if that is given. `from_arrays`, `from_torch`, `from_tf_data` and `from_huggingface` take them from
-    memory.
+    A user's own images, feature vectors or token ids come from an npz file, `load("npz", path="mine.npz")`; a table
+    from a CSV file, `load("csv", path="mine.csv", label="y")`; or images from a folder of image files for each class,
+    `load("image_folder", path="mine", side=64)`. A relative path starts at `data_dir`, if that is given. `from_arrays`,
+    `from_pandas`, `from_torch`, `from_tf_data` and `from_huggingface` take them from memory.
 
     Args:
         name: one of `DATASETS`.
@@ -46,7 +47,7 @@ def load(
         mean: the mean with which `federate` normalises the images: one number, one for each channel, or "own" for that
             of the training images; None for the default, see `normalisation`.
         std: the standard deviation, likewise.
-        **options: for the user's own files: `path`, and the options of their reader.
+        **options: for the user's own files: `path`, and the options of their reader; for `synthetic` its own.
 
     Returns:
         Images `UInt8[D, H, W, K]`, or the rows of a table or a user's own inputs `[D, ...]`, and labels `Int32[D]` for
@@ -65,13 +66,10 @@ def load(
         ((0.1307,), (0.0,))
     """
     reader = find_reader(name)
-    if reader.origin == "own":
-        dataset = _read_own(reader, data_dir, options)
+    if reader.origin != "official":
+        dataset = _read_with(reader, data_dir, options)
     elif options:
-        takers = " and ".join(name for name, other in DATASETS.items() if other.origin == "own")
-        raise ValueError(f"data set {name} takes no options, received {', '.join(options)}; {takers} do.")
-    elif reader.origin == "package":
-        dataset = reader.read()
+        raise ValueError(f"data set {name} takes no options, received {', '.join(options)}.")
     elif data_dir is None:
         dataset = tfds.read_tfds(reader)
     else:
@@ -153,15 +151,18 @@ def normalisation(
     return constants[0], constants[1]
 
 
-def _read_own(reader: Reader, data_dir: str | os.PathLike | None, options: dict[str, Any]) -> Dataset:
-    """Validates the options, and reads the user's own files."""
+def _read_with(reader: Reader, data_dir: str | os.PathLike | None, options: dict[str, Any]) -> Dataset:
+    """Validates the options, and reads the user's own files or a set of the package."""
     name = reader.name
     taken = inspect.signature(reader.read).parameters
     if "path" in taken and not isinstance(options.get("path"), str | os.PathLike):
         raise ValueError(f"data set {name} needs its path, as in load({name!r}, path=...), received {sorted(options)}.")
     unknown = sorted(set(options) - set(taken))
     if unknown:
-        raise ValueError(f"data set {name} takes {', '.join(taken)}, received {unknown[0]!r}.")
+        raise ValueError(f"data set {name} takes {', '.join(taken) or 'no options'}, received {unknown[0]!r}.")
+    missing = [key for key, option in taken.items() if option.default is option.empty and key not in options]
+    if missing:
+        raise ValueError(f"data set {name} needs {', '.join(missing)}, as in load({name!r}, {missing[0]}=...).")
     if "path" not in taken:
         return reader.read(**options)
     path = Path(data_dir or "", options["path"])

@@ -32,9 +32,11 @@ from fedjax_bal.config import (
 )
 from fedjax_bal.files import read_bytes
 from fedjax_bal.lab import schema
+from fedjax_bal.lab.named_files import FILE_COPIES, small_files, with_copies
 from fedjax_bal.lab.output_files import RESTORE, START_OVER, SUMS, FolderError, OutputFiles, unreadable
+from fedjax_bal.metrics import METRICS
 from fedjax_bal.options import MOST_DEVICES
-from fedjax_bal.plugins import plugin_copies
+from fedjax_bal.plugins import COLUMNS, plugin_copies
 
 _CONFIG = "config.yaml"
 _METRICS = "metrics.jsonl"
@@ -61,9 +63,9 @@ _PERSONALISED = f"personalised/{_RUN}.json"
 # Files that results are recomputed from, and that exist only here. Pages and tables aren't covered, because `report`
 # rewrites them; exports have their own checksums; trackers' files belong to the trackers.
 _CHECKPOINT_FILES = f"{_CHECKPOINTS.format('*', '*')}/round-*.npz"
-_PLUGIN_FILES = (f"{PLUGIN_COPIES}/*.py", f"{PLUGIN_COPIES}/*/**/*.py")
+_COPIES = (f"{PLUGIN_COPIES}/*.py", f"{PLUGIN_COPIES}/*/**/*.py", f"{FILE_COPIES}/*/*")
 COVERED = (
-    *(_CONFIG, _METRICS, _SUMMARY, _CONFUSION, _EXECUTION, _CHECKPOINT_FILES, *_PLUGIN_FILES),
+    *(_CONFIG, _METRICS, _SUMMARY, _CONFUSION, _EXECUTION, _CHECKPOINT_FILES, *_COPIES),
     *(name.format("*", "*") for name in (_PICTURES, _LEAKS, _PERSONALISED)),
 )
 # Without config.yaml, which identifies the folder's run: a kill must not leave a folder without an owner.
@@ -82,7 +84,7 @@ _CURVES = "curves.csv"
 _COSTS = "costs.json"
 _PAGE = "sweep.html"
 _PART_COSTS = "costs-{}-of-{}.json"
-_COVERED = (SHEET, _RESULTS, _COSTS, *_PLUGIN_FILES)
+_COVERED = (SHEET, _RESULTS, _COSTS, *_COPIES)
 _LARGEST_TABLE = 100_000_000  # bytes
 _WORDS = ("point", "method", "status", "failure")  # text columns
 _OF_RUN = ("point", "method", "seed")
@@ -129,13 +131,17 @@ class RunFolder:
         Raises:
             FolderError: the folder can't be written, is in use, or holds something else.
         """
-        outer = Path(os.path.realpath(self.path)).parent
         owner = f"{run_digest(config)} {config.seeds[0]}"
         with contextlib.ExitStack() as held:
-            if outer.name == POINTS and (outer.parent / SHEET).is_file():
-                held.enter_context(OutputFiles(outer.parent).locked(lambda: None, shared=True))
+            if sweep := self._sweep():
+                held.enter_context(OutputFiles(sweep).locked(lambda: None, shared=True))
             held.enter_context(self.files.locked(lambda: self.check_owner(config), owner))
             yield
+
+    def _sweep(self) -> Path | None:
+        """The folder of the sweep whose point this is."""
+        outer = Path(os.path.realpath(self.path)).parent
+        return outer.parent if outer.name == POINTS and (outer.parent / SHEET).is_file() else None
 
     def check(self, config: Config) -> None:
         """Creates the folder and checks that it is free or that the configuration continues it; doesn't lock it."""
@@ -153,6 +159,8 @@ class RunFolder:
                 self.files.remove(*_WRITTEN)
             self.files.write(_CONFIG, text.encode())
             _copy_plugins(self.files, config)
+            if not self._sweep():  # the sweep's folder has the copies of all points
+                _copy_files(self.files, config)
             self.files.make_folder("checkpoints")
 
     def holds(self, config: Config) -> bool:
@@ -344,9 +352,19 @@ class RunFolder:
             raise ConfigError(f"{self.path / _CONFIG}: there is no such file; give the folder that a run wrote")
         self.files.check_sums(_CONFIG)
 
+    def recorded_files(self) -> dict[str, str]:
+        """Reads the SHA-256 of the files that the runs read; empty if none is recorded."""
+        return schema.recorded_files(self.path / _CONFIG)
+
     def missing_plugins(self) -> list[str]:
         """Names the plug-ins that the runs used and that aren't loaded."""
         return schema.missing_plugins(self.path / _CONFIG)
+
+    def unknown_metrics(self) -> set[str]:
+        """Names the recorded metrics that reports leave out, because their plug-in isn't loaded."""
+        runs = self.read_summary().get("runs")
+        entries = [*self.read_metrics(), *(runs if isinstance(runs, list) else ())]
+        return {key for entry in entries if isinstance(entry, dict) for key in entry} - {*METRICS, *COLUMNS}
 
     def export_file(self, name: str) -> Path:
         """Returns the path of an exported model in the folder; `fresh` doesn't delete exports."""
@@ -397,7 +415,7 @@ class RunFolder:
             if (self.path / name).is_file():
                 self.files.check_sums(name)
                 pictures[method] = schema.read_pictures(self.path / name, classes)
-        return schema.RunRecord(config, text, lines, summary, pictures)
+        return schema.RunRecord(config, with_copies(self.path, config, text), lines, summary, pictures)
 
     def conflict(self, config: Config) -> str:
         """Names the keys in which the folder's configuration conflicts with this one; empty if this one continues it.
@@ -574,6 +592,7 @@ class SweepFolder:
         schema.check_readable(self.path / SHEET, text)
         self.files.write(SHEET, text.encode())
         _copy_plugins(self.files, *points.values())
+        _copy_files(self.files, *points.values())
 
     def seal(self) -> None:
         """Writes `SHA256SUMS`, including the points' files, unless nothing has changed since it was written."""
@@ -588,7 +607,7 @@ class SweepFolder:
         self.files.seal(sums)
 
     def read_sheet(self) -> tuple[dict[str, Any], str]:
-        """Reads the sweep and its text; raises `FolderError` if the file is missing or damaged."""
+        """Reads the sweep and its text, which names the folder's copies of files; raises `FolderError` on failure."""
         path = self.path / SHEET
         self.files.check_sums(SHEET)
         try:
@@ -599,11 +618,19 @@ class SweepFolder:
         axes = sheet.get("sweep") if isinstance(sheet, dict) else None
         if not isinstance(axes, list) or not axes or not all(isinstance(axis, dict) and axis for axis in axes):
             raise FolderError(f"{path}: has no list of axes under `sweep`; {_REWRITE_REMEDY}")
-        return sheet, text
+        return sheet, with_copies(self.path, sheet, text)
+
+    def recorded_files(self) -> dict[str, str]:
+        """Reads the SHA-256 of the files that the sweep's runs read; empty if none is recorded."""
+        return schema.recorded_files(self.path / SHEET)
 
     def missing_plugins(self) -> list[str]:
         """Names the plug-ins that the runs used and that aren't loaded."""
         return schema.missing_plugins(self.path / SHEET)
+
+    def unknown_metrics(self) -> set[str]:
+        """Names the recorded metrics that reports leave out, because their plug-in isn't loaded."""
+        return next(filter(None, (point.unknown_metrics() for point in self.points())), set())
 
     def read_results(self, swept: Sequence[str]) -> list[dict[str, Any]]:
         """Reads the rows of the table; values are numbers, texts or None.
@@ -668,6 +695,12 @@ def _copy_plugins(files: OutputFiles, *configs: Config) -> None:
     names = {name for config in configs for name in config.plugins}
     for path, content in plugin_copies(names).items():
         files.write(f"{PLUGIN_COPIES}/{path}", content)
+
+
+def _copy_files(files: OutputFiles, *configs: Config) -> None:
+    """Copies the small files that configurations name, so that the page's command finds them."""
+    for path, content in small_files(configs).items():
+        files.write(f"{FILE_COPIES}/{path}", content)
 
 
 def as_csv(table: Sequence[Mapping[str, Any]]) -> str:

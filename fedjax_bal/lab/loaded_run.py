@@ -15,7 +15,7 @@ import numpy as np
 from fedjax_bal.config import Config, config_digest, run_digest
 from fedjax_bal.data import are_tokens
 from fedjax_bal.engine.device import at_precision, in_batches
-from fedjax_bal.engine.host import fetch
+from fedjax_bal.engine.host import check_vocabulary, fetch
 from fedjax_bal.jax_setup import package_settings
 from fedjax_bal.lab.environment import versions
 from fedjax_bal.lab.exports import Inputs, inputs_of, logits_of, write_export
@@ -172,17 +172,20 @@ class LoadedRun:
             `Int[B]`.
 
         Raises:
-            ValueError: images of another shape or type, or an error of `variables`.
+            ValueError: images of another shape or type, token ids beyond the vocabulary, or an error of `variables`.
         """
         images = np.asarray(images)
         trained = self.trained(method, seed)
         model = trained.model
         stored = np.empty(0, trained.inputs.dtype)
-        same_kind = images.dtype.kind == stored.dtype.kind and are_tokens(images) == are_tokens(stored)
+        tokens = are_tokens(stored)
+        same_kind = images.dtype.kind == stored.dtype.kind and are_tokens(images) == tokens
         fits = images.shape[1:] == tuple(model.input_shape) and len(images)
-        if not fits or not (same_kind or images.dtype.kind == "f"):
-            wanted = f"[B, {', '.join(map(str, model.input_shape))}] of {stored.dtype} or floats"
+        if not fits or not (same_kind or (images.dtype.kind == "f" and not tokens)):
+            kinds = f"{stored.dtype}{'' if tokens else ' or floats'}"
+            wanted = f"[B, {', '.join(map(str, model.input_shape))}] of {kinds}"
             raise ValueError(f"images: received {list(images.shape)} of {images.dtype}, must be {wanted}")
+        check_vocabulary("images", images, model)
         chunks = in_batches(images, np.zeros(len(images), np.int32), name="").images
         logits = _chunk_by_chunk(model, trained.variables, chunks, trained.inputs.mean, trained.inputs.std)
         return np.asarray(logits).reshape(-1, model.num_classes)[: len(images)].argmax(-1)

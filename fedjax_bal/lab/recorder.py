@@ -19,7 +19,7 @@ from fedjax_bal.lab import checkpoint, environment, summary
 from fedjax_bal.lab.folder import RecordedExecution, RunFolder
 from fedjax_bal.lab.output_files import START_OVER, FolderError, unreadable
 from fedjax_bal.lab.schema import Run, RunId, Summary
-from fedjax_bal.lab.setup import Comparison, SharedInputs, set_up, set_up_to_read
+from fedjax_bal.lab.setup import OTHER_FILES, Comparison, SharedInputs, set_up, set_up_to_read
 from fedjax_bal.lab.training import BuiltBatch, RunStart, is_over
 from fedjax_bal.metrics import Counts, RunHistory, summarise_run
 from fedjax_bal.models import automatic, convolves
@@ -229,6 +229,11 @@ class Recorder:
         self.inputs = inputs or SharedInputs(data_dir, devices, self.first_execution and self.first_execution.devices)
         self.resume_error = ""  # reason why this machine can't resume the runs
         self.config = config = self._with_chosen_convolution(config, fresh=fresh)
+        # Before the set-up, whose messages would be about the other content.
+        begun = {} if fresh else folder.recorded_files()
+        self.inputs.check_files(config, begun, f"put back the file with which {folder.path} was begun, or {START_OVER}")
+        self.inputs.check_files(config, config.files, OTHER_FILES)
+        self.config = config = config.model_copy(update={"files": self.inputs.file_digests(config)})
         self.comparison: Comparison = (set_up_to_read if self.resume_error else set_up)(config, inputs=self.inputs)
         # For the message about a process whose data differ.
         data = {

@@ -204,7 +204,7 @@ class RunRecord(NamedTuple):
     """The content of a run folder."""
 
     config: dict[str, Any]  # resolved
-    config_text: str
+    config_text: str  # names copies of files in the folder
     lines: list[dict[str, Any]]  # of metrics.jsonl, one per run and round, in file order
     summary: dict[str, Any]
     # UInt8[c, S, H, W, K] by name, of each method's first seed: generated images and real ones.
@@ -252,6 +252,15 @@ def missing_plugins(path: Path) -> list[str]:
     except FolderError:
         return []
     return [received_value(name) for name in recorded if name not in PLUGINS] if isinstance(recorded, dict) else []
+
+
+def recorded_files(path: Path) -> dict[str, str]:
+    """Returns the SHA-256 of the files recorded in a configuration or sweep, by path; none if it can't be read."""
+    try:
+        recorded = read_config(path)[0].get("files")
+    except FolderError:
+        return {}
+    return {path: str(digest) for path, digest in recorded.items()} if isinstance(recorded, dict) else {}
 
 
 def read_summary(path: Path) -> dict[str, Any]:

@@ -16,8 +16,9 @@ from fedjax_bal.engine.device import Layout, TestSet, in_batches, padded
 from fedjax_bal.engine.host import FineTuner, Simulation, build, device_count, divide, replicate, shares_prototypes
 from fedjax_bal.lab.exports import load_weights
 from fedjax_bal.lab.model_files import model_sums
+from fedjax_bal.lab.named_files import check_digests, named_files, sha256
 from fedjax_bal.lab.schema import RunId
-from fedjax_bal.lab.splits import SetupError, prefix_errors, rows_used, split_rows
+from fedjax_bal.lab.splits import RowsUsed, SetupError, prefix_errors, rows_used, split_rows
 from fedjax_bal.models import automatic
 from fedjax_bal.optim import Opaque, optimizer
 from fedjax_bal.options import Participation
@@ -27,6 +28,8 @@ from fedjax_bal.types import Dataset, Federation, Model, Variables
 
 _DYNAMICS: Mapping[str, Mapping[str, Any]] = {"availability": AVAILABILITY, "delivery": DELIVERY, "speed": SPEEDS}
 _MOST_LINES = 8
+OTHER_FILES = "put that file back, or leave the key files out of the configuration"
+"""The remedy if a file isn't the one that a configuration records."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +43,7 @@ class Comparison:
     methods: tuple[MethodConfig, ...]
     simulations: tuple[Simulation, ...]
     dataset: Dataset  # of the first method
-    rows_used: tuple[str, ...]  # describes the rows and clients used for training
+    rows_used: tuple[RowsUsed, ...]  # describes the rows and clients used for training
     fingerprints: tuple[np.ndarray, ...]  # see `SharedInputs.fingerprint`
     others: Mapping[int, "Comparison"] = dataclasses.field(default_factory=dict)  # by seed
 
@@ -76,7 +79,7 @@ class SharedInputs:
         self.assumed: set[str] = set()
         self.made: dict[str, Any] = {}
         self.larger: dict[tuple[Any, ...], Federation] = {}
-        self.used: dict[str, dict[str, None]] = {}
+        self.used: dict[str, tuple[RowsUsed, dict[str, None], set[int]]] = {}
 
     def cached(self, kind: str, make: Any, *sections: Any) -> Any:
         """Returns the value of `make`, computed once per kind and sections of a configuration."""
@@ -136,24 +139,36 @@ class SharedInputs:
             digest.update(name.encode() + (file_digest or b""))
         return np.frombuffer(digest.digest(), np.uint8)
 
+    def file_digests(self, config: Config) -> dict[str, str]:
+        """SHA-256 of the existing files and folders that a configuration names, by absolute path."""
+        paths = sorted(named_files(config, self.data_dir).values())
+        return {path: self.cached(f"SHA-256 of {path}", lambda path=path: sha256(path)) for path in paths}
+
+    def check_files(self, config: Config, recorded: Mapping[str, str], remedy: str) -> None:
+        """Raises `ConfigError` if a file that a configuration names has another content than was recorded."""
+        if recorded:
+            check_digests(named_files(config, self.data_dir), self.file_digests(config), recorded, remedy)
+
     def presence(self, config: MethodConfig, name: str) -> Any:
         """Availability, delivery or speed of the clients; each file is read once."""
         section = getattr(config, name)
         with prefix_errors(f"{name} (of {config.name})"):
             return self.cached(name, lambda: _DYNAMICS[name][section.name](**section.parameters), section)
 
-    def rows_used(self, config: MethodConfig, needing: Sequence[str]) -> str:
+    def rows_used(self, config: MethodConfig, needing: Sequence[str]) -> RowsUsed:
         """Describes the rows and clients that are used; `needing` are the methods that need the server's rows."""
         use = lambda: rows_used(config, self.dataset(config), self.federation(config), needing)
-        text = self.cached(f"rows used with {needing}", use, *_sections(config))
-        self.used.setdefault(text, {})[config.name] = None
-        return text
+        used = self.cached(f"rows used with {needing}", use, *_sections(config))
+        _, names, empty = self.used.setdefault(used.text, (used, {}, set()))
+        names[config.name] = None
+        empty.add(used.empty)
+        return used
 
     def data_lines(self) -> list[str]:
         """Describes the rows and clients that are used: one line per distinct description, up to a limit."""
-        several = len(set(map(tuple, self.used.values()))) > 1
+        several = len({tuple(names) for _, names, _ in self.used.values()}) > 1
         whose = lambda names: f" of {', '.join(names)}" if several else ""
-        lines = [f"data{whose(names)}: {text}" for text, names in self.used.items()]
+        lines = [f"data{whose(names)}: {used.with_empty_clients(empty)}" for used, names, empty in self.used.values()]
         more = len(lines) - _MOST_LINES
         if more > 0:
             lines[_MOST_LINES:] = [f"data: {more} more partitions"]
@@ -243,6 +258,7 @@ def set_up(
         ValueError: the data can't be read, the partition is impossible, or a recipe doesn't fit its configuration.
     """
     inputs = inputs or SharedInputs(data_dir, devices)
+    inputs.check_files(config, config.files, OTHER_FILES)
     distinct = config.seeds if config.partition_seeds else config.seeds[:1]
     first, *others = (_on_partition_of(seed, config, inputs) for seed in distinct)
     return dataclasses.replace(first, others=dict(zip(distinct[1:], others, strict=True)))

@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +15,19 @@ from fedjax_bal.parts import BALANCED
 from fedjax_bal.types import Dataset, Federation
 
 
-def rows_used(config: Sections, dataset: Dataset, federation: Federation, needing: Sequence[str] = ()) -> str:
+class RowsUsed(NamedTuple):
+    """How many rows and clients of a data set a federation uses, in words, and its clients without rows."""
+
+    text: str
+    clients: int
+    empty: int
+
+    def with_empty_clients(self, counts: Collection[int] = ()) -> str:
+        """The whole text, with the range of empty clients where there are several partitions."""
+        return "; ".join(filter(None, (self.text, data.empty_clients([self.empty, *counts], self.clients))))
+
+
+def rows_used(config: Sections, dataset: Dataset, federation: Federation, needing: Sequence[str] = ()) -> RowsUsed:
     """Describes how many of the rows and clients a federation uses, and why not all.
 
     Args:
@@ -51,11 +63,11 @@ def rows_used(config: Sections, dataset: Dataset, federation: Federation, needin
             reasons += [] if by_owner else [f"scheme={wanted.scheme}"]
             reasons += [f"{key}={received_value(own)}" for key, own in values.items() if own != fields[key].default]
         text = f"{config.dataset.name}, trained on {' and '.join(parts)} ({', '.join(reasons)})"
-    if empty:
-        text += f"; empty clients: {empty / clients:.0%} ({empty:,} of {clients:,})"
+    if dataset.test_share is not None:
+        text += f"; the test set is {len(dataset.test_labels):,} more rows, {dataset.test_share:.3g} of each class"
     if users and not by_owner:
         text += f"; its {users:,} users are not the clients (partition=natural makes them so)"
-    return text
+    return RowsUsed(text, clients, empty)
 
 
 def rows_left(config: Sections, labels: np.ndarray, everything: int) -> str:

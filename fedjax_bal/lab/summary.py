@@ -95,14 +95,16 @@ def finite_leaks(leaks: Mapping[str, Any]) -> Leaks:
 def summarise_partitions(comparison: Comparison) -> list[Partition]:
     """Summarises the clients' class counts and the rows used, once for all methods that share a partition."""
     shared: dict[Any, Partition] = {}
-    whole = zip(comparison.methods, comparison.simulations, comparison.rows_used, strict=True)
-    for method, simulation, used in whole:
+    seeds = [each.rows_used for each in (comparison, *comparison.others.values())]
+    whole = zip(comparison.methods, comparison.simulations, *seeds, strict=True)
+    for method, simulation, used, *others in whole:
+        text = used.with_empty_clients([other.empty for other in others])
         federation = simulation.federation
         counts = np.asarray(federation.class_counts)
         shown = _spread(len(counts), _HEAT_MAP_CLIENTS, federation.num_classes * len(comparison.simulations))
         entry: Partition = {
             "methods": [],
-            "data": used,
+            "data": text,
             "clients": len(counts),
             "mean": _shortest(federation.mean),
             "std": _shortest(federation.std),
@@ -121,7 +123,7 @@ def summarise_partitions(comparison: Comparison) -> list[Partition]:
                 "extra_bytes": extra_bytes(federation),
             }
         # Compared by content, because different methods may prepare equal federations.
-        key = counts.tobytes(), repr((entry["mean"], entry["std"], used, entry.get("augmentation")))
+        key = counts.tobytes(), repr((entry["mean"], entry["std"], text, entry.get("augmentation")))
         shared.setdefault(key, entry)["methods"].append(method.name)
     return list(shared.values())
 

@@ -14,12 +14,13 @@ from fedjax_bal.config import check_methods
 from fedjax_bal.lab.display import Progress
 from fedjax_bal.lab.folder import SweepFolder
 from fedjax_bal.lab.loop import Backend, Callback, RunBatch, RunTask, batch_runs, runs_left, train
+from fedjax_bal.lab.named_files import with_files
 from fedjax_bal.lab.outline import batch_title, describe_destination, program_line, remaining_runs, sweep_outline
 from fedjax_bal.lab.paces import Paces
 from fedjax_bal.lab.post_training import PostTraining
 from fedjax_bal.lab.recorder import Recorder
 from fedjax_bal.lab.schema import RunId
-from fedjax_bal.lab.setup import SharedInputs
+from fedjax_bal.lab.setup import OTHER_FILES, SharedInputs
 from fedjax_bal.lab.summary import Cost, total
 from fedjax_bal.lab.sweep_plan import Point, Sweep
 from fedjax_bal.lab.training import BatchRefused, BuiltBatch, StepResult, Stopped, WorkerLost
@@ -330,14 +331,14 @@ def run_sweep(
         The rows of the table, and whether the user stopped the sweep.
     """
     display = Progress(console, plain=plain)
-    if dry_run:
-        folder.check_owner(sweep.text, sweep.configs)
-    else:
+    folder.check_owner(sweep.text, sweep.configs)
+    inputs = SharedInputs(data_dir, devices, folder.read_devices(), plan=dry_run)
+    sweep = _with_files(sweep, folder, inputs)
+    if not dry_run:
         folder.begin(sweep.text, sweep.configs)
     if folder.part is not None:
         number, parts = folder.part
         sweep = sweep._replace(points=sweep.points[number - 1 :: parts])
-    inputs = SharedInputs(data_dir, devices, folder.read_devices(), plan=dry_run)
     session = SweepSession(sweep, folder, display, max_batch_size=most, backend=backend, detail=detail)
     with contextlib.ExitStack() as claims:
         session.prepare(inputs, claims, dry_run=dry_run)
@@ -364,3 +365,18 @@ def run_sweep(
             costs = total(costs.cost for costs in session.costs.values())
             display.note(costs.in_words(time.monotonic() - began))
     return rows, stopped
+
+
+def _with_files(sweep: Sweep, folder: SweepFolder, inputs: SharedInputs) -> Sweep:
+    """Records the files that the points name; raises `ConfigError` if they aren't those of an earlier session."""
+    begun = folder.recorded_files()
+    put_back = f"put back the file with which {folder.path} was begun, or choose another folder with --out"
+    files: dict[str, str] = {}
+    points = []
+    for point in sweep.points:
+        inputs.check_files(point.config, begun, put_back)
+        inputs.check_files(point.config, point.config.files, OTHER_FILES)
+        digests = inputs.file_digests(point.config)
+        points.append(point._replace(config=point.config.model_copy(update={"files": digests})))
+        files |= digests
+    return sweep._replace(points=tuple(points), text=with_files(sweep.text, files)) if files else sweep

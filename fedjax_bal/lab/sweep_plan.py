@@ -275,13 +275,10 @@ def load_sweep(path: str | os.PathLike[str] | None, overrides: Sequence[str] = (
         if points.setdefault(point.label, point) is not point:
             raise ConfigError(f"{source}: sweep: two points are called {point.label}; make their values differ")
     plugins = {name: digest for point in points.values() for name, digest in point.config.plugins.items()}
-    text = dump_yaml(
-        {
-            **data,
-            **({"plugins": plugins} if plugins else {}),
-            "sweep": [dict(zip(axis.keys, map(list, axis.values), strict=True)) for axis in axes],
-        }
-    )
+    absolute = lambda key, values: with_absolute_paths(list(values), folder, path_of(key))
+    columns = [zip(axis.keys, axis.values, strict=True) for axis in axes]
+    swept = [{key: absolute(key, values) for key, values in column} for column in columns]
+    text = dump_yaml({**data, **({"plugins": plugins} if plugins else {}), "sweep": swept})
     config = next(iter(points.values())).config
     dropped = left_out(layers.base, stale, data, config)
     return Sweep(config.name, tuple(axes), tuple(points.values()), text, tuple(dropped))

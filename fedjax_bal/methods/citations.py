@@ -63,6 +63,9 @@ def _read(bibtex: str) -> dict[str, Paper]:
 def _behind(name: str) -> dict[str, Paper]:
     """Returns a recipe's papers by key."""
     keys = METHODS[name].papers if name in METHODS else ()
+    for key in keys:
+        if key not in papers():
+            raise LookupError(f"{name} names the paper {key}, which methods/papers.bib lacks")
     return {key: papers()[key] for key in keys} | {**PLUGIN_PAPERS.get(name, {})}
 
 

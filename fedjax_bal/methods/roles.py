@@ -177,7 +177,7 @@ class Part:
     needs_same_start: ClassVar[bool] = False
 
     def __init__(self, *values: Any, **named: Any) -> None:
-        """Rejects a class without the decorator `part`, which would have replaced this `__init__`."""
+        # The decorator `part` replaces this constructor. A docstring would be that of every part in the API reference.
         name = type(self).__name__
         raise ValueError(f"{name}: not declared as a part: put @part, from fedjax_bal.parts, above class {name}")
 

@@ -9,9 +9,10 @@ from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import flax.linen as nn
+import jax.numpy as jnp
 from jax.nn import initializers
 from jax.nn.initializers import Initializer
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from fedjax_bal.models.layers import (
     Conv,
@@ -55,6 +56,40 @@ class Mlp(nn.Module):
         for layer, units in enumerate(self.hidden):
             hidden = nn.relu(Linear(units, name=f"dense_{layer}")(hidden))
         return hidden
+
+
+class TextMean(nn.Module):
+    """The mean of the tokens' embeddings, and perhaps a hidden dense layer with ReLU.
+
+    Token 0 is padding: it counts neither in the sum nor in the number of tokens, so that the length to which texts are
+    padded doesn't matter; a text of padding alone has a mean of zeros. Embeddings are drawn from N(0, 1), as in
+    PyTorch. An id beyond the vocabulary gives NaN.
+
+    Attributes:
+        vocabulary: V; ids are 0 to V - 1.
+        embedding: length of a token's vector, E.
+        hidden: units of the hidden layer; 0 for none.
+
+    References:
+        Joulin, Grave, Bojanowski, Mikolov, "Bag of Tricks for Efficient Text Classification" (fastText), EACL 2017,
+        which has no hidden layer, and also averages vectors of n-grams.
+    """
+
+    vocabulary: int
+    embedding: int
+    hidden: int
+
+    @nn.compact
+    def __call__(self, ids: Int[Array, "B ..."], real: Real, *, train: bool) -> Float[Array, "B F"]:
+        del real, train
+        tokens = flatten(ids)
+        present = tokens != 0
+        vectors = nn.Embed(self.vocabulary, self.embedding, embedding_init=initializers.normal(1.0), name="embedding")(
+            tokens
+        )
+        total = jnp.where(present[..., None], vectors, 0).sum(1)
+        mean = total / jnp.maximum(present.sum(1, keepdims=True), 1)
+        return nn.relu(Linear(self.hidden, name="dense")(mean)) if self.hidden else mean
 
 
 class Layer(NamedTuple):

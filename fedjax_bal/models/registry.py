@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from annotated_types import Ge
 
-from fedjax_bal.annotations import Field, NonNegative, ParsedBy, check, parameters
+from fedjax_bal.annotations import Count, CountOrZero, Field, NonNegative, ParsedBy, check, parameters
 from fedjax_bal.jax_setup import in_package_settings, start_jax
 from fedjax_bal.models import convolution as convolutions
 from fedjax_bal.models import layers, networks
@@ -83,6 +83,12 @@ def _mlp(hidden: tuple[Annotated[int, Ge(1)], ...] = (64,)) -> nn.Module:
     return networks.Mlp(hidden)
 
 
+def _text_mean(
+    vocabulary: Annotated[int, Ge(2)] = 10_000, embedding: Count = 32, hidden: CountOrZero = 64
+) -> nn.Module:
+    return networks.TextMean(vocabulary, embedding, hidden)
+
+
 def _with_dropout(
     network: type[networks.AstraeaCnn | networks.Vgg9 | networks.KerasCifar10],
 ) -> Callable[..., nn.Module]:
@@ -123,6 +129,13 @@ def _plain(*layers: Layer, **settings: Any) -> Callable[..., nn.Module]:
 _RESNET18 = {"channels": (64, 128, 256, 512), "units": 2, "start": he_normal_of_outputs}
 _ENTRIES = {
     "mlp": _Entry("flatten, hidden dense layers, dense C", _mlp, 1, any_shape=True),
+    "text_mean": _Entry(
+        "for token ids: the mean of embeddings, one hidden dense layer (0: none, as in fastText), dense C; id 0 is "
+        "padding, all are below vocabulary",
+        _text_mean,
+        1,
+        any_shape=True,
+    ),
     # Layers read in github.com/JianXu95/ReBaFL, without the projection, which only other methods use.
     "rebafl_fmnist": _Entry(
         "ReBaFL's Fashion-MNIST net: conv 16, conv 32, dense 128",
@@ -256,7 +269,8 @@ def build(
     Args:
         name: one of `MODELS`.
         num_classes: C.
-        input_shape: `(H, W, K)`, height and width in pixels, then channels; for "mlp" any shape, which it flattens.
+        input_shape: `(H, W, K)`, height and width in pixels, then channels; for "mlp" and
+            "text_mean" any shape, which they flatten.
         convolution: "auto" for the best that the machine can run, which is "builtin" on CPUs that can (see
             `fedjax_bal.models.convolution.automatic`) and "fast" elsewhere; "fast", in XLA, the same on all machines;
             "builtin", through jaxlib's own oneDNN; "onednn", faster still, once it is compiled (see
@@ -292,7 +306,7 @@ def build(
     if not shape or (len(shape) != 3 and not entry.any_shape):
         raise ValueError(
             f"model {name!r}: input_shape={input_shape} must be (height, width, channels), each at least 1 (a grey "
-            "image has one channel: images[..., None]); mlp takes inputs of any shape."
+            "image has one channel: images[..., None]); mlp takes numbers of any shape, and text_mean token ids."
         )
     if min(shape[:2]) < entry.smallest:
         raise ValueError(
@@ -322,7 +336,17 @@ def _build(
         layers.append(REDUCTIONS.get(convolution, XLA_REDUCTIONS))
     body = entry.body(*layers, **dict(options))
     network = Network(body, Linear(num_classes, entry.head_bias))
-    return Model(*_pure_functions(network, input_shape, entry.start), name, num_classes, input_shape, options)
+    vocabulary = getattr(body, "vocabulary", None)
+    input_dtype = "float32" if vocabulary is None else "int32"
+    return Model(
+        *_pure_functions(network, input_shape, input_dtype, entry.start),
+        name,
+        num_classes,
+        input_shape,
+        options,
+        input_dtype,
+        vocabulary=vocabulary,
+    )
 
 
 def num_params(model: Model) -> int:
@@ -338,14 +362,14 @@ def num_params(model: Model) -> int:
 
 
 def _pure_functions(
-    network: Network, input_shape: tuple[int, ...], start: layers.Start
+    network: Network, input_shape: tuple[int, ...], input_dtype: str, start: layers.Start
 ) -> tuple[Callable, Callable, Callable]:
     """Makes the network's `init`, `apply` and `head`."""
     drops = any(getattr(network.body, "dropout", ()))
 
     @in_package_settings
     def init(key: Key) -> Variables:
-        collections = network.init(key, jnp.zeros((1, *input_shape)), None, train=False)
+        collections = network.init(key, jnp.zeros((1, *input_shape), input_dtype), None, train=False)
         return Variables(start(key, collections["params"]), collections.get("stats", {}))
 
     @in_package_settings

@@ -55,7 +55,7 @@ def find_metrics(names: Sequence[str]) -> list[Metric]:
     short = {re.sub("_(accuracy|bytes)$", "", name): metric for name, metric in of_run.items()}
     for name in names:
         if name not in {*of_run, *short}:
-            raise ValueError(f"--table: received {name!r:.80}; {nearest_choices(name, short)}")
+            raise ValueError(f"--table: received {name!r:.80}; {nearest_choices(name, short, kind='metrics')}")
     return [of_run.get(name) or short[name] for name in names]
 
 

@@ -8,6 +8,7 @@ from importlib.resources import files
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fedjax_bal.config import parse_yaml
 from fedjax_bal.report.tables import Details, encoded, table_files
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ def reproduction(words: Sequence[str], config: Mapping[str, Any], given: Any, fi
 
     Args:
         words: the first words of the command.
-        config: the configuration, whose `plugins` the command needs.
+        config: the configuration, whose `plugins` and `files` the command needs.
         given: the `command` of a summary: the plug-in files and the data folder; None if not known.
         file: the name of the configuration file.
         text: the content of that file.
@@ -124,15 +125,22 @@ def reproduction(words: Sequence[str], config: Mapping[str, Any], given: Any, fi
     data = given.get("data_dir")
     if isinstance(data, str) and data.isprintable():
         options += ["--data-dir", data]
-    copies = " and a copy of the folder plugins" if any(name.startswith("plugins/") for name in plugins) else ""
+    digests = parse_yaml(text, file).get("files") if config.get("files") else None  # by the paths of copies
+    digests = {str(path): str(digest) for path, digest in digests.items()} if isinstance(digests, Mapping) else {}
+    paths = (*plugins, *digests)
+    folders = [name for name in ("plugins", "files") if any(path.startswith(f"{name}/") for path in paths)]
+    copies = "".join(f" and a copy of the folder {name}" for name in folders)
     advice = (
         f"Run this in an empty folder that holds the configuration below{copies}. With the same versions on the same "
         "kind of device every seed gives the same numbers."
     )
     if plugins:
         advice += " The command needs its plug-ins, files of Python code: read them before you run it."
+    if digests:
+        advice += " It reads these files, and refuses any whose SHA-256 is another."
     command = f"<p>{escape(advice)}</p><pre>{escape(shlex.join([*words, *options]))}</pre>"
-    return "How to reproduce", f"{command}{folded(file, f'<pre>{escape(text)}</pre>')}"
+    configuration = folded(file, f"<pre>{escape(text)}</pre>")
+    return "How to reproduce", f"{command}{definitions(digests.items())}{configuration}"
 
 
 def definitions(pairs: Iterable[tuple[str, str]]) -> str:

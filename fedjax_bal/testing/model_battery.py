@@ -13,6 +13,7 @@ import optax
 from fedjax_bal.jax_setup import package_settings, start_jax
 from fedjax_bal.models import check_is_model
 from fedjax_bal.testing import report
+from fedjax_bal.testing.workbench import compile_quickly, stack
 from fedjax_bal.types import Array, Key, Model, Outputs, PyTree, Variables
 from fedjax_bal.validate import finite_number
 
@@ -22,31 +23,47 @@ _DRAWS = 8  # number of random perturbations of the last digits
 _RATES = (1e-4, 1.0)  # limits of the rate at which a running mean moves towards a batch's mean
 
 
+def _to_host(function: Callable) -> Callable:
+    """Compiles a function, whose results are moved to the host."""
+    # Comparing, slicing and stacking them there compiles nothing; jax would compile a program for every shape.
+    compiled = compile_quickly(function)
+    return lambda *arguments: jax.device_get(compiled(*arguments))
+
+
 @dataclass(frozen=True)
 class _Specimen:
     """A model with a batch to test it on."""
 
     model: Model
-    images: Array
+    images: np.ndarray
     tolerance: float
 
     @functools.cached_property
+    def init(self) -> Callable[[Key], Variables]:
+        return _to_host(self.model.init)
+
+    @functools.cached_property
     def variables(self) -> Variables:
-        return self.model.init(jax.random.key(0))
+        return self.init(jax.random.key(0))
 
     @property
-    def real(self) -> Array:
-        return jnp.arange(_ROWS) < _REAL
+    def real(self) -> np.ndarray:
+        return np.arange(_ROWS) < _REAL
 
     @property
-    def others(self) -> Array:
+    def others(self) -> np.ndarray:
         """The batch with other padded rows."""
-        return jnp.concatenate([self.images[:_REAL], self.images[: _ROWS - _REAL]])
+        return np.concatenate([self.images[:_REAL], self.images[: _ROWS - _REAL]])
 
     def apply(
-        self, images: Array, train: bool, real: Array | None = None, key: int = 1, variables: Variables | None = None
+        self,
+        images: np.ndarray,
+        train: bool,
+        real: np.ndarray | None = None,
+        key: int = 1,
+        variables: Variables | None = None,
     ) -> tuple[Outputs, Variables]:
-        real = jnp.ones(_ROWS, bool) if real is None else real
+        real = np.ones(_ROWS, bool) if real is None else real
         return self._apply[train](variables or self.variables, images, jax.random.key(key), real)
 
     @functools.cached_property
@@ -55,18 +72,21 @@ class _Specimen:
             given = {"key": key, "real": real} if train else {}
             return self.model.apply(variables, images, train=train, **given)
 
-        return {train: jax.jit(functools.partial(run, train)) for train in (True, False)}
+        return {train: _to_host(functools.partial(run, train)) for train in (True, False)}
 
-    @functools.cached_property
-    def step(self) -> Callable:
-        """A compiled function of parameters, statistics and images: cross-entropy, new statistics and gradient."""
+    def differentiate(self, params: PyTree, stats: PyTree, images: Array) -> tuple[tuple[Array, PyTree], PyTree]:
+        """Returns the cross-entropy with the new statistics, and the gradient."""
         labels = jnp.arange(_ROWS) % self.model.num_classes
 
-        def loss(params: PyTree, stats: PyTree, images: Array) -> tuple[Array, PyTree]:
+        def loss(params: PyTree) -> tuple[Array, PyTree]:
             outputs, after = self.model.apply(Variables(params, stats), images, train=True, key=jax.random.key(1))
             return optax.softmax_cross_entropy_with_integer_labels(outputs.logits, labels).mean(), after.stats
 
-        return jax.jit(jax.value_and_grad(loss, has_aux=True))
+        return jax.value_and_grad(loss, has_aux=True)(params)
+
+    @functools.cached_property
+    def step(self) -> Callable:
+        return _to_host(self.differentiate)
 
     def statistics(self) -> list[Array]:
         """Returns the running statistics; raises `NotApplicableError` if there are none."""
@@ -120,13 +140,15 @@ def classifier(specimen: _Specimen) -> None:
     named = isinstance(params, dict) and "head" in params
     _require(named, "parameters without 'head', must be a dict with the classifier's under that name")
     outputs, _ = specimen.apply(specimen.images, False)
-    logits = jax.jit(specimen.model.head)(params, outputs.features)
+    logits = _to_host(specimen.model.head)(params, outputs.features)
     specimen.check_same(logits, outputs.logits, "between head(params, features) and logits")
 
 
 def initialization(specimen: _Specimen) -> None:
     """The same key draws the same variables, and another key draws others."""
-    first, again, other = (specimen.model.init(jax.random.key(seed)) for seed in (0, 0, 1))
+    first, other = (specimen.init(jax.random.key(seed)) for seed in (0, 1))
+    # Traced a second time: a draw from the host's generator would be a constant of the first trace.
+    again = _to_host(specimen.model.init)(jax.random.key(0))
     rule = "must be equal: draw from the key alone"
     _require(_equal(first, again), f"other variables from init for the same key, {rule}")
     if _equal(first.params, other.params):
@@ -170,7 +192,7 @@ def no_real_rows(specimen: _Specimen) -> None:
     """A batch without real rows changes no statistics and gives finite results."""
     specimen.statistics()
     _, before = specimen.apply(specimen.images, True)  # not the initial statistics, which may be zeros
-    outputs, after = specimen.apply(specimen.images, True, jnp.zeros(_ROWS, bool), variables=before)
+    outputs, after = specimen.apply(specimen.images, True, np.zeros(_ROWS, bool), variables=before)
     message = "other running statistics after a batch without real rows, must be the same"
     _require(_equal(after.stats, before.stats), message)
     _require(np.isfinite(outputs.logits).all(), "logits that aren't finite, must be")
@@ -195,7 +217,9 @@ def normalised_inputs(specimen: _Specimen) -> None:
 def dropout(specimen: _Specimen) -> None:
     """In training the same key gives the same result, and another key a different one."""
     first, other = (specimen.apply(specimen.images, True, key=seed)[0].logits for seed in (1, 2))
-    again, _ = specimen.model.apply(specimen.variables, specimen.images, train=True, key=jax.random.key(1))
+    # Traced a second time, as in `initialization`.
+    apply = functools.partial(specimen.model.apply, train=True)
+    again, _ = _to_host(lambda *given: apply(*given, key=jax.random.key(1)))(specimen.variables, specimen.images)
     when = "between two calls with the same key: draw from that key alone"
     specimen.check_same(again.logits, first, when)
     if np.array_equal(first, other):
@@ -205,9 +229,9 @@ def dropout(specimen: _Specimen) -> None:
 def gradients(specimen: _Specimen) -> None:
     """The gradient of the cross-entropy is finite, and reaches the classifier and the layers before it."""
     params, stats = specimen.variables
-    noise = jax.random.normal(jax.random.key(4), (sum(leaf.size for leaf in jax.tree.leaves(params)),))
+    rng = np.random.default_rng(4)
     # Parameters are perturbed, because a classifier that starts with zeros passes no gradient on.
-    moved = jax.tree.map(lambda leaf: leaf + 0.1 * noise[: leaf.size].reshape(leaf.shape), params)
+    moved = jax.tree.map(lambda leaf: leaf + 0.1 * rng.standard_normal(leaf.shape, np.float32), params)
     _, slopes = specimen.step(moved, stats, specimen.images)
     for path, leaf in jax.tree_util.tree_leaves_with_path(slopes):
         message = f"a gradient that isn't finite in {jax.tree_util.keystr(path)}, must be finite"
@@ -221,8 +245,8 @@ def several_clients(specimen: _Specimen) -> None:
     """`vmap` over variables and batches gives each client's own result, up to rounding."""
     step = specimen.step
     images = specimen.images
-    clients = [(*specimen.model.init(jax.random.key(seed)), batch) for seed, batch in enumerate((images, images[::-1]))]
-    together = jax.jit(jax.vmap(step))(*jax.tree.map(lambda *leaves: jnp.stack(leaves), *clients))
+    clients = [(*specimen.init(jax.random.key(seed)), batch) for seed, batch in enumerate((images, images[::-1]))]
+    together = _to_host(jax.vmap(specimen.differentiate))(*stack(clients))
     for index, (params, stats, batch) in enumerate(clients):
         got = jax.tree.map(lambda leaf, index=index: leaf[index], together)
         gap = report.difference(got, step(params, stats, batch), specimen.tolerance)
@@ -233,7 +257,7 @@ def several_clients(specimen: _Specimen) -> None:
             raise report.FaultError(f"received {gap} with vmap over two clients")
 
 
-def _rounded_otherwise(images: Array, draw: int) -> Array:
+def _rounded_otherwise(images: np.ndarray, draw: int) -> Array | np.ndarray:
     """Moves the last digit of each number up or down; returns token ids unchanged."""
     if not jnp.issubdtype(images.dtype, jnp.floating):
         return images
@@ -260,6 +284,13 @@ STAGES: tuple[tuple[Callable[[_Specimen], None], ...], ...] = (
 """Checks in stages; the second stage runs only if the first one passed."""
 
 
+def _draw_inputs(model: Model) -> np.ndarray:
+    shape, rng = (_ROWS, *model.input_shape), np.random.default_rng(3)
+    if np.dtype(model.input_dtype).kind == "i":
+        return rng.integers(0, model.vocabulary or 2, shape, np.int32)
+    return rng.standard_normal(shape, np.float32)
+
+
 @package_settings()
 def check_model(model: Model, *, images: Any = None, tolerance: float = 1e-4) -> report.ConformanceReport:
     """Checks that a model meets the requirements of recipes and the engine.
@@ -271,7 +302,8 @@ def check_model(model: Model, *, images: Any = None, tolerance: float = 1e-4) ->
 
     Args:
         model: the model, from `fedjax_bal.models.build`, `from_linen` or `from_nnx`, or user-defined.
-        images: six different inputs `[6, ...]`; by default normal draws, so token models need others.
+        images: six different inputs `[6, ...]`; by default normal draws, or token ids below the model's vocabulary (0
+            and 1 if it is unknown).
         tolerance: largest difference due to rounding, relative to a leaf's largest number or to 1.
 
     Returns:
@@ -289,8 +321,8 @@ def check_model(model: Model, *, images: Any = None, tolerance: float = 1e-4) ->
     start_jax()
     check_is_model(model)
     if images is None:
-        images = jax.random.normal(jax.random.key(3), (_ROWS, *model.input_shape))
-    images = jnp.asarray(images)
+        images = _draw_inputs(model)
+    images = jax.device_get(jnp.asarray(images))
     if images.shape != (_ROWS, *model.input_shape):
         raise ValueError(f"images: received shape {images.shape}, must be {(_ROWS, *model.input_shape)}")
     return report.run_checks(STAGES, model.name, _Specimen(model, images, finite_number("tolerance", tolerance)))

@@ -253,11 +253,12 @@ def test_recipes_are_listed_by_family_and_one_name_with_all_about_it():
     assert "variant=paper: the defaults\nvariant=code: prototypes=global_only, min_classes=2, mu=0.5\n" in text
     assert "classes_per_client:" in invoke("list", "partitions", "pathological").output
     result = invoke("list", "recipes", "scafold")
-    assert result.exit_code == 2 and result.output.endswith("did you mean 'scaffold'?\n")
+    assert result.exit_code == 2 and "'scafold'; did you mean 'scaffold'? `fedjax-bal list recipes`" in result.output
 
 
 def test_unknown_lists_and_folders_are_refused(here):
     assert "did you mean 'recipes'?" in invoke("list", "recipe").output
+    assert "for this name use `fedjax-bal list recipes fedprox`" in invoke("list", "fedprox").output
     result = invoke("report", "nowhere")
     assert result.exit_code == 2
     assert "no such folder" in result.output

@@ -168,7 +168,7 @@ def test_a_file_that_is_written_in_part_replaces_nothing(idx, monkeypatch, told)
 
 
 BAD = {
-    "an unknown name": (["mnst"], ["no data set is called 'mnst'", "Did you mean 'mnist'?"]),
+    "an unknown name": (["mnst"], ["no data set is called 'mnst'", "did you mean 'mnist'?"]),
     "no folder given": (["svhn"], ["--data-dir is missing", "train_32x32.mat and test_32x32.mat", "housenumbers"]),
     "no such folder": (["mnist", "--data-dir", "nowhere"], ["nowhere: is not a folder"]),
     "nothing there": (
@@ -220,6 +220,13 @@ def test_own_files_are_described(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["mine.npz"]
 
 
+def test_a_split_is_said(tmp_path):
+    (tmp_path / "mine.csv").write_text("a,y\n" + "".join(f"{row},{row % 2}\n" for row in range(20)))
+    result = invoke("prepare", "csv", f"path={tmp_path}/mine.csv", "label=y", "test=0.3")
+    assert "  the test images are held out: 0.3 of each class\n" in result.output
+    assert "  train: 14 images 1, 0.0 MiB; 2 classes, of 7 each\n" in result.output
+
+
 def test_list_says_what_is_there(idx):
     folder, _ = idx
     (folder / "cifar10.txt").write_text("")
@@ -228,11 +235,12 @@ def test_list_says_what_is_there(idx):
     text = re.sub(r"\s+", "", result.output)
     assert all(name in text for name in DATASETS)
     assert f"foundofficialfilesin{folder}/mnist" in text
-    # All but mnist, the four of the package and the two kinds of own files.
-    assert text.count("notfound") == len(DATASETS) - 7
+    official = sum(reader.origin == "official" for reader in DATASETS.values())
+    assert text.count("notfound") == official - 1  # all but mnist
     assert "fromhttps://github.com/TalwalkarLab/leaf" in text and "52.3MiBinmemory" in text
+    assert text.index(f"foundofficialfilesin{folder}/mnist") < text.index("notfound")
     alone = re.sub(r"\s+", "", invoke("list").output)
-    assert alone.count("needsitsfiles,see--data-dir") == len(DATASETS) - 6
+    assert alone.count("needsitsfiles,see--data-dir") == official
     assert invoke("list", "--data-dir", folder / "nowhere").exit_code == 2
 
 
@@ -272,6 +280,15 @@ def test_a_data_set_alone(here):
     assert head.split() == ["class", "training", "test"]
     assert [line.split()[:3] for line in classes[1:3]] == [["Trouser", "1,000", "200"], ["Pullover", "1,000", "200"]]
     assert len(classes) == 10
+
+
+def test_clients_without_rows_are_counted(here):
+    arguments = ("synthetic", "dataset.rows=200", "--partition", "dirichlet", "alpha=0.1", "clients=80")
+    lines = lines_of(*arguments, "min_size=0")
+    parts = partition.draw(np.arange(200) % 10, "dirichlet", 80, 0, {"alpha": 0.1, "min_size": 0})
+    empty = sum(not len(rows) for rows in parts)
+    assert empty and f"empty clients: {empty / 80:.0%} ({empty} of 80)" in lines
+    assert not any(line.startswith("empty clients") for line in lines_of(*arguments, "min_size=1"))
 
 
 def test_a_partition_of_a_data_set(here):

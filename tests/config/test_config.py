@@ -292,8 +292,8 @@ def test_differences_name_the_keys():
     ("override", "fragments"),
     [
         ("dataset.name=fashin_mnist", ["dataset.name: received 'fashin_mnist';", "; did you mean 'fashion_mnist'?"]),
-        ("training.rouns=3", ["training.rouns: unknown key; allowed: batch_size,", "did you mean 'rounds'?"]),
-        ("trainin.rounds=3", ["trainin: unknown key; allowed: auxiliary, availability,", "did you mean 'training'?"]),
+        ("training.rouns=3", ["training.rouns: unknown key; did you mean 'rounds'? allowed: batch_size,"]),
+        ("trainin.rounds=3", ["trainin: unknown key; did you mean 'training'? allowed: auxiliary, availability,"]),
         ("partition.clients=-3", ["partition.clients: received -3, must be an integer of at least 1"]),
         ("partition.clients=3000000000", ["partition.clients: received 3000000000, must be an integer from 1 to 2147"]),
         ("partition.alpha=0.1", ["partition.alpha: unknown key for pathological; allowed: classes_per_client,"]),
@@ -310,7 +310,7 @@ def test_differences_name_the_keys():
         ("sweep=[{lr: [0.1, 1]}]", ["sweep: write an axis of a sweep as KEY=VALUE,VALUE, for instance lr=0.01,0.1"]),
         ("training.optimizer.schedule={name: cosine}", ["optimizer.schedule.length: missing, must be an integer"]),
         ("training.optimizer.schedule={name: step, every: 0}", ["schedule: refused by step: every: received 0, must"]),
-        ("training.optimizer.schedule.name=cosin", ["schedule.name: received 'cosin'; allowed:", "did you mean 'cosi"]),
+        ("training.optimizer.schedule.name=cosin", ["schedule.name: received 'cosin'; did you mean 'cosine"]),
         ("training.server_optimizer.step_schedule=2", ["server_optimizer.step_schedule: unknown key for sgd; allowed"]),
         ("speed={name: constant, steps_per_s: 0}", ["speed.steps_per_s: received 0, must be a finite number above 0"]),
         ("delivery={name: trace}", ["delivery.file: missing, must be the path of a file"]),
@@ -324,8 +324,8 @@ def test_differences_name_the_keys():
         ("partition_seeds=1001", ["received 1001, must be a count from 1 to 1000 (3 for [0, 1, 2]), or a", "or null"]),
         ("methods=[]", ["methods: received [], must be a list, not empty, each item a recipe's name or a mapping"]),
         ("methods=[3]", ["methods.0: received 3, must be a recipe's name or a mapping with the key recipe"]),
-        ("methods=[{mu: 3}]", ["methods.0.recipe: missing; allowed: apfl, astraea, auto_augment, balanced_softmax,"]),
-        ("methods.1.recipe=fedavgg", ["methods.1.recipe: received 'fedavgg'; allowed:", "did you mean 'fedavg'?"]),
+        ("methods=[{mu: 3}]", ["methods.0.recipe: missing; `fedjax-bal list recipes` has all"]),
+        ("methods.1.recipe=fedavgg", ["methods.1.recipe: received 'fedavgg'; did you mean 'fedavg'?"]),
         ("methods.0.mu=0.2", ["methods.0.mu: unknown key; recipe fedavg takes: nothing; or name, label, dataset"]),
         ("methods.2.epsilom=0.2", ["methods.2.epsilom: unknown key; recipe rebafl takes: carry,", "'epsilon'?"]),
         ("methods.2.trainin={}", ["methods.2.trainin: unknown key", "did you mean 'training'?"]),
@@ -486,7 +486,7 @@ def test_a_choice_keeps_what_is_given_along_with_it_in_any_order(changes, in_ord
         ("metrix=loss", "metrix: unknown key"),
         ("learning_rat=3", "did you mean 'training.optimizer.learning_rate' or 'training.server_optimizer.learning"),
         ("training.lr=3", "did you mean 'optimizer.learning_rate' or 'server_optimizer.learning_rate'?"),
-        ("methods=[FedProks]", "methods.0.recipe: received 'FedProks'; allowed: "),
+        ("methods=[FedProks]", "methods.0.recipe: received 'FedProks'; did you mean 'fedprox'"),
     ],
 )
 def test_a_short_form_that_is_unclear_is_told(override, fragment):
@@ -553,7 +553,7 @@ def test_short_keys_mean_the_same_in_a_file_and_on_the_command_line(write):
         ("name.first: 3", "my.yaml: name.first: name is 'my', which has no keys"),
         ("every: 3\ntraining: {optimizer: {schedule: step}}", "my.yaml: every: ambiguous key; give the full path: "),
         ("rounds: 0", "my.yaml: training.rounds: received 0, must be an integer of at least 1"),
-        ("rouns: 1", "my.yaml: rouns: unknown key; allowed: auxiliary,"),
+        ("rouns: 1", "my.yaml: rouns: unknown key; did you mean 'training.rounds'? allowed: auxiliary,"),
     ],
 )
 def test_a_short_key_that_does_not_fit_is_told(write, text, message):
@@ -601,7 +601,7 @@ def test_a_key_is_explained_by_the_end_of_its_path():
     (methods,), (seeds,) = find_keys("methods"), find_keys("seeds")
     assert methods.allowed == "a list, not empty, each item a recipe's name or a mapping with the key recipe"
     assert seeds.meaning == "distinct seeds; every method runs once with each." and seeds.default == "[0]"
-    assert [key.default for key in find_keys("hidden")] == ["[64]"]
+    assert [key.default for key in find_keys("hidden")] == ["[64]", "64"]  # of mlp, of text_mean
     assert [key.path for key in find_keys("auxiliary")] == ["auxiliary", "auxiliary.per_class", "auxiliary.source"]
     assert find_keys("model")[0].allowed == "one of the names of model.name, or a mapping of name, convolution, weights"
 
@@ -768,8 +768,10 @@ def test_later_overrides_win_and_choices_come_before_the_parameters_beside_them(
             "did you mean 'emnist_astraea' or 'emnist_balanced' or 'emnist_byclass' or 'emnist_bymerge'",
         ),
         ("{name: npz}", "dataset.path: missing, must be the path of a file or folder"),
-        ("{name: npz, path: a.npz, side: 3}", "dataset.side: unknown key for npz; allowed: mean, name, path, std"),
+        ("{name: npz, path: a.npz, side: 3}", "dataset.side: unknown key for npz; allowed: mean, name, path"),
         ("{name: image_folder, path: a, channels: x}", "dataset.channels: received 'x', must be an integer"),
+        ("{name: csv, path: a.csv}", "dataset.label: missing, must be text"),
+        ("{name: csv, path: a, label: y, inputs: y}", "dataset.inputs: received 'y', must be a list"),
         ("{name: mnist, path: a}", "dataset.path: unknown key for mnist; allowed: mean, name, std"),
     ],
 )
@@ -780,7 +782,8 @@ def test_own_files_have_a_path(dataset, message):
 
 def test_own_files_are_written_out():
     config = load_config(BUILTIN, ["dataset={name: image_folder, path: a}", "dataset.side=32"])
-    assert config.dataset.parameters == {"path": "a", "side": 32, "channels": 3, "mean": "own", "std": "own"}
+    options = {"side": 32, "channels": 3, "test": None, "test_seed": 0}
+    assert config.dataset.parameters == {"path": "a", **options, "mean": "own", "std": "own"}
     assert load_config(BUILTIN, ["dataset={name: npz, path: a}", "dataset.name=mnist"]).dataset.parameters == {
         "mean": (0.1307,),
         "std": (0.3081,),
@@ -809,7 +812,7 @@ def test_options_of_models_are_keys(model, options, written, write):
         ("{name: mlp, hidden: [0]}", r"received \[0\], must be a list, not empty, each item an integer of at least 1"),
         (
             "{name: mlp, hiden: [1]}",
-            "unknown key for mlp; allowed: convolution, hidden, name, weights; did you mean 'hidden'?",
+            "unknown key for mlp; did you mean 'hidden'. allowed: convolution, hidden, name, weights",
         ),
         ("{name: vgg9, dropout: 1}", r"received 1, must be a number in \[0, 1\), or a list of 3 of them"),
     ],
@@ -828,6 +831,18 @@ def test_a_moved_file_leaves_a_run_what_it_is(tmp_path):
         return run_digest(config)
 
     assert digest("/here") == digest("/there") != digest("/here", "other.csv")
+
+
+def test_two_methods_of_one_recipe_need_a_name():
+    twice = "[{recipe: moon, mu: 1}, {recipe: moon, mu: 5}]"
+    named = "[{recipe: moon, name: fedavg}, fedavg]"
+    for methods, message in (
+        (twice, "command line: methods.1: methods.0 and methods.1 are both called 'moon' after their recipe; give one"),
+        (named, "command line: methods.1.name: received 'fedavg', already the name of methods.0; give one of them"),
+    ):
+        with pytest.raises(ConfigError) as refused:
+            load_config(None, [f"methods={methods}"])
+        assert str(refused.value).startswith(message)
 
 
 def test_a_models_weights_are_a_file_like_others(tmp_path):

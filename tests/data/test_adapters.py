@@ -29,6 +29,24 @@ def test_arrays():
     assert grey.train_clients.tolist() == [0, 1, 2, 0, 1, 2]
 
 
+def test_a_share_of_each_class_may_be_held_out():
+    labels = np.repeat([0, 1], [10, 5])
+    rows = np.arange(15.0)[:, None]
+    dataset = data.from_arrays((rows, labels), 0.2, train_clients=rows[:, 0].astype(int))
+    assert np.bincount(dataset.test_labels).tolist() == [2, 1] and dataset.test_share == 0.2
+    taken = [*dataset.train_images.ravel(), *dataset.test_images.ravel()]
+    assert sorted(taken) == list(range(15))
+    np.testing.assert_array_equal(labels[dataset.train_images.ravel().astype(int)], dataset.train_labels)
+    assert dataset.train_clients.tolist() == list(range(12))  # numbered in the order of the rows that are left
+    pairs = [(row, ["no", "yes"][label]) for row, label in zip(rows, labels, strict=True)]
+    for other in (data.from_torch(pairs, 0.2), data.from_tf_data(TfData(pairs), 0.2)):
+        np.testing.assert_array_equal(other.test_images, dataset.test_images)
+        assert other.class_names == ("no", "yes")
+    assert data.from_arrays((rows, labels), 0.2, test_seed=3).test_images.tolist() != dataset.test_images.tolist()
+    with pytest.raises(ValueError, match="from_arrays: test: received 3, must be"):
+        data.from_arrays((rows, labels), 3)
+
+
 def test_texts_are_classes_and_clients_also_as_pandas_keeps_them():
     words, owners = np.array(["cat", "owl", "bee"], object)[LABELS], np.array(list("uvwuvw"), object)
     sorted_names = data.from_arrays((IMAGES, words), (IMAGES[:4], words[:4]), train_clients=owners)
@@ -39,6 +57,11 @@ def test_texts_are_classes_and_clients_also_as_pandas_keeps_them():
     given = data.from_arrays((IMAGES, words.tolist()), (IMAGES[:4], words[:4]), names)
     same(given)
     assert given.class_names == ("cat", "owl", "bee", "ant")
+    numbers = data.from_arrays((IMAGES, LABELS.astype(object)), (IMAGES[:4], LABELS[:4].tolist()))
+    same(numbers)
+    stored = np.array(["cat", "owl", "bee"], "S")[LABELS]  # as TensorFlow has texts
+    for texts in (stored, stored.astype(object)):
+        assert data.from_arrays((IMAGES, texts), (IMAGES[:4], texts[:4])).class_names == ("bee", "cat", "owl")
 
 
 @pytest.mark.parametrize(
@@ -208,6 +231,21 @@ def test_hugging_face():
     same(data.from_huggingface(*halves, inputs="input_ids", labels="y"), ids)
 
 
+def test_columns_of_hugging_face():
+    columns = {"x": np.arange(6), "y": np.arange(6) / 2, "who": list("aabbcc"), "label": list("nynyny")}
+    train, test = (HuggingFace({name: column[:end] for name, column in columns.items()}) for end in (6, 4))
+    dataset = data.from_huggingface(train, test, inputs=["y", "x"], clients="who")
+    assert dataset.train_images.tolist() == [[row / 2, row] for row in range(6)] and dataset.test_images.shape == (4, 2)
+    assert dataset.class_names == ("n", "y") and dataset.train_clients.tolist() == [0, 0, 1, 1, 2, 2]
+    del test.columns["who"]  # the users of test rows aren't used
+    assert data.from_huggingface(train, test, inputs=["x"], clients="who").train_clients is not None
+    assert sorted(data.from_huggingface(train, 1 / 3, inputs=["x"]).test_labels) == [0, 1]
+    with pytest.raises(ValueError, match="has x, y, who, label, but no 'z'"):
+        data.from_huggingface(train, test, inputs=["x", "z"])
+    with pytest.raises(ValueError, match="from_huggingface: column 'who' holds 'a' in row 0, and inputs are numbers"):
+        data.from_huggingface(train, train, inputs=["x", "who"])
+
+
 def test_keys_that_are_missing():
     dicts = TfData([{"img": IMAGES[0], "label": 0}])
     with pytest.raises(ValueError, match=r"has img, label, but no 'image'; name the right ones with inputs="):
@@ -223,3 +261,10 @@ def test_the_real_hugging_face():
     ids = np.arange(12).reshape(6, 2)
     halves = [datasets.Dataset.from_dict({"ids": ids[:end], "label": LABELS[:end]}) for end in (6, 4)]
     same(data.from_huggingface(*halves, inputs="ids"), ids)
+    table = datasets.Dataset.from_dict(
+        {"x": [1, 2, 3, 4], "y": [0.5, 1, None, 2], "u": list("abab"), "label": list("nnyy")}
+    )
+    dataset = data.from_huggingface(table, 0.5, inputs=["x"], clients="u")
+    assert dataset.class_names == ("n", "y") and len(dataset.train_clients) == 2
+    with pytest.raises(ValueError, match="column 'y' has 1 missing value"):
+        data.from_huggingface(table, 0.5, inputs=["x", "y"])

@@ -36,7 +36,7 @@ WRONG_LABELS = {
     "probabilities": np.full((12, 3), 1 / 3),
     "True and False": LABELS > 0,
     "texts": LABELS.astype(str),
-    "objects": LABELS.astype(object),
+    "objects": np.array([*LABELS[1:], None], object),
     "too few": LABELS[1:],
     "negative": LABELS - 1,
     "beyond 32 bits": LABELS + 2**32,
@@ -95,6 +95,38 @@ def test_test_inputs_are_on_the_scale_of_those_for_training(train, test):
         evaluated(images.astype(test), LABELS, federation)
     with pytest.raises(ValueError, match=message):
         data.from_arrays((images.astype(train), LABELS), (images.astype(test), LABELS))
+
+
+def test_texts_are_padded_at_their_ends():
+    padded = data.pad([[5, 3, 8], np.array([2], np.uint16), []])
+    assert padded.dtype == np.int32 and padded.tolist() == [[5, 3, 8], [2, 0, 0], [0, 0, 0]]
+    assert data.pad([[0, 4], [6]], length=3, value=1).tolist() == [[0, 4, 1], [6, 1, 1]]
+    assert data.pad([[5, 0], [0, 0]]).tolist() == [[5, 0], [0, 0]]  # padded before
+    assert data.pad([[]]).shape == (1, 1)
+
+
+NOT_PADDED = {
+    "nothing": (([],), r"sequences: received \[\], must be lists of token ids, at least one"),
+    "a text": (("good film",), "sequences: received 'good film', must be lists of token ids"),
+    "words": (([["good", "film"]],), r"sequences\[0\] is \['good', 'film'\]; expected a list of integers"),
+    "one list": (([3, 4],), r"sequences\[0\] is 3; expected a list of integers"),
+    "floats": (([[1], [1.0]],), r"sequences\[1\] is \[1.0\]; expected a list of integers"),
+    "True": (([[True]],), "expected a list of integers"),
+    "nested": (([[[1], [2, 3]]],), "expected a list of integers"),
+    "a negative id": (([[1, -1]],), r"sequences\[0\] holds ids from -1 to 1; expected 0 to 2147483647"),
+    "a large id": (([[2**31]],), "holds ids from 2147483648"),
+    "a longer text": (([[1], [1, 2, 3]], 2), r"sequences\[1\] has 3 ids, more than length=2: cut longer texts"),
+    "padding inside": (([[1], [4, 0, 3]],), r"sequences\[1\] holds 0 at position 1, before another id, but 0 marks"),
+    "no length": (([[1]], 0), "length: received 0, must be an integer of at least 1"),
+    "a negative value": (([[1]], None, -1), "value: received -1, must be an integer of at least 0"),
+}
+
+
+@pytest.mark.parametrize("name", NOT_PADDED)
+def test_what_cannot_be_padded_is_named(name):
+    arguments, message = NOT_PADDED[name]
+    with pytest.raises(ValueError, match=message):
+        data.pad(*arguments)
 
 
 @pytest.mark.parametrize("name, value", [("early_stopping", 5), ("on_round", 5), ("seed", 0.5), ("rounds", True)])

@@ -72,12 +72,26 @@ def test_a_part_that_measures_the_model_gives_it_ids():
     [
         (bag_of_words(True), np.zeros((30, LENGTH)), r"inputs of type float32, but the model words takes token ids"),
         (models.build("mlp", CLASSES, (LENGTH,)), IDS, "type int32, but the model mlp takes numbers"),
+        (models.build("mlp", CLASSES, (LENGTH,)), IDS, "or take a model for token ids, such as text_mean"),
+        (
+            models.build("text_mean", CLASSES, (LENGTH,), vocabulary=9),
+            IDS,
+            r"ids from 0 to 9, but the model text_mean has a vocabulary of 9 \(0 to 8\): .* vocabulary=10 or more",
+        ),
+        (models.build("text_mean", CLASSES, (LENGTH,)), IDS - 1, "from -1 to .*: number tokens from 1; 0 is padding"),
         (models.build("mlp", CLASSES, (4,)), IDS / 2, r"images of shape \(6,\), but .* was built for \(4,\)"),
     ],
 )
 def test_a_model_of_other_inputs_is_refused(model, inputs, message):
     with pytest.raises(ValueError, match=message):
         trained(model, inputs)
+
+
+def test_ids_of_the_test_set_are_within_the_vocabulary_too():
+    federation = data.federate(IDS, LABELS, ROWS, CLASSES)
+    model = models.build("text_mean", CLASSES, (LENGTH,), vocabulary=WORDS)
+    with pytest.raises(ValueError, match=rf"test set: received token ids from 2 to {WORDS}, but"):
+        simulate(recipes.fedavg(), model, federation, (IDS + 2, LABELS), rounds=1, seed=0)
 
 
 def test_only_images_are_cropped_augmented_and_imitated():

@@ -45,6 +45,14 @@ def test_bfloat16_rounds_what_is_computed_and_nothing_that_is_kept():
         assert 0 < np.linalg.norm(low_leaf - leaf) < 0.05 * np.linalg.norm(leaf)
 
 
+def test_token_ids_are_not_rounded_to_bfloat16():
+    model = build("text_mean", 2, (3,), vocabulary=300, embedding=4, hidden=0)
+    variables = model.init(jax.random.key(0))
+    low, _ = at_precision(model, "bfloat16").apply(variables, jnp.array([[256, 0, 0], [257, 0, 0]]), train=True)
+    table = variables.params["body"]["embedding"]["embedding"]
+    np.testing.assert_array_equal(low.features, table[256:258].astype(jnp.bfloat16).astype(jnp.float32))
+
+
 def test_batch_statistics_and_their_gradients_stay_float32_in_bfloat16(tiny):
     model, variables, images = tiny
     (_, (outputs, after)), gradients = loss_of(at_precision(model, "bfloat16"), variables, images)

@@ -74,6 +74,13 @@ def npz(folder: Path) -> None:
     np.savez_compressed(folder / "features.npz", **arrays | {"train_images": features, "test_images": features[:2]})
 
 
+def tables(folder: Path) -> None:
+    """One's own CSV files."""
+    rows = "".join(f"{row},{row / 7},user {row % 2},{'ab'[row % 3 == 0]}\n" for row in range(12))
+    (folder / "mine.csv").write_text(f"x,z,who,y\n{rows}")
+    (folder / "quoted.csv").write_text('"x","z","who","y"\n1,2,"a, b",3\n"2",4,"a, b",3\n5,6,c,4\n7,8,c,4\n')
+
+
 def partitions(folder: Path) -> None:
     """Which client has which rows, or how many of each class: small numbers are either."""
     lists = [[1, 0, 2, 3], [3, 1], [0]]

@@ -249,6 +249,7 @@ READERS = {
     "cifar": (material.cifar, lambda folder: load("cifar10", folder)),
     "svhn": (material.svhn, lambda folder: load("svhn", folder)),
     "npz": (material.npz, each(read_npz)),
+    "csv": (material.tables, each(lambda file: load("csv", path=file, label="y", clients="who"))),
     "partition": (material.partitions, each(read_partition)),
     "leaf": (material.leaf, lambda folder: load("femnist", folder)),
     "images": (material.images, lambda folder: load("image_folder", path=str(folder))),

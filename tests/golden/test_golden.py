@@ -1,6 +1,7 @@
 """The package behaves as recorded; `python tests/golden/record.py` records it anew, and prints what has changed."""
 
 import math
+from pathlib import Path
 
 import pytest
 from golden import cases, configs, pages, states, texts
@@ -8,9 +9,16 @@ from golden import cases, configs, pages, states, texts
 from fedjax_bal.models.convolution import automatic, rules
 
 
+def no_record(name):
+    """What to do about a missing record."""
+    case = Path(name).stem if name.startswith("states/") else name.removesuffix(".txt").partition("/")[0]
+    return f"no record of {Path(name).stem}: python tests/golden/record.py {case}"
+
+
 def compare(name, new, alike=str.__eq__):
     """Compares sections with those of the same names in a record."""
     recorded = texts.read(name)
+    assert recorded, no_record(name)
     old = {section: recorded.get(section, []) for section in new}
     found = texts.differences(name, old, texts.settled(old, new, alike))
     assert not found, "\n".join(found)
@@ -54,6 +62,21 @@ def test_pages_are_as_recorded():
     compare(pages.FILE, pages.record(), pages.alike)
 
 
+def model_lines(recipe):
+    """The lines of a record that say what the model is and how well it does; ccvr and creff change only the latter."""
+    record = texts.read(states.file_of(recipe))
+    assert record, no_record(states.file_of(recipe))
+    lines = [*record["final state"], *record["metrics by round"]]
+    return [line for line in lines if line.startswith(("variables.", "test_loss:"))]
+
+
+@pytest.mark.parametrize("name", [name for name in cases.RECIPES if name != "fedavg"])
+def test_a_recipe_differs_from_fedavg(name):
+    own, fedavg = model_lines(name), model_lines("fedavg")
+    same = len(own) == len(fedavg) and all(texts.numbers_alike(*pair, 1e-5) for pair in zip(fedavg, own, strict=True))
+    assert not same, f"{name} equals fedavg with its defaults: add hyperparameters to ACTIVE in tests/table.py"
+
+
 @pytest.mark.parametrize(
     ("new", "difference"),
     [
@@ -71,5 +94,8 @@ def test_differences_are_relative_to_a_number_or_its_array(new, difference):
 
 def test_there_are_no_other_records():
     wanted = {states.file_of(name) for name in cases.CASES} | {configs.file_of(folder) for folder in configs.FOLDERS}
+    wanted.add(pages.FILE)
     found = {file.relative_to(texts.FOLDER).as_posix() for file in texts.FOLDER.rglob("*.txt")}
-    assert found == wanted | {pages.FILE}
+    missing, superfluous = sorted(wanted - found), sorted(found - wanted)
+    assert not missing, "; ".join(map(no_record, missing))
+    assert not superfluous, f"records of nothing that exists, to be deleted: {', '.join(superfluous)}"

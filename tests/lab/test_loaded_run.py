@@ -124,7 +124,7 @@ def test_a_damaged_checkpoint_is_noticed_and_the_one_before_it_taken(tmp_path):
 
 
 def test_what_is_not_there_is_named(run, tmp_path):
-    with pytest.raises(ValueError, match="method: received 'mon'; allowed: fedavg, my body, moon; did you mean 'moon'"):
+    with pytest.raises(ValueError, match="method: received 'mon'; did you mean 'moon'. allowed: fedavg, my body, moon"):
         run.variables("mon")
     with pytest.raises(ValueError, match="seed: received 3; allowed: 4, 5"):
         run.variables(seed=3)
@@ -146,6 +146,25 @@ def export(*arguments):
     result = CliRunner().invoke(app, ["export", *map(str, arguments)])
     assert result.exit_code == 0, result.output
     return Path(result.output.removeprefix("model: ").strip())
+
+
+@pytest.mark.slow
+def test_texts_are_predicted_from_ids_within_the_vocabulary(tmp_path):
+    labels = np.arange(40) % 2
+    ids = data.pad([[1 + label, 3] for label in labels])
+    np.savez(tmp_path / "texts.npz", train_images=ids, train_labels=labels, test_images=ids, test_labels=labels)
+    changes = (
+        f"dataset={{name: npz, path: {tmp_path / 'texts.npz'}}}", "partition={scheme: iid, clients: 4}",
+        "model={name: text_mean, vocabulary: 5, embedding: 3, hidden: 0}", "optimizer={name: adam, learning_rate: 0.3}",
+        "methods=[fedavg]", "seeds=1", "training.rounds=5", "availability=always", "delivery=always",
+    )  # fmt: skip
+    small_run.run(tmp_path / "run", small_run.config(tmp_path, *changes))
+    run = load_run(tmp_path / "run")
+    assert run.predict(np.array([[2, 3], [1, 3], [3, 2]])).tolist() == [1, 0, 1]
+    with pytest.raises(ValueError, match=r"images: received token ids from 1 to 5, .* a vocabulary of 5 \(0 to 4\)"):
+        run.predict(np.array([[1, 5]]))
+    with pytest.raises(ValueError, match=r"received \[1, 2\] of float64, must be \[B, 2\] of int32$"):
+        run.predict(np.array([[1.0, 3.0]]))
 
 
 def test_a_program_without_the_package_predicts_the_same(finished, tmp_path):

@@ -8,12 +8,11 @@ from small_sweep import FEDAVG, carry, outcome, sweep
 
 from fedjax_bal.lab.ray_cluster import RayBackend, connected
 
-pytest.importorskip("ray", reason="the extra cluster is not installed")
-
 RATES = "sweep: [{training.optimizer.learning_rate: [0.05, 0.1, 0.2, 0.4]}]"
 
 
 def test_a_worker_is_killed_and_all_comes_to_the_same(tmp_path):
+    pytest.importorskip("ray", reason="the extra cluster is not installed")
     wanted, killed = sweep(tmp_path, RATES, FEDAVG), []
     there, _, _ = carry(wanted, tmp_path / "here", most=2)
     with connected(None) as ray:

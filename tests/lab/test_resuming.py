@@ -203,5 +203,5 @@ def test_a_folder_that_is_moved_with_its_configuration_trace_and_run_goes_on(tmp
     notes = small_run.run(there / "run", moved(there, 4)).notes
     assert notes == ["fedavg, seed 0: resuming after round 2"]
     (there / "phones.csv").write_text("round,client\n0,1\n0,2\n0,4\n1,4\n1,5\n1,6\n")
-    with pytest.raises(FolderError, match="was begun with other images, labels"):
+    with pytest.raises(ValueError, match="availability.file: .*there/phones.csv has the SHA-256"):
         small_run.run(there / "run", moved(there, 6))

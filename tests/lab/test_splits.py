@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 from fedjax_bal import data
 from fedjax_bal.cli.app import app
 from fedjax_bal.config import ConfigError, load_config
-from fedjax_bal.lab.setup import SetupError, set_up
+from fedjax_bal.lab.setup import SetupError, SharedInputs, set_up
+from fedjax_bal.lab.summary import summarise_partitions
 
 LABELS, USERS = np.arange(120) % 3, np.arange(120) % 12
 TABLE = '''
@@ -43,6 +44,7 @@ def here(tmp_path, monkeypatch):
             place.mkdir(parents=True, exist_ok=True)
             Image.fromarray(images[row, :, :, 0]).save(place / f"{row}.png")
     (tmp_path / "table.py").write_text(TABLE)
+    (tmp_path / "table.csv").write_text("a,u,y\n" + "".join(f"{row},{row % 12},{row % 3}\n" for row in range(150)))
     guide = resources.files("fedjax_bal").joinpath("guide", "own_data.md").read_text()
     (own,) = (block for block in re.findall(r"```python\n(.*?)```", guide, re.DOTALL) if "# mine.py" in block)
     (tmp_path / "mine.py").write_text(own)
@@ -69,6 +71,14 @@ ALL_USED = {
     ),
     "a folder of images": ([PHOTOS, "partition={scheme: iid, clients: 4}"], "image_folder, all 60 rows, 4 clients"),
     "a table with users": ([*TABLE_PLUGIN, "dataset=table", "partition=natural"], "table, all 120 rows, 12 clients"),
+    "a file with users": (
+        ["dataset={name: csv, path: table.csv, label: y, clients: u}", "partition=natural"],
+        "csv, all 120 rows, 12 clients; the test set is 30 more rows, 0.2 of each class",
+    ),
+    "a number of clients, which is no column": (
+        ["dataset={name: csv, path: table.csv, label: y, inputs: [a]}", "clients=5"],
+        "csv, all 120 rows, 5 clients; the test set is 30 more rows, 0.2 of each class",
+    ),
     "a table without": (
         [*TABLE_PLUGIN, "dataset={name: table, users: false}", "partition=iid"],
         "table, all 120 rows, 20 clients",
@@ -124,7 +134,8 @@ def test_what_is_left_out_is_said_with_the_key_that_leaves_it_out(here, why):
 def test_methods_that_need_rows_of_the_server_are_named(here):
     config = load_config(None, [NPZ, "partition=natural", "methods=[fedavg, flcir]", "model=mlp"])
     (line, other) = set_up(config).rows_used
-    assert line == other == "npz, trained on 90 of 120 rows and 12 clients (auxiliary.per_class=10, which flcir needs)"
+    assert line == other
+    assert line.text == "npz, trained on 90 of 120 rows and 12 clients (auxiliary.per_class=10, which flcir needs)"
 
 
 def test_keys_of_the_quickstart_that_do_not_count_are_named_unless_it_is_quiet(here):
@@ -146,8 +157,33 @@ def test_clients_without_rows_are_counted(here):
     (here / "clients.txt").write_text("0 1 2\n\n3 4 5\n\n")
     scheme = "partition={scheme: file, file: clients.txt, clients: 4}"
     (line,) = set_up(load_config(None, [NPZ, scheme, "methods=[fedavg]", "model=mlp"])).rows_used
-    assert line.startswith("npz, trained on 6 of 120 rows and 4 clients (scheme=file, clients=4, file=")
-    assert "; empty clients: 50% (2 of 4); " in line
+    assert line.text.startswith("npz, trained on 6 of 120 rows and 4 clients (scheme=file, clients=4, file=")
+    assert line.with_empty_clients().endswith("; empty clients: 50% (2 of 4)")
+
+
+def test_of_several_partitions_the_range_of_empty_clients_is_said(here, monkeypatch):
+    """Where the plan is shown, and on the page."""
+    scheme = "partition={scheme: dirichlet, alpha: 0.05, min_size: 0, clients: 30}"
+    changes = [NPZ, scheme, "methods=[fedavg]", "model=mlp", "seeds=4", "partition_seeds=4"]
+    config = load_config(None, changes)
+    drawn = []
+    draw = data.partition.draw
+
+    def recorded(*args, **named):
+        drawn.append(draw(*args, **named))
+        return drawn[-1]
+
+    monkeypatch.setattr(data.partition, "draw", recorded)
+    inputs = SharedInputs(None, 1)
+    comparison = set_up(config, inputs=inputs)
+    assert len(drawn) == 4  # no partition is drawn for this
+    empty = [sum(not len(rows) for rows in parts) for parts in drawn]
+    assert 0 < min(empty) < max(empty)
+    ending = f"({min(empty)} to {max(empty)} of 30), depending on the partition"
+    (line,) = inputs.data_lines()
+    assert line.startswith("data: npz, all 120 rows, 30 clients; ") and line.endswith(ending)
+    (entry,) = summarise_partitions(comparison)
+    assert entry["data"] == line.removeprefix("data: ")
 
 
 def test_fewer_users_than_a_round_asks_for_all_take_part(here):

@@ -43,6 +43,12 @@ def test_every_recipe_has_complete_entries_with_fedavg_first(name):
         assert all("," in author for author in fields["author"].split(" and "))
 
 
+def test_a_paper_without_an_entry_is_named(monkeypatch):
+    monkeypatch.setitem(METHODS, "fedavg", METHODS["fedavg"]._replace(papers=("nobody2030",)))
+    with pytest.raises(LookupError, match=r"fedavg names the paper nobody2030, which methods/papers\.bib lacks"):
+        short_citation("fedavg")
+
+
 def test_every_paper_is_of_a_recipe():
     assert {key for method in METHODS.values() for key in method.papers} == set(papers())
 

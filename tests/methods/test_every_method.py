@@ -1,4 +1,4 @@
-"""Every recipe has a test file, named after it or after its family: injected faults in tests/engine."""
+"""Every recipe has a test file, named after it or shared with others: injected faults in tests/engine."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import pytest
 
 from fedjax_bal.recipes import RECIPES
 
-FAMILIES = {
+SHARED_FILES = {
     "cutout": "crop_flip", "fedbabu": "fedavg_ft", "fedprox": "fedavg", "balanced_softmax": "fedavg",
     **dict.fromkeys(("class_balanced", "focal", "lade", "ldam", "logit_adjustment"), "long_tail_losses"),
     **dict.fromkeys(("fedlmd", "fedntd", "fedvls"), "masked_distillation"),
@@ -21,5 +21,5 @@ FAMILIES = {
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_has_a_test_file(name):
-    file = f"test_{FAMILIES.get(name, name)}.py"
-    assert list(Path(__file__).parents[1].rglob(file)), f"{name} needs a file {file}, or a family in FAMILIES"
+    file = f"test_{SHARED_FILES.get(name, name)}.py"
+    assert list(Path(__file__).parents[1].rglob(file)), f"{name} needs a file {file}, or an entry in SHARED_FILES"

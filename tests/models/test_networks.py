@@ -31,6 +31,53 @@ def initial(name):
     return model, jax.jit(model.init)(jax.random.key(0)).params
 
 
+WORDS = [[7, 3, 0, 0, 0, 0], [3, 3, 9, 0, 0, 0], [1, 2, 4, 5, 6, 8], [0, 0, 0, 0, 0, 0]]
+
+
+@pytest.mark.parametrize("hidden", [5, 0])
+def test_a_text_is_the_mean_of_its_words(hidden):
+    """Every word counts as often as it occurs, padding never; a text of padding alone is a vector of zeros."""
+    model = build("text_mean", 3, (6,), vocabulary=10, embedding=4, hidden=hidden)
+    variables = model.init(jax.random.key(0))
+    outputs, _ = model.apply(variables, jnp.array(WORDS), train=False)
+    body, head = (jax.tree.map(np.float64, variables.params[name]) for name in ("body", "head"))
+    table = body["embedding"]["embedding"]
+    features = np.stack([np.mean([table[word] for word in text if word] or [np.zeros(4)], axis=0) for text in WORDS])
+    assert not features[3].any()
+    if hidden:
+        layer = body["dense"]["dense"]
+        features = np.maximum(features @ layer["kernel"] + layer["bias"], 0)
+    np.testing.assert_allclose(outputs.features, features, rtol=1e-5, atol=1e-6)
+    logits = features @ head["dense"]["kernel"] + head["dense"]["bias"]
+    np.testing.assert_allclose(outputs.logits, logits, rtol=1e-5, atol=1e-6)
+    assert abs(table.std() - 1) < 0.3
+
+
+def test_longer_padding_changes_neither_logits_nor_gradients():
+    models = [build("text_mean", 3, (length,), vocabulary=10, embedding=4, hidden=5) for length in (6, 40)]
+    variables = models[0].init(jax.random.key(0))
+    texts = np.array(WORDS)
+
+    def loss(params, model, ids):
+        outputs, _ = model.apply(Variables(params, {}), ids, train=True)
+        return (outputs.logits**2).sum(), outputs.logits
+
+    results = []
+    for model, ids in zip(models, (texts, np.pad(texts, ((0, 0), (0, 34)))), strict=True):
+        assert jax.tree.map(jnp.shape, model.init(jax.random.key(0))) == jax.tree.map(jnp.shape, variables)
+        slopes, logits = jax.jit(jax.grad(loss, has_aux=True), static_argnums=1)(variables.params, model, ids)
+        assert not slopes["body"]["embedding"]["embedding"][0].any()  # padding's vector never trains
+        results.append((logits, slopes))
+    jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6), *results)
+
+
+def test_an_unknown_word_gives_no_number():
+    """Not another word's embedding, as JAX's indexing would."""
+    model = build("text_mean", 3, (2,), vocabulary=10, embedding=4, hidden=5)
+    outputs, _ = model.apply(model.init(jax.random.key(0)), jnp.array([[10, 1], [9, 1]]), train=False)
+    assert np.isnan(outputs.logits[0]).all() and np.isfinite(outputs.logits[1]).all()
+
+
 def small(name):
     """A model, its variables with biases that matter, and a batch."""
     model, params = initial(name)

@@ -15,7 +15,7 @@ SMALL = {
     "mlp": (4, 4, 1), "rebafl_fmnist": (12, 12, 1), "rebafl_cifar": (16, 16, 3), "fedavg_cnn": (4, 4, 1),
     "astraea_cnn": (13, 13, 1), "conv2_pfl": (5, 5, 1), "conv2_lenet": (4, 4, 1), "vgg9": (8, 8, 3),
     "flcir_cnn": (18, 18, 3), "keras_cifar10": (10, 10, 3), "simple_cnn": (16, 16, 1), "resnet8": (4, 4, 1),
-    "resnet20": (4, 4, 1), "tiny_bn": (6, 6, 2),
+    "resnet20": (4, 4, 1), "tiny_bn": (6, 6, 2), "text_mean": (6,),
 }  # fmt: skip
 LARGE = {"creff_resnet8", "mobilenetv2", "resnet18", "resnet18_cifar"}
 
@@ -24,7 +24,8 @@ LARGE = {"creff_resnet8", "mobilenetv2", "resnet18", "resnet18_cifar"}
 def small(name, convolution="fast"):
     """A model on the smallest images, its variables, and a batch."""
     model = build(name, 3, SMALL[name], convolution=convolution)
-    return model, jax.jit(model.init)(jax.random.key(0)), jax.random.normal(jax.random.key(1), (4, *SMALL[name]))
+    images = jax.random.normal(jax.random.key(1), (4, *SMALL[name])).astype(model.input_dtype)
+    return model, jax.jit(model.init)(jax.random.key(0)), images
 
 
 @functools.cache
@@ -40,6 +41,8 @@ def applied(name, train):
     [
         ("mlp", (28, 28, 1), {}, 50_890),
         ("mlp", (28, 28, 1), {"hidden": (200, 200)}, 199_210),
+        ("text_mean", (100,), {}, 320_000 + 33 * 64 + 650),
+        ("text_mean", (100,), {"vocabulary": 50, "embedding": 4, "hidden": 0}, 200 + 50),
         ("rebafl_fmnist", (28, 28, 1), {}, 117_066),
         ("rebafl_cifar", (32, 32, 3), {}, 107_680),
         ("fedavg_cnn", (28, 28, 1), {}, 1_663_370),

@@ -140,7 +140,7 @@ def test_labels_of_swept_methods_count_unless_a_method_has_several():
 
 
 def test_wrong_names_are_refused(folder, sweep):
-    with pytest.raises(ValueError, match="--names: received 'rebalf'; allowed: fedavg, rebafl; did you mean 'rebafl'"):
+    with pytest.raises(ValueError, match="--names: received 'rebalf'; did you mean 'rebafl'. allowed: fedavg, rebafl"):
         read_all([folder], {"rebalf": "x"})
     with pytest.raises(ValueError, match="--names: received 'rebafl'; allowed: fedavg, scaffold"):
         read_all([sweep], {"rebafl": "x"})

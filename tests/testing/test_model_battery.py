@@ -121,6 +121,10 @@ def test_inputs_have_the_models_shape():
         check_model(GOOD, images=np.zeros((2, 4)))
 
 
+def test_a_model_of_token_ids_is_given_ids():
+    assert check_model(build("text_mean", 3, (5,), vocabulary=20, embedding=3, hidden=4)).failed == ()
+
+
 @pytest.mark.parametrize("name", quick.only(MODELS, "mlp"))
 def test_every_model_passes(name):
     side = 32 if name in {"resnet18", "flcir_cnn"} else 16

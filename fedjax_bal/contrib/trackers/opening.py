@@ -21,7 +21,7 @@ def open_trackers(names: Iterable[str], folder: Path) -> tuple[Tracker, ...]:
     Example:
         >>> open_trackers(["tensorbord"], Path("runs/mine"))
         Traceback (most recent call last):
-        ValueError: --track: received 'tensorbord'; allowed: tensorboard, wandb; did you mean 'tensorboard'?
+        ValueError: --track: received 'tensorbord'; did you mean 'tensorboard'? allowed: tensorboard, wandb
     """
     return tuple(_open(one_of("--track", name, TRACKERS), folder) for name in dict.fromkeys(names))
 

@@ -189,9 +189,11 @@ def equal_cut_dirichlet(
     ends = int(_GROUP / num_clients * total) * np.arange(1, len(members))
     group_of_row = np.empty(total, np.int64)
     group_of_row[rng.permutation(total)] = np.searchsorted(ends, np.arange(total), side="right")
+    # Each class is sorted by group once: searching it for each of many groups would take their product.
+    sorted_classes = [dealing.deal_to_owners(rows, group_of_row[rows], len(members)) for rows in by_class]
     line = []
-    for group, count in enumerate(members):
-        in_group = [rng.permutation(rows[group_of_row[rows] == group]) for rows in by_class]
+    for count, *of_group in zip(members, *sorted_classes, strict=True):
+        in_group = [rng.permutation(rows) for rows in of_group]
         held = np.array([len(rows) for rows in in_group])
         counts = _draw_counts(rng, held, count, alpha, int(0.5 * held.sum() / count), level=True)
         line += dealing.deal_by_class(in_group, counts)

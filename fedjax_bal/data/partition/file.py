@@ -9,9 +9,9 @@ from typing import Any, Literal
 import numpy as np
 
 from fedjax_bal.annotations import Count, NonNegative, checked
+from fedjax_bal.data.npz_file import read_arrays
 from fedjax_bal.data.partition.dealing import class_quotas, cut_counts, deal_by_class, rows_by_class, shuffled
 from fedjax_bal.data.reading import DataError, reading
-from fedjax_bal.data.sources.npz import read_arrays
 from fedjax_bal.files import parse_json, read_bytes
 
 _LARGEST_SHARE = 2**31
@@ -62,8 +62,8 @@ def natural(
     """
     if owners is None:
         raise ValueError(
-            "natural needs a data set that says whose its images are: femnist, inaturalist2019, or npz with "
-            "train_clients; take another scheme for this one."
+            "natural needs a data set that says whose its images are: femnist, inaturalist2019, csv with "
+            "clients, or npz with train_clients; take another scheme for this one."
         )
     owners = np.asarray(owners)
     if owners.shape != labels.shape or owners.dtype.kind not in "iu":

@@ -10,7 +10,6 @@ from annotated_types import Ge, Gt, Le
 from fedjax_bal.annotations import Count, CountOrZero, checked
 from fedjax_bal.data.partition import dealing
 from fedjax_bal.data.partition.quantity import Sizes, Spread, client_sizes
-from fedjax_bal.data.sources.idx import MERGED_CHARACTERS
 
 Classes = Literal["balanced", "letters"]
 Digits = Literal["uniform", "rare", "none"]
@@ -159,6 +158,8 @@ def letter_shares(num_classes: Count, digits: Digits = "uniform", case: Case = "
         Astraea, section II-B: "the frequency of the English letters, which is obtained through a corpus of the Simple
         English Wikipedia". The counts of that corpus are not published; these are common figures for English text.
     """
+    from fedjax_bal.data.sources.idx import MERGED_CHARACTERS  # imported here, because sources split rows, too
+
     if num_classes == len(MERGED_CHARACTERS):
         letters = [name.lower() for name in MERGED_CHARACTERS[_DIGITS:]]
         percent = np.array([_PERCENT[letter] / (letters.count(letter) if case == "split" else 1) for letter in letters])

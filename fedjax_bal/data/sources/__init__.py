@@ -2,12 +2,26 @@
 
 import difflib
 
-from fedjax_bal.data.sources import cifar, idx, images, inaturalist, leaf, medmnist, npz, svhn, tables
+from fedjax_bal.data.sources import (
+    cifar,
+    csv_file,
+    idx,
+    images,
+    inaturalist,
+    leaf,
+    medmnist,
+    npz,
+    svhn,
+    synthetic,
+    tables,
+)
 from fedjax_bal.data.sources.reader import Reader
 from fedjax_bal.registry import Registry
 
 _READERS = [
-    reader for file in (npz, tables, idx, cifar, leaf, svhn, images, inaturalist, medmnist) for reader in file.READERS
+    reader
+    for file in (npz, tables, synthetic, idx, cifar, leaf, svhn, images, csv_file, inaturalist, medmnist)
+    for reader in file.READERS
 ]
 
 DATASETS: Registry[Reader] = Registry(
@@ -22,5 +36,5 @@ def find_reader(name: str) -> Reader:
         return DATASETS[name]
     longer = [other for other in DATASETS if other.startswith(f"{name}_")]
     close = longer or difflib.get_close_matches(str(name), DATASETS, n=1)
-    hint = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
-    raise ValueError(f"no data set is called {name!r}; there are {', '.join(DATASETS)}.{hint}")
+    hint = f"did you mean {' or '.join(map(repr, close))}? " if close else ""
+    raise ValueError(f"no data set is called {name!r}; {hint}`fedjax-bal list datasets` has all of them")

@@ -9,6 +9,7 @@ References:
 
 import concurrent.futures
 import io
+import itertools
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,7 +17,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_bal.annotations import Count, checked
+from fedjax_bal.annotations import Count, ProperShare, Seed, checked
+from fedjax_bal.data.arrays import TEST_SHARE
+from fedjax_bal.data.held_out import split_test_rows
 from fedjax_bal.data.memory import check_images_fit
 from fedjax_bal.data.reading import DataError, find_folder, list_files, reading
 from fedjax_bal.data.sources.cifar import CIFAR10
@@ -127,67 +130,96 @@ _RULES = ImageRules(
 
 
 @checked
-def read_image_folder(path: str | os.PathLike, side: Count | None = None, channels: Count = 3) -> Dataset:
+def read_image_folder(
+    path: str | os.PathLike,
+    side: Count | None = None,
+    channels: Count = 3,
+    test: ProperShare | None = None,
+    test_seed: Seed = 0,
+) -> Dataset:
     """Reads the PNG and JPEG files in the folders of classes; all other files are ignored.
 
-    Classes are named after their folders in `train/` and numbered in the order of these names; images are in the order
-    of classes and file names, so that the same files give the same arrays.
+    Classes are named after their folders and numbered in the order of these names; images are in the order of classes
+    and file names, so that the same files give the same arrays.
 
     Args:
-        path: the folder with `train/CLASS/` and `test/CLASS/`.
+        path: the folder with `train/CLASS/` and `test/CLASS/`; or with `train/CLASS/` or `CLASS/` alone, whose images
+            are split into training and test images.
         side: height and width in pixels to which the largest centred square of each image is scaled; None leaves the
             images unchanged, which must then all have the same size.
         channels: 3 for colour, 1 for grey; images of the other kind are converted.
+        test: in a folder without `test/`, the share of each class that becomes the test set, by default 0.2.
+        test_seed: the seed of that split.
 
     Returns:
         The data set.
 
     Raises:
         DataError: folders or files are missing, can't be read, lead elsewhere, are damaged, or have other sizes.
-        ValueError: `side` or `channels` is out of range.
+        ValueError: an option is out of range.
     """
     if channels not in _MODES:
         raise ValueError(f"channels: received {channels}, must be 3 for colours or 1 for grey images")
     root = Path(path)
-    names = _subfolders(root / "train")
-    unknown = sorted(set(_subfolders(root / "test")) - set(names))
-    if unknown:
+    has_test = (root / "test").is_dir()
+    if has_test and test is not None:
+        raise DataError(f"{root / 'test'}: is the test set; leave out test={test:g}, or remove this folder.")
+    training = root / "train" if has_test or (root / "train").is_dir() else root
+    names = _subfolders(training)
+    files = _list_classes(training, names)
+    empty = [name for name, listed in zip(names, files, strict=True) if not listed]
+    if empty:
         raise DataError(
-            f"{root / 'test' / unknown[0]}: is not a class of {root / 'train'}; add it there, or remove it."
+            f"{training / empty[0]}: holds no image files ({', '.join(_ENDINGS)}); add some, or remove the folder."
         )
-    halves = {}
-    for half in ("train", "test"):
-        folders = [root / half / name for name in names]
-        with reading(root / half):
-            halves[half] = [list_files(folder, _ENDINGS) if folder.is_dir() else [] for folder in folders]
-        empty = [folder for folder, files in zip(folders, halves[half], strict=True) if not files]
-        if empty and (half == "train" or len(empty) == len(folders)):
-            folder = empty[0] if half == "train" else root / half
-            raise DataError(f"{folder}: holds no image files ({', '.join(_ENDINGS)}); add some, or remove the folder.")
+    if has_test:
+        unknown = sorted(set(_subfolders(root / "test")) - set(names))
+        if unknown:
+            raise DataError(f"{root / 'test' / unknown[0]}: is not a class of {training}; add it there, or remove it.")
+        test_files = _list_classes(root / "test", names)
+        if not any(test_files):
+            raise DataError(
+                f"{root / 'test'}: holds no image files ({', '.join(_ENDINGS)}); add some, or remove the folder."
+            )
+    else:
+        test = test or TEST_SHARE
+        with reading(training, "add images, or give a folder test/."):
+            labels = np.repeat(np.arange(len(files)), list(map(len, files)))
+            _, testing = split_test_rows(labels, test, test_seed)
+        every_file = list(itertools.chain(*files))
+        held_out = {every_file[row] for row in testing}
+        test_files = [[file for file in listed if file in held_out] for listed in files]
+        files = [[file for file in listed if file not in held_out] for listed in files]
 
     rules = _RULES
     if side is not None:
         shape = (side, side, channels)
     else:
-        first = halves["train"][0][0]
+        first = files[0][0]
         with reading(first, _RULES.remedy):
             image = open_image(read_bytes(first, _RULES.max_bytes), _RULES)
         rules = _RULES._replace(size=image.size)
         shape = (image.height, image.width, channels)
-    count = sum(len(files) for half in halves.values() for files in half)
+    count = sum(map(len, [*files, *test_files]))
     check_images_fit(root, count, shape, "give a smaller side, or take a machine with more")
 
     def convert(image: Any) -> Any:
         image = image.convert(_MODES[channels])
         return image if side is None else square(image, side)
 
-    train, test = (read_classes(files, rules, shape, convert) for files in halves.values())
-    return Dataset(*train, *test, tuple(names))
+    train, tested = (read_classes(listed, rules, shape, convert) for listed in (files, test_files))
+    return Dataset(*train, *tested, tuple(names), test_share=test)
+
+
+def _list_classes(folder: Path, names: Sequence[str]) -> list[list[Path]]:
+    """Lists the image files of each class; none for a class without a folder."""
+    with reading(folder):
+        return [list_files(folder / name, _ENDINGS) if (folder / name).is_dir() else [] for name in names]
 
 
 def _subfolders(folder: Path) -> list[str]:
     """Lists the names of the folders in a folder."""
-    expected = "expected a folder of image files for each class there, in train/ and in test/."
+    expected = "expected a folder of image files for each class there, or in train/ and test/."
     with reading(folder, expected, expected):
         with os.scandir(folder) as entries:
             names = sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
@@ -255,7 +287,7 @@ READERS = (
     ),
     Reader(
         name="image_folder",
-        description="Your own image files, a folder for each class: path is the folder with train/ and test/",
+        description="Your own PNG and JPEG files, a folder for each class: path has these folders, or train/ and test/",
         origin="own",
         read=read_image_folder,
     ),

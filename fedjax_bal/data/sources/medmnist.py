@@ -14,8 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
+from fedjax_bal.data.arrays import REQUIRED
+from fedjax_bal.data.npz_file import read_arrays
 from fedjax_bal.data.reading import FETCH_AGAIN, find_folder, reading
-from fedjax_bal.data.sources.npz import REQUIRED, read_arrays
 from fedjax_bal.data.sources.reader import Reader
 from fedjax_bal.types import Dataset
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from fedjax_bal.annotations import Field, parameters
 from fedjax_bal.types import Dataset
 
 
@@ -29,8 +30,8 @@ class Reader:
     Attributes:
         name: its name in configurations.
         description: one line for the list of data sets.
-        read: the function that reads the data set: for official files, from the folder that the user names; for files
-            of the package, without arguments; for the user's own, from options, such as `path`, a file or folder.
+        read: the function that reads the data set: for official files, from the folder that the user names; for others
+            from options, such as `path`, the user's own file or folder; none for files of the package.
         origin: the owner of the files: the data set's publishers, this package, or the user.
         find: the function from the folder that the user names to the official files and folders that decide what is
             read; raises `MissingError` if none are found.
@@ -59,6 +60,11 @@ class Reader:
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
     clients: bool = False
+
+    @property
+    def options(self) -> dict[str, Field]:
+        """The options that it is read with, type and default by name."""
+        return {} if self.origin == "official" else parameters(self.read)
 
     @property
     def num_classes(self) -> int:

@@ -15,6 +15,7 @@ from jax import lax
 from fedjax_bal.types import Array, Key
 
 SHORT = 128  # sorting fewer words isn't worth another branch
+SHARED = 1024  # drawing so many words takes microseconds, so branches that sort at most these share one draw
 
 
 def purpose_key(key: Key, purpose: str) -> Key:
@@ -34,13 +35,17 @@ def shuffled(key: Key, size: Array, length: int, longest: Array | None = None) -
     `longest` bounds the size of the clients that train together: given that, less of the padding is sorted.
     """
     if longest is None or length <= SHORT:
-        return _sorted_words(key, size, length)
+        return _order(_words(key, length), size)
     lengths = [length]
     while lengths[-1] > SHORT:
         lengths.append(-(-lengths[-1] // 2))
+    # A word depends only on its position. A draw takes much longer to compile than a sort, and each branch would have
+    # its own.
+    shared = _words(key, max(short for short in lengths if short <= SHARED))
 
     def branch(short: int) -> Array:
-        return jnp.pad(_sorted_words(key, size, short), (0, length - short))
+        words = shared[:short] if short <= SHARED else _words(key, short)
+        return jnp.pad(_order(words, size), (0, length - short))
 
     # Sorted words beyond a client's size are padding, so a shorter sort gives the same order. `longest` has no client
     # axis, so that under `vmap` this stays a branch; on a batched number all lengths would be sorted.
@@ -48,10 +53,13 @@ def shuffled(key: Key, size: Array, length: int, longest: Array | None = None) -
     return lax.switch(enough, [partial(branch, short) for short in lengths])
 
 
-def _sorted_words(key: Key, size: Array, length: int) -> Array:
+def _words(key: Key, length: int) -> Array:
     # Half of the words' range is reserved for padding, so that it sorts after all real positions.
-    words = jax.random.bits(key, (length,), jnp.uint32) >> 1
-    return jnp.argsort(jnp.where(jnp.arange(length) < size, words, jnp.uint32(0xFFFFFFFF)), stable=True)
+    return jax.random.bits(key, (length,), jnp.uint32) >> 1
+
+
+def _order(words: Array, size: Array) -> Array:
+    return jnp.argsort(jnp.where(jnp.arange(len(words)) < size, words, jnp.uint32(0xFFFFFFFF)), stable=True)
 
 
 def weighted(key: Key, class_counts: Array, log_weights: Array, length: int) -> Array:

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_bal.data import are_tokens
 from fedjax_bal.engine.device.layout import Layout
 from fedjax_bal.metrics import Measured
 from fedjax_bal.optim import Optimizer, as_optimizer
@@ -186,10 +187,11 @@ def matmul_precision(precision: str) -> str:
 def at_precision(model: Model, precision: str) -> Model:
     """The same model, with the same parameters, computing in another precision of `Execution`.
 
-    With "bfloat16", images and a copy of the parameters are rounded to bfloat16 and every layer computes in it; logits,
-    features and all statistics are returned in float32, and so are gradients, because the parameters stay float32
-    (Micikevicius et al., "Mixed Precision Training", ICLR 2018, section 3.1). With "float32" and "tensorfloat32" the
-    model is unchanged: these two differ in `matmul_precision` alone, which the engine sets while it traces a round.
+    With "bfloat16", images (but not token ids) and a copy of the parameters are rounded to bfloat16 and every layer
+    computes in it; logits, features and all statistics are returned in float32, and so are gradients, because the
+    parameters stay float32 (Micikevicius et al., "Mixed Precision Training", ICLR 2018, section 3.1). With "float32"
+    and "tensorfloat32" the model is unchanged: these two differ in `matmul_precision` alone, which the engine sets
+    while it traces a round.
     """
     one_of("precision", precision, _PRODUCTS)
     return _in_bfloat16(model) if precision == "bfloat16" else model
@@ -199,7 +201,8 @@ def at_precision(model: Model, precision: str) -> Model:
 def _in_bfloat16(model: Model) -> Model:
     def apply(variables: Variables, images: Array, **mode: Any) -> tuple[Outputs, Variables]:
         rounded = variables._replace(params=_cast(variables.params, jnp.bfloat16))
-        outputs, after = model.apply(rounded, images.astype(jnp.bfloat16), **mode)
+        inputs = images if are_tokens(images) else images.astype(jnp.bfloat16)  # which has no id between 256 and 258
+        outputs, after = model.apply(rounded, inputs, **mode)
         return _cast(outputs, jnp.float32), after._replace(params=variables.params)
 
     def head(params: PyTree, features: Array) -> Array:

@@ -1,6 +1,7 @@
 """The host side of the engine: planning, placement, compilation, memory, faults, and the simulation."""
 
 from fedjax_bal.engine.host.assignment import assign
+from fedjax_bal.engine.host.compatibility import check_vocabulary
 from fedjax_bal.engine.host.executable import compile_for_backend
 from fedjax_bal.engine.host.faults import describe_faults
 from fedjax_bal.engine.host.fine_tuning import FineTuner

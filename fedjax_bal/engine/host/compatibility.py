@@ -60,7 +60,9 @@ def check_shapes(model: Model, federation: Federation, test: TestSet) -> None:
             raise ValueError(
                 f"{name}: received inputs of type {inputs.dtype}, but the model {model.name} takes {takes}; integers "
                 "other than uint8 are token ids: pass pixels as uint8, other numbers as floats"
+                f"{'' if takes_ids else ', or take a model for token ids, such as text_mean'}"
             )
+        check_vocabulary(name, inputs, model)
     check_one_type(federation.images, test.images)
     if federation.num_classes != model.num_classes:
         raise ValueError(
@@ -72,6 +74,20 @@ def check_shapes(model: Model, federation: Federation, test: TestSet) -> None:
         raise ValueError(
             f"test set: received labels from {labels.min()} to {labels.max()}, "
             f"must be from 0 to {model.num_classes - 1}"
+        )
+
+
+def check_vocabulary(name: str, inputs: Any, model: Model) -> None:
+    """Refuses token ids without an embedding, for which a model would compute NaN or take another token's."""
+    vocabulary = model.vocabulary
+    if vocabulary is None:
+        return
+    low, high = fetch((inputs.min(), inputs.max()))
+    if low < 0 or high >= vocabulary:
+        remedy = f"build it with vocabulary={high + 1} or more" if low >= 0 else "number tokens from 1; 0 is padding"
+        raise ValueError(
+            f"{name}: received token ids from {low} to {high}, but the model {model.name} has a vocabulary of "
+            f"{vocabulary} (0 to {vocabulary - 1}): {remedy}"
         )
 
 

@@ -115,7 +115,7 @@ WRONG = {"iterations": 0, "batch_size": 1.5, "width": 1, "latent": 0, "rate": fl
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"kind": "vea"}, "kind: received 'vea'; allowed: upcnn, vae; did you mean 'vae'"),
+        ({"kind": "vea"}, "kind: received 'vea'; did you mean 'vae'. allowed: upcnn, vae"),
         ({"images": OWN[:, :2]}, r"images: received shape \(200, 2, 4, 1\), must be \(A, 4, 4, 1\)"),
         ({"images": OWN[:0]}, "A of at least 1"),
         ({"model": odd(), "images": np.zeros((2, 6, 6, 1))}, r"received \(6, 6, 1\).*multiples of 4"),

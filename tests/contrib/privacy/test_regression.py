@@ -127,7 +127,7 @@ WRONG = {"iterations": 0, "width": 1, "latent": 0, "tries": 0, "rate": -1, "smoo
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"of": "gradients"}, "of: received 'gradients'; allowed: features, gradient"),
+        ({"of": "gradients"}, "of: received 'gradients'; did you mean 'gradient'. allowed: features, gradient"),
         ({"target": np.ones((2, 5))}, r"must be one array \(M, 16\)"),
         ({"target": np.ones((0, 16))}, "M of at least 1"),
         ({"target": {"turn": np.ones((2, 16))}}, "must be one array"),

@@ -50,7 +50,7 @@ def test_an_unknown_tracker_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(app, ["run", "--track", "wandbb"])
     assert result.exit_code == 2
-    assert "--track: received 'wandbb'; allowed: tensorboard, wandb; did you mean 'wandb'?" in result.output
+    assert "--track: received 'wandbb'; did you mean 'wandb'? allowed: tensorboard, wandb" in result.output
 
 
 def test_every_tracker_has_an_extra_of_its_name():

@@ -6,10 +6,14 @@ from fedjax_bal.config import load_config
 from fedjax_bal.contrib.trackers import tracked_runs
 from fedjax_bal.contrib.trackers.tensorboard import TensorBoard
 
-accumulators = pytest.importorskip(
-    "tensorboard.backend.event_processing.event_accumulator", reason="needs the extra [tensorboard]"
-)
 RUN = tracked_runs(load_config(None))[0, 0]
+
+
+@pytest.fixture(autouse=True)
+def accumulators():
+    """TensorBoard's readers."""
+    name = "tensorboard.backend.event_processing.event_accumulator"
+    return pytest.importorskip(name, reason="needs the extra [tensorboard]")
 
 
 def lines(*rounds):
@@ -23,7 +27,7 @@ def curve(reader, tag="test_accuracy"):
     return [(event.step, event.value) for event in reader.Scalars(tag)]
 
 
-def test_it_reads_each_round_once_with_training_time(tmp_path):
+def test_it_reads_each_round_once_with_training_time(accumulators, tmp_path):
     tracker = TensorBoard(tmp_path)
     tracker.begin(RUN)
     tracker.log(RUN, lines(2, 4))
@@ -37,7 +41,7 @@ def test_it_reads_each_round_once_with_training_time(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["tensorboard"]
 
 
-def test_a_reader_that_is_open_sees_no_step_twice_after_a_resume(tmp_path):
+def test_a_reader_that_is_open_sees_no_step_twice_after_a_resume(accumulators, tmp_path):
     first = TensorBoard(tmp_path)
     first.begin(RUN)
     first.log(RUN, lines(2, 4, 6))

@@ -209,7 +209,7 @@ def test_mixed_clients_take_turns_at_the_pools_of_classes(sizes, clients, factor
         for label, number in zip(generator.permutation(len(sizes)), tail(each, len(sizes), factor), strict=True):
             wanted[client, label] = min(number, pools[label])
             pools[label] -= wanted[client, label]
-    for client in set(range(clients)) - set(with_tail):
+    for client in sorted(set(range(clients)) - set(with_tail)):
         for label in range(len(sizes)):
             wanted[client, label] = min(each // len(sizes), pools[label])
             pools[label] -= wanted[client, label]

@@ -207,7 +207,10 @@ def test_a_configuration_takes_them_and_keeps_the_schemes_own_name():
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("partition.scheme=lad", "partition.scheme: received 'lad'; allowed: astraea"),
+        (
+            "partition.scheme=lad",
+            "partition.scheme: received 'lad'; did you mean 'lda' .dirichlet.. `fedjax-bal list partitions`",
+        ),
         ("partition={scheme: lda, clients: 20, seed: 1}", "partition.alpha: missing"),
         ("partition={scheme: lda, alpha: 1, beta: 1, clients: 20, seed: 1}", "unknown key for dirichlet"),
         ("partition.imbalance_factor=0.01", "received 0.01, must be a finite number of at least 1"),

@@ -64,6 +64,35 @@ def test_grey_images_and_colours(folder):
     assert np.abs(grey.train_images[1, ..., 0] - weighted).max() <= 1
 
 
+@pytest.mark.parametrize("below", ["train", ""])
+def test_a_share_is_held_out_where_there_is_no_test_folder(tmp_path, to_png, below):
+    for label, name in enumerate(("cat", "dog")):
+        (tmp_path / below / name).mkdir(parents=True)
+        for number in range(10):
+            image = to_png(np.full((2, 2, 3), 10 * label + number, np.uint8))
+            (tmp_path / below / name / f"{number}.png").write_bytes(image)
+    dataset = load("image_folder", path=tmp_path)
+    assert dataset.class_names == ("cat", "dog") and dataset.test_share == 0.2
+    train, test = (images[:, 0, 0, 0].tolist() for images in (dataset.train_images, dataset.test_images))
+    assert sorted(train + test) == list(range(20)) and train == sorted(train) and test == sorted(test)
+    assert [value // 10 for value in train] == dataset.train_labels.tolist() == [0] * 8 + [1] * 8
+    assert [value // 10 for value in test] == dataset.test_labels.tolist() == [0] * 2 + [1] * 2
+    halves = load("image_folder", path=tmp_path, test=0.5, test_seed=1)
+    assert len(halves.test_labels) == 10
+    other = load("image_folder", path=tmp_path, test=0.5, test_seed=2)
+    assert not np.array_equal(halves.test_images, other.test_images)
+    for folder in (tmp_path / below).iterdir():
+        for file in sorted(folder.iterdir())[1:]:
+            file.unlink()
+    with pytest.raises(DataError, match="2 rows have 2 different labels"):
+        load("image_folder", path=tmp_path)
+
+
+def test_a_share_beside_a_test_folder_is_refused(folder):
+    with pytest.raises(DataError, match="test: is the test set; leave out test=0.3"):
+        load("image_folder", path=folder[0], test=0.3)
+
+
 def foreign_class(root):
     (root / "test" / "fox").mkdir()
 
@@ -105,7 +134,7 @@ def test_a_file_may_be_as_long_as_its_largest_image():
 
 def test_missing_folders_memory_and_options(folder, monkeypatch):
     root, _ = folder
-    with pytest.raises(DataError, match=r"nowhere/train: can't be read .* expected a folder of image files for each"):
+    with pytest.raises(DataError, match=r"nowhere: can't be read .* expected a folder of image files for each"):
         read_image_folder(root / "nowhere")
     for options, message in (({"channels": 2}, "channels: received 2"), ({"side": 0}, "side: received 0")):
         with pytest.raises(ValueError, match=message):

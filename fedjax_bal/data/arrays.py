@@ -1,0 +1,170 @@
+"""From arrays to a data set: what all of a user's own sources share.
+
+Arrays are validated, texts become classes and clients with numbers, and where there is no test set a part of each class
+is held out for it.
+"""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedjax_bal.annotations import ProperShare, Seed, check
+from fedjax_bal.data.held_out import split_test_rows
+from fedjax_bal.data.inputs import check_finite, check_one_type, stored_inputs
+from fedjax_bal.data.npz_file import by
+from fedjax_bal.data.reading import reading
+from fedjax_bal.types import Dataset
+
+REQUIRED = ("train_images", "train_labels", "test_images", "test_labels")
+"""The arrays of a data set."""
+
+ARRAYS = (*REQUIRED, "class_names", "train_clients")
+"""The same, and those that it may have."""
+
+TEST_SHARE = 0.2
+"""The default share of each class that becomes the test set where there is none."""
+
+_MAX_CLASSES = 2**16
+_WRITE_AGAIN = (
+    "write it with numpy.savez(FILE, train_images=..., train_labels=..., test_images=..., test_labels=...), images of "
+    "type uint8, or other inputs as floats or integers."
+)
+
+
+def as_dataset(
+    source: Path | str,
+    arrays: Mapping[str, np.ndarray],
+    test: float | None = None,
+    test_seed: int = 0,
+    remedy: str = _WRITE_AGAIN,
+) -> Dataset:
+    """Makes a data set from arrays, see `fedjax_bal.data.from_arrays`.
+
+    Args:
+        source: where they come from, for messages.
+        arrays: those of `ARRAYS`; without `test`, all of `REQUIRED`.
+        test: the share of each class of the training rows that becomes the test set; None if the arrays have one.
+        test_seed: the seed of that split.
+        remedy: the end of a message.
+
+    Raises:
+        DataError: arrays are missing, or don't fit.
+    """
+    with reading(source, remedy):
+        missing = [name for name in (REQUIRED if test is None else REQUIRED[:2]) if name not in arrays]
+        if missing:
+            raise ValueError(f"lacks {', '.join(missing)}")
+        arrays = _with_numbers(arrays)
+        inputs, labels = _checked_half("train", arrays)
+        clients = arrays.get("train_clients")
+        if clients is not None and (clients.shape != labels.shape or clients.dtype.kind not in "iuU"):
+            raise ValueError(
+                f"train_clients is {by(clients.shape)} of {clients.dtype}; expected {len(labels)} integers or texts, "
+                "one for each training input"
+            )
+        if test is None:
+            test_inputs, test_labels = _checked_half("test", arrays)
+            if inputs.shape[1:] != test_inputs.shape[1:]:
+                raise ValueError(
+                    f"training images are {by(inputs.shape[1:])} and test images {by(test_inputs.shape[1:])}; expected "
+                    "one size"
+                )
+            check_one_type(inputs, test_inputs)
+        else:
+            training, testing = split_test_rows(labels, check("test", ProperShare, test), check_seed(test_seed))
+            test_inputs, test_labels = inputs[testing], labels[testing]
+            inputs, labels = inputs[training], labels[training]
+            clients = None if clients is None else clients[training]
+        if clients is not None:
+            clients = np.unique(clients, return_inverse=True)[1].astype(np.int32)
+        largest = int(max(labels.max(), test_labels.max()))
+        names = _class_names(arrays.get("class_names"), largest)
+    return Dataset(inputs, labels, test_inputs, test_labels, names, clients, test_share=test)
+
+
+def check_seed(seed: Any) -> int:
+    """Returns the seed of a split; raises `ValueError` if it isn't one."""
+    return check("test_seed", Seed, seed)
+
+
+def without_objects(array: np.ndarray) -> np.ndarray:
+    """Returns an array of objects as texts or numbers, if all its items are: pandas, among others, stores texts so.
+
+    Texts that are stored as bytes, as TensorFlow has them, become texts too. Anything else is returned unchanged.
+
+    Example:
+        >>> without_objects(np.array(["cat", "dog"], object)), without_objects(np.array([3, 1], object)).dtype.kind
+        (array(['cat', 'dog'], dtype='<U3'), 'i')
+    """
+    if array.dtype.kind == "S":
+        return np.char.decode(array, "utf-8")
+    if array.dtype != object or not array.size:
+        return array
+    kinds = set(map(type, array.flat))
+    if all(issubclass(kind, str) for kind in kinds):
+        return array.astype(str)
+    if all(issubclass(kind, bytes) for kind in kinds):
+        return np.char.decode(array.astype(bytes), "utf-8")
+    is_number = all(issubclass(kind, int | float | np.number) and kind is not bool for kind in kinds)
+    return np.array(array.tolist()) if is_number or kinds == {bool} else array
+
+
+def _with_numbers(arrays: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+    """Replaces labels that are texts by the numbers of their classes; without class names, these are sorted."""
+    labels = {name: arrays[name] for name in ("train_labels", "test_labels") if name in arrays}
+    if not all(half.dtype.kind == "U" and half.ndim == 1 for half in labels.values()):
+        return arrays
+    names = arrays.get("class_names")
+    if names is None:
+        names = np.unique(np.concatenate(list(labels.values())))
+    if names.dtype.kind != "U" or names.ndim != 1 or not len(names):
+        return arrays  # the checks that follow reject it
+    order = np.argsort(names, kind="stable")
+    for name, texts in labels.items():
+        numbers = order[np.searchsorted(names, texts, sorter=order).clip(max=len(names) - 1)]
+        if (names[numbers] != texts).any():
+            unknown = texts[names[numbers] != texts][0]
+            raise ValueError(f"{name} holds {str(unknown)!r}, which is none of class_names; add it there")
+        labels[name] = numbers
+    return {**arrays, **labels, "class_names": names}
+
+
+def _checked_half(half: str, arrays: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Returns images `UInt8[D, H, W, K]`, or other inputs `[D, ...]`, and labels `Int32[D]`."""
+    images = arrays[f"{half}_images"]
+    labels = arrays[f"{half}_labels"]
+    inputs = stored_inputs(images[..., None] if images.dtype == np.uint8 and images.ndim == 3 else images)
+    if inputs is None or not inputs.size:
+        raise ValueError(
+            f"{half}_images is {by(images.shape)} of {images.dtype}; expected DxHxW or DxHxWxK of uint8, or other "
+            "inputs with an axis more than labels, of floats, or of 32-bit integers, which are token ids"
+        )
+    check_finite(f"{half}_images", images, inputs)
+    if labels.shape != images.shape[:1] or labels.dtype.kind not in "iu":
+        raise ValueError(
+            f"{half}_labels is {by(labels.shape)} of {labels.dtype}; expected {len(images)} integers, or texts for "
+            "training and testing, one for each input"
+        )
+    if labels.min() < 0 or labels.max() >= _MAX_CLASSES:
+        raise ValueError(
+            f"{half}_labels lie in {labels.min()}..{labels.max()}; expected 0..{_MAX_CLASSES - 1}, the number of a "
+            "class each"
+        )
+    return np.ascontiguousarray(inputs), labels.astype(np.int32)
+
+
+def _class_names(names: np.ndarray | None, largest: int) -> tuple[str, ...]:
+    if names is None:
+        return tuple(map(str, range(largest + 1)))
+    if names.ndim != 1 or names.dtype.kind != "U" or len(np.unique(names)) != len(names) or len(names) <= largest:
+        raise ValueError(
+            f"class_names is {by(names.shape)} of {names.dtype}; expected different texts, at least {largest + 1}, "
+            f"since there is label {largest}"
+        )
+    codes = np.ascontiguousarray(names).view(f"{names.dtype.byteorder}u4")
+    if codes.max() > sys.maxunicode or ((codes >= 0xD800) & (codes < 0xE000)).any():
+        raise ValueError("class_names holds code points that aren't text")
+    return tuple(names.tolist())

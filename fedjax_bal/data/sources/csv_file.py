@@ -1,0 +1,187 @@
+"""The user's own tables in CSV files: a header with the names of columns, and a row of numbers and texts in each line.
+
+Quoted fields may contain commas and line breaks (RFC 4180). A file is read in blocks of lines, so that the text of only
+a few is in memory at a time.
+"""
+
+import csv
+import io
+import itertools
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedjax_bal.annotations import ProperShare, Seed, Text, checked
+from fedjax_bal.data.arrays import TEST_SHARE
+from fedjax_bal.data.memory import check_memory
+from fedjax_bal.data.reading import reading
+from fedjax_bal.data.sources.reader import Reader
+from fedjax_bal.data.table import Table, input_names, not_a_number, table_dataset
+from fedjax_bal.files import open_file
+from fedjax_bal.types import Dataset
+
+_BLOCK = 2**12  # lines that are converted at a time
+# In a column of numbers, in lower case.
+_MISSING = frozenset(("", "na", "n/a", "nan", "null", "none", "?"))
+_TRUTH = {"false": 0.0, "true": 1.0}
+_MAX_NAME = 256  # characters: an array of texts has as many for each of them as the longest has
+# For each byte of a file: "0," becomes a number of four bytes, which is copied, and a text has four for each character.
+_BYTES_IN_MEMORY = 8
+_REMEDY = "expected a CSV file in UTF-8 with the names of its columns in the first line."
+
+
+@checked
+def read_csv(
+    path: str | os.PathLike,
+    label: Text,
+    clients: Text | None = None,
+    inputs: Sequence[Text] | None = None,
+    test: ProperShare | str | os.PathLike = TEST_SHARE,
+    test_seed: Seed = 0,
+    delimiter: Text = ",",
+) -> Dataset:
+    r"""Reads a data set from a table.
+
+    Args:
+        path: the file; its first line names the columns.
+        label: the column of the classes, texts or integers.
+        clients: the column of users, for a natural partition.
+        inputs: the columns of inputs, numbers; by default all other columns.
+        test: the share of each class that becomes the test set, or another file with the same columns; a relative path
+            starts at the folder of `path`.
+        test_seed: the seed of that split.
+        delimiter: the character between fields: `;` or `"\t"`, for instance.
+
+    Returns:
+        The data set: vectors `Float32[D, F]`, in the order of the columns, and the classes in sorted order.
+
+    Raises:
+        DataError: the file can't be read, a column doesn't exist, or a value is missing or no number; the message has
+            its line.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     file = Path(folder, "pets.csv")
+        ...     _ = file.write_text("weight,owner,kind\n4.1,Ann,cat\n3.9,Bo,cat\n9,Ann,dog\n11,Bo,dog\n")
+        ...     dataset = read_csv(file, label="kind", clients="owner", test=0.5)
+        >>> dataset.class_names, dataset.train_images.shape, dataset.test_labels
+        (('cat', 'dog'), (2, 1), array([0, 1], dtype=int32))
+    """
+    if len(delimiter) != 1:
+        raise ValueError(f"delimiter: received {delimiter!r}, must be one character")
+    file = Path(path)
+    table = _read_table(file, label, clients, inputs, delimiter)
+    if isinstance(test, int | float):
+        return table_dataset(table, test, label, clients, inputs, test_seed)
+    names = [name for name in table.columns if name not in (label, clients)]
+    return table_dataset(table, _read_table(file.parent / test, label, None, names, delimiter), label, clients, inputs)
+
+
+def _read_table(path: Path, label: str, clients: str | None, inputs: Sequence[str] | None, delimiter: str) -> Table:
+    """Reads the columns that are used: numbers `Float32[D]`, and the texts of labels and clients."""
+    with (
+        reading(path, _REMEDY),
+        open_file(path) as stream,
+        io.TextIOWrapper(stream, "utf-8-sig", newline="") as text,
+    ):
+        size = os.fstat(stream.fileno()).st_size
+        check_memory(f"{path}: its table needs", _BYTES_IN_MEMORY * size)
+        rows = _rows(text, delimiter)
+        _, header = next(rows, (0, []))
+        if not header:
+            raise ValueError("is empty")
+        header = [name.strip() for name in header]
+        repeated = {name for name in header if name and header.count(name) > 1}
+        if repeated:
+            raise ValueError(f"names column {min(repeated)!r} twice")
+        if len(header) == 1 and any(sign in header[0] for sign in ";\t|"):
+            raise ValueError(f"has one column, {header[0]!r:.80}: give its delimiter, delimiter=';' for instance")
+        names = input_names(str(path), header, label, clients, inputs)
+        keys = [label, *([] if clients is None else [clients])]
+        places = [header.index(name) for name in names]
+        lines = [np.zeros(0, np.int64)]
+        numbers = [np.zeros((0, len(names)), np.float32)]
+        texts = {name: [np.zeros(0, str)] for name in keys}
+        while block := list(itertools.islice(rows, _BLOCK)):
+            for line, row in block:
+                if len(row) != len(header):
+                    raise ValueError(f"line {line} has {len(row)} values for {len(header)} columns")
+            lines.append(np.array([line for line, _ in block]))
+            numbers.append(_numbers(str(path), block, names, places))
+            for name, values in texts.items():
+                values.append(_texts(block, name, header.index(name)))
+    matrix = np.concatenate(numbers)
+    columns: dict[str, Any] = {name: matrix[:, position] for position, name in enumerate(names)}
+    columns |= {name: _integers(np.concatenate(values)) for name, values in texts.items()}
+    line_of = np.concatenate(lines)
+    return Table(str(path), columns, lambda row: f"line {line_of[row]}")
+
+
+def _rows(text: io.TextIOWrapper, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    """Yields each row with the number of its last line; blank lines are left out."""
+    reader = csv.reader(text, delimiter=delimiter, skipinitialspace=True, strict=True)
+    while True:
+        try:
+            row = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise ValueError(f"line {reader.line_num}: {error}") from error
+        if row:
+            yield reader.line_num, row
+
+
+def _numbers(
+    source: str, block: Sequence[tuple[int, list[str]]], names: Sequence[str], places: Sequence[int]
+) -> np.ndarray:
+    """Converts the inputs of some rows, `Float32[B, F]`; missing ones are NaN."""
+    with np.errstate(over="ignore"):  # infinite values are found later
+        try:
+            return np.array([[float(row[place]) for place in places] for _, row in block]).astype(np.float32)
+        except ValueError:  # one by one, to find the cell
+            numbers = np.full((len(block), len(names)), np.nan, np.float32)
+            for number, (line, row) in enumerate(block):
+                for column, place in enumerate(places):
+                    text = row[place].strip().lower()
+                    if text not in _MISSING:
+                        try:
+                            numbers[number, column] = _TRUTH[text] if text in _TRUTH else float(text)
+                        except ValueError:
+                            raise not_a_number(source, names[column], row[place], f"line {line}") from None
+            return numbers
+
+
+def _texts(block: Sequence[tuple[int, list[str]]], name: str, place: int) -> np.ndarray:
+    """Returns the names of classes or clients of some rows."""
+    texts = [row[place].strip() for _, row in block]
+    for (line, _), text in zip(block, texts, strict=True):
+        if len(text) > _MAX_NAME:
+            raise ValueError(
+                f"line {line}: column {name!r} has a text of {len(text):,} characters; expected the name of a class or "
+                f"client, of at most {_MAX_NAME}"
+            )
+    return np.array(texts, str)
+
+
+def _integers(texts: np.ndarray) -> np.ndarray:
+    """Returns texts as integers if all are, so that 10 follows 9; not if a text would change, as 007 would."""
+    try:
+        numbers = texts.astype(np.int64)
+    except (ValueError, OverflowError):
+        return texts
+    return numbers if np.array_equal(numbers.astype(str), texts) else texts
+
+
+READERS = (
+    Reader(
+        name="csv",
+        description="Your own table, in a CSV file: path is that file, label and clients are names of its columns",
+        origin="own",
+        read=read_csv,
+    ),
+)
+"""The user's own tables."""

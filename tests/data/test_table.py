@@ -1,0 +1,186 @@
+"""Tables, from data frames and from CSV files, become data sets in the same way."""
+
+import types
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedjax_bal import data
+
+KINDS = np.array(["dog"] * 10 + ["cat"] * 20)
+USERS = np.arange(30) % 4
+COLUMNS = {
+    "f0": np.arange(30) / 4,
+    "user": np.array(["Zoe", "Abe", "Bo", "Cy"])[USERS],
+    "f1": np.arange(30),
+    "kind": KINDS,
+    "f2": np.arange(30) % 2 == 0,
+}
+INPUTS = np.stack([COLUMNS[name] for name in ("f0", "f1", "f2")], 1)
+
+
+class Frame:
+    """A data frame, as far as it is used: it isn't a mapping."""
+
+    def __init__(self, columns):
+        self.columns, self.held = list(columns), columns
+
+    def __getitem__(self, name):
+        return self.held[name]
+
+
+def frame(**changes):
+    """The table with some columns in place of its own; None leaves a column out."""
+    return Frame({name: column for name, column in (COLUMNS | changes).items() if column is not None})
+
+
+def write_csv(file, columns):
+    lines = [",".join(columns), *(",".join(map(str, row)) for row in zip(*columns.values(), strict=True))]
+    file.write_text("\n".join(lines) + "\n")
+
+
+@pytest.fixture(params=["frame", "csv"])
+def read(request, tmp_path):
+    """Makes a data set of the table's columns by either way."""
+
+    def by_frame(columns, test=0.2, **options):
+        return data.from_pandas(Frame(columns), test=Frame(test) if isinstance(test, dict) else test, **options)
+
+    def by_csv(columns, test=0.2, **options):
+        write_csv(tmp_path / "mine.csv", columns)
+        if isinstance(test, dict):
+            write_csv(tmp_path / "other.csv", test)
+            test = "other.csv"
+        return data.load("csv", tmp_path, path="mine.csv", test=test, **options)
+
+    return by_frame if request.param == "frame" else by_csv
+
+
+NUMBERS = COLUMNS | {"kind": np.array([12, 9])[(KINDS == "cat").astype(int)], "user": USERS + 8}
+
+
+def test_a_share_of_each_class_is_held_out_and_users_stay_with_their_rows(read):
+    dataset = read(NUMBERS, label="kind", clients="user")
+    assert dataset.class_names == ("9", "12") and dataset.test_share == 0.2
+    assert np.bincount(dataset.test_labels).tolist() == [4, 2]
+    rows = np.concatenate([dataset.train_images, dataset.test_images])[:, 1].astype(int)  # f1 is the row's number
+    assert sorted(rows) == list(range(30)) and rows[:24].tolist() == sorted(rows[:24])
+    np.testing.assert_array_equal(dataset.train_images, INPUTS[rows[:24]].astype(np.float32))
+    assert dataset.train_labels.tolist() == (KINDS[rows[:24]] == "dog").astype(int).tolist()
+    assert dataset.train_clients.tolist() == USERS[rows[:24]].tolist()  # 8, 9, 10, 11 in the order of numbers
+    other = read(NUMBERS, label="kind", clients="user", test_seed=1)
+    assert not np.array_equal(dataset.test_images, other.test_images)
+    np.testing.assert_array_equal(dataset.test_images, read(NUMBERS, label="kind", clients="user").test_images)
+
+
+def test_another_table_may_be_the_test_set(read):
+    test = {"f1": np.array([5, 6]), "kind": np.array(["owl", "cat"]), "f0": np.array([0.5, 1])}
+    columns = {name: COLUMNS[name] for name in ("f0", "f1", "kind")}
+    dataset = read(columns, test, label="kind")
+    assert dataset.class_names == ("cat", "dog", "owl") and dataset.test_share is None
+    assert dataset.train_images.shape == (30, 2) and dataset.train_clients is None
+    assert dataset.test_images.tolist() == [[0.5, 5], [1, 6]] and dataset.test_labels.tolist() == [2, 0]
+    with pytest.raises(data.DataError, match="has no column 'f0', but"):
+        read(columns, {name: test[name] for name in ("f1", "kind")}, label="kind")
+
+
+def test_inputs_may_be_chosen(read):
+    dataset = read(COLUMNS, label="kind", inputs=["f1", "f0"])
+    assert dataset.train_images.shape == (24, 2)
+    np.testing.assert_array_equal(dataset.train_images[:, 0] / 4, dataset.train_images[:, 1])
+
+
+def test_both_ways_give_the_same(tmp_path):
+    write_csv(tmp_path / "mine.csv", NUMBERS)
+    loaded = data.load("csv", path=tmp_path / "mine.csv", label="kind", clients="user")
+    made = data.from_pandas(Frame(NUMBERS), "kind", "user")
+    for one, other in zip(loaded[:6], made[:6], strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_numbers_are_normalised_column_by_column(tmp_path):
+    write_csv(tmp_path / "mine.csv", NUMBERS)
+    dataset = data.load("csv", path=tmp_path / "mine.csv", label="kind", clients="user")
+    np.testing.assert_allclose(dataset.mean, dataset.train_images.mean(0), rtol=1e-6)
+    np.testing.assert_allclose(dataset.std, dataset.train_images.std(0), rtol=1e-6)
+    assert dataset.train_images.dtype == np.float32  # integers would be token ids
+
+
+def test_objects_and_whole_floats_are_taken_as_what_they_are():
+    objects = frame(f1=np.arange(30).astype(object), kind=KINDS.astype(object), user=USERS.astype(float))
+    dataset = data.from_pandas(objects, "kind", "user")
+    assert dataset.class_names == ("cat", "dog") and sorted(set(dataset.train_clients.tolist())) == [0, 1, 2, 3]
+
+
+GAP = np.where(np.arange(30) < 2, np.nan, 1.0)
+WRONG = {
+    "no such label": ({}, {"label": "knid"}, "has no column 'knid', but f0, user, f1, kind, f2; did you mean 'kind'"),
+    "no such users": ({}, {"clients": "usr"}, "has no column 'usr'.*did you mean 'user'"),
+    "no such input": ({}, {"inputs": ["f0", "f9"]}, "has no column 'f9'"),
+    "the label twice": ({}, {"clients": "kind"}, "column 'kind' is named for labels and for clients"),
+    "the label as an input": ({}, {"inputs": ["f0", "kind"]}, "inputs include 'kind', the label"),
+    "an input twice": ({}, {"inputs": ["f0", "f0"]}, "inputs name a column twice: f0, f0"),
+    "texts": ({}, {"clients": None}, r"column 'user' holds 'Zoe' in row 0, and inputs are numbers.*inputs=\["),
+    "dates": ({"f1": np.full(30, "2020-01-01", "M8[D]")}, {}, "column 'f1' holds .*2020.* in row 0, and inputs"),
+    "gaps": ({"f1": GAP}, {}, "column 'f1' has 2 missing values in 30 rows, the first in row 0: fill them, or leave"),
+    "gaps of objects": ({"f1": np.array([1, None] * 15)}, {}, "column 'f1' has 15 missing values .* in row 1"),
+    "gaps of texts": ({"kind": np.array([*KINDS[1:], None])}, {}, "column 'kind' has 1 missing value .* row 29"),
+    "empty texts": ({"kind": np.array([*KINDS[1:], ""])}, {}, "column 'kind' has 1 missing value "),
+    "gaps of users": ({"user": GAP}, {}, "column 'user' has 2 missing values"),
+    "gaps that are masked": ({"f1": np.ma.masked_equal(np.arange(30), 3)}, {}, "column 'f1': received masked values"),
+    "infinite": ({"f1": np.arange(30) * 1e300}, {}, "column 'f1' holds 1e.300 in row 1; expected numbers that are"),
+    "one class": ({"kind": np.full(30, 7)}, {}, "column 'kind' is 7 in every row"),
+    "a class that is no class": ({"kind": np.arange(30) / 2}, {}, "column 'kind' holds 0.5 in row 1; expected texts"),
+    "mixed classes": (
+        {"kind": np.array([1, "a", *KINDS[2:]], object)},
+        {},
+        "column 'kind' holds values of type int, ",
+    ),
+    "a class for each row": ({"kind": np.arange(30)}, {}, "30 rows have 30 different labels"),
+    "no inputs": ({"f0": None, "f1": None, "f2": None}, {}, "has no columns for inputs, only user, kind"),
+    "an index": ({"Unnamed: 0": np.arange(30)}, {}, "column 6 has no name, as pandas writes its index: .*index=False"),
+    "arrays": ({"f1": np.zeros((30, 2))}, {}, r"column 'f1' holds arrays of shape \(2,\)"),
+    "a share": ({}, {"test": 1.5}, "test: received 1.5, must be .* above 0 and below 1"),
+    "a seed": ({}, {"test_seed": -1}, "test_seed: received -1"),
+    "no table": ({}, {"test": [1]}, "from_pandas: test: received list, must be a data frame"),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_what_does_not_fit_is_named_with_its_column(kind):
+    changes, options, message = WRONG[kind]
+    with pytest.raises(ValueError, match=f"^from_pandas: .*{message.removeprefix('from_pandas: ')}"):
+        data.from_pandas(frame(**changes), **{"label": "kind", "clients": "user"} | options)
+
+
+def test_columns_of_one_name_are_refused():
+    twice = types.SimpleNamespace(columns=["a", "a"])
+    with pytest.raises(data.DataError, match="two columns of one name among a, a"):
+        data.from_pandas(twice, "a")
+
+
+@pytest.mark.slow
+def test_the_real_pandas(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame(COLUMNS)
+    expected = data.from_pandas(Frame(COLUMNS), "kind", "user")
+    variants = [
+        table,
+        table.sample(30, random_state=0).sort_index(),
+        table.astype({"f1": "Int64", "kind": "category", "user": "string"}),
+        pandas.read_csv(Path(table.to_csv(tmp_path / "mine.csv", index=False) or tmp_path / "mine.csv")),
+    ]
+    for variant in variants:
+        made = data.from_pandas(variant, "kind", "user")
+        assert made.class_names == expected.class_names
+        for one, other in zip(made[:4], expected[:4], strict=True):
+            np.testing.assert_array_equal(one, other)
+        np.testing.assert_array_equal(made.train_clients, expected.train_clients)
+    gaps = table.astype({"f1": "Int64"})
+    gaps.loc[3, "f1"] = pandas.NA
+    gaps.loc[5, "user"] = None
+    with pytest.raises(data.DataError, match="column 'f1' has 1 missing value .* in row 3"):
+        data.from_pandas(gaps, "kind", "user")
+    with pytest.raises(data.DataError, match="column 'user' has 1 missing value .* in row 5"):
+        data.from_pandas(gaps.drop(columns="f1"), "kind", "user")
