@@ -257,6 +257,9 @@ def report(
         Path | None, typer.Option(metavar="DIR", help="Also write the figures here, as PDF and PNG for a paper.")
     ] = None,
     width: Annotated[float, typer.Option(min=1.5, max=20.0, help="Width of these figures in inches.")] = 3.25,
+    only: Annotated[
+        str | None, typer.Option(metavar="NAME,...", help="Write only these figures, such as accuracy,classes.")
+    ] = None,
     table: Annotated[
         str | None,
         typer.Option(
@@ -266,11 +269,15 @@ def report(
         ),
     ] = None,
     bold: Annotated[
-        bool, typer.Option("--bold", help="In this table, bold the best and all that don't clearly differ from it.")
+        bool,
+        typer.Option("--bold", help="In this table, bold the best mean and underline those not clearly different."),
     ] = False,
     names: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=LABEL", help="A method's name in this table and these figures; several as A=B,C=D."),
+        typer.Option(
+            metavar="NAME=LABEL",
+            help="A method's name in this table and these figures, where $...$ is a formula; several as A=B,C=D.",
+        ),
     ] = None,
     plugin: args.Plugins = None,
 ) -> None:
@@ -283,6 +290,8 @@ def report(
         if table is None and (bold or (labels and figures is None)):
             option = "--bold" if bold else "--names"
             raise ValueError(f"{option}: is for --table; add it, such as --table final,worst_class")
+        if only is not None and figures is None:
+            raise ValueError("--only: is for --figures; add it, such as --figures DIR")
         if table is not None:
             from fedjax_bal.report import write_table
 
@@ -291,7 +300,7 @@ def report(
             with drawing():
                 from fedjax_bal.report import write_figures
 
-                files = write_figures(folders, figures, width, labels)
+                files = write_figures(folders, figures, width, labels, only.split(",") if only else ())
                 console.say(f"figures: {figures} ({len(files)} as PDF and PNG, {width:g} inches wide)")
         for folder in folders:
             owner = SweepFolder(folder) if SweepFolder(folder).exists() else RunFolder(folder)

@@ -1,6 +1,7 @@
 """Arguments shared by several commands: options, files, changes, and the number of devices."""
 
 import os
+import re
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -107,9 +108,12 @@ def is_change(argument: str) -> bool:
 
 
 def parse_names(texts: Sequence[str] | None) -> dict[str, str]:
-    """Parses `--names`: methods' names in reports by their names in results, as NAME=LABEL, several as A=B,C=D."""
+    """Parses `--names`: methods' names in reports by their names in results, as NAME=LABEL, several as A=B,C=D.
+
+    A comma that isn't followed by NAME= is part of a label.
+    """
     names = {}
-    for text in (part for whole in texts or () for part in whole.split(",")):
+    for text in (part for whole in texts or () for part in re.split(r",(?=[^,=$]+=)", whole)):
         name, equals, label = map(str.strip, text.partition("="))
         if not (name and equals and label and label.isprintable()):
             raise ValueError(f"--names: received {text!r:.80}, must be NAME=LABEL, such as fedavg=FedAvg")

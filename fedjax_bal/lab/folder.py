@@ -342,6 +342,11 @@ class RunFolder:
         except (LookupError, TypeError, ValueError) as error:
             raise ConfigError(f"{self.path / _CONFIG}: was not written by a run; {RESTORE}") from error
 
+    def read_labels(self) -> dict[str, str]:
+        """Reads the methods' names in reports, by their names in results."""
+        config, _ = schema.read_config(self.path / _CONFIG)
+        return {str(entry["name"]): str(entry.get("label") or entry["name"]) for entry in config["methods"]}
+
     def _check_configuration(self) -> None:
         if not self.exists():
             raise ConfigError(f"{self.path / _CONFIG}: there is no such file; give the folder that a run wrote")

@@ -134,9 +134,12 @@ class LoadedRun:
 
         Returns:
             A pandas `DataFrame` if pandas is installed, otherwise a dict of columns as NumPy arrays: numbers (nan if
-                missing), texts, and lists such as `per_class_accuracy` as objects.
+                missing), texts, and lists such as `per_class_accuracy` as objects. `label` is the method's name in
+                reports.
         """
-        columns = as_columns(self._folder.read_metrics(self._note))
+        labels = self._folder.read_labels()
+        lines = self._folder.read_metrics(self._note)
+        columns = as_columns([{"method": line["method"], "label": labels[line["method"]], **line} for line in lines])
         try:
             return importlib.import_module("pandas").DataFrame(columns)
         except ImportError:

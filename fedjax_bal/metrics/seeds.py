@@ -18,6 +18,9 @@ LARGEST_SHOWN = 1e100
 MOST_AVERAGED = 5
 """The number of last evaluations that `last5_accuracy` averages; all evaluations if a run has fewer."""
 
+MANY_EVALUATIONS = 20
+"""A run with fewer evaluations says how many there are, because their last five cover much of its training."""
+
 
 class Spread(NamedTuple):
     """A quantity over seeds.
@@ -77,7 +80,7 @@ class MethodSummary(NamedTuple):
         finished: the number of runs that have an accuracy.
         balances_classes: whether chains of several clients, or augmented copies, make the classes of `chain_kl` more
             uniform.
-        averaged: the smallest and the largest number of evaluations that a run's `last5` averages.
+        evaluations: the smallest and the largest number of evaluations of a run.
         last5_of_seeds: each run's `last5` by its seed or `SeededDraw`.
     """
 
@@ -95,7 +98,7 @@ class MethodSummary(NamedTuple):
     worst_class: Spread = Spread(None, None, 0)
     finished: int = 0
     balances_classes: bool = False
-    averaged: tuple[int, int] = (MOST_AVERAGED, MOST_AVERAGED)
+    evaluations: tuple[int, int] = (MANY_EVALUATIONS, MANY_EVALUATIONS)
     last5_of_seeds: Mapping[Any, float] = MappingProxyType({})
 
 
@@ -144,15 +147,15 @@ def compare(runs: Sequence[Mapping[str, Any]]) -> list[MethodSummary]:
     return [_summarise(method, grouped[method], grouped[methods[0]]) for method in methods]
 
 
-def averaged(runs: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
-    """Returns the smallest and the largest number of evaluations that the `last5_accuracy` of a run averages.
+def evaluations(runs: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
+    """Returns the smallest and the largest number of evaluations of a run; `MANY_EVALUATIONS` if it isn't known.
 
-    >>> averaged([{"last5_accuracy": 0.5, "evaluations": 2}, {"last5_accuracy": 0.5, "evaluations": 40}])
-    (2, 5)
+    >>> evaluations([{"last5_accuracy": 0.5, "evaluations": 2}, {"last5_accuracy": 0.5, "evaluations": 40}])
+    (2, 40)
     """
     finished = [run for run in runs if run.get("last5_accuracy") is not None]
-    counts = [min(run.get("evaluations") or MOST_AVERAGED, MOST_AVERAGED) for run in finished]
-    return min(counts, default=MOST_AVERAGED), max(counts, default=MOST_AVERAGED)
+    counts = [run.get("evaluations") or MANY_EVALUATIONS for run in finished]
+    return min(counts, default=MANY_EVALUATIONS), max(counts, default=MANY_EVALUATIONS)
 
 
 def spread(values: Sequence[float | None]) -> Spread:
@@ -326,7 +329,7 @@ def _summarise(method: str, runs: list[Mapping[str, Any]], first: list[Mapping[s
         worst_class=_over_draws(runs, "worst_class_accuracy"),
         finished=len(_last5_by_seed(runs)),
         balances_classes=any((run.get("clients_per_chain") or 1) > 1 or (run.get("copies") or 0) > 0 for run in runs),
-        averaged=averaged(runs),
+        evaluations=evaluations(runs),
         last5_of_seeds=_last5_by_seed(runs),
     )
 

@@ -292,14 +292,14 @@ _METRICS = (
         "Accuracy at the last evaluation.",
         lambda run: run.last.get("test_accuracy"),
         SHARE,
-        column=Column(COMPARISON, "Final"),
+        column=Column(COMPARISON, "Final accuracy"),
     ),
     _of_run(
         "best_accuracy",
         "Highest accuracy of all evaluations, and so chosen on the test images.",
         lambda run: max(run.numbers("test_accuracy"), default=None),
         SHARE,
-        column=Column(COMPARISON, "Best"),
+        column=Column(COMPARISON, "Best accuracy"),
     ),
     _of_run(
         "last5_accuracy",

@@ -136,7 +136,9 @@ def _over_rounds(run: RunRecord, methods: Sequence[str], panels: Sequence[plots.
 
     for name, title, counts, unit, across, meaning in _COSTS:
         series = _by_cost(run.lines, accuracies, counts, unit)
-        if any(line.x[-1] for line in series.values()):  # `local` sends nothing
+        ends = [float(line.x[-1]) for line in series.values()]
+        # Equal costs would only repeat accuracy by round.
+        if ends and min(ends) < 0.98 * max(ends):
             text = f"Test accuracy against {meaning}, both means over seeds; higher and further left is better. {notes}"
             figure = plots.curves(plots.with_series(panels, series), across, "test accuracy, %", late=True)
             yield name, title, text, figure
@@ -194,15 +196,14 @@ def _at_the_end(run: RunRecord, methods: Sequence[str], panels: Sequence[plots.P
 
     known = {method: values[0] for method in methods if (values := class_accuracies(lines, method)) is not None}
     if known:
-        heads = (
-            names if samples is None else [f"{name}, {samples[at]:,.0f}" for name, at in zip(names, order, strict=True)]
-        )
+        counts = None if samples is None or samples.min() == samples.max() else samples[order]
+        heads = names if counts is None else [f"{name}, {n:,.0f}" for name, n in zip(names, counts, strict=True)]
         text = (
             "Test accuracy of each class in % at the last evaluation, mean over seeds; a method that does equally well "
             f"on all classes has a row of one colour. {sizes}"
         )
         values = 100 * np.array(list(known.values()))[:, order]
-        across = "class and its training images" if samples is not None else "class"
+        across = "class" if counts is None else "class and its training images"
         figure = plots.heat([plots.Grid("", values, heads)], list(known), "test accuracy, %", horizontal=across)
         yield "classes", "Accuracy by class", text, figure
 
@@ -221,7 +222,9 @@ def _at_the_end(run: RunRecord, methods: Sequence[str], panels: Sequence[plots.P
 
         def finish(axes: Axes) -> None:
             if samples is not None:
-                axes.bar(at, 100 * samples[order] / samples.sum(), 0.8, color="#bcbcbc", zorder=1)
+                axes.bar(
+                    at, 100 * samples[order] / samples.sum(), 0.8, color="#bcbcbc", zorder=1, label="training images"
+                )
             dashes = (0, (2, 1))
             axes.step(
                 at, 100 * true, where="mid", color=plots.SOFT, linestyle=dashes, linewidth=2, zorder=2, label="true"
@@ -303,8 +306,10 @@ def partition(parts: Sequence[tuple[str, np.ndarray, Sequence[str]]], classes: S
     """
     grids = []
     for title, counts, names in parts:
-        ticks = evenly_spaced(len(names), 8 if len(names) > 10 else len(names)).tolist()
-        names = [name if place in ticks else "" for place, name in enumerate(names)]
+        most = 10 if len(parts) == 1 else 5
+        steps = (factor * 10**power for power in range(9) for factor in (1, 2, 5))
+        step = next(step for step in steps if len(names) <= most * step)
+        names = [name if place % step == 0 else "" for place, name in enumerate(names)]
         grids.append(plots.Grid(title, np.where(counts > 0, counts, np.nan).T, names))
     return plots.heat(
         grids, classes, "samples", horizontal="client", vertical="class",
@@ -357,7 +362,7 @@ def sweep_figures(results: sweeps.Results, lines: Sequence[Mapping[str, Any]]) -
 
     `lines` are those of `sweep_curves`.
     """
-    mean = f"Mean of the {averaged_in_words(results.averaged)} of a run, over seeds."
+    mean = f"Mean of the {averaged_in_words(results.evaluations)} of a run, over seeds."
     yield from _by_round(results, lines)
     for axis in range(len(results.axes)):
         yield from _along_axis(results, axis, mean)
@@ -379,7 +384,7 @@ def sweep_figures(results: sweeps.Results, lines: Sequence[Mapping[str, Any]]) -
     scale = float(np.nanmin(every)), float(np.nanmax(every))
     for name, title, some in _split("grid", f"Accuracy by {vertical} and {horizontal}", grids):
         figure = plots.heat(
-            some, list(map(sweeps.readable, rows)), f"{averaged_heading(results.averaged)}, %",
+            some, list(map(sweeps.readable, rows)), f"{averaged_heading(results.evaluations)}, %",
             vertical=vertical, horizontal=horizontal, digits=1, scale=scale,
         )  # fmt: skip
         yield name, title, f"{mean} Blank where no run ended.", figure
@@ -431,7 +436,7 @@ def _along_axis(results: sweeps.Results, axis: int, mean: str) -> Iterator[plots
     elsewhere = " All other settings are the method's best ones at that value." * tuned
     reached = "Only runs that reached the target are shown."
     wanted = (
-        ("mean-accuracy", sweeps.LEAD, "Accuracy", f"{averaged_heading(results.averaged)}, %", 100.0, mean),
+        ("mean-accuracy", sweeps.LEAD, "Accuracy", f"{averaged_heading(results.evaluations)}, %", 100.0, mean),
         ("worst-class", "worst_class_accuracy", "Worst class", "worst class, %", 100.0,
          "Accuracy in the class where it is lowest."),
         ("throughput", "client_updates_per_s", "Throughput", "client updates per second", 1.0,

@@ -1,6 +1,8 @@
 """The names under which reports show methods."""
 
+import re
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from itertools import chain
 from typing import Any
 
@@ -8,6 +10,8 @@ from fedjax_bal.config import nearest_choices
 from fedjax_bal.lab import RunRecord
 
 NO_NAMES: Mapping[str, str] = {}
+# As in Pandoc: "from $5 to $10" has no formula.
+_FORMULA = re.compile(r"(\$(?![\s$])[^$]*(?<![\s\\])\$(?!\d))")
 
 
 def with_labels(config: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
@@ -16,6 +20,12 @@ def with_labels(config: Mapping[str, Any], names: Mapping[str, str]) -> dict[str
     Raises:
         ValueError: two methods would have the same label.
     """
+    for label in names.values():
+        for formula in _FORMULA.findall(label):
+            if fault := _formula_fault(formula):
+                raise ValueError(
+                    f"--names: received {label!r:.80}; figures can't show the formula {formula:.80}: {fault}"
+                )
     methods = []
     for entry in entries(config, "methods"):
         label = names.get(name_in_results(entry))
@@ -42,6 +52,30 @@ def labels_of(config: Mapping[str, Any]) -> dict[str, str]:
         labels[name] = label if labels.get(name, label) == label else name
     # A configuration that was edited by hand may have a label twice.
     return labels if len({*labels.values()}) == len(labels) else {name: name for name in labels}
+
+
+def split_math(text: str) -> list[str]:
+    r"""Splits a label into text and formulas, `$...$` with the dollars, in turn, starting and ending with text.
+
+    All of it is text if matplotlib can't set one of the formulas, of which it knows a part of LaTeX's.
+
+    >>> split_math(r"Smooth, $\beta=0.9$, from $5 to $10")
+    ['Smooth, ', '$\\beta=0.9$', ', from $5 to $10']
+    """
+    pieces = _FORMULA.split(text)
+    return [text] if any(map(_formula_fault, pieces[1::2])) else pieces
+
+
+@lru_cache
+def _formula_fault(formula: str) -> str:
+    """Describes why matplotlib can't set a formula; empty if it can."""
+    from matplotlib.mathtext import MathTextParser  # matplotlib is imported late, see page.py
+
+    try:
+        MathTextParser("path").parse(formula)
+    except ValueError as error:
+        return " ".join(str(error).split())
+    return ""
 
 
 def check_names(names: Mapping[str, str], labels: Mapping[str, str]) -> None:

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fedjax_bal.config import nearest_choices
-from fedjax_bal.metrics import METRICS, NOTHING, SHARE, TEXT, Metric, averaged, paired_difference, spread_of_draws
+from fedjax_bal.metrics import METRICS, NOTHING, SHARE, TEXT, Metric, evaluations, paired_difference, spread_of_draws
+from fedjax_bal.report.labels import split_math
 from fedjax_bal.report.wording import LONGEST_NAME, MINUS, averaged_heading, printable
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ def paper_table(
     *,
     bold: bool,
     name: str,
+    subject: str = "",
     remark: str = "",
 ) -> str:
     r"""Formats a table with a row for each method and, under each condition, a column for each metric.
@@ -71,8 +73,10 @@ def paper_table(
     Args:
         conditions: the name of each condition (empty for a single one), and its runs in groups that share their data.
         metrics: the columns.
-        bold: prints in bold, in each column and group, the best mean and those that don't clearly differ from it.
-        name: the results' name, for caption and `\label`.
+        bold: prints in bold, in each column and group, the best mean, and underlines those that don't clearly differ
+            from it.
+        name: the results' name, for `\label`.
+        subject: the start of the caption; `name` if empty.
         remark: the end of the caption.
     """
     methods = list(dict.fromkeys(run["method"] for _, groups in conditions for runs in groups for run in runs))
@@ -88,7 +92,7 @@ def paper_table(
     headings = [_heading(metric, every) for metric in metrics]
     head = [["Method", *headings * len(conditions)]]
     rules = ""
-    subject = _name(name)
+    subject = escaped(subject or printable(name, LONGEST_NAME))
     if len(conditions) > 1:
         names = [_name(condition) for condition, _ in conditions]
         if len(metrics) == 1:
@@ -107,20 +111,22 @@ def paper_table(
     seeds = f"{most} seeds" if least == most else f"{least} to {most} seeds"
     sentences = [f"{subject}: " + (f"mean $\\pm$ standard deviation over {seeds}." if most > 1 else "one seed.")]
     if bold:
-        also = ", and all whose paired 95\\% interval of the difference from it includes 0" * (most > 1)
-        sentences.append(f"Bold: the best{also}.")
+        among = " on the same data" * any(len(groups) > 1 for _, groups in conditions)
+        also = "; underlined: not clearly different from it (the paired 95\\% interval includes 0)" * (most > 1)
+        sentences.append(f"Bold: the best mean{among}{also}.")
     caption = " ".join([*sentences, escaped(remark)]).strip()
     return f"{_NEEDS}\n{_table(head, rows, caption, name, rules)}"
 
 
 def _name(text: str) -> str:
-    return escaped(printable(text, LONGEST_NAME))
+    pieces = split_math(printable(text, LONGEST_NAME))
+    return "".join(piece if place % 2 else escaped(piece) for place, piece in enumerate(pieces))
 
 
 def _heading(metric: Metric, runs: Runs) -> str:
     heading = metric.column.heading if metric.column else metric.name.replace("_", " ").capitalize()
     if metric.name == "last5_accuracy":
-        heading = averaged_heading(averaged(runs)).capitalize()
+        heading = averaged_heading(evaluations(runs)).capitalize()
     return escaped(f"{heading} ({metric.unit.symbol})" if metric.unit.symbol else heading)
 
 
@@ -130,32 +136,34 @@ def _cells(runs: Runs, metric: Metric, *, bold: bool) -> dict[str, str]:
     for run in runs:
         if run.get(metric.name) is not None:
             by_seed[run["method"]][run["seed"]] = run[metric.name]
-    leading = _leading(by_seed, highest=metric.unit is SHARE) if bold else set()
+    best, close = _best_and_close(by_seed, highest=metric.unit is SHARE) if bold else (set(), set())
     cells = {}
     for method, values in by_seed.items():
         asked = sum(run["method"] == method for run in runs)
         part = f" ({len(values)} of {asked})" * (0 < len(values) < asked)
         cell = escaped(metric.unit.show(spread_of_draws(values)) + part)
-        cells[method] = f"\\textbf{{{cell}}}" if method in leading else cell
+        mark = "\\textbf" if method in best else "\\underline" if method in close else ""
+        cells[method] = f"{mark}{{{cell}}}" if mark else cell
     return cells
 
 
-def _leading(by_seed: Mapping[str, Mapping[Any, float]], *, highest: bool) -> set[str]:
-    """Returns the method with the best mean, and all whose difference from it may be 0; none if these are all methods.
+def _best_and_close(by_seed: Mapping[str, Mapping[Any, float]], *, highest: bool) -> tuple[set[str], set[str]]:
+    """Returns the methods with the best mean, and the others whose paired difference from it may be 0.
 
     A method that lacks runs, such as those that reach the target, isn't comparable with the others.
     """
     most = max(map(len, by_seed.values()))
     known = {method: values for method, values in by_seed.items() if len(values) == most > 0}
-    if not known:
-        return set()
-    best = (max if highest else min)(known, key=lambda method: spread_of_draws(known[method]).mean or 0.0)
-    leading = {best}
-    for method, values in known.items():
-        lead = paired_difference(known[best], values)
-        if lead.low is not None and lead.high is not None and lead.low <= 0 <= lead.high:
-            leading.add(method)
-    return leading if len(leading) < len(by_seed) else set()
+    means = {method: spread_of_draws(values).mean or 0.0 for method, values in known.items()}
+    top = (max if highest else min)(means.values(), default=None)
+    best = {method for method, mean in means.items() if mean == top}
+    leads = {method: paired_difference(known[min(best)], known[method]) for method in known if method not in best}
+    close = {
+        method
+        for method, lead in leads.items()
+        if lead.low is not None and lead.high is not None and lead.low <= 0 <= lead.high
+    }
+    return best, close
 
 
 def _table(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedjax_bal.config import Sections, leaves, without_defaults
+from fedjax_bal.config import Sections, leaves, nearest_choices, without_defaults
 from fedjax_bal.files import check_replaceable, write_atomically
 from fedjax_bal.lab import LARGEST, FolderError, RunFolder, RunRecord, SweepFolder
 from fedjax_bal.report.labels import (
@@ -131,7 +131,11 @@ def build_comparison(folders: Sequence[Path], file: Path) -> Path:
 
 
 def write_figures(
-    folders: Sequence[Path], directory: Path, width: float, names: Mapping[str, str] = NO_NAMES
+    folders: Sequence[Path],
+    directory: Path,
+    width: float,
+    names: Mapping[str, str] = NO_NAMES,
+    only: Sequence[str] = (),
 ) -> list[Path]:
     """Writes each figure of a run, of a sweep, or of a comparison of 2 to 20 runs, as PDF and PNG.
 
@@ -140,12 +144,14 @@ def write_figures(
         directory: the output folder; created if needed, and files with the same names are replaced.
         width: width of the figures in inches. Figures are laid out for this width, with text of at least 7 points.
         names: as in `read_run`.
+        only: the names of figures to write, with or without a number at the end; empty for all.
 
     Returns:
         The PDF files, in page order.
 
     Raises:
         FolderError: a folder can't be read, the folders can't be compared, or the files can't be written.
+        ValueError: there is no figure of a name in `only`.
     """
     from fedjax_bal.report.gallery import run_figures, sweep_figures
     from fedjax_bal.report.plots import as_wide_as, to_pdf, to_png
@@ -157,10 +163,18 @@ def write_figures(
         return sweep_figures(read, sweep_curves(read, SweepFolder(folders[0])))
 
     files = []
+    with as_wide_as(width):
+        drawn = {name: figure for name, _, _, figure in figures()}
+    short = {name: re.sub(r"-\d+$", "", name) for name in drawn}
+    for name in only:
+        if name not in {*short, *short.values()}:
+            raise ValueError(f"--only: received {name!r:.80}; {nearest_choices(name, dict.fromkeys(short.values()))}")
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with as_wide_as(width):
-            for name, _, _, figure in figures():
+            for name, figure in drawn.items():
+                if only and not {name, short[name]} & {*only}:
+                    continue
                 files.append(directory / f"{name}.pdf")
                 write_atomically(files[-1], to_pdf(figure))
                 write_atomically(directory / f"{name}.png", to_png(figure, _DOTS_PER_INCH))
@@ -177,7 +191,7 @@ def write_table(
     Args:
         folders: the folder of the run or sweep, or those of the runs.
         metrics: names of metrics of whole runs; `_accuracy` and `_bytes` may be left out.
-        bold: prints in bold the best method of each column, and those that don't clearly differ from it.
+        bold: prints in bold the best mean of each column, and underlines those that don't clearly differ from it.
         names: as in `read_run`.
 
     Raises:
@@ -189,8 +203,10 @@ def write_table(
     chosen = find_metrics(metrics)
     read = read_all(folders, names)
     remark = ""
+    subject = ""
     if isinstance(read, RunRecord):
         joined = len(folders) > 1
+        subject = setting_in_words(list(read.config.values()) if joined else [read.config], read.summary["runs"])
         name = "Comparison of runs" if joined else str(read.summary.get("name") or folders[0].resolve().name)
         conditions = [("", groups_by_data(read) if joined else [read.summary["runs"]])]
     else:
@@ -202,7 +218,7 @@ def write_table(
     if not any(runs for _, groups in conditions for runs in groups):
         raise FolderError(f"{folders[0]}: no run has been evaluated yet, so there is no table")
     file = folders[0] / "table.tex"
-    text = paper_table(conditions, chosen, bold=bold, name=name, remark=remark)
+    text = paper_table(conditions, chosen, bold=bold, name=name, subject=subject, remark=remark)
     try:
         write_atomically(file, encoded(text))
     except OSError as error:
@@ -353,6 +369,32 @@ def page_of_runs(joined: RunRecord, pictures: Sequence["Picture"]) -> Page:
         pictures=pictures,
         sections=[("Where the settings differ", definitions(differing[:_MOST_DIFFERENCES]) or "<p>Nowhere.</p>")],
     )
+
+
+def setting_in_words(configs: Sequence[Mapping[str, Any]], runs: Sequence[Mapping[str, Any]]) -> str:
+    """Describes data set, partition and rounds, for a caption; empty if they differ between runs or are the user's."""
+    from fedjax_bal.data import DATASETS  # imports jax
+
+    phrases = set()
+    for config in configs:
+        reader = DATASETS.get(str(_section(config, "dataset").get("name")))
+        changed = {key for entry in entries(config, "methods") if isinstance(entry, dict) for key in entry}
+        if reader is None or reader.origin == "own" or changed & {"dataset", "partition"}:
+            return ""
+        title, _, which = reader.description.partition(":")[0].partition(", ")
+        partition = _section(config, "partition")
+        kind = Sections.child("partition")
+        differing = without_defaults(kind, partition) if kind else partition
+        clients = partition.get("clients")
+        scheme = flat({key: value for key, value in differing.items() if key not in ("clients", "seed")})
+        scheme = re.sub(r"\.0(?!\d)", "", scheme.replace("dirichlet", "Dirichlet").replace("_", " "))
+        phrases.add(", ".join([
+            f"{title} ({which})" if which else title,
+            f"{plural(clients, 'client')} ({scheme})" if isinstance(clients, int) else scheme,
+        ]))  # fmt: skip
+    rounds = {run.get("rounds") for run in runs}
+    trained = [plural(count, "round") for count in rounds if isinstance(count, int)]
+    return ", ".join([*phrases, *trained]) if len(phrases) == len(rounds) == 1 else ""
 
 
 def groups_by_data(joined: RunRecord) -> list[list[Mapping[str, Any]]]:

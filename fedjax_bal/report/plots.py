@@ -5,10 +5,12 @@ This module imports matplotlib, so callers that must start quickly import it lat
 
 import contextlib
 import io
+import re
 import textwrap
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, NamedTuple
 
 import matplotlib
@@ -22,7 +24,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from fedjax_bal.metrics import Curve, evenly_spaced
-from fedjax_bal.report.wording import printable
+from fedjax_bal.report.labels import split_math
+from fedjax_bal.report.wording import LONGEST_NAME, printable
 
 # Widths on a page, in inches: of one of its two columns, and of both, for figures with several panels.
 WIDTH = 4.6
@@ -41,7 +44,10 @@ MOST_NAMED = 20  # labelled rows or columns of a heat map; if there are more, on
 MOST_POINTS = 1000  # per line: a page has fewer pixels
 _MOST_NUMBERED = 10  # maximum number of columns of a heat map with numbers in its cells
 _NARROWEST = 3.0  # inches: the smallest panel that has room for the numbers of ten columns
-_LONGEST_NAME = 22
+_LONGEST_LINE = 24  # letters of a name next to axes; longer names take several lines
+_NARROW = 4.0  # inches: narrower panels have their legend above or below, not on the right
+_FIRM = "\N{NO-BREAK SPACE}"
+_LETTER = 4.8  # points: the mean width of a letter of 9 points
 _ROUND = [1, 2, 5, 10]
 
 STYLE = {
@@ -62,8 +68,6 @@ STYLE = {
     "lines.linewidth": 1.6,
     "lines.markersize": 5.0,
     "legend.frameon": False,
-    # `$` in a name is a dollar sign, not mathematics.
-    "text.parse_math": False,
     # Text isn't converted to paths, so that files stay small and papers can edit it.
     "svg.fonttype": "none",
     "pdf.fonttype": 42,
@@ -91,6 +95,11 @@ def style() -> Iterator[None]:
 
 def _text_scale() -> float:
     return min(1.0, max(_width() / WIDTH, 7.0 / 9.0))
+
+
+def _letters(inches: float) -> int:
+    """Number of letters in a line of a title above a panel of some width."""
+    return int(10 * inches / _text_scale())
 
 
 def _width(*, wide: bool = False) -> float:
@@ -142,6 +151,21 @@ def _save(figure: Figure, **options: Any) -> bytes:
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         figure.savefig(buffer, **options)
     return buffer.getvalue()
+
+
+def wrapped(text: str, letters: int = _LONGEST_LINE) -> str:
+    """Formats a name for a figure, in even lines of at most so many letters; `$...$` are formulas, see `split_math`."""
+    pieces = split_math(printable(text, LONGEST_NAME))
+    # A line must not end within a formula.
+    pieces[1::2] = [formula.replace(" ", _FIRM) for formula in pieces[1::2]]
+    pieces[::2] = [text.replace("$", "\\$") for text in pieces[::2]]
+    whole = "".join(pieces)
+    fill = partial(textwrap.wrap, whole, break_long_words=len(pieces) == 1, break_on_hyphens=len(pieces) == 1)
+    lines = fill(letters)
+    longest = max(map(len, whole.split()), default=0)
+    even = (fill(width) for width in range(max(1, min(longest, letters)), letters))
+    lines = next((shorter for shorter in even if len(shorter) == len(lines)), lines)
+    return "\n".join(lines).replace(_FIRM, " ")
 
 
 class Line(NamedTuple):
@@ -231,17 +255,21 @@ def curves(
     reached after the first tenth of the x-axis, because the first climb would hide the differences at the end. `finish`
     is called with each panel's axes to set ticks and limits.
     """
-    # Panels with the same few lines share one legend below; otherwise each has its legend on the right.
-    shared = len(shown) > 1 and len({line for panel, _ in shown for line in panel.lines.values()}) <= len(COLOURS)
+    # Panels with the same few lines share one legend below, as does a narrow one; otherwise each has its legend on the
+    # right, or above it where it is narrow.
+    few = len({line for panel, _ in shown for line in panel.lines.values()}) <= len(COLOURS)
+    shared = few and (len(shown) > 1 or _width() < _NARROW)
     wide = len(shown) > 2 or (len(shown) == 2 and not shared)
     width = _width(wide=wide)
     across = min(len(shown), max(2, int(width / _NARROWEST)) if shared else max(1, int(width / WIDTH)))
     inches = width / across
-    height = (float(np.clip(0.7 * inches, 2.0, 2.7)) * -(-len(shown) // across) + 0.4) * _text_scale()
-    figure = _blank(2.9 if len(shown) == 1 else height, wide=wide)
+    beside = not shared and inches >= _NARROW
+    height = float(np.clip(0.7 * inches, 2.0 * _text_scale(), 2.7)) * -(-len(shown) // across) + 0.2 * _text_scale()
+    figure = _blank(2.9 if len(shown) == 1 and beside else height, wide=wide)
     drawn = _small_multiples(figure, len(shown), across, shared=True)
     for place, (axes, (panel, series)) in enumerate(zip(drawn, shown, strict=True)):
-        axes.set_title(printable(panel.title, int(9.5 * inches)), fontsize="medium", loc="left")
+        if shared or beside:
+            axes.set_title(wrapped(panel.title, _letters(inches)), fontsize="medium", loc="left")
         axes.xaxis.set_major_locator(MaxNLocator(max(3, int(1.4 * inches)), steps=_ROUND, integer=True))
         for name, line in panel.lines.items():
             if name not in series:
@@ -257,9 +285,9 @@ def curves(
         if target is not None:
             axes.axhline(target, color=SOFT, linewidth=1, zorder=1, label=f"target {target:g}%")
         if place % across == 0:
-            axes.set_ylabel(vertical)
+            axes.set_ylabel(wrapped(vertical, LONGEST_NAME))
         if place + across >= len(shown):
-            axes.set_xlabel(horizontal)
+            axes.set_xlabel(wrapped(horizontal, LONGEST_NAME))
             axes.tick_params(labelbottom=True)
     for axes in drawn:
         finish(axes)
@@ -274,16 +302,42 @@ def curves(
 
     if shared:
         found = {str(line.get_label()): line for axes in drawn for line in axes.get_legend_handles_labels()[0]}
-        names = [printable(name, _LONGEST_NAME) for name in found]
-        columns = int(72 * width / ((max(map(len, names)) + 5) * 5.6 * _text_scale()))
-        figure.legend(list(found.values()), names, loc="outside lower center", ncols=max(1, columns))
+        names, options = _legend_layout(figure, list(found), width)
+        figure.legend(list(found.values()), names, loc="outside lower center", **options)
         return figure
-    for axes in drawn:
+    for axes, (panel, _) in zip(drawn, shown, strict=True):
         # In the vertical order of the lines' ends.
-        handles = sorted(axes.get_legend_handles_labels()[0], key=lambda line: -float(line.get_ydata()[-1]))
-        names = [printable(str(line.get_label()), _LONGEST_NAME) for line in handles]
-        axes.legend(handles, names, loc="upper left", bbox_to_anchor=(1, 1), borderaxespad=0, handlelength=1.6)
+        handles = sorted(axes.get_legend_handles_labels()[0], key=_end, reverse=True)
+        labels = [str(handle.get_label()) for handle in handles]
+        if beside:
+            names = [wrapped(label) for label in labels]
+            axes.legend(handles, names, loc="upper left", bbox_to_anchor=(1, 1), borderaxespad=0, handlelength=1.6)
+        else:
+            names, options = _legend_layout(figure, labels, 0.85 * inches)
+            title = wrapped(panel.title, _letters(inches))
+            axes.legend(handles, names, loc="lower center", bbox_to_anchor=(0.5, 1), title=title, **options)
     return figure
+
+
+def _end(handle: Any) -> float:
+    """Where a line ends; bars stand below all lines in a legend."""
+    return float(handle.get_ydata()[-1]) if hasattr(handle, "get_ydata") else -np.inf
+
+
+def _legend_layout(figure: Figure, labels: Sequence[str], inches: float) -> tuple[list[str], dict[str, Any]]:
+    """Makes a figure higher by a legend of some width; returns its entries, and its columns: as many as fit."""
+    letter = _LETTER * _text_scale()
+    letters = int(72 * inches / letter)
+    handle = 7  # letters that a handle and the space after a column take
+    names = [wrapped(label, letters - handle) for label in labels]
+    for count in range(min(len(names), 6), 0, -1):
+        columns = [[line for name in column for line in name.split("\n")] for column in np.array_split(names, count)]
+        # A formula's commands are letters.
+        widths = ([len(re.sub(r"\\[A-Za-z]+|\$", "x", line)) for line in lines] for lines in columns)
+        if sum(max(lengths) + handle for lengths in widths) <= letters:
+            break
+    figure.set_figheight(figure.get_figheight() + 0.18 * _text_scale() * max(map(len, columns)))
+    return names, {"ncols": count, "columnspacing": 1.2, "handlelength": 1.6}
 
 
 class Grid(NamedTuple):
@@ -312,47 +366,59 @@ def heat(
     """
     count = len(grids)
     width = _width(wide=count > 1)
-    across = min(count, max(1, int(width / _NARROWEST)))
-    height = float(np.clip(0.25 * len(rows) + 0.3, 0.8, 3.6)) * -(-count // across)
+    across = min(count, max(2, int(width / _NARROWEST)))
+    inches = width / across
+    most = max(len(grid.columns) for grid in grids)
+    numbered = most <= _MOST_NUMBERED * inches / _NARROWEST and len(rows) <= MOST_NAMED
+    # A row needs a line of text, and more for a number.
+    lines = sum(wrapped(str(name)).count("\n") + 1 for name in rows) if len(rows) <= MOST_NAMED else len(rows)
+    row = 0.25 if inches >= _NARROWEST else 0.14
+    height = float(np.clip(row * lines + 0.3, 0.8, min(3.6, 1.2 * inches + 0.3))) * -(-count // across)
     # Room for the names of columns; above a row that isn't full the row before has them, too.
     room = 0.8 if count == 1 else 1.2 if count % across == 0 else 2.2
     figure = _blank(height + room, wide=count > 1)
     drawn = _small_multiples(figure, count, across, shared=False)
     norm = Normalize(scale[0], max(scale[1], scale[0] + 1e-6))
-    numbered = max(len(grid.columns) for grid in grids) <= _MOST_NUMBERED and len(rows) <= MOST_NAMED
     for place, (axes, grid) in enumerate(zip(drawn, grids, strict=True)):
         values = np.ma.masked_invalid(grid.values)
         axes.imshow(values, cmap=colours, norm=norm, interpolation="none", aspect="auto")
         if grid.title:
-            line = int(11 * width / across)
-            axes.set_title(textwrap.fill(printable(grid.title, 2 * line), line), fontsize="medium")
+            axes.set_title(wrapped(grid.title, _letters(inches)), fontsize="medium")
         axes.grid(False)
         axes.tick_params(length=0)
         axes.spines[:].set_visible(True)
         # Names on the left and below serve all panels that have the same.
         left = place % across == 0
         below = place + across >= count
-        axes.set(xlabel=horizontal * below, ylabel=vertical * left)
+        named = below or grid.columns != grids[0].columns
+        # Where there is no room for them, the names on the left serve the columns, too.
+        square = list(grid.columns) == list(rows) and 8 * (inches - 0.6) < len(rows) <= MOST_NAMED
+        across_name = f"{horizontal}, same order" if square else horizontal
+        axes.set(xlabel=wrapped(across_name, _letters(inches)) * below, ylabel=wrapped(vertical, LONGEST_NAME) * left)
         name_places(axes.yaxis, rows if left else ())
-        name_places(axes.xaxis, grid.columns if below or grid.columns != grids[0].columns else ())
+        name_places(axes.xaxis, grid.columns if named and not square else ())
         for (row, column), value in np.ndenumerate(grid.values) if numbered else ():
             if not np.isnan(value):
                 colour = "white" if norm(value) > 0.55 else INK
                 axes.text(column, row, f"{value:,.{digits}f}", ha="center", va="center", color=colour, size="small")
     if not numbered:
-        bar = figure.colorbar(ScalarMappable(norm, colours), ax=drawn, label=label, pad=0.02)
-        bar.ax.yaxis.set_major_locator(MaxNLocator(5, steps=_ROUND))
+        place = {"location": "bottom", "aspect": 40} if inches < _NARROWEST else {}
+        bar = figure.colorbar(ScalarMappable(norm, colours), ax=drawn, label=label, pad=0.02, **place)
+        bar.locator = MaxNLocator(5, steps=_ROUND)
+        bar.update_ticks()
     return figure
 
 
 def name_places(axis: Axis, names: Sequence[str]) -> None:
-    """Labels the positions 0, 1, ... of an axis, or some of them; long labels of an x-axis are slanted."""
+    """Labels the positions 0, 1, ... of an axis, or some of them; long labels of an x-axis are turned."""
     places = evenly_spaced(len(names), MOST_NAMED if len(names) <= MOST_NAMED else 8).tolist()
-    shown = [printable(str(names[place]), _LONGEST_NAME) for place in places]
+    shown = [wrapped(str(names[place])) for place in places]
     axis.set_ticks(places, shown)
     if isinstance(axis, XAxis) and sum(map(len, shown)) > 24:
+        inches = axis.axes.get_window_extent().width / axis.axes.figure.dpi
+        turned = {"rotation": 90, "va": "center"} if len(shown) > 6 * inches else {"rotation": 40}
         for text in axis.get_ticklabels():
-            text.set(rotation=40, ha="right", rotation_mode="anchor")
+            text.set(ha="right", rotation_mode="anchor", **turned)
 
 
 @style()
@@ -371,7 +437,7 @@ def images(kinds: Sequence[tuple[str, np.ndarray]], classes: Sequence[str]) -> F
         table = pixels[:rows].transpose(0, 2, 1, 3, 4).reshape(rows * height, shown * width, channels)
         axes.imshow(table[..., 0] if channels == 1 else table, interpolation="nearest", cmap="gray", vmin=0, vmax=255)
         axes.set_title(title, rotation=90 if narrow else 0)
-        names = [printable(name, _LONGEST_NAME) for name in classes[:rows]]
+        names = list(map(wrapped, classes[:rows]))
         axes.set_yticks(height * (np.arange(rows) + 0.5), [] if place else names)
         axes.set_xticks([])
         axes.grid(False)

@@ -16,7 +16,7 @@ from fedjax_bal.report.wording import (
     join_some,
     printable,
     signed,
-    span_averaged,
+    span_evaluated,
 )
 from fedjax_bal.validate import is_number
 
@@ -182,7 +182,7 @@ def _entries(
     measure = which if isinstance(which, str) and which in _MEASURES else "final"
     accuracy = _section(paper.get("accuracy")).items()
     known = {printable(str(labels.get(name, name)), LONGEST_NAME): value for name, value in accuracy}
-    when = averaged_in_words(span_averaged(summaries))
+    when = averaged_in_words(span_evaluated(summaries))
     entries = []
     for summary in summaries:
         theirs = known.get(summary.method)

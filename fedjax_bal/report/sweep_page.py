@@ -149,7 +149,7 @@ def answer(results: sweeps.Results) -> str:
     if results.condition_axes:
         each = join_some([f"{name}: {lead(summaries)}" for name, summaries in known], _MOST_TOLD)
         what = "Accuracy" if len(results.methods) == 1 else "Highest accuracy"
-        return f"{what} over the {averaged_in_words(results.averaged)} at each condition: {each}.{how}"
+        return f"{what} over the {averaged_in_words(results.evaluations)} at each condition: {each}.{how}"
     settings = ""
     if results.tuned and len(results.methods) <= _MOST_TOLD:  # if there are more methods, the table below has them
         tops = [(method, sweeps.best(results, method)) for method in results.methods]
@@ -192,12 +192,12 @@ def all_settings(results: sweeps.Results) -> Details:
         grid = [list(column) for column in zip(*grid, strict=True)]
         grid[0][0] = "Method"
     heads, *rows = (tuple(row) for row in grid)
-    note = f"Mean of the {averaged_in_words(results.averaged)} of a run, %, over seeds."
+    note = f"Mean of the {averaged_in_words(results.evaluations)} of a run, %, over seeds."
     return Details("Accuracy at every setting", Table(heads, rows), note)
 
 
 def _heading(results: sweeps.Results) -> str:
-    return f"{averaged_heading(results.averaged).capitalize()}, %"
+    return f"{averaged_heading(results.evaluations).capitalize()}, %"
 
 
 def percent(cell: sweeps.Cell | None) -> str:

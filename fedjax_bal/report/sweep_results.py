@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from fedjax_bal.config import ConfigError, parse_yaml
 from fedjax_bal.lab import LARGEST, SweepFolder
-from fedjax_bal.metrics import METRICS, MethodSummary, SeededDraw, averaged, spread_of_draws
+from fedjax_bal.metrics import METRICS, MethodSummary, SeededDraw, evaluations, spread_of_draws
 from fedjax_bal.report.labels import NO_NAMES, labels_of, with_labels
 from fedjax_bal.report.tables import summarise_group
 from fedjax_bal.report.wording import flat
@@ -143,9 +143,9 @@ class Results:
         return VALIDATION if done and all(run[VALIDATION] is not None for run in done) else LEAD
 
     @cached_property
-    def averaged(self) -> tuple[int, int]:
-        """The smallest and largest number of evaluations averaged in `last5_accuracy`."""
-        return averaged([run for runs in self.runs.values() for run in runs])
+    def evaluations(self) -> tuple[int, int]:
+        """The smallest and largest number of evaluations of a run."""
+        return evaluations([run for runs in self.runs.values() for run in runs])
 
     @property
     def condition_axes(self) -> tuple[int, ...]:

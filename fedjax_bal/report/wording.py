@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from fedjax_bal.metrics import (
+    MANY_EVALUATIONS,
     MOST_AVERAGED,
     NOTHING,
     SHARE,
@@ -99,7 +100,7 @@ def table_notes(summaries: Sequence[MethodSummary], *, partitions: bool, crossed
     notes = []
     if any(summary.final.std is not None for summary in summaries):
         notes.append("“±” is the sample standard deviation over seeds.")
-    span = span_averaged(summaries)
+    span = span_evaluated(summaries)
     notes += [
         f"“{averaged_heading(span).capitalize()}” averages the {averaged_in_words(span)} of a run.",
         "“Best” is the highest accuracy of a run, selected on the test set, so optimistic.",
@@ -143,7 +144,7 @@ def table(
         baseline: names the baseline in the heading of differences; None for the first method.
     """
     uneven = shows_divergence(summaries)
-    mean = averaged_heading(span_averaged(summaries))
+    mean = averaged_heading(span_evaluated(summaries))
     # Heading on the page, heading in a narrow terminal (None: no such column), and cells.
     columns: list[tuple[str, str | None, list[str]]] = [
         ("Method", "method", [summary.method for summary in summaries]),
@@ -197,23 +198,32 @@ def _part(count: int, seeds: int, noun: str = "") -> str:
 
 
 def averaged_in_words(span: tuple[int, int]) -> str:
-    """Names the evaluations that the headline averages, such as: last five evaluations."""
-    least, most = span
+    """Names the evaluations that the headline averages, from the numbers that runs have: last five of 8 evaluations."""
+    least, most = (min(count, MOST_AVERAGED) for count in span)
     if most == 1:
         return "only evaluation"
-    return f"last {_COUNTS[most] if least == most else f'{_COUNTS[least]} to {_COUNTS[most]}'} evaluations"
+    counts = _COUNTS[most] if least == most else f"{_COUNTS[least]} to {_COUNTS[most]}"
+    return f"last {counts}{_of_few(span)} evaluations"
 
 
 def averaged_heading(span: tuple[int, int]) -> str:
-    """The heading of the headline: mean of last 5, mean of last 2 to 5."""
+    """The heading of the headline: mean of last 5, mean of last 5 of 8, mean of last 2 to 5."""
+    least, most = (min(count, MOST_AVERAGED) for count in span)
+    return f"mean of last {most if least == most else f'{least} to {most}'}{_of_few(span)}"
+
+
+def _of_few(span: tuple[int, int]) -> str:
+    """Says of how few evaluations the last five are."""
     least, most = span
-    return f"mean of last {most if least == most else f'{least} to {most}'}"
+    if not MOST_AVERAGED < most < MANY_EVALUATIONS:
+        return ""
+    return f" of {most}" if least == most else f" of {least} to {most}"
 
 
-def span_averaged(summaries: Sequence[MethodSummary]) -> tuple[int, int]:
-    """Returns the smallest and largest number of evaluations that the headlines average."""
-    spans = [summary.averaged for summary in summaries if summary.last5.mean is not None]
-    spans = spans or [(MOST_AVERAGED, MOST_AVERAGED)]
+def span_evaluated(summaries: Sequence[MethodSummary]) -> tuple[int, int]:
+    """Returns the smallest and largest number of evaluations of the runs with a headline."""
+    spans = [summary.evaluations for summary in summaries if summary.last5.mean is not None]
+    spans = spans or [(MANY_EVALUATIONS, MANY_EVALUATIONS)]
     return min(least for least, _ in spans), max(most for _, most in spans)
 
 
@@ -240,7 +250,7 @@ def verdict(summaries: Sequence[MethodSummary]) -> str:
         return "No run has an accuracy yet, so there is nothing to compare."
     best = ranked[0]
     first = summaries[0]
-    when = averaged_in_words(span_averaged(ranked))
+    when = averaged_in_words(span_evaluated(ranked))
     if len(ranked) == 1:
         several = f"mean ± standard deviation, {best.last5.seeds} seeds"
         seeds = "one seed: no interval" if best.last5.seeds == 1 else several

@@ -101,6 +101,7 @@ def test_metrics_are_columns_and_a_frame_where_pandas_is_there(finished, run, mo
     chosen = (columns["method"] == "moon") & (columns["seed"] == 5)
     wanted = [line["test_loss"] for line in lines if (line["method"], line["seed"]) == ("moon", 5)]
     assert columns["test_loss"][chosen].tolist() == wanted and len(wanted) == 3
+    assert columns["label"].tolist() == columns["method"].tolist()  # without labels
     assert np.stack(columns["per_class_accuracy"]).shape == (3 * 2 * 3, 10)
     monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=lambda columns: ("frame", list(columns))))
     assert run.metrics() == ("frame", list(columns))

@@ -44,6 +44,9 @@ def test_a_run_has_its_figures_in_order(folder):
 def test_without_traffic_there_is_no_picture_of_it(folder):
     edit_lines(folder, lambda line: {"bytes_up": 0, "bytes_down": 0})
     assert list(figures(folder)) == [name for name in ALWAYS if name != "traffic"]
+    # Nor with equal traffic, whose curves are those by round.
+    edit_lines(folder, lambda line: {"bytes_up": 1000 + (line["method"] == "fedavg"), "bytes_down": 1000})
+    assert list(figures(folder)) == [name for name in ALWAYS if name != "traffic"]
 
 
 def test_traffic_is_that_of_all_rounds_until_then_in_megabytes(folder):
@@ -52,7 +55,7 @@ def test_traffic_is_that_of_all_rounds_until_then_in_megabytes(folder):
 
 
 def test_simulated_time_is_that_of_all_rounds_until_then_in_seconds(folder):
-    edit_lines(folder, lambda line: {"simulated_s": 2.5})
+    edit_lines(folder, lambda line: {"simulated_s": 2.5 if line["method"] == "fedavg" else 3.5})
     found = figures(folder)
     assert list(found) == [*ALWAYS[:2], "time", *ALWAYS[2:]]
     np.testing.assert_allclose(found["time"][2].axes[0].lines[0].get_xdata(), 2.5 * np.arange(1, 6))
@@ -76,6 +79,9 @@ def test_classes_stand_from_most_to_fewest_and_are_those_of_the_runs_that_have_n
     np.testing.assert_allclose(axes.images[0].get_array()[0], 100 * others[0][::-1])
     assert [label.get_text() for label in axes.get_xticklabels()][:2] == ["Ankle boot, 10", "Bag, 9"]
     assert "from most training images (10) to fewest (1)" in figures(folder)["classes"][1]
+    edit(folder, lambda s: s["partitions"][0].update(samples=[7] * 10))
+    axes = figures(folder)["classes"][2].axes[0]
+    assert axes.get_xticklabels()[0].get_text() == "T-shirt/top" and axes.get_xlabel() == "class"
 
 
 def test_predicted_classes_stand_beside_true_and_trained_ones(make_run, tmp_path):
@@ -84,6 +90,7 @@ def test_predicted_classes_stand_beside_true_and_trained_ones(make_run, tmp_path
     edit(folder, lambda s: s["partitions"][0].update(samples=[10, 30, 60]))
     axes = figures(folder)["predictions"][2].axes[0]
     assert [bar.get_height() for bar in axes.patches] == pytest.approx([60, 30, 10])
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["true", "fedavg", "training images"]
     predicted, true = axes.lines
     np.testing.assert_allclose(predicted.get_ydata(), [40, 50, 10])
     np.testing.assert_allclose(true.get_ydata(), [70, 10, 20])
@@ -102,6 +109,9 @@ def test_a_partition_is_blank_where_a_client_lacks_a_class(folder):
     counts = [[3, 0], [0, 7], [1, 1]]
     part = {"methods": ["fedavg"], "clients": 30, "shown": [0, 14, 29], "class_counts": counts}
     figure = gallery.partition([("", np.array(counts, float), ["0", "14", "29"])], ["x", "y"])
+    many = gallery.partition([("", np.ones((20, 2)), [f"{client}" for client in range(20)])], ["x", "y"])
+    ticks = [label.get_text() for label in many.axes[0].get_xticklabels()]
+    assert list(filter(None, ticks)) == [f"{client}" for client in range(0, 20, 2)]
     image = figure.axes[0].images[0].get_array()
     assert np.ma.filled(image, 0).tolist() == [[3, 0, 1], [0, 7, 1]]
     assert np.ma.getmaskarray(image).tolist() == [[False, True, False], [True, False, False]]

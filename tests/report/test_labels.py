@@ -6,10 +6,19 @@ import json
 import pytest
 import yaml
 
+from fedjax_bal.cli.arguments import parse_names
 from fedjax_bal.lab import SweepFolder
 from fedjax_bal.report.gallery import sweep_figures
-from fedjax_bal.report.labels import labels_of
-from fedjax_bal.report.page import build, groups_by_data, join, missing_runs, read_all, read_run
+from fedjax_bal.report.labels import labels_of, split_math, with_labels
+from fedjax_bal.report.page import (
+    build,
+    groups_by_data,
+    join,
+    missing_runs,
+    read_all,
+    read_run,
+    setting_in_words,
+)
 from fedjax_bal.report.published import paper_comparison_of_run, paper_comparison_of_sweep
 from fedjax_bal.report.sweep_page import answer
 from fedjax_bal.report.sweep_results import read_results, sweep_curves
@@ -60,6 +69,29 @@ def test_a_run_is_read_with_its_labels(folder):
     assert missing_runs(run.config, run.summary["runs"]) == []
     paper = paper_comparison_of_run(run.config, summarise_group(run.summary["runs"]))
     assert [(entry.method, entry.theirs) for entry in paper.entries] == [("ReBaFL (ours)", 0.7)]
+
+
+def test_a_comma_that_no_name_follows_is_part_of_a_label():
+    names = parse_names(["a=Smooth, beta 0.9,b=B", r"c=Tilt, $\tau=1$"])
+    assert names == {"a": "Smooth, beta 0.9", "b": "B", "c": r"Tilt, $\tau=1$"}
+
+
+def test_a_formula_that_figures_cannot_show_is_refused_as_a_name_and_text_as_a_label():
+    with pytest.raises(ValueError, match=r"--names: received '.*'; figures can't show the formula .*: Expected"):
+        with_labels({"methods": ["a"]}, {"a": r"A $\frac{1}{$"})
+    assert split_math(r"A $\frac{1}{$") == [r"A $\frac{1}{$"]
+
+
+def test_a_caption_says_the_setting_unless_runs_have_several(folder):
+    run = read_run(folder)
+    words = setting_in_words([run.config], run.summary["runs"])
+    assert words.startswith("Fashion-MNIST (a balanced sixth that comes with the package), ")
+    assert words.endswith(" clients (pathological, classes per client 2), 2 rounds")
+    assert setting_in_words([run.config] * 2, run.summary["runs"]) == words
+    other = {**run.config, "partition": {**run.config["partition"], "clients": 99}}
+    assert setting_in_words([run.config, other], run.summary["runs"]) == ""
+    own = {**run.config, "methods": [{"name": "a", "partition": {"clients": 3}}]}
+    assert setting_in_words([own], run.summary["runs"]) == ""
 
 
 @pytest.mark.slow

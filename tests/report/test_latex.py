@@ -41,7 +41,7 @@ def table(*conditions, metrics=("final",), **options):
 def test_a_table_has_a_row_for_each_method_and_a_column_for_each_metric():
     text = table(("", runs(fedavg=[0.5, 0.7], a_b=[0.6, None])), metrics=("worst_class", "final_accuracy"))
     assert cells(text) == [
-        ["Method", r"Worst class (\%)", r"Final (\%)"],
+        ["Method", r"Worst class (\%)", r"Final accuracy (\%)"],
         ["fedavg", r"30.0 $\pm$ 7.1", r"60.0 $\pm$ 14.1"],
         [r"a\_b", "30.0 (1 of 2)", "60.0 (1 of 2)"],
     ]
@@ -51,27 +51,30 @@ def test_a_table_has_a_row_for_each_method_and_a_column_for_each_metric():
 
 
 @pytest.mark.parametrize(
-    ("others", "expected"),
+    ("others", "best", "close"),
     [
         # Paired differences of 0.1 and 0.1: the interval is a point.
-        ({"b": [0.6, 0.8]}, ["b"]),
+        ({"b": [0.6, 0.8]}, ["b"], []),
         # Differences of 0.3 and -0.1: the interval is 0.1 +- 12.7 * 0.2.
-        ({"b": [0.8, 0.6], "c": [0.3, 0.1]}, ["a", "b"]),
-        # Nothing stands out if no method does.
-        ({"b": [0.8, 0.6]}, []),
+        ({"b": [0.8, 0.6], "c": [0.3, 0.1]}, ["b"], ["a"]),
+        # Two may have the same mean.
+        ({"b": [0.7, 0.5], "c": [0.3, 0.1]}, ["a", "b"], ["c"]),
         # A method that lacks a run neither leads nor ties.
-        ({"b": [0.9, None], "c": [0.4, 0.6]}, ["a"]),
+        ({"b": [0.9, None], "c": [0.4, 0.6]}, ["a"], []),
     ],
 )
-def test_the_best_and_those_that_may_equal_it_are_bold(others, expected):
+def test_the_best_mean_is_bold_and_those_that_may_equal_it_are_underlined(others, best, close):
     text = table(("", runs(a=[0.5, 0.7], **others)), bold=True)
-    assert [row[0] for row in cells(text) if "textbf" in row[1]] == expected
-    assert r"Bold: the best, and all whose paired 95\% interval of the difference from it includes 0." in text
+    assert [row[0] for row in cells(text) if "textbf" in row[1]] == best
+    assert [row[0] for row in cells(text) if "underline" in row[1]] == close
+    assert (
+        r"Bold: the best mean; underlined: not clearly different from it (the paired 95\% interval includes 0)." in text
+    )
 
 
 def test_of_one_seed_the_best_alone_is_bold_and_of_costs_the_lowest():
     text = table(("", runs(a=[0.5], b=[0.6])), bold=True)
-    assert [row[1] for row in cells(text)][1:] == ["50.0", r"\textbf{60.0}"] and "Bold: the best.}" in text
+    assert [row[1] for row in cells(text)][1:] == ["50.0", r"\textbf{60.0}"] and "Bold: the best mean.}" in text
     costs = [{"method": method, "seed": 0, "traffic_bytes": size} for method, size in (("a", 3.2e9), ("b", 1e6))]
     text = table(("", costs), metrics=("traffic",), bold=True)
     assert [row[1] for row in cells(text)] == ["Traffic (MB)", "3,200.0", r"\textbf{1.0}"]
@@ -81,17 +84,28 @@ def test_conditions_are_groups_of_columns():
     both = ("alpha 0.1", runs(a=[0.5], b=[0.6])), ("alpha 1", runs(a=[0.7]))
     first, second, *rows = cells(table(*both, metrics=("final", "worst_class")))
     assert first == ["", r"\multicolumn{2}{c}{alpha 0.1}", r"\multicolumn{2}{c}{alpha 1}"]
-    assert second[1:] == [r"Final (\%)", r"Worst class (\%)"] * 2
+    assert second[1:] == [r"Final accuracy (\%)", r"Worst class (\%)"] * 2
     assert rows == [["a", "50.0", "25.0", "70.0", "35.0"], ["b", "60.0", "30.0", "--", "--"]]
     assert r"\cmidrule(lr){2-3}\cmidrule(lr){4-5}" in table(*both, metrics=("final", "worst_class"))
     text = table(*both, remark="Tuned on 5% of it.")
     assert cells(text)[0] == ["Method", "alpha 0.1", "alpha 1"]
-    assert r"\caption{my\_run, Final (\%): one seed. Tuned on 5\% of it.}" in text
+    assert r"\caption{my\_run, Final accuracy (\%): one seed. Tuned on 5\% of it.}" in text
 
 
 def test_the_heading_of_the_mean_says_how_many_evaluations_there_were():
     made = [{"method": "a", "seed": 0, "last5_accuracy": 0.5, "evaluations": 2}]
     assert cells(table(("", made), metrics=("last5",)))[0] == ["Method", r"Mean of last 2 (\%)"]
+    made[0]["evaluations"] = 6
+    assert cells(table(("", made), metrics=("last5",)))[0] == ["Method", r"Mean of last 5 of 6 (\%)"]
+
+
+def test_formulas_in_names_stay_formulas_and_other_dollars_are_text():
+    for name, expected in (
+        (r"A_b $\beta_1=0.9$", r"A\_b $\beta_1=0.9$"),
+        ("from $5 to $10", r"from \$5 to \$10"),
+        (r"$\frac{1}{$", r"\$\textbackslash{}frac\{1\}\{\$"),
+    ):
+        assert cells(table(("", [{"method": name, "seed": 0, "final_accuracy": 0.5}])))[1][0] == expected
 
 
 def test_an_unknown_metric_is_refused():
@@ -118,6 +132,7 @@ def invoke(*arguments):
 
 def test_what_the_command_refuses(tmp_path):
     assert "--bold: is for --table; add it, such as --table final,worst_class" in invoke(tmp_path, "--bold")[1]
+    assert "--only: is for --figures; add it, such as --figures DIR" in invoke(tmp_path, "--only", "accuracy")[1]
     assert "--names: is for --table" in invoke(tmp_path, "--names", "a=b")[1]
     assert "--names: received 'fedavg', must be NAME=LABEL, such as fedavg=FedAvg" in invoke(
         tmp_path, "--table", "final", "--names", "fedavg"

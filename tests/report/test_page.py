@@ -413,13 +413,23 @@ def test_figures_of_a_sweep_are_as_wide_as_asked(sweep, tmp_path):
 def test_figures_of_a_run_and_of_a_comparison(make_run, tmp_path):
     folders = [make_run(tmp_path / name, methods=("fedavg",), seeds=(0,), rounds=2) for name in "ab"]
     names = [file.stem for file in write_figures(folders[:1], tmp_path / "one", 5.5)]
-    assert names == ["accuracy", "traffic", "classes", "predictions", "partition-1", "confusion-1"]
-    assert list(widths(tmp_path / "one").values()) == pytest.approx([5.5] * 12, abs=0.01)
+    assert names == ["accuracy", "classes", "predictions", "partition-1", "confusion-1"]
+    assert list(widths(tmp_path / "one").values()) == pytest.approx([5.5] * 10, abs=0.01)
     before = {file.name: file.read_bytes() for file in (tmp_path / "one").iterdir()}
     write_figures(folders[:1], tmp_path / "one", 5.5)
     assert before == {file.name: file.read_bytes() for file in (tmp_path / "one").iterdir()}
     assert [file.stem for file in write_figures(folders, tmp_path / "two", 3.25)] == names
-    assert list(widths(tmp_path / "two").values()) == pytest.approx([3.25] * 12, abs=0.01)
+    assert list(widths(tmp_path / "two").values()) == pytest.approx([3.25] * 10, abs=0.01)
+
+
+def test_chosen_figures_are_written_and_an_unknown_one_is_refused_before_any(make_run, tmp_path):
+    folder = make_run(tmp_path / "run", methods=("fedavg",), seeds=(0,), rounds=2)
+    with pytest.raises(ValueError, match="--only: received 'acuracy'; did you mean 'accuracy'"):
+        write_figures([folder], tmp_path / "out", 3.25, only=["acuracy"])
+    assert not (tmp_path / "out").exists()
+    files = write_figures([folder], tmp_path / "out", 3.25, only=["partition", "accuracy"])
+    assert [file.name for file in files] == ["accuracy.pdf", "partition-1.pdf"]
+    assert len(list((tmp_path / "out").iterdir())) == 4
 
 
 def test_a_place_that_cannot_be_written_is_an_error_in_words(sweep, tmp_path):

@@ -160,6 +160,35 @@ def test_images_stand_in_rows_by_class(channels):
     assert np.asarray(second.images[0].get_array()).shape[:2] == (8, 4)
 
 
+def test_in_a_narrow_figure_the_legend_stands_below_and_axes_take_the_width():
+    names = ["fedavg", "A label of more than a line where legends stand on the right (ours)", "b"]
+    with as_wide_as(3.25):
+        figure = drawn(names)
+        many = drawn([f"method {place}" for place in range(9)])
+    figure.draw_without_rendering()
+    assert figure.axes[0].get_position().width > 0.8
+    (legend,) = figure.legends
+    assert " ".join(text.get_text() for text in legend.get_texts()).replace("\n", " ").count("right (ours)") == 1
+    assert legend.get_window_extent().x0 >= 0 and legend.get_window_extent().x1 <= figure.bbox.x1
+    many.draw_without_rendering()
+    assert all(axes.get_legend().get_window_extent().y0 >= axes.get_window_extent().y1 for axes in many.axes)
+
+
+def test_names_take_even_lines_and_formulas_are_not_broken():
+    assert plots.wrapped("Balanced softmax, tau 1 (ours)") == "Balanced softmax,\ntau 1 (ours)"
+    assert plots.wrapped(r"Smooth, $\beta = 0.9$ and so on", 14) == "Smooth,\n$\\beta = 0.9$\nand so on"
+    assert plots.wrapped("from $5 to $10") == r"from \$5 to \$10"
+
+
+def test_small_confusion_matrices_stand_in_a_grid_without_numbers():
+    names = [f"class {place}" for place in range(10)]
+    with as_wide_as(3.25):
+        figure = heat([Grid(name, np.eye(10), names) for name in "abcd"], names, "share, %", horizontal="predicted")
+    assert figure.get_figheight() < 5 and not any(axes.texts for axes in figure.axes)
+    labels = [axes.get_xlabel() for axes in figure.axes[:4]]
+    assert labels == ["", "", *["predicted,\nsame order"] * 2]
+
+
 def test_figures_are_made_for_a_column_of_another_width():
     with as_wide_as(3.25):
         figure = drawn(["a"])

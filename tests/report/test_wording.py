@@ -137,6 +137,8 @@ def test_verdict_names_nobody_where_all_end_alike(finals, expected):
         ([2, 2], "its last two evaluations", "Mean of last 2, %"),
         ([2, 4], "its last two to four evaluations", "Mean of last 2 to 4, %"),
         ([5, 5], "its last five evaluations", "Mean of last 5, %"),
+        ([6, 6], "its last five of 6 evaluations", "Mean of last 5 of 6, %"),
+        ([6, 19], "its last five of 6 to 19 evaluations", "Mean of last 5 of 6 to 19, %"),
         ([200, 7], "its last five evaluations", "Mean of last 5, %"),
     ],
 )
