@@ -77,11 +77,13 @@ class MethodSummary(NamedTuple):
         chain_kl: divergence from uniform classes of the data that averaged models were trained on, in nats, mean over
             seeds, or None.
         worst_class: accuracy in the class where it is lowest, after the last round.
+        class_mean: mean over classes of the accuracy in each, after the last round.
         finished: the number of runs that have an accuracy.
         balances_classes: whether chains of several clients, or augmented copies, make the classes of `chain_kl` more
             uniform.
         evaluations: the smallest and the largest number of evaluations of a run.
         last5_of_seeds: each run's `last5` by its seed or `SeededDraw`.
+        class_mean_of_seeds: each run's `class_mean`.
     """
 
     method: str
@@ -96,10 +98,12 @@ class MethodSummary(NamedTuple):
     traffic_to_target_bytes: float | None = None
     chain_kl: float | None = None
     worst_class: Spread = Spread(None, None, 0)
+    class_mean: Spread = Spread(None, None, 0)
     finished: int = 0
     balances_classes: bool = False
     evaluations: tuple[int, int] = (MANY_EVALUATIONS, MANY_EVALUATIONS)
     last5_of_seeds: Mapping[Any, float] = MappingProxyType({})
+    class_mean_of_seeds: Mapping[Any, float] = MappingProxyType({})
 
 
 class Curve(NamedTuple):
@@ -128,7 +132,7 @@ def compare(runs: Sequence[Mapping[str, Any]]) -> list[MethodSummary]:
     Args:
         runs: `runs` of a `summary.json`: mappings with method, seed, final_accuracy, best_accuracy, last5_accuracy,
             rounds_to_target, traffic_bytes and, if known, traffic_to_target_bytes, chain_kl, worst_class_accuracy,
-            clients_per_chain and copies; all but method and seed may be None.
+            balanced_accuracy, clients_per_chain and copies; all but method and seed may be None.
 
     Returns:
         One summary per method, in the order in which the methods first appear.
@@ -314,23 +318,26 @@ def _summarise(method: str, runs: list[Mapping[str, Any]], first: list[Mapping[s
     reached = spread([run["rounds_to_target"] for run in runs])
     sent = spread([run.get("traffic_to_target_bytes") for run in runs if run["rounds_to_target"] is not None])
     same = runs[0]["method"] == first[0]["method"]
+    last5, class_means = _by_seed(runs, "last5_accuracy"), _by_seed(runs, "balanced_accuracy")
     return MethodSummary(
         method=method,
         seeds=len(runs),
         final=_over_draws(runs, "final_accuracy"),
         best=_over_draws(runs, "best_accuracy"),
-        last5=_over_draws(runs, "last5_accuracy"),
+        last5=spread_of_draws(last5),
         rounds_to_target=reached.mean,
         reached=reached.seeds,
         traffic_bytes=spread([run["traffic_bytes"] for run in runs]).mean,
-        difference=None if same else paired_difference(_last5_by_seed(runs), _last5_by_seed(first)),
+        difference=None if same else paired_difference(last5, _by_seed(first, "last5_accuracy")),
         traffic_to_target_bytes=sent.mean if sent.seeds == reached.seeds else None,
         chain_kl=spread([run.get("chain_kl") for run in runs]).mean,
         worst_class=_over_draws(runs, "worst_class_accuracy"),
-        finished=len(_last5_by_seed(runs)),
+        class_mean=spread_of_draws(class_means),
+        finished=len(last5),
         balances_classes=any((run.get("clients_per_chain") or 1) > 1 or (run.get("copies") or 0) > 0 for run in runs),
         evaluations=evaluations(runs),
-        last5_of_seeds=_last5_by_seed(runs),
+        last5_of_seeds=last5,
+        class_mean_of_seeds=class_means,
     )
 
 
@@ -341,11 +348,11 @@ def _last_lines(lines: Sequence[Mapping[str, Any]], method: str) -> list[Mapping
 
 
 def _over_draws(runs: list[Mapping[str, Any]], name: str) -> Spread:
-    return spread_of_draws({run["seed"]: run[name] for run in runs if run.get(name) is not None})
+    return spread_of_draws(_by_seed(runs, name))
 
 
-def _last5_by_seed(runs: list[Mapping[str, Any]]) -> dict[Any, float]:
-    return {run["seed"]: run["last5_accuracy"] for run in runs if run["last5_accuracy"] is not None}
+def _by_seed(runs: list[Mapping[str, Any]], name: str) -> dict[Any, float]:
+    return {run["seed"]: run[name] for run in runs if run.get(name) is not None}
 
 
 def _band(table: np.ndarray) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:

@@ -91,6 +91,12 @@ def shows_divergence(summaries: Sequence[MethodSummary]) -> bool:
     )
 
 
+def shows_class_means(summaries: Sequence[MethodSummary]) -> bool:
+    """Returns whether accuracy and its mean over classes differ by half a point, as on an imbalanced test set."""
+    means = [(summary.class_mean.mean, summary.final.mean) for summary in summaries]
+    return any(mean is not None and final is not None and abs(mean - final) >= 0.005 for mean, final in means)
+
+
 def table_notes(summaries: Sequence[MethodSummary], *, partitions: bool, crossed: bool = False) -> list[str]:
     """Explains those numbers of the comparison table that it contains.
 
@@ -162,6 +168,9 @@ def table(
             f"vs {first}" + " [95%]" * paired,
             [points(summary.difference) for summary in summaries],
         ))  # fmt: skip
+    if shows_class_means(summaries):
+        means = [SHARE.show(summary.class_mean) for summary in summaries]
+        columns.append(("Mean over classes, %", "class mean", means))
     columns += [
         ("Worst class, %", "worst", [SHARE.show(summary.worst_class) for summary in summaries]),
         ("Final, %", None if uneven else "final", [SHARE.show(summary.final) for summary in summaries]),
@@ -243,11 +252,29 @@ def verdict(summaries: Sequence[MethodSummary]) -> str:
     """Describes in one or two sentences the method with the highest mean of the last evaluations, and its lead.
 
     No winner is named if the interval of a difference covers 0 or all methods end at the same accuracy. With a single
-    seed, the text says that there is no interval.
+    seed, the text says that there is no interval. Accuracy on an imbalanced test set hides rare classes, so if another
+    method has the highest mean over classes, a further sentence says so.
     """
     ranked = _ranked(summaries)
     if not ranked:
         return "No run has an accuracy yet, so there is nothing to compare."
+    return _verdict_by_accuracy(summaries, ranked) + _verdict_by_class_mean(ranked)
+
+
+def _verdict_by_class_mean(ranked: Sequence[MethodSummary]) -> str:
+    best = ranked[0]
+    top = max(ranked, key=lambda summary: summary.class_mean.mean or 0.0)
+    if top is best or not shows_class_means(ranked):
+        return ""
+    ahead = points(paired_difference(top.class_mean_of_seeds, best.class_mean_of_seeds))
+    mean = SHARE.show(top.class_mean)
+    return (
+        f" The test set is imbalanced: by the mean over classes after the last round {top.method} is highest, {mean}%, "
+        f"{ahead} points from {best.method}."
+    )
+
+
+def _verdict_by_accuracy(summaries: Sequence[MethodSummary], ranked: Sequence[MethodSummary]) -> str:
     best = ranked[0]
     first = summaries[0]
     when = averaged_in_words(span_evaluated(ranked))

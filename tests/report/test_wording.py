@@ -48,6 +48,25 @@ def test_rows_have_a_cell_for_each_heading():
     )  # fmt: skip
 
 
+def test_an_imbalanced_test_set_has_a_column_and_a_sentence_of_class_means():
+    listed = runs(fedavg=[0.9, 0.9], rebafl=[0.8, 0.8])
+    for run, mean in zip(listed, [0.5, 0.52, 0.6, 0.64], strict=True):
+        run["balanced_accuracy"] = mean
+    summaries = compare(listed)
+    headings, rows = table(summaries)
+    place = headings.index("Mean over classes, %")
+    assert [cells[place] for cells in rows] == ["51.0 ± 1.4", "62.0 ± 2.8"]
+    # Differences 10 and 12 points: mean 11, deviation 1.4142, half width 12.7062.
+    assert verdict(summaries).endswith(
+        "The test set is imbalanced: by the mean over classes after the last round rebafl is highest, 62.0 ± 2.8%, "
+        f"+11.0 [{MINUS}1.7, +23.7] points from fedavg."
+    )
+    for run in listed:
+        run["balanced_accuracy"] = 0.504  # as on a balanced test set, to rounding
+    assert "Mean over classes, %" not in table(compare(listed)).headings
+    assert "imbalanced" not in verdict(compare(listed))
+
+
 def test_without_a_target_the_column_goes():
     headings, rows = table(compare(runs(fedavg=[0.5], rebafl=[0.4])))
     assert not any(" to " in heading or "interval" in heading for heading in headings)
