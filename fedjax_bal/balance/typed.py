@@ -178,7 +178,8 @@ def _check_bounds(name: str, annotation: Any, value: Any, sizes: Sizes) -> None:
     if unknown or get_origin(annotation) is not Annotated:
         return
     values = np.asarray(value)
-    for note in annotation.__metadata__:
+    notes: Sequence[Any] = annotation.__metadata__
+    for note in notes:
         if isinstance(note, Below):
             high = sizes[note.axis] - 1
             outside = (values < 0) | (values > high)

@@ -231,7 +231,11 @@ def test_what_cannot_be_done_is_refused():
 
 
 def test_a_pair_is_printed_without_its_images():
-    assert len(repr(pair(recipes.fedprox()))) < 1000
+    round_fn = pair(recipes.scaffold())
+    assert len(repr(round_fn)) < 1000
+    shown = repr(round_fn.init(jax.random.key(0)))
+    assert shown.startswith("RoundState(round=0, parameters=") and "memory=['ControlVariates']" in shown
+    assert len(shown) < 120 and len(repr(round_fn.federation)) < 120
 
 
 ONE = (np.array([[0], [1]]), np.ones((2, 1), bool))

@@ -99,6 +99,14 @@ class RoundState(NamedTuple):
     server: Mapping[str, PyTree]
     downloads: PyTree = ()
 
+    def __repr__(self) -> str:
+        """Summarises the state, whose arrays would fill pages."""
+        parameters = sum(map(np.size, jax.tree.leaves(self.variables)))
+        return (
+            f"RoundState(round={self.round}, parameters={parameters:,}, memory={[*self.memory]}, "
+            f"server={[*self.server]})"
+        )
+
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -110,7 +118,7 @@ class RoundFunction:
 
     Attributes:
         hyperparameters: the numbers of the recipe's parts and of both optimizers, by name; `step` takes them as an
-            argument, so that they can be swept or differentiated.
+            argument, so that they can be swept or differentiated. Those of optax transformations aren't known.
         federation: the federation, on the device.
         model: the model, as the recipe trains it; with `Execution(differentiable=True)` it is `models.differentiable`.
     """
@@ -251,7 +259,7 @@ def make_round(
 
     `step` goes into `jax.jit`, `jax.lax.scan` over stacked plans, and `jax.vmap` over seeds, hyperparameters or plans.
     With `Execution(differentiable=True)`, `jax.grad` and `jax.jacfwd` go through it, and through the pair's `model`.
-    It runs on one device.
+    It runs on one device, that of its arguments.
 
     Args:
         recipe: the method, from `fedjax_bal.recipes`.
@@ -322,7 +330,10 @@ def _check_numbers(given: Any, wanted: Hyperparameters) -> Hyperparameters:
     if not isinstance(given, Mapping):
         raise ValueError(f"hyperparameters: received {_shown(given)}, must be a mapping as `hyperparameters`")
     if set(wanted) != set(given):
-        raise ValueError(f"hyperparameters: received {sorted(given, key=str)}, must be {sorted(wanted)}")
+        raise ValueError(
+            f"hyperparameters: received {sorted(given, key=str)}, must be {sorted(wanted)}; the numbers of an optax "
+            "transformation have no names, those of fedjax_bal.optimizer do"
+        )
     for name, value in given.items():
         number = isinstance(value, int | float | np.number | np.ndarray | jax.Array) and not isinstance(value, bool)
         shape = np.shape(wanted[name])
