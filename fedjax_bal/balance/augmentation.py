@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from annotated_types import Ge
 from jaxtyping import Array, Float, Int, Num, PRNGKeyArray
 
-from fedjax_bal.balance.typed import AnyArray, Counts, NonNegative, jitted
+from fedjax_bal.balance.typed import AnyArray, Below, Counts, NonNegative, jitted
 
 Mode = Literal["floor", "round", "stochastic", "target"]
 # The largest number of copies: the largest 32-bit float that fits into a 32-bit integer.
@@ -69,7 +69,7 @@ def augmentation_counts(
 
 @jitted("mode")
 def augmentation_copies(
-    labels: Int[AnyArray, " D"],
+    labels: Annotated[Int[AnyArray, " D"], Below("C")],
     class_counts: Annotated[Num[AnyArray, " C"], Ge(0)],
     alpha: NonNegative,
     mode: Mode = "floor",
@@ -83,7 +83,7 @@ def augmentation_copies(
     hardly varies.
 
     Args:
-        labels: `[D]`.
+        labels: `[D]`, from 0 to C - 1.
         class_counts: samples of each class over all clients, `[C]`; usually, but not necessarily, those of `labels`.
         alpha: as in `augmentation_counts`.
         mode: as in `augmentation_counts`.
