@@ -30,7 +30,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, core_schema
 
-from fedjax_bal.validate import LARGEST, check_generator, checked_labels, one_of, vanishes
+from fedjax_bal.validate import LARGEST, array_hint, check_generator, checked_labels, one_of, vanishes
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -356,7 +356,9 @@ def check(name: str, annotation: Any, value: Any) -> Any:
         names = allowed_names(annotation)
         if names:
             one_of(name, value, names.names())
-        raise ValueError(f"{name}: received {value!r}, must be {describe(annotation, value)}") from None
+        raise ValueError(
+            f"{name}: received {value!r}, must be {describe(annotation, value)}{array_hint(value)}"
+        ) from None
 
 
 def check_fields(options: Any, prefix: str = "") -> None:

@@ -156,6 +156,23 @@ class Federation(NamedTuple):
     warp: Warp | None = None
     tests: ClientTests | None = None
 
+    def __repr__(self) -> str:
+        """Summarises the federation, whose images would fill pages.
+
+        Example:
+            >>> import numpy as np
+            >>> from fedjax_bal import data
+            >>> data.federate(np.zeros((4, 2), np.float32), np.array([0, 1, 0, 1]), [[0, 1], [2, 3]], num_classes=2)
+            Federation(inputs=float32[4, 2], clients=2, rows=4, classes=2, auxiliary=[])
+        """
+        if not hasattr(self.images, "dtype"):  # a tree of something else, such as axes for `jax.vmap`
+            return f"Federation{tuple(self)}"
+        inputs = f"{self.images.dtype}{list(self.images.shape)}"
+        return (
+            f"Federation(inputs={inputs}, clients={self.num_clients}, rows={self.rows.shape[-1]}, "
+            f"classes={self.num_classes}, auxiliary={[*self.auxiliary]})"
+        )
+
     @property
     def num_clients(self) -> int:
         """N."""

@@ -28,8 +28,15 @@ def finite_number(name: str, value: Any, low: float = 0.0, high: float = math.in
     if not number or not abs(value) <= LARGEST or not low <= value <= high:
         at_least = f" of at least {low:g}" if math.isfinite(low) else ""
         bound = f" from {low:g} to {high:g}" if math.isfinite(high) else at_least
-        raise ValueError(f"{name}: received {value!r}, must be a finite number{bound}")
+        raise ValueError(f"{name}: received {value!r}, must be a finite number{bound}{array_hint(value)}")
     return float(value)
+
+
+def array_hint(value: Any) -> str:
+    """Returns what to do with an array of jax, which may be traced, where a plain number is needed."""
+    if not hasattr(value, "aval"):
+        return ""
+    return "; to differentiate or sweep it, pass it to a `make_round(...).step` in its hyperparameters, else float() it"
 
 
 def vanishes(value: Any) -> bool:

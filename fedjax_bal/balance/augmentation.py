@@ -1,21 +1,24 @@
 """Numbers of synthetic copies that compensate for rare classes."""
 
+from typing import Annotated, Literal
+
 import jax
 import jax.numpy as jnp
+from annotated_types import Ge
 from jaxtyping import Array, Float, Int, Num, PRNGKeyArray
 
-from fedjax_bal.balance.typed import AnyArray, jitted
+from fedjax_bal.balance.typed import AnyArray, Below, Counts, NonNegative, jitted
 
-_MODES = ("floor", "round", "stochastic", "target")
+Mode = Literal["floor", "round", "stochastic", "target"]
 # The largest number of copies: the largest 32-bit float that fits into a 32-bit integer.
 _LARGEST = 2**31 - 128
 
 
 @jitted("mode")
 def augmentation_counts(
-    class_counts: Num[AnyArray, "*batch C"],
-    alpha: Num[Array, ""] | float,
-    mode: str = "floor",
+    class_counts: Counts,
+    alpha: NonNegative,
+    mode: Mode = "floor",
     key: PRNGKeyArray | None = None,
     max_copies: Int[Array, ""] | int | None = None,
 ) -> Int[Array, "*batch C"]:
@@ -66,10 +69,10 @@ def augmentation_counts(
 
 @jitted("mode")
 def augmentation_copies(
-    labels: Int[AnyArray, " D"],
-    class_counts: Num[AnyArray, " C"],
-    alpha: Num[Array, ""] | float,
-    mode: str = "floor",
+    labels: Annotated[Int[AnyArray, " D"], Below("C")],
+    class_counts: Annotated[Num[AnyArray, " C"], Ge(0)],
+    alpha: NonNegative,
+    mode: Mode = "floor",
     key: PRNGKeyArray | None = None,
     max_copies: Int[Array, ""] | int | None = None,
 ) -> Int[Array, " D"]:
@@ -80,7 +83,7 @@ def augmentation_copies(
     hardly varies.
 
     Args:
-        labels: `[D]`.
+        labels: `[D]`, from 0 to C - 1.
         class_counts: samples of each class over all clients, `[C]`; usually, but not necessarily, those of `labels`.
         alpha: as in `augmentation_counts`.
         mode: as in `augmentation_counts`.
@@ -123,11 +126,9 @@ def _snap_to_integers(ratio: Float[Array, "..."]) -> Float[Array, "..."]:
 
 
 def _round_ratios(
-    ratio: Float[Array, "*shape"], mode: str, key: PRNGKeyArray | None, max_copies: Int[Array, ""] | int | None
+    ratio: Float[Array, "*shape"], mode: Mode, key: PRNGKeyArray | None, max_copies: Int[Array, ""] | int | None
 ) -> Int[Array, "*shape"]:
     """Converts ratios to integer numbers of copies."""
-    if mode not in _MODES:
-        raise ValueError(f"mode: received {mode!r}, must be 'floor', 'round', 'stochastic' or 'target'")
     if mode in ("stochastic", "target"):
         if key is None:
             raise ValueError(f"key: received None, must be a JAX random key for mode {mode!r}, as in jax.random.key(0)")

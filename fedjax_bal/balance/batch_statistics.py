@@ -1,6 +1,7 @@
 """Divergence of a batch's statistics from the running statistics of batch normalisation."""
 
 from collections.abc import Sequence
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,6 @@ from jaxtyping import Array, Float
 from fedjax_bal.balance.typed import AnyArray, jitted
 
 _EPSILON = 1e-6
-MODES = ("mean", "sum")
 
 
 @jitted("mode")
@@ -18,7 +18,7 @@ def batch_norm_statistics_loss(
     variances: Sequence[Float[AnyArray, " _"]],
     running_means: Sequence[Float[AnyArray, " _"]],
     running_variances: Sequence[Float[AnyArray, " _"]],
-    mode: str = "mean",
+    mode: Literal["mean", "sum"] = "mean",
 ) -> Float[Array, ""]:
     r"""Computes the divergence of batch normalisation's running statistics from the observed ones, as normal laws.
 
@@ -60,8 +60,6 @@ def batch_norm_statistics_loss(
         in the paper, 3 in the code for CIFAR-10) belong. The code has no $\epsilon$ in the logarithm, which is infinite
         for a constant channel.
     """
-    if mode not in MODES:
-        raise ValueError(f"mode: received {mode!r}, must be 'mean' or 'sum'")
     names = ("variances", "running_means", "running_variances")
     for name, values in zip(names, (variances, running_means, running_variances), strict=True):
         _check(name, [layer.shape for layer in values], [layer.shape for layer in means])

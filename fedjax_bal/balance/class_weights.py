@@ -4,11 +4,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
-from fedjax_bal.balance.typed import AnyArray, jitted
+from fedjax_bal.balance.typed import Counts, Share, as_counts, jitted
 
 
 @jitted()
-def inverse_class_probs(class_counts: Num[AnyArray, "*batch C"]) -> Float[Array, "*batch C"]:
+def inverse_class_probs(class_counts: Counts) -> Float[Array, "*batch C"]:
     r"""Computes sampling probabilities that decrease linearly with a client's class shares.
 
     $\tilde P_c = (1 - P_c) / (C - 1)$ with $P_c = n_c / n$: a client's only class has probability 0, an absent class
@@ -31,7 +31,7 @@ def inverse_class_probs(class_counts: Num[AnyArray, "*batch C"]) -> Float[Array,
     References:
         CBFL (Li et al., 2023), eq. 3 to 5; the sum in eq. 5 is always C - 1.
     """
-    counts = jnp.asarray(class_counts, float)
+    counts = as_counts(class_counts)
     classes = counts.shape[-1]
     if classes < 2:
         raise ValueError(
@@ -40,14 +40,12 @@ def inverse_class_probs(class_counts: Num[AnyArray, "*batch C"]) -> Float[Array,
         )
     total = counts.sum(-1, keepdims=True)
     # n - n_c is exact for integers; 1 - n_c / n would lose the precision of a small difference.
-    shares = (total - counts) / jnp.where(total > 0, total * (classes - 1), 1.0)
-    return jnp.where(total > 0, shares, 1.0 / classes)
+    shares = (total - counts) / jnp.where(total == 0, 1.0, total * (classes - 1))
+    return jnp.where(total == 0, 1.0 / classes, shares)
 
 
 @jitted()
-def effective_number_weights(
-    class_counts: Num[AnyArray, "*batch C"], beta: Num[Array, ""] | float
-) -> Float[Array, "*batch C"]:
+def effective_number_weights(class_counts: Counts, beta: Share) -> Float[Array, "*batch C"]:
     r"""Computes the weight of a sample of each class: one over the class's effective number of samples.
 
     $w_c = (1 - \beta) / (1 - \beta^{n_c})$. At $\beta = 0$ all samples have equal weights, so that classes keep their
@@ -55,11 +53,11 @@ def effective_number_weights(
     gains little from further samples once it has about $1 / (1 - \beta)$ of them.
 
     Args:
-        class_counts: `[..., C]`.
+        class_counts: `[..., C]`, 0 or more.
         beta: in [0, 1]; the larger, the more samples it takes until further ones add little.
 
     Returns:
-        `[..., C]`, not normalised; 0 for a class without samples. A constant: no gradient passes.
+        `[..., C]`, not normalised; 0 for a class without samples. A constant: no gradient passes, to beta neither.
 
     Example:
         >>> import jax.numpy as jnp
@@ -73,23 +71,23 @@ def effective_number_weights(
         of Samples", CVPR 2019, eq. 2. GossipFL's sampler counts an absent class as one sample; as nothing can be drawn
         from it, the other weights are the same.
     """
-    counts = jnp.asarray(class_counts, float)
+    counts = as_counts(class_counts)
     beta = jnp.asarray(beta, float)
-    present = counts > 0
-    held = jnp.where(present, counts, 1.0)
+    absent = counts == 0
+    held = jnp.where(absent, 1.0, counts)
     remainder = 1.0 - beta
     # 1 - beta^n is computed by expm1 and log1p: directly, it would cancel to 0 in 32 bits for a beta near 1.
     gained = -jnp.expm1(held * jnp.log1p(-remainder))
     weights = jnp.where(remainder > 0, remainder / jnp.where(remainder > 0, gained, 1.0), 1.0 / held)
-    return jax.lax.stop_gradient(jnp.where(present, weights, 0.0))
+    return jax.lax.stop_gradient(jnp.where(absent, 0.0, weights))
 
 
 @jitted()
 def decayed_beta(
     round: Num[Array, ""] | int,
-    beta_0: Num[Array, ""] | float,
-    beta_m: Num[Array, ""] | float,
-    rho: Num[Array, ""] | float,
+    beta_0: Share,
+    beta_m: Share,
+    rho: Share,
 ) -> Float[Array, ""]:
     r"""Computes beta of a round: class-balanced sampling in early rounds, the classes' own frequencies later.
 

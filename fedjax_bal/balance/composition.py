@@ -1,11 +1,13 @@
 """Estimates of a client's class composition from its model, and the reward of selecting a balanced client."""
 
+from typing import Literal
+
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Num
+from jaxtyping import Array, Float
 
 from fedjax_bal.balance.imbalance import kl_to_uniform
-from fedjax_bal.balance.typed import AnyArray, jitted
+from fedjax_bal.balance.typed import Counts, NonNegative, as_counts, jitted
 
 # Norm of a class whose gradient is 0, unless another class has a smaller one.
 _SMALLEST_NORM = 1e-12
@@ -16,7 +18,7 @@ _LEAST_DIVERGENCE = 1e-6
 
 @jitted("mode")
 def composition_from_gradients(
-    squared_norms: Num[AnyArray, "*batch C"], mode: str = "inverse", beta: Num[Array, ""] | float = 1.0
+    squared_norms: Counts, mode: Literal["inverse", "softmax_inv", "softmax_rel"] = "inverse", beta: NonNegative = 1.0
 ) -> Float[Array, "*batch C"]:
     r"""Estimates a client's class shares from its model's gradients on a few balanced images.
 
@@ -47,9 +49,7 @@ def composition_from_gradients(
         FL-CIR (Yang et al., 2021), eq. 7, is `"softmax_inv"` of the gradient of each output neuron's weights. The
         authors' code replaces it by `"inverse"` of the whole network's gradient, with `"softmax_rel"` commented out.
     """
-    if mode not in ("inverse", "softmax_inv", "softmax_rel"):
-        raise ValueError(f"mode: received {mode!r}, must be 'inverse', 'softmax_inv' or 'softmax_rel'")
-    norms = _clamp_norms(jnp.asarray(squared_norms, float))
+    norms = _clamp_norms(as_counts(squared_norms))
     least = norms.min(-1, keepdims=True)
     if mode == "inverse":
         shares = least / norms
@@ -69,7 +69,7 @@ def _clamp_norms(norms: Float[Array, "*batch C"]) -> Float[Array, "*batch C"]:
 
 
 @jitted("mode")
-def composition_reward(composition: Num[AnyArray, "*batch C"], mode: str = "bounded") -> Float[Array, "*batch"]:
+def composition_reward(composition: Counts, mode: Literal["bounded", "literal"] = "bounded") -> Float[Array, "*batch"]:
     r"""Computes the reward for selecting a client of this composition; it is larger for balanced ones.
 
     - `"bounded"`: $1 / (\log C + KL(U \| R))$, between 0 and $1 / \log C$.
@@ -96,13 +96,8 @@ def composition_reward(composition: Num[AnyArray, "*batch C"], mode: str = "boun
         FL-CIR, eq. 9, is `"literal"`. The authors' code uses the cross-entropy of the uniform distribution against the
         composition, which is `"bounded"`: an unbounded reward would dwarf the exploration bonus.
     """
-    if mode not in ("bounded", "literal"):
-        raise ValueError(f"mode: received {mode!r}, must be 'bounded' or 'literal'")
-    shares = jnp.asarray(composition, float)
+    shares = as_counts(composition)
     total = shares.sum(-1, keepdims=True)
     shares = jnp.where(total == 0, 1.0 / shares.shape[-1], shares / jnp.where(total == 0, 1.0, total))
-    if mode == "bounded":
-        divergence = -jnp.log(shares + _SMALLEST_SHARE).mean(-1)
-    else:
-        divergence = jnp.where(jnp.isnan(total[..., 0]), jnp.nan, kl_to_uniform(shares))
+    divergence = -jnp.log(shares + _SMALLEST_SHARE).mean(-1) if mode == "bounded" else kl_to_uniform(shares)
     return 1.0 / jnp.maximum(divergence, _LEAST_DIVERGENCE)

@@ -1,24 +1,24 @@
 """Losses that pull a student towards a teacher, in its logits or in its attention maps."""
 
 from collections.abc import Sequence
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Num
+from jaxtyping import Array, Bool, Float
 
-from fedjax_bal.balance.typed import AnyArray, jitted
+from fedjax_bal.balance.typed import AnyArray, Positive, jitted
 
 # Added to the length of an attention map before dividing by it.
 _EPSILON = 1e-6
-DIRECTIONS = ("teacher_student", "student_teacher")
 
 
 @jitted("direction")
 def distillation_loss(
     student_logits: Float[AnyArray, "B C"],
     teacher_logits: Float[AnyArray, "B C"],
-    temperature: Num[Array, ""] | float,
-    direction: str = "teacher_student",
+    temperature: Positive,
+    direction: Literal["teacher_student", "student_teacher"] = "teacher_student",
     real: Bool[AnyArray, " B"] | None = None,
 ) -> Float[Array, ""]:
     r"""Computes the divergence between a student's and its teacher's class probabilities, softened by a temperature.
@@ -56,8 +56,6 @@ def distillation_loss(
         `"teacher_student"`, the default here, at T = 5, as in Hinton et al., "Distilling the Knowledge in a Neural
         Network", 2015.
     """
-    if direction not in DIRECTIONS:
-        raise ValueError(f"direction: received {direction!r}, must be 'teacher_student' or 'student_teacher'")
     teacher = jax.lax.stop_gradient(_mask_rows(teacher_logits, real))
     student_log, teacher_log = (
         jax.nn.log_softmax(jnp.asarray(logits, float) / temperature)

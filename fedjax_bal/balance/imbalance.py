@@ -1,14 +1,19 @@
 """Measures of class imbalance: of a class distribution, of the whole federation, and of its clients."""
 
+from typing import Annotated
+
 import jax.numpy as jnp
+from annotated_types import Ge
 from jax.scipy.special import rel_entr
 from jaxtyping import Array, Float, Num
 
-from fedjax_bal.balance.typed import AnyArray, jitted
+from fedjax_bal.balance.typed import AnyArray, Counts, as_counts, jitted
+
+Probabilities = Annotated[Num[AnyArray, "*#batch C"], Ge(0)]
 
 
 @jitted()
-def kl_divergence(p: Num[AnyArray, "*#batch C"], q: Num[AnyArray, "*#batch C"]) -> Float[Array, "*batch"]:
+def kl_divergence(p: Probabilities, q: Probabilities) -> Float[Array, "*batch"]:
     r"""Computes the Kullback-Leibler divergence of q from p.
 
     $KL(p \| q) = \sum_c p_c \log(p_c / q_c)$, with 0 log 0 = 0.
@@ -25,11 +30,14 @@ def kl_divergence(p: Num[AnyArray, "*#batch C"], q: Num[AnyArray, "*#batch C"]) 
         >>> round(float(kl_divergence(jnp.array([1.0, 0.0]), jnp.array([0.5, 0.5]))), 4)
         0.6931
     """
-    return rel_entr(jnp.asarray(p, float), jnp.asarray(q, float)).sum(-1)
+    p = as_counts(p)
+    q = as_counts(q)
+    # `rel_entr` of a NaN is infinite.
+    return jnp.where(jnp.isnan(p) | jnp.isnan(q), jnp.nan, rel_entr(p, q)).sum(-1)
 
 
 @jitted()
-def hellinger_distance(p: Num[AnyArray, "*#batch C"], q: Num[AnyArray, "*#batch C"]) -> Float[Array, "*batch"]:
+def hellinger_distance(p: Probabilities, q: Probabilities) -> Float[Array, "*batch"]:
     r"""Computes the Hellinger distance of two class distributions.
 
     $H(p, q) = \sqrt{\frac{1}{2} \sum_c (\sqrt{p_c} - \sqrt{q_c})^2}$, symmetric, and a metric.
@@ -46,12 +54,12 @@ def hellinger_distance(p: Num[AnyArray, "*#batch C"], q: Num[AnyArray, "*#batch 
         >>> round(float(hellinger_distance(jnp.array([1.0, 0.0]), jnp.array([0.5, 0.5]))), 4)
         0.5412
     """
-    difference = jnp.sqrt(jnp.asarray(p, float)) - jnp.sqrt(jnp.asarray(q, float))
+    difference = jnp.sqrt(as_counts(p)) - jnp.sqrt(as_counts(q))
     return jnp.sqrt((difference**2).sum(-1) / 2)
 
 
 @jitted()
-def jensen_shannon_distance(p: Num[AnyArray, "*#batch C"], q: Num[AnyArray, "*#batch C"]) -> Float[Array, "*batch"]:
+def jensen_shannon_distance(p: Probabilities, q: Probabilities) -> Float[Array, "*batch"]:
     r"""Computes the Jensen-Shannon distance of two class distributions, with logarithms to base 2.
 
     $JS(p, q) = \sqrt{\frac{1}{2} KL_2(p \| m) + \frac{1}{2} KL_2(q \| m)}$ with $m = \frac{1}{2} (p + q)$ and $KL_2$ in
@@ -72,15 +80,15 @@ def jensen_shannon_distance(p: Num[AnyArray, "*#batch C"], q: Num[AnyArray, "*#b
     References:
         Endres, Schindelin: A New Metric for Probability Distributions, 2003.
     """
-    p = jnp.asarray(p, float)
-    q = jnp.asarray(q, float)
+    p = as_counts(p)
+    q = as_counts(q)
     middle = (p + q) / 2
     divergence = (kl_divergence(p, middle) + kl_divergence(q, middle)) / 2
     return jnp.sqrt(jnp.maximum(divergence, 0.0) / jnp.log(2.0))  # below 0 only by a rounding error
 
 
 @jitted()
-def kl_to_uniform(counts: Num[AnyArray, "*batch C"]) -> Float[Array, "*batch"]:
+def kl_to_uniform(counts: Counts) -> Float[Array, "*batch"]:
     r"""Computes the divergence of a class distribution from the uniform one.
 
     $KL(P \| U) = \log C - H(P)$, the imbalance that Astraea's mediators and FL-CIR's selection reduce.
@@ -99,14 +107,14 @@ def kl_to_uniform(counts: Num[AnyArray, "*batch C"]) -> Float[Array, "*batch"]:
     References:
         Astraea (Duan et al., 2019), Algorithm 3; FL-CIR (Yang et al., 2021), eq. 8.
     """
-    counts = jnp.asarray(counts, float)
+    counts = as_counts(counts)
     total = counts.sum(-1, keepdims=True)
     uniform = jnp.full_like(counts, 1.0 / counts.shape[-1])
-    return kl_divergence(jnp.where(total > 0, counts / jnp.where(total > 0, total, 1.0), uniform), uniform)
+    return kl_divergence(jnp.where(total == 0, uniform, counts / jnp.where(total == 0, 1.0, total)), uniform)
 
 
 @jitted()
-def multiclass_imbalance_degree(counts: Num[AnyArray, "*batch C"]) -> Float[Array, "*batch"]:
+def multiclass_imbalance_degree(counts: Counts) -> Float[Array, "*batch"]:
     r"""Computes global class imbalance (MID): divergence from the uniform distribution, relative to the maximum.
 
     $MID = \sum_c \frac{n_c}{n} \log_C \frac{C n_c}{n} = KL(P \| U) / \log C$, with 0 log 0 = 0.
@@ -130,7 +138,7 @@ def multiclass_imbalance_degree(counts: Num[AnyArray, "*batch C"]) -> Float[Arra
 
 
 @jitted()
-def weighted_cosine_similarity(class_counts: Num[AnyArray, "*batch N C"]) -> Float[Array, "*batch"]:
+def weighted_cosine_similarity(class_counts: Annotated[Num[AnyArray, "*batch N C"], Ge(0)]) -> Float[Array, "*batch"]:
     r"""Computes the similarity of clients' class counts to those of all clients together (WCS).
 
     $WCS = \sum_k \frac{n_k}{n} \cos(l_k, L)$, where l_k are the class counts of client k, n_k their sum, L the class
@@ -151,10 +159,10 @@ def weighted_cosine_similarity(class_counts: Num[AnyArray, "*batch N C"]) -> Flo
     References:
         Xiao, Wang: An Experimental Study of Class Imbalance in Federated Learning, 2021.
     """
-    counts = jnp.asarray(class_counts, float)
+    counts = as_counts(class_counts)
     whole = counts.sum(-2)
     lengths = jnp.linalg.norm(counts, axis=-1)
-    aligned = (counts * whole[..., None, :]).sum(-1) / jnp.where(lengths > 0, lengths, 1.0)
+    aligned = (counts * whole[..., None, :]).sum(-1) / jnp.where(lengths == 0, 1.0, lengths)
     weighted = (counts.sum(-1) * aligned).sum(-1)
     scale = whole.sum(-1) * jnp.linalg.norm(whole, axis=-1)
-    return jnp.where(scale > 0, weighted / jnp.where(scale > 0, scale, 1.0), 1.0)
+    return jnp.where(scale == 0, 1.0, weighted / jnp.where(scale == 0, 1.0, scale))

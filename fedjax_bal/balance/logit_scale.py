@@ -1,23 +1,25 @@
 """Offsets and factors on the logits that depend on a client's class counts."""
 
+from typing import Literal
+
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Num
+from jaxtyping import Array, Float
 
-from fedjax_bal.balance.typed import AnyArray, jitted
+from fedjax_bal.balance.typed import Counts, NonNegative, Share, as_counts, jitted
 
 # The count of a class without samples: its offset is 100 tau, finite but large enough to exclude the class.
 _FEWEST = 1e-8
 
 
 @jitted()
-def logit_calibration(class_counts: Num[AnyArray, "*batch C"], tau: Num[Array, ""] | float) -> Float[Array, "*batch C"]:
+def logit_calibration(class_counts: Counts, tau: NonNegative) -> Float[Array, "*batch C"]:
     r"""Computes offsets to subtract from the training logits, so that rare classes must win by a larger margin.
 
     $\tau n_c^{-1/4}$, with $n_c$ at least $10^{-8}$. It depends on the counts themselves, not on their shares.
 
     Args:
-        class_counts: `[..., C]`.
+        class_counts: `[..., C]`, 0 or more.
         tau: factor on the margin, 0 or more; 0 is plain cross-entropy.
 
     Returns:
@@ -33,13 +35,13 @@ def logit_calibration(class_counts: Num[AnyArray, "*batch C"], tau: Num[Array, "
         fine-grained calibrated cross-entropy. The paper doesn't define it for absent classes; ReBaFL's code adds 1e-9
         to all counts, so that their offset is 178 tau.
     """
-    counts = jnp.maximum(jnp.asarray(class_counts, float), _FEWEST)
+    counts = jnp.maximum(as_counts(class_counts), _FEWEST)
     return jax.lax.stop_gradient(jnp.asarray(tau, float) * counts**-0.25)
 
 
 @jitted("mode")
 def restricted_scale(
-    class_counts: Num[AnyArray, "*batch C"], alpha: Num[Array, ""] | float, mode: str = "hard"
+    class_counts: Counts, alpha: Share, mode: Literal["hard", "soft"] = "hard"
 ) -> Float[Array, "*batch C"]:
     r"""Computes factors on the training logits that protect a client's absent classes from being pushed away.
 
@@ -47,7 +49,7 @@ def restricted_scale(
     \max n$.
 
     Args:
-        class_counts: `[..., C]`.
+        class_counts: `[..., C]`, 0 or more.
         alpha: factor of an absent class, in [0, 1]; 1 is the plain softmax.
         mode: `"hard"` or `"soft"`.
 
@@ -69,11 +71,9 @@ def restricted_scale(
         2021); the soft form is that of the authors' code. In the code's first revision each local step rescaled the
         factors of the last one, which reached 1 within a few steps; this was corrected later. Here they are constant.
     """
-    if mode not in ("hard", "soft"):
-        raise ValueError(f"mode: received {mode!r}, must be 'hard' or 'soft'")
-    counts = jnp.asarray(class_counts, float)
+    counts = as_counts(class_counts)
     alpha = jnp.asarray(alpha, float)
     most = counts.max(-1, keepdims=True)
-    degree = counts / jnp.where(most > 0, most, 1.0) if mode == "soft" else (counts > 0).astype(counts.dtype)
+    degree = counts / jnp.where(most == 0, 1.0, most) if mode == "soft" else jnp.sign(counts)
     # This form gives exactly 1 for a degree of 1 and exactly alpha for 0.
     return jax.lax.stop_gradient(degree + alpha * (1.0 - degree))

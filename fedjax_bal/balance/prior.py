@@ -1,26 +1,27 @@
 """Cross-entropy corrected for a client's class distribution."""
 
+from typing import Annotated
+
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Num
+from annotated_types import Ge
+from jaxtyping import Array, Float, Int
 
-from fedjax_bal.balance.typed import AnyArray, jitted
+from fedjax_bal.balance.typed import AnyArray, Below, Counts, NonNegative, Share, as_counts, jitted
 
 # A logit whose exp() is exactly 0, while its sums and products stay finite.
 EXCLUDED = -1e9
 
 
 @jitted()
-def smoothed_prior(
-    class_counts: Num[AnyArray, "*batch C"], epsilon: Float[Array, ""] | float
-) -> Float[Array, "*batch C"]:
+def smoothed_prior(class_counts: Counts, epsilon: Share) -> Float[Array, "*batch C"]:
     r"""Mixes a client's class distribution with the uniform one.
 
     $\hat p_c = (1 - \epsilon) n_c / n + \epsilon / C$. At $\epsilon = 0$ it is the empirical prior of balanced softmax,
     at 1 the uniform prior of plain cross-entropy.
 
     Args:
-        class_counts: `[..., C]`.
+        class_counts: `[..., C]`, 0 or more.
         epsilon: share of the uniform distribution, in [0, 1].
 
     Returns:
@@ -34,16 +35,16 @@ def smoothed_prior(
     References:
         ReBaFL (Xu et al., 2023), eq. 10.
     """
-    counts = jnp.asarray(class_counts, float)
+    counts = as_counts(class_counts)
     classes = counts.shape[-1]
     total = counts.sum(-1, keepdims=True)
-    empirical = jnp.where(total > 0, counts / jnp.where(total > 0, total, 1.0), 1.0 / classes)
+    empirical = jnp.where(total == 0, 1.0 / classes, counts / jnp.where(total == 0, 1.0, total))
     return (1.0 - epsilon) * empirical + epsilon / classes
 
 
 @jitted()
 def prior_calibrated_logits(
-    logits: Float[AnyArray, "*batch C"], prior: Float[AnyArray, "*#batch C"], tau: Num[Array, ""] | float = 1.0
+    logits: Float[AnyArray, "*batch C"], prior: Annotated[Float[AnyArray, "*#batch C"], Ge(0)], tau: NonNegative = 1.0
 ) -> Float[Array, "*batch C"]:
     r"""Shifts logits so that their softmax weights every class by its prior, or by a power of it.
 
@@ -52,11 +53,11 @@ def prior_calibrated_logits(
 
     Args:
         logits: `[..., C]`.
-        prior: `[C]`, or one per row; need not sum to one.
+        prior: `[C]`, or one per row, 0 or more; need not sum to one.
         tau: the power, 0 or more.
 
     Returns:
-        `[..., C]`, finite.
+        `[..., C]`, finite for a prior without NaN or negative numbers.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -68,25 +69,31 @@ def prior_calibrated_logits(
         ReBaFL, eq. 8 and 9; balanced softmax (Ren et al., 2020), eq. 4; with tau, the logit-adjusted loss of Menon et
         al., "Long-Tail Learning via Logit Adjustment", ICLR 2021, eq. 10.
     """
-    present = prior > 0
-    return jnp.where(present, logits + tau * jnp.log(jnp.where(present, prior, 1.0)), EXCLUDED)
+    excluded = prior == 0
+    return jnp.where(excluded, EXCLUDED, logits + tau * jnp.log(jnp.where(excluded, 1.0, prior)))
 
 
 @jitted()
 def prior_calibrated_cross_entropy(
-    logits: Float[AnyArray, "B C"], labels: Int[AnyArray, " B"], prior: Float[AnyArray, " C"]
+    logits: Float[AnyArray, "B C"],
+    labels: Annotated[Int[AnyArray, " B"], Below("C")],
+    prior: Annotated[Float[AnyArray, " C"], Ge(0)],
 ) -> Float[Array, " B"]:
     r"""Computes the balanced softmax cross-entropy of each sample.
 
     $-\log \frac{p_y e^{z_y}}{\sum_c p_c e^{z_c}}$.
 
     Args:
-        logits: `[B, C]`.
-        labels: `[B]`.
-        prior: `[C]`; 0 excludes the class.
+        logits: `[B, C]`; for a single row add an axis.
+        labels: `[B]`, from 0 to C - 1: leave out or mask rows without a class.
+        prior: `[C]`, 0 or more; 0 excludes the class.
 
     Returns:
-        Nats, `[B]`; exactly 0, with no gradient, for a label whose own prior is 0.
+        Nats, `[B]`; exactly 0, with no gradient, for a label whose own prior is 0. NaN for a prior with NaN; under
+        `jit`, where values aren't known, also for a negative prior or a label out of range.
+
+    Raises:
+        ValueError: shapes don't fit, or a known label or prior is out of range.
 
     Example:
         >>> import jax.numpy as jnp
@@ -99,5 +106,7 @@ def prior_calibrated_cross_entropy(
         1e-8 to a ratio of exponentials instead.
     """
     log_probabilities = jax.nn.log_softmax(prior_calibrated_logits(logits, prior))
+    # A traced label that is out of range gives NaN; a negative one would count from the last class.
+    labels = jnp.where(labels < 0, prior.shape[0], labels)
     chosen = jnp.take_along_axis(log_probabilities, labels[:, None], axis=-1)[:, 0]
-    return jnp.where(prior[labels] > 0, -chosen, 0.0)
+    return jnp.where(jnp.take(prior, labels, mode="fill") == 0, 0.0, -chosen)

@@ -1,10 +1,12 @@
 """Class prototypes: mean features by class, and features moved from one class to another."""
 
+from typing import Annotated
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Num
 
-from fedjax_bal.balance.typed import AnyArray, jitted
+from fedjax_bal.balance.typed import AnyArray, Below, jitted
 
 
 @jitted("num_classes")
@@ -20,7 +22,7 @@ def class_sums(
 
     Args:
         features: `[B, F]`.
-        labels: `[B]`.
+        labels: `[B]`; a row whose label isn't from 0 to C - 1 belongs to no class.
         mask: `[B]`; 0 or False excludes a row.
         num_classes: C.
 
@@ -49,7 +51,7 @@ def class_prototypes(
 
     Args:
         features: `[B, F]`.
-        labels: `[B]`.
+        labels: `[B]`; a row whose label isn't from 0 to C - 1 belongs to no class.
         mask: `[B]`; 0 or False excludes a row.
         num_classes: C.
 
@@ -72,7 +74,7 @@ def class_prototypes(
 @jitted()
 def transfer_features(
     features: Float[AnyArray, "B F"],
-    labels: Int[AnyArray, " B"],
+    labels: Annotated[Int[AnyArray, " B"], Below("C")],
     prototypes: Float[AnyArray, "C F"],
     present: Bool[AnyArray, " C"],
     scale: Float[Array, ""] | float = 1.0,
@@ -84,7 +86,7 @@ def transfer_features(
 
     Args:
         features: `[B, F]`.
-        labels: `[B]`.
+        labels: `[B]`, from 0 to C - 1.
         prototypes: `[C, F]`.
         present: `[C]`, whether a prototype is known.
         scale: lambda, the factor on the offset.

@@ -11,6 +11,7 @@ import numpy as np
 from flax.traverse_util import unflatten_dict
 
 from fedjax_bal.data import normalised
+from fedjax_bal.engine.host import Result
 from fedjax_bal.jax_setup import package_settings, start_jax
 from fedjax_bal.lab.checkpoint import disk_fault
 from fedjax_bal.lab.model_files import MODEL_FORMATS, PROGRAM, SUMS, model_sums, write_model
@@ -56,8 +57,8 @@ def logits_of(model: Model, variables: Variables, images: Array, mean: Array, st
 @package_settings()
 def export_model(
     file: str | os.PathLike[str],
-    model: Model,
-    variables: Variables,
+    model: Model | Result,
+    variables: Variables | None = None,
     federation: Federation | None = None,
     *,
     class_names: Sequence[str] = (),
@@ -74,8 +75,8 @@ def export_model(
 
     Args:
         file: the file, or the folder for Orbax.
-        model: the network as it was trained, with what the method adds to it: `Result.model`.
-        variables: its weights, for instance `Result.variables`.
+        model: what `simulate` returned; or a network, with what the method adds to it.
+        variables: the network's weights; left out for a `Result`, which has them.
         federation: the federation that it was trained on, whose inputs the model takes; by default inputs are
             normalised already.
         class_names: names of the classes, in the order of the logits.
@@ -85,8 +86,8 @@ def export_model(
         The file.
 
     Raises:
-        ValueError: an unknown format, or one whose library isn't installed: orbax-checkpoint, or flatbuffers for
-            StableHLO.
+        ValueError: variables are missing, or a format is unknown or one whose library isn't installed:
+            orbax-checkpoint, or flatbuffers for StableHLO.
         OSError: the file can't be written.
 
     Example:
@@ -99,6 +100,14 @@ def export_model(
         >>> load_weights(file).params["head"]["dense"]["kernel"].shape
         (3, 2)
     """
+    if isinstance(model, Result):
+        variables = model.variables if variables is None else variables
+        model = model.model
+    if not isinstance(model, Model) or variables is None:
+        received = f"a {type(model).__name__} and {'no' if variables is None else 'its'} variables"
+        raise ValueError(f"export_model: received {received}, must be a Result, or a Model and its Variables")
+    if not isinstance(federation, Federation | None):
+        raise ValueError(f"federation: received a {type(federation).__name__}, must be what data.federate returns")
     inputs = None if federation is None else inputs_of(federation)
     return write_export(Path(file), kind, model, variables, inputs, {"class_names": list(class_names)})
 

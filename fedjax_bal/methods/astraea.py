@@ -39,7 +39,7 @@ class Augmentation(Part):
     """
 
     alpha: float = static(0.67)
-    mode: str = static("floor")
+    mode: Literal["floor", "round", "stochastic", "target"] = static("floor")
     max_copies: int | None = static(None)
     seed: int = static(0)
     shift: float = static(0.1)

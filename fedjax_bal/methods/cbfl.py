@@ -92,7 +92,7 @@ class _Generating(WarmUp, abc.ABC):
     batch_size: int = static(256)
     rate: float = 0.001
     gamma: float = 10.0
-    layers: str = static("mean")
+    layers: Literal["mean", "sum"] = static("mean")
     classification: float = 1.0
 
     @property
@@ -262,7 +262,7 @@ class Fakes(WarmUp, roles.Batches, roles.Loss):
     distillation: float = 1.0
     attention: float = 400.0
     temperature: float = 5.0
-    direction: str = static("teacher_student")
+    direction: Literal["teacher_student", "student_teacher"] = static("teacher_student")
     warm_up: int = static(700)
     width: int = static(128)
     latent: int = static(100)

@@ -24,7 +24,7 @@ class RestrictedSoftmax(Logits):
     """
 
     alpha: float = 0.5
-    mode: str = static("hard")
+    mode: Literal["hard", "soft"] = static("hard")
 
     def logits(self, logits: Array, batch: Batch, ctx: Context) -> Array:
         """Maps `Float[B, C]` to `Float[B, C]`."""

@@ -35,7 +35,7 @@ class CompositionProbe(Probe):
         and notes that the output layer alone didn't suffice.
     """
 
-    mode: str = static("inverse")
+    mode: Literal["inverse", "softmax_inv", "softmax_rel"] = static("inverse")
     scope: str = static("network")
     beta: float = 1.0
 

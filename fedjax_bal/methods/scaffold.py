@@ -1,6 +1,7 @@
 """SCAFFOLD: control variates against client drift, as published and as in the code of two other papers."""
 
 import abc
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +13,6 @@ from fedjax_bal.methods.fednova import momentum_steps
 from fedjax_bal.methods.needs import fresh_momentum, plain_sgd, without_other
 from fedjax_bal.methods.roles import Need, RunFacts, part, static
 from fedjax_bal.types import Array, Cohort, Context, Key, Outcome, PyTree, ServerContext, Variables
-from fedjax_bal.validate import one_of
 
 
 class Controls(roles.Memory, roles.Report, roles.Server, abc.ABC):
@@ -182,7 +182,9 @@ VARIANTS = {"official": None, "rebafl_code": LateControlVariates(clip=10.0), "cb
 
 
 @recipe("drift", "karimireddy2020scaffold")
-def scaffold(scaffold_momentum: bool = False, variant: str = "official") -> Recipe:
+def scaffold(
+    scaffold_momentum: bool = False, variant: Literal["official", "rebafl_code", "cbfl_code"] = "official"
+) -> Recipe:
     """Control variates against client drift, option II; updates are averaged without weights.
 
     Args:
@@ -201,7 +203,7 @@ def scaffold(scaffold_momentum: bool = False, variant: str = "official") -> Reci
         >>> scaffold(variant="rebafl_code").parts
         (LateControlVariates(clip=10.0),)
     """
-    other = VARIANTS[one_of("scaffold: variant", variant, VARIANTS)]
+    other = VARIANTS[variant]
     if other is None:
         return Recipe("scaffold", (ControlVariates(with_momentum=scaffold_momentum),))
     if scaffold_momentum:

@@ -28,7 +28,7 @@ from fedjax_bal.models.registry import (
     options,
     own_model,
 )
-from fedjax_bal.models.weights import match_weights, named_leaves, with_weights
+from fedjax_bal.models.weights import check_finite, match_weights, named_leaves, with_weights
 
 if TYPE_CHECKING:
     from fedjax_bal.models.nnx import from_nnx
@@ -47,6 +47,7 @@ __all__ = [
     "build",
     "build_dcgan",
     "build_generator",
+    "check_finite",
     "check_is_model",
     "convolution",
     "convolves",

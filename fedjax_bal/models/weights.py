@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.core import Tracer
 
 from fedjax_bal.jax_setup import in_package_settings, start_jax
 from fedjax_bal.types import Key, Model, PyTree, Variables
@@ -56,6 +57,16 @@ def match_weights(
     return theirs
 
 
+def check_finite(weights: Mapping[str, Any]) -> None:
+    """Refuses weights, by name, of which a known number isn't finite."""
+    for name, leaf in weights.items():
+        if not isinstance(leaf, Tracer) and not np.isfinite(leaf).all():
+            raise ValueError(
+                f"variables: received numbers that aren't finite in {name}, must be finite: the training that made "
+                "them diverged; give weights from before that"
+            )
+
+
 def with_weights(model: Model, variables: Any) -> Model:
     """Replaces the weights with which a model starts: pretrained ones in place of random ones.
 
@@ -98,12 +109,7 @@ def with_weights(model: Model, variables: Any) -> Model:
     )
     theirs = match_weights(variables, wanted, model, owner=f"the model {model.name}", remedy=remedy, classifier=False)
     given = {name: np.asarray(leaf, ours[name].dtype) for name, leaf in theirs.items()}
-    broken = [name for name, leaf in given.items() if not np.isfinite(leaf).all()]
-    if broken:
-        raise ValueError(
-            f"variables: received numbers that aren't finite in {broken[0]}, must be finite: the training that made "
-            "them diverged; give weights from before that"
-        )
+    check_finite(given)
 
     def init(key: Key) -> Variables:
         drawn = model.init(key)

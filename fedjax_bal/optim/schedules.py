@@ -23,6 +23,8 @@ Factor = Callable[[Any], Any]
 _NOT_OFFERED = {"join_schedules", "scale_by_schedule", "sgdr_schedule"}
 # Defaults of the initial and peak values of optax's schedules, as factors on the learning rate.
 _VALUES = {"value": 1.0, "init_value": 1.0, "peak_value": 1.0}
+# The largest factor below 0 that counts as a rounding error, relative to the largest factor.
+_ROUNDING = 1e-6
 _PROBE_COUNTS = np.unique(np.r_[0:64, np.geomspace(64, 1e6, 64)]).astype(np.int32)
 
 
@@ -129,6 +131,14 @@ class Schedule:
 
     def factor(self, count: Any) -> Array:
         """Returns the factor on the learning rate, `Float[]`, after `count` rounds or local steps, `Int[]`."""
+        factor = self.computed_factor(count)
+        if self.name in _OWN:
+            return factor
+        # optax's schedules can end below 0 by a rounding error. This form changes neither other factors nor gradients.
+        return factor - jax.lax.stop_gradient(jnp.minimum(factor, 0.0))
+
+    def computed_factor(self, count: Any) -> Array:
+        """Returns the factor as the function computes it, `Float[]`, which may be below 0."""
         if isinstance(self.name, Opaque):
             function = self.name.value
         else:
@@ -324,7 +334,7 @@ def _check_factors(made: Schedule) -> None:
     start_jax()
     try:
         with package_settings():
-            factors = np.asarray(jax.jit(jax.vmap(made.factor))(_PROBE_COUNTS))
+            factors = np.asarray(jax.jit(jax.vmap(made.computed_factor))(_PROBE_COUNTS))
     except jax.errors.JAXTypeError as error:
         reason = str(error).splitlines()[0]
         raise ValueError(
@@ -333,7 +343,8 @@ def _check_factors(made: Schedule) -> None:
         ) from None
     except (ValueError, TypeError, AttributeError, AssertionError) as error:
         raise ValueError(f"schedule: {made.name}: {error}") from None
-    wrong = np.flatnonzero(~(np.isfinite(factors) & (factors >= 0)))
+    lowest = -_ROUNDING * np.max(factors)
+    wrong = np.flatnonzero(~(np.isfinite(factors) & (factors >= min(lowest, 0.0))))
     if wrong.size:
         first = wrong[0]
         raise ValueError(

@@ -231,4 +231,87 @@ def test_what_cannot_be_done_is_refused():
 
 
 def test_a_pair_is_printed_without_its_images():
-    assert len(repr(pair(recipes.fedprox()))) < 1000
+    round_fn = pair(recipes.scaffold())
+    assert len(repr(round_fn)) < 1000
+    shown = repr(round_fn.init(jax.random.key(0)))
+    assert shown.startswith("RoundState(round=0, parameters=") and "memory=['ControlVariates']" in shown
+    assert len(shown) < 120 and len(repr(round_fn.federation)) < 120
+
+
+ONE = (np.array([[0], [1]]), np.ones((2, 1), bool))
+
+
+@pytest.mark.parametrize("jitted", [False, True])
+@pytest.mark.parametrize("value", [None, "0.1", True, np.ones(2)])
+def test_a_hyperparameter_that_is_no_number_is_refused(value, jitted):
+    round_fn, key = pair(recipes.fedprox()), jax.random.key(0)
+    numbers = round_fn.hyperparameters | {"optimizer.learning_rate": value}
+    step = lambda state: round_fn.step(numbers, key, state, ONE)
+    with pytest.raises(ValueError, match="hyperparameters: optimizer.learning_rate: received .*, must be a number"):
+        (jax.jit(step) if jitted else step)(round_fn.init(key))
+
+
+def test_a_known_negative_rate_is_refused():
+    round_fn, key = pair(recipes.fedprox()), jax.random.key(0)
+    for rate in (-0.1, float("nan")):
+        numbers = round_fn.hyperparameters | {"optimizer.learning_rate": rate}
+        with pytest.raises(ValueError, match="learning_rate: received .*, must be a number of at least 0"):
+            round_fn.step(numbers, key, round_fn.init(key), ONE)
+
+
+def test_a_state_of_another_round_function_is_refused():
+    key, round_fn, other = jax.random.key(0), pair(recipes.scaffold()), pair(recipes.fedavg())
+    state = round_fn.init(key)
+    fewer = state._replace(memory=jax.tree.map(lambda leaf: leaf[:-1], state.memory))
+    clients = len(toys.SIZES)
+    step = lambda function: lambda state: function.step(function.hyperparameters, key, state, ONE)
+    for function, theirs, message in (
+        (
+            round_fn,
+            fewer,
+            rf"float32\[{clients - 1}.* for memory.ControlVariates.*float32\[{clients}, .*: begin with its own init",
+        ),
+        (round_fn, other.init(key), "state: received nothing for memory.ControlVariates"),
+        (other, state, "for memory.ControlVariates.* where this round function has nothing"),
+        (round_fn, tuple(state), "state: received a tuple, must be what this round function's init"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            jax.eval_shape(step(function), theirs)
+
+
+def test_arguments_in_other_places_are_refused():
+    round_fn, key = pair(recipes.fedavg()), jax.random.key(0)
+    state = round_fn.init(key)
+    for given, message in (
+        ((state, key, ONE), "key: received a RoundState, must be a JAX random key"),
+        ((key, state, ONE[0]), r"plan: received an array of shape \(2, 1\) .*, must be a Plan or a pair"),
+        ((key, state, (ONE[0], None)), "plan: received a tuple, must be a Plan or a pair"),
+        ((key, state, None), "plan: received None"),
+        ((key, state, (ONE[0][:0], ONE[1][:0])), r"plan: received clients of shape \(0, 1\)"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            round_fn.step(round_fn.hyperparameters, *given)
+
+
+def test_given_variables_have_32_bits_and_are_finite():
+    round_fn, key = pair(recipes.fedavg()), jax.random.key(0)
+    own = toys.network().init(jax.random.key(9))
+    half = round_fn.init(key, jax.tree.map(lambda leaf: leaf.astype(np.float16), own)).variables
+    assert {leaf.dtype for leaf in jax.tree.leaves(half.params)} == {np.dtype(np.float32)}
+    with pytest.raises(ValueError, match="variables: received numbers that aren't finite in params"):
+        round_fn.init(key, jax.tree.map(lambda leaf: leaf * np.nan, own))
+
+
+@pytest.mark.parametrize("network", ["dense", "pooled"])
+def test_a_derivative_through_fast_layers_names_the_option(network):
+    model = MODELS[network]()
+    round_fn = make_round(recipes.fedavg(), model, resized(model.input_shape), local=LOCAL, participation=HALF)
+    plans = round_fn.plans(0, 2)
+
+    def loss(rate):
+        numbers = round_fn.hyperparameters | {"optimizer.learning_rate": rate}
+        return jnp.nansum(trained(round_fn, jax.random.key(0), plans, numbers)[1].losses)
+
+    for derivative in (jax.jacfwd(loss), jax.grad(jax.jit(loss))):
+        with pytest.raises(ValueError, match=r"^make_round: received a deriv.* execution=Execution\(differentiable=Tr"):
+            jax.eval_shape(derivative, 0.1)

@@ -6,6 +6,7 @@ import pytest
 import small_run
 
 from fedjax_bal import export_model, load_weights, models
+from fedjax_bal.engine.host import Result
 from fedjax_bal.lab.model_files import MODEL_FORMATS
 from fedjax_bal.lab.setup import SharedInputs, set_up
 
@@ -21,6 +22,14 @@ def start(seed=3):
 def test_what_was_exported_is_read_without_a_pickle(ending, tmp_path):
     weights = load_weights(export_model(tmp_path / f"w.{ending}", MLP, start()))
     jax.tree.map(np.testing.assert_array_equal, weights, start())
+
+
+def test_a_result_is_written_with_its_own_model(tmp_path):
+    result = Result(start(), [], np.eye(10), {}, {}, MLP)
+    weights = load_weights(export_model(tmp_path / "w.npz", result))
+    jax.tree.map(np.testing.assert_array_equal, weights, start())
+    with pytest.raises(ValueError, match="export_model: received a Model and no variables, must be a Result, or"):
+        export_model(tmp_path / "w.npz", MLP)
 
 
 def test_files_of_others_are_read(tmp_path):

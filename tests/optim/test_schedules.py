@@ -1,6 +1,7 @@
 """Learning-rate schedules: formulas, optax's own by name, what is refused, and what needs no other program."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -62,6 +63,14 @@ def test_optax_schedules_are_factors_that_begin_or_peak_at_one(name):
 
 def test_every_schedule_is_tried_here():
     assert set(schedule_names()) == {"constant", *FORMULAS, *OPTAX}
+
+
+def test_a_rounding_error_below_zero_is_zero():
+    # As a compiled `optax.linear_schedule(0.3, 0.0, 10)` ends.
+    made = optimizer("sgd", lambda count: jnp.where(count < 10, 0.3, -4.5e-9))
+    assert [float(made.rate(count)) for count in (9, 10)] == [np.float32(0.3), 0.0]
+    with pytest.raises(ValueError, match="must be finite and at least 0"):
+        optimizer("sgd", optax.linear_schedule(0.3, -1e-3, 10))
 
 
 def test_a_constant_schedule_is_none():

@@ -9,7 +9,7 @@ import numpy as np
 from fedjax_bal.data import are_tokens, check_one_type
 from fedjax_bal.engine.device import TestSet
 from fedjax_bal.engine.host.placement import fetch
-from fedjax_bal.models import Normalisation, match_weights, named_leaves
+from fedjax_bal.models import Normalisation, check_finite, match_weights, named_leaves
 from fedjax_bal.optim import AnyOptimizer, Optimizer, as_optimizer, optimizer
 from fedjax_bal.options import LocalTraining, Participation
 from fedjax_bal.parts import Draw, Probe, parts_with
@@ -92,15 +92,16 @@ def check_vocabulary(name: str, inputs: Any, model: Model) -> None:
 
 
 def fit_variables(given: Any, wanted: Variables, model: Model) -> Variables:
-    """Copies variables to NumPy arrays with the structure and types of `wanted`; refuses other names or shapes."""
+    """Copies variables to NumPy arrays with the structure and types of `wanted`; refuses what `arranged` does."""
     # Always a copy: jax may use a NumPy array in place, and the state's buffers are donated to the program.
     return jax.tree.map(lambda leaf, like: np.array(leaf, like.dtype), arranged(given, wanted, model), wanted)
 
 
 def arranged(given: Any, wanted: Variables, model: Model) -> Variables:
-    """Arranges variables in the structure of `wanted`; refuses other names or shapes."""
+    """Arranges variables in the structure of `wanted`; refuses other names or shapes, and infinite numbers or NaN."""
     remedy = "give weights of the same network, trained by a method that adds the same to it"
     theirs = match_weights(given, wanted, model, owner="the method's model", remedy=remedy)
+    check_finite(theirs)
     return jax.tree.unflatten(jax.tree.structure(wanted), [theirs[name] for name in named_leaves(wanted)])
 
 

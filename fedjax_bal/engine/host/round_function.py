@@ -28,7 +28,7 @@ from fedjax_bal.engine.host.compatibility import arranged, check_is_federation
 from fedjax_bal.engine.host.front_door import build
 from fedjax_bal.engine.host.simulation import Simulation
 from fedjax_bal.jax_setup import in_32_bits, package_settings
-from fedjax_bal.models import any_derivative, differentiable
+from fedjax_bal.models import any_derivative, differentiable, named_leaves
 from fedjax_bal.optim import AnyOptimizer
 from fedjax_bal.options import Execution, LocalTraining, Participation
 from fedjax_bal.recipes import Recipe
@@ -39,11 +39,15 @@ _NO_END = 2**31 - 1
 Hyperparameters = Mapping[str, Any]
 
 
-def _refuse_reverse_mode(*_: Any) -> Any:
+def _refuse_derivative(received: str, without: str) -> Any:
     raise ValueError(
-        "make_round: received a derivative in reverse mode (jax.grad, jax.vjp, jax.jacrev), which this round's loops "
-        "don't have: give make_round(..., execution=Execution(differentiable=True))"
+        f"make_round: received a derivative {received}, which this round's {without} don't have: give "
+        "make_round(..., execution=Execution(differentiable=True))"
     )
+
+
+def _refuse_reverse_mode(*_: Any) -> Any:
+    _refuse_derivative("in reverse mode (jax.grad, jax.vjp, jax.jacrev)", "loops")
 
 
 # The identity, which in reverse mode raises an error before JAX reaches the loops; JAX's own would name no remedy.
@@ -53,6 +57,27 @@ _forward_mode.def_abstract_eval(lambda leaf: leaf)
 ad.deflinear2(_forward_mode, _refuse_reverse_mode)
 batching.defvectorized(_forward_mode)
 mlir.register_lowering(_forward_mode, lambda _, leaf: [leaf])
+
+
+def _refuse_fast_layers(primals: Any, tangents: Any, *, model: Model) -> Any:
+    def forward(variables: Variables) -> Any:
+        images = jnp.zeros((2, *model.input_shape), model.input_dtype)
+        return model.apply(variables, images, train=True, key=jax.random.key(0), real=jnp.ones(2, bool))
+
+    with package_settings():
+        variables = jax.eval_shape(model.init, jax.random.key(0))
+        if "custom_vjp" in str(jax.make_jaxpr(forward)(variables)):
+            _refuse_derivative("(jax.jacfwd, jax.jvp, jax.grad)", "fast layers")
+    return _before_layers.bind(*primals, model=model), *tangents
+
+
+# The identity, whose derivative raises an error where the model's layers have none of the kind that is needed.
+_before_layers = Primitive("before_layers")
+_before_layers.def_impl(lambda leaf, model: leaf)
+_before_layers.def_abstract_eval(lambda leaf, model: leaf)
+ad.primitive_jvps[_before_layers] = _refuse_fast_layers
+batching.defvectorized(_before_layers)
+mlir.register_lowering(_before_layers, lambda _, leaf, model: [leaf])
 
 
 class RoundState(NamedTuple):
@@ -74,6 +99,14 @@ class RoundState(NamedTuple):
     server: Mapping[str, PyTree]
     downloads: PyTree = ()
 
+    def __repr__(self) -> str:
+        """Summarises the state, whose arrays would fill pages."""
+        parameters = sum(map(np.size, jax.tree.leaves(self.variables)))
+        return (
+            f"RoundState(round={self.round}, parameters={parameters:,}, memory={[*self.memory]}, "
+            f"server={[*self.server]})"
+        )
+
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -85,7 +118,7 @@ class RoundFunction:
 
     Attributes:
         hyperparameters: the numbers of the recipe's parts and of both optimizers, by name; `step` takes them as an
-            argument, so that they can be swept or differentiated.
+            argument, so that they can be swept or differentiated. Those of optax transformations aren't known.
         federation: the federation, on the device.
         model: the model, as the recipe trains it; with `Execution(differentiable=True)` it is `models.differentiable`.
     """
@@ -100,19 +133,26 @@ class RoundFunction:
         """Makes the state before the first round, with given variables or initial weights drawn with the key.
 
         Raises:
-            ValueError: the variables don't have the model's names and shapes.
+            ValueError: the variables don't have the model's names and shapes, or a known number isn't finite.
         """
         setting = self._simulation.setting
+        _check_key(key)
         if variables is None:
             state = init_state(setting, key, self.federation)
         else:
-            given = arranged(variables, jax.eval_shape(setting.model.init, key), setting.model)
+            wanted = jax.eval_shape(setting.model.init, key)
+            given = arranged(variables, wanted, setting.model)
+            given = jax.tree.map(lambda leaf, like: jnp.asarray(leaf, like.dtype), given, wanted)
             state = state_of(setting, key, given, self.federation)
         return RoundState(jnp.zeros((), jnp.int32), *state)
 
     @package_settings()
     def step(
-        self, hyperparameters: Hyperparameters, key: Key, state: RoundState, plan: Plan | tuple[Array, Array]
+        self,
+        hyperparameters: Hyperparameters,
+        key: Key,
+        state: RoundState,
+        plan: Plan | tuple[Array | np.ndarray, Array | np.ndarray],
     ) -> tuple[RoundState, Info]:
         """Runs one round.
 
@@ -123,17 +163,26 @@ class RoundFunction:
             plan: the clients that train, `Int32[G, L]`, with N or -1 for an empty place, and whether each delivers,
                 `Bool[G, L]`, ignored for empty places and for clients without rows: G chains of L clients, where L is
                 1 except for mediators. Other numbers are refused; under `jit`, where values aren't known, they count
-                as empty places.
+                as empty places, whose loss is NaN. A client that occurs twice trains twice from the same model and
+                memory, and has twice the weight.
 
         Returns:
             The state after the round, and its measurements: losses, local steps, probes, faults.
 
         Raises:
-            ValueError: a hyperparameter is missing or unknown, or the plan has other shapes, types or numbers.
+            ValueError: a hyperparameter is missing, unknown or no number, a known learning rate is below 0, the state
+                is another round function's, or the plan has other shapes, types or numbers.
         """
-        setting = _with_hyperparameters(self._simulation.setting, in_32_bits(dict(hyperparameters)))
+        _check_key(key)
+        setting = self._simulation.setting
+        hyperparameters = _check_numbers(in_32_bits(hyperparameters), self.hyperparameters)
         state = in_32_bits(state)
-        placed = _with_empty_places(in_32_bits(Plan(*plan)), self.federation.num_clients)
+        self._check_state(state)
+        if not (setting.execution.differentiable or setting.execution.debugs):
+            guarded = lambda leaf: _before_layers.bind(leaf, model=setting.model) if _is_traced_float(leaf) else leaf
+            hyperparameters, state = jax.tree.map(guarded, (hyperparameters, state))
+        setting = _with_hyperparameters(setting, hyperparameters)
+        placed = _with_empty_places(in_32_bits(_as_plan(plan)), self.federation.num_clients)
         trains = _local_steps(setting, placed, self.federation) > 0  # others would return what they received
         plan = placed._replace(delivered=placed.delivered & trains)
         # One client at a time, or all chains of the plan in one bucket, in which lanes would gain nothing.
@@ -151,6 +200,28 @@ class RoundFunction:
             outcome = jax.tree.map(guarded, outcome)
         after, info = outcome
         return RoundState(state.round + 1, *after), info
+
+    def _check_state(self, state: RoundState) -> None:
+        """Refuses a state of another method, model or number of clients."""
+        if not isinstance(state, RoundState):
+            raise ValueError(
+                f"state: received {_shown(state)}, must be what this round function's init or step returns"
+            )
+        key = jax.random.key(0)
+        wanted = RoundState(
+            jnp.zeros((), jnp.int32),
+            *jax.eval_shape(lambda: init_state(self._simulation.setting, key, self.federation)),
+        )
+        ours, theirs = (
+            {name: f"{jnp.result_type(leaf)}{list(np.shape(leaf))}" for name, leaf in named_leaves(tree).items()}
+            for tree in (wanted, state)
+        )
+        for name in sorted(ours.keys() | theirs.keys()):
+            if ours.get(name) != theirs.get(name):
+                raise ValueError(
+                    f"state: received {theirs.get(name, 'nothing')} for {name}, where this round function has "
+                    f"{ours.get(name, 'nothing')}, for {self.federation.num_clients} clients: begin with its own init"
+                )
 
     def plans(self, seed: int, rounds: int) -> Plan:
         """Makes the plans of the first rounds, as `simulate` draws them for a seed; leaves `[T, ...]`, for a `scan`.
@@ -188,7 +259,7 @@ def make_round(
 
     `step` goes into `jax.jit`, `jax.lax.scan` over stacked plans, and `jax.vmap` over seeds, hyperparameters or plans.
     With `Execution(differentiable=True)`, `jax.grad` and `jax.jacfwd` go through it, and through the pair's `model`.
-    It runs on one device.
+    It runs on one device, that of its arguments.
 
     Args:
         recipe: the method, from `fedjax_bal.recipes`.
@@ -254,12 +325,63 @@ def _name(setting: Setting, path: tuple[Any, ...]) -> str:
     return ".".join(["server_optimizer", *names[1:]] if names[0] == "server" else names[1:])
 
 
+def _check_numbers(given: Any, wanted: Hyperparameters) -> Hyperparameters:
+    """Returns the hyperparameters; refuses other names, shapes and types, and known learning rates below 0."""
+    if not isinstance(given, Mapping):
+        raise ValueError(f"hyperparameters: received {_shown(given)}, must be a mapping as `hyperparameters`")
+    if set(wanted) != set(given):
+        raise ValueError(
+            f"hyperparameters: received {sorted(given, key=str)}, must be {sorted(wanted)}; the numbers of an optax "
+            "transformation have no names, those of fedjax_bal.optimizer do"
+        )
+    for name, value in given.items():
+        number = isinstance(value, int | float | np.number | np.ndarray | jax.Array) and not isinstance(value, bool)
+        shape = np.shape(wanted[name])
+        if not number or np.shape(value) != shape or not jnp.issubdtype(jnp.result_type(value), jnp.number):
+            kind = f"numbers of shape {shape}" if shape else "a number (under jax.vmap, one for each run)"
+            raise ValueError(f"hyperparameters: {name}: received {_shown(value)}, must be {kind}")
+        if name.endswith("learning_rate") and not isinstance(value, Tracer) and not np.all(np.asarray(value) >= 0):
+            raise ValueError(f"hyperparameters: {name}: received {_shown(value)}, must be a number of at least 0")
+    return given
+
+
 def _with_hyperparameters(setting: Setting, given: Hyperparameters) -> Setting:
     leaves, shape = jax.tree_util.tree_flatten_with_path(setting)
     names = [_name(setting, path) for path, _ in leaves]
-    if set(names) != set(given):
-        raise ValueError(f"hyperparameters: received {sorted(given)}, must be {sorted(names)}")
     return jax.tree_util.tree_unflatten(shape, [given[name] for name in names])
+
+
+def _check_key(key: Any) -> None:
+    array = isinstance(key, jax.Array | np.ndarray)
+    typed = array and jnp.issubdtype(key.dtype, jax.dtypes.prng_key) and key.ndim == 0
+    if not typed and not (array and key.dtype == np.uint32 and key.ndim == 1):
+        raise ValueError(f"key: received {_shown(key)}, must be a JAX random key, as jax.random.key(0)")
+
+
+def _shown(value: Any) -> str:
+    """Describes a value in a message: an array by its shape, other values by themselves if they are short."""
+    if isinstance(value, jax.Array | np.ndarray):
+        return f"an array of shape {value.shape} and type {value.dtype}"
+    shown = repr(value) if isinstance(value, int | float | str | None) else ""
+    return shown if 0 < len(shown) < 80 else f"a {type(value).__name__}"
+
+
+def _is_traced_float(leaf: Any) -> bool:
+    return isinstance(leaf, Tracer) and jnp.issubdtype(leaf.dtype, jnp.inexact)
+
+
+def _as_plan(plan: Any) -> Plan:
+    """Returns a plan or a pair as a plan; refuses other values."""
+    if (
+        not isinstance(plan, tuple | list)
+        or not 2 <= len(plan) <= len(Plan._fields)
+        or any(v is None for v in plan[:2])
+    ):
+        raise ValueError(
+            f"plan: received {_shown(plan)}, must be a Plan or a pair (clients, delivered); if all clients deliver, "
+            "(clients, np.ones(clients.shape, bool))"
+        )
+    return Plan(*plan)
 
 
 def _with_empty_places(plan: Plan, num_clients: int) -> Plan:
@@ -267,11 +389,17 @@ def _with_empty_places(plan: Plan, num_clients: int) -> Plan:
     clients = jnp.asarray(plan.clients)
     delivered = jnp.asarray(plan.delivered)
     integers = jnp.issubdtype(clients.dtype, jnp.integer)
-    if clients.ndim != 2 or clients.shape != delivered.shape or not integers or delivered.dtype != bool:
+    if (
+        clients.ndim != 2
+        or not clients.size
+        or clients.shape != delivered.shape
+        or not integers
+        or delivered.dtype != bool
+    ):
         raise ValueError(
             f"plan: received clients of shape {clients.shape} and type {clients.dtype}, and delivered of shape "
             f"{delivered.shape} and type {delivered.dtype}; must be integers and booleans of one shape, [G, L], for G "
-            "chains of L clients: clients[:, None] for chains of one"
+            "chains of L clients, at least one: clients[:, None] for chains of one"
         )
     if not isinstance(clients, Tracer):
         numbers = np.asarray(clients)
