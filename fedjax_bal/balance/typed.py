@@ -185,7 +185,8 @@ def _check_bounds(name: str, annotation: Any, value: Any, sizes: Sizes) -> None:
             outside = (values < 0) | (values > high)
             rule = f"from 0 to {note.axis} - 1 = {high}; leave out or mask rows without a class"
         elif isinstance(note, Le):
-            outside = values - _ROUNDING > note.le
+            most: Any = note.le
+            outside = values > most + _ROUNDING
             rule = f"at most {note.le}"
         elif isinstance(note, Gt):
             outside = values <= note.gt
