@@ -115,7 +115,7 @@ def test_every_kind_is_used_like_what_is_built_in(here):
     assert "left out, because their plug-in isn't loaded (--plugin): geometric_mean, of 'methods'" in result.output
     assert "geometric mean" not in (here / "runs/own/report.html").read_text()
     result = invoke("verify", "runs/own")
-    assert result.output.startswith("runs/own: whole: 2 x checkpoint, config.yaml, confusion.npz, execution.json")
+    assert result.output.startswith("runs/own: intact: 2 x checkpoint, config.yaml, confusion.npz, execution.json")
     result = invoke("report", "runs/own", "--plugin", METHODS)
     assert "plug-ins" not in result.output and "geometric mean" in (here / "runs/own/report.html").read_text()
     asked = "runs/own/config.yaml: plugins.methods: received '"

@@ -335,7 +335,9 @@ def verify(
     ],
     plugin: args.Plugins = None,
 ) -> Iterator[str]:
-    """Check that every file is intact, and give remedies for damaged or missing files.
+    """Check that all results are intact, and give remedies for damaged or missing files.
+
+    Pages, plots and tables aren't checked: `fedjax-bal report` makes them again from the results.
 
     Exit code 0: all files are intact. 1: some are damaged or missing.
     3: no damage found, but no SHA256SUMS to compare with, because a session is running or was killed.
@@ -362,7 +364,7 @@ def verify(
             yield f"{len(damages) - _MOST_SHOWN} more are damaged"
         counted = lambda texts: [f"{count} x {text}" if count > 1 else text for text, count in texts.items()]
         yield from (f"{folder}: {text}" for text in counted(remarks))
-        yield f"{folder}: whole: {', '.join(counted(whole)) or 'nothing'}"
+        yield f"{folder}: intact: {', '.join(counted(whole)) or 'nothing'}"
     if damaged:
         fail(f"{damaged} damaged, see above", _DAMAGED)
     if unfinished:

@@ -197,7 +197,7 @@ class OutputFiles:
             if digest is None:
                 return f"is not listed in {SUMS}, so that no session has written it"
             if _sum(self.path / name) != digest:
-                return f"is not what was written: its sum is another than in {SUMS}"
+                return f"has changed since it was written: its sum differs from that in {SUMS}"
         except FileNotFoundError:
             return f"is missing, but listed in {SUMS}"
         except OSError as error:

@@ -35,7 +35,7 @@ def test_any_changed_digit_is_noticed_and_its_file_named(files, tmp_path):
         whole = (tmp_path / name).read_bytes()
         for at in (at for at, byte in enumerate(whole) if chr(byte).isdigit()):
             (tmp_path / name).write_bytes(whole[:at] + b"7" + whole[at + 1 :])
-            with pytest.raises(FolderError, match=f"{name}: is not what was written"):
+            with pytest.raises(FolderError, match=f"{name}: has changed since it was written"):
                 files.check_sums(name)
         (tmp_path / name).unlink()
         with pytest.raises(FolderError, match=f"{name}: is missing, but listed"):

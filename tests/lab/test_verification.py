@@ -51,17 +51,17 @@ def command(*arguments):
 def test_a_whole_folder_is_whole_also_for_sha256sum(finished):
     assert command("verify", finished) == (
         0,
-        f"{finished}: whole: 2 x checkpoint, config.yaml, confusion.npz, execution.json, metrics.jsonl, summary.json, "
+        f"{finished}: intact: 2 x checkpoint, config.yaml, confusion.npz, execution.json, metrics.jsonl, summary.json, "
         "2 x export\n",
     )
     file = finished / "exports" / "fedavg-seed-0.npz"
-    assert command("verify", file) == (0, f"{file}: whole: export\n")
+    assert command("verify", file) == (0, f"{file}: intact: export\n")
     asked = ["sha256sum", "--strict", "--check", "SHA256SUMS"]
     said = subprocess.run(asked, cwd=finished, capture_output=True, text=True, check=True).stdout
     assert said.count(": OK\n") == 7 and "metrics.jsonl: OK\n" in said
 
 
-OTHER = "is not what was written: its sum is another than in SHA256SUMS"
+OTHER = "has changed since it was written: its sum differs from that in SHA256SUMS"
 EXPORT = "exports/fedavg-seed-0"
 
 
@@ -127,7 +127,7 @@ def test_a_folder_whose_session_has_not_ended_is_not_whole_but_not_damaged(folde
     assert code == 3 and "damaged" not in output
     assert f"{folder}: SHA256SUMS: missing: a session is running here, or was killed" in output
     whole = "checkpoint, config.yaml, confusion.npz, execution.json, metrics.jsonl, summary.json, 2 x export"
-    assert f"{folder}: whole: {whole}\n" in output
+    assert f"{folder}: intact: {whole}\n" in output
     (folder / "metrics.jsonl").write_text(text[0] + text[0][:40])  # cut off
     assert damages(folder) == {}
 
@@ -160,10 +160,10 @@ def test_reports_and_loaded_runs_refuse_what_is_not_what_was_written(folder):
     change(folder / "metrics.jsonl", b'"round": 2', b'"round": 1')
     code, output = command("report", folder)
     assert code == 2 and f"{folder}/metrics.jsonl: {OTHER}" in output
-    with pytest.raises(FolderError, match="metrics.jsonl: is not what was written"):
+    with pytest.raises(FolderError, match="metrics.jsonl: has changed since it was written"):
         load_run(folder).metrics()
     change(folder / "config.yaml", b"0.05", b"0.06")
-    with pytest.raises(FolderError, match="config.yaml: is not what was written"):
+    with pytest.raises(FolderError, match="config.yaml: has changed since it was written"):
         load_run(folder)
 
 
@@ -200,7 +200,7 @@ def test_a_sweep_is_checked_with_its_points(swept, tmp_path):
     assert set(damages(path)) == {"results.csv", "costs.json", "points/learning_rate=0.05/metrics.jsonl"}
     code, output = command("report", path)
     assert code == 2 and f"results.csv: {OTHER}" in output
-    with pytest.raises(FolderError, match="results.csv: is not what was written"):
+    with pytest.raises(FolderError, match="results.csv: has changed since it was written"):
         small_sweep.carry(plan, path)
 
 
@@ -223,7 +223,7 @@ def test_a_damaged_point_is_left_alone_while_the_others_are_done(swept, tmp_path
     change(metrics, b'"seed": 0', b'"seed": 1')
     before = metrics.read_bytes()
     rows, _, _ = small_sweep.carry(swept[1], path)
-    assert [row["status"] for row in rows] == ["done", "refused"] and "is not what was written" in rows[1]["failure"]
+    assert [row["status"] for row in rows] == ["done", "refused"] and "has changed since it was written" in rows[1]["failure"]
     assert metrics.read_bytes() == before
 
 
