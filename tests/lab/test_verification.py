@@ -223,7 +223,8 @@ def test_a_damaged_point_is_left_alone_while_the_others_are_done(swept, tmp_path
     change(metrics, b'"seed": 0', b'"seed": 1')
     before = metrics.read_bytes()
     rows, _, _ = small_sweep.carry(swept[1], path)
-    assert [row["status"] for row in rows] == ["done", "refused"] and "has changed since it was written" in rows[1]["failure"]
+    assert [row["status"] for row in rows] == ["done", "refused"]
+    assert "has changed since it was written" in rows[1]["failure"]
     assert metrics.read_bytes() == before
 
 
