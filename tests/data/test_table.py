@@ -1,5 +1,6 @@
 """Tables, from data frames and from CSV files, become data sets in the same way."""
 
+import re
 import types
 from pathlib import Path
 
@@ -113,6 +114,29 @@ def test_objects_and_whole_floats_are_taken_as_what_they_are():
     assert dataset.class_names == ("cat", "dog") and sorted(set(dataset.train_clients.tolist())) == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize("column", ["kind", "user"])
+@pytest.mark.parametrize("mark", ["NA", "nan", "NULL", "None", "?", " n/a "])
+def test_marks_of_missing_values_are_no_class_and_no_user(read, column, mark):
+    texts = np.array([*COLUMNS[column][:28], mark, mark])
+    what = {"kind": "a class", "user": "a client"}[column]
+    message = rf"column '{column}' has 2 missing values \('{re.escape(mark.strip())}'\) in 30 .*'.* is {what}, write it"
+    with pytest.raises(data.DataError, match=message):
+        read(COLUMNS | {column: texts}, label="kind", clients="user")
+
+
+def test_names_of_classes_are_the_same_in_a_frame_and_in_a_file(read):
+    spaced = np.array(["dog ", "dog"] * 5 + ["cat"] * 20)
+    assert read(COLUMNS | {"kind": spaced}, label="kind", clients="user").class_names == ("cat", "dog")
+    for tens in (10.0, "10", "10.0"):
+        kinds = np.array([tens] * 10 + [type(tens)(9)] * 20)
+        assert read(COLUMNS | {"kind": kinds}, label="kind", clients="user").class_names == ("9", "10")
+
+
+def with_text(text, row=3):
+    """A column of numbers and one text, as pandas has it after a cell was changed."""
+    return np.array([text if place == row else place / 4 for place in range(30)], object)
+
+
 GAP = np.where(np.arange(30) < 2, np.nan, 1.0)
 WRONG = {
     "no such label": ({}, {"label": "knid"}, "has no column 'knid', but f0, user, f1, kind, f2; did you mean 'kind'"),
@@ -124,6 +148,24 @@ WRONG = {
     "texts": ({}, {"clients": None}, r"column 'user' holds 'Zoe' in row 0, and inputs are numbers.*inputs=\["),
     "dates": ({"f1": np.full(30, "2020-01-01", "M8[D]")}, {}, "column 'f1' holds .*2020.* in row 0, and inputs"),
     "gaps": ({"f1": GAP}, {}, "column 'f1' has 2 missing values in 30 rows, the first in row 0: fill them, or leave"),
+    "gaps in several columns": (
+        {"f1": GAP, "f2": np.where(np.arange(30) == 5, np.nan, 1), "kind": np.array([*KINDS[1:], "NA"])},
+        {},
+        "column 'f1' has 2 missing .* in row 0, column 'f2' has 1, column 'kind' has 1: fill .*; if 'NA' is a class",
+    ),
+    "a mark among numbers": ({"f1": with_text("?")}, {}, r"column 'f1' has 1 missing value \('\?'\) .* in row 3: fill"),
+    "a text among numbers": (
+        {"f1": with_text("high")},
+        {},
+        "column 'f1' holds 'high' in row 3, and 29 of 30",
+    ),
+    "a comma among numbers": ({"f1": with_text("1,5")}, {}, "column 'f1' holds '1,5' in row 3.*decimal=','"),
+    "a mark among texts": (
+        {"f1": with_text("?").astype(str)},
+        {},
+        r"column 'f1' holds '\?' in row 3, and 29 of 30.*pandas.to_numeric\(column, errors=",
+    ),
+    "numbers as texts": ({"f1": np.arange(30).astype(str)}, {}, "column 'f1' holds '0' in row 0, a number of type str"),
     "gaps of objects": ({"f1": np.array([1, None] * 15)}, {}, "column 'f1' has 15 missing values .* in row 1"),
     "gaps of texts": ({"kind": np.array([*KINDS[1:], None])}, {}, "column 'kind' has 1 missing value .* row 29"),
     "empty texts": ({"kind": np.array([*KINDS[1:], ""])}, {}, "column 'kind' has 1 missing value "),

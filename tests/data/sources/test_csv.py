@@ -1,5 +1,7 @@
 """CSV files; what becomes of their columns is in ../test_table.py."""
 
+import gzip
+
 import numpy as np
 import pytest
 from data.conftest import most_memory
@@ -53,7 +55,9 @@ WRONG = {
     "gaps": ("a,y\n1,x\nNA,x\n\n,z\n?,z\n", "column 'a' has 3 missing values in 4 rows, the first in line 3"),
     "gaps of labels": ("a,y\n1,x\n2,x\n3,\n4,z\n", "column 'y' has 1 missing value in 4 rows, the first in line 4"),
     "too large": ("a,y\n1,x\n2,x\n1e39,z\n", "column 'a' holds inf in line 4"),
-    "no utf-8": (b"a,y\n1,\xff\n", ".*can't decode byte 0xff"),
+    "no utf-8": (b"a,y\n1,\xff\n", r"isn't in UTF-8 \(.* at byte 0xff\): save it as UTF-8, or"),
+    "compressed": (gzip.compress(b"a,y\n1,x\n"), "is compressed: unpack it"),
+    "decimal commas": ('a,y\n1,x\n"17,5",x\n', "column 'a' holds '17,5' in line 3.*decimal=','"),
     "a long name": (f"a,y\n1,x\n2,{'x' * 300}\n", "line 3: column 'y' has a text of 300 characters"),
     "a huge field": (f"a,y\n1,{'x' * 200_000}\n", "line 2: field larger than"),
 }
