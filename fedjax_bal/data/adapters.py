@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_bal.data.arrays import TEST_SHARE, as_dataset, without_objects
+from fedjax_bal.data.arrays import TEST_SHARE, TestBy, as_dataset, without_objects
 from fedjax_bal.data.reading import DataError
 from fedjax_bal.data.table import Table, input_matrix, table_dataset
 from fedjax_bal.types import Dataset
@@ -74,6 +74,7 @@ def from_pandas(
     inputs: Sequence[str] | None = None,
     *,
     test_seed: int = 0,
+    test_by: TestBy = "classes",
 ) -> Dataset:
     """Makes a data set of feature vectors from a table: a data frame of pandas, or any other with columns by name.
 
@@ -84,6 +85,8 @@ def from_pandas(
         test: the share of each class that becomes the test set, or a second frame with the same columns.
         inputs: the columns of inputs, numbers; by default all but `label` and `clients`.
         test_seed: the seed of the split where `test` is a share.
+        test_by: "clients" holds out a share of the users instead, with all their rows, so that no user (a patient, for
+            instance) is in both parts.
 
     Returns:
         The data set: vectors `Float32[D, F]`, in the order of the columns, which `federate` normalises column by column
@@ -100,7 +103,9 @@ def from_pandas(
     """
     table = _table("from_pandas", frame)
     other = test if is_number(test) else _table("from_pandas: test", test)
-    return table_dataset(table, other, str(label), None if clients is None else str(clients), inputs, test_seed)
+    return table_dataset(
+        table, other, str(label), None if clients is None else str(clients), inputs, test_seed, test_by
+    )
 
 
 def from_torch(train: Any, test: Any, class_names: Sequence[str] | None = None, *, test_seed: int = 0) -> Dataset:

@@ -15,6 +15,7 @@ from fedjax_bal.validate import check_unmasked
 MISSING = frozenset(("", "na", "n/a", "nan", "null", "none", "nat", "<na>", "?"))
 """Texts that stand for a missing value, in lower case."""
 
+_FEWEST = 100  # rows in which different integers are hardly chance
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
 _INTEGER = re.compile(r"(0|-?[1-9][0-9]*)(?:\.0+)?")
 
@@ -40,6 +41,7 @@ def table_dataset(
     clients: str | None = None,
     inputs: str | Sequence[str] | None = None,
     test_seed: int = 0,
+    test_by: str = "classes",
 ) -> Dataset:
     """Makes a data set from a table, see `fedjax_bal.data.from_pandas`."""
     names = input_names(table.source, table.columns, label, clients, inputs)
@@ -52,6 +54,8 @@ def table_dataset(
     for half, part in halves.items():
         users = {} if clients is None or part is not table else {clients: "a client"}
         arrays[f"{half}_images"] = input_matrix(part, names, {label: "a class", **users})
+    if inputs is None:
+        _refuse_record_numbers(table.source, names, arrays["train_images"])
 
     labels = [_keys(part, label, "a class") for part in halves.values()]
     if any(half.dtype.kind == "U" for half in labels):
@@ -65,7 +69,9 @@ def table_dataset(
     if clients is not None:
         arrays["train_clients"] = _integers(_keys(table, clients, "a client"))
     share = None if isinstance(test, Table) else test
-    return as_dataset(table.source, arrays, share, test_seed, "check the columns for label, clients and inputs.")
+    remedy = "check the columns for label, clients and inputs."
+    dataset = as_dataset(table.source, arrays, share, test_seed, remedy, test_by)
+    return dataset._replace(input_names=tuple(names))
 
 
 def input_names(
@@ -129,6 +135,18 @@ def input_matrix(table: Table, names: Sequence[str], keys: Mapping[str, str] | N
             )
         columns.append(numbers)
     return np.stack(columns, axis=1)
+
+
+def _refuse_record_numbers(source: str, names: Sequence[str], inputs: np.ndarray) -> None:
+    """Raises `DataError` for a column of different integers, which would be learnt by heart: the number of a record."""
+    if len(inputs) < _FEWEST:
+        return
+    for name, column in zip(names, inputs.T, strict=True):
+        if (column == np.rint(column)).all() and len(np.unique(column)) == len(column):
+            raise DataError(
+                f"{source}: column {name!r} has another integer in each of {len(column):,} rows, as numbers of records "
+                "have: leave it out, or list the inputs, inputs=[...], with this column if it is one."
+            )
 
 
 def not_a_number(source: str, name: str, value: Any, place: str) -> DataError:

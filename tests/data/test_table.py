@@ -75,6 +75,27 @@ def test_a_share_of_each_class_is_held_out_and_users_stay_with_their_rows(read):
     np.testing.assert_array_equal(dataset.test_images, read(NUMBERS, label="kind", clients="user").test_images)
 
 
+def test_whole_users_may_be_held_out(read):
+    options = {"label": "kind", "clients": "user", "test": 0.25, "test_by": "clients"}
+    dataset = read(COLUMNS, **options)
+    held = set(dataset.test_images[:, 1].astype(int) % 4)  # f1 is the row's number, and its remainder the user
+    assert len(held) == 1 == dataset.test_users and dataset.test_share is None
+    assert set(dataset.train_images[:, 1].astype(int) % 4) == set(range(4)) - held
+    assert len(dataset.test_labels) + len(dataset.train_labels) == 30 and set(dataset.train_clients) == {0, 1, 2}
+    others = [read(COLUMNS, **options, test_seed=seed).test_images.tolist() for seed in range(1, 9)]
+    assert any(other != dataset.test_images.tolist() for other in others)
+    for changes, message in (
+        ({"clients": None, "inputs": ["f0"]}, "test_by: received 'clients', needs a column of users"),
+        ({"test": COLUMNS}, "test_by: received 'clients', needs test to be a share"),
+        ({"test_by": "users"}, "test_by: received 'users'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            read(COLUMNS, **{name: value for name, value in (options | changes).items() if value is not None})
+    kinds = np.where(USERS == 0, "cat", np.where(USERS == 1, "dog", np.where(USERS == 2, "owl", "bee")))
+    with pytest.raises(data.DataError, match="1 of 4 classes have no rows but those of users held out .1 of 4."):
+        read(COLUMNS | {"kind": kinds}, **options)
+
+
 def test_another_table_may_be_the_test_set(read):
     test = {"f1": np.array([5, 6]), "kind": np.array(["owl", "cat"]), "f0": np.array([0.5, 1])}
     columns = {name: COLUMNS[name] for name in ("f0", "f1", "kind")}

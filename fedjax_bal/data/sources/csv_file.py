@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from fedjax_bal.annotations import ProperShare, Seed, Text, checked
-from fedjax_bal.data.arrays import TEST_SHARE
+from fedjax_bal.data.arrays import TEST_SHARE, TestBy
 from fedjax_bal.data.memory import check_memory
 from fedjax_bal.data.reading import reading
 from fedjax_bal.data.sources.reader import Reader
@@ -42,6 +42,7 @@ def read_csv(
     test: ProperShare | str | os.PathLike = TEST_SHARE,
     test_seed: Seed = 0,
     delimiter: Text = ",",
+    test_by: TestBy = "classes",
 ) -> Dataset:
     r"""Reads a data set from a table.
 
@@ -54,6 +55,7 @@ def read_csv(
             starts at the folder of `path`.
         test_seed: the seed of that split.
         delimiter: the character between fields: `;` or `"\t"`, for instance.
+        test_by: "clients" holds out a share of the users instead, with all their rows, so that none is in both parts.
 
     Returns:
         The data set: vectors `Float32[D, F]`, in the order of the columns, and the classes in sorted order.
@@ -76,9 +78,10 @@ def read_csv(
     file = Path(path)
     table = _read_table(file, label, clients, inputs, delimiter)
     if isinstance(test, int | float):
-        return table_dataset(table, test, label, clients, inputs, test_seed)
+        return table_dataset(table, test, label, clients, inputs, test_seed, test_by)
     names = [name for name in table.columns if name not in (label, clients)]
-    return table_dataset(table, _read_table(file.parent / test, label, None, names, delimiter), label, clients, inputs)
+    tested = _read_table(file.parent / test, label, None, names, delimiter)
+    return table_dataset(table, tested, label, clients, inputs, test_seed, test_by)
 
 
 def _read_table(path: Path, label: str, clients: str | None, inputs: Sequence[str] | None, delimiter: str) -> Table:

@@ -72,10 +72,19 @@ def test_what_does_not_fit_is_named_with_its_line(read, kind):
 
 def test_lines_are_counted_over_blocks(read):
     rows = "".join(f"{row},{row % 2}\n" for row in range(10_000))
-    dataset = read(f"a,y\n{rows}", test=0.2)
+    dataset = read(f"a,y\n{rows}", test=0.2, inputs=["a"])
     assert (dataset.train_images[:, 0] % 2 == dataset.train_labels).all() and len(dataset.train_labels) == 8000
     with pytest.raises(DataError, match="column 'a' holds 'b' in line 10002"):
         read(f"a,y\n{rows}b,0\n")
+
+
+def test_a_column_with_another_integer_in_each_row_is_an_input_only_if_it_is_listed(read):
+    rows = "".join(f"{row},{row},{row % 2}\n" for row in range(120))
+    with pytest.raises(DataError, match="column 'record' has another integer in each of 120 rows"):
+        read(f"record,b,y\n{rows}", test=0.2)
+    assert read(f"record,b,y\n{rows}", test=0.2, inputs=["b"]).input_names == ("b",)
+    floats = "".join(f"{row / 4},{row % 2}\n" for row in range(120))
+    assert read(f"a,y\n{floats}").input_names == ("a",)
 
 
 def test_memory_and_options(read, tmp_path, monkeypatch):
