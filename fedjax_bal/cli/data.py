@@ -97,7 +97,8 @@ def _inputs(inputs: np.ndarray) -> str:
     shape = "x".join(map(str, inputs.shape[1:]))
     if inputs.ndim == 4:
         return f"images {shape}"
-    return f"rows of {shape} {'token ids' if inputs.dtype.kind == 'i' else 'numbers'}"
+    kind = "token id" if inputs.dtype.kind == "i" else "number"
+    return f"rows of {shape} {kind}{'' if shape == '1' else 's'}"
 
 
 def _range(counts: np.ndarray) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedjax_bal.data.arrays import TEST_SHARE, TestBy, as_dataset, without_objects
 from fedjax_bal.data.reading import DataError
-from fedjax_bal.data.table import Table, input_matrix, table_dataset
+from fedjax_bal.data.table import Table, input_matrix, refuse_missing, table_dataset
 from fedjax_bal.types import Dataset
 from fedjax_bal.validate import check_unmasked, is_number
 
@@ -213,13 +213,25 @@ def from_huggingface(
 
     def read(split: Any) -> tuple[np.ndarray, np.ndarray]:
         nonlocal users
+        if isinstance(split, Mapping):
+            which = ", ".join(map(repr, split))
+            raise ValueError(
+                f"data set: received splits {which}, must be one: give dataset[{next(iter(split), 'train')!r}]"
+            )
+        if not hasattr(split, "__len__"):
+            raise ValueError(
+                f"data set: received {type(split).__name__}, which can't be indexed: load it without streaming=True"
+            )
         columns = split.with_format("numpy")[:]
         _check_names(columns, *names, labels, *([] if clients is None or split is not train else [clients]))
         if clients is not None and split is train:
             users = columns[clients]
+        keys = {labels: "a class"} | ({} if clients is None or split is not train else {clients: "a client"})
+        table = Table("from_huggingface", columns)
         if isinstance(inputs, str):
+            refuse_missing(table, (), keys)
             return _stacked(zip(columns[inputs], columns[labels], strict=True))
-        return input_matrix(Table("from_huggingface", columns), names), np.asarray(columns[labels])
+        return input_matrix(table, names, keys), np.asarray(columns[labels])
 
     halves = _halves(read, train, test)
     return from_arrays(*halves, getattr(train.features[labels], "names", None), users, test_seed=test_seed)
@@ -245,7 +257,10 @@ def _array(name: str, values: Any) -> np.ndarray:
     try:
         return without_objects(np.asarray(values))
     except ValueError as error:
-        raise DataError(f"from_arrays: {name} is not an array ({error}); expected lists of one length.") from error
+        raise DataError(
+            f"from_arrays: {name} is not an array ({error}); expected lists of one length: "
+            "data.pad makes one array of token ids in lists of different lengths."
+        ) from error
 
 
 def _check_names(columns: Mapping[str, Any], *names: str) -> None:
@@ -287,9 +302,11 @@ def _stacked(examples: Iterable[Any]) -> tuple[np.ndarray, np.ndarray]:
             for array, label in ((inputs[0], labels[0]), (inputs[-1], labels[-1]))
         }
         if len(shapes) > 1:
+            axes = {np.ndim(array) - np.ndim(label) for array, label in zip(inputs, labels, strict=True)}
+            remedy = "give all images their channels, image.convert('RGB')" if len(axes) > 1 else "resize or pad them"
             raise ValueError(
                 f"data set: received inputs of shapes {inputs[0].shape} and {inputs[-1].shape}, must be of one shape: "
-                "resize or pad them"
+                f"{remedy}"
             )
     if not inputs:
         raise ValueError("data set: received no example, must have at least 1")

@@ -161,6 +161,8 @@ def split_rows(
         try:
             own = data.partition.draw(labels, **partition.drawing, given=given)
         except ValueError as error:
+            if data.partition.takes_owners(partition.scheme) and dataset.train_clients is None:
+                raise  # no number of rows would do
             raise ValueError(f"{error}{rows_left(config, labels, len(dataset.train_labels))}") from error
     rows = [pool.rest[numbers] for numbers in own]
     if not config.evaluation.client_test.wanted:

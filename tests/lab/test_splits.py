@@ -212,6 +212,10 @@ def test_too_few_rows_are_explained_by_what_was_taken_before(here):
     with pytest.raises(SetupError) as whole:
         set_up(load_config(None, [NPZ, "methods=[fedavg]", "model=mlp", "partition={scheme: iid, clients: 500}"]))
     assert "are left" not in str(whole.value)
+    without = ["dataset={name: image_folder, path: photos, side: 4}", "partition=natural", "auxiliary.per_class=2"]
+    with pytest.raises(SetupError, match="natural needs a data set that says whose") as nobody:
+        set_up(load_config(None, [*without, "methods=[fedavg]", "model=mlp"]))
+    assert "are left" not in str(nobody.value)
 
 
 IID = "partition={scheme: iid, clients: 10, seed: 0}"
