@@ -234,7 +234,8 @@ def from_huggingface(
         return input_matrix(table, names, keys), np.asarray(columns[labels])
 
     halves = _halves(read, train, test)
-    return from_arrays(*halves, getattr(train.features[labels], "names", None), users, test_seed=test_seed)
+    dataset = from_arrays(*halves, getattr(train.features[labels], "names", None), users, test_seed=test_seed)
+    return dataset if isinstance(inputs, str) else dataset._replace(input_names=tuple(names))
 
 
 def _halves(read: Callable[[Any], tuple[np.ndarray, np.ndarray]], train: Any, test: Any) -> tuple[Any, Any]:

@@ -18,11 +18,15 @@ _SHOWN = 10  # names of columns in a line about a table
 
 
 class RowsUsed(NamedTuple):
-    """How many rows and clients of a data set a federation uses, in words, and its clients without rows."""
+    """How many rows and clients of a data set a federation uses, in words, and its clients without rows.
+
+    `input_names` are the columns of a table that are inputs; None for other data.
+    """
 
     text: str
     clients: int
     empty: int
+    input_names: tuple[str, ...] | None = None
 
     def with_empty_clients(self, counts: Collection[int] = ()) -> str:
         """The whole text, with the range of empty clients where there are several partitions."""
@@ -76,7 +80,7 @@ def rows_used(config: Sections, dataset: Dataset, federation: Federation, needin
         text += f"; the test set is {len(dataset.test_labels):,} more rows, all those of {lost}"
     if users and not by_owner:
         text += f"; its {users:,} users are not the clients (partition=natural makes them so)"
-    return RowsUsed(text, clients, empty)
+    return RowsUsed(text, clients, empty, dataset.input_names)
 
 
 def _inputs_in_words(names: Sequence[str]) -> str:

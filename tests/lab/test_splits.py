@@ -198,6 +198,13 @@ def test_of_several_partitions_the_range_of_empty_clients_is_said(here, monkeypa
     assert entry["data"] == line.removeprefix("data: ")
 
 
+def test_the_summary_has_the_columns_of_a_table(here):
+    for dataset, names in (("dataset={name: csv, path: table.csv, label: y, clients: u}", ["a"]), (NPZ, None)):
+        config = load_config(None, [dataset, "partition=natural", "methods=[fedavg]", "model=mlp"])
+        (entry,) = summarise_partitions(set_up(config))
+        assert entry.get("input_names") == names
+
+
 def test_fewer_users_than_a_round_asks_for_all_take_part(here):
     changes = [NPZ, "partition=natural", "selection.clients_per_round=50", "methods=[fedavg]", "model=mlp"]
     (simulation,) = set_up(load_config(None, changes)).simulations
