@@ -120,7 +120,7 @@ def split_test_users(
         >>> users = np.array(list("aabbccdd"))
         >>> training, testing = split_test_users(np.arange(8) % 2, users, 0.25)
         >>> users[testing]
-        array(['c', 'c'], dtype='<U1')
+        array(['d', 'd'], dtype='<U1')
     """
     names, owners = np.unique(users, return_inverse=True)
     if len(names) < 2:
