@@ -90,7 +90,9 @@ class Dataset(NamedTuple):
             axis; None for those of the training images. `load` fills them in.
         std: K divisors of the difference; None for the training images' deviations.
         test_share: the share of each class of the given rows that was held out as the test set; None if a test set was
-            given.
+            given, or whole users were held out.
+        test_users: how many users have test rows only, where test rows were held out; they are no training clients.
+        input_names: F names of the columns of a table, in the order of `train_images`; None for other inputs.
     """
 
     train_images: Any
@@ -102,6 +104,8 @@ class Dataset(NamedTuple):
     mean: Sequence[float] | None = None
     std: Sequence[float] | None = None
     test_share: float | None = None
+    test_users: int = 0
+    input_names: tuple[str, ...] | None = None
 
 
 class Warp(NamedTuple):

@@ -71,15 +71,16 @@ def prepare(
         classes = f"{len(counts[-1])} classes"
         if len(present) < len(counts[-1]):
             classes = f"{len(present)} of {classes}"
-        shape = "x".join(map(str, images.shape[1:]))
         size = images.nbytes / _MEBIBYTE
-        yield f"  {half}: {len(images):,} images {shape}, {size:,.1f} MiB; {classes}, of {_range(present)}"
+        yield f"  {half}: {len(images):,} {_inputs(images)}, {size:,.1f} MiB; {classes}, of {_range(present)}"
     if dataset.test_share is not None:
-        yield f"  the test images are held out: {dataset.test_share:.3g} of each class"
+        yield f"  the test set is held out: {dataset.test_share:.3g} of each class"
+    if dataset.test_users:
+        yield f"  users with test rows only: {dataset.test_users:,}"
     if dataset.train_clients is not None:
         sizes = np.bincount(dataset.train_clients)
         sizes = sizes[sizes > 0]
-        yield f"  writers or users: {len(sizes):,}, of {_range(sizes)} training images"
+        yield f"  writers or users: {len(sizes):,}, of {_range(sizes)} training rows"
     yield f"  SHA-256 of images and labels: {inventory_digest(dataset)}"
     if len(dataset.class_names) <= _MOST_CLASSES:
         names = [" ".join(name.split()) for name in dataset.class_names]
@@ -89,6 +90,15 @@ def prepare(
     if prepared is not None:
         size = prepared.stat().st_size / _MEBIBYTE
         yield f"prepared: {prepared} ({size:,.1f} MiB), read from now on in place of the files above"
+
+
+def _inputs(inputs: np.ndarray) -> str:
+    """Names the inputs by their kind, with their shape."""
+    shape = "x".join(map(str, inputs.shape[1:]))
+    if inputs.ndim == 4:
+        return f"images {shape}"
+    kind = "token id" if inputs.dtype.kind == "i" else "number"
+    return f"rows of {shape} {kind}{'' if shape == '1' else 's'}"
 
 
 def _range(counts: np.ndarray) -> str:

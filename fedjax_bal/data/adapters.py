@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_bal.data.arrays import TEST_SHARE, as_dataset, without_objects
+from fedjax_bal.data.arrays import TEST_SHARE, TestBy, as_dataset, without_objects
 from fedjax_bal.data.reading import DataError
-from fedjax_bal.data.table import Table, input_matrix, table_dataset
+from fedjax_bal.data.table import Table, input_matrix, refuse_missing, table_dataset
 from fedjax_bal.types import Dataset
 from fedjax_bal.validate import check_unmasked, is_number
 
@@ -74,6 +74,7 @@ def from_pandas(
     inputs: Sequence[str] | None = None,
     *,
     test_seed: int = 0,
+    test_by: TestBy = "classes",
 ) -> Dataset:
     """Makes a data set of feature vectors from a table: a data frame of pandas, or any other with columns by name.
 
@@ -84,6 +85,8 @@ def from_pandas(
         test: the share of each class that becomes the test set, or a second frame with the same columns.
         inputs: the columns of inputs, numbers; by default all but `label` and `clients`.
         test_seed: the seed of the split where `test` is a share.
+        test_by: "clients" holds out a share of the users instead, with all their rows, so that no user (a patient, for
+            instance) is in both parts.
 
     Returns:
         The data set: vectors `Float32[D, F]`, in the order of the columns, which `federate` normalises column by column
@@ -100,7 +103,9 @@ def from_pandas(
     """
     table = _table("from_pandas", frame)
     other = test if is_number(test) else _table("from_pandas: test", test)
-    return table_dataset(table, other, str(label), None if clients is None else str(clients), inputs, test_seed)
+    return table_dataset(
+        table, other, str(label), None if clients is None else str(clients), inputs, test_seed, test_by
+    )
 
 
 def from_torch(train: Any, test: Any, class_names: Sequence[str] | None = None, *, test_seed: int = 0) -> Dataset:
@@ -208,16 +213,29 @@ def from_huggingface(
 
     def read(split: Any) -> tuple[np.ndarray, np.ndarray]:
         nonlocal users
+        if isinstance(split, Mapping):
+            which = ", ".join(map(repr, split))
+            raise ValueError(
+                f"data set: received splits {which}, must be one: give dataset[{next(iter(split), 'train')!r}]"
+            )
+        if not hasattr(split, "__len__"):
+            raise ValueError(
+                f"data set: received {type(split).__name__}, which can't be indexed: load it without streaming=True"
+            )
         columns = split.with_format("numpy")[:]
         _check_names(columns, *names, labels, *([] if clients is None or split is not train else [clients]))
         if clients is not None and split is train:
             users = columns[clients]
+        keys = {labels: "a class"} | ({} if clients is None or split is not train else {clients: "a client"})
+        table = Table("from_huggingface", columns)
         if isinstance(inputs, str):
+            refuse_missing(table, (), keys)
             return _stacked(zip(columns[inputs], columns[labels], strict=True))
-        return input_matrix(Table("from_huggingface", columns), names), np.asarray(columns[labels])
+        return input_matrix(table, names, keys), np.asarray(columns[labels])
 
     halves = _halves(read, train, test)
-    return from_arrays(*halves, getattr(train.features[labels], "names", None), users, test_seed=test_seed)
+    dataset = from_arrays(*halves, getattr(train.features[labels], "names", None), users, test_seed=test_seed)
+    return dataset if isinstance(inputs, str) else dataset._replace(input_names=tuple(names))
 
 
 def _halves(read: Callable[[Any], tuple[np.ndarray, np.ndarray]], train: Any, test: Any) -> tuple[Any, Any]:
@@ -240,7 +258,10 @@ def _array(name: str, values: Any) -> np.ndarray:
     try:
         return without_objects(np.asarray(values))
     except ValueError as error:
-        raise DataError(f"from_arrays: {name} is not an array ({error}); expected lists of one length.") from error
+        raise DataError(
+            f"from_arrays: {name} is not an array ({error}); expected lists of one length: "
+            "data.pad makes one array of token ids in lists of different lengths."
+        ) from error
 
 
 def _check_names(columns: Mapping[str, Any], *names: str) -> None:
@@ -282,9 +303,11 @@ def _stacked(examples: Iterable[Any]) -> tuple[np.ndarray, np.ndarray]:
             for array, label in ((inputs[0], labels[0]), (inputs[-1], labels[-1]))
         }
         if len(shapes) > 1:
+            axes = {np.ndim(array) - np.ndim(label) for array, label in zip(inputs, labels, strict=True)}
+            remedy = "give all images their channels, image.convert('RGB')" if len(axes) > 1 else "resize or pad them"
             raise ValueError(
                 f"data set: received inputs of shapes {inputs[0].shape} and {inputs[-1].shape}, must be of one shape: "
-                "resize or pad them"
+                f"{remedy}"
             )
     if not inputs:
         raise ValueError("data set: received no example, must have at least 1")

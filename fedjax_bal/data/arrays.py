@@ -7,12 +7,12 @@ is held out for it.
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from fedjax_bal.annotations import ProperShare, Seed, check
-from fedjax_bal.data.held_out import split_test_rows
+from fedjax_bal.data.held_out import split_test_rows, split_test_users
 from fedjax_bal.data.inputs import check_finite, check_one_type, stored_inputs
 from fedjax_bal.data.npz_file import by
 from fedjax_bal.data.reading import reading
@@ -27,6 +27,9 @@ ARRAYS = (*REQUIRED, "class_names", "train_clients")
 TEST_SHARE = 0.2
 """The default share of each class that becomes the test set where there is none."""
 
+TestBy = Literal["classes", "clients"]
+"""How the rows of the test set are chosen where there is none: a share of each class, or whole users."""
+
 _MAX_CLASSES = 2**16
 _WRITE_AGAIN = (
     "write it with numpy.savez(FILE, train_images=..., train_labels=..., test_images=..., test_labels=...), images of "
@@ -40,6 +43,7 @@ def as_dataset(
     test: float | None = None,
     test_seed: int = 0,
     remedy: str = _WRITE_AGAIN,
+    test_by: str = "classes",
 ) -> Dataset:
     """Makes a data set from arrays, see `fedjax_bal.data.from_arrays`.
 
@@ -49,6 +53,7 @@ def as_dataset(
         test: the share of each class of the training rows that becomes the test set; None if the arrays have one.
         test_seed: the seed of that split.
         remedy: the end of a message.
+        test_by: "classes", or "clients" to hold out a share of the users, with all their rows.
 
     Raises:
         DataError: arrays are missing, or don't fit.
@@ -65,6 +70,11 @@ def as_dataset(
                 f"train_clients is {by(clients.shape)} of {clients.dtype}; expected {len(labels)} integers or texts, "
                 "one for each training input"
             )
+        by_users = check("test_by", TestBy, test_by) == "clients"
+        if by_users and (test is None or clients is None):
+            lacking = "a column of users, clients" if clients is None else "test to be a share, such as 0.2"
+            raise ValueError(f"test_by: received 'clients', needs {lacking}")
+        test_users = 0
         if test is None:
             test_inputs, test_labels = _checked_half("test", arrays)
             if inputs.shape[1:] != test_inputs.shape[1:]:
@@ -74,15 +84,31 @@ def as_dataset(
                 )
             check_one_type(inputs, test_inputs)
         else:
-            training, testing = split_test_rows(labels, check("test", ProperShare, test), check_seed(test_seed))
+            share = check("test", ProperShare, test)
+            seed = check_seed(test_seed)
+            if by_users:
+                training, testing = split_test_users(labels, clients, share, seed)  # type: ignore[arg-type]
+            else:
+                training, testing = split_test_rows(labels, share, seed)
             test_inputs, test_labels = inputs[testing], labels[testing]
             inputs, labels = inputs[training], labels[training]
-            clients = None if clients is None else clients[training]
+            if clients is not None:
+                test_users = len(np.setdiff1d(clients[testing], clients[training]))
+                clients = clients[training]
         if clients is not None:
             clients = np.unique(clients, return_inverse=True)[1].astype(np.int32)
         largest = int(max(labels.max(), test_labels.max()))
         names = _class_names(arrays.get("class_names"), largest)
-    return Dataset(inputs, labels, test_inputs, test_labels, names, clients, test_share=test)
+    return Dataset(
+        inputs,
+        labels,
+        test_inputs,
+        test_labels,
+        names,
+        clients,
+        test_share=None if by_users else test,
+        test_users=test_users,
+    )
 
 
 def check_seed(seed: Any) -> int:

@@ -97,6 +97,45 @@ def split_test_rows(labels: np.ndarray, share: float, seed: int = 0) -> tuple[np
     return training, np.sort(testing)
 
 
+def split_test_users(
+    labels: np.ndarray, users: np.ndarray, share: float, seed: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
+    """Splits the rows of a data set that has no test set, so that no user has rows in both parts.
+
+    The users who are held out are drawn at random, a share of all: at least one, never all. Classes aren't balanced.
+
+    Args:
+        labels: `Int[D]`.
+        users: who each row belongs to, `[D]`.
+        share: the share of users, above 0 and below 1.
+        seed: the seed of the draw.
+
+    Returns:
+        Training rows and test rows, both ascending.
+
+    Raises:
+        ValueError: there is one user, or a class has no rows but those of users held out.
+
+    Example:
+        >>> users = np.array(list("aabbccdd"))
+        >>> training, testing = split_test_users(np.arange(8) % 2, users, 0.25)
+        >>> users[testing]
+        array(['d', 'd'], dtype='<U1')
+    """
+    names, owners = np.unique(users, return_inverse=True)
+    if len(names) < 2:
+        raise ValueError("test_by: received 'clients', but all rows belong to one user; take 'classes'")
+    (count,) = _share_of(np.array([len(names)]), share)
+    held = np.isin(owners, np.random.default_rng(seed).choice(len(names), count, replace=False))
+    lost = np.setdiff1d(labels, labels[~held])
+    if len(lost):
+        raise ValueError(
+            f"{len(lost)} of {len(np.unique(labels))} classes have no rows but those of users held out ({count} of "
+            f"{len(names)}) for testing: give another test_seed, or a smaller share"
+        )
+    return np.flatnonzero(~held), np.flatnonzero(held)
+
+
 @checked
 def hold_out(
     rng: np.random.Generator, rows_per_client: Sequence[np.ndarray], fraction: ProperShare

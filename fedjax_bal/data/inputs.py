@@ -169,7 +169,8 @@ def check_images(who: str, inputs: Any) -> None:
     if inputs.ndim != 4 or are_tokens(inputs):
         raise ValueError(
             f"{who}: received inputs of shape {tuple(inputs.shape[1:])} and type {inputs.dtype}, must be images "
-            "(height, width, channels): only pixels can be shifted, turned or mirrored"
+            "(height, width, channels): only pixels can be shifted, turned or mirrored; take methods that leave inputs "
+            "as they are, methods=[fedavg,rebafl] for instance"
         )
 
 

@@ -1,6 +1,7 @@
 """From a table to a data set: columns by name, of a data frame or of a CSV file, become inputs, labels and clients."""
 
 import difflib
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -10,6 +11,13 @@ from fedjax_bal.data.arrays import as_dataset, without_objects
 from fedjax_bal.data.reading import DataError, shortened
 from fedjax_bal.types import Dataset
 from fedjax_bal.validate import check_unmasked
+
+MISSING = frozenset(("", "na", "n/a", "nan", "null", "none", "nat", "<na>", "?"))
+"""Texts that stand for a missing value, in lower case."""
+
+_FEWEST = 100  # rows in which different integers are hardly chance
+_DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
+_INTEGER = re.compile(r"(0|-?[1-9][0-9]*)(?:\.0+)?")
 
 
 class Table(NamedTuple):
@@ -33,6 +41,7 @@ def table_dataset(
     clients: str | None = None,
     inputs: str | Sequence[str] | None = None,
     test_seed: int = 0,
+    test_by: str = "classes",
 ) -> Dataset:
     """Makes a data set from a table, see `fedjax_bal.data.from_pandas`."""
     names = input_names(table.source, table.columns, label, clients, inputs)
@@ -41,21 +50,28 @@ def table_dataset(
         halves["test"] = test
         for name in (label, *names):
             _check_column(test.source, name, test.columns)
-    arrays = {f"{half}_images": input_matrix(part, names) for half, part in halves.items()}
+    arrays = {}
+    for half, part in halves.items():
+        users = {} if clients is None or part is not table else {clients: "a client"}
+        arrays[f"{half}_images"] = input_matrix(part, names, {label: "a class", **users})
+    if inputs is None:
+        _refuse_record_numbers(table.source, names, arrays["train_images"])
 
     labels = [_keys(part, label, "a class") for part in halves.values()]
     if any(half.dtype.kind == "U" for half in labels):
         labels = [half.astype(str) for half in labels]  # "2" in one file may be 2 in another, where all are numbers
-    classes, codes = np.unique(np.concatenate(labels), return_inverse=True)
+    classes, codes = np.unique(_integers(np.concatenate(labels)), return_inverse=True)
     if len(classes) < 2:
         raise DataError(f"{table.source}: column {label!r} is {classes[0].item()!r} in every row; expected classes.")
     arrays["class_names"] = classes.astype(str)
     for half, numbers in zip(halves, np.split(codes, [len(labels[0])]), strict=False):
         arrays[f"{half}_labels"] = numbers
     if clients is not None:
-        arrays["train_clients"] = _keys(table, clients, "a client")
+        arrays["train_clients"] = _integers(_keys(table, clients, "a client"))
     share = None if isinstance(test, Table) else test
-    return as_dataset(table.source, arrays, share, test_seed, "check the columns for label, clients and inputs.")
+    remedy = "check the columns for label, clients and inputs."
+    dataset = as_dataset(table.source, arrays, share, test_seed, remedy, test_by)
+    return dataset._replace(input_names=tuple(names))
 
 
 def input_names(
@@ -96,19 +112,20 @@ def input_names(
     return names
 
 
-def input_matrix(table: Table, names: Sequence[str]) -> np.ndarray:
+def input_matrix(table: Table, names: Sequence[str], keys: Mapping[str, str] | None = None) -> np.ndarray:
     """Returns columns of numbers as vectors, `Float32[D, F]`, since integers would be token ids.
 
-    Raises `DataError` for a column with texts, missing values, or numbers that aren't finite.
+    Raises `DataError` for a column with texts, missing values, or numbers that aren't finite. Missing values in the
+    columns of `keys`, see `refuse_missing`, are reported with those of the inputs.
     """
+    arrays = refuse_missing(table, names, keys or {})
     columns = []
     for name in names:
-        array = _column(table, name)
+        array = arrays[name]
         if array.dtype.kind not in "biuf":
-            raise not_a_number(table.source, name, array[0].item(), table.place(0))
+            raise _no_numbers(table, name, array)
         with np.errstate(over="ignore"):
             numbers = array.astype(np.float32)
-        refuse_missing(table, name, np.isnan(numbers))
         finite = np.isfinite(numbers)
         if not finite.all():
             row = int(np.argmin(finite))
@@ -120,29 +137,104 @@ def input_matrix(table: Table, names: Sequence[str]) -> np.ndarray:
     return np.stack(columns, axis=1)
 
 
+def _refuse_record_numbers(source: str, names: Sequence[str], inputs: np.ndarray) -> None:
+    """Raises `DataError` for a column of different integers, which would be learnt by heart: the number of a record."""
+    if len(inputs) < _FEWEST:
+        return
+    for name, column in zip(names, inputs.T, strict=True):
+        if (column == np.rint(column)).all() and len(np.unique(column)) == len(column):
+            raise DataError(
+                f"{source}: column {name!r} has another integer in each of {len(column):,} rows, as numbers of records "
+                "have: leave it out, or list the inputs, inputs=[...], with this column if it is one."
+            )
+
+
 def not_a_number(source: str, name: str, value: Any, place: str) -> DataError:
     """Returns the error for an input that isn't a number."""
+    if isinstance(value, str) and _DECIMAL_COMMA.fullmatch(value.strip()):
+        remedy = "write decimal points, or read the file with pandas.read_csv(..., decimal=',') and use from_pandas."
+    else:
+        remedy = "encode the column as numbers, name it as clients if it holds users, or list the inputs, inputs=[...]."
     return DataError(
-        f"{source}: column {name!r} holds {shortened(repr(value), 40)} in {place}, and inputs are numbers: encode the "
-        "column as numbers, name it as clients if it holds users, or list the inputs, inputs=[...]."
+        f"{source}: column {name!r} holds {shortened(repr(value), 40)} in {place}, and inputs are numbers: {remedy}"
     )
 
 
-def refuse_missing(table: Table, name: str, missing: np.ndarray) -> None:
-    """Raises `DataError` if values of a column are missing, `Bool[D]`."""
-    if missing.any():
-        count = int(missing.sum())
+def _no_numbers(table: Table, name: str, array: np.ndarray) -> DataError:
+    """Returns the error for a column of inputs with texts, dates, or values of several types."""
+    if array.dtype.kind not in "UO":
+        return not_a_number(table.source, name, str(array[0]), table.place(0))
+    values = array.tolist()
+    wrong = np.array([not _is_numeric(value) for value in values])
+    row = int(np.argmax(wrong))
+    held = f"{table.source}: column {name!r} holds {shortened(repr(values[row]), 40)} in {table.place(row)}"
+    if not wrong.any():
+        kind = type(values[row]).__name__
+        return DataError(f"{held}, a number of type {kind}: convert the column, pandas.to_numeric(column).")
+    if wrong.mean() > 0.5 or _DECIMAL_COMMA.fullmatch(str(values[row]).strip()):
+        return not_a_number(table.source, name, values[row], table.place(row))
+    return DataError(
+        f"{held}, and {np.count_nonzero(~wrong):,} of {len(wrong):,} values are numbers: "
+        "convert the column, pandas.to_numeric(column, errors='coerce'), and fill the gaps, or leave these rows out."
+    )
+
+
+def _is_numeric(value: Any) -> bool:
+    """Returns whether a value, or what a text says, is a number."""
+    try:
+        return not np.isnan(float(value))
+    except (TypeError, ValueError):
+        return False
+
+
+def refuse_missing(table: Table, names: Sequence[str], keys: Mapping[str, str]) -> dict[str, np.ndarray]:
+    """Returns columns as arrays, by name; raises `DataError`, which lists all columns with missing values, if any has.
+
+    Args:
+        table: the table.
+        names: columns of inputs.
+        keys: what the values of other columns name, a class or a client, by column.
+    """
+    arrays = {name: _column(table, name) for name in (*names, *keys)}
+    gaps = {}
+    for name, array in arrays.items():
+        # An input that is text has a message of its own, with the values that aren't numbers.
+        if array.dtype.kind == "f":
+            missing = np.isnan(array)
+        elif array.dtype == object or (array.dtype.kind == "U" and name in keys):
+            missing = np.fromiter(map(_is_missing, array.tolist()), bool, len(array))
+        else:
+            continue
+        if missing.any():
+            gaps[name] = missing
+    if gaps:
+        counts = [f"column {name!r} has {np.count_nonzero(missing):,}" for name, missing in gaps.items()]
+        (name, missing), *_ = gaps.items()
+        row = int(np.argmax(missing))
+        mark = _mark(arrays[name][row])
+        counts[0] += f" missing value{'s' if np.count_nonzero(missing) > 1 else ''}" + (f" ({mark!r})" if mark else "")
+        others = shortened("".join(f", {count}" for count in counts[1:]), 300)
+        hints = [
+            f"; if {mark!r} is {keys[key]}, write it in another way"
+            for key in gaps
+            if key in keys and (mark := _mark(arrays[key][np.argmax(gaps[key])]))
+        ]
         raise DataError(
-            f"{table.source}: column {name!r} has {count:,} missing value{'s' * (count > 1)} in {len(missing):,} rows, "
-            f"the first in {table.place(int(np.argmax(missing)))}: fill them, or leave these rows out."
+            f"{table.source}: {counts[0]} in {len(missing):,} rows, the first in {table.place(row)}{others}: fill "
+            f"them, or leave these rows out{''.join(hints)}."
         )
+    return arrays
+
+
+def _mark(value: Any) -> str:
+    """Returns the text that stands for a missing value; empty where a cell is empty."""
+    return str(value).strip() if isinstance(value, str) else ""
 
 
 def _keys(table: Table, name: str, what: str) -> np.ndarray:
-    """Returns a column of classes or clients: integers, or texts."""
+    """Returns a column of classes or clients, which has no missing values: integers, or texts without outer spaces."""
     array = _column(table, name)
     if array.dtype.kind == "f":
-        refuse_missing(table, name, np.isnan(array))
         whole = (array == np.rint(array)) & (np.abs(array) < 2**53)
         if not whole.all():
             row = int(np.argmin(whole))
@@ -159,9 +251,20 @@ def _keys(table: Table, name: str, what: str) -> np.ndarray:
             f"{table.source}: column {name!r} holds values of type {kinds}; expected texts or integers, each the name "
             f"of {what}."
         )
-    if array.dtype.kind == "U":
-        refuse_missing(table, name, array == "")
-    return array
+    return np.char.strip(array) if array.dtype.kind == "U" else array
+
+
+def _integers(names: np.ndarray) -> np.ndarray:
+    """Returns texts as integers if all are, so that 10 follows 9 and "1.0" is 1; not if one would change, as 007."""
+    if names.dtype.kind != "U":
+        return names
+    numbers = [_INTEGER.fullmatch(text) for text in names.tolist()]
+    if not all(numbers):
+        return names
+    try:
+        return np.array([int(number[1]) for number in numbers if number], np.int64)
+    except OverflowError:
+        return names
 
 
 def _column(table: Table, name: str) -> np.ndarray:
@@ -176,14 +279,12 @@ def _column(table: Table, name: str) -> np.ndarray:
         )
     if not len(array):
         raise DataError(f"{table.source}: column {name!r} is empty; expected at least one row.")
-    if array.dtype == object:
-        refuse_missing(table, name, np.fromiter(map(_is_missing, array), bool, len(array)))
     return without_objects(array)
 
 
 def _is_missing(value: Any) -> bool:
-    """Returns whether a value is None, NaN, or what pandas has in their place."""
-    return value is None or (not isinstance(value, str) and str(value) in ("nan", "NaT", "<NA>"))
+    """Returns whether a value is None, NaN, what pandas has in their place, or a text that stands for them."""
+    return str(value).strip().lower() in MISSING
 
 
 def _check_column(source: str, name: str, columns: Iterable[str]) -> None:

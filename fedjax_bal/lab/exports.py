@@ -20,10 +20,6 @@ from fedjax_bal.models import differentiable, named_leaves
 from fedjax_bal.types import Array, Federation, Model, Variables
 from fedjax_bal.validate import one_of
 
-_NORMALISED = (
-    "Float32 [batch, height, width, channels]: bytes are divided by 255 (numbers that aren't bytes are taken as they "
-    "are), then mean is subtracted and the difference divided by std, channel by channel"
-)
 _PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 _WEIGHTS = ("npz", "safetensors")
 
@@ -121,10 +117,11 @@ def write_export(
     if kind == "stablehlo":
         taken = Inputs(model.input_dtype, 0.0, 1.0) if inputs is None else inputs
         tensors = {PROGRAM: _program(model, variables, taken)}
-        expected = f"{taken.dtype} [batch, ...], {'normalised' if inputs is None else 'not normalised'}"
+        expected = f"{_typed(taken.dtype, model)}, {'normalised' if inputs is None else 'not normalised'}"
+        expected = _tokens(model) or expected
     else:
         tensors = {name: np.asarray(leaf) for name, leaf in named_leaves(variables, "/").items()}
-        expected = f"{model.input_dtype} [batch, ...], normalised" if inputs is None else _NORMALISED
+        expected = _tokens(model) or f"{_typed(model.input_dtype, model)}{_normalisation(model, inputs)}"
     description = {
         **about,
         "model": model.name,
@@ -136,6 +133,27 @@ def write_export(
     }
     write_model(kind, file, tensors, description)
     return file
+
+
+def _typed(dtype: str, model: Model) -> str:
+    """Describes the type and shape of a model's inputs."""
+    return f"{dtype.capitalize()} [{', '.join(map(str, ('batch', *model.input_shape)))}]"
+
+
+def _tokens(model: Model) -> str:
+    """Describes token ids; empty for other inputs."""
+    if model.input_dtype != "int32":
+        return ""
+    return f"{_typed('int32', model)}: token ids{', 0 is padding' if model.name == 'text_mean' else ''}"
+
+
+def _normalisation(model: Model, inputs: Inputs | None) -> str:
+    """Describes what another program does with inputs before the network."""
+    if inputs is None:
+        return ", normalised"
+    pixels = "bytes are divided by 255, then " if inputs.dtype == "uint8" else ""
+    each = "channel by channel" if len(model.input_shape) == 3 else "feature by feature"
+    return f": {pixels}mean is subtracted and the difference divided by std, {each}"
 
 
 def _program(model: Model, variables: Variables, inputs: Inputs) -> np.ndarray:

@@ -274,11 +274,15 @@ class LoadedRun:
         identity = {"method": method.name, "seed": trained.seed, "round": trained.round}
         lines = (line for line in self._folder.read_metrics() if identity.items() <= line.items())
         summary = self._folder.read_summary()
+        partition = self._folder.read_partition(method.name) or {}
+        cut = {key: value for key, value in method.dataset.parameters.items() if key in ("side", "channels")}
         return {
             "run": self.config.name,
             **identity,
             "test_accuracy": next((line["test_accuracy"] for line in lines), None),
             "dataset": method.dataset.name,
+            **({"dataset_options": cut} if cut else {}),  # what the reader did to images
+            **({"input_names": partition["input_names"]} if "input_names" in partition else {}),
             "precision": method.execution.options.precision,
             "class_names": list(summary.get("class_names") or self._comparison.dataset.class_names),
             "config_sha256": config_digest(self.config),

@@ -133,6 +133,7 @@ class Partition(TypedDict):
     mean: list[float]
     std: list[float]
     input_shape: NotRequired[list[Amount]]
+    input_names: NotRequired[list[str]]
     input_dtype: NotRequired[Annotated[str, Field(pattern="^(uint8|int32|float16|float32)$")]]
     shown: Annotated[list[Amount], FailFast()]
     class_counts: Annotated[list[AmountPerClass], FailFast()]

@@ -14,13 +14,19 @@ from fedjax_bal.engine.device import VALIDATION
 from fedjax_bal.parts import BALANCED
 from fedjax_bal.types import Dataset, Federation
 
+_SHOWN = 10  # names of columns in a line about a table
+
 
 class RowsUsed(NamedTuple):
-    """How many rows and clients of a data set a federation uses, in words, and its clients without rows."""
+    """How many rows and clients of a data set a federation uses, in words, and its clients without rows.
+
+    `input_names` are the columns of a table that are inputs; None for other data.
+    """
 
     text: str
     clients: int
     empty: int
+    input_names: tuple[str, ...] | None = None
 
     def with_empty_clients(self, counts: Collection[int] = ()) -> str:
         """The whole text, with the range of empty clients where there are several partitions."""
@@ -41,11 +47,12 @@ def rows_used(config: Sections, dataset: Dataset, federation: Federation, needin
     everything = len(dataset.train_labels)
     empty = int((np.diff(federation.offsets) == 0).sum())
     users = 0 if dataset.train_clients is None else len(np.unique(dataset.train_clients))
+    everyone = users + dataset.test_users
     by_owner = data.partition.takes_owners(config.partition.scheme)
     whole = rows == everything and (not by_owner or clients == users)
     parts = [
         f"all {everything:,} rows" if rows == everything else f"{rows:,} of {everything:,} rows",
-        f"{clients:,} of {users:,} users" if by_owner and clients < users else f"{clients:,} clients",
+        f"{clients:,} of {everyone:,} users" if by_owner and clients < everyone else f"{clients:,} clients",
     ]
     text = f"{config.dataset.name}, {', '.join(parts)}"
     if not whole:
@@ -63,11 +70,23 @@ def rows_used(config: Sections, dataset: Dataset, federation: Federation, needin
             reasons += [] if by_owner else [f"scheme={wanted.scheme}"]
             reasons += [f"{key}={received_value(own)}" for key, own in values.items() if own != fields[key].default]
         text = f"{config.dataset.name}, trained on {' and '.join(parts)} ({', '.join(reasons)})"
+    if dataset.input_names is not None:
+        text += f"; {_inputs_in_words(dataset.input_names)}, {len(dataset.class_names):,} classes"
+    lost = f"{dataset.test_users:,} user{'s' if dataset.test_users > 1 else ''}"
     if dataset.test_share is not None:
         text += f"; the test set is {len(dataset.test_labels):,} more rows, {dataset.test_share:.3g} of each class"
+        text += f", and {lost} had no other rows" if dataset.test_users else ""
+    elif dataset.test_users:
+        text += f"; the test set is {len(dataset.test_labels):,} more rows, all those of {lost}"
     if users and not by_owner:
         text += f"; its {users:,} users are not the clients (partition=natural makes them so)"
-    return RowsUsed(text, clients, empty)
+    return RowsUsed(text, clients, empty, dataset.input_names)
+
+
+def _inputs_in_words(names: Sequence[str]) -> str:
+    """Lists the first columns of a table, in which a forgotten column of users or record numbers is seen."""
+    shown = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
+    return f"{len(names):,} input{'s' if len(names) > 1 else ''} ({shown})"
 
 
 def rows_left(config: Sections, labels: np.ndarray, everything: int) -> str:
@@ -146,6 +165,8 @@ def split_rows(
         try:
             own = data.partition.draw(labels, **partition.drawing, given=given)
         except ValueError as error:
+            if data.partition.takes_owners(partition.scheme) and dataset.train_clients is None:
+                raise  # no number of rows would do
             raise ValueError(f"{error}{rows_left(config, labels, len(dataset.train_labels))}") from error
     rows = [pool.rest[numbers] for numbers in own]
     if not config.evaluation.client_test.wanted:

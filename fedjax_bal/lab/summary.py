@@ -114,6 +114,8 @@ def summarise_partitions(comparison: Comparison) -> list[Partition]:
             "class_counts": counts[shown].tolist(),
             "samples": counts.sum(0).tolist(),
         }
+        if used.input_names is not None:
+            entry["input_names"] = list(used.input_names)
         if np.any(federation.copy):
             originals = np.asarray(federation.labels)[federation.rows[federation.copy == 0]]
             entry["augmentation"] = {
@@ -123,7 +125,7 @@ def summarise_partitions(comparison: Comparison) -> list[Partition]:
                 "extra_bytes": extra_bytes(federation),
             }
         # Compared by content, because different methods may prepare equal federations.
-        key = counts.tobytes(), repr((entry["mean"], entry["std"], text, entry.get("augmentation")))
+        key = counts.tobytes(), repr((entry["mean"], entry["std"], text, entry.get("augmentation"), used.input_names))
         shared.setdefault(key, entry)["methods"].append(method.name)
     return list(shared.values())
 

@@ -216,15 +216,15 @@ def test_own_files_are_described(tmp_path, monkeypatch):
     result = invoke("prepare", "npz", "path=mine.npz")
     assert result.exit_code == 0, result.output
     assert "train: 4 images 8x8x3, 0.0 MiB; 2 classes, of 1 to 3" in result.output
-    assert "writers or users: 2, of 1 to 3 training images" in result.output
+    assert "writers or users: 2, of 1 to 3 training rows" in result.output
     assert [path.name for path in tmp_path.iterdir()] == ["mine.npz"]
 
 
 def test_a_split_is_said(tmp_path):
     (tmp_path / "mine.csv").write_text("a,y\n" + "".join(f"{row},{row % 2}\n" for row in range(20)))
     result = invoke("prepare", "csv", f"path={tmp_path}/mine.csv", "label=y", "test=0.3")
-    assert "  the test images are held out: 0.3 of each class\n" in result.output
-    assert "  train: 14 images 1, 0.0 MiB; 2 classes, of 7 each\n" in result.output
+    assert "  the test set is held out: 0.3 of each class\n" in result.output
+    assert "  train: 14 rows of 1 number, 0.0 MiB; 2 classes, of 7 each\n" in result.output
 
 
 def test_list_says_what_is_there(idx):

@@ -71,7 +71,7 @@ def test_texts_are_classes_and_clients_also_as_pandas_keeps_them():
         (((IMAGES, LABELS), (IMAGES[:, :2], LABELS)), "training images are 4x5x3 and test images 2x5x3"),
         (((IMAGES, LABELS), (IMAGES / 255, LABELS)), "of uint8 and test images of float32; expected one type"),
         (((np.zeros((6, 2)) * np.nan, LABELS), (IMAGES, LABELS)), r"train_images\[0\] holds .*that are finite"),
-        ((([[1], [1, 2]], [0, 1]), (IMAGES, LABELS)), "lists of one length"),
+        ((([[1], [1, 2]], [0, 1]), (IMAGES, LABELS)), "lists of one length: data.pad makes one array"),
         (((IMAGES, list("abcabc")), (IMAGES, list("abcabd")), ["a", "b", "c"]), "test_labels holds 'd', which is none"),
         (((IMAGES, list("abcabc")), (IMAGES, LABELS)), "train_labels is 6 of <U1; expected 6 integers"),
         (((IMAGES, np.ma.masked_equal(LABELS, 0)), (IMAGES, LABELS)), "train_labels: received masked values"),
@@ -154,6 +154,7 @@ def test_no_library_is_imported():
         ([], "received no example"),
         ([IMAGES[0]], r"an example of type ndarray, must be \(input, label\)"),
         ([(IMAGES[0], 0), (IMAGES[0, :2], 1)], r"of shapes \(4, 5, 3\) and \(2, 5, 3\), must be of one shape"),
+        ([(IMAGES[0], 0), (IMAGES[0, ..., 0], 1)], r"shapes \(4, 5, 3\) and \(4, 5\), .*image.convert\('RGB'\)"),
         ([(IMAGES[0], [0, 1])], "expected"),
     ],
 )
@@ -217,6 +218,9 @@ class HuggingFace:
         assert kind == "numpy"
         return self
 
+    def __len__(self):
+        return len(next(iter(self.columns.values())))
+
     def __getitem__(self, rows):
         return {name: column[rows] for name, column in self.columns.items()}
 
@@ -237,6 +241,7 @@ def test_columns_of_hugging_face():
     dataset = data.from_huggingface(train, test, inputs=["y", "x"], clients="who")
     assert dataset.train_images.tolist() == [[row / 2, row] for row in range(6)] and dataset.test_images.shape == (4, 2)
     assert dataset.class_names == ("n", "y") and dataset.train_clients.tolist() == [0, 0, 1, 1, 2, 2]
+    assert dataset.input_names == ("y", "x")
     del test.columns["who"]  # the users of test rows aren't used
     assert data.from_huggingface(train, test, inputs=["x"], clients="who").train_clients is not None
     assert sorted(data.from_huggingface(train, 1 / 3, inputs=["x"]).test_labels) == [0, 1]
@@ -253,6 +258,19 @@ def test_keys_that_are_missing():
     half = HuggingFace({"image": IMAGES, "fine_label": LABELS})
     with pytest.raises(ValueError, match=r"has image, fine_label, but no 'label'"):
         data.from_huggingface(half, half)
+
+
+def test_what_is_no_split_of_hugging_face():
+    half = HuggingFace({"x": np.arange(6), "label": np.array(list("nynyn?"))})
+    for wrong, message in (
+        ({"train": half, "test": half}, r"received splits 'train', 'test', must be one: give dataset\['train'\]"),
+        (iter([half]), "received list_iterator, which can't be indexed: load it without streaming=True"),
+        (half, r"column 'label' has 1 missing value \('\?'\) in 6 rows"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            data.from_huggingface(wrong, 0.5, inputs=["x"])
+        with pytest.raises(ValueError, match=message):
+            data.from_huggingface(wrong, 0.5, inputs="x")
 
 
 @pytest.mark.slow

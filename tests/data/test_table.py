@@ -1,5 +1,6 @@
 """Tables, from data frames and from CSV files, become data sets in the same way."""
 
+import re
 import types
 from pathlib import Path
 
@@ -74,6 +75,27 @@ def test_a_share_of_each_class_is_held_out_and_users_stay_with_their_rows(read):
     np.testing.assert_array_equal(dataset.test_images, read(NUMBERS, label="kind", clients="user").test_images)
 
 
+def test_whole_users_may_be_held_out(read):
+    options = {"label": "kind", "clients": "user", "test": 0.25, "test_by": "clients"}
+    dataset = read(COLUMNS, **options)
+    held = set(dataset.test_images[:, 1].astype(int) % 4)  # f1 is the row's number, and its remainder the user
+    assert len(held) == 1 == dataset.test_users and dataset.test_share is None
+    assert set(dataset.train_images[:, 1].astype(int) % 4) == set(range(4)) - held
+    assert len(dataset.test_labels) + len(dataset.train_labels) == 30 and set(dataset.train_clients) == {0, 1, 2}
+    others = [read(COLUMNS, **options, test_seed=seed).test_images.tolist() for seed in range(1, 9)]
+    assert any(other != dataset.test_images.tolist() for other in others)
+    for changes, message in (
+        ({"clients": None, "inputs": ["f0"]}, "test_by: received 'clients', needs a column of users"),
+        ({"test": COLUMNS}, "test_by: received 'clients', needs test to be a share"),
+        ({"test_by": "users"}, "test_by: received 'users'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            read(COLUMNS, **{name: value for name, value in (options | changes).items() if value is not None})
+    kinds = np.where(USERS == 0, "cat", np.where(USERS == 1, "dog", np.where(USERS == 2, "owl", "bee")))
+    with pytest.raises(data.DataError, match="1 of 4 classes have no rows but those of users held out .1 of 4."):
+        read(COLUMNS | {"kind": kinds}, **options)
+
+
 def test_another_table_may_be_the_test_set(read):
     test = {"f1": np.array([5, 6]), "kind": np.array(["owl", "cat"]), "f0": np.array([0.5, 1])}
     columns = {name: COLUMNS[name] for name in ("f0", "f1", "kind")}
@@ -113,6 +135,29 @@ def test_objects_and_whole_floats_are_taken_as_what_they_are():
     assert dataset.class_names == ("cat", "dog") and sorted(set(dataset.train_clients.tolist())) == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize("column", ["kind", "user"])
+@pytest.mark.parametrize("mark", ["NA", "nan", "NULL", "None", "?", " n/a "])
+def test_marks_of_missing_values_are_no_class_and_no_user(read, column, mark):
+    texts = np.array([*COLUMNS[column][:28], mark, mark])
+    what = {"kind": "a class", "user": "a client"}[column]
+    message = rf"column '{column}' has 2 missing values \('{re.escape(mark.strip())}'\) in 30 .*'.* is {what}, write it"
+    with pytest.raises(data.DataError, match=message):
+        read(COLUMNS | {column: texts}, label="kind", clients="user")
+
+
+def test_names_of_classes_are_the_same_in_a_frame_and_in_a_file(read):
+    spaced = np.array(["dog ", "dog"] * 5 + ["cat"] * 20)
+    assert read(COLUMNS | {"kind": spaced}, label="kind", clients="user").class_names == ("cat", "dog")
+    for tens in (10.0, "10", "10.0"):
+        kinds = np.array([tens] * 10 + [type(tens)(9)] * 20)
+        assert read(COLUMNS | {"kind": kinds}, label="kind", clients="user").class_names == ("9", "10")
+
+
+def with_text(text, row=3):
+    """A column of numbers and one text, as pandas has it after a cell was changed."""
+    return np.array([text if place == row else place / 4 for place in range(30)], object)
+
+
 GAP = np.where(np.arange(30) < 2, np.nan, 1.0)
 WRONG = {
     "no such label": ({}, {"label": "knid"}, "has no column 'knid', but f0, user, f1, kind, f2; did you mean 'kind'"),
@@ -124,6 +169,24 @@ WRONG = {
     "texts": ({}, {"clients": None}, r"column 'user' holds 'Zoe' in row 0, and inputs are numbers.*inputs=\["),
     "dates": ({"f1": np.full(30, "2020-01-01", "M8[D]")}, {}, "column 'f1' holds .*2020.* in row 0, and inputs"),
     "gaps": ({"f1": GAP}, {}, "column 'f1' has 2 missing values in 30 rows, the first in row 0: fill them, or leave"),
+    "gaps in several columns": (
+        {"f1": GAP, "f2": np.where(np.arange(30) == 5, np.nan, 1), "kind": np.array([*KINDS[1:], "NA"])},
+        {},
+        "column 'f1' has 2 missing .* in row 0, column 'f2' has 1, column 'kind' has 1: fill .*; if 'NA' is a class",
+    ),
+    "a mark among numbers": ({"f1": with_text("?")}, {}, r"column 'f1' has 1 missing value \('\?'\) .* in row 3: fill"),
+    "a text among numbers": (
+        {"f1": with_text("high")},
+        {},
+        "column 'f1' holds 'high' in row 3, and 29 of 30",
+    ),
+    "a comma among numbers": ({"f1": with_text("1,5")}, {}, "column 'f1' holds '1,5' in row 3.*decimal=','"),
+    "a mark among texts": (
+        {"f1": with_text("?").astype(str)},
+        {},
+        r"column 'f1' holds '\?' in row 3, and 29 of 30.*pandas.to_numeric\(column, errors=",
+    ),
+    "numbers as texts": ({"f1": np.arange(30).astype(str)}, {}, "column 'f1' holds '0' in row 0, a number of type str"),
     "gaps of objects": ({"f1": np.array([1, None] * 15)}, {}, "column 'f1' has 15 missing values .* in row 1"),
     "gaps of texts": ({"kind": np.array([*KINDS[1:], None])}, {}, "column 'kind' has 1 missing value .* row 29"),
     "empty texts": ({"kind": np.array([*KINDS[1:], ""])}, {}, "column 'kind' has 1 missing value "),

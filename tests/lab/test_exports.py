@@ -1,11 +1,13 @@
 """Weights read from files: those of exported models, and those that others have written."""
 
+import json
+
 import jax
 import numpy as np
 import pytest
 import small_run
 
-from fedjax_bal import export_model, load_weights, models
+from fedjax_bal import data, export_model, load_weights, models
 from fedjax_bal.engine.host import Result
 from fedjax_bal.lab.model_files import MODEL_FORMATS
 from fedjax_bal.lab.setup import SharedInputs, set_up
@@ -39,6 +41,33 @@ def test_files_of_others_are_read(tmp_path):
     assert weights.params["out"]["kernel"].tolist() == kernel.tolist() and set(weights.stats) == {"norm"}
     MODEL_FORMATS["safetensors"].write(tmp_path / "w.safetensors", {"params/out": kernel.astype("f2")}, "{}")
     assert load_weights(tmp_path / "w.safetensors").params["out"].dtype == np.float16
+
+
+@pytest.mark.parametrize(
+    ("model", "images", "expected"),
+    [
+        (
+            MLP,
+            np.zeros((4, 28, 28, 1), np.uint8),
+            "Float32 [batch, 28, 28, 1]: bytes are divided by 255, then mean is subtracted and the difference divided "
+            "by std, channel by channel",
+        ),
+        (
+            models.build("mlp", 2, (5,)),
+            np.zeros((4, 5)),
+            "Float32 [batch, 5]: mean is subtracted and the difference divided by std, feature by feature",
+        ),
+        (
+            models.build("text_mean", 2, (7,), vocabulary=9),
+            np.zeros((4, 7), np.int32),
+            "Int32 [batch, 7]: token ids, 0 is padding",
+        ),
+    ],
+)
+def test_the_description_says_what_the_network_takes(tmp_path, model, images, expected):
+    federation = data.federate(images, np.arange(4) % 2, [np.arange(4)], 2)
+    file = export_model(tmp_path / "w.npz", model, model.init(jax.random.key(0)), federation)
+    assert json.loads(str(np.load(file)["about"]))["input"] == expected
 
 
 @FORMATS

@@ -44,7 +44,10 @@ def here(tmp_path, monkeypatch):
             place.mkdir(parents=True, exist_ok=True)
             Image.fromarray(images[row, :, :, 0]).save(place / f"{row}.png")
     (tmp_path / "table.py").write_text(TABLE)
-    (tmp_path / "table.csv").write_text("a,u,y\n" + "".join(f"{row},{row % 12},{row % 3}\n" for row in range(150)))
+    rows = "".join(f"{row / 4},{row % 12},{row % 3}\n" for row in range(150))
+    (tmp_path / "table.csv").write_text(f"a,u,y\n{rows}")
+    rows = "".join(f"{row / 4},{row},{row // 4 % 3}\n" for row in range(150))
+    (tmp_path / "alone.csv").write_text(f"a,u,y\n{rows}")  # each user has one row
     guide = resources.files("fedjax_bal").joinpath("guide", "own_data.md").read_text()
     (own,) = (block for block in re.findall(r"```python\n(.*?)```", guide, re.DOTALL) if "# mine.py" in block)
     (tmp_path / "mine.py").write_text(own)
@@ -73,11 +76,20 @@ ALL_USED = {
     "a table with users": ([*TABLE_PLUGIN, "dataset=table", "partition=natural"], "table, all 120 rows, 12 clients"),
     "a file with users": (
         ["dataset={name: csv, path: table.csv, label: y, clients: u}", "partition=natural"],
-        "csv, all 120 rows, 12 clients; the test set is 30 more rows, 0.2 of each class",
+        "csv, all 120 rows, 12 clients; 1 input (a), 3 classes; the test set is 30 more rows, 0.2 of each class",
     ),
     "a number of clients, which is no column": (
         ["dataset={name: csv, path: table.csv, label: y, inputs: [a]}", "clients=5"],
-        "csv, all 120 rows, 5 clients; the test set is 30 more rows, 0.2 of each class",
+        "csv, all 120 rows, 5 clients; 1 input (a), 3 classes; the test set is 30 more rows, 0.2 of each class",
+    ),
+    "users who are held out": (
+        ["dataset={name: csv, path: table.csv, label: y, clients: u, test_by: clients}", "partition=natural"],
+        "csv, all 126 rows, 10 of 12 users; 1 input (a), 3 classes; the test set is 24 more rows, all those of 2 users",
+    ),
+    "users who are in the test set by chance": (
+        ["dataset={name: csv, path: alone.csv, label: y, clients: u}", "partition=natural"],
+        "csv, all 120 rows, 120 of 150 users; 1 input (a), 3 classes; the test set is 30 more rows, 0.2 of each class, "
+        "and 30 users had no other rows",
     ),
     "a table without": (
         [*TABLE_PLUGIN, "dataset={name: table, users: false}", "partition=iid"],
@@ -186,6 +198,13 @@ def test_of_several_partitions_the_range_of_empty_clients_is_said(here, monkeypa
     assert entry["data"] == line.removeprefix("data: ")
 
 
+def test_the_summary_has_the_columns_of_a_table(here):
+    for dataset, names in (("dataset={name: csv, path: table.csv, label: y, clients: u}", ["a"]), (NPZ, None)):
+        config = load_config(None, [dataset, "partition=natural", "methods=[fedavg]", "model=mlp"])
+        (entry,) = summarise_partitions(set_up(config))
+        assert entry.get("input_names") == names
+
+
 def test_fewer_users_than_a_round_asks_for_all_take_part(here):
     changes = [NPZ, "partition=natural", "selection.clients_per_round=50", "methods=[fedavg]", "model=mlp"]
     (simulation,) = set_up(load_config(None, changes)).simulations
@@ -200,6 +219,10 @@ def test_too_few_rows_are_explained_by_what_was_taken_before(here):
     with pytest.raises(SetupError) as whole:
         set_up(load_config(None, [NPZ, "methods=[fedavg]", "model=mlp", "partition={scheme: iid, clients: 500}"]))
     assert "are left" not in str(whole.value)
+    without = ["dataset={name: image_folder, path: photos, side: 4}", "partition=natural", "auxiliary.per_class=2"]
+    with pytest.raises(SetupError, match="natural needs a data set that says whose") as nobody:
+        set_up(load_config(None, [*without, "methods=[fedavg]", "model=mlp"]))
+    assert "are left" not in str(nobody.value)
 
 
 IID = "partition={scheme: iid, clients: 10, seed: 0}"

@@ -4,6 +4,7 @@ Quoted fields may contain commas and line breaks (RFC 4180). A file is read in b
 a few is in memory at a time.
 """
 
+import contextlib
 import csv
 import io
 import itertools
@@ -15,17 +16,16 @@ from typing import Any
 import numpy as np
 
 from fedjax_bal.annotations import ProperShare, Seed, Text, checked
-from fedjax_bal.data.arrays import TEST_SHARE
+from fedjax_bal.data.arrays import TEST_SHARE, TestBy
 from fedjax_bal.data.memory import check_memory
 from fedjax_bal.data.reading import reading
 from fedjax_bal.data.sources.reader import Reader
-from fedjax_bal.data.table import Table, input_names, not_a_number, table_dataset
+from fedjax_bal.data.table import MISSING, Table, input_names, not_a_number, table_dataset
 from fedjax_bal.files import open_file
 from fedjax_bal.types import Dataset
 
 _BLOCK = 2**12  # lines that are converted at a time
-# In a column of numbers, in lower case.
-_MISSING = frozenset(("", "na", "n/a", "nan", "null", "none", "?"))
+_COMPRESSED = (b"\x1f\x8b", b"PK\3\4", b"BZh", b"\xfd7zX", b"\x28\xb5\x2f\xfd")  # gzip, zip, bzip2, xz, zstd
 _TRUTH = {"false": 0.0, "true": 1.0}
 _MAX_NAME = 256  # characters: an array of texts has as many for each of them as the longest has
 # For each byte of a file: "0," becomes a number of four bytes, which is copied, and a text has four for each character.
@@ -42,6 +42,7 @@ def read_csv(
     test: ProperShare | str | os.PathLike = TEST_SHARE,
     test_seed: Seed = 0,
     delimiter: Text = ",",
+    test_by: TestBy = "classes",
 ) -> Dataset:
     r"""Reads a data set from a table.
 
@@ -54,6 +55,7 @@ def read_csv(
             starts at the folder of `path`.
         test_seed: the seed of that split.
         delimiter: the character between fields: `;` or `"\t"`, for instance.
+        test_by: "clients" holds out a share of the users instead, with all their rows, so that none is in both parts.
 
     Returns:
         The data set: vectors `Float32[D, F]`, in the order of the columns, and the classes in sorted order.
@@ -76,9 +78,10 @@ def read_csv(
     file = Path(path)
     table = _read_table(file, label, clients, inputs, delimiter)
     if isinstance(test, int | float):
-        return table_dataset(table, test, label, clients, inputs, test_seed)
+        return table_dataset(table, test, label, clients, inputs, test_seed, test_by)
     names = [name for name in table.columns if name not in (label, clients)]
-    return table_dataset(table, _read_table(file.parent / test, label, None, names, delimiter), label, clients, inputs)
+    tested = _read_table(file.parent / test, label, None, names, delimiter)
+    return table_dataset(table, tested, label, clients, inputs, test_seed, test_by)
 
 
 def _read_table(path: Path, label: str, clients: str | None, inputs: Sequence[str] | None, delimiter: str) -> Table:
@@ -87,7 +90,11 @@ def _read_table(path: Path, label: str, clients: str | None, inputs: Sequence[st
         reading(path, _REMEDY),
         open_file(path) as stream,
         io.TextIOWrapper(stream, "utf-8-sig", newline="") as text,
+        _explained(),
     ):
+        if stream.read(4).startswith(_COMPRESSED):
+            raise ValueError("is compressed: unpack it")
+        stream.seek(0)
         size = os.fstat(stream.fileno()).st_size
         check_memory(f"{path}: its table needs", _BYTES_IN_MEMORY * size)
         rows = _rows(text, delimiter)
@@ -116,9 +123,21 @@ def _read_table(path: Path, label: str, clients: str | None, inputs: Sequence[st
                 values.append(_texts(block, name, header.index(name)))
     matrix = np.concatenate(numbers)
     columns: dict[str, Any] = {name: matrix[:, position] for position, name in enumerate(names)}
-    columns |= {name: _integers(np.concatenate(values)) for name, values in texts.items()}
+    columns |= {name: np.concatenate(values) for name, values in texts.items()}
     line_of = np.concatenate(lines)
     return Table(str(path), columns, lambda row: f"line {line_of[row]}")
+
+
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    """Says what to do about bytes that aren't UTF-8."""
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"isn't in UTF-8 ({error.reason} at byte 0x{error.object[error.start]:02x}): save it as UTF-8, or read it "
+            "with pandas.read_csv(..., encoding='latin-1'), for instance, and use from_pandas"
+        ) from error
 
 
 def _rows(text: io.TextIOWrapper, delimiter: str) -> Iterator[tuple[int, list[str]]]:
@@ -147,7 +166,7 @@ def _numbers(
             for number, (line, row) in enumerate(block):
                 for column, place in enumerate(places):
                     text = row[place].strip().lower()
-                    if text not in _MISSING:
+                    if text not in MISSING:
                         try:
                             numbers[number, column] = _TRUTH[text] if text in _TRUTH else float(text)
                         except ValueError:
@@ -157,7 +176,7 @@ def _numbers(
 
 def _texts(block: Sequence[tuple[int, list[str]]], name: str, place: int) -> np.ndarray:
     """Returns the names of classes or clients of some rows."""
-    texts = [row[place].strip() for _, row in block]
+    texts = [row[place] for _, row in block]
     for (line, _), text in zip(block, texts, strict=True):
         if len(text) > _MAX_NAME:
             raise ValueError(
@@ -165,15 +184,6 @@ def _texts(block: Sequence[tuple[int, list[str]]], name: str, place: int) -> np.
                 f"client, of at most {_MAX_NAME}"
             )
     return np.array(texts, str)
-
-
-def _integers(texts: np.ndarray) -> np.ndarray:
-    """Returns texts as integers if all are, so that 10 follows 9; not if a text would change, as 007 would."""
-    try:
-        numbers = texts.astype(np.int64)
-    except (ValueError, OverflowError):
-        return texts
-    return numbers if np.array_equal(numbers.astype(str), texts) else texts
 
 
 READERS = (

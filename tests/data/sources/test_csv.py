@@ -1,5 +1,7 @@
 """CSV files; what becomes of their columns is in ../test_table.py."""
 
+import gzip
+
 import numpy as np
 import pytest
 from data.conftest import most_memory
@@ -53,7 +55,9 @@ WRONG = {
     "gaps": ("a,y\n1,x\nNA,x\n\n,z\n?,z\n", "column 'a' has 3 missing values in 4 rows, the first in line 3"),
     "gaps of labels": ("a,y\n1,x\n2,x\n3,\n4,z\n", "column 'y' has 1 missing value in 4 rows, the first in line 4"),
     "too large": ("a,y\n1,x\n2,x\n1e39,z\n", "column 'a' holds inf in line 4"),
-    "no utf-8": (b"a,y\n1,\xff\n", ".*can't decode byte 0xff"),
+    "no utf-8": (b"a,y\n1,\xff\n", r"isn't in UTF-8 \(.* at byte 0xff\): save it as UTF-8, or"),
+    "compressed": (gzip.compress(b"a,y\n1,x\n"), "is compressed: unpack it"),
+    "decimal commas": ('a,y\n1,x\n"17,5",x\n', "column 'a' holds '17,5' in line 3.*decimal=','"),
     "a long name": (f"a,y\n1,x\n2,{'x' * 300}\n", "line 3: column 'y' has a text of 300 characters"),
     "a huge field": (f"a,y\n1,{'x' * 200_000}\n", "line 2: field larger than"),
 }
@@ -68,10 +72,19 @@ def test_what_does_not_fit_is_named_with_its_line(read, kind):
 
 def test_lines_are_counted_over_blocks(read):
     rows = "".join(f"{row},{row % 2}\n" for row in range(10_000))
-    dataset = read(f"a,y\n{rows}", test=0.2)
+    dataset = read(f"a,y\n{rows}", test=0.2, inputs=["a"])
     assert (dataset.train_images[:, 0] % 2 == dataset.train_labels).all() and len(dataset.train_labels) == 8000
     with pytest.raises(DataError, match="column 'a' holds 'b' in line 10002"):
         read(f"a,y\n{rows}b,0\n")
+
+
+def test_a_column_with_another_integer_in_each_row_is_an_input_only_if_it_is_listed(read):
+    rows = "".join(f"{row},{row},{row % 2}\n" for row in range(120))
+    with pytest.raises(DataError, match="column 'record' has another integer in each of 120 rows"):
+        read(f"record,b,y\n{rows}", test=0.2)
+    assert read(f"record,b,y\n{rows}", test=0.2, inputs=["b"]).input_names == ("b",)
+    floats = "".join(f"{row / 4},{row % 2}\n" for row in range(120))
+    assert read(f"a,y\n{floats}").input_names == ("a",)
 
 
 def test_memory_and_options(read, tmp_path, monkeypatch):
