@@ -27,6 +27,7 @@ from fedjax_bal.config import (
     received_value,
     source_name,
     split_axes,
+    take_over_entries,
     with_absolute_paths,
     with_paper_setting,
 )
@@ -235,10 +236,17 @@ def load_sweep(path: str | os.PathLike[str] | None, overrides: Sequence[str] = (
             axes = _choose_values(axes, key, [value], source)
         elif key.startswith(tuple(f"{longer}." for longer in swept)):
             raise ConfigError(f"{COMMAND_LINE}: {key}: is swept by {source} as a whole; change the axis there instead")
-    merged = apply_changes(layers.merged, changes, COMMAND_LINE)
+    merged = apply_changes(layers.merged, take_over_entries(changes, layers.merged), COMMAND_LINE)
+    single_values = {whole(given, value, layers.merged): value for given, value in parse_overrides(single)}
     added = []
     for given, values in several.items():
         key = whole(path_of(given), values[0], merged)
+        if key in single_values:
+            value = shown(single_values[key])
+            raise ConfigError(
+                f"{COMMAND_LINE}: {key}: received the axis {','.join(map(shown, values))} and the value {value}; "
+                "give one of them"
+            )
         if key in swept:
             axes = _choose_values(axes, key, values, source)
         else:
@@ -262,7 +270,7 @@ def load_sweep(path: str | os.PathLike[str] | None, overrides: Sequence[str] = (
     labels = short_keys(axes)
     folder = os.path.dirname(source)
     first = [(path_of(key), value) for key, value in next(iter(combinations(axes))).items()]
-    data = with_paper_setting(sheet, apply_changes(sheet, changes, COMMAND_LINE), first)
+    data = with_paper_setting(sheet, apply_changes(sheet, take_over_entries(changes, sheet), COMMAND_LINE), first)
 
     points: dict[str, Point] = {}
     for values in combinations(axes):

@@ -434,6 +434,8 @@ def _along_axis(results: sweeps.Results, axis: int, mean: str) -> Iterator[plots
     numeric = results.is_numeric(axis)
     tuned = any(place != axis for place in results.tuned)
     elsewhere = " All other settings are the method's best ones at that value." * tuned
+    unswept = [method for method in results.methods if (method, axis) in results.unswept]
+    own = f" {sweeps.name_unswept(results)}" if unswept else ""
     reached = "Only runs that reached the target are shown."
     wanted = (
         ("mean-accuracy", sweeps.LEAD, "Accuracy", f"{averaged_heading(results.evaluations)}, %", 100.0, mean),
@@ -485,5 +487,5 @@ def _along_axis(results: sweeps.Results, axis: int, mean: str) -> Iterator[plots
                 axes.set_ylim(bottom=0)
 
         bands = f" {_BANDS}" * any(cell.deviation for line in every for cell in line)
-        words = f"{text}{bands}{elsewhere}{some}{_panels_in_words([panel for panel, _ in panels])}"
+        words = f"{text}{bands}{elsewhere}{own}{some}{_panels_in_words([panel for panel, _ in panels])}"
         yield f"{file}-{axis}", f"{title} by {name}", words, plots.curves(panels, name, vertical, finish=finish)

@@ -170,6 +170,12 @@ def test_values_are_checked_once(monkeypatch):
     assert len(builds) == 4  # both optimizers, of the configuration and of the method that changes a section
 
 
+def test_names_on_the_command_line_stand_for_the_entries_of_the_file(write):
+    file = write("methods: [{recipe: fedprox, mu: 3}, {recipe: moon, name: mine}, {recipe: [fedprox, moon]}]")
+    taken = load_config(file, ["methods=[FedProx, mine, fedprox+moon, {recipe: moon}]"]).methods
+    assert taken[:3] == load_config(file).methods and taken[3] == load_config(file, ["methods=moon"]).methods[0]
+
+
 def test_methods_change_the_complete_sections_so_that_the_resolved_text_means_the_same(write):
     cohort = "methods: [{recipe: fedavg, partition: {clients: 5}%s}]"
     fewer = load_config(write(cohort % ", selection: {clients_per_round: 4}"))
@@ -541,7 +547,7 @@ def test_short_keys_mean_the_same_in_a_file_and_on_the_command_line(write):
     lines = ["rounds: 3", "lr: 0.5", "partition: dirichlet", "alpha: 2", "training.batch_size: 7", "seeds: 2"]
     file = write("\n".join(["name: short", "base: quickstart", "methods: [fedavg, rebafl]", *lines]))
     changes = [line.replace(": ", "=") for line in lines]
-    assert load_config(file) == load_config(None, ["name=short", "methods=fedavg,rebafl", *changes])
+    assert load_config(file) == load_config(None, ["name=short", "methods=fedavg,{recipe: rebafl}", *changes])
     os.rename(file, f"{file}.base.yaml")
     above = load_config(write(f"base: {file}.base.yaml\nalpha: 3\n"))
     assert (above.partition.parameters["alpha"], above.training.rounds) == (3, 3)
