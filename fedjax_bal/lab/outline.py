@@ -105,10 +105,8 @@ def _repeated_runs(sweep: Sweep) -> Iterator[str]:
                 values = [leaves(plain).get(key) for plain, _ in configs]
                 if values[0] is not None and all(value == values[0] for value in values):
                     own.append(f"{key.rpartition('.')[2]}={shown(values[0])}")
-        if own:
-            yield f"  {name}: sets {', '.join(own)} itself; the axis doesn't change it, so some of its runs are the same"
-        else:
-            yield f"  {name}: isn't changed by all axes, so some of its runs are the same"
+        why = f"sets {', '.join(own)} itself; the axis doesn't change it" if own else "isn't changed by all axes"
+        yield f"  {name}: {why}, so some of its runs are the same"
 
 
 def program_line(title: str, built: BuiltBatch) -> str:

@@ -165,11 +165,12 @@ def answer(results: sweeps.Results) -> str:
         how = " Settings were selected on the test set, so all of them are optimistic."
         if results.selection_metric == sweeps.VALIDATION:
             how = " Settings were selected by accuracy on the validation images."
+    settings = _settings_in_words(results)
     if results.condition_axes:
         each = join_some([f"{name}: {lead(summaries)}" for name, summaries in known], _MOST_TOLD)
         what = "Accuracy" if len(results.methods) == 1 else "Highest accuracy"
-        return f"{what} over the {averaged_in_words(results.evaluations)} at each condition: {each}.{_settings_in_words(results)}{how}"
-    return f"{verdict(known[0][1])}{_settings_in_words(results)}{how}"
+        return f"{what} over the {averaged_in_words(results.evaluations)} at each condition: {each}.{settings}{how}"
+    return f"{verdict(known[0][1])}{settings}{how}"
 
 
 def _settings_in_words(results: sweeps.Results) -> str:

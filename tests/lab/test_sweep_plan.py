@@ -177,6 +177,11 @@ def test_the_command_line_chooses_values_of_the_axes_of_a_file(write, changes, v
         (TOGETHER, ["decay=1,0.9", "optimizer.decay=0.8,0.7"], "sweep: training.optimizer.decay: swept 2 times"),
         (TOGETHER, [f"seed={','.join(map(str, range(5000)))}"], "seed: received .*, must be a list of 1 to 1000"),
         (TOGETHER, [f"{key}={','.join(map(str, range(1, 90)))}" for key in ("seed", "batch_size")], "= 23763 points"),
+        (
+            "base: small.yaml",
+            ["clients=5,20", "clients_per_round=5,9"],
+            r"change together are one axis in a file: sweep: \[{partition.clients: \[5, 20\], selection.clients_per_r",
+        ),
         ("base: small.yaml\nsweep: [{partition: [iid, natural]}]", ["partition.seed=3"], None),
         (
             "base: small.yaml\nsweep: [{training: [{rounds: 3}]}]",

@@ -93,7 +93,11 @@ def test_a_methods_own_value_is_not_called_its_best(tmp_path):
         "sweep: [{training.optimizer.learning_rate: [0.1, 0.2]}]\n"
     )
     heads = "training.optimizer.learning_rate,point,method,seed,status,last5_accuracy,failure\n"
-    rows = [f"{rate},p,{method},0,done,{0.5 + rate * (method == 'fedavg')}," for method in ("fedavg", "own") for rate in (0.1, 0.2)]
+    rows = [
+        f"{rate},p,{method},0,done,{0.5 + rate * (method == 'fedavg')},"
+        for method in ("fedavg", "own")
+        for rate in (0.1, 0.2)
+    ]
     (tmp_path / "results.csv").write_text(heads + "\n".join(rows) + "\n")
     results = read_results(tmp_path)
     ours = "own learning_rate 0.03 (its own, not swept)"
@@ -145,8 +149,8 @@ def test_a_condition_is_nothing_that_wins(tmp_path):
     assert [best(found, "a", own).setting for own in list_conditions(found)] == [(10, 0.2), (20, 0.1)]
     assert answer(found).replace("\N{NO-BREAK SPACE}", " ") == (
         "Highest accuracy over the last five evaluations at each condition: clients 10: b 60.0% (+10.0 points from a, "
-        "one seed); clients 20: a 90.0% (+50.0 points from b, one seed). Best settings: clients 10: a learning_rate 0.2 "
-        "(highest swept), b learning_rate 0.1 (lowest swept); clients 20: a learning_rate 0.1 (lowest swept), "
+        "one seed); clients 20: a 90.0% (+50.0 points from b, one seed). Best settings: clients 10: a learning_rate "
+        "0.2 (highest swept), b learning_rate 0.1 (lowest swept); clients 20: a learning_rate 0.1 (lowest swept), "
         "b learning_rate 0.2 (highest swept). Settings were selected on the test set, so all of them are optimistic."
     )
     assert [cell.setting for cell in along(found, 0, "a", "last5_accuracy")] == [(10, 0.2), (20, 0.1)]

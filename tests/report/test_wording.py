@@ -45,7 +45,9 @@ def test_the_next_method_is_named_where_only_a_lower_one_may_be_as_good():
     summaries = compare(runs(a=[0.3, 0.7], b=[0.60, 0.80], c=[0.55, 0.75]))
     text = "b 70.0 ± 14.1%, c 65.0 ± 14.1%, clearly below; but b and a 50.0 ± 28.3%, "
     assert lead(summaries).startswith(f"no clear winner ({text}")
-    assert verdict(summaries).startswith(f"No clear winner over the last five evaluations: {text}20.0 percentage points")
+    assert verdict(summaries).startswith(
+        f"No clear winner over the last five evaluations: {text}20.0 percentage points"
+    )
 
 
 def test_rows_have_a_cell_for_each_heading():
