@@ -171,8 +171,8 @@ class Results:
             for place in self.tuned:
                 axis = self.axes[place]
                 own = [_own_value(entry, index, key) for key in axis.keys]
-                if all(own):
-                    words = ", ".join(filter(None, (value for (value,) in own)))
+                if None not in own:
+                    words = ", ".join(filter(None, own))
                     text = f"{axis.name} {words} (its own, not swept)" if words else f"{axis.name} not swept"
                     found[self.labels.get(name, name), place] = text
         return found
@@ -255,17 +255,17 @@ def read_results(folder: Path, names: Mapping[str, str] = NO_NAMES) -> Results:
     return Results(str(sheet.get("name") or folder.name), axes, rows, text, sheet, tuple(draws), summary, labels)
 
 
-def _own_value(entry: Any, index: int, key: str) -> tuple[str] | None:
+def _own_value(entry: Any, index: int, key: str) -> str | None:
     """Returns the value that a method's entry gives a swept key, "" if the key is another entry's; None for neither."""
     first, *rest = key.split(".")
     if first == "methods":
-        return ("",) if rest[:1] != [str(index)] else None
+        return "" if rest[:1] != [str(index)] else None
     value = entry
     for part in (first, *rest):
         if not isinstance(value, dict) or part not in value:
             return None
         value = value[part]
-    return (readable(value) if is_number(value) else flat(value),)
+    return readable(value) if is_number(value) else flat(value)
 
 
 def parsed(value: Any) -> Any:

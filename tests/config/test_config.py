@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import os
+import re
 from pathlib import Path
 
 import pytest
