@@ -159,7 +159,7 @@ class Results:
 
     @cached_property
     def unswept(self) -> dict[tuple[str, int], str]:
-        """The tuned axes that don't change a method, in words, by method and index of the axis.
+        """The axes that don't change a method, in words, by method and index of the axis.
 
         A method doesn't follow an axis if its own entry sets the axis's keys, or if they are those of another entry.
         """
@@ -168,8 +168,7 @@ class Results:
         found = {}
         for index, entry in enumerate(entries(self.sheet, "methods")):
             name = name_in_results(entry)
-            for place in self.tuned:
-                axis = self.axes[place]
+            for place, axis in enumerate(self.axes):
                 own = [_own_value(entry, index, key) for key in axis.keys]
                 if None not in own:
                     words = ", ".join(filter(None, own))
@@ -256,7 +255,10 @@ def read_results(folder: Path, names: Mapping[str, str] = NO_NAMES) -> Results:
 
 
 def _own_value(entry: Any, index: int, key: str) -> str | None:
-    """Returns the value that a method's entry gives a swept key, "" if the key is another entry's; None for neither."""
+    """Returns the value that a method's entry gives a swept key, "" if the key is another entry's; None for neither.
+
+    None for a section, too: an axis changes those of its keys that the entry lacks.
+    """
     first, *rest = key.split(".")
     if first == "methods":
         return "" if rest[:1] != [str(index)] else None
@@ -265,7 +267,7 @@ def _own_value(entry: Any, index: int, key: str) -> str | None:
         if not isinstance(value, dict) or part not in value:
             return None
         value = value[part]
-    return readable(value) if is_number(value) else flat(value)
+    return None if isinstance(value, dict) else readable(value)
 
 
 def parsed(value: Any) -> Any:

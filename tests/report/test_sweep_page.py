@@ -104,6 +104,7 @@ def test_a_methods_own_value_is_not_called_its_best(tmp_path):
     assert f"Best settings: fedavg learning_rate 0.2 (highest swept), {ours}." in answer(results)
     (best,) = best_settings(results)
     assert [row[1] for row in best.table.rows] == ["learning_rate 0.2 *", ours.removeprefix("own ")]
+    assert f"The same at all values: {ours}." in page(results)
     # The setting doesn't show the base's value of what is swept.
     assert "learning_rate swept" in page(results) and "learning_rate 0.5" not in page(results)
 
