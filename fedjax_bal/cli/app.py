@@ -81,7 +81,7 @@ def run(
     With several values of a key, such as lr=0.01,0.1, it is a sweep.
     """
     with messages():
-        from fedjax_bal.config import is_sweep, load_over_base
+        from fedjax_bal.config import is_sweep, kept_by_methods, load_over_base
         from fedjax_bal.contrib.trackers import open_trackers
         from fedjax_bal.engine.processes import processes as processes_of_run
         from fedjax_bal.lab import FolderInUseError, RunFolder
@@ -110,6 +110,7 @@ def run(
             first = place is None or processes_of_run().first
             if first:
                 show.left_out(left_out)
+                show.kept_by_methods(kept_by_methods(config, overrides))
             while True:
                 folder = out or next_folder(config.name, "configuration", conflict, shown=first)
                 if place is None:
@@ -176,7 +177,7 @@ def sweep(
 ) -> None:
     """Run a grid of configurations. Run it again, or with more values, rounds or seeds, to resume or extend it."""
     with messages():
-        from fedjax_bal.config import is_sweep
+        from fedjax_bal.config import is_sweep, kept_by_methods, split_axes
         from fedjax_bal.lab import SweepFolder, load_sweep
 
         if distributed:
@@ -193,6 +194,7 @@ def sweep(
         show = Showing(plain, quiet, verbose)
         plan = load_sweep(file, overrides)
         show.left_out(plan.left_out)
+        show.kept_by_methods(kept_by_methods(plan.points[0].config, split_axes(overrides)[0]))
         conflict = lambda path: SweepFolder(path).conflict(plan.text, plan.configs)
         folder = out or next_folder(plan.name, "sweep", conflict)
         wanted = args.parse_devices(devices)
@@ -314,7 +316,10 @@ def report(
         if out is None:
             for folder in folders:
                 console.say(f"report: {build_page(folder)}")
-            if len(folders) == 1 or any(SweepFolder(folder).exists() for folder in folders):
+            if len(folders) == 1:
+                return
+            if any(SweepFolder(folder).exists() for folder in folders):
+                console.say("no comparison: sweeps aren't compared; to compare points, give their folders in points/")
                 return
         with drawing():
             from fedjax_bal.report import build_comparison

@@ -91,6 +91,12 @@ class CommandWithChanges(TyperCommand):
 
 def split_arguments(arguments: Sequence[str] | None) -> tuple[str | None, list[str]]:
     """Separates the file (None if there is none) from the changes to it."""
+    for argument, following in pairwise(arguments or ()):
+        if is_change(argument) and argument.endswith(",") and not is_change(following):
+            raise ValueError(
+                f"command line: {argument} and {following} are two arguments; leave out the space after the comma, or "
+                f"quote the whole: '{argument} {following}'"
+            )
     paths = [argument for argument in arguments or () if not is_change(argument)]
     if len(paths) > 1:
         raise ValueError(

@@ -83,6 +83,11 @@ class Showing:
         if keys:
             self.progress().say(f"ignored from the base, which has other data or another partition: {', '.join(keys)}")
 
+    def kept_by_methods(self, keys: Sequence[str]) -> None:
+        """Prints the methods' own values that changes for all methods don't replace, unless `quiet` is set."""
+        if keys:
+            self.progress().say(f"set by methods themselves, not by the command line: {', '.join(keys)}")
+
 
 def replace_control_characters(text: str) -> str:
     r"""Replaces control characters, marks of writing direction and surrogates by a sign.

@@ -11,6 +11,7 @@ from fedjax_bal.config.changes import (
     completed_path,
     parse_overrides,
     split_axes,
+    take_over_entries,
     with_absolute_paths,
 )
 from fedjax_bal.config.configuration import KEYS_OF_METHODS, Config, MethodConfig, check_methods
@@ -19,6 +20,7 @@ from fedjax_bal.config.load import (
     build_config,
     builtin_configs,
     is_sweep,
+    kept_by_methods,
     left_out,
     load_config,
     load_over_base,

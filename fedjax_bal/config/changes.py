@@ -200,6 +200,38 @@ def parse_overrides(overrides: Sequence[str]) -> list[tuple[KeyPath, Any]]:
     return changes
 
 
+def take_over_entries(changes: Sequence[tuple[KeyPath, Any]], data: Mapping[str, Any]) -> list[tuple[KeyPath, Any]]:
+    """Replaces plain names in changes of `methods` by a configuration's entries of these names, with their settings.
+
+    A name without an entry stays, and is a recipe's; a mapping with a recipe never stands for an entry.
+
+    Example:
+        >>> base = {"methods": [{"recipe": "fedavg"}, {"recipe": "rebafl", "mu": 0.2}]}
+        >>> take_over_entries([(("methods",), ["rebafl", "moon", {"recipe": "fedavg"}])], base)
+        [(('methods',), [{'recipe': 'rebafl', 'mu': 0.2}, 'moon', {'recipe': 'fedavg'}])]
+    """
+    by_name: dict[Any, list[Any]] = {}
+    methods = data.get("methods")
+    for entry in methods if isinstance(methods, list) else ():
+        if isinstance(entry, Mapping) and "recipe" in entry:
+            recipe = entry["recipe"] if isinstance(entry["recipe"], list) else [entry["recipe"]]
+            parts = (part.get("name") if isinstance(part, Mapping) else part for part in recipe)
+            by_name.setdefault(str(entry.get("name", "+".join(map(str, parts)))), []).append(entry)
+
+    def entry_of(name: Any) -> Any:
+        if not isinstance(name, str):
+            return name
+        found = by_name.get(name) or by_name.get(_known_name(name, MethodConfig), [])
+        return found[0] if len(found) == 1 else name
+
+    replaced = []
+    for path, value in changes:
+        if path == ("methods",) and isinstance(value, str | list):
+            value = [entry_of(name) for name in ([value] if isinstance(value, str) else value)]
+        replaced.append((path, value))
+    return replaced
+
+
 def apply_changes(data: Mapping[str, Any], changes: Sequence[tuple[KeyPath, Any]], source: str) -> Mapping[str, Any]:
     """Applies changes, pairs of path and value, without validating the result; raises `ConfigError` for a bad path.
 

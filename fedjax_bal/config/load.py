@@ -19,6 +19,7 @@ from fedjax_bal.config.changes import (
     expand_short_forms,
     parse_overrides,
     split_axes,
+    take_over_entries,
     with_absolute_paths,
 )
 from fedjax_bal.config.configuration import FOLDER_NAME, Config, check_methods, read_methods, unknown_published
@@ -114,7 +115,8 @@ def load_config(
     Args:
         path: a YAML file, or the name of a built-in configuration; None for the quickstart.
         overrides: changes from the command line, each `dotted.path=VALUE` with VALUE in YAML; the end of a path is
-            enough if it is unambiguous. A mapping changes only the keys that it has. Choosing another optimizer,
+            enough if it is unambiguous. A mapping changes only the keys that it has. A plain name in `methods` stands
+            for the file's method of that name with its settings, else for a recipe. Choosing another optimizer,
             scheme, law or recipe drops the parameters of the previous one. Relative paths start from the working
             directory here, and from the file's folder in a file.
         recorded: the file is a run folder's: take plug-ins' digests from it, regardless of the plug-ins loaded now.
@@ -154,9 +156,9 @@ def load_over_base(
     if "sweep" in layers.merged:
         command = f"fedjax-bal sweep {shlex.quote(source)}"
         raise ConfigError(f"{source}: has the key `sweep`, so it is a sweep: use `{command}`")
-    stale = layers.stale(apply_changes(layers.merged, changes, COMMAND_LINE))
+    stale = layers.stale(apply_changes(layers.merged, take_over_entries(changes, layers.merged), COMMAND_LINE))
     sheet = layers.without(stale).merged
-    data, overridden = apply_with_paths(sheet, changes, COMMAND_LINE)
+    data, overridden = apply_with_paths(sheet, take_over_entries(changes, sheet), COMMAND_LINE)
     data = with_paper_setting(sheet, data)
     plugins = data.get("plugins", {})
     config, problems = _build(data, check_plugins=not recorded)
@@ -343,6 +345,25 @@ def left_out(base: Mapping[str, Any], paths: Iterable[KeyPath], data: Mapping[st
         if f"{key}.".startswith(dropped) and key not in stated and used.get(key, value) != value:
             listed.append(f"{key}={received_value(value)}")
     return listed + ["paper"] * ("paper." in dropped and base.get("paper") is not None and "paper" not in data)
+
+
+def kept_by_methods(config: Config, overrides: Sequence[str]) -> list[str]:
+    """Lists, as METHOD KEY=VALUE, keys changed on the command line for which a method's entry has another value.
+
+    Example:
+        >>> kept_by_methods(load_config(None, ["lr=0.2", "methods=[fedavg, rebafl]"]), ["lr=0.2"])
+        ['rebafl learning_rate=0.03']
+    """
+    shared = to_plain(config)
+    changed = [(completed_path(path, value, shared), value) for path, value in parse_overrides(overrides)]
+    kept = []
+    for method in config.methods:
+        own = leaves(method.overrides)
+        for path, value in changed:
+            key = dotted_path(path)
+            if own.get(key, value) != value:
+                kept.append(f"{method.name} {path[-1]}={received_value(own[key])}")
+    return kept
 
 
 def _another(section: str, base: Mapping[str, Any], chosen: Mapping[str, Any]) -> bool:

@@ -16,6 +16,7 @@ from fedjax_bal.config.problems import KeyPath, Problem, dotted_path, nearest_ch
 
 SYNONYMS = {"lr": "learning_rate", "epochs": "local_epochs", "steps": "local_steps", "wd": "weight_decay"}
 """Names of keys in other libraries -> their names here."""
+_MOST_REPEATED = 10  # values of a list in advice
 
 
 class Section(BaseModel):
@@ -113,7 +114,7 @@ def _in_words(section: type[Section], value: Mapping[str, Any], detail: dict[str
     if kind in ("refused", "unknown"):  # worded already, by a nested section or by `_check`
         return _detail(kind, detail["msg"], path)
     if kind in ("extra_forbidden", "invalid_key"):
-        return _detail("unknown", _unknown_key(section, str(path[0])), path)
+        return _detail("unknown", _unknown_key(section, str(path[0]), value), path)
     key = path[0]  # an error inside a value is reported for the whole value
     annotation = section.model_fields[key].rebuild_annotation()
     if kind == "missing":
@@ -124,20 +125,42 @@ def _in_words(section: type[Section], value: Mapping[str, Any], detail: dict[str
     if names:
         kind = section.choices_kind if key == section.choice else ""
         rule = f"; {nearest_choices(received, names.names(), names.also(), kind)}"
+    scalars = isinstance(received, list) and all(isinstance(item, str | int | float) for item in received)
+    if scalars and 1 < len(received) <= _MOST_REPEATED and "list" not in rule:
+        rule += f"; values to compare go without brackets on the command line: {key}={','.join(map(str, received))}"
+    if isinstance(received, Mapping) and {"from", "to"} <= received.keys():
+        rule += f"; a range is for an axis in a file: sweep: [{{{key}: {{from: ..., to: ..., steps: ...}}}}]"
     return _detail("refused", f"received {received_value(received)}{rule}", (key,))
 
 
-def _unknown_key(section: type[Section], key: str) -> str:
+def _unknown_key(section: type[Section], key: str, value: Mapping[str, Any]) -> str:
     of_choice = f" for {section.choice_value}" if section.choice_value else ""
     space = "; YAML needs a space after the colon" if ":" in key else ""
     hint = nearest_choices(key, section.model_fields)
     if not suggestion(key, section.model_fields):  # the key may belong to a nested section
         paths = list(key_paths(section, {}))
-        near = difflib.get_close_matches(key, [str(path[-1]) for path in paths], 1, 0.8)
-        meant = SYNONYMS.get(key) or next(iter(near), None)
-        below = [repr(dotted_path(path)) for path in paths if path[-1] == meant]
-        hint = f"did you mean {' or '.join(below)}? {hint}" if below else hint
+        near = difflib.get_close_matches(key, [*(str(path[-1]) for path in paths), *SYNONYMS], 1, 0.8)
+        name = key if key in SYNONYMS else next(iter(near), "")
+        meant = [path for path in paths if path[-1] == SYNONYMS.get(name, name)]
+        below = " or ".join(repr(dotted_path(path)) for path in meant)
+        if name in SYNONYMS and name != key:
+            below = repr(name)
+        lacking = name == key and [path for path in meant if path not in key_paths(section, value)]
+        if lacking:  # a parameter of another choice
+            hint = f"{_choice_at(section, value, lacking[0])} has no {key}; {hint}"
+        elif meant:
+            hint = f"did you mean {below}? {hint}"
     return f"unknown key{of_choice}; {hint}{space}"
+
+
+def _choice_at(section: type[Section], value: Any, path: KeyPath) -> str:
+    """Names the choice of the section that contains a key, such as `partition.scheme iid`."""
+    inside: type[Section] | None = section
+    for key in path[:-1]:
+        inside = inside and inside.child(str(key))
+        value = value.get(key) if isinstance(value, Mapping) else None
+    choice = str(inside and inside.choice)
+    return f"{dotted_path((*path[:-1], choice))} {value.get(choice) if isinstance(value, Mapping) else ''}".strip()
 
 
 class Variant(Section):

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from fedjax_bal.config import Config, to_plain
+from fedjax_bal.config import Config, leaves, to_plain
 from fedjax_bal.lab.folder import RunFolder, SweepFolder
 from fedjax_bal.lab.loop import RunBatch, RunTask, batch_runs
 from fedjax_bal.lab.paces import Pace, count_steps, pace_of
@@ -15,7 +15,7 @@ from fedjax_bal.lab.schema import RunId
 from fedjax_bal.lab.setup import SharedInputs, set_up
 from fedjax_bal.lab.summary import known_runs
 from fedjax_bal.lab.summary import number as undamaged
-from fedjax_bal.lab.sweep_plan import Point, Sweep, short_keys
+from fedjax_bal.lab.sweep_plan import Point, Sweep, short_keys, shown
 from fedjax_bal.lab.training import BuiltBatch
 from fedjax_bal.status import duration, size
 from fedjax_bal.types import size_in_bytes
@@ -69,20 +69,13 @@ def sweep_outline(
     yield (
         f"{sweep.name}: {runs} run{'s' * (runs > 1)}{done}{points}, "
         f"{len(programs)} program{'s' * (len(programs) != 1)} to compile{several}; training takes about {length}{speed}"
-        f"{', judging by earlier runs here' * known}, excluding {excluded}; {size(device_bytes)}"
+        f"{', judging by earlier runs here' * known}, excluding {excluded}; "
+        f"{size(device_bytes)} of data and state on the device, without the programs' own memory"
     )
     if cluster:
         yield f"  {cluster}"
 
-    seen: dict[str, list[str]] = {}
-    for point in sweep.points:
-        for method in point.config.methods:
-            whole = json.dumps([to_plain(method), point.config.seeds], sort_keys=True)
-            seen.setdefault(method.name, []).append(whole)
-    for name, configs in seen.items():
-        if len(set(configs)) < len(configs):
-            yield f"  {name}: sets what is swept itself, so that some of its runs are the same"
-
+    yield from _repeated_runs(sweep)
     for number, group in programs.items():
         trained = [task for batch in group for task in batch.tasks]
         largest = max(len(batch.tasks) for batch in group)
@@ -93,6 +86,27 @@ def sweep_outline(
             f"{(rounds := trained[0].simulation.rounds)} round{'s' * (rounds > 1)}{resumed}{at_a_time}, "
             f"{size(max(batch.state_bytes for batch in group))} of state"
         )
+
+
+def _repeated_runs(sweep: Sweep) -> Iterator[str]:
+    """Names the methods that an axis doesn't change, and their own values of its keys."""
+    seen: dict[str, list[tuple[dict[str, Any], str]]] = {}
+    for point in sweep.points:
+        for method in point.config.methods:
+            plain = to_plain(method)
+            whole = json.dumps([plain, point.config.seeds], sort_keys=True)
+            seen.setdefault(method.name, []).append((plain, whole))
+    for name, configs in seen.items():
+        if len({whole for _, whole in configs}) == len(configs):
+            continue
+        own = []
+        for axis in sweep.axes:
+            for key in short_keys([axis]) if len(axis) > 1 else ():
+                values = [leaves(plain).get(key) for plain, _ in configs]
+                if values[0] is not None and all(value == values[0] for value in values):
+                    own.append(f"{key.rpartition('.')[2]}={shown(values[0])}")
+        why = f"sets {', '.join(own)} itself; the axis doesn't change it" if own else "isn't changed by all axes"
+        yield f"  {name}: {why}, so some of its runs are the same"
 
 
 def program_line(title: str, built: BuiltBatch) -> str:

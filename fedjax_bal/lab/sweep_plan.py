@@ -27,6 +27,7 @@ from fedjax_bal.config import (
     received_value,
     source_name,
     split_axes,
+    take_over_entries,
     with_absolute_paths,
     with_paper_setting,
 )
@@ -235,10 +236,17 @@ def load_sweep(path: str | os.PathLike[str] | None, overrides: Sequence[str] = (
             axes = _choose_values(axes, key, [value], source)
         elif key.startswith(tuple(f"{longer}." for longer in swept)):
             raise ConfigError(f"{COMMAND_LINE}: {key}: is swept by {source} as a whole; change the axis there instead")
-    merged = apply_changes(layers.merged, changes, COMMAND_LINE)
+    merged = apply_changes(layers.merged, take_over_entries(changes, layers.merged), COMMAND_LINE)
+    single_values = {whole(given, value, layers.merged): value for given, value in parse_overrides(single)}
     added = []
     for given, values in several.items():
         key = whole(path_of(given), values[0], merged)
+        if key in single_values:
+            value = shown(single_values[key])
+            raise ConfigError(
+                f"{COMMAND_LINE}: {key}: received the axis {','.join(map(shown, values))} and the value {value}; "
+                "give one of them"
+            )
         if key in swept:
             axes = _choose_values(axes, key, values, source)
         else:
@@ -262,7 +270,7 @@ def load_sweep(path: str | os.PathLike[str] | None, overrides: Sequence[str] = (
     labels = short_keys(axes)
     folder = os.path.dirname(source)
     first = [(path_of(key), value) for key, value in next(iter(combinations(axes))).items()]
-    data = with_paper_setting(sheet, apply_changes(sheet, changes, COMMAND_LINE), first)
+    data = with_paper_setting(sheet, apply_changes(sheet, take_over_entries(changes, sheet), COMMAND_LINE), first)
 
     points: dict[str, Point] = {}
     for values in combinations(axes):
@@ -271,7 +279,10 @@ def load_sweep(path: str | os.PathLike[str] | None, overrides: Sequence[str] = (
         name = re.sub(r"[^A-Za-z0-9._=,+-]+", "_", label)
         if name != label or len(name) > _LONGEST_LABEL:
             name = f"{name[:_LONGEST_LABEL]}-{hashlib.sha256(label.encode()).hexdigest()[:8]}"
-        point = Point(name, values, build_config(data, along, f"{source} ({label})"))
+        try:
+            point = Point(name, values, build_config(data, along, f"{source} ({label})"))
+        except ConfigError as error:
+            raise ConfigError(f"{error}{_advise_together(data, added, values)}") from None
         if points.setdefault(point.label, point) is not point:
             raise ConfigError(f"{source}: sweep: two points are called {point.label}; make their values differ")
     plugins = {name: digest for point in points.values() for name, digest in point.config.plugins.items()}
@@ -282,6 +293,21 @@ def load_sweep(path: str | os.PathLike[str] | None, overrides: Sequence[str] = (
     config = next(iter(points.values())).config
     dropped = left_out(layers.base, stale, data, config)
     return Sweep(config.name, tuple(axes), tuple(points.values()), text, tuple(dropped))
+
+
+def _advise_together(data: Mapping[str, Any], axes: Sequence[Axis], values: Mapping[str, Any]) -> str:
+    """Advises one axis, in a line, if the invalid `values` would be valid with some axes' keys changing together."""
+    if len(axes) < 2 or len({len(axis) for axis in axes}) > 1:
+        return ""
+    together = {key: list(listed) for axis in axes for key, listed in zip(axis.keys, axis.values, strict=True)}
+    for place in range(len(axes[0])):
+        changed = {**values, **{key: listed[place] for key, listed in together.items()}}
+        try:
+            build_config(data, [(path_of(key), value) for key, value in changed.items()], "")
+        except ConfigError:
+            return ""
+    axis = ", ".join(f"{key}: [{', '.join(map(shown, listed))}]" for key, listed in together.items())
+    return f"\n{COMMAND_LINE}: axes are combined; keys that change together are one axis in a file: sweep: [{{{axis}}}]"
 
 
 def short_keys(axes: Sequence[Axis]) -> dict[str, str]:

@@ -418,7 +418,7 @@ def _by_round(results: sweeps.Results, lines: Sequence[Mapping[str, Any]]) -> It
         words = _panels_in_words([panel for panel, _ in panels])
         text = f"Test accuracy by round, mean over seeds{tuned}. {_CLIMB}{some}{bands}{words}"
         target = None if results.target is None else 100 * results.target
-        figure = plots.curves(panels, "round", "test accuracy, %", target=target, late=True)
+        figure = plots.curves(panels, "round", "test accuracy, %", target=target, late=True, below=True)
         name, title = ("accuracy", "") if together else (f"accuracy-{number}", f", {panels[0][0].title}")
         yield name, f"Accuracy by round{title}", text, figure
 
@@ -434,6 +434,8 @@ def _along_axis(results: sweeps.Results, axis: int, mean: str) -> Iterator[plots
     numeric = results.is_numeric(axis)
     tuned = any(place != axis for place in results.tuned)
     elsewhere = " All other settings are the method's best ones at that value." * tuned
+    unswept = [method for method in results.methods if (method, axis) in results.unswept]
+    own = f" {sweeps.name_unswept(results)}" if unswept else ""
     reached = "Only runs that reached the target are shown."
     wanted = (
         ("mean-accuracy", sweeps.LEAD, "Accuracy", f"{averaged_heading(results.evaluations)}, %", 100.0, mean),
@@ -465,7 +467,9 @@ def _along_axis(results: sweeps.Results, axis: int, mean: str) -> Iterator[plots
                 x = [cell.setting[axis] if numeric else values.index(cell.setting[axis]) for cell in line]
                 y = factor * np.array([cell.mean for cell in line], float)
                 spread = factor * np.array([cell.deviation or 0.0 for cell in line])
-                series[method] = plots.Series(np.array(x), y, y - spread, y + spread)
+                low = np.maximum(y - spread, 0.0)
+                high = np.minimum(y + spread, 100.0) if factor == 100.0 else y + spread
+                series[method] = plots.Series(np.array(x), y, low, high)
             panels += plots.with_series(
                 plots.panels_of(results.methods, sweeps.name_condition(results, condition)), series
             )
@@ -485,5 +489,10 @@ def _along_axis(results: sweeps.Results, axis: int, mean: str) -> Iterator[plots
                 axes.set_ylim(bottom=0)
 
         bands = f" {_BANDS}" * any(cell.deviation for line in every for cell in line)
-        words = f"{text}{bands}{elsewhere}{some}{_panels_in_words([panel for panel, _ in panels])}"
-        yield f"{file}-{axis}", f"{title} by {name}", words, plots.curves(panels, name, vertical, finish=finish)
+        words = f"{text}{bands}{elsewhere}{own}{some}{_panels_in_words([panel for panel, _ in panels])}"
+        yield (
+            f"{file}-{axis}",
+            f"{title} by {name}",
+            words,
+            plots.curves(panels, name, vertical, below=True, finish=finish),
+        )

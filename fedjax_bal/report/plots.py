@@ -247,18 +247,19 @@ def curves(
     *,
     target: float | None = None,
     late: bool = False,
+    below: bool = False,
     finish: Callable[[Axes], object] = lambda axes: None,
 ) -> Figure:
     """Draws curves in panels with common axes.
 
     `target` is drawn as a horizontal line. With `late` the x-axis spans the data, and the y-axis starts at the level
     reached after the first tenth of the x-axis, because the first climb would hide the differences at the end. `finish`
-    is called with each panel's axes to set ticks and limits.
+    is called with each panel's axes to set ticks and limits. With `below` a single panel's legend is below it, too.
     """
     # Panels with the same few lines share one legend below, as does a narrow one; otherwise each has its legend on the
     # right, or above it where it is narrow.
     few = len({line for panel, _ in shown for line in panel.lines.values()}) <= len(COLOURS)
-    shared = few and (len(shown) > 1 or _width() < _NARROW)
+    shared = few and (below or len(shown) > 1 or _width() < _NARROW)
     wide = len(shown) > 2 or (len(shown) == 2 and not shared)
     width = _width(wide=wide)
     across = min(len(shown), max(2, int(width / _NARROWEST)) if shared else max(1, int(width / WIDTH)))

@@ -110,11 +110,30 @@ def page_of_sweep(results: sweeps.Results, paper: PaperComparison, pictures: Seq
         pictures=pictures,
         settings=[all_settings(results)] if results.axes else [],
         sections=[
-            setting_section(results.sheet),
+            setting_section(_mark_swept(results)),
             ("Machine and speed", definitions([*device_and_versions(results.summary), *_speed(results)])),
             reproduction(command, results.sheet, results.summary.get("command"), "sweep.yaml", results.text),
         ],
     )
+
+
+def _mark_swept(results: sweeps.Results) -> dict[str, Any]:
+    """Returns the sweep's sheet with "swept" as the value of the swept keys that it has: points don't have the base's.
+
+    What the axes are is in its key `sweep`.
+    """
+    sheet = dict(results.sheet)
+    for path in (key.split(".") for axis in results.axes for key in axis.keys):
+        *above, last = path
+        section: Any = sheet
+        for part in above:
+            if not isinstance(section.get(part), dict):
+                break
+            section[part] = section = dict(section[part])
+        else:
+            if last in section and path[0] not in ("methods", "paper"):
+                section[last] = "swept"
+    return sheet
 
 
 def _speed(results: sweeps.Results) -> Iterator[tuple[str, str]]:
@@ -146,16 +165,34 @@ def answer(results: sweeps.Results) -> str:
         how = " Settings were selected on the test set, so all of them are optimistic."
         if results.selection_metric == sweeps.VALIDATION:
             how = " Settings were selected by accuracy on the validation images."
+    settings = _settings_in_words(results)
     if results.condition_axes:
         each = join_some([f"{name}: {lead(summaries)}" for name, summaries in known], _MOST_TOLD)
         what = "Accuracy" if len(results.methods) == 1 else "Highest accuracy"
-        return f"{what} over the {averaged_in_words(results.evaluations)} at each condition: {each}.{how}"
-    settings = ""
-    if results.tuned and len(results.methods) <= _MOST_TOLD:  # if there are more methods, the table below has them
-        tops = [(method, sweeps.best(results, method)) for method in results.methods]
-        named = [f"{method} {sweeps.name_tuned(results, top.setting)}" for method, top in tops if top is not None]
-        settings = f" Best settings: {', '.join(named)}."
+        return f"{what} over the {averaged_in_words(results.evaluations)} at each condition: {each}.{settings}{how}"
     return f"{verdict(known[0][1])}{settings}{how}"
+
+
+def _settings_in_words(results: sweeps.Results) -> str:
+    """Names the methods' best settings in a sentence, at each condition if they differ; empty if no axis is tuned."""
+    if not results.tuned:
+        return ""
+    named = {}
+    for condition in sweeps.list_conditions(results):
+        tops = {method: sweeps.best(results, method, condition) for method in results.methods}
+        texts = {method: sweeps.name_tuned(results, method, top.setting) for method, top in tops.items() if top}
+        named[sweeps.name_condition(results, condition)] = texts
+    every = [text for texts in named.values() for text in texts.values()]
+    if len(every) > 1 and len(set(every)) == 1:
+        return f" Best settings: {every[0]} for all."
+    if len(every) > _MOST_TOLD:
+        return " The page has a table of the best settings."
+    lists = [
+        f"{name}: {listed}" if name else listed
+        for name, texts in named.items()
+        if (listed := ", ".join(f"{method} {text}" for method, text in texts.items()))
+    ]
+    return f" Best settings: {'; '.join(lists)}."
 
 
 def best_settings(results: sweeps.Results) -> list[Details]:
@@ -167,8 +204,8 @@ def best_settings(results: sweeps.Results) -> list[Details]:
     for condition in sweeps.list_conditions(results):
         for method in results.methods:
             top = sweeps.best(results, method, condition)
-            setting = sweeps.name_tuned(results, top.setting) if top else "-"
-            if top and any(results.is_at_end(place, top.setting[place]) for place in results.tuned):
+            setting = sweeps.name_tuned(results, method, top.setting, ends="") if top else "-"
+            if top and any(results.end_of_axis(place, top.setting[place], method) for place in results.tuned):
                 setting += " *"
             row = (printable(method, LONGEST_NAME), setting, percent(top))
             rows.append((sweeps.name_condition(results, condition), *row) if conditions else row)
@@ -193,6 +230,7 @@ def all_settings(results: sweeps.Results) -> Details:
         grid[0][0] = "Method"
     heads, *rows = (tuple(row) for row in grid)
     note = f"Mean of the {averaged_in_words(results.evaluations)} of a run, %, over seeds."
+    note = f"{note} {sweeps.name_unswept(results)}".rstrip()
     return Details("Accuracy at every setting", Table(heads, rows), note)
 
 

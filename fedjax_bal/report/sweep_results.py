@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from fedjax_bal.config import ConfigError, parse_yaml
 from fedjax_bal.lab import LARGEST, SweepFolder
 from fedjax_bal.metrics import METRICS, MethodSummary, SeededDraw, evaluations, spread_of_draws
-from fedjax_bal.report.labels import NO_NAMES, labels_of, with_labels
+from fedjax_bal.report.labels import NO_NAMES, entries, labels_of, name_in_results, with_labels
 from fedjax_bal.report.tables import summarise_group
 from fedjax_bal.report.wording import flat
 from fedjax_bal.validate import is_number
@@ -157,6 +157,25 @@ class Results:
         """The indices of the other axes, for which each method may have its best value."""
         return tuple(place for place, axis in enumerate(self.axes) if not axis.is_condition)
 
+    @cached_property
+    def unswept(self) -> dict[tuple[str, int], str]:
+        """The axes that don't change a method, in words, by method and index of the axis.
+
+        A method doesn't follow an axis if its own entry sets the axis's keys, or if they are those of another entry.
+        """
+        if any("methods" in axis.keys for axis in self.axes):
+            return {}
+        found = {}
+        for index, entry in enumerate(entries(self.sheet, "methods")):
+            name = name_in_results(entry)
+            for place, axis in enumerate(self.axes):
+                own = [_own_value(entry, index, key) for key in axis.keys]
+                if None not in own:
+                    words = ", ".join(filter(None, own))
+                    text = f"{axis.name} {words} (its own, not swept)" if words else f"{axis.name} not swept"
+                    found[self.labels.get(name, name), place] = text
+        return found
+
     @property
     def target(self) -> float | None:
         """The target accuracy; None if there is none, or several."""
@@ -181,9 +200,11 @@ class Results:
         """Returns whether an axis has several values, all of them numbers."""
         return len(self.values[place]) > 1 and _are_numbers(self.values[place], _LARGEST_DRAWN)
 
-    def is_at_end(self, place: int, value: Any) -> bool:
-        """Returns whether a value is at an end of a numeric axis, so that a better one may lie beyond it."""
-        return self.is_numeric(place) and value in (self.values[place][0], self.values[place][-1])
+    def end_of_axis(self, place: int, value: Any, method: str) -> str:
+        """Returns "lowest" or "highest" for an end of a numeric axis, beyond which a better value may lie; else ""."""
+        if not self.is_numeric(place) or (method, place) in self.unswept:
+            return ""
+        return {self.values[place][0]: "lowest", self.values[place][-1]: "highest"}.get(value, "")
 
 
 def read_results(folder: Path, names: Mapping[str, str] = NO_NAMES) -> Results:
@@ -231,6 +252,22 @@ def read_results(folder: Path, names: Mapping[str, str] = NO_NAMES) -> Results:
         draws.append(SeededDraw(partition, (*(row[key] for key in of_seeds), row.get("seed"))))
     summary = next((point.read_summary() for point in sweep.points()), {})
     return Results(str(sheet.get("name") or folder.name), axes, rows, text, sheet, tuple(draws), summary, labels)
+
+
+def _own_value(entry: Any, index: int, key: str) -> str | None:
+    """Returns the value that a method's entry gives a swept key, "" if the key is another entry's; None for neither.
+
+    None for a section, too: an axis changes those of its keys that the entry lacks.
+    """
+    first, *rest = key.split(".")
+    if first == "methods":
+        return "" if rest[:1] != [str(index)] else None
+    value = entry
+    for part in (first, *rest):
+        if not isinstance(value, dict) or part not in value:
+            return None
+        value = value[part]
+    return None if isinstance(value, dict) else readable(value)
 
 
 def parsed(value: Any) -> Any:
@@ -297,9 +334,20 @@ def name_condition(results: Results, condition: Condition) -> str:
     return ", ".join(results.axes[place].format_value(value) for place, value in condition.items())
 
 
-def name_tuned(results: Results, setting: Setting) -> str:
-    """Formats the values of the tuned axes."""
-    return name_condition(results, {place: setting[place] for place in results.tuned})
+def name_tuned(results: Results, method: str, setting: Setting, ends: str = " ({} swept)") -> str:
+    """Formats a method's values of the tuned axes; `ends` follows a value at an end of its axis."""
+    texts = []
+    for place in results.tuned:
+        end = results.end_of_axis(place, setting[place], method)
+        swept = results.axes[place].format_value(setting[place]) + ends.format(end) * bool(end)
+        texts.append(results.unswept.get((method, place), swept))
+    return ", ".join(texts)
+
+
+def name_unswept(results: Results) -> str:
+    """Names the methods that an axis doesn't change in a sentence; empty if there are none."""
+    named = [f"{method} {text}" for (method, _), text in results.unswept.items() if method in results.methods]
+    return f"The same at all values: {'; '.join(named)}." if named else ""
 
 
 def best(results: Results, method: str, condition: Condition = _ANY) -> Cell | None:

@@ -290,7 +290,7 @@ def _verdict_by_accuracy(summaries: Sequence[MethodSummary], ranked: Sequence[Me
     rival = _rival(ranked)
     if rival is not None and rival[1].low is not None:
         other, difference = rival
-        both = f"{best.method} {_accuracy(best)}, {other.method} {_accuracy(other)}"
+        both = _best_two(ranked, other)
         apart = f"{100 * (difference.mean or 0.0):.1f} percentage points apart ({_interval(difference)})"
         also = "" if first in (best, other) else f" {best.method} is {_distance(best, first.method)}."
         return f"No clear winner over the {when}: {both}, {apart}.{also}"
@@ -301,7 +301,10 @@ def _verdict_by_accuracy(summaries: Sequence[MethodSummary], ranked: Sequence[Me
 
 
 def lead(summaries: Sequence[MethodSummary]) -> str:
-    """Describes in a few words the method with the highest mean, and its distance from the first method."""
+    """Describes in a few words the method with the highest mean, and its distance from the first method.
+
+    If it is the first method, or has no seed in common with that, the distance is from the next one.
+    """
     ranked = _ranked(summaries)
     best = ranked[0]
     if tied(ranked):
@@ -309,13 +312,24 @@ def lead(summaries: Sequence[MethodSummary]) -> str:
     rival = _rival(ranked)
     if rival is not None and rival[1].low is not None:
         other, difference = rival
-        both = f"{best.method} {_accuracy(best)}, {other.method} {_accuracy(other)}"
-        return f"no clear winner ({both}, {points(difference)} points)"
-    difference = best.difference
+        return f"no clear winner ({_best_two(ranked, other)}, {points(difference)} points)"
+    difference, other = best.difference, summaries[0]
+    if (difference is None or difference.mean is None) and len(ranked) > 1:
+        other = ranked[1]
+        difference = paired_difference(best.last5_of_seeds, other.last5_of_seeds)
     if difference is None or difference.mean is None:
-        return f"{best.method} {_accuracy(best)}"
+        return f"{best.method} {_accuracy(best)}{' (one seed)' * (best.last5.seeds == 1)}"
     seed = ", one seed" if difference.low is None else ""
-    return f"{best.method} {_accuracy(best)} ({points(difference)} points from {summaries[0].method}{seed})"
+    return f"{best.method} {_accuracy(best)} ({points(difference)} points from {other.method}{seed})"
+
+
+def _best_two(ranked: Sequence[MethodSummary], rival: MethodSummary) -> str:
+    """Names the best method and its rival, and the next method if that is clearly below although it is nearer."""
+    best, following, *_ = ranked
+    both = f"{best.method} {_accuracy(best)}, {following.method} {_accuracy(following)}"
+    if rival is following:
+        return both
+    return f"{both}, clearly below; but {best.method} and {rival.method} {_accuracy(rival)}"
 
 
 def _ranked(summaries: Sequence[MethodSummary]) -> list[MethodSummary]:

@@ -24,6 +24,7 @@ BAD = {
     "unknown key": (["training.round=3"], ["training.round: unknown key", "did you mean 'rounds'"]),
     "missing file": (["nowhere.yaml"], ["nowhere.yaml: there is no such file"]),
     "two files": (["a.yaml", "b.yaml"], ["received 2 files"]),
+    "a space in a value": (["lr=0.1,", "0.2"], ["lr=0.1, and 0.2 are two arguments", "'lr=0.1, 0.2'"]),
     "a partition that does not exist": (
         ["absent_clients", "partition.classes_per_client=11"],
         ["partition:", "11", "10"],

@@ -113,6 +113,7 @@ def test_all_that_a_base_says_about_its_data_is_left_out_and_named(tmp_path):
     assert not config.evaluation.validation.wanted and not config.evaluation.client_test.wanted
     assert config.training.early_stopping.patience is None
     assert config.methods[1].overrides == {"training": {"batch_size": 7}}
+    assert load_config(file, ["methods=[fedprox]"]).methods == config.methods[1:]
     # What is not about the data stays.
     assert (config.training.rounds, config.training.optimizer.learning_rate, config.evaluation.every) == (4, 0.3, 2)
 

@@ -4,6 +4,7 @@ import pytest
 import small_run
 
 from fedjax_bal.config import ConfigError, load_config
+from fedjax_bal.lab.outline import _repeated_runs
 from fedjax_bal.lab.sweep_plan import Axis, combinations, load_sweep, read_axes, short_keys
 
 RANGES = [
@@ -171,9 +172,16 @@ def test_the_command_line_chooses_values_of_the_axes_of_a_file(write, changes, v
         (TOGETHER, ["rounds=3,9"], "line: training.rounds: received 3, 9, must be some of 3, 4, 5, as training"),
         (TOGETHER, ["momentum=0,0"], "command line: training.optimizer.momentum: received 0 twice"),
         (TOGETHER, ["seed=1,2", "seed=3,4"], "command line: seed: received two axes"),
+        (TOGETHER, ["momentum=0,0.5", "momentum=0.2"], "momentum: received the axis 0,0.5 and the value 0.2"),
+        (TOGETHER, ["rounds=3,4", "rounds=5"], "training.rounds: received the axis 3,4 and the value 5"),
         (TOGETHER, ["decay=1,0.9", "optimizer.decay=0.8,0.7"], "sweep: training.optimizer.decay: swept 2 times"),
         (TOGETHER, [f"seed={','.join(map(str, range(5000)))}"], "seed: received .*, must be a list of 1 to 1000"),
         (TOGETHER, [f"{key}={','.join(map(str, range(1, 90)))}" for key in ("seed", "batch_size")], "= 23763 points"),
+        (
+            "base: small.yaml",
+            ["clients=5,20", "clients_per_round=5,9"],
+            r"change together are one axis in a file: sweep: \[{partition.clients: \[5, 20\], selection.clients_per_r",
+        ),
         ("base: small.yaml\nsweep: [{partition: [iid, natural]}]", ["partition.seed=3"], None),
         (
             "base: small.yaml\nsweep: [{training: [{rounds: 3}]}]",
@@ -188,6 +196,17 @@ def test_axes_of_the_command_line_that_do_not_fit_are_refused(write, text, chang
         return
     with pytest.raises(ConfigError, match=message):
         load_sweep(write(text), changes)
+
+
+def test_names_on_the_command_line_stand_for_the_entries_of_the_base():
+    sweep = load_sweep(None, ["lr=0.2,0.3", "methods=[fedavg,rebafl]"])
+    rates = [[method.training.optimizer.learning_rate for method in point.config.methods] for point in sweep.points]
+    assert rates == [[0.2, 0.03], [0.3, 0.03]]
+    first, second = _repeated_runs(sweep), _repeated_runs(load_sweep(None, ["lr=0.2,0.3", "methods=fedavg,fedprox"]))
+    assert list(second) == []
+    assert list(first) == [
+        "  rebafl: sets learning_rate=0.03 itself; the axis doesn't change it, so some of its runs are the same"
+    ]
 
 
 def test_files_on_an_axis_lie_beside_the_sweep(write, tmp_path):

@@ -86,6 +86,29 @@ def test_a_best_value_at_the_end_of_its_axis_is_marked(tmp_path):
         assert best.table.rows == [("fedavg", f"lr {top}{mark}", "90.0")] and bool(best.note) == bool(mark)
 
 
+def test_a_methods_own_value_is_not_called_its_best(tmp_path):
+    own = "{recipe: fedavg, name: own, training: {optimizer: {learning_rate: 0.03}}}"
+    (tmp_path / "sweep.yaml").write_text(
+        f"training: {{optimizer: {{learning_rate: 0.5}}}}\nmethods: [fedavg, {own}]\n"
+        "sweep: [{training.optimizer.learning_rate: [0.1, 0.2]}]\n"
+    )
+    heads = "training.optimizer.learning_rate,point,method,seed,status,last5_accuracy,failure\n"
+    rows = [
+        f"{rate},p,{method},0,done,{0.5 + rate * (method == 'fedavg')},"
+        for method in ("fedavg", "own")
+        for rate in (0.1, 0.2)
+    ]
+    (tmp_path / "results.csv").write_text(heads + "\n".join(rows) + "\n")
+    results = read_results(tmp_path)
+    ours = "own learning_rate 0.03 (its own, not swept)"
+    assert f"Best settings: fedavg learning_rate 0.2 (highest swept), {ours}." in answer(results)
+    (best,) = best_settings(results)
+    assert [row[1] for row in best.table.rows] == ["learning_rate 0.2 *", ours.removeprefix("own ")]
+    assert f"The same at all values: {ours}." in page(results)
+    # The setting doesn't show the base's value of what is swept.
+    assert "learning_rate swept" in page(results) and "learning_rate 0.5" not in page(results)
+
+
 def test_numbers_stand_in_rising_order(results):
     line = along(results, 0, "fedavg", "last5_accuracy")
     assert [cell.setting for cell in line] == [(0.01, "a"), (0.1, "a"), (1.0, "b")]
@@ -127,7 +150,9 @@ def test_a_condition_is_nothing_that_wins(tmp_path):
     assert [best(found, "a", own).setting for own in list_conditions(found)] == [(10, 0.2), (20, 0.1)]
     assert answer(found).replace("\N{NO-BREAK SPACE}", " ") == (
         "Highest accuracy over the last five evaluations at each condition: clients 10: b 60.0% (+10.0 points from a, "
-        "one seed); clients 20: a 90.0%. Settings were selected on the test set, so all of them are optimistic."
+        "one seed); clients 20: a 90.0% (+50.0 points from b, one seed). Best settings: clients 10: a learning_rate "
+        "0.2 (highest swept), b learning_rate 0.1 (lowest swept); clients 20: a learning_rate 0.1 (lowest swept), "
+        "b learning_rate 0.2 (highest swept). Settings were selected on the test set, so all of them are optimistic."
     )
     assert [cell.setting for cell in along(found, 0, "a", "last5_accuracy")] == [(10, 0.2), (20, 0.1)]
     assert [cell.setting for cell in along(found, 1, "a", "last5_accuracy", {0: 10})] == [(10, 0.1), (10, 0.2)]

@@ -31,7 +31,23 @@ def runs(**last5):
 
 def test_who_leads_is_told_without_a_distance_that_is_not_known():
     assert lead(compare(runs(fedavg=[0.5], rebafl=[0.6]))) == "rebafl 60.0% (+10.0 points from fedavg, one seed)"
-    assert lead(compare(runs(fedavg=[None], rebafl=[0.6], scaffold=[0.4]))) == "rebafl 60.0%"
+    assert lead(compare(runs(fedavg=[None], rebafl=[0.6], scaffold=[0.4]))) == (
+        "rebafl 60.0% (+20.0 points from scaffold, one seed)"
+    )
+    # The first method's distance is that from the next one.
+    assert lead(compare(runs(fedavg=[0.5], rebafl=[0.3], moon=[0.4]))) == (
+        "fedavg 50.0% (+10.0 points from moon, one seed)"
+    )
+    assert lead(compare(runs(fedavg=[0.5]))) == "fedavg 50.0% (one seed)"
+
+
+def test_the_next_method_is_named_where_only_a_lower_one_may_be_as_good():
+    summaries = compare(runs(a=[0.3, 0.7], b=[0.60, 0.80], c=[0.55, 0.75]))
+    text = "b 70.0 ± 14.1%, c 65.0 ± 14.1%, clearly below; but b and a 50.0 ± 28.3%, "
+    assert lead(summaries).startswith(f"no clear winner ({text}")
+    assert verdict(summaries).startswith(
+        f"No clear winner over the last five evaluations: {text}20.0 percentage points"
+    )
 
 
 def test_rows_have_a_cell_for_each_heading():
