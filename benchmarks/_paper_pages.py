@@ -111,7 +111,7 @@ def _differences(decided: Mapping[str, Sequence[Outcome]]) -> str:
         f"- {papers()[key]['title']}, {own.claim['where']}, *{_verdict(own)}*: {own.claim['claim']} {_why(own)}"
         for key, outcomes in decided.items()
         for own in outcomes
-        if _why(own)
+        if own.verdict != "holds" and _why(own)
     ]
     return "\n".join(_text(item, "  ") for item in found)
 
