@@ -105,13 +105,16 @@ class Outcome(NamedTuple):
     @property
     def ranking(self) -> str:
         """Orders the compared methods by the metric that the claim names under `ranking`; empty if it names none."""
-        found = [pair.result for pair in self.pairs if pair.result]
-        if "ranking" not in self.claim or not found:
+        result = next((pair.result for pair in self.pairs if pair.result), None)
+        if "ranking" not in self.claim or result is None:
             return ""
         metric = self.claim["ranking"]
-        names = dict.fromkeys(name for pair in self.pairs for name in (pair.higher, pair.lower))
-        values = {name: found[0].values({"method": name}, metric) for name in names}
+        pairs = [pair for pair in self.pairs if pair.result is result]
+        names = dict.fromkeys(name for pair in pairs for name in (pair.higher, pair.lower))
+        values = {name: result.values({"method": name}, metric) for name in names}
         common = set.intersection(*map(set, values.values()))
+        if not common:
+            return ""
         means = {name: fmean(own[seed] for seed in common) for name, own in values.items()}
         order = sorted(means, key=means.__getitem__, reverse=True)
         listed = ", ".join(f"`{name}` {means[name]:.1f}" for name in order)
