@@ -2,6 +2,7 @@
 
 import csv
 import itertools
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatch
@@ -67,27 +68,57 @@ class Result(NamedTuple):
 class Pair(NamedTuple):
     """One comparison: names and means of both sides, their difference, and whether it is as claimed.
 
-    Without a result, it wasn't run; with a result but no difference, no run reached the target.
+    Without a result, it wasn't run; with a result but no difference, no run reached the target. If a side has seeds
+    that the other lacks, `across` has the least and the largest difference between any two seeds of both sides.
     """
 
     higher: str
     lower: str
     point: str
     values: tuple[float, float]
+    seeds: tuple[int, int]
     difference: Difference
-    metric: str
+    across: tuple[float, float] | None
+    comparison: Mapping[str, Any]
     result: Result | None
     as_claimed: bool | None
 
+    @property
+    def metric(self) -> str:
+        """The compared metric."""
+        return self.comparison.get("metric", "last5_accuracy")
+
 
 class Outcome(NamedTuple):
-    """A claim, its verdict, the reason if there are no runs, and the comparisons that decide it."""
+    """A claim, its verdict, the reason if there are no runs, and the comparisons that decide it.
+
+    A stand-in has other data than the paper's, a smaller federation or model, or changed settings.
+    """
 
     claim: Mapping[str, Any]
     verdict: str
     reason: str
     pairs: list[Pair]
     missing: int
+    stand_in: bool
+
+    @property
+    def ranking(self) -> str:
+        """Orders the compared methods by the metric that the claim names under `ranking`; empty if it names none."""
+        result = next((pair.result for pair in self.pairs if pair.result), None)
+        if "ranking" not in self.claim or result is None:
+            return ""
+        metric = self.claim["ranking"]
+        pairs = [pair for pair in self.pairs if pair.result is result]
+        names = dict.fromkeys(name for pair in pairs for name in (pair.higher, pair.lower))
+        values = {name: result.values({"method": name}, metric) for name in names}
+        common = set.intersection(*map(set, values.values()))
+        if not common:
+            return ""
+        means = {name: fmean(own[seed] for seed in common) for name, own in values.items()}
+        order = sorted(means, key=means.__getitem__, reverse=True)
+        listed = ", ".join(f"`{name}` {means[name]:.1f}" for name in order)
+        return f"By {METRICS[metric].meaning}, {count_seeds(len(common))}, the order is {listed}."
 
 
 @cache
@@ -146,7 +177,13 @@ def outcome(paper: Mapping[str, Any], claim: Mapping[str, Any], known: Mapping[s
                 missing += 1
     reason = claim.get("untested") or unrun(paper, claim["run"])
     verdict = _verdict([pair.as_claimed for pair in pairs]) if pairs else VERDICTS[4 if reason else 5]
-    return Outcome(claim, verdict, "" if pairs else reason, pairs, missing)
+    stand_in = any(pair.result and _is_stand_in(paper, pair.result) for pair in pairs)
+    return Outcome(claim, verdict, "" if pairs else reason, pairs, missing, stand_in)
+
+
+def _is_stand_in(paper: Mapping[str, Any], result: Result) -> bool:
+    listed = any(fnmatch(result.experiment, pattern) for pattern in paper.get("stand_ins", ()))
+    return listed or any(row.get("changes") for row in result.rows)
 
 
 def unrun(paper: Mapping[str, Any], experiment: str) -> str:
@@ -178,7 +215,7 @@ def _pairs(
 def _pair(
     comparison: Mapping[str, Any], higher: Any, lower: Any, point: Mapping[str, Any], usable: list[Result]
 ) -> Pair:
-    metric, margin = comparison.get("metric", "last5_accuracy"), comparison.get("margin", 0)
+    metric = comparison.get("metric", "last5_accuracy")
     best = None
     for result in usable:
         found = [None if _is_number(side) else _values(result, side, point, metric) for side in (higher, lower)]
@@ -193,21 +230,37 @@ def _pair(
             if metric in TO_TARGET:
                 ours, theirs = _comparable(ours, theirs)
             difference = paired_difference(ours, theirs)
+            across = None
+            # Before the target, values stand for different things, so that other seeds can't be compared.
+            if metric not in TO_TARGET and any(len(own) > len(common) for own in of_runs):
+                ours, theirs = (own or fixed for own, fixed in zip(found, (ours, theirs), strict=True))
+                differences = [a - b for a, b in itertools.product(ours.values(), theirs.values())]
+                across = min(differences), max(differences)
             means = (fmean(ours.values()), fmean(theirs.values())) if ours else (0.0, 0.0)
-            if best is None or (best[0].low is None and difference.low is not None):
-                best = difference, means, result
+            if best is None or (best[1].low is None and difference.low is not None):
+                best = (len(ours), len(theirs)), difference, across, means, result
     names = name_of(higher), name_of(lower), name_of(point)
     if best is None:
-        return Pair(*names, (0.0, 0.0), Difference(None, None, None, 0), metric, None, None)
-    difference, means, result = best
+        return Pair(*names, (0.0, 0.0), (0, 0), Difference(None, None, None, 0), None, comparison, None, None)
+    seeds, difference, across, means, result = best
     low, high, mean = difference.low, difference.high, difference.mean
-    if mean is None:
-        return Pair(*names, means, difference, metric, result, None)
-    if low is None or high is None:
-        least = LEAST_POINTS if METRICS[metric].factor == 100 else LEAST_RATIO * max(map(abs, means))
-        low, high = mean - least, mean + least
-    decided = True if low > margin else False if high < margin else None
-    return Pair(*names, means, difference, metric, result, decided)
+    decided = None
+    if mean is not None:
+        if low is None or high is None:
+            least = LEAST_POINTS if METRICS[metric].factor == 100 else LEAST_RATIO * max(map(abs, means))
+            low, high = mean - least, mean + least
+        decided = _decide(comparison, low, high)
+        if across and _decide(comparison, *across) != decided:
+            decided = None
+    return Pair(*names, means, seeds, difference, across, comparison, result, decided)
+
+
+def _decide(comparison: Mapping[str, Any], low: float, high: float) -> bool | None:
+    """Compares an interval with the margin, or with both limits of `within`."""
+    least, most = comparison.get("margin", 0), math.inf
+    if "within" in comparison:
+        least, most = -comparison["within"], comparison["within"]
+    return True if least < low and high < most else False if high < least or most < low else None
 
 
 def _values(result: Result, side: Any, point: Mapping[str, Any], metric: str) -> dict[str, float]:

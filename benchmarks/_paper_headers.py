@@ -33,7 +33,7 @@ def _with_header(experiment: str, own: Sequence[Result]) -> str:
     entries = {"Expect": " ".join(_expect(own))}
     # Runs stored without their duration keep the header's time.
     if any(row.get("s") for result in own for row in result.rows):
-        entries["Time"] = "; ".join(_time(result) for result in own if result.rows[0].get("s"))
+        entries["Time"] = "; ".join(_time(result, own) for result in own if result.rows[0].get("s"))
         entries["Machine"] = "; ".join(dict.fromkeys(_machine(result) for result in own))
     for name, value in entries.items():
         lines = textwrap.wrap(value, 120 - len("#           "), break_long_words=False, break_on_hyphens=False)
@@ -86,13 +86,16 @@ def _reached(result: Result) -> Iterator[str]:
         yield f"Rounds to {100 * float(target):g}%, of the runs that reach it: {', '.join(words)}."
 
 
-def _time(result: Result) -> str:
+def _time(result: Result, own: Sequence[Result]) -> str:
+    """Formats the duration of runs, with their machine if the experiment's others had another one."""
     seconds = sum({row.get("point", ""): float(row["s"]) for row in result.rows}.values())
     length = f"{result.rounds:,} rounds, " if result.rounds < rounds_of(result.experiment) else ""
     hours, minutes = divmod(round(seconds / 60), 60)
     took = f"{hours} h {minutes} min" if hours else f"{minutes} min" if minutes > 1 else f"{seconds:.0f} s"
     note = result.rows[0].get("note", "")
-    return f"{length}{len(result.rows)} runs: {took}" + (f" {note}" if note else "")
+    machine = result.rows[0]["machine"]
+    where = f" on {machine}" if len({other.rows[0]["machine"] for other in own}) > 1 else ""
+    return f"{length}{len(result.rows)} runs: {took}{where}" + (f" {note}" if note else "")
 
 
 def _machine(result: Result) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from _claims import (
+    LEAST_SHARE,
     METRICS,
     TO_TARGET,
     VERDICTS,
@@ -33,6 +34,8 @@ from fedjax_bal.metrics import Spread, curve, spread
 from fedjax_bal.report.plots import curves, panels_of, percent, to_svg, with_series
 
 GUIDE = Path(__file__).parents[1] / "fedjax_bal" / "guide"
+README = Path(__file__).parents[1] / "README.md"
+DECIDED = VERDICTS[:4]
 MOST_SHOWN = 4
 PICTURED = "the mean over seeds, and a band of one standard deviation"
 COLUMNS = {
@@ -69,32 +72,58 @@ def pages() -> dict[Path, str]:
     text = overview.read_text(encoding="utf-8")
     for name, own in (("counts", _counts(decided)), ("differences", _differences(decided))):
         text = with_part(text, "papers.py", name, own)
-    return {overview: text} | {
+    front = with_part(README.read_text(encoding="utf-8"), "papers.py", "counts", _summary(decided))
+    return {README: front, overview: text} | {
         GUIDE / f"paper_{key}.md": _page(key, papers()[key], own, known) for key, own in decided.items()
     }
 
 
 def _counts(decided: Mapping[str, Sequence[Outcome]]) -> str:
-    """Counts the claims of each paper by verdict."""
-    rows = []
-    for key, outcomes in decided.items():
-        counts = Counter(own.verdict for own in outcomes)
-        rows.append(
-            (f"[{papers()[key]['title']}](paper_{key}.md)", len(outcomes), *(counts[name] for name in VERDICTS))
-        )
-    total = ("all", *(sum(row[place] for row in rows) for place in range(1, len(VERDICTS) + 2)))
-    return _table(("paper", "claims", *VERDICTS), [*rows, total])
+    """Counts the claims of each paper by verdict, those with runs also by setting."""
+    rows = [(f"[{papers()[key]['title']}](paper_{key}.md)", outcomes) for key, outcomes in decided.items()]
+    rows.append(("all", [own for outcomes in decided.values() for own in outcomes]))
+    cells = [(name, len(outcomes), *(_count(outcomes, verdict) for verdict in VERDICTS)) for name, outcomes in rows]
+    return _table(("paper", "claims", *VERDICTS), cells)
+
+
+def _count(outcomes: Sequence[Outcome], verdict: str) -> str:
+    counts = Counter(own.stand_in for own in outcomes if own.verdict == verdict)
+    return f"{counts[False]} + {counts[True]}" if verdict in DECIDED else str(counts[False])
+
+
+def _summary(decided: Mapping[str, Sequence[Outcome]]) -> str:
+    outcomes = [own for own_paper in decided.values() for own in own_paper]
+    counts = Counter(own.verdict for own in outcomes)
+    stand_ins = sum(own.stand_in and own.verdict == "holds" for own in outcomes)
+    holds = counts["holds"]
+    words = (
+        f"Of {len(outcomes)} claims in the five papers, {holds} hold ({holds - stand_ins} in the paper's own setting,"
+        f" {stand_ins} on a stand-in), {counts['in part']} hold in part, {counts['does not hold']} don't hold,"
+        f" {counts['not decided']} are not decided, and {counts['could not be tested'] + counts['not run yet']}"
+        f" have no runs ({counts['could not be tested']} could not be tested)."
+    )
+    return _text(words)
 
 
 def _differences(decided: Mapping[str, Sequence[Outcome]]) -> str:
     """Lists the claims that don't hold, or hold only in part, with the result of their examination."""
     found = [
-        f"- {papers()[key]['title']}, {own.claim['where']}, *{own.verdict}*: {own.claim['claim']} {own.claim['why']}"
+        f"- {papers()[key]['title']}, {own.claim['where']}, *{_verdict(own)}*: {own.claim['claim']} {_why(own)}"
         for key, outcomes in decided.items()
         for own in outcomes
-        if own.pairs and own.verdict != "holds" and "why" in own.claim
+        if own.verdict != "holds" and _why(own)
     ]
     return "\n".join(_text(item, "  ") for item in found)
+
+
+def _why(own: Outcome) -> str:
+    """Returns the examination of a claim that doesn't hold, and the ranking that any verdict may come with."""
+    why = own.claim.get("why", "") if own.verdict != "holds" else ""
+    return f"{why} {own.ranking}".strip() if own.pairs else ""
+
+
+def _verdict(own: Outcome) -> str:
+    return own.verdict + (" (stand-in)" if own.stand_in else "")
 
 
 def _page(key: str, paper: Mapping[str, Any], outcomes: Sequence[Outcome], known: Mapping[str, list[Result]]) -> str:
@@ -111,7 +140,7 @@ def _page(key: str, paper: Mapping[str, Any], outcomes: Sequence[Outcome], known
         parts.append(f"![{title}](pictures/paper_{key}.svg)\n\n{title}: {PICTURED}.")
     for name in sorted(known):
         if name.startswith(f"papers/{key}/"):
-            parts += [_results(result) for result in known[name]]
+            parts += [_results(result, paper.get("notes", {}).get(name, "")) for result in known[name]]
     return "\n\n".join([*parts, *_not_run(key, paper, known)]) + "\n"
 
 
@@ -140,12 +169,15 @@ def _run(own: Outcome) -> str:
         if pair.result:
             experiment, rounds = pair.result.experiment, pair.result.rounds
             seeds = count_seeds(pair.difference.pairs) if pair.difference.pairs else pair.result.seeds
-            lines.append(f"`{_short(experiment)}`, {_length(experiment, rounds)}, {seeds}")
+            few = rounds < LEAST_SHARE * rounds_of(experiment)
+            suffice = f" ({pair.comparison['rounds']} rounds suffice: {pair.comparison['because']})" if few else ""
+            lines.append(f"`{_short(experiment)}`, {_length(experiment, rounds)}, {seeds}{suffice}")
     return "<br>".join(dict.fromkeys(lines))
 
 
 def _ours(own: Outcome) -> str:
-    lines = [f"**{own.verdict}**" + (f": {own.reason}" if own.reason else "")]
+    name, _, mark = _verdict(own).partition(" (")
+    lines = [f"**{name}**" + (f" ({mark}" if mark else "") + (f": {own.reason}" if own.reason else "")]
     ordered = sorted(own.pairs, key=lambda pair: (False, None, True).index(pair.as_claimed))
     before = "last5_accuracy"
     for pair in ordered[:MOST_SHOWN]:
@@ -158,51 +190,70 @@ def _ours(own: Outcome) -> str:
         lines.append(f"and {len(ordered) - MOST_SHOWN} more, {claimed} of them as claimed")
     if own.pairs and own.missing:
         lines.append(f"{own.missing} more not run yet")
-    if own.pairs and own.verdict != "holds" and "why" in own.claim:
-        lines.append(own.claim["why"])
-    return "<br>".join(lines)
+    lines += [_why(own), own.claim.get("note", "") if own.pairs else ""]
+    return "<br>".join(filter(None, lines))
 
 
 def _pair(pair: Pair) -> str:
     metric = METRICS[pair.metric]
-    point = f"{pair.point}: " if pair.point else ""
+    point = "".join(f"{part}: " for part in (pair.comparison.get("with"), pair.point) if part)
     if pair.difference.mean is None:
         return f"{point}neither `{pair.higher}` nor `{pair.lower}` reaches the target in a way that can be compared"
-    sides = [
-        _name(side) if _is_number(side) else f"{_name(side)} {_figure(value, metric)}"
-        for side, value in zip((pair.higher, pair.lower), pair.values, strict=True)
-    ]
     unit = f" {metric.unit}" if metric.unit and metric.unit != "%" else metric.unit
-    return f"{point}{sides[0]} against {sides[1]}{unit}: {_difference(pair, metric)}"
+    sides = []
+    for side, value, seeds in zip((pair.higher, pair.lower), pair.values, pair.seeds, strict=True):
+        figure = "" if _is_number(side) else f" {_figure(value, metric)}"
+        more = f" ({count_seeds(seeds)})" if seeds > pair.difference.pairs else ""
+        sides.append(f"{_name(side)}{figure}{unit if sides else ''}{more}")
+    return f"{point}{sides[0]} against {sides[1]}: {_difference(pair, metric)}{_limit(pair)}"
+
+
+def _limit(pair: Pair) -> str:
+    """Names the limit that a difference must keep, unless it is 0."""
+    if "within" in pair.comparison:
+        return f" (must be within {pair.comparison['within']})"
+    margin = pair.comparison.get("margin", 0)
+    return f" (must be above {margin})" if margin else ""
 
 
 def _difference(pair: Pair, metric: Metric) -> str:
     mean, low, high, _ = pair.difference
+    if pair.across:
+        least, most = (_figure(value, metric, "+") for value in pair.across)
+        common = "the common seed" if pair.difference.pairs == 1 else f"{pair.difference.pairs} common seeds"
+        return f"{_figure(mean or 0, metric, '+')} with {common}, {least} to {most} between any two"
     if mean is None or low is None or high is None:
         return f"{_figure(mean or 0, metric, '+')}, one seed"
     return f"{_figure(mean, metric, '+')} [{_figure(low, metric, '+')}, {_figure(high, metric, '+')}]"
 
 
-def _results(result: Result) -> str:
+def _results(result: Result, note: str = "") -> str:
     rows = result.rows
     published = _published(result.experiment) if result.rounds >= rounds_of(result.experiment) else {}
     axes = result.axes
     groups = list(dict.fromkeys((*(row[key] for key in axes), row["method"]) for row in rows))
+    counted = " to " not in result.seeds
     lines = []
     for group in groups:
         side = dict(zip((*axes, "method"), group, strict=True))
         point = next(row.get("point", "") for row in rows if all(row[key] == value for key, value in side.items()))
         values = {key: list(result.values(side, key).values()) for key in COLUMNS}
         paper = published.get((point, side["method"]))
-        lines.append((*group[:-1], f"`{side['method']}`", values, "" if paper is None else f"{100 * paper:.2f}"))
+        # The line above the table says how many seeds there are, unless methods differ in it.
+        seeds = "" if counted else str(sum(side.items() <= row.items() for row in rows))
+        names = (*group[:-1], f"`{side['method']}`", seeds)
+        lines.append((*names, values, "" if paper is None else f"{100 * paper:.2f}"))
     # A column is left out if no run has a value, and a target if no run reaches it.
     least = lambda key: 0.0 if key in TO_TARGET else -math.inf
     shown = [key for key in COLUMNS if any(value > least(key) for line in lines for value in line[-2][key])]
     cells = [(*line[:-2], *(_spread(line[-2][key], key) for key in shown), line[-1]) for line in lines]
-    table = _table((*map(short, axes), "method", *(COLUMNS[key] for key in shown), "paper, %"), cells, "paper, %")
-    return (
-        f"### {_short(result.experiment)}, {_length(result.experiment, result.rounds)}\n\n{_about(result)}\n\n{table}"
+    table = _table(
+        (*map(short, axes), "method", "seeds", *(COLUMNS[key] for key in shown), "paper, %"),
+        cells,
+        ("seeds", "paper, %"),
     )
+    title = f"### {_short(result.experiment)}, {_length(result.experiment, result.rounds)}"
+    return "\n\n".join((title, f"{_about(result)} {note}".rstrip(), table))
 
 
 def _about(result: Result) -> str:
@@ -218,9 +269,12 @@ def _about(result: Result) -> str:
 
 def _not_run(key: str, paper: Mapping[str, Any], known: Mapping[str, list[Result]]) -> Iterator[str]:
     names = [name for name in builtin_configs() if name.startswith(f"papers/{key}/") and name not in known]
-    rows = [(f"`{_short(name)}`", unrun(paper, name) or "not run yet") for name in names]
-    if rows:
-        yield "## Experiments without results\n\n" + _table(("experiment", "why"), rows)
+    reasons: dict[str, list[str]] = {}
+    for name in names:
+        reasons.setdefault(unrun(paper, name) or "not run yet", []).append(f"`{_short(name)}`")
+    if reasons:
+        rows = [(why, ", ".join(listed)) for why, listed in reasons.items()]
+        yield "## Experiments without results\n\n" + _table(("why", "experiments"), rows)
 
 
 @cache
@@ -238,9 +292,9 @@ def _text(prose: str, indent: str = "") -> str:
     return textwrap.fill(prose, 140, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[Any]], may_lack: str = "") -> str:
-    """Formats a table in Markdown, without the column `may_lack` if it is empty."""
-    kept = [place for place, name in enumerate(head) if name != may_lack or any(row[place] for row in rows)]
+def _table(head: Sequence[str], rows: Sequence[Sequence[Any]], may_lack: Sequence[str] = ()) -> str:
+    """Formats a table in Markdown, without the columns of `may_lack` that are empty."""
+    kept = [place for place, name in enumerate(head) if name not in may_lack or any(row[place] for row in rows)]
     line = lambda cells: "| " + " | ".join(str(cells[place]).replace("|", r"\|") for place in kept) + " |"
     return "\n".join([line(head), "|---" * len(kept) + "|", *map(line, rows)])
 
@@ -256,7 +310,11 @@ def _spread(values: list[float], key: str) -> str:
 
 
 def _figure(value: float, metric: Metric, sign: str = "") -> str:
-    return f"{value:{sign},.{metric.places}f}"
+    """Formats a value; a signed one has enough decimals to differ from 0, because its sign can decide."""
+    text = f"{value:{sign},.{metric.places}f}"
+    if sign and float(text.replace(",", "")) == 0:
+        text = f"{value:+.1g}" if value else text.lstrip("+-")
+    return text
 
 
 def _length(experiment: str, rounds: int) -> str:

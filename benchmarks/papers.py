@@ -4,8 +4,8 @@
 
 Each folder adds results/papers/NAME.csv with one row per run, and NAME_curves.csv with at most 50 evaluations of each
 run. NAME is the configuration's name, with the suffix `_N_rounds` if the runs have fewer rounds than the configuration.
-Then the guide's pages on the papers, and Expect, Time and Machine in the headers of the configurations, are written
-from these tables and from papers.yaml. Without a folder, only this last step is done.
+Then the guide's pages on the papers, the README's counts, and Expect, Time and Machine in the headers of the
+configurations are written from these tables and from papers.yaml. Without a folder, only this last step is done.
 """
 
 import argparse

@@ -62,6 +62,45 @@ def test_a_verdict_compares_the_interval_with_the_margin(lead, margin, verdict):
     assert decide(result(values), margin=margin).verdict == verdict
 
 
+@pytest.mark.parametrize(
+    ("lead", "within", "verdict"),
+    [(0, 3, "holds"), (0, 2, "not decided"), (1, 3, "not decided"), (9, 3, "does not hold"), (-9, 3, "does not hold")],
+)
+def test_a_limit_of_both_sides_is_broken_by_gains_and_losses(lead, within, verdict):
+    values = {"a": [(50 + lead + noise) / 100 for noise in (-1, 0, 1)], "b": [0.5, 0.5, 0.5]}  # +- 2.48 points
+    outcome = decide(result(values), within=within)
+    assert outcome.verdict == verdict and f"(must be within {within})" in _paper_pages._ours(outcome)
+
+
+def test_seeds_of_one_side_count_against_a_difference_of_the_common_seed():
+    outcome = decide(result({"a": [0.777], "b": [0.717, 0.789, 0.755]}))
+    assert outcome.verdict == "not decided"
+    assert outcome.pairs[0].values == (pytest.approx(77.7), pytest.approx(75.366667))
+    text = "`a` 77.7 against `b` 75.4% (3 seeds): +6.0 with the common seed, -1.2 to +6.0 between any two"
+    assert text in _paper_pages._ours(outcome)
+    assert decide(result({"a": [0.777], "b": [0.717, 0.739, 0.755]})).verdict == "holds"
+
+
+@pytest.mark.parametrize(("value", "text"), [(-0.004, "-0.004"), (0, "0.0"), (0.06, "+0.1"), (1234.5, "+1,234.5")])
+def test_a_sign_is_not_lost_in_rounding(value, text):
+    assert _paper_pages._figure(value, _claims.METRICS["last5_accuracy"], "+") == text
+
+
+def test_a_ranking_orders_the_methods_by_the_common_seeds():
+    found = result({"a": [0.80], "b": [0.81, 0.1], "c": [0.83]}, metric="best_accuracy")
+    compared = {"higher": "a", "lower": ["b", "c"], "metric": "best_accuracy"}
+    own = _claims.outcome({}, {"run": RUN, "compare": [compared], "ranking": "best_accuracy"}, {RUN: [found]})
+    assert own.ranking == "By best accuracy, one seed, the order is `c` 83.0, `b` 81.0, `a` 80.0."
+    assert decide(found).ranking == ""
+
+
+def test_other_data_and_changed_settings_are_stand_ins():
+    runs = result({"a": [0.9], "b": [0.1]})
+    assert not decide(runs).stand_in and decide(runs, paper={"stand_ins": ["*_fmnist_*"]}).stand_in
+    changed = runs._replace(rows=[{**row, "changes": "model.name=mlp"} for row in runs.rows])
+    assert decide(changed).stand_in and "**holds** (stand-in)" in _paper_pages._ours(decide(changed))
+
+
 @pytest.mark.parametrize(("lead", "verdict"), [(2.9, "not decided"), (3.1, "holds"), (-3.1, "does not hold")])
 def test_one_seed_decides_large_differences_alone(lead, verdict):
     outcome = decide(result({"a": [0.5 + lead / 100], "b": [0.5]}))
@@ -117,8 +156,11 @@ def test_claims_and_experiments_name_each_other():
     for claim in claims:
         assert claim["claim"].endswith(".") and {"where", "theirs", "run"} <= claim.keys()
         assert bool(claim.get("compare")) != ("untested" in claim)
+        assert claim.get("ranking", "best_accuracy") in _claims.METRICS
         for comparison in claim.get("compare", ()):
-            assert comparison.keys() <= {"higher", "lower", "metric", "margin", "at", "run", "rounds"}
+            optional = {"metric", "margin", "within", "at", "run", "with", "rounds", "because"}
+            assert {"higher", "lower"} <= comparison.keys() <= {"higher", "lower", *optional}
+            assert ("rounds" in comparison) == ("because" in comparison)
             assert comparison.get("metric", "last5_accuracy") in _claims.METRICS
 
 
