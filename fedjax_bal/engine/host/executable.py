@@ -52,13 +52,6 @@ GRAPHS = {
 The lengths of a dispatch's loops are known only on the device; outside of graphs, each turn waits for the host.
 """
 
-DRAWN_ONCE = {"xla_backend_optimization_level": 1}
-"""Options for a CPU program that draws a model and then isn't used again.
-
-It computes the same bits in the same time as at the default level, 3, at which compiling takes three times as long:
-LLVM unrolls the random numbers of every layer.
-"""
-
 _CALLS_SHOWN = 3
 
 
@@ -193,9 +186,7 @@ def initial_state(
     places = shardings(shapes, federation.num_clients, setting.layout)
     if variables is None:
         # A separate program draws the initial model, so that all methods with this model share it.
-        options = DRAWN_ONCE if target_platform() == "cpu" else None
-        init = jax.jit(setting.model.init, out_shardings=places.variables, compiler_options=options)
-        variables = init(purpose_key(key, "init"))
+        variables = jax.jit(setting.model.init, out_shardings=places.variables)(purpose_key(key, "init"))
     begin = jax.jit(setting.traced(state_of), static_argnames="seats", out_shardings=places)
     state = begin(setting, key, variables, federation, seats)
     if zeros is None:
