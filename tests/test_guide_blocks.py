@@ -68,8 +68,8 @@ def run_blocks(text):
 
 def run_command(words):
     if "DIR" in words:  # data that the tests don't have
-        kept = [word for word in words[1:] if word not in ("--data-dir", "DIR")]
-        load_config(kept[0], kept[1:])
+        kept = [word for word in words[1:] if word not in ("--data-dir", "DIR", "--dry-run")]
+        (load_sweep if words[0] == "sweep" else load_config)(kept[0], kept[1:])
         return
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 0, (words, result.output)

@@ -149,6 +149,8 @@ def _save(figure: Figure, **options: Any) -> bytes:
     with style(), warnings.catch_warnings():
         # The browser draws the text, in any script, even if the font that measures it here lacks the characters.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        # Names of eighty characters for several panels leave no room for axes: a bad figure, but no fault of the run.
+        warnings.filterwarnings("ignore", message="constrained_layout not applied")
         figure.savefig(buffer, **options)
     return buffer.getvalue()
 
