@@ -28,7 +28,7 @@ TEST_SHARE = 0.2
 """The default share of each class that becomes the test set where there is none."""
 
 TestBy = Literal["classes", "clients"]
-"""How the rows of the test set are chosen where there is none: a share of each class, or whole users."""
+"""What is held out for testing where there is no test set: a share of each class, or whole users."""
 
 _MAX_CLASSES = 2**16
 _WRITE_AGAIN = (

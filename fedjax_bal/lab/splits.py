@@ -18,7 +18,7 @@ _SHOWN = 10  # names of columns in a line about a table
 
 
 class RowsUsed(NamedTuple):
-    """How many rows and clients of a data set a federation uses, in words, and its clients without rows.
+    """The line about a run's data: how many rows and clients it uses; and how many of its clients have no rows.
 
     `input_names` are the columns of a table that are inputs; None for other data.
     """

@@ -323,7 +323,7 @@ def curves(
 
 
 def _end(handle: Any) -> float:
-    """Where a line ends; bars stand below all lines in a legend."""
+    """The height at which a line ends, by which a legend is sorted; bars come last."""
     return float(handle.get_ydata()[-1]) if hasattr(handle, "get_ydata") else -np.inf
 
 
