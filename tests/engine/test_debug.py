@@ -132,6 +132,7 @@ def test_an_error_in_a_part_shows_its_line_its_client_and_its_batch(name):
         assert any(own.startswith(note) for own in caught.value.__notes__), caught.value.__notes__
 
 
+@pytest.mark.slow
 def test_a_wrong_shape_shows_the_part_that_returned_it():
     with pytest.raises(TypeError, match="incompatible shapes") as caught:
         run(combine(recipes.fedavg(), Recipe("mine", (Transposes(),))))

@@ -298,6 +298,7 @@ def test_a_reader_succeeds_or_says_what_is_wrong(name, tmp_path):
     cases()
 
 
+@pytest.mark.slow
 @bounded
 @given(st.lists(st.tuples(st.sampled_from([*paths(read_layers(material.CONFIGS / "combined.yaml").merged)]), anything)))
 def test_overrides_can_be_anything(pairs):

@@ -304,6 +304,7 @@ def test_other_layouts_are_left_to_jax_which_refuses_mismatched_channels():
             convolution(images, jnp.zeros(kernel), feature_group_count=groups)
 
 
+@pytest.mark.slow
 def test_the_form_for_stacked_clients_is_the_platforms():
     """On CPUs patches; on GPUs the form that copies less, rows for an image gradient; on TPUs a grouped convolution."""
     images, kernel = jnp.ones((2, 3, 8, 8, 64)), jnp.ones((2, 3, 3, 64, 32))

@@ -103,6 +103,7 @@ def test_images_stay_within_limits():
     assert LIMITS[0] <= images.min() < -1 and 1 < images.max() <= LIMITS[1]
 
 
+@pytest.mark.slow
 def test_the_key_decides_and_other_targets_do_not_matter():
     assert np.array_equal(search().images, found().images)
     assert not np.array_equal(search(seed=1, rate=0.0).images, search(rate=0.0).images)
