@@ -70,12 +70,12 @@ def effective_sizes(features: Array, labels: Array, real: Array, means: Array) -
         At most 1e6; 1 for a class with a single row, 0 for one without rows.
     """
     centred = features - means[labels]
-    norms = jnp.sqrt((centred**2).sum(-1))
-    products = norms[:, None] * norms
-    cosines = centred @ centred.T / jnp.where(products > 0, products, _LEAST_MEAN)
+    norms = jnp.linalg.norm(centred, axis=-1, keepdims=True)
     own = jax.nn.one_hot(labels, len(means)) * real[:, None]
     counts = own.sum(0)
-    mean = jnp.einsum("bc,bd,dc->c", own, cosines, own) / jnp.maximum(counts, 1.0) ** 2
+    # The cosines of all pairs sum to the squared length of the summed directions, which rounds less: directions cancel.
+    summed = own.T @ (centred / jnp.where(norms > 0, norms, 1.0))
+    mean = (summed**2).sum(-1) / jnp.maximum(counts, 1.0) ** 2
     return jnp.where(counts > 1, 1.0 / jnp.maximum(mean, _LEAST_MEAN), counts)
 
 
