@@ -9,6 +9,7 @@ from fedjax_bal.config.changes import (
     PATHS,
     apply_changes,
     completed_path,
+    name_in_results,
     parse_overrides,
     split_axes,
     take_over_entries,

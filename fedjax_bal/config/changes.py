@@ -200,6 +200,21 @@ def parse_overrides(overrides: Sequence[str]) -> list[tuple[KeyPath, Any]]:
     return changes
 
 
+def name_in_results(entry: Any) -> str:
+    """Returns the name in results of the method in an entry of `methods`, before the entry is validated.
+
+    Example:
+        >>> name_in_results({"recipe": ["fedavg", {"name": "iwds", "schedule": "fixed"}]})
+        'fedavg+iwds'
+    """
+    if not isinstance(entry, Mapping):
+        return str(entry)
+    if "recipe" not in entry or entry.get("name"):
+        return str(entry.get("name"))
+    recipe = entry["recipe"]
+    return "+".join(map(name_in_results, recipe)) if isinstance(recipe, list) else str(recipe)
+
+
 def take_over_entries(changes: Sequence[tuple[KeyPath, Any]], data: Mapping[str, Any]) -> list[tuple[KeyPath, Any]]:
     """Replaces plain names in changes of `methods` by a configuration's entries of these names, with their settings.
 
@@ -214,9 +229,7 @@ def take_over_entries(changes: Sequence[tuple[KeyPath, Any]], data: Mapping[str,
     methods = data.get("methods")
     for entry in methods if isinstance(methods, list) else ():
         if isinstance(entry, Mapping) and "recipe" in entry:
-            recipe = entry["recipe"] if isinstance(entry["recipe"], list) else [entry["recipe"]]
-            parts = (part.get("name") if isinstance(part, Mapping) else part for part in recipe)
-            by_name.setdefault(str(entry.get("name", "+".join(map(str, parts)))), []).append(entry)
+            by_name.setdefault(name_in_results(entry), []).append(entry)
 
     def entry_of(name: Any) -> Any:
         if not isinstance(name, str):

@@ -6,7 +6,7 @@ from functools import lru_cache
 from itertools import chain
 from typing import Any
 
-from fedjax_bal.config import nearest_choices
+from fedjax_bal.config import name_in_results, nearest_choices
 from fedjax_bal.lab import RunRecord
 
 NO_NAMES: Mapping[str, str] = {}
@@ -107,13 +107,3 @@ def display_name(entry: Any) -> str:
     """The name in reports of the method in an entry of `methods`."""
     label = entry.get("label") if isinstance(entry, dict) else None
     return str(label or name_in_results(entry))
-
-
-def name_in_results(entry: Any) -> str:
-    """The name in results of the method in an entry of `methods`."""
-    if not isinstance(entry, dict):
-        return str(entry)
-    if "recipe" not in entry or entry.get("name"):
-        return str(entry.get("name"))
-    recipe = entry["recipe"]
-    return "+".join(map(name_in_results, recipe)) if isinstance(recipe, list) else str(recipe)

@@ -8,10 +8,10 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedjax_bal.config import ConfigError, parse_yaml
+from fedjax_bal.config import ConfigError, name_in_results, parse_yaml
 from fedjax_bal.lab import LARGEST, SweepFolder
 from fedjax_bal.metrics import METRICS, MethodSummary, SeededDraw, evaluations, spread_of_draws
-from fedjax_bal.report.labels import NO_NAMES, entries, labels_of, name_in_results, with_labels
+from fedjax_bal.report.labels import NO_NAMES, entries, labels_of, with_labels
 from fedjax_bal.report.tables import summarise_group
 from fedjax_bal.report.wording import flat
 from fedjax_bal.validate import is_number
