@@ -86,8 +86,8 @@ def as_dataset(
         else:
             share = check("test", ProperShare, test)
             seed = check_seed(test_seed)
-            if by_users:
-                training, testing = split_test_users(labels, clients, share, seed)  # type: ignore[arg-type]
+            if by_users and clients is not None:
+                training, testing = split_test_users(labels, clients, share, seed)
             else:
                 training, testing = split_test_rows(labels, share, seed)
             test_inputs, test_labels = inputs[testing], labels[testing]
