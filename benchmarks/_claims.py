@@ -298,8 +298,9 @@ def count_seeds(number: int) -> str:
 
 
 def short(key: str) -> str:
-    """Removes the section from a swept key."""
-    return "partition seed" if key == "partition.seed" else key.rpartition(".")[2]
+    """Removes the section from a swept key; what is chosen by name is called by its section."""
+    section, _, last = key.rpartition(".")
+    return section if last == "name" else "partition seed" if key == "partition.seed" else last
 
 
 def _several(value: Any) -> list[Any]:

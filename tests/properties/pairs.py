@@ -2,7 +2,7 @@
 
     python tests/properties/pairs.py [--only NAME]
 
-Nothing is compiled or run; all pairs take twenty minutes on one core. Prints how many end in which way, and those
+Nothing is compiled or run; all pairs take an hour on one core. Prints how many end in which way, and those
 that end in anything but a `ValueError`; exit code 1 if there is one.
 """
 
