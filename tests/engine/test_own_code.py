@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-import quick
 import toys
 
 from fedjax_bal import LocalTraining, check_part, data, make_round, models, optimizer, recipes, simulate
@@ -89,7 +88,8 @@ USES = {
 """What reads NUMBER -> the distance moved, which is 0 for 0."""
 
 
-@pytest.mark.parametrize("name", quick.only(USES, "a schedule"))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", USES)
 def test_a_changed_value_is_seen(name, monkeypatch):
     use = USES[name]
     monkeypatch.setattr(f"{__name__}.NUMBER", 0.5)

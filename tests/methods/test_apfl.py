@@ -49,7 +49,8 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name != "step")) for name in CASES])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
 def test_apfl_equals_its_transcription(name):
     knobs = {"shrinkage": 0.02, "adapts": name} | CASES[name]
     sim = float64.simulation(apfl(**knobs), model=network(), federation=federation())

@@ -29,7 +29,8 @@ def trained(model, client, number, attraction, learning_rate, decay, steps):
     return model, own
 
 
-@pytest.mark.parametrize("server_rate", [1.0, pytest.param(1.6, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("server_rate", [1.0, 1.6])
 def test_pfedme_equals_its_transcription(server_rate):
     knobs = {"attraction": 4.0, "learning_rate": 0.07, "decay": 0.01, "steps": 3}
     sim = float64.simulation(pfedme(**knobs, server_rate=server_rate), model=network(), federation=federation())
