@@ -28,7 +28,7 @@ TEST_SHARE = 0.2
 """The default share of each class that becomes the test set where there is none."""
 
 TestBy = Literal["classes", "clients"]
-"""What is held out for testing where there is no test set: a share of each class, or whole users."""
+"""Which rows are held out for testing if there is no test set: a share of each class, or all rows of some users."""
 
 _MAX_CLASSES = 2**16
 _WRITE_AGAIN = (
