@@ -33,7 +33,8 @@ def _with_header(experiment: str, own: Sequence[Result]) -> str:
     entries = {"Expect": " ".join(_expect(own))}
     # Runs stored without their duration keep the header's time.
     if any(row.get("s") for result in own for row in result.rows):
-        entries["Time"] = "; ".join(_time(result, own) for result in own if result.rows[0].get("s"))
+        took = [_time(result, own) for result in own if result.rows[0].get("s")]
+        entries["Time"] = "; ".join([*took, *_length(text)])
         entries["Machine"] = "; ".join(dict.fromkeys(_machine(result) for result in own))
     for name, value in entries.items():
         lines = textwrap.wrap(value, 120 - len("#           "), break_long_words=False, break_on_hyphens=False)
@@ -96,6 +97,12 @@ def _time(result: Result, own: Sequence[Result]) -> str:
     machine = result.rows[0]["machine"]
     where = f" on {machine}" if len({other.rows[0]["machine"] for other in own}) > 1 else ""
     return f"{length}{len(result.rows)} runs: {took}{where}" + (f" {note}" if note else "")
+
+
+def _length(header: str) -> list[str]:
+    """Returns what a header's Time says on the steps of a run, which isn't measured: at most one clause."""
+    (time,) = re.findall(r"^# Time .*(?:\n# {11}.*)*", header, flags=re.MULTILINE)
+    return re.findall(r"(?<=; )a run is .*", re.sub(r"\n# +", " ", time))
 
 
 def _machine(result: Result) -> str:

@@ -92,14 +92,14 @@ def training_seconds(lines: Iterable[dict[str, Any]]) -> float:
     """Computes the training seconds of a folder's runs from the lines of its metrics.jsonl.
 
     summary.json has only the last session's seconds. The median seconds per round stand for all rounds, because a run
-    may have been paused. Rounds of one dispatch have the same time; runs that trained as one stack, which have equal
-    times, count once.
+    may have been paused. Rounds of one dispatch have the same time; runs that train as one stack share it equally.
     """
     ends: dict[tuple[str, int], dict[float, int]] = {}
     for line in lines:
         ends.setdefault((line["method"], line["seed"]), {0.0: 0})[line["wall_s"]] = line["round"]
     seconds = 0.0
-    for times, rounds in {(tuple(dispatches), tuple(dispatches.values())) for dispatches in ends.values()}:
+    for dispatches in ends.values():
+        times, rounds = list(dispatches), list(dispatches.values())
         seconds += rounds[-1] * float(np.median(np.diff(times) / np.diff(rounds)))
     return round(seconds, 3)
 

@@ -59,7 +59,7 @@ def sweep_outline(
     timed: dict[Any, Pace] = {}
     least = most = 0.0
     for task in tasks:
-        steps = count_steps(task.simulation, task.simulation.rounds - task.round)
+        steps = count_steps(task.simulation, task.simulation.rounds - task.round, task.run.seed)
         pace = pace_of(task.simulation, timed)
         least += steps * pace.least
         most += steps * pace.most

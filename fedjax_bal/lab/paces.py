@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import json
-import statistics
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +21,7 @@ from fedjax_bal.lab.loop import Callback
 from fedjax_bal.lab.recorder import Recorder
 from fedjax_bal.lab.schema import RunId
 from fedjax_bal.parts import Shift
+from fedjax_bal.target import target_platform
 from fedjax_bal.types import Batch, Variables
 
 _FORWARD = 1 / 3  # of a training step: one pass of the three that a step is made of
@@ -30,11 +30,12 @@ _FEWEST = 5
 _MOST = 100
 _SECONDS = 2.0
 _LONGEST = 10.0
-_KEPT = 5  # paces of each kind of run
+_KEPT = 10  # paces of each kind of run, two of a run
+_PLANNED = 20  # rounds whose clients are counted
 
 
 class Pace(NamedTuple):
-    """Seconds that a local step takes, at least and at most."""
+    """Seconds that a local step takes: at least, with the processors to itself, and at most, beside other work."""
 
     least: float
     most: float
@@ -50,40 +51,58 @@ def pace_of(simulation: Simulation, timed: dict[Any, Pace]) -> Pace:
     return timed[_of_step(simulation)]
 
 
-def count_steps(simulation: Simulation, rounds: int) -> float:
+def count_steps(simulation: Simulation, rounds: int, seed: int) -> float:
     """Counts the local steps of each device in some rounds; evaluations count as steps that take as long."""
     setting = simulation.setting
-    selector = simulation.selector
-    trainings = selector.chains * selector.chain_length * selector.passes * rounds
     tests = -(-rounds // setting.evaluation.every) * setting.test_images / setting.batch_size
     gradients = 1 + sum(part.needs_gradient for part in setting.parts_with(Shift))
-    steps = gradients * trainings * simulation.steps_of_clients.mean() + _FORWARD * tests
-    return float(steps / setting.layout.devices)
+    _, steps = _average_round(simulation, seed)
+    return float((gradients * steps * rounds + _FORWARD * tests) / setting.layout.devices)
+
+
+def _average_round(simulation: Simulation, seed: int) -> tuple[float, float]:
+    """Returns the local trainings and steps of an average round, in which not all clients are there or deliver."""
+    rounds = np.unique(np.linspace(0, simulation.rounds - 1, _PLANNED).astype(int))
+    if simulation.selector.asynchrony is not None:
+        rounds = range(len(rounds))  # each round goes on from the last one
+    selector = simulation.selector.init(seed, simulation.federation.num_clients)
+    trainings = steps = 0
+    for number in rounds:
+        plan, selector = simulation.plan(seed, int(number), selector)
+        trainings += simulation.selector.passes * int(plan.delivered.sum())
+        steps += int(simulation.planner.steps(plan).sum())
+    return trainings / len(rounds), steps / len(rounds)
 
 
 class Paces(Callback):
     """Remembers the pace of each finished run, in the user's cache folder."""
 
     def __init__(self) -> None:
-        self.seen: dict[tuple[Recorder, RunId], list[float]] = {}
+        self.seen: dict[tuple[Recorder, RunId], list[tuple[float, float, float]]] = {}
 
     def recorded(self, recorder: Recorder, run: RunId, clients_per_s: float) -> None:
-        """Notes the pace of a dispatch."""
+        """Notes the pace of a dispatch, the time and the processor time."""
         if clients_per_s:
-            self.seen.setdefault((recorder, run), []).append(clients_per_s)
+            now = (clients_per_s, time.perf_counter(), time.process_time())
+            self.seen.setdefault((recorder, run), []).append(now)
 
     def ended(self, recorder: Recorder, run: RunId, snapshot: Snapshot) -> None:
-        """Keeps the median of the run's dispatches, which a pause doesn't change."""
-        clients_per_s = self.seen.pop((recorder, run), None)
-        if not clients_per_s:
-            return
+        """Keeps the median of the run's dispatches, which a pause doesn't change, with and without other work."""
+        seen = self.seen.pop((recorder, run), None)
         simulation = recorder.comparison.simulation(run)
-        selector = simulation.selector
+        trainings, _ = _average_round(simulation, run.seed)
+        if not seen or not trainings:
+            return
+        clients_per_s, clock, worked = np.array(seen).T
         # Over the whole run, because not every round is evaluated.
-        trainings = selector.chains * selector.chain_length * selector.passes * simulation.rounds
-        seconds = trainings / statistics.median(clients_per_s) / count_steps(simulation, simulation.rounds)
+        steps = count_steps(simulation, simulation.rounds, run.seed)
+        seconds = trainings * simulation.rounds / float(np.median(clients_per_s)) / steps
+        share = 1.0
+        if len(seen) > 1 and target_platform() == "cpu":
+            processors = np.median(np.diff(worked) / np.diff(clock)) / simulation.setting.layout.devices
+            share = min(float(processors), 1.0)
         kind = _kind(simulation)
-        kept = _remembered() | {kind: [*_remembered().get(kind, []), seconds][-_KEPT:]}
+        kept = _remembered() | {kind: [*_remembered().get(kind, []), seconds * share, seconds][-_KEPT:]}
         with contextlib.suppress(OSError):  # only the next estimate is lost
             write_atomically(_file(), json.dumps(kept).encode())
             _remembered.cache_clear()
@@ -138,15 +157,18 @@ def _time_steps(simulation: Simulation) -> Pace:
     variables = model.init(jax.random.key(0))
     program = jax.jit(train).lower(*variables, jax.random.key(0)).compile()
 
-    def once() -> float:
-        began = time.perf_counter()
+    def once() -> tuple[float, float]:
+        began, worked = time.perf_counter(), time.process_time()
         jax.block_until_ready(program(*variables, jax.random.key(0)))
-        return time.perf_counter() - began
+        elapsed = time.perf_counter() - began
+        return elapsed, min(elapsed, time.process_time() - worked) if target_platform() == "cpu" else elapsed
 
     times = [once()]  # also warms up, so it counts only if it is so slow that it must do
-    if times[0] < _LONGEST:
-        times = [once()]
-        while len(times) < _MOST and (sum(times) < _SECONDS or (len(times) < _FEWEST and sum(times) < _LONGEST)):
+    if times[0][0] < _LONGEST:
+        times = []
+        spent = 0.0
+        while len(times) < _MOST and (spent < _SECONDS or (len(times) < _FEWEST and spent < _LONGEST)):
             times.append(once())
-    least, most = np.quantile(times, (0.1, 0.9)) / _STEPS
-    return Pace(float(least), float(most))
+            spent += times[-1][0]
+    elapsed, alone = np.array(times).T / _STEPS
+    return Pace(float(np.quantile(alone, 0.1)), float(np.quantile(elapsed, 0.9)))

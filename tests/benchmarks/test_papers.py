@@ -242,12 +242,12 @@ def test_a_run_folder_becomes_two_tables(kept):
     assert len(curve) == 40 and curve[-1]["round"] == "120" and curve[-1]["update_diversity"] == "2.0"
 
 
-def test_pauses_and_stacked_runs_do_not_count_as_training_time():
+def test_pauses_do_not_count_as_training_time_and_stacked_runs_add_up():
     dispatches = [(2, 5.0), (2, 5.0), (4, 7.0), (6, 1009.0), (8, 1011.0), (10, 1013.0)]  # compiled first, paused once
     lines = [{"method": "a", "seed": seed, "round": at, "wall_s": s} for seed in (0, 1) for at, s in dispatches]
-    assert papers.training_seconds(lines) == 10.0
+    assert papers.training_seconds(lines) == 2 * 10.0  # each run has its share of the stack's time
     alone = [{"method": "b", "seed": 0, "round": at, "wall_s": 0.5 * at} for at in range(1, 5)]
-    assert papers.training_seconds([*lines, *alone]) == 12.0
+    assert papers.training_seconds([*lines, *alone]) == 2 * 10.0 + 2.0
 
 
 def test_a_sweep_folder_has_its_keys_in_the_tables_the_page_and_the_header(kept):

@@ -10,41 +10,60 @@ import small_run
 
 from fedjax_bal import Execution
 from fedjax_bal.lab import RunFolder, dry_run, paces
+from fedjax_bal.lab.schema import RunId
 from fedjax_bal.lab.sweep import SweepSession
 
 
-def simulation(*shifts, every=1, tested=0):
+def simulation(*shifts, every=1, tested=0, delivering=lambda number: [True, True]):
+    """A simulation of four rounds and two devices, in which two clients of 3 and 5 steps are selected."""
     setting = SimpleNamespace(
         model=SimpleNamespace(name="", options=(), input_shape=()), batch_size=10, parts=(),
         execution=Execution(precision="float32"),
         evaluation=SimpleNamespace(every=every), test_images=tested, layout=SimpleNamespace(devices=2),
         parts_with=lambda role: [SimpleNamespace(needs_gradient=needs) for needs in shifts],
     )  # fmt: skip
-    selector = SimpleNamespace(chains=2, chain_length=1, passes=1)
-    return SimpleNamespace(setting=setting, selector=selector, steps_of_clients=np.array([3, 5]), rounds=4)
+    selector = SimpleNamespace(passes=1, asynchrony=None, init=lambda seed, clients: None)
+    planner = SimpleNamespace(steps=lambda plan: np.array([3, 5]) * plan.delivered)
+    return SimpleNamespace(
+        setting=setting, selector=selector, planner=planner, rounds=4, federation=SimpleNamespace(num_clients=2),
+        plan=lambda seed, number, state: (SimpleNamespace(delivered=np.array(delivering(number))), state),
+    )  # fmt: skip
 
 
 def test_steps_are_counted_with_gradients_and_evaluations():
-    steps = 3 * 2 * 4 / 2  # rounds, clients, steps of a client; divided by devices
-    assert paces.count_steps(simulation(), 3) == paces.count_steps(simulation(False), 3) == steps
-    assert paces.count_steps(simulation(True), 3) == 2 * steps
-    tested = paces.count_steps(simulation(every=2, tested=90), 3)
+    steps = 3 * 8 / 2  # rounds, steps of a round; divided by devices
+    assert paces.count_steps(simulation(), 3, 0) == paces.count_steps(simulation(False), 3, 0) == steps
+    assert paces.count_steps(simulation(True), 3, 0) == 2 * steps
+    tested = paces.count_steps(simulation(every=2, tested=90), 3, 0)
     assert tested == pytest.approx(steps + 2 * 9 / 3 / 2)  # two evaluations of nine batches, forward only
 
 
-def test_finished_runs_of_the_same_kind_are_the_estimate(remembered):
-    run = simulation(every=2, tested=90)
+def test_clients_that_are_absent_take_no_steps():
+    half = simulation(delivering=lambda number: [number % 2 == 0, False])
+    assert paces.count_steps(half, 4, 0) == 2 * 3 / 2  # the first client in two of four rounds
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_finished_runs_of_the_same_kind_are_the_estimate(remembered, monkeypatch, busy):
+    run = simulation(every=2, tested=90, delivering=lambda number: [number % 2 == 0, True])
     recorder = Mock()
     recorder.comparison.simulation.return_value = run
     for pace in (8.0, 4.0):
         callback = paces.Paces()
-        for clients_per_s in (pace, 0.0, pace / 100, pace):  # one dispatch was paused
-            callback.recorded(recorder, (0, 0), clients_per_s)
-        callback.ended(recorder, (0, 0), None)
-    steps = 4 * 2 * 4 / 2 + 2 * 9 / 3 / 2  # of a device in four rounds of two clients, and in two evaluations
-    seconds = [4 * 2 / pace / steps for pace in (8.0, 4.0)]
-    assert list(json.loads(remembered.read_text()).values()) == [pytest.approx(seconds)]
-    assert paces.pace_of(run, {}) == pytest.approx((min(seconds), max(seconds)))
+        clock = iter((0.0, 10.0, 1000.0, 1010.0))  # one dispatch was paused
+        # A quarter of two processors, or both.
+        worked = iter((0.0, 5.0, 6.0, 11.0) if busy else (0.0, 20.0, 40.0, 60.0))
+        monkeypatch.setattr(paces.time, "perf_counter", lambda clock=clock: next(clock))
+        monkeypatch.setattr(paces.time, "process_time", lambda worked=worked: next(worked))
+        for clients_per_s in (pace, 0.0, pace, pace / 100, pace):
+            callback.recorded(recorder, RunId(0, 0), clients_per_s)
+        callback.ended(recorder, RunId(0, 0), None)
+    steps = (4 * 5 + 2 * 3) / 2 + 2 * 9 / 3 / 2  # of a device: four rounds of one client, two of the other; evaluations
+    seconds = [6 / pace / steps for pace in (8.0, 4.0)]
+    alone = 1 / 4 if busy else 1
+    expected = [seconds[0] * alone, seconds[0], seconds[1] * alone, seconds[1]]
+    assert list(json.loads(remembered.read_text()).values()) == [pytest.approx(expected)]
+    assert paces.pace_of(run, {}) == pytest.approx((min(expected), max(expected)))
     remembered.write_text("[broken")
     paces._remembered.cache_clear()
     timed = {("", (), (), 10, "float32"): paces.Pace(1.0, 2.0)}
