@@ -63,7 +63,9 @@ def count_steps(simulation: Simulation, rounds: int, seed: int) -> float:
 def _average_round(simulation: Simulation, seed: int) -> tuple[float, float]:
     """Returns the local trainings and steps of an average round, in which not all clients are there or deliver."""
     rounds = np.unique(np.linspace(0, simulation.rounds - 1, _PLANNED).astype(int))
-    if simulation.selector.asynchrony is not None:
+    if simulation.selector.closed_loop:
+        rounds = rounds[:1]  # later ones need what clients report
+    elif simulation.selector.asynchrony is not None:
         rounds = range(len(rounds))  # each round goes on from the last one
     selector = simulation.selector.init(seed, simulation.federation.num_clients)
     trainings = steps = 0
@@ -89,9 +91,11 @@ class Paces(Callback):
     def ended(self, recorder: Recorder, run: RunId, snapshot: Snapshot) -> None:
         """Keeps the median of the run's dispatches, which a pause doesn't change, with and without other work."""
         seen = self.seen.pop((recorder, run), None)
+        if not seen:
+            return
         simulation = recorder.comparison.simulation(run)
         trainings, _ = _average_round(simulation, run.seed)
-        if not seen or not trainings:
+        if not trainings:
             return
         clients_per_s, clock, worked = np.array(seen).T
         # Over the whole run, because not every round is evaluated.

@@ -22,7 +22,7 @@ def simulation(*shifts, every=1, tested=0, delivering=lambda number: [True, True
         evaluation=SimpleNamespace(every=every), test_images=tested, layout=SimpleNamespace(devices=2),
         parts_with=lambda role: [SimpleNamespace(needs_gradient=needs) for needs in shifts],
     )  # fmt: skip
-    selector = SimpleNamespace(passes=1, asynchrony=None, init=lambda seed, clients: None)
+    selector = SimpleNamespace(passes=1, closed_loop=False, asynchrony=None, init=lambda seed, clients: None)
     planner = SimpleNamespace(steps=lambda plan: np.array([3, 5]) * plan.delivered)
     return SimpleNamespace(
         setting=setting, selector=selector, planner=planner, rounds=4, federation=SimpleNamespace(num_clients=2),
@@ -41,6 +41,12 @@ def test_steps_are_counted_with_gradients_and_evaluations():
 def test_clients_that_are_absent_take_no_steps():
     half = simulation(delivering=lambda number: [number % 2 == 0, False])
     assert paces.count_steps(half, 4, 0) == 2 * 3 / 2  # the first client in two of four rounds
+
+
+def test_a_selector_that_learns_is_asked_for_its_first_round_only():
+    learns = simulation(delivering={0: [True, False]}.__getitem__)
+    learns.selector.closed_loop = True
+    assert paces.count_steps(learns, 4, 0) == 4 * 3 / 2
 
 
 @pytest.mark.parametrize("busy", [False, True])
