@@ -39,10 +39,13 @@ def _with_header(experiment: str, own: Sequence[Result]) -> str:
     for name, value in entries.items():
         lines = textwrap.wrap(value, 120 - len("#           "), break_long_words=False, break_on_hyphens=False)
         entry = f"# {name:<10}" + "\n#           ".join(lines)
-        text = re.sub(
-            rf"^# {name} .*(?:\n# {{11}}.*)*", lambda _, entry=entry: entry, text, count=1, flags=re.MULTILINE
-        )
+        text = re.sub(_entry(name), lambda _, entry=entry: entry, text, count=1, flags=re.MULTILINE)
     return text
+
+
+def _entry(name: str) -> str:
+    """Returns the pattern of an entry of a header, with its continued lines."""
+    return rf"^# {name} .*(?:\n# {{11}}.*)*"
 
 
 def _expect(own: Sequence[Result]) -> Iterator[str]:
@@ -101,7 +104,7 @@ def _time(result: Result, own: Sequence[Result]) -> str:
 
 def _length(header: str) -> list[str]:
     """Returns what a header's Time says on the steps of a run, which isn't measured: at most one clause."""
-    (time,) = re.findall(r"^# Time .*(?:\n# {11}.*)*", header, flags=re.MULTILINE)
+    (time,) = re.findall(_entry("Time"), header, flags=re.MULTILINE)
     return re.findall(r"(?<=; )a run is .*", re.sub(r"\n# +", " ", time))
 
 
