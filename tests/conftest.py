@@ -1,5 +1,6 @@
 """Set-up for all tests: checked shape annotations, and compiled programs kept between tests."""
 
+import collections
 import gc
 import importlib
 import itertools
@@ -11,11 +12,13 @@ from pathlib import Path
 
 import hypothesis
 import jax
+import jax.monitoring
 import pytest
 from jaxtyping import install_import_hook
 
 MOST_MAPS = 45_000
-_TESTS = itertools.count(1)
+FEW_PROGRAMS = 200
+COMPILED = collections.Counter()
 SLOW_EXAMPLES = tuple(f"fedjax_bal/{place}" for place in ("guide/", "contrib/privacy/", "testing/", "lab/loaded_run"))
 """Whose docstrings' examples take long."""
 
@@ -31,13 +34,16 @@ jax_setup.LIBRARIES.add("toys")  # whose networks read nothing from outside, and
 # Ctrl-C must reach the commands that tests start, also where pytest runs in the background.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-hypothesis.settings.register_profile("tests", max_examples=150, deadline=None)
-hypothesis.settings.load_profile("tests")
+hypothesis.settings.register_profile("quick", max_examples=40, deadline=None)
+hypothesis.settings.register_profile("all", max_examples=200, deadline=None)
 
 collect_ignore = ["plugins"]  # what tests load as a user does
 
 gc.set_threshold(200_000, 50, 100)  # what jax has traced stays, and need not be looked through again and again
 install_import_hook("fedjax_bal.balance", "beartype.beartype")
+jax.monitoring.register_event_duration_secs_listener(
+    lambda event, _, **about: COMPILED.update(programs=event.endswith("backend_compile_duration"))
+)
 jax.config.update("jax_num_cpu_devices", 2)  # so that tests meet several devices, whatever the machine
 os.environ["JAX_NUM_CPU_DEVICES"] = "2"  # in processes that they start, too
 
@@ -70,6 +76,7 @@ def pytest_collection_modifyitems(config, items):
 def pytest_configure(config):
     """Keeps XLA's programs in pytest's cache: most of a test's time is compiling what another one compiled."""
     config.pluginmanager.register(Registrations)
+    hypothesis.settings.load_profile("all" if config.getoption("--all") else "quick")
     if not config.pluginmanager.has_plugin("cacheprovider"):
         return
     os.environ["XDG_CACHE_HOME"] = str(config.cache.mkdir("home"))
@@ -111,11 +118,12 @@ def double():
 def _few_programs():
     """Frees compiled programs before there are too many: each takes about 25 memory maps, of which Linux allows 65,530.
 
-    Beyond that XLA dies while it compiles, or reads or writes a compiled program. Counting takes 20 ms, so that it is
-    done after every eighth test; a single one may compile fifty.
+    Beyond that XLA dies while it compiles, or reads or writes a compiled program. Counting takes 20 ms.
     """
     yield
     maps = Path("/proc/self/maps")
-    if next(_TESTS) % 8 == 0 and maps.exists() and maps.read_bytes().count(b"\n") > MOST_MAPS:
-        jax.clear_caches()
-        gc.collect()
+    if COMPILED["programs"] >= FEW_PROGRAMS and maps.exists():
+        COMPILED.clear()
+        if maps.read_bytes().count(b"\n") > MOST_MAPS:
+            jax.clear_caches()
+            gc.collect()

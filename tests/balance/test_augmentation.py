@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from fedjax_bal.balance import augmentation_copies, augmentation_counts
@@ -28,7 +28,6 @@ def ratios(counts, alpha):
     return np.where(rare, (counts.mean() / np.where(rare, counts, 1)) ** alpha, 0)
 
 
-@settings(max_examples=200)
 @given(counts=st.lists(st.integers(0, 150_000), min_size=6, max_size=6))
 def test_alpha_one_equals_exact_arithmetic(counts):
     for given_counts in (np.array(counts, np.int32), np.array(counts, np.float32)):
@@ -36,7 +35,6 @@ def test_alpha_one_equals_exact_arithmetic(counts):
         assert augmentation_counts(given_counts, 1.0, "round").tolist() == exact_at_one(counts, round)
 
 
-@settings(max_examples=200)
 @given(times=st.integers(1, 100_000), least=st.integers(1, 900_000), off=st.integers(-1, 1))
 def test_a_sample_more_or_less_at_an_integer_ratio_is_seen(times, least, off):
     total = 3 * times * least + off

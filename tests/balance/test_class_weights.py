@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedjax_bal.balance import decayed_beta, effective_number_weights, inverse_class_probs
@@ -29,7 +29,6 @@ def test_weights_equal_the_formula_in_float64(beta):
         np.testing.assert_allclose(effective_number_weights(counts, beta), wanted, rtol=2e-6, atol=0)
 
 
-@settings(max_examples=200)
 @given(
     counts=st.lists(st.integers(0, 2**31 - 1), min_size=4, max_size=4).map(lambda counts: np.array(counts, np.int32)),
     beta=st.floats(0, 1, width=32),

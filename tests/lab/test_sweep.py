@@ -195,6 +195,7 @@ def test_the_page_answers(finished):
     assert page == build_sweep(path).read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "text", "message"),
     [
@@ -282,6 +283,7 @@ def test_a_point_that_another_process_trains_is_left_to_it(tmp_path):
     assert not stopped and row["status"] == "refused" and "another process is running" in row["failure"]
 
 
+@pytest.mark.slow
 def test_another_sweep_is_kept_out(finished, tmp_path):
     path = shutil.copytree(finished[0], tmp_path / "out")
     before = (path / "sweep.yaml").read_bytes(), (path / "results.csv").read_bytes()
@@ -290,6 +292,7 @@ def test_another_sweep_is_kept_out(finished, tmp_path):
     assert ((path / "sweep.yaml").read_bytes(), (path / "results.csv").read_bytes()) == before
 
 
+@pytest.mark.slow
 def test_points_begun_with_other_data_are_refused_and_left_as_they_are(finished, tmp_path, monkeypatch):
     path = shutil.copytree(finished[0], tmp_path / "out")
     read = lambda: {file: file.read_bytes() for file in path.glob("points/*/metrics.jsonl")}

@@ -134,7 +134,9 @@ def end(recipe, participation, seed=0, **changes):
     "given",
     [
         pytest.param({"clients_per_round": 4, "speed": speed.constant(2.0)}, id="equally fast clients"),
-        pytest.param({"clients_per_round": len(toys.SIZES), "speed": SPEED}, id="rounds of all clients"),
+        pytest.param(
+            {"clients_per_round": len(toys.SIZES), "speed": SPEED}, id="rounds of all clients", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_without_stale_updates_fedbuff_is_fedavg_to_the_bit(given):

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import quick
 import reference
 import toys
 from methods import faking, float64
@@ -93,7 +94,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("strategy", ["map", pytest.param("vmap", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", quick.only(CASES, "fedrep", "lg_fedavg"))
 def test_recipe_equals_its_transcription(name, strategy):
     recipe, shared, how = CASES[name]
     lanes = Execution(strategy="vmap", devices=2, chunk=2)

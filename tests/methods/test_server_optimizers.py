@@ -77,7 +77,7 @@ SERVERS = {
 }  # fmt: skip
 
 
-QUICK = ("fedavgm", "fedadam", "fedyogi", "fedadagrad", "fedadam, paper")
+QUICK = ("fedavgm", "fedadam", "fedyogi")
 
 
 @pytest.mark.parametrize("name", quick.only(SERVERS, *QUICK))

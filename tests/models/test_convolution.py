@@ -329,7 +329,8 @@ def test_forms_of_other_platforms_give_the_same_numbers(number):
             assert_close(jax.jit(jax.vmap(both))(*stacked), expected)
 
 
-@pytest.mark.parametrize("stride", quick.only([1, 2], 1))
+@pytest.mark.slow
+@pytest.mark.parametrize("stride", [1, 2])
 def test_gpus_copy_images_and_cotangents_once_for_all_three_passes(stride):
     """The weight gradient repeats only copies that the convolution and the image gradient have made."""
     images, kernel = jnp.ones((2, 3, 8, 8, 16)), jnp.ones((2, 3, 3, 16, 32))

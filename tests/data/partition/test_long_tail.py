@@ -158,7 +158,7 @@ def tail(total, classes, factor):
 @given(
     sizes=st.lists(st.integers(5, 80), min_size=1, max_size=6),
     clients=st.integers(1, 5),
-    factor=st.floats(1, 200),
+    factor=st.floats(1, 200, width=16),  # nothing so close to 1 that the last bit decides how a half is rounded
     seed=st.integers(0, 99),
 )
 def test_every_clients_tail_is_cut_from_its_dirichlet_share(sizes, clients, factor, seed):
@@ -195,7 +195,7 @@ def test_a_local_tail_reaches_a_factor_of_14_and_a_mixed_one_all_of_50():
 @given(
     sizes=st.lists(st.integers(1, 60), min_size=1, max_size=6),
     clients=st.integers(1, 9),
-    factor=st.floats(1, 200),
+    factor=st.floats(1, 200, width=16),  # nothing so close to 1 that the last bit decides how a half is rounded
     tailed=st.sampled_from([0.01, 0.5, 0.75, 1.0]),
     seed=st.integers(0, 99),
 )

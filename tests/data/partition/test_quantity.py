@@ -5,7 +5,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from data.partition.drawn import Given, rng
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedjax_bal.data.partition import empirical_sizes, lognormal_sizes, quantity
@@ -25,7 +25,6 @@ def shared_out(weights, total, least, most):
     return clipped(low + (total - sum(clipped(low))) / slope) if slope else clipped(low)
 
 
-@settings(max_examples=200)
 @given(
     rows=st.lists(st.tuples(st.integers(0, 20), st.integers(2, 40)), min_size=1, max_size=8),
     least=st.integers(0, 2),

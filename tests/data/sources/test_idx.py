@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 from data.conftest import most_memory
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedjax_bal.data import DataError
@@ -87,7 +87,6 @@ def test_missing_file_and_folder(tmp_path):
             read_idx(path, 1)
 
 
-@settings(max_examples=200)
 @given(content=st.binary(max_size=40), compress=st.booleans())
 def test_any_content_is_read_or_refused(tmp_path_factory, content, compress):
     path = written(tmp_path_factory.getbasetemp(), gzip.compress(content) if compress else content, "any")
