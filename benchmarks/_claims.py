@@ -57,10 +57,14 @@ class Result(NamedTuple):
         fewest, most = min(runs.values()), max(runs.values())
         return count_seeds(most) if fewest == most else f"{fewest} to {most} seeds"
 
+    def rows_of(self, side: Mapping[str, Any]) -> list[Row]:
+        """Returns the runs of one method, and of one point in a sweep."""
+        wanted = {key: _plain(value) for key, value in side.items()}
+        return [row for row in self.rows if all(_plain(row.get(key, "")) == value for key, value in wanted.items())]
+
     def values(self, side: Mapping[str, Any], metric: str) -> dict[str, float]:
         """Returns a metric by seed, for the runs of one method, and of one point in a sweep."""
-        wanted = {key: _plain(value) for key, value in side.items()}
-        rows = [row for row in self.rows if all(_plain(row.get(key, "")) == value for key, value in wanted.items())]
+        rows = self.rows_of(side)
         known = {row["seed"]: METRICS[metric].of(row, self.curves.get(run_of(row), [])) for row in rows}
         return {seed: METRICS[metric].factor * value for seed, value in known.items() if value is not None}
 
@@ -68,8 +72,9 @@ class Result(NamedTuple):
 class Pair(NamedTuple):
     """One comparison: names and means of both sides, their difference, and whether it is as claimed.
 
-    Without a result, it wasn't run; with a result but no difference, no run reached the target. If a side has seeds
-    that the other lacks, `across` has the least and the largest difference between any two seeds of both sides.
+    Without a result, it wasn't run, or failed as `failure` says; with a result but no difference, no run reached the
+    target. If a side has seeds that the other lacks, `across` has the least and the largest difference between any two
+    seeds of both sides.
     """
 
     higher: str
@@ -82,6 +87,7 @@ class Pair(NamedTuple):
     comparison: Mapping[str, Any]
     result: Result | None
     as_claimed: bool | None
+    failure: str = ""
 
     @property
     def metric(self) -> str:
@@ -100,6 +106,7 @@ class Outcome(NamedTuple):
     reason: str
     pairs: list[Pair]
     missing: int
+    failures: list[str]
     stand_in: bool
 
     @property
@@ -168,17 +175,19 @@ def table(file: Path) -> list[Row]:
 
 def outcome(paper: Mapping[str, Any], claim: Mapping[str, Any], known: Mapping[str, list[Result]]) -> Outcome:
     """Decides a claim from all of its comparisons."""
-    pairs, missing = [], 0
+    pairs, missing, failures = [], 0, []
     for comparison in claim.get("compare", ()):
         for pair in _pairs(claim, comparison, known):
             if pair.result:
                 pairs.append(pair)
+            elif pair.failure:
+                failures.append(pair.failure)
             else:
                 missing += 1
     reason = claim.get("untested") or unrun(paper, claim["run"])
     verdict = _verdict([pair.as_claimed for pair in pairs]) if pairs else VERDICTS[4 if reason else 5]
     stand_in = any(pair.result and _is_stand_in(paper, pair.result) for pair in pairs)
-    return Outcome(claim, verdict, "" if pairs else reason, pairs, missing, stand_in)
+    return Outcome(claim, verdict, "" if pairs else reason, pairs, missing, list(dict.fromkeys(failures)), stand_in)
 
 
 def _is_stand_in(paper: Mapping[str, Any], result: Result) -> bool:
@@ -241,7 +250,16 @@ def _pair(
                 best = (len(ours), len(theirs)), difference, across, means, result
     names = name_of(higher), name_of(lower), name_of(point)
     if best is None:
-        return Pair(*names, (0.0, 0.0), (0, 0), Difference(None, None, None, 0), None, comparison, None, None)
+        nothing = (0.0, 0.0), (0, 0), Difference(None, None, None, 0), None
+        sides = [(side, name) for side, name in zip((higher, lower), names, strict=False) if not _is_number(side)]
+        failures = [
+            f"`{name}` has no value: {row['failure'].partition(';')[0]}"
+            for side, name in sides
+            for result in usable
+            for row in result.rows_of(_side(side, point))
+            if row.get("failure")
+        ]
+        return Pair(*names, *nothing, comparison, None, None, failures[0] if failures else "")
     seeds, difference, across, means, result = best
     low, high, mean = difference.low, difference.high, difference.mean
     decided = None
@@ -264,8 +282,11 @@ def _decide(comparison: Mapping[str, Any], low: float, high: float) -> bool | No
 
 
 def _values(result: Result, side: Any, point: Mapping[str, Any], metric: str) -> dict[str, float]:
-    own = {"method": side} if isinstance(side, str) else side
-    return result.values({**own, **point}, metric)
+    return result.values(_side(side, point), metric)
+
+
+def _side(side: Any, point: Mapping[str, Any]) -> dict[str, Any]:
+    return {**({"method": side} if isinstance(side, str) else side), **point}
 
 
 def _comparable(ours: Mapping[str, float], theirs: Mapping[str, float]) -> tuple[dict[str, float], dict[str, float]]:

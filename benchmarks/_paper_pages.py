@@ -190,6 +190,7 @@ def _ours(own: Outcome) -> str:
         lines.append(f"and {len(ordered) - MOST_SHOWN} more, {claimed} of them as claimed")
     if own.pairs and own.missing:
         lines.append(f"{own.missing} more not run yet")
+    lines += own.failures
     lines += [_why(own), own.claim.get("note", "") if own.pairs else ""]
     return "<br>".join(filter(None, lines))
 

@@ -115,6 +115,14 @@ def test_a_claim_about_several_holds_in_part():
     assert decide(three, higher=0.5 * 100, lower="b").verdict == "holds"
 
 
+def test_a_run_that_failed_is_not_called_unrun():
+    runs = result({"a": [0.9], "b": [0.1], "c": [0.1]})
+    broken = [row | {"last5_accuracy": "", "failure": "round 7: not finite; lower it"} for row in runs.rows[2:]]
+    own = decide(runs._replace(rows=[*runs.rows[:2], *broken]), lower=["b", "c"])
+    assert own.missing == 0 and own.failures == ["`c` has no value: round 7: not finite"]
+    assert own.failures[0] in _paper_pages._ours(own) and "not run yet" not in _paper_pages._ours(own)
+
+
 def test_runs_with_few_rounds_decide_nothing_unless_the_claim_asks_for_fewer():
     short = result({"a": [0.9], "b": [0.1]}, rounds=49)
     assert decide(short).verdict == "not run yet" and decide(short, rounds=49).verdict == "holds"
