@@ -17,7 +17,7 @@ import pytest
 from jaxtyping import install_import_hook
 
 MOST_MAPS = 45_000
-FEW_PROGRAMS = 200
+FEW_PROGRAMS = 200  # compiled since memory maps were last counted
 COMPILED = collections.Counter()
 SLOW_EXAMPLES = tuple(f"fedjax_bal/{place}" for place in ("guide/", "contrib/privacy/", "testing/", "lab/loaded_run"))
 """Whose docstrings' examples take long."""
@@ -76,7 +76,7 @@ def pytest_collection_modifyitems(config, items):
 def pytest_configure(config):
     """Keeps XLA's programs in pytest's cache: most of a test's time is compiling what another one compiled."""
     config.pluginmanager.register(Registrations)
-    hypothesis.settings.load_profile("all" if config.getoption("--all") else "quick")
+    hypothesis.settings.load_profile("all" if config.getoption("--all") or config.getoption("--method") else "quick")
     if not config.pluginmanager.has_plugin("cacheprovider"):
         return
     os.environ["XDG_CACHE_HOME"] = str(config.cache.mkdir("home"))
