@@ -175,19 +175,15 @@ def table(file: Path) -> list[Row]:
 
 def outcome(paper: Mapping[str, Any], claim: Mapping[str, Any], known: Mapping[str, list[Result]]) -> Outcome:
     """Decides a claim from all of its comparisons."""
-    pairs, missing, failures = [], 0, []
-    for comparison in claim.get("compare", ()):
-        for pair in _pairs(claim, comparison, known):
-            if pair.result:
-                pairs.append(pair)
-            elif pair.failure:
-                failures.append(pair.failure)
-            else:
-                missing += 1
+    compared = [pair for comparison in claim.get("compare", ()) for pair in _pairs(claim, comparison, known)]
+    pairs = [pair for pair in compared if pair.result]
+    failures = list(dict.fromkeys(pair.failure for pair in compared if pair.failure))
+    decided = [pair.as_claimed for pair in compared if pair.result or pair.failure]
     reason = claim.get("untested") or unrun(paper, claim["run"])
-    verdict = _verdict([pair.as_claimed for pair in pairs]) if pairs else VERDICTS[4 if reason else 5]
+    verdict = _verdict(decided) if decided else VERDICTS[4 if reason else 5]
     stand_in = any(pair.result and _is_stand_in(paper, pair.result) for pair in pairs)
-    return Outcome(claim, verdict, "" if pairs else reason, pairs, missing, list(dict.fromkeys(failures)), stand_in)
+    missing = len(compared) - len(decided)
+    return Outcome(claim, verdict, "" if decided else reason, pairs, missing, failures, stand_in)
 
 
 def _is_stand_in(paper: Mapping[str, Any], result: Result) -> bool:
@@ -250,16 +246,8 @@ def _pair(
                 best = (len(ours), len(theirs)), difference, across, means, result
     names = name_of(higher), name_of(lower), name_of(point)
     if best is None:
-        nothing = (0.0, 0.0), (0, 0), Difference(None, None, None, 0), None
-        sides = [(side, name) for side, name in zip((higher, lower), names, strict=False) if not _is_number(side)]
-        failures = [
-            f"`{name}` has no value: {row['failure'].partition(';')[0]}"
-            for side, name in sides
-            for result in usable
-            for row in result.rows_of(_side(side, point))
-            if row.get("failure")
-        ]
-        return Pair(*names, *nothing, comparison, None, None, failures[0] if failures else "")
+        failure = _failure(higher, point, usable) or _failure(lower, point, usable)
+        return Pair(*names, (0.0, 0.0), (0, 0), Difference(None, None, None, 0), None, comparison, None, None, failure)
     seeds, difference, across, means, result = best
     low, high, mean = difference.low, difference.high, difference.mean
     decided = None
@@ -283,6 +271,13 @@ def _decide(comparison: Mapping[str, Any], low: float, high: float) -> bool | No
 
 def _values(result: Result, side: Any, point: Mapping[str, Any], metric: str) -> dict[str, float]:
     return result.values(_side(side, point), metric)
+
+
+def _failure(side: Any, point: Mapping[str, Any], usable: list[Result]) -> str:
+    """Describes the first run of a side that failed; empty if none did."""
+    rows = [row for result in usable if not _is_number(side) for row in result.rows_of(_side(side, point))]
+    failures = [row["failure"] for row in rows if row.get("failure")]
+    return f"`{name_of(side)}` has no value: {failures[0].partition(';')[0]}" if failures else ""
 
 
 def _side(side: Any, point: Mapping[str, Any]) -> dict[str, Any]:

@@ -118,9 +118,11 @@ def test_a_claim_about_several_holds_in_part():
 def test_a_run_that_failed_is_not_called_unrun():
     runs = result({"a": [0.9], "b": [0.1], "c": [0.1]})
     broken = [row | {"last5_accuracy": "", "failure": "round 7: not finite; lower it"} for row in runs.rows[2:]]
-    own = decide(runs._replace(rows=[*runs.rows[:2], *broken]), lower=["b", "c"])
-    assert own.missing == 0 and own.failures == ["`c` has no value: round 7: not finite"]
-    assert own.failures[0] in _paper_pages._ours(own) and "not run yet" not in _paper_pages._ours(own)
+    runs = runs._replace(rows=[*runs.rows[:2], *broken])
+    own = decide(runs, lower=["b", "c", "missing"])
+    assert own.verdict == "in part" and own.missing == 1  # what failed decides nothing, and is not left out either
+    assert own.failures == ["`c` has no value: round 7: not finite"] and own.failures[0] in _paper_pages._ours(own)
+    assert decide(runs, lower="c").verdict == "not decided"
 
 
 def test_runs_with_few_rounds_decide_nothing_unless_the_claim_asks_for_fewer():
