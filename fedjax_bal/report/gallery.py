@@ -23,14 +23,23 @@ from fedjax_bal.metrics import (
 )
 from fedjax_bal.report import plots
 from fedjax_bal.report import sweep_results as sweeps
-from fedjax_bal.report.wording import LONGEST_NAME, MINUS, averaged_heading, averaged_in_words, printable
+from fedjax_bal.report.wording import (
+    LONGEST_NAME,
+    MINUS,
+    averaged_heading,
+    averaged_in_words,
+    join_some,
+    printable,
+)
 
 _CLIMB = "The y-axis starts at the accuracy reached after the first 10% of rounds."
 _BANDS = "Bands are one standard deviation either side of the mean over seeds."
 _MOST_PARTITIONS = 20
 _MOST_CONFUSED = 200  # maximum number of classes of a confusion matrix on a page
 _MOST_CONDITIONS = 6  # of a sweep
+_MOST_LOST = 6  # values without a result that a caption names
 _MOST_PANELS = 9  # per figure
+_MOST_SETTINGS = 15  # lines of a single method: two panels that have the first one in common
 _WIDE_RATIO = 8  # a numeric axis whose values span more than this factor gets a logarithmic scale
 _COSTS = (
     ("traffic", "Accuracy by traffic", ("bytes_up", "bytes_down"), 1e6, "traffic up and down, MB",
@@ -115,7 +124,7 @@ def _split(name: str, title: str, panels: Sequence[Any]) -> Iterator[tuple[str, 
 def _panels_in_words(panels: Sequence[plots.Panel]) -> str:
     first = next(iter(panels[0].lines))
     if len(panels) > 1 and panels[0].title == panels[1].title and all(first in panel.lines for panel in panels):
-        return " Each panel shows some of the methods, and the first one in grey."
+        return " Each panel shows some of the lines, and the first one in grey."
     return ""
 
 
@@ -391,29 +400,42 @@ def sweep_figures(results: sweeps.Results, lines: Sequence[Mapping[str, Any]]) -
 
 
 def _by_round(results: sweeps.Results, lines: Sequence[Mapping[str, Any]]) -> Iterator[plots.Drawn]:
-    """Draws each method's curves at its best setting, with panels by condition; few conditions share a figure."""
+    """Draws each method's curves at its best setting, with panels by condition; few conditions share a figure.
+
+    The curves of a single method are those of all settings, if they are few.
+    """
     by_setting: dict[tuple, list[dict[str, Any]]] = {}
     for line in lines:
         seed = f"{line['seed']} ({line['point']})"
         method = results.labels.get(line["method"], line["method"])
         by_setting.setdefault(results.setting(line), []).append({**line, "method": method, "seed": seed})
-    kept, some = _some(sweeps.list_conditions(results))
+    settings = list(dict.fromkeys(setting for _, setting in results.runs))
+    of_settings = len(results.methods) == 1 and 1 < len(settings) <= _MOST_SETTINGS
+    some = ""
+    groups: list[tuple[str, dict[str, tuple[str, tuple]]]] = []  # a title, and the method and setting of each line
+    if of_settings:
+        (method,) = results.methods
+        names = [sweeps.name_condition(results, dict(enumerate(setting))) for setting in settings]
+        groups.append(("", {name: (method, setting) for name, setting in zip(names, settings, strict=True)}))
+    else:
+        kept, some = _some(sweeps.list_conditions(results))
+        for condition in kept:
+            tops = {method: sweeps.best(results, method, condition) for method in results.methods}
+            shown = {method: (method, top.setting) for method, top in tops.items() if top}
+            groups.append((sweeps.name_condition(results, condition), shown))
     by_condition: list[plots.Panels] = []
-    for condition in kept:
-        series = {}
-        for method in results.methods:
-            top = sweeps.best(results, method, condition)
-            line = curve(by_setting.get(top.setting, []), method, "test_accuracy") if top else None
-            if line is not None and len(line.rounds):
-                series[method] = plots.percent(line)
-        panels = plots.with_series(plots.panels_of(results.methods, sweeps.name_condition(results, condition)), series)
+    for title, shown in groups:
+        drawn = {name: curve(by_setting.get(at, []), method, "test_accuracy") for name, (method, at) in shown.items()}
+        series = {name: plots.percent(line) for name, line in drawn.items() if len(line.rounds)}
+        # Methods keep their colours where others have no result.
+        panels = plots.with_series(plots.panels_of(list(shown) if of_settings else results.methods, title), series)
         if panels:
             by_condition.append(panels)
     together = sum(map(len, by_condition)) <= _MOST_PANELS
     if together and by_condition:
         by_condition = [list(chain(*by_condition))]
     for number, panels in enumerate(by_condition):
-        tuned = ", each method at its best setting" if results.tuned else ""
+        tuned = ", each method at its best setting" if results.tuned and not of_settings else ""
         bands = f" {_BANDS}" * any(line.low is not None for _, series in panels for line in series.values())
         words = _panels_in_words([panel for panel, _ in panels])
         text = f"Test accuracy by round, mean over seeds{tuned}. {_CLIMB}{some}{bands}{words}"
@@ -436,6 +458,12 @@ def _along_axis(results: sweeps.Results, axis: int, mean: str) -> Iterator[plots
     elsewhere = " All other settings are the method's best ones at that value." * tuned
     unswept = [method for method in results.methods if (method, axis) in results.unswept]
     own = f" {sweeps.name_unswept(results)}" if unswept else ""
+    lost = [
+        f"{method} at {results.axes[axis].format_value(value)}"
+        for method, value in sweeps.without_result(results, axis)
+    ]
+    if lost:
+        own += f" No run ended: {join_some(lost, _MOST_LOST)}."
     reached = "Only runs that reached the target are shown."
     wanted = (
         ("mean-accuracy", sweeps.LEAD, "Accuracy", f"{averaged_heading(results.evaluations)}, %", 100.0, mean),

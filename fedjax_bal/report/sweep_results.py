@@ -395,6 +395,15 @@ def along(results: Results, axis: int, method: str, figure: str, condition: Cond
     return [cell for top in tops if top is not None and (cell := figures[top.setting]).mean is not None]
 
 
+def without_result(results: Results, axis: int) -> list[tuple[str, Any]]:
+    """Lists the methods and the values of an axis with runs of which none ended."""
+    found: dict[tuple[str, Any], bool] = {}
+    for (method, setting), runs in results.runs.items():
+        key = method, setting[axis]
+        found[key] = found.get(key, False) or any(run[LEAD] is not None for run in runs)
+    return [key for key, ended in found.items() if not ended]
+
+
 def sweep_curves(
     results: Results, folder: SweepFolder, note: Callable[[str], object] = lambda text: None
 ) -> list[dict[str, Any]]:

@@ -196,6 +196,24 @@ def test_the_setting_the_machine_and_its_speed_are_on_the_page(tmp_path):
     assert "samples per second" not in text
 
 
+def test_a_single_methods_settings_are_lines_and_a_diverged_one_is_named(tmp_path):
+    (tmp_path / "sweep.yaml").write_text("sweep: [{lr: [0.1, 1, 10]}]\n")
+    ends = {0.1: "done,0.5", 1: "done,0.6", 10: "diverged,"}
+    rows = "".join(f"{rate},p,a,0,{end},\n" for rate, end in ends.items())
+    (tmp_path / "results.csv").write_text(f"lr,point,method,seed,status,last5_accuracy,failure\n{rows}")
+    lines = [
+        {"lr": rate, "point": "p", "method": "a", "seed": 0, "round": at, "test_accuracy": 0.05 * at}
+        for rate, last in ((0.1, 8), (1, 8), (10, 5)) for at in range(1, last + 1)
+    ]  # fmt: skip
+    drawn = {name: (text, figure) for name, _, text, figure in sweep_figures(read_results(tmp_path), lines)}
+    text, figure = drawn["accuracy"]
+    (axes,) = figure.axes
+    shown = {line.get_label(): line.get_xdata()[-1] for line in axes.get_lines()}
+    assert shown == {"lr 0.1": 8, "lr 1": 8, "lr 10": 5} and "best setting" not in text
+    text, figure = drawn["mean-accuracy-0"]
+    assert figure.axes[0].get_lines()[0].get_xdata().tolist() == [0.1, 1] and "No run ended: a at lr 10." in text
+
+
 def test_costs_are_drawn_from_zero(tmp_path):
     (tmp_path / "sweep.yaml").write_text("sweep: [{partition.clients: [10, 20]}]\n")
     heads = "partition.clients,point,method,seed,status,last5_accuracy,device_bytes,failure\n"
