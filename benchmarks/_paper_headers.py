@@ -2,9 +2,10 @@
 
 import re
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from _claims import METRICS, TO_TARGET, Result, name_of, results, rounds_of
 
@@ -65,15 +66,17 @@ def _points(result: Result, metric: str) -> Iterator[str]:
     for values in dict.fromkeys(tuple(row[key] for key in result.axes) for row in result.rows):
         point = dict(zip(result.axes, values, strict=True))
         methods = dict.fromkeys(row["method"] for row in result.rows if point.items() <= row.items())
-        words = ", ".join(_words(result.values({"method": name, **point}, metric), name, metric) for name in methods)
+        words = ", ".join(_words(result, {"method": name, **point}, metric) for name in methods)
         yield f"{name_of(point)}: {words}" if point else words
 
 
-def _words(values: dict[str, float], name: str, metric: str) -> str:
-    own, places = spread(list(values.values())), METRICS[metric].places
+def _words(result: Result, side: Mapping[str, Any], metric: str) -> str:
+    """Formats the mean and standard deviation of a method, or the round in which its runs failed."""
+    own, places = spread(list(result.values(side, metric).values())), METRICS[metric].places
     if own.mean is None:
-        return f"{name} without a value"
-    return f"{name} {own.mean:.{places}f}" + ("" if own.std is None else f" +- {own.std:.{places}f}")
+        failures = [row["failure"].partition(":")[0] for row in result.rows_of(side) if row.get("failure")]
+        return f"{side['method']} {f'failed in {failures[0]}' if failures else 'without a value'}"
+    return f"{side['method']} {own.mean:.{places}f}" + ("" if own.std is None else f" +- {own.std:.{places}f}")
 
 
 def _reached(result: Result) -> Iterator[str]:
