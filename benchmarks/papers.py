@@ -91,16 +91,19 @@ def changes_of(name: str, axes: dict[str, Any], folder: Path) -> str:
 def training_seconds(lines: Iterable[dict[str, Any]]) -> float:
     """Computes the training seconds of a folder's runs from the lines of its metrics.jsonl.
 
-    summary.json has only the last session's seconds. The median seconds per round stand for all rounds, because a run
-    may have been paused. Rounds of one dispatch have the same time; runs that train as one stack share it equally.
+    summary.json has only the last session's seconds. A round takes the median of five neighbouring dispatches, because a
+    run may have been paused, and because later rounds may take longer, such as those with generated images. Rounds of
+    one dispatch have the same time; runs that train as one stack share it equally.
     """
     ends: dict[tuple[str, int], dict[float, int]] = {}
     for line in lines:
         ends.setdefault((line["method"], line["seed"]), {0.0: 0})[line["wall_s"]] = line["round"]
     seconds = 0.0
     for dispatches in ends.values():
-        times, rounds = list(dispatches), list(dispatches.values())
-        seconds += rounds[-1] * float(np.median(np.diff(times) / np.diff(rounds)))
+        rounds = np.diff(list(dispatches.values()))
+        paces = np.diff(list(dispatches)) / rounds
+        firsts = np.clip(np.arange(len(paces)) - 2, 0, max(len(paces) - 5, 0))
+        seconds += float(np.dot(rounds, [np.median(paces[first : first + 5]) for first in firsts]))
     return round(seconds, 3)
 
 

@@ -260,6 +260,12 @@ def test_pauses_do_not_count_as_training_time_and_stacked_runs_add_up():
     assert papers.training_seconds([*lines, *alone]) == 2 * 10.0 + 2.0
 
 
+def test_later_rounds_may_take_longer():
+    ends = [*range(1, 11), *range(13, 31, 3)]  # ten rounds of a second, then six of three seconds
+    lines = [{"method": "a", "seed": 0, "round": at, "wall_s": float(end)} for at, end in enumerate(ends, 1)]
+    assert papers.training_seconds(lines) == 28.0
+
+
 def test_a_sweep_folder_has_its_keys_in_the_tables_the_page_and_the_header(kept):
     sweep, accuracies = load_sweep(builtin_configs()["papers/rebafl/figure8_fmnist"]), (0.5, 0.6)
     lines = ["methods.0.epsilon,methods.0.mu,point,method,seed,status"]
