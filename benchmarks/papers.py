@@ -91,9 +91,9 @@ def changes_of(name: str, axes: dict[str, Any], folder: Path) -> str:
 def training_seconds(lines: Iterable[dict[str, Any]]) -> float:
     """Computes the training seconds of a folder's runs from the lines of its metrics.jsonl.
 
-    summary.json has only the last session's seconds. A round takes the median of five neighbouring dispatches, because a
-    run may have been paused, and because later rounds may take longer, such as those with generated images. Rounds of
-    one dispatch have the same time; runs that train as one stack share it equally.
+    summary.json has only the last session's seconds. A round counts with the median of five neighbouring dispatches: a
+    run may have been paused, and later rounds may take longer, such as those with generated images. Rounds of one
+    dispatch have the same time; runs that train as one stack share it equally.
     """
     ends: dict[tuple[str, int], dict[float, int]] = {}
     for line in lines:
