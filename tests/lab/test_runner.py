@@ -425,18 +425,25 @@ def test_time_counts_rounds_that_are_not_evaluated_too(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_methods_that_differ_in_numbers_alone_are_compiled_once_by_a_thread(tmp_path, monkeypatch):
-    threads, compile_for_backend = [], executable.compile_for_backend
+    threads, compile_for_backend, open_stack = [], executable.compile_for_backend, training.open_stack
+    all_begun = threading.Event()
 
     def counted(lowered):
         threads.append(threading.current_thread().name)
+        if len(threads) == 2:
+            all_begun.set()
         return compile_for_backend(lowered)
 
+    def opened_late(*stack):
+        assert all_begun.wait(120)  # training could be first to need a program on a busy machine
+        return open_stack(*stack)
+
     monkeypatch.setattr(executable, "compile_for_backend", counted)
+    monkeypatch.setattr(training, "open_stack", opened_late)
     monkeypatch.setattr(executable, "_PROGRAMS", executable.WeakValueDictionary())
     methods = "methods=[{recipe: fedavg}, {recipe: fedprox, mu: 0.1}, {recipe: fedprox, mu: 1.0, name: strong}]"
     small_run.run(tmp_path / "run", small_run.config(tmp_path, methods, "training.rounds=2"))
-    # On a busy machine training may reach the first program before the thread does.
-    assert len(threads) == 2 and "compilation_0" in threads
+    assert threads == ["compilation_0"] * 2
     small_run.run(tmp_path / "run", small_run.config(tmp_path, methods, "training.rounds=2"))
     assert len(threads) == 2  # a finished run needs none
 
