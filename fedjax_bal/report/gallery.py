@@ -23,14 +23,7 @@ from fedjax_bal.metrics import (
 )
 from fedjax_bal.report import plots
 from fedjax_bal.report import sweep_results as sweeps
-from fedjax_bal.report.wording import (
-    LONGEST_NAME,
-    MINUS,
-    averaged_heading,
-    averaged_in_words,
-    join_some,
-    printable,
-)
+from fedjax_bal.report.wording import LONGEST_NAME, MINUS, averaged_heading, averaged_in_words, join_some, printable
 
 _CLIMB = "The y-axis starts at the accuracy reached after the first 10% of rounds."
 _BANDS = "Bands are one standard deviation either side of the mean over seeds."
@@ -410,13 +403,13 @@ def _by_round(results: sweeps.Results, lines: Sequence[Mapping[str, Any]]) -> It
         method = results.labels.get(line["method"], line["method"])
         by_setting.setdefault(results.setting(line), []).append({**line, "method": method, "seed": seed})
     settings = list(dict.fromkeys(setting for _, setting in results.runs))
-    of_settings = len(results.methods) == 1 and 1 < len(settings) <= _MOST_SETTINGS
+    names = {sweeps.name_condition(results, dict(enumerate(setting))): setting for setting in settings}
+    # Values that are equal in four digits have the same name.
+    of_settings = len(results.methods) == 1 and 1 < len(settings) == len(names) <= _MOST_SETTINGS
     some = ""
     groups: list[tuple[str, dict[str, tuple[str, tuple]]]] = []  # a title, and the method and setting of each line
     if of_settings:
-        (method,) = results.methods
-        names = [sweeps.name_condition(results, dict(enumerate(setting))) for setting in settings]
-        groups.append(("", {name: (method, setting) for name, setting in zip(names, settings, strict=True)}))
+        groups.append(("", {name: (results.methods[0], setting) for name, setting in names.items()}))
     else:
         kept, some = _some(sweeps.list_conditions(results))
         for condition in kept:

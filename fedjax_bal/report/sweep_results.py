@@ -397,11 +397,10 @@ def along(results: Results, axis: int, method: str, figure: str, condition: Cond
 
 def without_result(results: Results, axis: int) -> list[tuple[str, Any]]:
     """Lists the methods and the values of an axis with runs of which none ended."""
-    found: dict[tuple[str, Any], bool] = {}
+    every = {(method, setting[axis]): False for method, setting in results.runs}
     for (method, setting), runs in results.runs.items():
-        key = method, setting[axis]
-        found[key] = found.get(key, False) or any(run[LEAD] is not None for run in runs)
-    return [key for key, ended in found.items() if not ended]
+        every[method, setting[axis]] |= any(run[LEAD] is not None for run in runs)
+    return [key for key, ended in every.items() if not ended]
 
 
 def sweep_curves(

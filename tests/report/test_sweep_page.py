@@ -214,6 +214,21 @@ def test_a_single_methods_settings_are_lines_and_a_diverged_one_is_named(tmp_pat
     assert figure.axes[0].get_lines()[0].get_xdata().tolist() == [0.1, 1] and "No run ended: a at lr 10." in text
 
 
+def test_settings_with_the_same_name_are_not_drawn_as_one(tmp_path):
+    (tmp_path / "sweep.yaml").write_text("sweep: [{lr: [0.123451, 0.123452]}]\n")
+    rates = {0.123451: 0.5, 0.123452: 0.6}
+    rows = "".join(f"{rate},p,a,0,done,{end},\n" for rate, end in rates.items())
+    (tmp_path / "results.csv").write_text(f"lr,point,method,seed,status,last5_accuracy,failure\n{rows}")
+    lines = [
+        {"lr": rate, "point": "p", "method": "a", "seed": 0, "round": 1, "test_accuracy": end}
+        for rate, end in rates.items()
+    ]
+    drawn = {name: (text, figure) for name, _, text, figure in sweep_figures(read_results(tmp_path), lines)}
+    text, figure = drawn["accuracy"]
+    (line,) = figure.axes[0].get_lines()
+    assert line.get_ydata().tolist() == [60.0] and "each method at its best setting" in text
+
+
 def test_costs_are_drawn_from_zero(tmp_path):
     (tmp_path / "sweep.yaml").write_text("sweep: [{partition.clients: [10, 20]}]\n")
     heads = "partition.clients,point,method,seed,status,last5_accuracy,device_bytes,failure\n"
