@@ -36,9 +36,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Quick tests draw the same examples each time, so that a change is not refused for another's bad luck; `--all` looks
 # for new ones. Neither fails for the time that a busy machine takes.
-HASTE = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
-hypothesis.settings.register_profile("quick", max_examples=40, derandomize=True, **HASTE)
-hypothesis.settings.register_profile("all", max_examples=200, **HASTE)
+UNTIMED = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
+hypothesis.settings.register_profile("quick", max_examples=40, derandomize=True, **UNTIMED)
+hypothesis.settings.register_profile("all", max_examples=200, **UNTIMED)
 
 collect_ignore = ["plugins"]  # what tests load as a user does
 
