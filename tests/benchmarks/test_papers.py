@@ -123,6 +123,7 @@ def test_a_run_that_failed_is_not_called_unrun():
     assert own.verdict == "in part" and own.missing == 1  # what failed decides nothing, and is not left out either
     assert own.failures == ["`c` has no value: round 7: not finite"] and own.failures[0] in _paper_pages._ours(own)
     assert decide(runs, lower="c").verdict == "not decided"
+    assert _paper_headers._words(runs, {"method": "c"}, "last5_accuracy") == "c failed in round 7"
 
 
 def test_runs_with_few_rounds_decide_nothing_unless_the_claim_asks_for_fewer():
