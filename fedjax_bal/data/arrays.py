@@ -28,7 +28,7 @@ TEST_SHARE = 0.2
 """The default share of each class that becomes the test set where there is none."""
 
 TestBy = Literal["classes", "clients"]
-"""How rows are set aside for testing if no test set is given: a share of every class, or all rows of some users."""
+"""Without a test set of their own, data are tested on a share of each class's rows, or on all rows of some users."""
 
 _MAX_CLASSES = 2**16
 _WRITE_AGAIN = (
