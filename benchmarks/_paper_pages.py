@@ -106,12 +106,13 @@ def _summary(decided: Mapping[str, Sequence[Outcome]]) -> str:
 
 
 def _differences(decided: Mapping[str, Sequence[Outcome]]) -> str:
-    """Lists the claims that don't hold, or hold only in part, with the result of their examination."""
+    """Lists the claims that don't hold, with the result of their examination."""
     found = [
-        f"- {papers()[key]['title']}, {own.claim['where']}, *{_verdict(own)}*: {own.claim['claim']} {_why(own)}"
+        f"- {papers()[key]['title']}, {own.claim['where']}{' (stand-in)' * own.stand_in}: "
+        f"{own.claim['claim']} {_why(own)}"
         for key, outcomes in decided.items()
         for own in outcomes
-        if own.verdict != "holds" and _why(own)
+        if own.verdict == "does not hold"
     ]
     return "\n".join(_text(item, "  ") for item in found)
 

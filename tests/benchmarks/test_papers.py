@@ -201,7 +201,7 @@ def test_compared_methods_and_keys_are_in_the_experiments():
 def test_pages_follow_from_tables_and_claims():
     made = _paper_pages.pages()
     rules = " ".join((_paper_pages.GUIDE / "papers.md").read_text().split())
-    assert f"{_claims.LEAST_POINTS:g} points of accuracy" in rules
+    assert f"{_claims.LEAST_POINTS:g} points from the margin" in rules
     assert f"{_claims.LEAST_RATIO:.0%} of the larger" in rules
     for file, text in made.items():
         assert file.exists() and file.read_text() == text, REMEDY
