@@ -124,7 +124,7 @@ def _figures(images_by_attack: Mapping[str, np.ndarray], classes: np.ndarray) ->
 
 
 def _correlations(images: np.ndarray, truth: np.ndarray, rows: np.ndarray) -> dict[str, float]:
-    table = np.stack([privacy.recovered(images, np.broadcast_to(one, images.shape)).correlation for one in truth], 1)
+    table = np.stack([privacy.recovered(images, np.broadcast_to(one, images.shape)) for one in truth], 1)
     right = table[np.arange(len(rows)), rows]
     others = (table.sum(1) - right) / max(len(truth) - 1, 1)
     return {"truth": float(right.mean()), "others": float(others.mean())}

@@ -14,13 +14,12 @@ from fedjax_bal.contrib.privacy.decoder import (
     kl_to_standard_normal,
 )
 from fedjax_bal.contrib.privacy.regression import Regression, regress, single_gradients, total_variation
-from fedjax_bal.contrib.privacy.similarity import Recovery, nearest, recovered
+from fedjax_bal.contrib.privacy.similarity import nearest, recovered
 from fedjax_bal.parts import epsilon
 
 __all__ = [
     "Decoder",
     "FittedDecoder",
-    "Recovery",
     "Regression",
     "check_sides",
     "decode",

@@ -1,6 +1,6 @@
 """Similarity of generated images to the nearest real ones, and of an attack's images to the truth."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -81,26 +81,9 @@ def _nearer(images: Array, part: Array, start: Array, best: tuple[Array, Array])
     return jnp.where(nearer, row + start, best[0]).astype(jnp.int32), jnp.where(nearer, distance, best[1])
 
 
-class Recovery(NamedTuple):
-    r"""Similarity of each image to the truth.
-
-    Attributes:
-        mse: mean squared error, relative to the square of a pixel's full range, `[M]`.
-        psnr: $-10 \log_{10}$ of `mse`, in decibels, `[M]`; infinite for a perfect copy.
-        correlation: correlation of the pixels, from -1 to 1, `[M]`; 0 if one of the two images is constant. It ignores
-            brightness and contrast, which an attack often gets wrong.
-    """
-
-    mse: Float[Array, " M"]
-    psnr: Float[Array, " M"]
-    correlation: Float[Array, " M"]
-
-
 @jax.jit
-def recovered(
-    images: Float[Array, "M H W K"], truth: Float[Array, "M H W K"], std: Float[Array, " K"] | float = 1.0
-) -> Recovery:
-    """Compares an attack's images with the truth.
+def recovered(images: Float[Array, "M H W K"], truth: Float[Array, "M H W K"]) -> Float[Array, " M"]:
+    """Correlates the pixels of an attack's images with the truth.
 
     For features of single images the truth is that image: this control shows the attack's power. For a prototype it is
     the class's mean image, or the image nearest to the attack's, see `nearest`. Compare the numbers with those of a
@@ -109,29 +92,24 @@ def recovered(
     Args:
         images: the attack's, `[M, H, W, K]`, normalised.
         truth: `[M, H, W, K]`, normalised in the same way.
-        std: the divisor of pixels scaled to [0, 1], `[K]`, so that errors are relative to their range; 1 for images
-            with pixels in [0, 1].
 
     Returns:
-        Errors and correlations `[M]`.
+        Correlations from -1 to 1, `[M]`; 0 if one of the two images is constant or not finite. They ignore brightness
+            and contrast, which an attack often gets wrong.
 
     Raises:
         ValueError: the shapes differ.
 
     Example:
         >>> truth = jnp.arange(4.0).reshape(1, 2, 2, 1)
-        >>> found = recovered(truth + 0.2, truth, std=0.5)
-        >>> [round(float(value[0]), 3) for value in found]
-        [0.01, 20.0, 1.0]
+        >>> recovered(3 * truth + 2, truth).round(3).tolist()
+        [1.0]
     """
     if len(images.shape) != 4 or images.shape != truth.shape:
         raise ValueError(
             f"recovered: received images of shape {tuple(images.shape)} and truth of shape {tuple(truth.shape)}, must "
             "be [M, H, W, K] both"
         )
-    mse = (((images - truth) * jnp.asarray(std)) ** 2).mean((1, 2, 3))
-    # Pearson's correlation of the pixels of each image; 0 if one is constant or not finite.
     flat = (each.reshape(len(each), -1) for each in (images, truth))
     centred = (rows - rows.mean(1, keepdims=True) for rows in flat)
-    correlation = jnp.nan_to_num(optax.cosine_similarity(*centred, epsilon=1e-30))
-    return Recovery(mse, -10 * jnp.log10(mse), correlation)
+    return jnp.nan_to_num(optax.cosine_similarity(*centred, epsilon=1e-30))

@@ -68,20 +68,14 @@ def test_refuses(images, pool, chunk, message):
 
 
 def test_recovery_against_numpy():
-    truth, std = POOL[:6], np.array([0.2, 0.25, 0.3], np.float32)
-    found = recovered(IMAGES, truth, std)
-    mse = np.array([np.mean(((np.float64(x) - y) * std) ** 2) for x, y in zip(IMAGES, truth, strict=True)])
-    correlation = [np.corrcoef(x.ravel(), y.ravel())[0, 1] for x, y in zip(IMAGES, truth, strict=True)]
-    np.testing.assert_allclose(found.mse, mse, rtol=1e-5)
-    np.testing.assert_allclose(found.psnr, 10 * np.log10(1 / mse), rtol=1e-5)
-    np.testing.assert_allclose(found.correlation, correlation, rtol=1e-4, atol=1e-6)
+    correlations = [np.corrcoef(x.ravel(), y.ravel())[0, 1] for x, y in zip(IMAGES, POOL[:6], strict=True)]
+    np.testing.assert_allclose(recovered(IMAGES, POOL[:6]), correlations, rtol=1e-4, atol=1e-6)
 
 
 def test_recovery_of_a_copy_and_of_a_constant():
     truth = np.stack([POOL[0], POOL[1], np.zeros_like(POOL[0])])
-    found = recovered(np.stack([POOL[0], 3 * POOL[1] + 2, POOL[2]]), truth)
-    assert (float(found.mse[0]), float(found.psnr[0])) == (0.0, np.inf)
-    np.testing.assert_allclose(found.correlation, [1.0, 1.0, 0.0], atol=1e-6)
+    images = np.stack([POOL[0], 3 * POOL[1] + 2, POOL[2]])
+    np.testing.assert_allclose(recovered(images, truth), [1.0, 1.0, 0.0], atol=1e-6)
 
 
 def test_recovery_refuses_other_shapes():
