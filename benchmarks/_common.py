@@ -57,9 +57,27 @@ def _timed(
 
 
 def write_figures(file: Path | None, figures: Any) -> None:
-    """Writes figures as JSON; does nothing without a file."""
+    """Writes figures as JSON, each entry of a list of records on a line; does nothing without a file."""
     if file is not None:
-        file.write_text(json.dumps(figures, indent=1) + "\n")
+        file.write_text(_split_records(json.loads(json.dumps(figures))) + "\n")
+
+
+def _split_records(figures: Any, indent: str = "") -> str:
+    text = json.dumps(figures)
+    if indent and not _holds_records(figures):
+        return text
+    deeper = f"{indent} "
+    if isinstance(figures, dict):
+        entries = [f"{json.dumps(key)}: {_split_records(value, deeper)}" for key, value in figures.items()]
+    else:
+        entries = [_split_records(value, deeper) for value in figures]
+    return f"{text[0]}\n{deeper}" + f",\n{deeper}".join(entries) + f"\n{indent}{text[-1]}"
+
+
+def _holds_records(figures: Any) -> bool:
+    if isinstance(figures, dict):
+        return any(map(_holds_records, figures.values()))
+    return isinstance(figures, list) and any(isinstance(entry, dict) or _holds_records(entry) for entry in figures)
 
 
 def read_figures(file: Path) -> Any:

@@ -267,7 +267,7 @@ def save(asked: argparse.Namespace, runs: list[dict[str, Any]]) -> dict[str, Any
     report = machine() | {"suite": asked.suite, "passes": asked.passes, "seconds": asked.seconds}
     report |= {"data": "real" if asked.data_dir else "random pixels", "summary": _results.summarise(runs), "runs": runs}
     asked.out.parent.mkdir(parents=True, exist_ok=True)
-    asked.out.write_text(json.dumps(report, indent=1) + "\n")
+    _common.write_figures(asked.out, report)
     return report
 
 

@@ -1,5 +1,6 @@
 """What the comparison makes of its runs: each figure against one computed by hand."""
 
+import json
 import math
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
+import _common
 import _results
 
 
@@ -75,3 +77,12 @@ def test_both_of_our_rows_are_compared_with_rivals_and_neither_is_one():
     assert "| W1 | **a** | 6 | 6 to 6 | 1 | 0.67 | 1.50 | yes" in table
     assert "| W1 | **fedjax-bal, oneDNN** | 9 | 9 to 9 | 1 | 0.44 | | yes" in table.replace("  ", " ")
     assert "W5, of those that ran, fedjax-bal, oneDNN: 1.50" in table
+
+
+def test_figures_have_a_line_for_each_record_and_stay_what_they_are(tmp_path):
+    file, runs = tmp_path / "figures.json", [run("W1", "fedjax-bal", 0.1 + 0.2), {"error": 'said "[{"'}]
+    figures = {"summary": {"workloads": [{"contestants": runs}], "ratios": {}}, "runs": runs, "lacking": []}
+    _common.write_figures(file, figures)
+    assert _common.read_figures(file) == figures
+    lines = [line.strip().rstrip(",") for line in file.read_text().splitlines()]
+    assert all(lines.count(json.dumps(record)) == 2 for record in runs)
