@@ -3,16 +3,7 @@
 from fedjax_bal.data import inventory, partition
 from fedjax_bal.data.adapters import from_arrays, from_huggingface, from_pandas, from_tf_data, from_torch
 from fedjax_bal.data.augmentation import augment, copy_options, extra_bytes
-from fedjax_bal.data.batches import (
-    append_rows,
-    bounded_loop,
-    gather,
-    normalised,
-    over_rows,
-    stack_rows,
-    with_images,
-    without_lone_rows,
-)
+from fedjax_bal.data.batches import append_rows, bounded_loop, gather, normalised, over_rows, stack_rows, with_images
 from fedjax_bal.data.description import (
     DISTANCES,
     ClientDistances,
@@ -90,7 +81,6 @@ __all__ = [
     "stand_in",
     "takes_owners",
     "with_images",
-    "without_lone_rows",
 ]
 
 

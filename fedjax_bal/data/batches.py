@@ -4,13 +4,11 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
 from fedjax_bal.balance import warp
 from fedjax_bal.data.inputs import are_tokens
 from fedjax_bal.types import Batch, Context, Federation, PyTree, Warp
-from fedjax_bal.validate import whole_number
 
 
 def normalised(images: jax.Array, mean: jax.Array, std: jax.Array) -> jax.Array:
@@ -182,52 +180,3 @@ def stack_rows(function: Callable[[Batch], PyTree], ctx: Context) -> PyTree:
         return place + ctx.batch_size, jax.tree.map(write, stacked, function(batch))
 
     return over_rows(put, (jnp.zeros((), jnp.int32), empty), ctx)[1]
-
-
-def without_lone_rows(federation: Federation, batch_size: int, seed: int = 0) -> Federation:
-    """Permanently removes a random row from each client whose last batch would have a single row.
-
-    Batch normalisation needs the mean and variance of a batch; those of a single image say little, and a feature map of
-    one pixel has variance 0. Training doesn't need this function: `LocalTraining(lone_rows="drop")` skips a different
-    row in every epoch, and keeps weights and class counts. Here these exclude the removed rows. A client with a single
-    row keeps none, and doesn't participate.
-
-    Args:
-        federation: the federation, its rows and offsets in NumPy.
-        batch_size: B; nothing changes if it is 1.
-        seed: draws the row that each client loses, all rows equally likely; at least 0.
-
-    Returns:
-        The federation; the same object if no client has such a row.
-
-    Raises:
-        ValueError: the batch size is below 1, or the seed below 0.
-
-    Example:
-        >>> from fedjax_bal.data import federate
-        >>> labels = np.array([0, 1, 1, 0, 1])
-        >>> federation = federate(np.zeros((5, 2, 2, 1), np.uint8), labels, [np.arange(3), np.arange(3, 5)], 2)
-        >>> shorter = without_lone_rows(federation, 2)
-        >>> shorter.offsets.tolist(), shorter.class_counts.tolist()
-        ([0, 2, 4], [[1, 1], [1, 1]])
-
-    References:
-        CBFL (Li et al., 2023), the authors' code, which removes the sample when data are loaded.
-    """
-    whole_number("batch_size", batch_size)
-    rng = np.random.default_rng(whole_number("seed", seed, low=0))
-    offsets = np.asarray(federation.offsets)
-    sizes = np.diff(offsets)
-    lone = sizes % batch_size == 1
-    if not lone.any():
-        return federation
-    positions = rng.integers(offsets[:-1][lone], offsets[1:][lone])
-    labels = np.asarray(federation.labels)[np.asarray(federation.rows)[positions]]
-    counts = np.array(federation.class_counts)
-    counts[np.flatnonzero(lone), labels] -= 1
-    return federation._replace(
-        rows=np.delete(federation.rows, positions),
-        copy=np.delete(federation.copy, positions),
-        offsets=np.concatenate([[0], np.cumsum(sizes - lone)]).astype(offsets.dtype),
-        class_counts=counts,
-    )

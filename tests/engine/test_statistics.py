@@ -9,7 +9,6 @@ import pytest
 import toys
 
 from fedjax_bal import data, models, recipes
-from fedjax_bal.data import without_lone_rows
 from fedjax_bal.engine.host import build, simulate
 from fedjax_bal.optim.optimizers import optimizer
 from fedjax_bal.options import Evaluation, Execution, LocalTraining, Participation
@@ -161,25 +160,6 @@ def test_all_classes_lose_the_same_share_of_their_rows(batch_size, lone_rows):
     mean, variance = epochs * (counts - chance).sum(0), epochs * (chance * (1 - chance)).sum(0)
     assert (np.abs(found - mean) <= 4 * np.sqrt(variance)).all()
     assert found.sum() == epochs * (sizes.sum() - lone.sum())
-
-
-def test_removing_lone_rows_for_good_takes_any_row_of_the_client():
-    shards = federation()
-    shorter = without_lone_rows(shards, 4)
-    assert np.diff(shorter.offsets).tolist() == [8, 4, 12]
-    (gone,) = np.setdiff1d(shards.rows, shorter.rows)
-    first = shards.rows[:9]
-    assert gone in first
-    fewer = np.bincount(shards.labels[[gone]], minlength=3)
-    assert (shards.class_counts - shorter.class_counts)[0].tolist() == fewer.tolist()
-    for client in range(3):
-        own = shorter.rows[shorter.offsets[client] : shorter.offsets[client + 1]]
-        assert np.bincount(shards.labels[own], minlength=3).tolist() == shorter.class_counts[client].tolist()
-    removed = {int(np.setdiff1d(shards.rows, without_lone_rows(shards, 4, seed).rows)[0]) for seed in range(99)}
-    assert removed == set(first.tolist())
-    assert without_lone_rows(shards, 1) is shards and without_lone_rows(shards, 5) is shards
-    single = without_lone_rows(data.federate(shards.images, shards.labels, [np.arange(1), np.arange(2, 4)], 3), 4)
-    assert np.diff(single.offsets).tolist() == [0, 2]
 
 
 @pytest.mark.parametrize(
