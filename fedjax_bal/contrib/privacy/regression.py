@@ -42,7 +42,6 @@ def regress(
     rate: float = 1e-3,
     width: int = 32,
     latent: int = 128,
-    tries: int = 1,
     smoothness: float = 1e-6,
     limits: tuple[Array, Array] | None = None,
 ) -> Regression:
@@ -69,14 +68,13 @@ def regress(
         rate: Adam's learning rate at the first step.
         width: channels of the networks' first two stages; an integer of at least 2.
         latent: length of the networks' input.
-        tries: networks per target; the one with the least loss before the last step is kept. A search for a
-            gradient often ends at the negative image with an opposite label, with a large loss.
         smoothness: weight of the total variation; 0 for none.
         limits: the least and the largest normalised pixel, each `[K]` or a number, enforced by a sigmoid:
             `(0 - mean) / std` and `(1 - mean) / std`. None for no limits.
 
     Returns:
-        Images, labels and losses.
+        Images, labels and losses. A search for a gradient often ends at the negative image with an opposite label, with
+            a large loss: repeat a target to search several times, and keep the result with the least loss.
 
     Raises:
         ValueError: `of` is unknown, the target doesn't fit the model, sides of images are not multiples of 4, a number
@@ -101,14 +99,14 @@ def regress(
     one_of("of", of, TARGETS)
     check_sides(model.input_shape)
     whole_number("width", width, 2)
-    for name, value in (("iterations", iterations), ("latent", latent), ("tries", tries)):
-        whole_number(name, value)
+    whole_number("iterations", iterations)
+    whole_number("latent", latent)
     rate = finite_number("rate", rate)
     smoothness = finite_number("smoothness", smoothness)
     target = jax.tree.map(jnp.asarray, target)
     (_check_features if of == "features" else _check_gradients)(model, variables, target)
     bounds = None if limits is None else (jnp.asarray(limits[0], float), jnp.asarray(limits[1], float))
-    return _regress(key, model, variables, target, of, iterations, rate, width, latent, tries, smoothness, bounds)
+    return _regress(key, model, variables, target, of, iterations, rate, width, latent, smoothness, bounds)
 
 
 @partial(jax.jit, static_argnames="model")
@@ -140,7 +138,7 @@ def single_gradients(
     return _gradients(model, variables, images, jax.nn.one_hot(labels, model.num_classes))
 
 
-@partial(jax.jit, static_argnames=("model", "of", "iterations", "width", "latent", "tries"))
+@partial(jax.jit, static_argnames=("model", "of", "iterations", "width", "latent"))
 def _regress(
     key: Key,
     model: Model,
@@ -151,12 +149,10 @@ def _regress(
     rate: float,
     width: int,
     latent: int,
-    tries: int,
     smoothness: float,
     limits: Limits | None,
 ) -> Regression:
-    """Attacks all targets at once; no try affects another one's loss, so the sum of losses gives all gradients."""
-    target = jax.tree.map(lambda leaf: jnp.repeat(leaf, tries, 0), target)
+    """Attacks all targets at once; no target affects another one's loss, so the sum of losses gives all gradients."""
     count = jax.tree.leaves(target)[0].shape[0]
     network = Upwards(model.input_shape, width)
     keys = jax.vmap(lambda index: jax.random.split(jax.random.fold_in(key, index)))(jnp.arange(count))
@@ -181,11 +177,7 @@ def _regress(
         return values.sum(), values
 
     params, losses = minimise(loss, start, iterations, rate)
-    # Of each target's tries the best is kept, a diverged one only if all have diverged.
-    last = jnp.where(jnp.isnan(losses[-1]), jnp.inf, losses[-1])
-    kept = jnp.arange(0, count, tries) + last.reshape(-1, tries).argmin(1)
-    labels = labels_of(params)[kept] if of == "gradient" else None
-    return Regression(images_of(params)[kept], labels, losses[:, kept])
+    return Regression(images_of(params), labels_of(params) if of == "gradient" else None, losses)
 
 
 def _feature_distance(model: Model, variables: Variables, images: Array, labels: Array, target: Array) -> Array:
