@@ -17,6 +17,7 @@ def test_it_agrees_with_the_package():
     assert citation["type"] == "software"
     assert citation["title"] == project["name"]
     assert citation["version"] == __version__
+    assert f"version = {{{__version__}}}" in (ROOT / "README.md").read_text(encoding="utf-8")
     assert citation["license"] == project["license"]
     assert citation["keywords"] == project["keywords"]
     assert citation["abstract"] == project["description"] + "."

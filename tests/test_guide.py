@@ -22,14 +22,21 @@ from fedjax_bal.recipes import RECIPES
 
 ROLES = Path(parts.__file__).parent / "guide" / "roles.md"
 README = Path(__file__).parents[1] / "README.md"
-EXAMPLES = ("library", "own_data", "functional_api", "extending")
-"""Pages whose Python examples are a script, each by itself."""
+EXAMPLES = ("library", "own_data", "functional_api", "extending", "roles")
+"""Pages whose Python examples are a script, each by itself; that of roles goes on from library's."""
+PRINTED = {
+    "roles": ["()", "balanced_softmax+confident"],
+    "extending": ["[3679 1840 1227  919  736  613  526  460]", "[2, 2]"],
+}
+"""Page -> lines that its examples print, which the page shows."""
 
 
 def rows():
     """The cells of the table's rows, by role."""
     lines = [line.strip("|").split("|") for line in ROLES.read_text().splitlines() if line.startswith("| ")]
-    return {cells[0].strip(): [cell.strip() for cell in cells[1:]] for cells in lines}
+    cells = {cells[0].strip(): [cell.strip() for cell in cells[1:]] for cells in lines}
+    assert len(cells) == len(lines) - 1  # one row each, but two for any part
+    return cells
 
 
 def test_the_table_has_every_role_with_its_methods_and_a_part_that_plays_it():
@@ -56,8 +63,14 @@ def test_the_readme_names_every_recipe(name):
 @pytest.mark.parametrize(
     "page", [README, *(ROLES.with_name(f"{name}.md") for name in EXAMPLES)], ids=lambda page: page.stem
 )
-def test_examples_in_python_run_as_scripts_without_a_warning_on_all_cores(page, tmp_path):
-    code = "\n".join(own for own in blocks(page, "python") if not own.startswith("# ") and can_run(own))
+def test_examples_in_python_run_as_scripts_without_a_warning_on_all_cores(page, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    own = blocks(page, "python")
+    for block in own:
+        if block.startswith("# "):  # the content of a file
+            (tmp_path / block[2:].partition("\n")[0]).write_text(block)
+    before = blocks(page.with_name("library.md"), "python") if page.stem == "roles" else []
+    code = "\n".join(block for block in [*before, *own] if not block.startswith("# ") and can_run(block))
     if ">>>" in code:
         code = doctest.script_from_examples("\n".join(line for line in page.read_text().splitlines()))
     code = re.sub(r'(rounds"?[=:] ?)20', r"\g<1>1", code)
@@ -66,6 +79,8 @@ def test_examples_in_python_run_as_scripts_without_a_warning_on_all_cores(page, 
     command = [sys.executable, "-W", "error", "example.py"]
     done = subprocess.run(command, cwd=tmp_path, env=unset, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr
+    for line in PRINTED.get(page.stem, ()):
+        assert f"{line}\n" in done.stdout and line in page.read_text()
     if "simulate(" in code or "make_round(" in code:  # a page that trains nothing leaves jax to its caller
         assert done.stdout.splitlines()[-1] == str(cores())
 
@@ -79,9 +94,8 @@ def test_links_lead_somewhere():
 @pytest.mark.slow
 def test_the_guides_method_is_a_plugin(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    text = ROLES.read_text()
-    Path("confident.py").write_text(doctest.script_from_examples(text.partition("The conformance battery")[0]))
-    (command,) = re.findall(r"```bash\nfedjax-bal (.*)\n```", text)
+    Path("confident.py").write_text(blocks(ROLES, "python")[0])
+    (command,) = re.findall(r"```bash\nfedjax-bal (.*)\n```", ROLES.read_text())
     small = ["training.rounds=2", "seeds=[0]", "model={name: mlp}", "--plain", "--out", "here"]
     result = CliRunner().invoke(app, [*shlex.split(command), *small])
     assert result.exit_code == 0, result.output

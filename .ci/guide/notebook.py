@@ -48,7 +48,12 @@ def _cells(text: str) -> Iterator[dict[str, Any]]:
 
 
 def _sources(code: str) -> list[str]:
-    """Extracts a block's code, without prompts and results; an example that shows a result ends its cell."""
+    """Extracts a block's code, without prompts and results; an example that shows a result ends its cell.
+
+    A block that begins with a file's name, `# FILE`, is written into this file.
+    """
+    if file := re.match(r"# (\S+\.py)\n", code):
+        return [f"%%writefile {file[1]}\n{code[file.end() :]}"]
     examples = doctest.DocTestParser().get_examples(code)
     apart = lambda source: "\n" * (source.count("\n") > 1) + source
     ends = "".join(apart(example.source) + "\0" * bool(example.want) for example in examples)
