@@ -492,7 +492,11 @@ class Report(Part, abc.ABC):
 
     @abc.abstractmethod
     def report(self, outcome: Outcome) -> PyTree:
-        """Returns arrays that are summed over clients; `outcome.memory` is the result of the part's `remember`."""
+        """Returns arrays that are summed over clients; `outcome.memory` is the result of the part's `remember`.
+
+        `outcome.ctx.memory` is that of the beginning of the round. A client that trains several times in a round, as
+        with Astraea's mediators, sends only its last report.
+        """
 
 
 class Probe(Part, abc.ABC):
