@@ -11,18 +11,14 @@ from fedjax_bal.balance import class_prototypes
 from fedjax_bal.data import stack_rows
 from fedjax_bal.methods.combine import CountOrZero, NonNegative, Recipe, recipe
 from fedjax_bal.methods.fedcm import ClientMomentum
-from fedjax_bal.methods.needs import without_other
+from fedjax_bal.methods.needs import shared_model, without_other
 from fedjax_bal.methods.roles import (
     Batches,
     Need,
-    Personal,
     Prepare,
-    RunFacts,
-    Separate,
     Server,
     Update,
     part,
-    parts_with,
     static,
 )
 from fedjax_bal.methods.scaffold import Controls
@@ -123,7 +119,7 @@ class Relabelling(Server, Prepare, Batches):
     @property
     def needs(self) -> tuple[Need, ...]:
         """Requires that the global model alone can classify a client's rows."""
-        return (Need("", _check_leaves),)
+        return (shared_model("fedrela", "the global model alone can't relabel their rows"),)
 
     def init_server(self, server: ServerContext) -> Relabeller:
         """Returns the initial model, and draws the seed."""
@@ -197,15 +193,6 @@ class LowerRate(Update):
     def updates(self, updates: PyTree, params: PyTree, ctx: Context) -> PyTree:
         """Returns the updates times the factor."""
         return jax.tree.map(lambda leaf: self.factor * leaf, updates)
-
-
-def _check_leaves(facts: RunFacts) -> None:
-    for other in parts_with(facts.parts, Personal):
-        if not isinstance(other, Separate):
-            raise ValueError(
-                f"fedrela: received {other.slot}, whose leaves stay with the clients, so that the global model alone "
-                "can't relabel their rows; leave one of the two out"
-            )
 
 
 @recipe("long_tail", "hu2026fedrela")

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from fedjax_bal.methods.roles import Need, Part, RunFacts, parts_with
+from fedjax_bal.methods.roles import Need, Part, Personal, RunFacts, Separate, parts_with
 from fedjax_bal.optim import check_known
 from fedjax_bal.types import Federation
 
@@ -69,6 +69,24 @@ def without_other(method: str, own: Part, *roles: type[Part], because: str) -> N
                 raise ValueError(f"{method}: received {other.slot}, {because}; leave one of the two out")
 
     return Need("", check)
+
+
+def shared_model(method: str, because: str) -> Need:
+    """Requires that no leaves of the model stay with the clients; other models that they train may."""
+
+    def check(facts: RunFacts) -> None:
+        for other in parts_with(facts.parts, Personal):
+            if not isinstance(other, Separate):
+                raise ValueError(
+                    f"{method}: received {other.slot}, whose leaves stay with the clients, so that {because}; leave "
+                    "one of the two out"
+                )
+
+    return Need("", check)
+
+
+FOREIGN_HEAD = "the classifier that the server makes would be that of a model that no client uses"
+"""Why methods whose server makes the classifier need a shared model."""
 
 
 BALANCED = "balanced"
