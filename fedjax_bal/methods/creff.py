@@ -9,9 +9,11 @@ from jax import lax
 
 from fedjax_bal.data import over_rows
 from fedjax_bal.methods.combine import Count, CountOrZero, NonNegative, Recipe, recipe
+from fedjax_bal.methods.fedacg import BeforeLookahead
 from fedjax_bal.methods.heads import classifier, classifier_shapes, retrain_classifier
+from fedjax_bal.methods.needs import not_shown_before
 from fedjax_bal.methods.prototypes import num_features
-from fedjax_bal.methods.roles import Refine, Report, RunSetting, Server, part, static
+from fedjax_bal.methods.roles import Need, Refine, Report, RunSetting, Server, part, static
 from fedjax_bal.types import Array, Batch, Key, Model, Outcome, PyTree, ServerContext, Variables
 
 
@@ -73,6 +75,11 @@ class FeatureMatching(Server, Report, Refine):
     learning_rate: float = 0.01
 
     evaluation_only = True
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """Requires that no earlier part puts in another classifier for evaluation."""
+        return (not_shown_before("creff", self, BeforeLookahead),)
 
     def check(self, setting: RunSetting) -> None:
         """Rejects a model without a classifier under its usual name."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from fedjax_bal.methods.roles import Need, Part, Personal, RunFacts, Separate, parts_with
+from fedjax_bal.methods.roles import Need, Part, Personal, Refine, RunFacts, Separate, parts_with
 from fedjax_bal.optim import check_known
 from fedjax_bal.types import Federation
 
@@ -87,6 +87,21 @@ def shared_model(method: str, because: str) -> Need:
 
 FOREIGN_HEAD = "the classifier that the server makes would be that of a model that no client uses"
 """Why methods whose server makes the classifier need a shared model."""
+
+
+def not_shown_before(method: str, own: Part, *spared: type[Part]) -> Need:
+    """Requires that no earlier part changes the model for evaluation, as `own` replaces what it would change."""
+
+    def check(facts: RunFacts) -> None:
+        place = [part.slot for part in facts.parts].index(own.slot)
+        for other in parts_with(facts.parts[:place], Refine):
+            if other.evaluation_only and not isinstance(other, spared):
+                raise ValueError(
+                    f"{method}: received {other.slot} before it, whose model for evaluation it would replace: name "
+                    f"{method} first, or leave one of the two out"
+                )
+
+    return Need("", check)
 
 
 BALANCED = "balanced"
