@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from fedjax_bal.methods.roles import Need, Part, Personal, Refine, RunFacts, Separate, parts_with
+from fedjax_bal.methods.roles import Need, Part, Personal, Reduce, Refine, RunFacts, Separate, parts_with
 from fedjax_bal.optim import check_known
 from fedjax_bal.types import Federation
 
@@ -99,6 +99,20 @@ def not_shown_before(method: str, own: Part, *spared: type[Part]) -> Need:
                 raise ValueError(
                     f"{method}: received {other.slot} before it, whose model for evaluation it would replace: name "
                     f"{method} first, or leave one of the two out"
+                )
+
+    return Need("", check)
+
+
+def weighted_mean(method: str) -> Need:
+    """Requires that updates are combined with their weights."""
+
+    def check(facts: RunFacts) -> None:
+        for other in parts_with(facts.parts, Reduce):
+            if other.unweighted:
+                raise ValueError(
+                    f"{method}: received {other.slot}, which ignores how much updates weigh, so that the weights of "
+                    f"{method} would have no effect; leave one of the two out"
                 )
 
     return Need("", check)

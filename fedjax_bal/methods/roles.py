@@ -536,7 +536,13 @@ class Weigh(Part, abc.ABC):
 
 
 class Reduce(Part, abc.ABC):
-    """Combines all chains' updates into one, in place of their weighted mean; a run has at most one Reduce."""
+    """Combines all chains' updates into one, in place of their weighted mean; a run has at most one Reduce.
+
+    Attributes:
+        unweighted: whether it ignores the weights, except for chains of weight 0, which are excluded.
+    """
+
+    unweighted: ClassVar[bool] = False
 
     needs_deltas = True
 
