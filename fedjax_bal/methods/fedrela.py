@@ -91,9 +91,9 @@ class Relabelling(Server, Prepare, Batches):
     $\tanh(z_{ic} - t_c) \max(r_c - r_y, 0)$, hence only to a class that is rarer on the client or that it lacks. Each
     class is drawn independently; of several, the one with the largest probability is the new label.
 
-    Other parts see the new labels in batches, but the old class counts. The draws depend on the row, not on the round,
-    so that a row has the same new label in each round. Rows with the same image share it: augmented copies have their
-    original's label.
+    In local steps other parts see the new labels and their class counts, for priors and weights. The draws depend on
+    the row, not on the round, so that a row has the same new label in each round. Rows with the same image share it:
+    augmented copies have their original's label.
 
     Attributes:
         start: the round, from 0, that relabels.
@@ -148,6 +148,11 @@ class Relabelling(Server, Prepare, Batches):
         same = batch.rows[:, None] == known.rows
         labels = jnp.where(same.any(-1), known.labels[same.argmax(-1)], batch.labels)
         return batch._replace(labels=labels)
+
+    def labelled(self, class_counts: Array, ctx: Context) -> Array:
+        """Counts the new labels of the client's rows."""
+        known: Labelled = ctx.prepared[self.slot]
+        return jnp.zeros_like(class_counts).at[known.labels].add((known.rows >= 0).astype(class_counts.dtype))
 
     def _relabel(self, ctx: Context) -> Labelled:
         received: Relabeller = ctx.broadcast[self.slot]

@@ -275,6 +275,13 @@ class Batches(Part, abc.ABC):
         """Returns the mean number of rows of each class added to a client's batch, `Float[C]`; by default 0."""
         return jnp.zeros(class_counts.shape)
 
+    def labelled(self, class_counts: Array, ctx: Context) -> Array:
+        """Returns the class counts of a client's rows with this part's labels, `Int32[C]`; by default the same.
+
+        In local steps they are the other parts' `ctx.class_counts`.
+        """
+        return class_counts
+
 
 class Shift(Part, abc.ABC):
     """Chooses the parameters at which a local step takes its gradient; a run has at most one Shift.
