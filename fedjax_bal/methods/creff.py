@@ -49,9 +49,9 @@ class FeatureMatching(Server, Report, Refine):
     the last retrained classifier in place of the model's own. The server averages these gradients over the clients that
     have the class, and moves its features of the class by gradient descent on $\sum_c D(\hat g_c, g_c)$. $\hat g_c$ is
     the gradient on the features. D is the sum of $1 - \cos$ over the rows of the weights, one for each output; the
-    biases count as one row. Then a classifier with new random weights is trained on the features of all classes. It is
-    sent to the clients of the next round, and replaces the global classifier in evaluation. The global model itself is
-    FedAvg's.
+    biases count as one row. Then a classifier with new random weights is trained on the features of all classes that
+    any client has. It is sent to the clients of the next round, and replaces the global classifier in evaluation. The
+    global model itself is FedAvg's.
 
     Attributes:
         per_class: M, features of each class.
@@ -117,6 +117,7 @@ class FeatureMatching(Server, Report, Refine):
         features = matched_features(
             server.model, params, old.features, _over(sums, clients), clients > 0, self.match_steps, self.match_rate
         )
+        held = jnp.asarray(server.federation.class_counts).any(0)
         begin, order = jax.random.split(key)
         fresh = {**params, "head": classifier(server.model.init(begin).params)}
         head = retrain_classifier(
@@ -125,6 +126,8 @@ class FeatureMatching(Server, Report, Refine):
             features.reshape(-1, features.shape[-1]),
             jnp.repeat(jnp.arange(len(features)), self.per_class),
             order,
+            # Features of a class that no client has stay random forever, so that they teach nothing.
+            jnp.repeat(held.astype(features.dtype), self.per_class),
             epochs=self.epochs,
             batch_size=self.batch_size,
             learning_rate=self.learning_rate,
