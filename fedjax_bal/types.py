@@ -218,7 +218,7 @@ class Context(NamedTuple):
     Attributes:
         round: the round number from 0, `Int32[]`.
         client: the client's id, `Int32[]`.
-        class_counts: `Int32[C]`.
+        class_counts: `Int32[C]`; within a local step, of the labels that Batches parts give the client's rows.
         size: the number of the client's rows, `Int32[]`.
         start: the variables received, but the client's own values of leaves that stay with it (see `parts.Personal`).
         broadcast: the value that each Server part sent, by slot.

@@ -15,6 +15,7 @@ from fedjax_bal.data import append_rows, are_tokens
 from fedjax_bal.methods import roles
 from fedjax_bal.methods.combine import Count, CountOrZero, NonNegative, Recipe, positive, recipe, variants
 from fedjax_bal.methods.dcgan import SharedDcgans, borrow_images
+from fedjax_bal.methods.needs import shared_model
 from fedjax_bal.methods.roles import Need, Part, RunFacts, RunSetting, part, parts_with, static
 from fedjax_bal.models import BATCH_NORMALISED, Generator, build_generator
 from fedjax_bal.types import Array, Batch, Context, Exhibit, Key, Model, Outputs, PyTree, ServerContext, Variables
@@ -176,6 +177,12 @@ class SharedGenerator(_Generating, roles.Server):
     teacher: str = static("current")
 
     travels: ClassVar[bool] = False
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """Requires a model that the clients use as it is."""
+        why = "the generator would learn from a model that no client uses (generator='per_client' takes each client's)"
+        return *super().needs, shared_model("cbfl", why)
 
     def init_server(self, server: ServerContext) -> Teacher:
         """Returns an untrained generator, and the initial model if a snapshot is kept."""

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 
 from fedjax_bal.methods.combine import Count, NonNegative, Recipe, recipe
-from fedjax_bal.methods.needs import without_other
+from fedjax_bal.methods.needs import weighted_mean, without_other
 from fedjax_bal.methods.roles import Need, Server, Weigh, part, static
 from fedjax_bal.types import Array, Cohort, Key, ServerContext
 
@@ -40,9 +40,9 @@ class DualWeights(Weigh, Server):
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """Requires that no other part weights clients; most of them also make weights independent of sizes."""
+        """Requires that its weights count, and that no other part weights clients; most ignore their sizes, too."""
         why = "which weighs clients, too, so that it isn't clear how much their losses count"
-        return (without_other("climb", self, Weigh, because=why),)
+        return weighted_mean("climb"), without_other("climb", self, Weigh, because=why)
 
     def init_server(self, server: ServerContext) -> Array:
         """Returns the initial lambda, `Float[N]`."""

@@ -9,9 +9,11 @@ from jax import lax
 
 from fedjax_bal.data import over_rows
 from fedjax_bal.methods.combine import Count, CountOrZero, NonNegative, Recipe, recipe
+from fedjax_bal.methods.fedacg import BeforeLookahead
 from fedjax_bal.methods.heads import classifier, classifier_shapes, retrain_classifier
+from fedjax_bal.methods.needs import not_shown_before
 from fedjax_bal.methods.prototypes import num_features
-from fedjax_bal.methods.roles import Refine, Report, RunSetting, Server, part, static
+from fedjax_bal.methods.roles import Need, Refine, Report, RunSetting, Server, part, static
 from fedjax_bal.types import Array, Batch, Key, Model, Outcome, PyTree, ServerContext, Variables
 
 
@@ -47,9 +49,9 @@ class FeatureMatching(Server, Report, Refine):
     the last retrained classifier in place of the model's own. The server averages these gradients over the clients that
     have the class, and moves its features of the class by gradient descent on $\sum_c D(\hat g_c, g_c)$. $\hat g_c$ is
     the gradient on the features. D is the sum of $1 - \cos$ over the rows of the weights, one for each output; the
-    biases count as one row. Then a classifier with new random weights is trained on the features of all classes. It is
-    sent to the clients of the next round, and replaces the global classifier in evaluation. The global model itself is
-    FedAvg's.
+    biases count as one row. Then a classifier with new random weights is trained on the features of all classes that
+    any client has. It is sent to the clients of the next round, and replaces the global classifier in evaluation. The
+    global model itself is FedAvg's.
 
     Attributes:
         per_class: M, features of each class.
@@ -73,6 +75,11 @@ class FeatureMatching(Server, Report, Refine):
     learning_rate: float = 0.01
 
     evaluation_only = True
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """Requires that no earlier part puts in another classifier for evaluation."""
+        return (not_shown_before("creff", self, BeforeLookahead),)
 
     def check(self, setting: RunSetting) -> None:
         """Rejects a model without a classifier under its usual name."""
@@ -110,6 +117,7 @@ class FeatureMatching(Server, Report, Refine):
         features = matched_features(
             server.model, params, old.features, _over(sums, clients), clients > 0, self.match_steps, self.match_rate
         )
+        held = jnp.asarray(server.federation.class_counts).any(0)
         begin, order = jax.random.split(key)
         fresh = {**params, "head": classifier(server.model.init(begin).params)}
         head = retrain_classifier(
@@ -118,6 +126,8 @@ class FeatureMatching(Server, Report, Refine):
             features.reshape(-1, features.shape[-1]),
             jnp.repeat(jnp.arange(len(features)), self.per_class),
             order,
+            # Features of a class that no client has stay random forever, so that they teach nothing.
+            jnp.repeat(held.astype(features.dtype), self.per_class),
             epochs=self.epochs,
             batch_size=self.batch_size,
             learning_rate=self.learning_rate,

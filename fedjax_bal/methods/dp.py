@@ -103,6 +103,8 @@ class PrivateMean(roles.Reduce):
     noise: float = 1.0
     delta: float | None = static(None)
 
+    unweighted = True
+
     @property
     def needs(self) -> tuple[Need, ...]:
         """Requires that the server sees nothing of a client without noise, running batch statistics included."""

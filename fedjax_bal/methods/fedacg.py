@@ -4,7 +4,8 @@ import jax
 
 from fedjax_bal.methods.combine import BelowOne, NonNegative, Recipe, recipe
 from fedjax_bal.methods.fedprox import Proximal
-from fedjax_bal.methods.roles import Refine, Server, part
+from fedjax_bal.methods.needs import not_shown_before
+from fedjax_bal.methods.roles import Need, Refine, RunFacts, Server, part, parts_with
 from fedjax_bal.optim import optimizer
 from fedjax_bal.types import Key, PyTree, ServerContext, Variables
 
@@ -29,6 +30,19 @@ class BeforeLookahead(Server, Refine):
 
     travels = False
     evaluation_only = True
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """Requires that no earlier part changes the model for evaluation, and none the model that goes on."""
+        return not_shown_before("fedacg", self), Need("", self._check_step)
+
+    def _check_step(self, facts: RunFacts) -> None:
+        for other in parts_with(facts.parts, Refine):
+            if not other.evaluation_only:
+                raise ValueError(
+                    f"fedacg: received {other.slot}, which changes the model after the server's step, so that the "
+                    "model before the lookahead can't be recovered from it; leave one of the two out"
+                )
 
     def init_server(self, server: ServerContext) -> PyTree:
         """Returns w, shaped like the parameters."""

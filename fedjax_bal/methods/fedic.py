@@ -11,7 +11,7 @@ from jax import lax
 from fedjax_bal.balance import distillation_loss
 from fedjax_bal.data import normalised
 from fedjax_bal.methods.combine import Count, CountOrZero, NonNegative, Positive, Recipe, Share, recipe
-from fedjax_bal.methods.needs import SERVER_ROWS, balanced_rows
+from fedjax_bal.methods.needs import SERVER_ROWS, balanced_rows, shared_model
 from fedjax_bal.methods.roles import Need, Server, Step, part, static
 from fedjax_bal.types import Array, Key, PyTree, ServerContext, Variables
 
@@ -107,8 +107,9 @@ class CalibratedDistillation(Step, Server):
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """Requires rows of the server's own."""
-        return (SERVER_ROWS,)
+        """Requires rows of the server's own, and a model that the clients use as it is."""
+        why = "the server would distil models that no client uses"
+        return shared_model("fedic", why), SERVER_ROWS
 
     def init_server(self, server: ServerContext) -> TeacherState:
         """Returns a neutral calibration with a random gate."""

@@ -76,7 +76,9 @@ class ClassCentres(SharedPrototypes, Steps, Loss):
 
 def _with_batch(carry: FeatureSums, outputs: Outputs, batch: Batch, ctx: Context) -> FeatureSums:
     """Adds a batch's rows to the sums, which start again if they would exceed an epoch."""
-    begins = carry.counts.sum() + batch.real.sum() > ctx.size
+    # FedYoYo's batches have two views of each row, the second ones after all rows.
+    views = batch.real.sum() / jnp.maximum(batch.real[: ctx.batch_size].sum(), 1)
+    begins = carry.counts.sum() + batch.real.sum() > views * ctx.size
     sums, counts = class_sums(outputs.features, batch.labels, batch.real, len(carry.counts))
     kept: FeatureSums = jax.tree.map(lambda leaf: jnp.where(begins, 0.0, leaf), carry)
     return FeatureSums(kept.sums + sums, kept.counts + counts)

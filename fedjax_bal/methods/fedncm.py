@@ -5,8 +5,9 @@ import jax.numpy as jnp
 
 from fedjax_bal.methods.combine import Recipe, recipe
 from fedjax_bal.methods.heads import check_linear, classifier, classifier_shapes
+from fedjax_bal.methods.needs import FOREIGN_HEAD, shared_model
 from fedjax_bal.methods.prototypes import FeatureSums, feature_sums, prototypes_of
-from fedjax_bal.methods.roles import Closing, RunSetting, part
+from fedjax_bal.methods.roles import Closing, Need, RunSetting, part
 from fedjax_bal.models import unit
 from fedjax_bal.types import Key, Outcome, ServerContext, Variables
 
@@ -25,6 +26,11 @@ class NearestMean(Closing):
         `simulate(..., variables=...)` and a local learning rate of 0 it is the paper's. The authors' code leaves the
         bias of the new layer as drawn, which the paper doesn't mention, and divides by 0 for a class without rows.
     """
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """Requires a model that the clients use as it is."""
+        return (shared_model("fedncm", FOREIGN_HEAD),)
 
     def check(self, setting: RunSetting) -> None:
         """Rejects a model that doesn't end in a dense layer, whose class vectors are the columns of a matrix."""

@@ -1,11 +1,12 @@
 """FedNH: the classifier consists of prototypes, which start evenly spread and then follow the clients' features."""
 
+import jax
 import jax.numpy as jnp
 
 from fedjax_bal.methods.combine import Positive, Recipe, Share, recipe
 from fedjax_bal.methods.heads import classifier
 from fedjax_bal.methods.prototypes import feature_sums
-from fedjax_bal.methods.roles import Freeze, Refine, Report, part, static
+from fedjax_bal.methods.roles import Freeze, Personal, Refine, Report, RunSetting, part, parts_with, static
 from fedjax_bal.models import unit, with_cosine_head
 from fedjax_bal.types import Array, Key, Model, Outcome, PyTree, ServerContext, Variables
 
@@ -33,6 +34,16 @@ class PrototypeClassifier(Freeze, Report, Refine):
     def bind(self, model: Model) -> Model:
         """Returns the network with orthogonal prototypes as its classifier."""
         return with_cosine_head(model, "orthogonal", self.scale)
+
+    def check(self, setting: RunSetting) -> None:
+        """Rejects parts by which each client keeps its own classifier, which the server's prototypes never reach."""
+        params = jax.eval_shape(setting.model.init, jax.random.key(0)).params
+        for other in parts_with(setting.parts, Personal):
+            if any(jax.tree.leaves(jax.tree.broadcast(other.personal(params), params)["head"])):
+                raise ValueError(
+                    f"fednh: received {other.slot}, by which the classifier stays with the clients, so that they would "
+                    "never get the server's prototypes; leave one of the two out"
+                )
 
     def frozen(self, params: PyTree) -> PyTree:
         """Selects the prototypes."""

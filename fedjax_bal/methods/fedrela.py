@@ -11,18 +11,14 @@ from fedjax_bal.balance import class_prototypes
 from fedjax_bal.data import stack_rows
 from fedjax_bal.methods.combine import CountOrZero, NonNegative, Recipe, recipe
 from fedjax_bal.methods.fedcm import ClientMomentum
-from fedjax_bal.methods.needs import without_other
+from fedjax_bal.methods.needs import shared_model, without_other
 from fedjax_bal.methods.roles import (
     Batches,
     Need,
-    Personal,
     Prepare,
-    RunFacts,
-    Separate,
     Server,
     Update,
     part,
-    parts_with,
     static,
 )
 from fedjax_bal.methods.scaffold import Controls
@@ -95,9 +91,9 @@ class Relabelling(Server, Prepare, Batches):
     $\tanh(z_{ic} - t_c) \max(r_c - r_y, 0)$, hence only to a class that is rarer on the client or that it lacks. Each
     class is drawn independently; of several, the one with the largest probability is the new label.
 
-    Other parts see the new labels in batches, but the old class counts. The draws depend on the row, not on the round,
-    so that a row has the same new label in each round. Rows with the same image share it: augmented copies have their
-    original's label.
+    In local steps other parts see the new labels and their class counts, for priors and weights. The draws depend on
+    the row, not on the round, so that a row has the same new label in each round. Rows with the same image share it:
+    augmented copies have their original's label.
 
     Attributes:
         start: the round, from 0, that relabels.
@@ -123,7 +119,7 @@ class Relabelling(Server, Prepare, Batches):
     @property
     def needs(self) -> tuple[Need, ...]:
         """Requires that the global model alone can classify a client's rows."""
-        return (Need("", _check_leaves),)
+        return (shared_model("fedrela", "the global model alone can't relabel their rows"),)
 
     def init_server(self, server: ServerContext) -> Relabeller:
         """Returns the initial model, and draws the seed."""
@@ -152,6 +148,11 @@ class Relabelling(Server, Prepare, Batches):
         same = batch.rows[:, None] == known.rows
         labels = jnp.where(same.any(-1), known.labels[same.argmax(-1)], batch.labels)
         return batch._replace(labels=labels)
+
+    def labelled(self, class_counts: Array, ctx: Context) -> Array:
+        """Counts the new labels of the client's rows."""
+        known: Labelled = ctx.prepared[self.slot]
+        return jnp.zeros_like(class_counts).at[known.labels].add((known.rows >= 0).astype(class_counts.dtype))
 
     def _relabel(self, ctx: Context) -> Labelled:
         received: Relabeller = ctx.broadcast[self.slot]
@@ -197,15 +198,6 @@ class LowerRate(Update):
     def updates(self, updates: PyTree, params: PyTree, ctx: Context) -> PyTree:
         """Returns the updates times the factor."""
         return jax.tree.map(lambda leaf: self.factor * leaf, updates)
-
-
-def _check_leaves(facts: RunFacts) -> None:
-    for other in parts_with(facts.parts, Personal):
-        if not isinstance(other, Separate):
-            raise ValueError(
-                f"fedrela: received {other.slot}, whose leaves stay with the clients, so that the global model alone "
-                "can't relabel their rows; leave one of the two out"
-            )
 
 
 @recipe("long_tail", "hu2026fedrela")

@@ -40,7 +40,8 @@ class QuantisedUpdates(Deliver, Report, Server):
     $\sigma \leftarrow (1 - m) \sigma + m s$. A client sends `bits` bits for each of these numbers, and s.
 
     Quantised are kernels and matrices, but neither the first layer, which reads the inputs' channels, nor the
-    classifier, unless `everything` says so. Biases, normalisation layers and batch statistics are sent as they are.
+    classifier, unless `everything` says so. Depthwise kernels look like the first layer of a network for images of one
+    channel, and aren't quantised there. Biases, normalisation layers and batch statistics are sent as they are.
 
     Attributes:
         momentum: m.

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from fedjax_bal.methods.roles import Need, Part, RunFacts, parts_with
+from fedjax_bal.methods.roles import Need, Part, Personal, Reduce, Refine, RunFacts, Separate, parts_with
 from fedjax_bal.optim import check_known
 from fedjax_bal.types import Federation
 
@@ -67,6 +67,53 @@ def without_other(method: str, own: Part, *roles: type[Part], because: str) -> N
         for other in parts_with(facts.parts, *roles):
             if other.slot != own.slot:
                 raise ValueError(f"{method}: received {other.slot}, {because}; leave one of the two out")
+
+    return Need("", check)
+
+
+def shared_model(method: str, because: str) -> Need:
+    """Requires that no leaves of the model stay with the clients; other models that they train may."""
+
+    def check(facts: RunFacts) -> None:
+        for other in parts_with(facts.parts, Personal):
+            if not isinstance(other, Separate):
+                raise ValueError(
+                    f"{method}: received {other.slot}, whose leaves stay with the clients, so that {because}; leave "
+                    "one of the two out"
+                )
+
+    return Need("", check)
+
+
+FOREIGN_HEAD = "the classifier that the server makes would be that of a model that no client uses"
+"""Why methods whose server makes the classifier need a shared model."""
+
+
+def not_shown_before(method: str, own: Part, *spared: type[Part]) -> Need:
+    """Requires that no earlier part changes the model for evaluation, as `own` replaces what it would change."""
+
+    def check(facts: RunFacts) -> None:
+        place = [part.slot for part in facts.parts].index(own.slot)
+        for other in parts_with(facts.parts[:place], Refine):
+            if other.evaluation_only and not isinstance(other, spared):
+                raise ValueError(
+                    f"{method}: received {other.slot} before it, whose model for evaluation it would replace: name "
+                    f"{method} first, or leave one of the two out"
+                )
+
+    return Need("", check)
+
+
+def weighted_mean(method: str) -> Need:
+    """Requires that updates are combined with their weights."""
+
+    def check(facts: RunFacts) -> None:
+        for other in parts_with(facts.parts, Reduce):
+            if other.unweighted:
+                raise ValueError(
+                    f"{method}: received {other.slot}, which ignores how much updates weigh, so that the weights of "
+                    f"{method} would have no effect; leave one of the two out"
+                )
 
     return Need("", check)
 

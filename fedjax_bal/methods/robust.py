@@ -26,6 +26,8 @@ class Median(Reduce):
         reports are still averaged and summed: they aren't robust.
     """
 
+    unweighted = True
+
     def reduce(self, deltas: PyTree, weights: Array, server: ServerContext) -> PyTree:
         """Returns the median, the mean of the middle two for an even number of chains; zeros if all weights are 0."""
         return _over_sorted(deltas, weights, _middle(weights))
@@ -50,6 +52,8 @@ class TrimmedMean(Reduce):
     """
 
     share: float = 0.1
+
+    unweighted = True
 
     def reduce(self, deltas: PyTree, weights: Array, server: ServerContext) -> PyTree:
         """Returns the trimmed mean, shaped like the parameters; zeros if all weights are 0."""
@@ -83,6 +87,8 @@ class Krum(Reduce):
 
     faulty: int = 1
     kept: int | None = 1
+
+    unweighted = True
 
     def reduce(self, deltas: PyTree, weights: Array, server: ServerContext) -> PyTree:
         """Returns the mean of the kept updates, shaped like the parameters; zeros if all weights are 0."""

@@ -275,6 +275,13 @@ class Batches(Part, abc.ABC):
         """Returns the mean number of rows of each class added to a client's batch, `Float[C]`; by default 0."""
         return jnp.zeros(class_counts.shape)
 
+    def labelled(self, class_counts: Array, ctx: Context) -> Array:
+        """Returns the class counts of a client's rows with this part's labels, `Int32[C]`; by default the same.
+
+        In local steps they are the other parts' `ctx.class_counts`.
+        """
+        return class_counts
+
 
 class Shift(Part, abc.ABC):
     """Chooses the parameters at which a local step takes its gradient; a run has at most one Shift.
@@ -492,7 +499,11 @@ class Report(Part, abc.ABC):
 
     @abc.abstractmethod
     def report(self, outcome: Outcome) -> PyTree:
-        """Returns arrays that are summed over clients; `outcome.memory` is the result of the part's `remember`."""
+        """Returns arrays that are summed over clients; `outcome.memory` is the result of the part's `remember`.
+
+        `outcome.ctx.memory` is that of the beginning of the round. A client that trains several times in a round, as
+        with Astraea's mediators, sends only its last report.
+        """
 
 
 class Probe(Part, abc.ABC):
@@ -532,7 +543,13 @@ class Weigh(Part, abc.ABC):
 
 
 class Reduce(Part, abc.ABC):
-    """Combines all chains' updates into one, in place of their weighted mean; a run has at most one Reduce."""
+    """Combines all chains' updates into one, in place of their weighted mean; a run has at most one Reduce.
+
+    Attributes:
+        unweighted: whether it ignores the weights, except for chains of weight 0, which are excluded.
+    """
+
+    unweighted: ClassVar[bool] = False
 
     needs_deltas = True
 

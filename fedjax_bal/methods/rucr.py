@@ -10,9 +10,11 @@ from jax import lax
 from fedjax_bal.balance import class_sums
 from fedjax_bal.data import stack_rows
 from fedjax_bal.methods.combine import Count, CountOrZero, NonNegative, Positive, Recipe, Share, recipe
+from fedjax_bal.methods.fedacg import BeforeLookahead
 from fedjax_bal.methods.heads import classifier, classifier_shapes, retrain_classifier
+from fedjax_bal.methods.needs import not_shown_before
 from fedjax_bal.methods.prototypes import FeatureSums, num_features, prototypes_of
-from fedjax_bal.methods.roles import Loss, Prepare, Refine, Report, RunSetting, Server, part, static
+from fedjax_bal.methods.roles import Loss, Need, Prepare, Refine, Report, RunSetting, Server, part, static
 from fedjax_bal.models import unit
 from fedjax_bal.types import Array, Batch, Context, Key, Outcome, Outputs, PyTree, ServerContext, Variables
 
@@ -113,6 +115,11 @@ class UnifiedPrototypes(Prepare, Report, Server, Loss, Refine):
     high: float = 0.95
 
     evaluation_only = True
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """Requires that no earlier part puts in another classifier for evaluation."""
+        return (not_shown_before("rucr", self, BeforeLookahead),)
 
     def check(self, setting: RunSetting) -> None:
         """Rejects a model without a classifier under its usual name."""

@@ -38,7 +38,8 @@ def with_projection(model: Model, form: str, width: int) -> Model:
         The extended network.
 
     Raises:
-        ValueError: the form is unknown, the width is wrong, or the network can't be extended.
+        ValueError: the form is unknown, the width is wrong, or the network can't be extended; "head" is given for a
+            classifier of cosines or of normalised features.
 
     Example:
         >>> from fedjax_bal.models import build
@@ -69,6 +70,12 @@ def with_projection(model: Model, form: str, width: int) -> Model:
             "'head'; name its classifier so, or ask for 'side' or 'none'"
         )
     on_top = form == "head"
+    if on_top and getattr(model.apply, "func", None) in (_apply_cosine, _apply_normalised):
+        raise ValueError(
+            f"projection: received 'head' for the model {model.name}, whose classifier compares directions or sees "
+            "normalised features, which would be lost: name the method with the projection (moon) before the one that "
+            "does so (feature_normalisation, fedetf, fednh, ldam), or ask for 'side' or 'none'"
+        )
     init = functools.partial(_init_projection, model, num_features(model), width, on_top)
     apply = functools.partial(_apply_projection, model, params["head"] if on_top else None)
     return model._replace(init=init, apply=apply)

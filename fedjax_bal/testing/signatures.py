@@ -77,6 +77,7 @@ RULES: dict[tuple[type, str], Rule] = {
     (roles.Draw, "log_weights"): _like_counts,
     (roles.Batches, "batch"): _like_batch,
     (roles.Batches, "added"): _like_counts,
+    (roles.Batches, "labelled"): _like_first,
     (roles.Start, "start"): _like_first,
     (roles.Gradient, "gradient"): _like_first,
     (roles.Update, "updates"): _like_first,

@@ -10,7 +10,9 @@ from methods.heads import as_numpy, flat_images, head_gradient, network, retrain
 
 from fedjax_bal.engine.device import purpose_key
 from fedjax_bal.methods import creff as MODULE
+from fedjax_bal.parts import FeatureMatching
 from fedjax_bal.recipes import creff, fedavg
+from fedjax_bal.types import Aggregate, ServerContext
 
 SEED, C, F = float64.SEED, toys.CLASSES, toys.FEATURES
 
@@ -71,6 +73,31 @@ def test_a_class_that_nobody_has_keeps_its_features_and_padding_counts_for_nothi
     begin, there = rng.normal(size=(C, 3, F)), np.arange(C) < C - 1
     found = MODULE.matched_features(network(), params, jnp.asarray(begin), padded, there, 2, 0.1)
     assert (found != begin).any((1, 2)).tolist() == there.tolist()
+
+
+@pytest.mark.slow
+def test_features_of_a_class_that_no_client_has_teach_nothing():
+    part = FeatureMatching(per_class=3, match_steps=0, epochs=2)
+    model = network()
+    variables = model.init(jax.random.key(0))
+    zeros = jax.tree.map(lambda leaf: jnp.zeros((C, *leaf.shape)), variables.params["head"])
+    reports = {part.slot: MODULE.ClassGradients(zeros, jnp.zeros(C))}
+
+    def trained(features, federation):
+        fields = {
+            "model": model, "variables": variables, "federation": federation,
+            "state": MODULE.FederatedFeatures(features, variables.params["head"]),
+            "aggregate": Aggregate(None, reports, None, None),
+        }  # fmt: skip
+        server = ServerContext(**(dict.fromkeys(ServerContext._fields) | fields))
+        return part.update(jax.random.key(1), server).head
+
+    features = jax.random.normal(jax.random.key(2), (C, 3, F))
+    data = toys.federation()
+    lacking = data._replace(class_counts=data.class_counts * (np.arange(C) < C - 1))
+    for federation, same in ((lacking, True), (data, False)):
+        one, other = (trained(given, federation) for given in (features, features.at[-1].add(3.0)))
+        assert (toys.largest_difference(one, other) == 0) == same
 
 
 @pytest.mark.slow

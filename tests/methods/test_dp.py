@@ -64,7 +64,7 @@ def run(recipe, model="mlp", **settings):
 )
 def test_whatever_would_have_no_noise_is_refused(with_, model, message):
     with pytest.raises(ValueError, match=message):
-        run(recipes.combine(with_, recipes.dp()), model)
+        run(recipes.combine(recipes.dp(), with_), model)
 
 
 def past(rounds=3, clients=50, drawn=10, evenly=True, closed_loop=False, length=1):

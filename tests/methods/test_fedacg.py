@@ -1,13 +1,25 @@
 """FedACG: against its transcription."""
 
+from functools import partial
+
 import numpy as np
 import pytest
+import toys
 from methods import float64
+from methods.heads import network
 from methods.steps import descend, moved
 
-from fedjax_bal.recipes import fedacg
+from fedjax_bal.recipes import combine, creff, fedacg, fedavg_ft, fedbabu, fednh, rucr
+
+TUNED = partial(fedbabu, fine_tune_epochs=1)
 
 pytestmark = pytest.mark.usefixtures("double")
+
+
+def simulation(recipe):
+    spare = np.setdiff1d(np.arange(len(toys.federation().labels)), toys.federation().rows)
+    federation = toys.federation()._replace(auxiliary={"balanced": spare})
+    return float64.simulation(recipe, model=network(), federation=federation)
 
 
 @pytest.mark.slow
@@ -24,3 +36,25 @@ def test_fedacg_equals_its_transcription():
     state = float64.run(sim)
     float64.assert_equal(state.server["BeforeLookahead"], weights)  # what is evaluated
     float64.assert_equal(state.variables.params, moved(weights, 0.7, momentum))  # what is sent
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        (creff, fedacg, "fedacg: received FeatureMatching before it, .*: name fedacg first"),
+        (rucr, fedacg, "fedacg: received UnifiedPrototypes before it"),
+        (TUNED, fedacg, "fedacg: received ShownHead before it"),
+        (TUNED, creff, "creff: received ShownHead before it"),
+        (creff, rucr, "rucr: received FeatureMatching before it"),
+        (fedavg_ft, fedacg, "fedacg: received RefinedHead, which changes the model after the server's step"),
+        (fedacg, fednh, "fedacg: received PrototypeClassifier, which changes"),
+    ],
+)
+def test_models_for_evaluation_that_would_be_replaced_are_refused(before, after, message):
+    with pytest.raises(ValueError, match=message):
+        simulation(combine(before(), after()))
+
+
+@pytest.mark.parametrize("after", [creff, rucr, TUNED])
+def test_a_classifier_for_evaluation_may_follow(after):
+    simulation(combine(fedacg(), after()))

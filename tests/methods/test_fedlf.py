@@ -1,5 +1,6 @@
 """FedLF: against a transcription in NumPy of its loss and its class centres."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -35,6 +36,21 @@ def test_the_distance_equals_its_transcription():
     ctx = hand.context(broadcast=sent, steps_state={"ClassCentres": FeatureSums(jnp.array(sums), jnp.array(counts))})
     loss = lambda f: ClassCentres(0.7).loss(hand.outputs(jnp.zeros((hand.ROWS, C)), f), hand.batch(), None, ctx)
     hand.check(loss, transcription, features)
+
+
+@pytest.mark.parametrize("views", [1, 2])
+def test_an_epoch_ends_after_all_rows_in_however_many_views(views):
+    part = ClassCentres()
+    part_of = lambda leaf: jnp.tile(leaf[:4], (views, *[1] * (leaf.ndim - 1)))
+    batch = jax.tree.map(part_of, hand.batch())
+    outputs = hand.outputs(jnp.zeros((4 * views, C)), hand.draw(4 * views, F))
+    ctx = hand.context(size=jnp.array(8), batch_size=4)
+    state = FeatureSums(jnp.zeros((C, F)), jnp.zeros(C))
+    totals = []
+    for _ in range(4):
+        state = part.next_steps(state, outputs, batch, ctx)
+        totals.append(int(state.counts.sum()))
+    assert totals == [4 * views, 8 * views, 4 * views, 8 * views]
 
 
 def cosine(a, b):

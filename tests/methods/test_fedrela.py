@@ -10,7 +10,7 @@ from methods import float64, hand, heads
 
 from fedjax_bal.methods.fedrela import Labelled, relabelled
 from fedjax_bal.parts import Relabelling
-from fedjax_bal.recipes import combine, fedavg, fedcm, fedper, fedrela, fedrod, scaffold
+from fedjax_bal.recipes import balanced_softmax, combine, fedavg, fedcm, fedper, fedrela, fedrod, scaffold
 
 pytestmark = pytest.mark.usefixtures("double")
 
@@ -118,6 +118,16 @@ def test_only_the_clients_own_rows_get_new_labels():
     batch = hand.batch()._replace(rows=jnp.array([1, 3, 9, 1, 2, 2**31 - 1, 0]))
     found = Relabelling().batch(None, batch, hand.context(prepared={"Relabelling": known}))
     np.testing.assert_array_equal(found.labels, [3, 2, *hand.LABELS[2:3], 3, *hand.LABELS[4:]])
+
+
+def test_priors_count_the_new_labels():
+    known = Labelled(jnp.array([4, 5, 6, -1]), jnp.array([1, 2, 1, 3]))
+    found = Relabelling().labelled(jnp.array([3, 0, 0, 0]), hand.context(prepared={"Relabelling": known}))
+    np.testing.assert_array_equal(found, [0, 2, 1, 0])
+
+    sim = float64.simulation(combine(balanced_softmax(), fedrela(1, 60.0, 1.0)))
+    losses = [record["train_loss"] for record in float64.finished(sim)[1]]
+    assert max(losses) < 5  # a label whose class the prior excludes would cost 1e9
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from fedjax_bal import models
 from fedjax_bal.models.heads import with_projection
 from fedjax_bal.options import Participation
 from fedjax_bal.parts import ModelContrast
-from fedjax_bal.recipes import fedavg, moon
+from fedjax_bal.recipes import combine, feature_normalisation, fedavg, fedetf, fednh, ldam, moon
 from fedjax_bal.selection import bernoulli
 from fedjax_bal.types import Batch, Outputs, Variables
 
@@ -248,6 +248,14 @@ REFUSED = {
         with_projection(models.build("mlp", 10, (4, 4, 1)), "side", 8),
     ),
 }
+
+
+@pytest.mark.parametrize("other", [fednh, fedetf, ldam, feature_normalisation])
+def test_the_projection_precedes_classifiers_that_it_would_replace(other):
+    with pytest.raises(ValueError, match=r"'head' for the model headed, whose .* \(moon\) before the one"):
+        simulation(combine(other(), moon(width=3)))
+    simulation(combine(other(), moon(width=3, projection="side")))
+    simulation(combine(moon(width=3), other()))
 
 
 @pytest.mark.parametrize("message", REFUSED)

@@ -12,6 +12,7 @@ import reference
 import toys
 from methods import faking, float64
 from methods.heads import federation, flat_images
+from methods.heads import network as headed
 
 from fedjax_bal import models, recipes
 from fedjax_bal.engine.device import PERSONAL
@@ -205,6 +206,30 @@ REFUSED = [
     ),
     (recipes.fedbn(), {}, "fedbn: received the model two, none of whose layers has 'norm' in its name"),
 ]
+
+
+ON_THE_SERVER = {
+    "fedavg_ft": recipes.fedavg_ft(),
+    "fedbabu": recipes.fedbabu(fine_tune_epochs=1),
+    "fedncm": recipes.fedncm(),
+    "ccvr": recipes.ccvr(),
+    "fedic": recipes.fedic(),
+    "cbfl": recipes.cbfl(warm_up=0, gamma=0.0),
+}
+
+
+@pytest.mark.parametrize("name", ON_THE_SERVER)
+def test_what_the_server_makes_of_a_model_that_no_client_uses_is_refused(name):
+    for personal, slot in ((recipes.fedper(), "OwnHead"), (recipes.lg_fedavg(), "OwnBody")):
+        with pytest.raises(ValueError, match=f"{name}: received {slot}, whose leaves stay with the clients, so that"):
+            simulation(recipes.combine(personal, ON_THE_SERVER[name]))
+
+
+def test_prototypes_that_would_reach_no_client_are_refused():
+    for pair in (recipes.fednh(), recipes.fedper()), (recipes.fedrep(), recipes.fednh()):
+        with pytest.raises(ValueError, match="fednh: received OwnHead, by which the classifier stays"):
+            float64.simulation(recipes.combine(*pair), model=headed())
+    float64.simulation(recipes.combine(recipes.fednh(), recipes.lg_fedavg()), model=headed())
 
 
 @pytest.mark.parametrize(("recipe", "changes", "message"), REFUSED, ids=[message for *_, message in REFUSED])

@@ -13,7 +13,7 @@ from methods import float64
 from methods.steps import norm
 
 from fedjax_bal.parts import Krum, Median, NormClipping, TrimmedMean
-from fedjax_bal.recipes import krum, median, multi_krum, norm_clipping, trimmed_mean
+from fedjax_bal.recipes import climb, combine, dp, feddisco, krum, median, multi_krum, norm_clipping, trimmed_mean
 
 pytestmark = pytest.mark.usefixtures("double")
 
@@ -145,6 +145,14 @@ def test_shares_are_taken_as_they_are_written_and_leave_somebody():
         want = np.asarray(stack)[cut : 100 - cut].mean(0)
         np.testing.assert_allclose(TrimmedMean(share).reduce(stack, jnp.ones(100), None), want, rtol=1e-12)
     assert TrimmedMean(0.499999).reduce(stack[:2], jnp.ones(2), None).tolist() == [0.5]
+
+
+@pytest.mark.parametrize("weights", [climb, feddisco])
+@pytest.mark.parametrize("mean", [median, trimmed_mean, krum, multi_krum, dp])
+def test_weights_that_would_not_count_are_refused(weights, mean):
+    with pytest.raises(ValueError, match=f"{weights.__name__}: received {mean().parts[0].slot}, which ignores how"):
+        float64.simulation(combine(weights(), mean()))
+    float64.simulation(combine(weights(), norm_clipping()))
 
 
 @pytest.mark.parametrize("part", [Median(), TrimmedMean(0.2), Krum(2, 3)], ids=["median", "trimmed", "krum"])

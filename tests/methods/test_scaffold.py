@@ -16,7 +16,7 @@ from methods import float64
 from fedjax_bal.optim.optimizers import optimizer
 from fedjax_bal.options import LocalTraining, Participation
 from fedjax_bal.parts import LateControlVariates
-from fedjax_bal.recipes import combine, scaffold
+from fedjax_bal.recipes import astraea, combine, scaffold
 from fedjax_bal.selection import bernoulli
 from fedjax_bal.types import Outcome, Variables
 
@@ -99,6 +99,14 @@ def test_clipping_where_it_bites_equals_the_transcribed_code():
     assert sim.setting.parts == (LateControlVariates(clip=10.0),)
     setting = dataclasses.replace(sim.setting, parts=(LateControlVariates(clip=clip),))
     check(float64.run(float64.like(sim, setting=setting)), clip)
+
+
+def test_the_servers_control_variate_is_the_clients_mean_after_several_passes():
+    recipe = combine(scaffold(), astraea(alpha=None, size=2, mediator_epochs=2))
+    state = float64.run(float64.simulation(recipe, participation=SOME))
+    mean = jax.tree.map(lambda leaf: leaf.mean(0), state.memory["ControlVariates"])
+    assert max(np.abs(leaf).max() for leaf in jax.tree.leaves(mean)) > 1e-2
+    float64.assert_equal(state.server["ControlVariates"], mean)
 
 
 def test_a_round_without_any_arrival_changes_nothing():

@@ -105,18 +105,19 @@ def train_chain(setting: Setting, shared: RoundInputs, chain: ChainClients, long
     """Trains the clients of a chain one after another on the same parameters, `setting.passes` times.
 
     A client that doesn't deliver passes on the parameters it received and leaves no trace, so its training is skipped.
-    Reports and losses come from the last pass. `longest`, `Int32[L]`, is the size of the largest client at each
-    position of the chains that train together with this one.
+    Losses come from the last pass, and so do reports, which compare with the memory before the first one. `longest`,
+    `Int32[L]`, is the size of the largest client at each position of the chains that train together with this one.
     """
 
     def one_client(
-        carry: ChainCarry, turn: Array, client: ChainClients, longest: Array
+        carry: ChainCarry, turn: Array, client: ChainClients, earlier: PyTree, longest: Array
     ) -> tuple[ChainCarry, tuple[PyTree, ClientRecord]]:
         ctx = client_context(setting, shared, carry.variables, client)
         with located("by client {}, of {} rows", client.id, ctx.size):
             key = training_key(shared.key, shared.number, client.id, turn)
             outcome, last = train_locally(setting, key, ctx, longest, carry.optimizer)
-            variables, results = stop_at_nan(setting, finish_client, setting, shared, client, outcome, last.loss_sum)
+            given = (setting, shared, client, outcome, last.loss_sum, earlier)
+            variables, results = stop_at_nan(setting, finish_client, *given)
         return ChainCarry(variables, last.optimizer if setting.carried else None), results
 
     def one_pass(
@@ -126,12 +127,14 @@ def train_chain(setting: Setting, shared: RoundInputs, chain: ChainClients, long
         clients = chain._replace(memory=memory, delivered=delivered)
         next_client = lambda passed, at: one_client(passed, turn, *at)
         # Scanned, so that training is traced and compiled once, regardless of the chain's length.
-        passed, (reports, records) = lax.scan(next_client, passed, (clients, longest))
+        passed, (reports, records) = lax.scan(next_client, passed, (clients, earlier, longest))
         if setting.execution.excludes:  # a broken client doesn't train in later passes
             delivered &= records.broken == 0
         # The memory is carried, not stacked over the passes: it can be as large as the model for each client.
         return (passed, records.memory, delivered), (reports, records._replace(memory=None))
 
+    # A single pass begins with this memory anyway, and doesn't read it twice.
+    earlier = chain.memory if setting.passes > 1 else None
     params = shared.variables.params
     transform = leaves.local_optimizer(setting, shared.number, 0, params)
     first = ChainCarry(shared.variables, transform.init(params) if setting.carried else None)
@@ -180,12 +183,18 @@ def client_context(setting: Setting, shared: RoundInputs, variables: Variables, 
 
 
 def finish_client(
-    setting: Setting, shared: RoundInputs, client: ChainClients, outcome: Outcome, loss_sum: Array
+    setting: Setting,
+    shared: RoundInputs,
+    client: ChainClients,
+    outcome: Outcome,
+    loss_sum: Array,
+    earlier: PyTree = None,
 ) -> tuple[Variables, tuple[PyTree, ClientRecord]]:
     """Turns a client's trained model into its delivered variables, reports and record.
 
     A client that doesn't deliver, or whose broken update is left out, returns the variables it received, keeps its
     memory and reports zeros. Leaves that stay with the client are returned with the values of the global model.
+    `earlier` is its memory before the first of several passes; None if there is one pass.
     """
     # Taken before delivery, which may change the parameters: the client keeps its leaves as it trained them.
     memory = leaves.personal_memory(setting, outcome.end)
@@ -196,9 +205,11 @@ def finish_client(
         outcome = outcome._replace(end=leaves.restore_hidden(setting, part, end, outcome.end))
     for part in setting.parts_with(Memory):
         memory[part.slot] = part.remember(client.memory[part.slot], *leaves.visible_to(setting, part, outcome))
+    # A report of how the memory has changed must cover all passes, although only the last one's is kept.
+    whole = outcome if earlier is None else outcome._replace(ctx=outcome.ctx._replace(memory=earlier))
     reports = {}
     for part in setting.parts_with(Report):
-        remembered = leaves.visible_to(setting, part, outcome)[0]._replace(memory=memory.get(part.slot))
+        remembered = leaves.visible_to(setting, part, whole)[0]._replace(memory=memory.get(part.slot))
         reports[part.slot] = part.report(remembered)
     probes = {part.slot: part.probe(*leaves.visible_to(setting, part, outcome)) for part in setting.parts_with(Probe)}
 

@@ -159,9 +159,12 @@ def train_step(
 
     def step(active: Setting, carry: LocalState) -> LocalState:
         filled = batch
+        seen = ctx
         for part in active.parts_with(roles.Batches):
-            filled = part.batch(step_key(f"batch/{part.slot}"), filled, *leaves.visible_to(setting, part, ctx))
-        return _learn(setting, active, step_key("model"), ctx, index, filled, carry)
+            (visible,) = leaves.visible_to(setting, part, seen)
+            filled = part.batch(step_key(f"batch/{part.slot}"), filled, visible)
+            seen = seen._replace(class_counts=part.labelled(seen.class_counts, visible))
+        return _learn(setting, active, step_key("model"), seen, index, filled, carry)
 
     # The round has no client axis, so that this stays a branch, and parts cost nothing before their first round. With
     # a batched round, `vmap` would compute every branch.
