@@ -7,9 +7,8 @@ import jax.numpy as jnp
 
 from fedjax_bal.data import over_rows
 from fedjax_bal.methods.combine import Count, NonNegative, Recipe, recipe
-from fedjax_bal.methods.heads import classifier_shapes, retrain_classifier
-from fedjax_bal.methods.needs import FOREIGN_HEAD, shared_model
-from fedjax_bal.methods.roles import Closing, Need, RunSetting, part, static
+from fedjax_bal.methods.heads import UNUSED_FEATURES, check_kept, classifier_shapes, retrain_classifier
+from fedjax_bal.methods.roles import Closing, RunSetting, part, static
 from fedjax_bal.types import Array, Batch, Key, Outcome, ServerContext, Variables
 
 
@@ -96,14 +95,10 @@ class VirtualRepresentations(Closing):
     batch_size: int = static(50)
     learning_rate: float = 0.01
 
-    @property
-    def needs(self) -> tuple[Need, ...]:
-        """Requires a model that the clients use as it is."""
-        return (shared_model("ccvr", FOREIGN_HEAD),)
-
     def check(self, setting: RunSetting) -> None:
-        """Rejects a model without a classifier under its usual name."""
+        """Rejects a model without a classifier under its usual name, and layers below it that stay with the clients."""
         classifier_shapes(setting.model)
+        check_kept("ccvr", setting, UNUSED_FEATURES, classifier=False)
 
     def closing_report(self, outcome: Outcome) -> Moments:
         """Computes the moments of the client's features."""

@@ -4,10 +4,9 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_bal.methods.combine import Recipe, recipe
-from fedjax_bal.methods.heads import check_linear, classifier, classifier_shapes
-from fedjax_bal.methods.needs import FOREIGN_HEAD, shared_model
+from fedjax_bal.methods.heads import UNUSED_FEATURES, check_kept, check_linear, classifier, classifier_shapes
 from fedjax_bal.methods.prototypes import FeatureSums, feature_sums, prototypes_of
-from fedjax_bal.methods.roles import Closing, Need, RunSetting, part
+from fedjax_bal.methods.roles import Closing, RunSetting, part
 from fedjax_bal.models import unit
 from fedjax_bal.types import Key, Outcome, ServerContext, Variables
 
@@ -27,14 +26,13 @@ class NearestMean(Closing):
         bias of the new layer as drawn, which the paper doesn't mention, and divides by 0 for a class without rows.
     """
 
-    @property
-    def needs(self) -> tuple[Need, ...]:
-        """Requires a model that the clients use as it is."""
-        return (shared_model("fedncm", FOREIGN_HEAD),)
-
     def check(self, setting: RunSetting) -> None:
-        """Rejects a model that doesn't end in a dense layer, whose class vectors are the columns of a matrix."""
+        """Rejects a model that doesn't end in a dense layer, whose class vectors are the columns of a matrix.
+
+        And one of which layers below it stay with the clients.
+        """
         check_linear("fedncm", setting.model)
+        check_kept("fedncm", setting, UNUSED_FEATURES, classifier=False)
         shapes = [leaf.shape for leaf in jax.tree.leaves(classifier_shapes(setting.model))]
         matrices = [shape for shape in shapes if len(shape) != 1]
         if len(matrices) != 1 or len(matrices[0]) != 2 or matrices[0][1] != setting.model.num_classes:

@@ -1,12 +1,11 @@
 """FedNH: the classifier consists of prototypes, which start evenly spread and then follow the clients' features."""
 
-import jax
 import jax.numpy as jnp
 
 from fedjax_bal.methods.combine import Positive, Recipe, Share, recipe
-from fedjax_bal.methods.heads import classifier
+from fedjax_bal.methods.heads import check_kept, classifier
 from fedjax_bal.methods.prototypes import feature_sums
-from fedjax_bal.methods.roles import Freeze, Personal, Refine, Report, RunSetting, part, parts_with, static
+from fedjax_bal.methods.roles import Freeze, Refine, Report, RunSetting, part, static
 from fedjax_bal.models import unit, with_cosine_head
 from fedjax_bal.types import Array, Key, Model, Outcome, PyTree, ServerContext, Variables
 
@@ -37,13 +36,8 @@ class PrototypeClassifier(Freeze, Report, Refine):
 
     def check(self, setting: RunSetting) -> None:
         """Rejects parts by which each client keeps its own classifier, which the server's prototypes never reach."""
-        params = jax.eval_shape(setting.model.init, jax.random.key(0)).params
-        for other in parts_with(setting.parts, Personal):
-            if any(jax.tree.leaves(jax.tree.broadcast(other.personal(params), params)["head"])):
-                raise ValueError(
-                    f"fednh: received {other.slot}, by which the classifier stays with the clients, so that they would "
-                    "never get the server's prototypes; leave one of the two out"
-                )
+        why = "by which the classifier stays with the clients, so that they would never get the server's prototypes"
+        check_kept("fednh", setting, why, classifier=True)
 
     def frozen(self, params: PyTree) -> PyTree:
         """Selects the prototypes."""

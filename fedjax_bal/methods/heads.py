@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 from jax import lax
 
-from fedjax_bal.methods.roles import Closing, Personal, Refine, RunSetting
+from fedjax_bal.methods.roles import Closing, Personal, Refine, RunSetting, Separate, parts_with
 from fedjax_bal.types import Array, Batch, Key, Model, Outputs, PyTree, Variables
 
 
@@ -68,6 +68,20 @@ def check_exclusive_head(method: str, own: Personal, setting: RunSetting) -> Non
                 f"{method}: received {other.slot}, which puts another classifier in for evaluation, so that those of "
                 "the clients would no longer fit; leave one of the two out"
             )
+
+
+UNUSED_FEATURES = "whose layers stay with the clients, so that the classifier would be made for features that none uses"
+"""Why methods that make a classifier of the global model's features need `check_kept(..., classifier=False)`."""
+
+
+def check_kept(method: str, setting: RunSetting, because: str, *, classifier: bool) -> None:
+    """Rejects parts by which each client keeps its own classifier, or with `classifier=False` any layer below it."""
+    params = jax.eval_shape(setting.model.init, jax.random.key(0)).params
+    for other in parts_with(setting.parts, Personal):
+        if not isinstance(other, Separate):
+            kept = jax.tree.broadcast(other.personal(params), params)
+            if any(jax.tree.leaves([leaves for name, leaves in kept.items() if (name == "head") == classifier])):
+                raise ValueError(f"{method}: received {other.slot}, {because}; leave one of the two out")
 
 
 def _init(model: Model, names: tuple[str, ...], key: Key) -> Variables:

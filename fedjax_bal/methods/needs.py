@@ -86,7 +86,7 @@ def shared_model(method: str, because: str) -> Need:
 
 
 FOREIGN_HEAD = "the classifier that the server makes would be that of a model that no client uses"
-"""Why methods whose server makes the classifier need a shared model."""
+"""Why methods whose server trains the classifier need a shared model."""
 
 
 def not_shown_before(method: str, own: Part, *spared: type[Part]) -> Need:

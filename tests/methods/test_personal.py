@@ -211,8 +211,6 @@ REFUSED = [
 ON_THE_SERVER = {
     "fedavg_ft": recipes.fedavg_ft(),
     "fedbabu": recipes.fedbabu(fine_tune_epochs=1),
-    "fedncm": recipes.fedncm(),
-    "ccvr": recipes.ccvr(),
     "fedic": recipes.fedic(),
     "cbfl": recipes.cbfl(warm_up=0, gamma=0.0),
 }
@@ -223,6 +221,13 @@ def test_what_the_server_makes_of_a_model_that_no_client_uses_is_refused(name):
     for personal, slot in ((recipes.fedper(), "OwnHead"), (recipes.lg_fedavg(), "OwnBody")):
         with pytest.raises(ValueError, match=f"{name}: received {slot}, whose leaves stay with the clients, so that"):
             simulation(recipes.combine(personal, ON_THE_SERVER[name]))
+
+
+@pytest.mark.parametrize("name", ["fedncm", "ccvr"])
+def test_classifiers_of_features_that_no_client_uses_are_refused(name):
+    with pytest.raises(ValueError, match=f"{name}: received OwnBody, whose layers stay with the clients, so that"):
+        float64.simulation(recipes.combine(recipes.lg_fedavg(), recipes.RECIPES[name]()), model=headed())
+    float64.simulation(recipes.combine(recipes.fedper(), recipes.RECIPES[name]()), model=headed())  # shared features
 
 
 def test_prototypes_that_would_reach_no_client_are_refused():
