@@ -110,7 +110,7 @@ def run(
             first = place is None or processes_of_run().first
             if first:
                 show.left_out(left_out)
-                show.kept_by_methods(kept_by_methods(config, overrides))
+                show.kept_by_methods(*kept_by_methods(config, file, overrides))
             while True:
                 folder = out or next_folder(config.name, "configuration", conflict, shown=first)
                 if place is None:
@@ -194,7 +194,7 @@ def sweep(
         show = Showing(plain, quiet, verbose)
         plan = load_sweep(file, overrides)
         show.left_out(plan.left_out)
-        show.kept_by_methods(kept_by_methods(plan.points[0].config, split_axes(overrides)[0]))
+        show.kept_by_methods(*kept_by_methods(plan.points[0].config, file, split_axes(overrides)[0]))
         conflict = lambda path: SweepFolder(path).conflict(plan.text, plan.configs)
         folder = out or next_folder(plan.name, "sweep", conflict)
         wanted = args.parse_devices(devices)

@@ -7,6 +7,7 @@ need.
 
 from fedjax_bal.config.changes import (
     PATHS,
+    SEED_LISTS,
     apply_changes,
     completed_path,
     name_in_results,

@@ -16,7 +16,9 @@ from fedjax_bal.config.yaml_text import parse_yaml
 PATHS = {"availability": "file", "delivery": "file", "speed": "file", "partition": "file", "model": "weights"}
 """Section -> its key that is the path of a file."""
 _LONGEST_PATH = 20
-_LISTS = ("methods", "seeds", "partition_seeds")
+SEED_LISTS = ("seeds", "partition_seeds")
+"""The keys whose value is a list of seeds, or their number."""
+_LISTS = ("methods", *SEED_LISTS)
 
 
 def expand_short_forms(value: Any, section: type[Section] | None = Config, path: KeyPath = ()) -> Any:
@@ -31,7 +33,7 @@ def expand_short_forms(value: Any, section: type[Section] | None = Config, path:
         >>> expand_short_forms({"dataset": "CIFAR10", "methods": ["fedavg", "FedProx"], "seeds": 2})
         {'dataset': {'name': 'cifar10'}, 'methods': [{'recipe': 'fedavg'}, {'recipe': 'fedprox'}], 'seeds': [0, 1]}
     """
-    if path in (("seeds",), ("partition_seeds",)) and type(value) is int and 0 < value <= MOST_SEEDS:
+    if len(path) == 1 and path[0] in SEED_LISTS and type(value) is int and 0 < value <= MOST_SEEDS:
         return list(range(value))
     if path == ("methods",):
         entries = [value] if isinstance(value, str | Mapping) else value

@@ -17,6 +17,7 @@ from fedjax_bal.config.changes import (
     apply_with_paths,
     completed_path,
     expand_short_forms,
+    name_in_results,
     parse_overrides,
     split_axes,
     take_over_entries,
@@ -51,6 +52,7 @@ _OF_DATA: tuple[KeyPath, ...] = (
     *(("evaluation", key) for key in ("target_accuracy", "shots", "validation", "client_test")),
     ("paper",),
 )
+_NAMES = ("name", "label", "recipe")
 _BY_CLIENT = ("availability", "delivery", "speed")
 
 
@@ -347,23 +349,47 @@ def left_out(base: Mapping[str, Any], paths: Iterable[KeyPath], data: Mapping[st
     return listed + ["paper"] * ("paper." in dropped and base.get("paper") is not None and "paper" not in data)
 
 
-def kept_by_methods(config: Config, overrides: Sequence[str]) -> list[str]:
-    """Lists, as METHOD KEY=VALUE, keys changed on the command line for which a method's entry has another value.
+def kept_by_methods(
+    config: Config, path: str | os.PathLike[str] | None, overrides: Sequence[str]
+) -> tuple[list[str], list[str]]:
+    """Compares the methods' own settings with changes of a base, and with the settings of the base's methods.
+
+    Args:
+        config: the configuration.
+        path: its file, or the name of a built-in one, which changes nothing.
+        overrides: its changes from the command line.
+
+    Returns:
+        Two lists of METHOD KEY=VALUE: keys that are changed for all methods, but not for one that has its own value;
+        and settings of the base's methods that are lost because the file lists these methods by their plain names.
 
     Example:
-        >>> kept_by_methods(load_config(None, ["lr=0.2", "methods=[fedavg, rebafl]"]), ["lr=0.2"])
-        ['rebafl learning_rate=0.03']
+        >>> kept_by_methods(load_config(None, ["lr=0.2", "methods=[fedavg, rebafl]"]), None, ["lr=0.2"])
+        (['rebafl learning_rate=0.03'], [])
     """
+    base, stated = read_layers(path)
     shared = to_plain(config)
-    changed = [(completed_path(path, value, shared), value) for path, value in parse_overrides(overrides)]
+    changed = {} if "methods" in stated else leaves({key: stated[key] for key in stated if key != "sweep"})
+    for given, value in parse_overrides(overrides):
+        changed |= leaves(value, completed_path(given, value, shared))
+    of_base, of_file = map(_entries_by_name, (base.get("methods"), stated.get("methods")))
+
     kept = []
+    lost = []
+    in_words = lambda method, key, value: f"{method.name} {key.rpartition('.')[2]}={received_value(value)}"
     for method in config.methods:
         own = leaves(method.overrides)
-        for path, value in changed:
-            key = dotted_path(path)
-            if own.get(key, value) != value:
-                kept.append(f"{method.name} {path[-1]}={received_value(own[key])}")
-    return kept
+        kept += [in_words(method, key, own[key]) for key, value in changed.items() if own.get(key, value) != value]
+        if [*of_file.get(method.name, ())] == ["recipe"]:
+            entry = {key: value for key, value in of_base.get(method.name, {}).items() if key not in _NAMES}
+            used = leaves(to_plain(method)) | method.recipes[0].hyperparameters
+            lost += [in_words(method, key, value) for key, value in leaves(entry).items() if used.get(key) != value]
+    return kept, lost
+
+
+def _entries_by_name(methods: Any) -> dict[str, Mapping[str, Any]]:
+    entries = methods if isinstance(methods, list) else []
+    return {name_in_results(entry): entry for entry in entries if isinstance(entry, Mapping)}
 
 
 def _another(section: str, base: Mapping[str, Any], chosen: Mapping[str, Any]) -> bool:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, get_args
 from pydantic import TypeAdapter
 
 from fedjax_bal.annotations import describe, parse_argument_docs
-from fedjax_bal.config.changes import completed_path
+from fedjax_bal.config.changes import SEED_LISTS, completed_path
 from fedjax_bal.config.configuration import MOST_SEEDS, Config
 from fedjax_bal.config.problems import KeyPath, dotted_path, received_value
 from fedjax_bal.config.sections import SYNONYMS, Section, Variant, to_plain
@@ -128,7 +128,7 @@ def json_schema() -> dict[str, Any]:
         "methods": _any_of([*entry, {"type": "array", "items": _any_of(entry)}]),
     }
     count = {"type": "integer", "minimum": 1, "maximum": MOST_SEEDS}
-    special |= {key: {"anyOf": [whole["properties"][key], count]} for key in ("seeds", "partition_seeds")}
+    special |= {key: {"anyOf": [whole["properties"][key], count]} for key in SEED_LISTS}
     # Short forms, and paths with dots; as patterns, so that editors don't propose all of them.
     ends = sorted({entry.path.rpartition(".")[2] for entry in key_references()} | SYNONYMS.keys())
     short = {"patternProperties": {rf"^({'|'.join(ends)})$": {}, r"^\w+(\.\w+)+$": {}}}

@@ -5,7 +5,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from fedjax_bal.config.changes import PATHS
+from fedjax_bal.config.changes import PATHS, SEED_LISTS
 from fedjax_bal.config.configuration import Config, MethodConfig
 from fedjax_bal.config.problems import Problem, dotted_path, received_value
 from fedjax_bal.config.sections import to_plain
@@ -13,7 +13,6 @@ from fedjax_bal.config.yaml_text import dump_yaml
 from fedjax_bal.metrics import METRICS
 from fedjax_bal.registry import PLUGINS
 
-_SEEDS = ("seeds", "partition_seeds")
 _SELDOM = ("partition_seeds", "plugins", "files")  # left out of the resolved YAML if they are empty
 # Keys that don't affect accuracies.
 _NO_SETTING = ("name", "label", "paper", "plugins", "files", "execution", "evaluation.target_accuracy")
@@ -74,7 +73,7 @@ def run_digest(config: Config) -> str:
         True
     """
     sheet = _recorded(config)
-    for key in (*_SEEDS, "files"):
+    for key in (*SEED_LISTS, "files"):
         sheet.pop(key, None)
     for sections in (sheet, *sheet["methods"]):
         sections.get("training", {}).pop("rounds", None)
@@ -103,7 +102,7 @@ def continues(config: Config, earlier: Config) -> bool:
     """
     if run_digest(config) != run_digest(earlier):
         return False
-    for key in _SEEDS:
+    for key in SEED_LISTS:
         seeds = getattr(config, key)
         before = getattr(earlier, key)
         if seeds != before and (seeds is None or before is None or seeds[: len(before)] != before):
@@ -194,7 +193,7 @@ def _plain_config(config: Config) -> dict[str, Any]:
     sheet = {key: to_plain(getattr(config, key)) for key in Config.model_fields}
     if config.paper and not config.paper.setting:
         del sheet["paper"]["setting"]
-    order = ["name", *(key for key in sheet if key not in {"name", "methods", *_SEEDS}), "methods", *_SEEDS]
+    order = ["name", *(key for key in sheet if key not in {"name", "methods", *SEED_LISTS}), "methods", *SEED_LISTS]
     sheet = {key: sheet[key] for key in order if sheet[key] or key not in _SELDOM}
     methods = []
     for method in config.methods:

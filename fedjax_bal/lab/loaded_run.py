@@ -172,7 +172,8 @@ class LoadedRun:
             `Int[B]`.
 
         Raises:
-            ValueError: images of another shape or type, token ids beyond the vocabulary, or an error of `variables`.
+            ValueError: images of another shape, type or scale, token ids beyond the vocabulary, or an error of
+                `variables`.
         """
         images = np.asarray(images)
         trained = self.trained(method, seed)
@@ -185,6 +186,11 @@ class LoadedRun:
             kinds = f"{stored.dtype}{'' if tokens else ' or floats'}"
             wanted = f"[B, {', '.join(map(str, model.input_shape))}] of {kinds}"
             raise ValueError(f"images: received {list(images.shape)} of {images.dtype}, must be {wanted}")
+        if stored.dtype == np.uint8 and images.dtype.kind == "f" and not (images.min() >= 0 and images.max() <= 1):
+            raise ValueError(
+                f"images: received floats from {images.min():g} to {images.max():g}, must lie in [0, 1]: the model was "
+                "trained on bytes; divide them by 255, or give uint8"
+            )
         check_vocabulary("images", images, model)
         chunks = in_batches(images, np.zeros(len(images), np.int32), name="").images
         logits = _chunk_by_chunk(model, trained.variables, chunks, trained.inputs.mean, trained.inputs.std)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedjax_bal import data, models, recipes
-from fedjax_bal.config import Config, MethodConfig, ModelSection, with_convolution
+from fedjax_bal.config import Config, MethodConfig, ModelSection, received_value, with_convolution
 from fedjax_bal.contrib import privacy
 from fedjax_bal.engine.device import Layout, TestSet, in_batches, padded
 from fedjax_bal.engine.host import FineTuner, Simulation, build, device_count, divide, replicate, shares_prototypes
@@ -281,6 +281,7 @@ def to_read(config: Config) -> Config:
 
 def _on_partition_of(seed: int, config: Config, inputs: SharedInputs) -> Comparison:
     methods = tuple(config.with_partition_of(seed, method) for method in config.methods)
+    _check_classes(methods, inputs)
     simulations = tuple(_simulation(inputs, index, method) for index, method in enumerate(methods))
     # Invalid post-training analyses are rejected before training.
     for method, simulation in zip(methods, simulations, strict=True):
@@ -296,6 +297,20 @@ def _on_partition_of(seed: int, config: Config, inputs: SharedInputs) -> Compari
     needing = [method.name for method in methods if any(SERVER_ROWS in part.needs for part in method.recipe.parts)]
     used = tuple(inputs.rows_used(method, needing) for method in methods)
     return Comparison(config, methods, simulations, inputs.dataset(methods[0]), used, fingerprints)
+
+
+def _check_classes(methods: Sequence[MethodConfig], inputs: SharedInputs) -> None:
+    """Refuses data sets with different classes, because a run's results have one list of class names."""
+    first, *others = methods
+    wanted = inputs.dataset(first).class_names
+    for method in others:
+        names = inputs.dataset(method).class_names
+        if names != wanted:
+            in_words = lambda names: f"{len(names):,} classes ({received_value(', '.join(names))})"
+            raise SetupError(
+                f"dataset (of {method.name}): received {in_words(names)}, but {first.name} has {in_words(wanted)}; the "
+                "methods of a run need the same classes: train these two in separate runs"
+            )
 
 
 def _simulation(inputs: SharedInputs, index: int, config: MethodConfig) -> Simulation:

@@ -15,6 +15,7 @@ from fedjax_bal.parts import BALANCED
 from fedjax_bal.types import Dataset, Federation
 
 _SHOWN = 10  # names of columns in a line about a table
+_FEW = 3  # names of classes without training rows
 
 
 class RowsUsed(NamedTuple):
@@ -78,6 +79,11 @@ def rows_used(config: Sections, dataset: Dataset, federation: Federation, needin
         text += f", and {lost} had no other rows" if dataset.test_users else ""
     elif dataset.test_users:
         text += f"; the test set is {len(dataset.test_labels):,} more rows, all those of {lost}"
+    untrained = np.setdiff1d(dataset.test_labels, dataset.train_labels)
+    if len(untrained):
+        names = ", ".join(received_value(dataset.class_names[label]) for label in untrained[:_FEW])
+        more = ", ..." if len(untrained) > _FEW else ""
+        text += f"; only test rows have {len(untrained):,} of the classes ({names}{more})"
     if users and not by_owner:
         text += f"; its {users:,} users are not the clients (partition=natural makes them so)"
     return RowsUsed(text, clients, empty, dataset.input_names)

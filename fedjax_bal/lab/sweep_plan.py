@@ -7,11 +7,12 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fedjax_bal.config import (
     COMMAND_LINE,
+    SEED_LISTS,
     Config,
     ConfigError,
     KeyPath,
@@ -285,6 +286,7 @@ def load_sweep(path: str | os.PathLike[str] | None, overrides: Sequence[str] = (
             raise ConfigError(f"{error}{_advise_together(data, added, values)}") from None
         if points.setdefault(point.label, point) is not point:
             raise ConfigError(f"{source}: sweep: two points are called {point.label}; make their values differ")
+    _refuse_repeated_seeds(points.values(), source)
     plugins = {name: digest for point in points.values() for name, digest in point.config.plugins.items()}
     absolute = lambda key, values: with_absolute_paths(list(values), folder, path_of(key))
     columns = [zip(axis.keys, axis.values, strict=True) for axis in axes]
@@ -293,6 +295,27 @@ def load_sweep(path: str | os.PathLike[str] | None, overrides: Sequence[str] = (
     config = next(iter(points.values())).config
     dropped = left_out(layers.base, stale, data, config)
     return Sweep(config.name, tuple(axes), tuple(points.values()), text, tuple(dropped))
+
+
+def _refuse_repeated_seeds(points: Iterable[Point], source: str) -> None:
+    """Refuses points that differ in their lists of seeds alone and have a run in common; it would count twice."""
+    first: dict[str, Point] = {}
+    for point in points:
+        setting = {key: value for key, value in point.values.items() if key not in SEED_LISTS}
+        swept = ", ".join(key for key in SEED_LISTS if key in point.values)
+        partitions = point.config.partition_seeds or [None] * len(point.config.seeds)
+        for seed, partition in zip(point.config.seeds, partitions, strict=True) if swept else ():
+            other = first.setdefault(repr((setting, seed, partition)), point)
+            if other is not point:
+                received = " and ".join(
+                    ", ".join(shown(values[key]) for key in SEED_LISTS if key in values)
+                    for values in (other.values, point.values)
+                )
+                raise ConfigError(
+                    f"{source}: sweep: {swept}: received {received}, which both train seed {seed}; a number is a count "
+                    "of seeds (2 means [0, 1]), and a run may occur once: write `seeds: [1, 2]` outside `sweep`, or "
+                    "lists without common seeds, [[1], [2]], on the axis"
+                )
 
 
 def _advise_together(data: Mapping[str, Any], axes: Sequence[Axis], values: Mapping[str, Any]) -> str:

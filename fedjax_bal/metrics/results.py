@@ -172,8 +172,8 @@ class RunHistory:
 
     @property
     def last(self) -> Line:
-        """The last line; empty for a run without lines, and for a run that failed."""
-        return self.lines[-1] if self.lines and not self.failure else {}
+        """The last line; empty for a run without lines."""
+        return self.lines[-1] if self.lines else {}
 
     @property
     def validated(self) -> Line:

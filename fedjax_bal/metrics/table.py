@@ -137,6 +137,7 @@ class Metric:
         best: `max` or `min` for a metric that early stopping can follow.
         measured: the measurement by the compiled program; None for a metric that the host computes alone.
         drawn: whether a report plots the rounds' values.
+        of_failed: whether the summary of a run that failed has the value, too. Results are those of finished runs.
     """
 
     name: str
@@ -149,6 +150,7 @@ class Metric:
     best: Callable[..., Any] | None = None
     measured: Measured | None = None
     drawn: bool = False
+    of_failed: bool = False
 
 
 _SHOTS = (
@@ -182,11 +184,13 @@ def record_round(result: "RoundResult") -> dict[str, Any]:
 
 def summarise_run(run: "RunHistory") -> dict[str, Any]:
     """Computes the metrics of a run in its summary, ready for JSON."""
-    return {
-        metric.name: _plain(run.last.get(metric.name) if metric.of_run == "last" else metric.of_run(run))
-        for metric in METRICS.values()
-        if metric.of_run
-    }
+    values: dict[str, Any] = {}
+    for metric in METRICS.values():
+        if run.failure and metric.of_run and not metric.of_failed:
+            values[metric.name] = None
+        elif metric.of_run:
+            values[metric.name] = _plain(run.last.get(metric.name) if metric.of_run == "last" else metric.of_run(run))
+    return values
 
 
 def _plain(value: Any) -> Any:
@@ -285,8 +289,8 @@ def _faults(run: "RunHistory") -> str | None:
 
 _METRICS = (
     # Whole runs.
-    _of_run("rounds", "Rounds trained.", lambda run: run.lines[-1]["round"] if run.lines else 0),
-    _of_run("evaluations", "Evaluated rounds.", lambda run: len(run.lines)),
+    _of_run("rounds", "Rounds trained.", lambda run: run.lines[-1]["round"] if run.lines else 0, of_failed=True),
+    _of_run("evaluations", "Evaluated rounds.", lambda run: len(run.lines), of_failed=True),
     _of_run(
         "final_accuracy",
         "Accuracy at the last evaluation.",
@@ -495,17 +499,27 @@ _METRICS = (
         "Updates left out because they were not finite or too large.",
         lambda run: run.total("excluded"),
         swept=False,
+        of_failed=True,
     ),
-    _reported("clipped", "Updates scaled down to the largest norm.", lambda run: run.total("clipped"), swept=False),
-    _reported("broken_clients", "Rounds, clients and reasons of such updates.", _faults, TEXT, swept=False),
+    _reported(
+        "clipped",
+        "Updates scaled down to the largest norm.",
+        lambda run: run.total("clipped"),
+        swept=False,
+        of_failed=True,
+    ),
+    _reported(
+        "broken_clients", "Rounds, clients and reasons of such updates.", _faults, TEXT, swept=False, of_failed=True
+    ),
     # Effects of methods on class imbalance.
     _of_run(
         "clients_per_chain",
         "Clients that train one after another in a chain (mediator).",
         lambda run: run.clients_per_chain,
         swept=False,
+        of_failed=True,
     ),
-    _of_run("copies", "Augmented images added to the federation.", lambda run: run.copies, swept=False),
+    _of_run("copies", "Augmented images added to the federation.", lambda run: run.copies, swept=False, of_failed=True),
     # Measurements by methods' parts.
     _reported(
         "epsilon",

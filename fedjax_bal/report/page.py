@@ -342,7 +342,8 @@ def page_of_runs(joined: RunRecord, pictures: Sequence["Picture"]) -> Page:
     warnings.append(failed(runs))
     answers = [verdict(every)]
     if len(groups) > 1:
-        keys = [key for key, _ in differing if _is_of_data(re.sub(r"^methods\.\d+\.", "", key))]
+        of_data = lambda key: key.startswith("files.") or _is_of_data(re.sub(r"^methods\.\d+\.", "", key))
+        keys = [key for key, _ in differing if of_data(key)]
         named = f" ({', '.join(keys[:4])}{', ...' * (len(keys) > 4)})" if keys else ""
         paired = any(len(group) > 1 for group in groups)
         left = "are given only between runs on the same data" if paired else "are left out"
@@ -398,7 +399,7 @@ def setting_in_words(configs: Sequence[Mapping[str, Any]], runs: Sequence[Mappin
 
 
 def groups_by_data(joined: RunRecord) -> list[list[Mapping[str, Any]]]:
-    """Groups joined runs by the settings that determine which client holds which images.
+    """Groups joined runs by the settings, and the content of files, that determine which client holds which images.
 
     Methods are compared only with methods on the same data.
     """
@@ -408,11 +409,21 @@ def groups_by_data(joined: RunRecord) -> list[list[Mapping[str, Any]]]:
         for entry in entries(config, "methods"):
             whole = base | (leaves(entry) if isinstance(entry, dict) else {})  # a method may override any section
             of_data = sorted((key, repr(leaf)) for key, leaf in whole.items() if _is_of_data(key))
+            of_data += [_digests_of_file(config, whole.get(key)) for key in ("dataset.path", "partition.file")]
             data[f"{display_name(entry)} ({name})"] = tuple(of_data)
     shared: dict[Hashable, list[Mapping[str, Any]]] = {}
     for run in joined.summary["runs"]:
         shared.setdefault(data.get(run["method"]), []).append(run)
     return list(shared.values())
+
+
+def _digests_of_file(config: Mapping[str, Any], file: Any) -> tuple[str, ...]:
+    """Returns the recorded SHA-256 of a file; `dataset.path` may be relative to a folder that isn't recorded."""
+    files = config.get("files")
+    if not isinstance(file, str) or not isinstance(files, dict):
+        return ()
+    end = os.path.normpath(os.path.join(os.sep, file))
+    return tuple(str(digest) for path, digest in files.items() if str(path).endswith(end))
 
 
 def join(folders: Sequence[Path], names: Mapping[str, str] = NO_NAMES) -> RunRecord:

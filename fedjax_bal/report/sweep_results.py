@@ -8,7 +8,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedjax_bal.config import ConfigError, name_in_results, parse_yaml
+from fedjax_bal.config import SEED_LISTS, ConfigError, name_in_results, parse_yaml
 from fedjax_bal.lab import LARGEST, SweepFolder
 from fedjax_bal.metrics import METRICS, MethodSummary, SeededDraw, evaluations, spread_of_draws
 from fedjax_bal.report.labels import NO_NAMES, entries, labels_of, with_labels
@@ -36,7 +36,7 @@ _CONDITIONS = (
     "training.rounds",
     "selection.clients_per_round",
 )
-_SEEDS = {"seed", "seeds", "partition_seeds"}
+_SEEDS = {"seed", *SEED_LISTS}
 _OF_RUN = ("method", "seed", "round")
 
 Setting = tuple[Any, ...]
@@ -244,12 +244,14 @@ def read_results(folder: Path, names: Mapping[str, str] = NO_NAMES) -> Results:
     draws = []
     for row in rows:
         # `partition_seeds` are in the order of `seeds`.
-        lists = [parsed({**sheet, **row}.get(key)) for key in ("seeds", "partition_seeds")]
+        lists = [parsed({**sheet, **row}.get(key)) for key in SEED_LISTS]
         seeds, partitions = (value if isinstance(value, list) else [] for value in lists)
         by_seed: dict[Any, Any] = dict(zip([seed for seed in seeds if isinstance(seed, int)], partitions, strict=False))
         partition = by_seed.get(row.get("seed"), row.get("partition.seed"))
         partition = partition if isinstance(partition, int) else None
-        draws.append(SeededDraw(partition, (*(row[key] for key in of_seeds), row.get("seed"))))
+        # Values of an axis such as `[0], [0, 1]` repeat runs, which the seed and the partition identify.
+        others = [row[key] for key in of_seeds if key not in ("partition.seed", *SEED_LISTS)]
+        draws.append(SeededDraw(partition, (*others, row.get("seed"))))
     summary = next((point.read_summary() for point in sweep.points()), {})
     return Results(str(sheet.get("name") or folder.name), axes, rows, text, sheet, tuple(draws), summary, labels)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedjax_bal.config import ConfigError, load_config, load_over_base, resolved_yaml, to_plain
+from fedjax_bal.config import ConfigError, kept_by_methods, load_config, load_over_base, resolved_yaml, to_plain
 from fedjax_bal.lab import load_sweep
 
 OWN = "dataset={name: npz, path: mine.npz}"
@@ -125,6 +125,38 @@ def test_all_that_a_base_says_about_its_data_is_left_out_and_named(tmp_path):
         "paper",
     ]
     assert (config.partition.clients, config.partition.seed, config.evaluation.target_accuracy) == (30, 3, 0.9)
+
+
+OWN_RATE = ("astraea", "rebafl")  # methods of the quickstart with a learning rate of their own
+
+
+@pytest.mark.parametrize(
+    ("text", "overrides", "kept", "lost"),
+    [
+        (
+            "training: {optimizer: {learning_rate: 0.2}}",
+            [],
+            ["astraea learning_rate=0.03", "rebafl learning_rate=0.03"],
+            [],
+        ),
+        ("lr: 0.2", ["lr=0.03", "methods=[fedavg, rebafl]"], [], []),
+        ("methods: [fedavg, rebafl, {recipe: astraea, size: 3}]", ["rounds=3"], [], ["rebafl learning_rate=0.03"]),
+        ("methods: [fedavg, rebafl]", ["methods=[fedavg]"], [], []),
+        ("lr: 0.03\nmethods: [rebafl]", [], [], []),
+    ],
+)
+def test_settings_of_the_bases_methods_that_count_or_do_not_are_named(tmp_path, text, overrides, kept, lost):
+    file = tmp_path / "mine.yaml"
+    file.write_text(f"base: quickstart\n{text}\n")
+    assert kept_by_methods(load_config(file, overrides), file, overrides) == (kept, lost)
+    file.write_text("base: more.yaml\nmethods: [fedprox]\n")
+
+
+def test_a_hyperparameter_that_a_plain_name_loses_is_named(tmp_path):
+    (tmp_path / "more.yaml").write_text("base: quickstart\nmethods: [{recipe: fedprox, mu: 0.2}]\n")
+    file = tmp_path / "mine.yaml"
+    file.write_text("base: more.yaml\nmethods: [fedprox]\n")
+    assert kept_by_methods(load_config(file), file, []) == ([], ["fedprox mu=0.2"])
 
 
 SWEPT = [

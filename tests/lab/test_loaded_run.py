@@ -134,6 +134,8 @@ def test_what_is_not_there_is_named(run, tmp_path):
         run.predict(np.zeros((2, 28, 28, 1), np.int64))
     with pytest.raises(ValueError, match=r"images: received \[2, 28, 28, 1\] of uint16, must be"):
         run.predict(np.zeros((2, 28, 28, 1), np.uint16))
+    with pytest.raises(ValueError, match=r"images: received floats from 0 to 255, must lie in \[0, 1\].*; divide"):
+        run.predict(np.array([0.0, 255.0]).repeat(28 * 28).reshape(2, 28, 28, 1))
     with pytest.raises(ValueError, match="there is no such file"):
         load_run(tmp_path / "nowhere")
     (tmp_path / "sweep.yaml").write_text("")

@@ -79,6 +79,12 @@ def test_a_wrong_option_of_a_selector_is_said_to_stand_in_selection(tmp_path):
         made(tmp_path, ("{recipe: flcir}",), other, "auxiliary={per_class: 2}")
 
 
+def test_methods_with_other_classes_are_refused(tmp_path):
+    other = "{recipe: fedavg, name: other, dataset: {classes: 3}, partition: {scheme: iid}}"
+    with pytest.raises(SetupError, match=r"of other\): received 3 classes \('0, 1, 2'\), but fedavg has 10 .*separate"):
+        made(tmp_path, ("{recipe: fedavg}", other), "dataset={name: synthetic, rows: 100}", "partition={scheme: iid}")
+
+
 def _traced(tmp_path, text):
     (tmp_path / "phones.csv").write_text(text)
     wanted = ("methods=[{recipe: fedavg}, {recipe: fedprox, delivery: {name: always}}]", "training.batch_size=7")

@@ -165,6 +165,15 @@ def test_methods_with_other_data_have_their_own_line(here):
     assert "  data of fedprox: npz, trained on 70 of 120 rows and 12 clients (imbalance_factor=4)\n" in result.output
 
 
+def test_classes_that_only_the_test_set_has_are_named(here):
+    rows = np.ones((40, 4), np.float32)
+    arrays = {"train_images": rows, "test_images": rows[:4], "test_labels": np.array(["Cat", "cat", "dog", "Dog"])}
+    np.savez("mine.npz", train_labels=np.array(["cat", "dog"] * 20), **arrays)
+    assert said("dataset={name: npz, path: mine.npz}", "partition=iid").endswith(
+        "; only test rows have 2 of the classes ('Cat', 'Dog')"
+    )
+
+
 def test_clients_without_rows_are_counted(here):
     (here / "clients.txt").write_text("0 1 2\n\n3 4 5\n\n")
     scheme = "partition={scheme: file, file: clients.txt, clients: 4}"

@@ -219,6 +219,19 @@ def test_keys_whose_ends_are_alike_keep_all_of_their_names(write):
     assert load_sweep(file).points[0].label == "name=a,model.name=mlp"
 
 
+@pytest.mark.parametrize(
+    "axes",
+    [
+        "[{seeds: [[0], [1]]}, {partition_seeds: [[5], [6]]}]",
+        "[{seeds: [[0], [0]], partition_seeds: [[5], [6]]}]",
+        "[{partition_seeds: [[5, 6], [6, 5]]}]",
+        "[{seeds: [[0], [0, 1]], rounds: [3, 4]}]",
+    ],
+)
+def test_seeds_on_an_axis_may_occur_again_on_other_partitions_or_at_other_settings(write, axes):
+    assert load_sweep(write(f"base: small.yaml\nsweep: {axes}")).points
+
+
 BAD = [
     ("base: small.yaml", "lacks the key `sweep`, a list of axes"),
     ("base: 3\nsweep: [{seeds: [[0]]}]", "base: received 3, must be the path of a configuration"),
@@ -229,6 +242,18 @@ BAD = [
     ("base: small.yaml\nsweep: [{training.rouns: [3]}]", r"\(rouns=3\): training.rouns: unknown key.*did you mean"),
     ("base: small.yaml\nsweep: [{training.rounds: [3, 0]}]", r"\(rounds=0\): training.rounds: received 0"),
     ("base: small.yaml\nsweep: [{rounds: [3]}, {training.rounds: [4]}]", "training.rounds: swept 2 times"),
+    (
+        "base: small.yaml\nsweep: [{seeds: [1, 2]}]",
+        "seeds: received 1 and 2, which both train seed 0; a number is a",
+    ),
+    (
+        "base: small.yaml\nsweep: [{seeds: [[0], [1, 0]]}, {rounds: [3]}]",
+        r"received \[0\] and \[1, 0\], which both train",
+    ),
+    (
+        "base: small.yaml\nsweep: [{partition_seeds: [[5, 6], [7, 6]]}]",
+        r"partition_seeds: received \[5, 6\] and \[7, 6\], which both train seed 1",
+    ),
     ("base: small.yaml\nsweep: [{name.x: [3]}]", r"\(x=3\): name.x: name is 'sweep', which has no keys"),
 ]
 

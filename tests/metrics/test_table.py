@@ -104,9 +104,14 @@ def test_summary_of_a_curve():
 
 
 def test_a_run_that_failed_has_no_end_and_one_without_a_line_has_nothing():
-    found = summarise_run(history([0.5, 0.6], [1, 2], failure="diverged"))
-    assert found["final_accuracy"] is found["last5_accuracy"] is found["last10_accuracy"] is None
-    assert (found["rounds"], found["best_accuracy"]) == (2, 0.6)
+    run = history([0.5, 0.6], [1, 2], failure="diverged", target=0.5)
+    for line in run.lines:
+        line |= {"simulated_s": 1.0, "chain_kl": 0.5, "validation_accuracy": 0.5, "excluded": 1}
+    found = summarise_run(run)
+    assert {name: value for name, value in found.items() if value is not None} == {
+        "rounds": 2, "evaluations": 2, "excluded": 2, "broken_clients": found["broken_clients"],
+        "clients_per_chain": 1, "copies": 0,
+    }  # fmt: skip
     empty = summarise_run(history([], []))
     assert {name for name, value in empty.items() if value is not None} == {
         "rounds", "evaluations", "traffic_bytes", "clients_per_chain", "copies",

@@ -111,6 +111,16 @@ def test_names_come_before_labels_and_folders_after_both(folder, make_run, tmp_p
     assert len(groups_by_data(joined)) == 1
 
 
+def test_runs_on_files_of_one_name_are_on_the_same_data_if_the_content_is_equal(make_run, tmp_path):
+    folders = [make_run(tmp_path / name) for name in "abc"]
+    for folder, digest in zip(folders, ("12", "12", "34"), strict=True):
+        config = yaml.safe_load((folder / "config.yaml").read_text())
+        config |= {"dataset": {"name": "csv", "path": "../rows.csv"}, "files": {f"/{folder.name}/rows.csv": digest}}
+        (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    groups = groups_by_data(join(folders))
+    assert [{run["method"][-2] for run in group} for group in groups] == [{"a", "b"}, {"c"}]
+
+
 def test_a_sweep_is_read_with_its_labels_and_the_files_keep_the_names(sweep):
     results = read_results(sweep)
     assert results.methods == ["fedavg", "Both"] and "Both" in answer(results)

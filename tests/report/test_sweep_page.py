@@ -311,7 +311,8 @@ def tables(tmp_path, axis, values, lost=()):
                 for seed, value in enumerate(seeds):
                     status = "diverged" if (rate, method, place, seed) in lost else "done"
                     point = f"lr={rate},seed={place}"
-                    rows.append(f'{rate},"{values[place]}","{point}",{method},{seed},{status},{value},,')
+                    name = values[place][seed] if axis == "seeds" else seed
+                    rows.append(f'{rate},"{values[place]}","{point}",{method},{name},{status},{value},,')
     (tmp_path / "sweep.yaml").write_text(CROSSED.replace("AXIS", f"{axis}: {values}"))
     (tmp_path / "results.csv").write_text("\n".join(rows) + "\n")
     results = read_results(tmp_path)

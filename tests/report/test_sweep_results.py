@@ -84,6 +84,12 @@ def test_runs_have_numbers_only_if_they_are_done(tmp_path):
     assert first["best_accuracy"] is None and first["device_bytes"] is None
 
 
+def test_a_run_that_an_axis_of_seeds_repeats_counts_once(tmp_path):
+    rows = [(f'"{count}"', "fedavg", seed, 0.5) for count in (1, 2, 3) for seed in range(count)]
+    found = sweep(tmp_path, "sweep: [{seeds: [1, 2, 3]}]", "seeds", rows)
+    assert [run["seed"].seed for run in found.runs["fedavg", ()]] == [(0,), (1,), (2,)]
+
+
 def test_pairs_of_settings_share_their_draws(tmp_path):
     rows = [(f"{rate},{seed}", "fedavg", 0, 0.5) for rate in (0.1, 0.2) for seed in (5, 6)]
     found = sweep(tmp_path, "sweep: [{lr: [0.1, 0.2]}, {partition.seed: [5, 6]}]", "lr,partition.seed", rows)

@@ -14,6 +14,14 @@ Sizes = Literal["equal", "lognormal", "empirical"]
 Spread = Annotated[float, Ge(0), Le(20)]
 Steepness = Annotated[float, Ge(-1000), Le(1000)]
 
+_USED_BY: Mapping[str, tuple[float | None, tuple[str, ...]]] = {
+    "values": (None, ("empirical", "given")),
+    "quantiles": (None, ("empirical",)),
+    "alpha": (0.5, ("dirichlet",)),
+    "exponent": (1.0, ("power", "exponential")),
+    "sigma": (1.2, ("lognormal",)),
+}
+"""The defaults of options in signatures, and the laws of sizes that use them."""
 _NEGLIGIBLE = 1e-12  # a smaller share of the largest weight gets no row of any set
 
 
@@ -75,7 +83,7 @@ def quantity(
         SizePartitioner.
     """
     num_rows = len(labels)
-    _refuse_unused(sizes, values, quantiles)
+    _refuse_unused(sizes, values=values, quantiles=quantiles, alpha=alpha, exponent=exponent, sigma=sigma)
     if sizes == "given":
         if values is None or len(values) != num_clients:
             count = "no" if values is None else len(values)
@@ -112,8 +120,8 @@ def client_sizes(
     values: Sequence[float] | None,
     quantiles: Any,
 ) -> np.ndarray:
-    """Draws the clients' sizes `Int[N]`, each at least 1; equal sizes ignore `sigma` and `least`."""
-    _refuse_unused(law, values, quantiles)
+    """Draws the clients' sizes `Int[N]`, each at least 1; equal sizes ignore `least`."""
+    _refuse_unused(law, values=values, quantiles=quantiles, sigma=sigma)
     if law == "empirical":
         return empirical_sizes(rng, total, num_clients, values, quantiles, least)
     if law == "lognormal":
@@ -218,8 +226,10 @@ def _check_positive(name: str, sizes: Sequence[float]) -> None:
         raise ValueError(f"{name}={list(sizes)}; expected a list of finite numbers above 0.")
 
 
-def _refuse_unused(law: str, values: Any, quantiles: Any) -> None:
-    """Raises `ValueError` for observed sizes that `law` doesn't use."""
-    for name, given, laws in (("values", values, ("empirical", "given")), ("quantiles", quantiles, ("empirical",))):
-        if given is not None and law not in laws:
-            raise ValueError(f"{name} are given, but sizes={law!r}; set sizes to {laws[0]!r}, or leave {name} out.")
+def _refuse_unused(law: str, **options: Any) -> None:
+    """Raises `ValueError` for options that `law` doesn't use, if they differ from their defaults."""
+    for name, value in options.items():
+        default, laws = _USED_BY[name]
+        if law not in laws and value is not None and (default is None or value != default):
+            given = f"{name} are given" if default is None else f"{name}={value:g} is given"
+            raise ValueError(f"{given}, but sizes={law!r}; set sizes to {laws[0]!r}, or leave {name} out.")
