@@ -122,6 +122,7 @@ from fedjax_bal.methods.roles import Step as Step
 from fedjax_bal.methods.roles import Steps as Steps
 from fedjax_bal.methods.roles import Update as Update
 from fedjax_bal.methods.roles import Weigh as Weigh
+from fedjax_bal.methods.roles import changes_for_evaluation as changes_for_evaluation
 from fedjax_bal.methods.roles import part as part
 from fedjax_bal.methods.roles import parts_with as parts_with
 from fedjax_bal.methods.roles import static as static

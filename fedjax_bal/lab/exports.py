@@ -72,7 +72,7 @@ def export_model(
     Args:
         file: the file, or the folder for Orbax.
         model: what `simulate` returned; or a network, with what the method adds to it.
-        variables: the network's weights; left out for a `Result`, which has them.
+        variables: the network's weights; left out for a `Result`, by default the `evaluated` ones.
         federation: the federation that it was trained on, whose inputs the model takes; by default inputs are
             normalised already.
         class_names: names of the classes, in the order of the logits.
@@ -97,7 +97,7 @@ def export_model(
         (3, 2)
     """
     if isinstance(model, Result):
-        variables = model.variables if variables is None else variables
+        variables = model.evaluated if variables is None else variables
         model = model.model
     if not isinstance(model, Model) or variables is None:
         received = f"a {type(model).__name__} and {'no' if variables is None else 'its'} variables"

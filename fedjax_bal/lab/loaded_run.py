@@ -25,7 +25,7 @@ from fedjax_bal.lab.output_files import FolderError
 from fedjax_bal.lab.recorder import load_newest, load_variables
 from fedjax_bal.lab.schema import RunId
 from fedjax_bal.lab.setup import Comparison, network, set_up_to_read, to_read
-from fedjax_bal.parts import Closing, Refine
+from fedjax_bal.parts import changes_for_evaluation
 from fedjax_bal.types import Array, Model, Variables
 from fedjax_bal.validate import is_number, one_of
 
@@ -228,11 +228,7 @@ class LoadedRun:
             raise ValueError(f"seed: received {seed!r}; allowed: {', '.join(map(str, self.seeds))}")
         run = RunId(index, seed)
         known = self._network(index)
-        changing = [
-            isinstance(part, Closing) or (isinstance(part, Refine) and part.evaluation_only)
-            for part in self.config.methods[index].recipe.parts
-        ]
-        if known is None or any(changing):
+        if known is None or changes_for_evaluation(self.config.methods[index].recipe.parts):
             return self._rebuilt(run)
         model, inputs = known
         shapes = jax.eval_shape(model.init, jax.random.key(0))

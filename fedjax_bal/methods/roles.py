@@ -81,6 +81,11 @@ def parts_with(parts: "Iterable[Part]", *roles: type[T]) -> list[T]:
     return [part for part in parts if isinstance(part, roles)]
 
 
+def changes_for_evaluation(parts: "Iterable[Part]") -> bool:
+    """Tells whether a part changes the model for evaluation alone, so that the tested model isn't the trained one."""
+    return any(isinstance(part, Closing) or (isinstance(part, Refine) and part.evaluation_only) for part in parts)
+
+
 class RunFacts(NamedTuple):
     """The facts about a run that its configuration states before the data is loaded.
 

@@ -6,13 +6,13 @@ feature maps have all pixels of the first channel before those of the second. It
 
 import functools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from flax.traverse_util import unflatten_dict
-from jax.extend.core import ClosedJaxpr, Jaxpr, Var
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Var
 
 from fedjax_bal.jax_setup import package_settings, start_jax
 from fedjax_bal.models.derivatives import differentiable
@@ -30,6 +30,7 @@ _NAMES = {
 """Names of a layer's arrays in Flax, and in PyTorch."""
 
 _COUNTER = "num_batches_tracked"
+_UNCLEAR = -1
 _ORDER = "give the layers in the order in which they compute"
 
 
@@ -187,40 +188,83 @@ def _layers(model: Model) -> tuple[_Layer, ...]:
     plain = differentiable(model)
     program = jax.make_jaxpr(lambda *given: plain.apply(*given, train=False)[0].logits)(variables, images)
     names = list(named_leaves(variables))
-    used = _first_uses(program.jaxpr, dict(zip(program.jaxpr.invars, names, strict=False)))
+    used, _ = _first_uses(program.jaxpr, dict(zip(program.jaxpr.invars, names, strict=False)), {})
 
     shapes = {name: leaf.shape for name, leaf in named_leaves(variables).items()}
     layers: dict[str, dict[str, _Leaf]] = {}
-    # Images are the first maps. Other inputs, such as rows of a table, have no channels that PyTorch would put first.
-    channels = model.input_shape[-1] if len(model.input_shape) == 3 else 0
-    for name in used:
+    for name, channels in used.items():
         layer, _, kind = name.partition(".")[2].rpartition(".")
         if kind not in _NAMES:
             raise ValueError(
                 f"model {model.name}: received the array {name}, must have dense, convolutional, embedding and "
                 "normalisation layers only: convert the weights by hand"
             )
-        shape = shapes[name]
-        if kind == "kernel" and len(shape) == 2 and channels and shape[0] % channels:
+        if kind == "kernel" and channels == _UNCLEAR:
             raise ValueError(
-                f"model {model.name}: received {shape[0]} inputs of {layer}, must be a multiple of the {channels} "
-                "channels before it: convert the weights by hand"
+                f"model {model.name}: received inputs of {layer} that are flattened maps, but transposed or in several "
+                "pieces, so that their order in PyTorch isn't clear: convert the weights by hand"
             )
-        layers.setdefault(layer, {})[_NAMES[kind]] = _leaf(name, shape, channels)
-        if kind == "kernel":
-            channels = shape[-1] if len(shape) > 2 else 0
+        layers.setdefault(layer, {})[_NAMES[kind]] = _leaf(name, shapes[name], channels)
     return tuple(_Layer(layer, leaves) for layer, leaves in layers.items())
 
 
-def _first_uses(program: Jaxpr, names: Mapping[Var, str]) -> list[str]:
-    """Lists the inputs of a program that have names, in the order in which they are first used."""
-    used: dict[str, None] = {}
+def _first_uses(
+    program: Jaxpr, names: Mapping[Var, str], channels: Mapping[Var, int]
+) -> tuple[dict[str, int], list[int]]:
+    """Finds the named inputs of a program in the order of their first use, and the flattened maps that they multiply.
+
+    Args:
+        program: the program.
+        names: the names of some of its inputs.
+        channels: the channels of inputs that are flattened maps; see `_channels`.
+
+    Returns:
+        For each name the channels of the flattened maps that it multiplies, otherwise 0; and those of the program's
+        results.
+    """
+    used: dict[str, int] = {}
+    named, maps = dict(names), dict(channels)
     for equation in program.eqns:
-        inputs = [names.get(operand) if isinstance(operand, Var) else None for operand in equation.invars]
+        operands = [operand if isinstance(operand, Var) else None for operand in equation.invars]
+        inputs = [named.get(operand) if operand else None for operand in operands]
+        given = [maps.get(operand, 0) if operand else 0 for operand in operands]
+        results = [_channels(equation, given, _shape(result)) for result in equation.outvars]
         for value in equation.params.values():
             body = value.jaxpr if isinstance(value, ClosedJaxpr) else value
             if isinstance(body, Jaxpr) and len(body.invars) == len(inputs):  # a function that is called, not a loop
                 within = {place: name for place, name in zip(body.invars, inputs, strict=True) if name is not None}
-                used |= dict.fromkeys(_first_uses(body, within))
-        used |= dict.fromkeys(name for name in inputs if name is not None)
-    return list(used)
+                below, results = _first_uses(body, within, dict(zip(body.invars, given, strict=True)))
+                used |= {name: count or used.get(name, 0) for name, count in below.items()}
+        multiplies = equation.primitive.name == "dot_general"
+        for name in filter(None, inputs):
+            used[name] = used.get(name, 0) or (multiplies and next(filter(None, given), 0))
+        maps |= zip(equation.outvars, results, strict=True)
+        # A kernel that was cast or scaled is still that kernel.
+        for operand, name in () if multiplies else zip(operands, inputs, strict=True):
+            if name:
+                named |= {result: name for result in equation.outvars if _shape(result) == _shape(operand)}
+    return used, [maps.get(result, 0) if isinstance(result, Var) else 0 for result in program.outvars]
+
+
+def _channels(equation: JaxprEqn, given: Sequence[int], shape: tuple[int, ...]) -> int:
+    """Returns the channels of a result that is flattened maps `[B, H * W * channels]`; 0 for any other array.
+
+    `_UNCLEAR` stands for maps, flattened or not, whose axes or pixels are in another order. `given` are the same of the
+    operands.
+    """
+    kind, operand = equation.primitive.name, equation.invars[0]
+    if kind == "conv_general_dilated":
+        return 0 if equation.params["dimension_numbers"].out_spec[1] == len(shape) - 1 else _UNCLEAR
+    if kind == "dot_general" or kind.startswith(("reduce_", "arg")):
+        return 0
+    rank = len(_shape(operand))
+    if kind == "reshape":
+        return given[0] or (_shape(operand)[-1] if rank == 4 and len(shape) < 4 else 0)
+    if kind == "transpose" and rank > 2:
+        return _UNCLEAR
+    kept = {count for count, other in zip(given, equation.invars, strict=True) if count and _shape(other) == shape}
+    return kept.pop() if len(kept) == 1 else _UNCLEAR if any(given) else 0
+
+
+def _shape(operand: Any) -> tuple[int, ...]:
+    return operand.aval.shape

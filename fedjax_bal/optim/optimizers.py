@@ -245,8 +245,13 @@ def optimizer(
         options["weight_decay"] = weight_decay
 
     defaults = inspect.signature(getattr(optax, name)).parameters
+    momentum = options.get("momentum", defaults["momentum"].default if "momentum" in defaults else 0)
+    if options.get("nesterov") and momentum is None:
+        raise ValueError("optimizer: nesterov: received without a momentum, which it changes; give momentum=0.9")
     if options.get("momentum") == 0 and defaults["momentum"].default is None:
-        del options["momentum"]  # the same steps without a buffer
+        # The same steps without a buffer.
+        del options["momentum"]
+        options.pop("nesterov", None)
     if options.get("momentum") is not None:
         finite_number("optimizer: momentum", options["momentum"], high=_BELOW_ONE)
     numbers: dict[str, float] = {}

@@ -4,11 +4,13 @@ import json
 
 import jax
 import numpy as np
+import optax
 import pytest
 import small_run
 
-from fedjax_bal import data, export_model, load_weights, models
+from fedjax_bal import data, export_model, load_weights, models, recipes, simulate, testing
 from fedjax_bal.engine.host import Result
+from fedjax_bal.lab.exports import logits_of
 from fedjax_bal.lab.model_files import MODEL_FORMATS
 from fedjax_bal.lab.setup import SharedInputs, set_up
 
@@ -27,11 +29,22 @@ def test_what_was_exported_is_read_without_a_pickle(ending, tmp_path):
 
 
 def test_a_result_is_written_with_its_own_model(tmp_path):
-    result = Result(start(), [], np.eye(10), {}, {}, MLP)
+    result = Result(start(), [], np.eye(10), {}, {}, MLP, start(1))
     weights = load_weights(export_model(tmp_path / "w.npz", result))
-    jax.tree.map(np.testing.assert_array_equal, weights, start())
+    jax.tree.map(np.testing.assert_array_equal, weights, start(1))
     with pytest.raises(ValueError, match="export_model: received a Model and no variables, must be a Result, or"):
         export_model(tmp_path / "w.npz", MLP)
+
+
+@pytest.mark.parametrize("recipe", [recipes.fedavg(), recipes.fedncm(), recipes.fedacg()], ids=lambda one: one.name)
+def test_a_result_has_the_model_that_was_tested(recipe):
+    federation, (images, labels) = testing.toy.federation(), testing.toy.test_set()
+    result = simulate(recipe, models.build("mlp", 3, (1, 4, 1)), federation, (images, labels), rounds=2, seed=0)
+    logits = logits_of(result.model, result.evaluated, images, federation.mean, federation.std)
+    losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+    assert result.history[-1]["test_loss"] == pytest.approx(float(losses.mean()), rel=1e-5)
+    same = jax.tree.map(np.array_equal, result.evaluated, result.variables)
+    assert all(jax.tree.leaves(same)) == (recipe.name == "fedavg")
 
 
 def test_files_of_others_are_read(tmp_path):

@@ -2,6 +2,7 @@
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
@@ -131,6 +132,58 @@ def test_rows_of_a_table_and_means_over_maps_stay_as_they_are():
     state = drawn(**{"0__weight": (5, 6), "0__bias": 5, "1__weight": (3, 5), "1__bias": 3})
     kernel = weights_from_torch(build("mlp", 3, (6,), hidden=[5]), state).params["body"]["dense_0"]["dense"]["kernel"]
     np.testing.assert_array_equal(kernel, state["0.weight"].T)
+
+
+class Dense2(nn.Module):
+    """Maps of two layers together; pooled, the classifier has twice as many inputs as the last layer has channels."""
+
+    flatten: bool = False
+    first: bool = False
+
+    @nn.compact
+    def __call__(self, images):
+        early = nn.relu(nn.Conv(4, (3, 3))(images))
+        late = nn.relu(nn.Conv(4, (3, 3))(early))
+        if self.flatten:
+            pieces = [maps.reshape(len(maps), -1) for maps in (early, late)]
+            return nn.Dense(2)(jnp.concatenate(pieces, -1))
+        maps = jnp.concatenate([early, late], -1)
+        return nn.Dense(2)(maps.transpose(0, 3, 1, 2).reshape(len(maps), -1) if self.first else maps.mean((1, 2)))
+
+
+def test_a_multiple_of_the_last_channels_need_not_be_flattened_maps():
+    state = drawn(a__weight=(4, 3, 3, 3), a__bias=4, b__weight=(4, 4, 3, 3), b__bias=4, out__weight=(2, 8), out__bias=2)
+    early = relu(conv(IMAGES.transpose(0, 3, 1, 2), state["a.weight"], state["a.bias"], padding=1))
+    late = relu(conv(early, state["b.weight"], state["b.bias"], padding=1))
+    means = np.concatenate([early, late], 1).mean((2, 3))
+    compare(from_linen(Dense2(), SHAPE, 2), state, dense(means, state, "out"))
+
+
+@pytest.mark.parametrize("order", ["flatten", "first"])
+def test_flattened_maps_in_another_order_are_refused(order):
+    model = from_linen(Dense2(**{order: True}), SHAPE, 2)
+    with pytest.raises(
+        ValueError, match=r"received inputs of head that are flattened maps, but .*: convert .* by hand"
+    ):
+        weights_from_torch(model, {})
+
+
+def test_a_scaled_kernel_is_still_that_of_flattened_maps():
+    class Cosines(nn.Module):
+        @nn.compact
+        def __call__(self, rows):
+            kernel = self.param("kernel", nn.initializers.lecun_normal(), (rows.shape[1], 2))
+            return rows @ (kernel / jnp.linalg.norm(kernel, axis=0, keepdims=True))
+
+    class Standardised(nn.Module):
+        @nn.compact
+        def __call__(self, images):
+            return Cosines(name="out")(images.reshape(len(images), -1))
+
+    state = drawn(out__weight=(2, 240))
+    scaled = {"out.weight": state["out.weight"] / np.linalg.norm(state["out.weight"], axis=1, keepdims=True)}
+    rows = IMAGES.transpose(0, 3, 1, 2).reshape(3, -1)
+    compare(from_linen(Standardised(), SHAPE, 2), state, dense(rows, scaled, "out"))
 
 
 def test_without_the_last_layer_the_classifier_is_left_out():

@@ -73,6 +73,8 @@ def test_no_momentum_means_none_whatever_optax_would_take():
         (lambda: optimizer("sgd", 0.1, momentun=0.9), "did you mean 'momentum'"),
         (lambda: optimizer("sgd", float("nan")), "learning_rate: received nan"),
         (lambda: optimizer("sgd", 0.1, momentum=1.0), "momentum: received 1.0"),
+        (lambda: optimizer("sgd", 0.1, nesterov=True), "nesterov: received without a momentum"),
+        (lambda: optimizer("rmsprop", 0.1, nesterov=True), "nesterov: received without a momentum"),
         (lambda: optimizer("adam", 0.1, b1=float("inf")), "b1: received inf, must be a finite number"),
         (lambda: optimizer("sgd", 0.1, decay=0.0), "decay: received 0"),
         (lambda: optimizer("sgd", 1e39), "learning_rate: received 1e\\+39, must be a finite number"),

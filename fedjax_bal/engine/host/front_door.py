@@ -35,7 +35,10 @@ class Result(NamedTuple):
         client_memory: each Memory part's memory of the clients after the last round, by the part's slot; leaves
             `[N, ...]`.
         server_state: each Server part's state after the last round, by the part's slot.
-        model: the network, with what the method adds to it; `fedjax_bal.export_model` writes it to a file.
+        model: the network, with what the method adds to it.
+        evaluated: the model that was tested, which `fedjax_bal.export_model` writes to a file. It differs from
+            `variables` with methods that change the model for evaluation alone: `fedacg`, `fedncm`, `ccvr`, `creff`,
+            `rucr`, `fedloge`, and `fedbabu` if it fine-tunes. Training goes on from `variables`.
     """
 
     variables: Variables
@@ -44,6 +47,7 @@ class Result(NamedTuple):
     client_memory: Mapping[str, PyTree]
     server_state: Mapping[str, PyTree]
     model: Model
+    evaluated: Variables
 
     def __repr__(self) -> str:
         """Summarises the result, whose arrays would fill pages.
@@ -52,7 +56,7 @@ class Result(NamedTuple):
             >>> from fedjax_bal import models
             >>> records = [{"round": 9, "test_accuracy": 0.71234567}]
             >>> head = Variables({"head": np.zeros((3, 2))}, {})
-            >>> Result(head, records, np.eye(2), {}, {"Moon": 0}, models.build("mlp", 2, (2, 2, 1)))
+            >>> Result(head, records, np.eye(2), {}, {"Moon": 0}, models.build("mlp", 2, (2, 2, 1)), head)
             Result(round=9, test_accuracy=0.7123, parameters=6, client_memory=[], server_state=['Moon'])
         """
         last = self.history[-1] if self.history else {}
@@ -322,4 +326,5 @@ def simulate(
                 for record in done.records:
                     on_round(record)
     state = snapshot.state
-    return Result(state.variables, history, confusion, state.memory, state.server, simulation.setting.model)
+    evaluated = simulation.tested_model(seed, snapshot) if simulation.tests_another_model else state.variables
+    return Result(state.variables, history, confusion, state.memory, state.server, simulation.setting.model, evaluated)

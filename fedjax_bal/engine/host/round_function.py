@@ -272,7 +272,8 @@ def make_round(
         server_optimizer: by default the recipe's, or else plain averaging.
 
     Returns:
-        The pair, with the method's hyperparameters.
+        The pair, with the method's hyperparameters. Its states have the trained model, without what a method changes
+        for evaluation alone (`Result.evaluated` of `simulate` has it).
 
     Raises:
         ValueError: values don't fit together.
