@@ -253,7 +253,7 @@ def saved(simulation: Any, snapshot: Any) -> Record:
     asked = np.bincount(
         np.concatenate([plan.clients.ravel() for plan in plans]), minlength=simulation.federation.num_clients
     )
-    run = SavedRun(snapshot, np.zeros(1), np.zeros(1), np.zeros(1), asked.astype(np.int32), np.float64(0))
+    run = SavedRun(snapshot, np.zeros(1), np.zeros(1), np.zeros(1), asked.astype(np.int32))
     forget_peak()
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()

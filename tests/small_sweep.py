@@ -60,4 +60,4 @@ def outcome(path: Path) -> dict:
 
 def _arrays(file: Path) -> dict[str, bytes]:
     with np.load(file) as archive:
-        return {name: archive[name].tobytes() for name in archive.files if name not in ("manifest.json", ".seconds")}
+        return {name: archive[name].tobytes() for name in archive.files if name != "manifest.json"}

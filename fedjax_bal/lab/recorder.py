@@ -35,7 +35,6 @@ class SavedRun(NamedTuple):
     fingerprint: Any  # of the data with which the run began
     owner: Any  # hash that identifies the run
     chosen: Any  # number of times each client was asked to train, Int32[N]
-    seconds: Any  # of training so far, Float64[]
 
 
 def saved_template(comparison: Comparison, run: RunId) -> SavedRun:
@@ -46,7 +45,7 @@ def saved_template(comparison: Comparison, run: RunId) -> SavedRun:
     matrix = np.zeros((classes, classes), np.int32)
     owner = checkpoint.owner(comparison.config, *run)
     chosen = np.zeros(simulation.federation.num_clients, np.int32)
-    return SavedRun(simulation.state_shapes(), matrix, fingerprint, owner, chosen, np.float64(0))
+    return SavedRun(simulation.state_shapes(), matrix, fingerprint, owner, chosen)
 
 
 def initial_run(comparison: Comparison, run: RunId) -> SavedRun:
@@ -73,7 +72,7 @@ def load_newest(folder: RunFolder, comparison: Comparison, run: RunId, note: Cal
                 "--data-dir as then and leave the files that the configuration names as they were, or "
                 f"{START_OVER}"
             )
-        return _fitted(file, {".seconds": wanted.seconds, **arrays}, wanted, unpack)  # version 0.2.0 had none
+        return _fitted(file, arrays, wanted, unpack)
 
     read = lambda: _read_newest(folder, comparison.config, run, note, use)
     encode = lambda saved: b"" if saved is None else checkpoint.encode(saved)
@@ -92,7 +91,7 @@ def load_variables(
     # The names of a checkpoint's arrays are those of the fields, so a template with nothing else selects these two.
     nothing: Any = None
     state = State(shapes, nothing, nothing, nothing)
-    wanted = SavedRun(Snapshot(np.int64(0), state, nothing, nothing), *[nothing] * 5)
+    wanted = SavedRun(Snapshot(np.int64(0), state, nothing, nothing), nothing, nothing, nothing, nothing)
     starts = (".snapshot.round", ".snapshot.state.variables")
 
     def use(file: Path, arrays: Mapping[str, np.ndarray]) -> SavedRun:
@@ -176,6 +175,7 @@ class RunState:
     lines: list[dict[str, Any]] = dataclasses.field(default_factory=list)  # of metrics.jsonl
     failure: str | None = None
     concluded: bool = False
+    unwritten_s: float = 0.0  # seconds of training since the last line
 
     @property
     def key(self) -> tuple[str, int]:
@@ -365,8 +365,7 @@ class Recorder:
                 f"nothing is touched; put back a copy of it, or {START_OVER}"
             )
         state.lines = [lines[round] for round in due]
-        known = [line["wall_s"] for round, line in lines.items() if round <= state.round]
-        state.saved = state.saved._replace(seconds=np.float64(max([state.saved.seconds, *known])))
+        state.unwritten_s = 0.0
 
     def _drop_later(self, run: RunId) -> None:
         """Deletes a run's results from after its checkpoint, which an interrupted session left."""
@@ -397,11 +396,14 @@ class Recorder:
         """Records the results of a dispatch that took `seconds`."""
         state = self.states[run]
         assert state.saved is not None
-        trained_s = state.saved.seconds + seconds
+        earlier = state.lines[-1]["wall_s"] if state.lines else 0.0
+        state.unwritten_s += seconds
         lines = [
-            {"method": state.method, "seed": state.seed, **record, "wall_s": round(float(trained_s), 3)}
+            {"method": state.method, "seed": state.seed, **record, "wall_s": round(earlier + state.unwritten_s, 3)}
             for record in result.records
         ]
+        if lines:
+            state.unwritten_s = 0.0
         self.folder.append_metrics(lines)
         state.lines += lines
         self.spent_s += seconds
@@ -410,7 +412,7 @@ class Recorder:
             self.note(f"{state.title}: {describe_faults(result.faults)}")
         confusion = state.saved.confusion if result.confusion is None else result.confusion
         np.add.at(state.saved.chosen, result.chosen, 1)
-        state.saved = state.saved._replace(snapshot=result.snapshot, confusion=confusion, seconds=trained_s)
+        state.saved = state.saved._replace(snapshot=result.snapshot, confusion=confusion)
 
     def save(self, run: RunId, snapshot: Snapshot) -> None:
         """Writes a checkpoint of a run; the snapshot must include the model."""
