@@ -6,7 +6,7 @@ from jax import lax
 from fedjax_bal.data import normalised
 from fedjax_bal.methods.combine import BelowOne, Count, NonNegative, Recipe, recipe
 from fedjax_bal.methods.heads import retrain_classifier
-from fedjax_bal.methods.needs import FOREIGN_HEAD, SERVER_ROWS, balanced_rows, shared_model
+from fedjax_bal.methods.needs import SERVER_ROWS, balanced_rows, shared_model
 from fedjax_bal.methods.roles import Need, Refine, part, static
 from fedjax_bal.types import Array, Key, ServerContext, Variables
 
@@ -44,7 +44,9 @@ class RefinedHead(Refine):
     @property
     def needs(self) -> tuple[Need, ...]:
         """Requires rows of the server's own, and a model that the clients use as it is."""
-        return shared_model("fedbabu" if self.evaluation_only else "fedavg_ft", FOREIGN_HEAD), SERVER_ROWS
+        name = "fedbabu" if self.evaluation_only else "fedavg_ft"
+        why = "the classifier that the server makes would be that of a model that no client uses"
+        return shared_model(name, why), SERVER_ROWS
 
     def refine(self, key: Key, variables: Variables, server: ServerContext) -> Variables:
         """Returns the global model with a fine-tuned classifier; all else is unchanged, batch statistics included."""

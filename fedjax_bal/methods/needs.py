@@ -85,10 +85,6 @@ def shared_model(method: str, because: str) -> Need:
     return Need("", check)
 
 
-FOREIGN_HEAD = "the classifier that the server makes would be that of a model that no client uses"
-"""Why methods whose server trains the classifier need a shared model."""
-
-
 def not_shown_before(method: str, own: Part, *spared: type[Part]) -> Need:
     """Requires that no earlier part changes the model for evaluation, as `own` replaces what it would change."""
 

@@ -18,7 +18,7 @@ from fedjax_bal.metrics import METRICS, EarlyStopping, shot_groups
 from fedjax_bal.models import check_is_model, is_users_model, normalisation_of, renewed
 from fedjax_bal.optim import AnyOptimizer, calls_users_code
 from fedjax_bal.options import Evaluation, Execution, LocalTraining, Participation
-from fedjax_bal.parts import BATCH_STATISTICS, RunFacts, RunSetting, check_needs
+from fedjax_bal.parts import BATCH_STATISTICS, RunFacts, RunSetting, changes_for_evaluation, check_needs
 from fedjax_bal.recipes import Recipe, combine
 from fedjax_bal.status import StatusLine, duration
 from fedjax_bal.types import Federation, Model, PyTree, Variables
@@ -326,5 +326,7 @@ def simulate(
                 for record in done.records:
                     on_round(record)
     state = snapshot.state
-    evaluated = simulation.tested_model(seed, snapshot) if simulation.tests_another_model else state.variables
-    return Result(state.variables, history, confusion, state.memory, state.server, simulation.setting.model, evaluated)
+    setting = simulation.setting
+    another = changes_for_evaluation(setting.parts)
+    evaluated = simulation.tested_model(seed, snapshot) if another else state.variables
+    return Result(state.variables, history, confusion, state.memory, state.server, setting.model, evaluated)

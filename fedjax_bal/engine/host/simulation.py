@@ -40,7 +40,7 @@ from fedjax_bal.engine.host.planner import PlannedDispatch, Planner
 from fedjax_bal.errors import DivergenceError
 from fedjax_bal.metrics import LONG, Counts, Fault, FaultCounts, RoundResult, Traffic, count_round, record_round
 from fedjax_bal.options import Execution, Participation
-from fedjax_bal.parts import RoundsSoFar, Server, changes_for_evaluation
+from fedjax_bal.parts import RoundsSoFar, Server
 from fedjax_bal.selection import LOSS, Selector, always
 from fedjax_bal.types import EvaluationResult, Exhibit, Federation, Plan, PyTree, Variables, size_in_bytes
 
@@ -358,11 +358,6 @@ class Simulation:
         most = min(self.selector.most, clients)
         past = RoundsSoFar(rounds, clients, most, even, self.selector.closed_loop, self.selector.chain_length)
         return {name: value for part in self.setting.parts for name, value in part.round_metrics(past).items()}
-
-    @property
-    def tests_another_model(self) -> bool:
-        """Tells whether a part changes the model for evaluation alone."""
-        return changes_for_evaluation(self.setting.parts)
 
     def tested_model(self, seed: int, snapshot: Snapshot) -> Variables:
         """Returns the global model as it is evaluated after a snapshot's last round."""
