@@ -186,7 +186,8 @@ class LoadedRun:
             kinds = f"{stored.dtype}{'' if tokens else ' or floats'}"
             wanted = f"[B, {', '.join(map(str, model.input_shape))}] of {kinds}"
             raise ValueError(f"images: received {list(images.shape)} of {images.dtype}, must be {wanted}")
-        if stored.dtype == np.uint8 and images.dtype.kind == "f" and not (images.min() >= 0 and images.max() <= 1):
+        scaled = stored.dtype == np.uint8 and images.dtype.kind == "f"
+        if scaled and not ((images >= 0) & (images <= 1)).all():
             raise ValueError(
                 f"images: received floats from {images.min():g} to {images.max():g}, must lie in [0, 1]: the model was "
                 "trained on bytes; divide them by 255, or give uint8"

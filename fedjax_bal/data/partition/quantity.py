@@ -1,5 +1,6 @@
 """Sizes of clients, equal or random, and quantity skew: clients differ in size, and in classes only by chance."""
 
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
@@ -14,14 +15,14 @@ Sizes = Literal["equal", "lognormal", "empirical"]
 Spread = Annotated[float, Ge(0), Le(20)]
 Steepness = Annotated[float, Ge(-1000), Le(1000)]
 
-_USED_BY: Mapping[str, tuple[float | None, tuple[str, ...]]] = {
-    "values": (None, ("empirical", "given")),
-    "quantiles": (None, ("empirical",)),
-    "alpha": (0.5, ("dirichlet",)),
-    "exponent": (1.0, ("power", "exponential")),
-    "sigma": (1.2, ("lognormal",)),
+_USED_BY = {
+    "values": ("empirical", "given"),
+    "quantiles": ("empirical",),
+    "alpha": ("dirichlet",),
+    "exponent": ("power", "exponential"),
+    "sigma": ("lognormal",),
 }
-"""The defaults of options in signatures, and the laws of sizes that use them."""
+"""The laws of sizes that use an option."""
 _NEGLIGIBLE = 1e-12  # a smaller share of the largest weight gets no row of any set
 
 
@@ -229,7 +230,7 @@ def _check_positive(name: str, sizes: Sequence[float]) -> None:
 def _refuse_unused(law: str, **options: Any) -> None:
     """Raises `ValueError` for options that `law` doesn't use, if they differ from their defaults."""
     for name, value in options.items():
-        default, laws = _USED_BY[name]
+        default, laws = inspect.signature(quantity).parameters[name].default, _USED_BY[name]
         if law not in laws and value is not None and (default is None or value != default):
             given = f"{name} are given" if default is None else f"{name}={value:g} is given"
             raise ValueError(f"{given}, but sizes={law!r}; set sizes to {laws[0]!r}, or leave {name} out.")
