@@ -141,6 +141,18 @@ def test_damaged_files_are_named(tmp_path, text):
         load("femnist", tmp_path)
 
 
+@pytest.mark.slow
+def test_a_file_of_leafs_usual_size_is_read(tmp_path):
+    # LEAF writes 100 writers to a file, with 227 images of 784 numbers on average; here are 130 images of each.
+    image = f"[{', '.join(['1.0'] * 784)}]"
+    writer = f'{{"x": [{", ".join([image] * 130)}], "y": {[0] * 130}}}'
+    names = [f"f{number}" for number in range(100)]
+    data = ", ".join(f'"{name}": {writer}' for name in names)
+    path = tmp_path / "all_data_0.json"
+    path.write_text(f'{{"users": {json.dumps(names)}, "num_samples": {[130] * 100}, "user_data": {{{data}}}}}')
+    assert sum(len(labels) for _, labels in read_writers([path]).values()) == 13_000
+
+
 def test_a_writer_in_two_files_is_refused(tmp_path):
     paths = [tmp_path / f"all_data_{number}.json" for number in range(2)]
     for path in paths:
