@@ -50,9 +50,9 @@ def svhn(folder: Path) -> None:
     from scipy.io import savemat
 
     rng = np.random.default_rng(0)
-    for name, packed in (("train_32x32.mat", True), ("test_32x32.mat", False)):
+    for name in ("train_32x32.mat", "test_32x32.mat"):
         pixels = rng.integers(0, 256, (32, 32, 3, 2)).astype(np.uint8)
-        savemat(folder / name, {"X": pixels, "y": np.array([[10], [3]], np.uint8)}, do_compression=packed)
+        savemat(folder / name, {"X": pixels, "y": np.array([[10], [3]], np.uint8)}, do_compression=True)
 
 
 def npz_arrays() -> dict[str, Any]:
