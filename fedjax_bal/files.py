@@ -40,7 +40,7 @@ def open_file(path: str | os.PathLike[str]) -> BufferedReader:
     return os.fdopen(handle, "rb")
 
 
-def read_bytes(path: str | os.PathLike[str], limit: int) -> bytes:
+def read_bytes(path: str | os.PathLike[str], limit: int = 2**62) -> bytes:
     """Reads a whole file of at most `limit` bytes; on failure raises `OSError`, which names the file."""
     with open_file(path) as stream:
         length = os.fstat(stream.fileno()).st_size  # read(n) allocates n bytes at once

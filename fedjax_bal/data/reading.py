@@ -1,7 +1,4 @@
-"""Finds and reads data files, and turns every failure into a `DataError`.
-
-A file's size is checked before memory is allocated for it, and nothing is unpickled.
-"""
+"""Finds and reads data files, and turns every failure into a `DataError`; nothing is unpickled."""
 
 import contextlib
 import json
@@ -17,9 +14,6 @@ CHECK_PATH = "check the path and its rights."
 
 FETCH_AGAIN = "the file is incomplete or damaged: fetch it again."
 """The remedy for a published file."""
-
-MAX_DEFLATE_RATIO = 1032
-"""The highest compression of deflate: 258 bytes to 2 bits."""
 
 
 class DataError(ValueError):
@@ -67,10 +61,10 @@ def list_files(folder: Path, endings: tuple[str, ...]) -> list[Path]:
         return sorted(Path(entry.path) for entry in entries if entry.name.lower().endswith(endings) and entry.is_file())
 
 
-def read_json(file: Path, limit: int, remedy: str) -> Any:
-    """Reads a JSON file of at most `limit` bytes; `remedy` ends the message about a longer or damaged one."""
+def read_json(file: Path, remedy: str) -> Any:
+    """Reads a JSON file; `remedy` ends the message about a damaged one."""
     with reading(file, remedy):
-        content = read_bytes(file, limit)
+        content = read_bytes(file)
         try:
             return parse_json(content)
         except ValueError as error:

@@ -15,7 +15,6 @@ from fedjax_bal.data.reading import DataError, reading
 from fedjax_bal.files import parse_json, read_bytes
 
 _LARGEST_SHARE = 2**31
-_LARGEST_TEXT = 2**24  # bytes; an npz file holds more in less
 _AS_JSON = (  # rewrites the printed form of Python's and NumPy's objects as JSON
     (r"(?:np\.|numpy\.)?u?int\d*\((\d+)\)", r"\1"),  # a NumPy number
     (r"(?:np\.|numpy\.)?array\(([\[\]\d\s,]*)(?:,\s*dtype=[\w.']+)?\)", r"\1"),
@@ -165,7 +164,7 @@ def file(
         N arrays of row numbers from 0 to R - 1; clients may share rows that the file gives to several.
 
     Raises:
-        DataError: the file can't be read, is too large or damaged, or has the wrong number of clients, row numbers that
+        DataError: the file can't be read or is damaged, or has the wrong number of clients, row numbers that
             the data set lacks, or more rows of a class than there are.
 
     Example:
@@ -198,7 +197,7 @@ def file(
 def _read_text(path: Path, num_clients: int) -> Sequence[Any]:
     """Reads the clients' lists, or mappings of classes to numbers."""
     with reading(path, f"expected {_FORMS}."):
-        content = read_bytes(path, _LARGEST_TEXT)
+        content = read_bytes(path)
         try:
             text = content.decode("utf-8-sig")
             if re.match(r"\s*(?:[\[{]|(?:np\.|numpy\.)?array\()", text):

@@ -23,7 +23,6 @@ from fedjax_bal.types import Dataset
 _FOLDERS = ("femnist", "femnist/data", "data", "")
 _SIDE = 28
 _SHAPE = (_SIDE, _SIDE, 1)
-_MAX_FILE = 2**31
 _TEST_EVERY = 10  # one image in ten is for testing
 _SEED = 0
 _REMEDY = "the file is damaged or none of LEAF's: write it again with LEAF's preprocess.sh."
@@ -33,7 +32,7 @@ def read_writers(files: Sequence[Path]) -> dict[str, tuple[np.ndarray, np.ndarra
     """Reads images `UInt8[D, 28, 28, 1]` and labels `Int32[D]` of each writer, in the order of the files."""
     writers = {}
     for file in files:
-        content = read_json(file, _MAX_FILE, _REMEDY)
+        content = read_json(file, _REMEDY)
         with reading(file, _REMEDY):
             data = content["user_data"]
             if sorted(content["users"]) != sorted(data):

@@ -2,7 +2,6 @@
 
 import json
 import pickle
-import sys
 
 import numpy as np
 import pytest
@@ -246,13 +245,6 @@ def test_files_that_are_none(tmp_path):
     np.savez(tmp_path / "rows.npz", train_0=[0, 1], train_1=[2], test_0=[3], test_1=[4])
     with pytest.raises(DataError, match="two arrays have the same number"):
         read(tmp_path / "rows.npz", 2)
-
-
-def test_long_texts_are_not_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys.modules[partition.file.__module__], "_LARGEST_TEXT", 4)
-    (tmp_path / "clients.txt").write_text("1\n2\n3")
-    with pytest.raises(DataError, match="is longer than 4 bytes"):
-        read(tmp_path / "clients.txt")
 
 
 OWNERS = np.array([8, 2, 8, 5, 2, 8, 9, 5])

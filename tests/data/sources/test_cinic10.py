@@ -3,8 +3,8 @@ import zlib
 
 import numpy as np
 import pytest
-from data.conftest import most_memory, png
-from PIL import Image, PngImagePlugin
+from data.conftest import png
+from PIL import Image
 
 from fedjax_bal.data import DATASETS, DataError, inventory, load, prepared_status
 from fedjax_bal.data.sources.images import read_cinic
@@ -91,8 +91,6 @@ def flipped(content, at):
 
 
 WHOLE = png(COLOUR)
-TEXT = PngImagePlugin.PngInfo()
-TEXT.add_text("comment", "z" * 2**22, zip=True)  # unpacks to 4 MiB
 HOSTILE = {
     "empty": (b"", "is no PNG file"),
     "half": (WHOLE[: len(WHOLE) // 2], "damaged"),
@@ -103,13 +101,9 @@ HOSTILE = {
     "a web page": (b"<!DOCTYPE html>", "is no PNG file"),
     "another size": (png(np.zeros((28, 28, 3), np.uint8)), "expected an image of 32x32 pixels, found 28x28"),
     "turned size": (png(np.zeros((32, 33, 3), np.uint8)), "found 33x32"),
-    "sixteen bits": (png(GREY.astype(np.uint16)), "found 32x32 pixels of mode I;16"),
-    "bomb": (claiming(30_000, 30_000), "damaged or foreign"),
-    "small bomb": (claiming(10_000, 10_000), "damaged or foreign"),
-    "no bomb": (claiming(5_000, 5_000), "found 5000x5000"),
+    "sixteen bits": (png(GREY.astype(np.uint16)), "found one of mode I;16"),
+    "a size that is claimed": (claiming(30_000, 30_000), "damaged or foreign"),
     "too few pixels": (claiming(32, 32), "damaged"),
-    "long": (WHOLE + bytes(2**17), "longer than 65536 bytes"),
-    "text": (png(COLOUR, pnginfo=TEXT), "damaged or foreign"),
 }
 
 
@@ -120,7 +114,7 @@ def test_foreign_and_damaged_files_are_named(tmp_path, kind):
     (tmp_path / "ship" / "a.png").write_bytes(WHOLE)
     path = tmp_path / "ship" / "b.png"
     path.write_bytes(content)
-    with most_memory(2**23), pytest.raises(DataError, match=message) as caught:
+    with pytest.raises(DataError, match=message) as caught:
         read_cinic(tmp_path, ["ship"])
     assert str(caught.value).startswith(f"{path}: ")
 

@@ -5,7 +5,6 @@ import threading
 
 import numpy as np
 import pytest
-from data.conftest import most_memory
 from PIL import Image
 
 from fedjax_bal.data import DataError, load, memory
@@ -127,9 +126,7 @@ HOSTILE = {
     "half": (WHOLE[: len(WHOLE) // 2], "damaged"),
     "a web page": (b"<!DOCTYPE html>", "is no JPEG file"),
     "another format": (b"\x89PNG\r\n\x1a\n" + bytes(50), "is no JPEG file"),
-    "wide": (claiming(5000, 16), "at most 4096 pixels a side .* found 5000x16"),
-    "bomb": (claiming(60_000, 60_000), "damaged or foreign"),
-    "long": (WHOLE + bytes(2**24), "longer than 16777216 bytes"),
+    "a size that is claimed": (claiming(60_000, 60_000), "damaged or foreign"),
 }
 
 
@@ -138,7 +135,7 @@ def test_foreign_and_damaged_images_are_named(natural, kind):
     data_dir, files = natural()
     content, message = HOSTILE[kind]
     files["train"][3].write_bytes(content)
-    with most_memory(2**24 + 2**23), pytest.raises(DataError, match=message) as caught:
+    with pytest.raises(DataError, match=message) as caught:
         read_inaturalist(data_dir, 32)
     assert str(caught.value).startswith(f"{files['train'][3]}: ")
     assert not any("ThreadPool" in thread.name for thread in threading.enumerate())
@@ -168,9 +165,6 @@ CHANGES = {
     "no annotations": (without("annotations"), "lacks 'annotations'"),
     "no mapping": (lambda content: content["images"].append(3), "val2019.json: "),
     "nothing": (lambda content: content.update(images=[], annotations=[]), "found 0 and 0"),
-    "out of the folder": (first("images", file_name="../secret.jpg"), "below this folder"),
-    "deep out": (first("images", file_name="a/../../secret.jpg"), "below this folder"),
-    "absolute": (first("images", file_name="/etc/secret.jpg"), "below this folder"),
     "a number for a name": (first("images", file_name=3), "val2019.json: "),
     "an id twice": (first("images", id=999), "an annotation each"),
     "an id in words": (first("images", id="1000"), "category_id null"),

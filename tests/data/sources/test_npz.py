@@ -1,4 +1,3 @@
-import contextlib
 import io
 import pickle
 import re
@@ -6,7 +5,6 @@ import zipfile
 
 import numpy as np
 import pytest
-from data.conftest import most_memory
 
 from fedjax_bal.data import DataError, load, memory, normalisation
 from fedjax_bal.data.sources.npz import read_npz
@@ -158,25 +156,19 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("kind", DAMAGED)
-def test_headers_are_not_believed(tmp_path, kind):
+def test_damaged_arrays_are_named(tmp_path, kind):
     np.savez(tmp_path / "mine.npz", **{name: array for name, array in WHOLE.items() if name != "train_images"})
     with zipfile.ZipFile(tmp_path / "mine.npz", "a") as archive:
         archive.writestr("train_images.npy", DAMAGED[kind])
-    with contextlib.suppress(DataError):
-        read_npz(tmp_path / "mine.npz")  # what it imports isn't counted
-    with most_memory(2**22), pytest.raises(DataError, match="mine.npz: train_images: "):
+    with pytest.raises(DataError, match="mine.npz: train_images: "):
         read_npz(tmp_path / "mine.npz")
 
 
-def test_an_archive_is_not_believed_either(tmp_path):
+def test_a_damaged_archive_is_named(tmp_path):
     path = tmp_path / "mine.npz"
     np.savez_compressed(path, **WHOLE)
     content = path.read_bytes()
     at = content.rindex(b"PK\x01\x02", 0, content.rindex(b"test_labels"))
-    entry = content.index(b"PK\x01\x02")
-    path.write_bytes(content[: entry + 24] + (2**31).to_bytes(4, "little") + content[entry + 28 :])
-    with pytest.raises(DataError, match=r"claims arrays of 2147484202 bytes, at most"):
-        read_npz(path)
     path.write_bytes(content[:at])
     with pytest.raises(DataError, match="cut short"):
         read_npz(path)

@@ -63,7 +63,7 @@ BAD = {
     "half a label": (saved(X=pixels(5), y=DIGITS / 2), r"label 0.5"),
     "complex labels": (saved(X=pixels(5), y=DIGITS * 1j), "expected 5 labels y, found 5x1 of complex128"),
     "no number": (saved(X=pixels(1), y=np.array([[np.nan]])), "label nan"),
-    "a cell array": (saved(X=pixels(2), y=np.array([["a"], ["b"]], object)), "expected 2 labels y, found 2x1 of object"),
+    "a cell array": (saved(X=pixels(1), y=np.array([["a"]], object)), "expected 1 labels y, found 1x1 of object"),
 }
 
 
