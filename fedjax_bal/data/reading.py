@@ -47,11 +47,17 @@ def reading(file: str | os.PathLike, remedy: str = FETCH_AGAIN, closed: str = CH
 def find_folder(name: str, data_dir: Path, folders: tuple[str, ...], wanted: tuple[str, ...], remedy: str) -> Path:
     """Finds the first of `folders` below `data_dir` that has all wanted files and folders (which end in a slash)."""
     candidates = [data_dir / folder for folder in folders]
+    incomplete = ""
     for folder in candidates:
-        if all((folder / item).is_dir() if item.endswith("/") else (folder / item).is_file() for item in wanted):
+        present = [(folder / item).is_dir() if item.endswith("/") else (folder / item).is_file() for item in wanted]
+        if all(present):
             return folder
+        if any(present):
+            lacking = [item for item, there in zip(wanted, present, strict=True) if not there]
+            incomplete += f"{folder} lacks {', '.join(lacking)}; "
     raise MissingError(
-        f"{name} was not found: looked for {', '.join(wanted)} in {', '.join(map(str, candidates))}; {remedy}"
+        f"{name} was not found: looked for {', '.join(wanted)} in {', '.join(map(str, candidates))}; "
+        f"{incomplete}{remedy}"
     )
 
 

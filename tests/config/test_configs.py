@@ -21,7 +21,6 @@ from fedjax_bal.config import (
     to_plain,
 )
 from fedjax_bal.data import DATASETS, partition
-from fedjax_bal.data.sources.cifar import LAYOUTS
 from fedjax_bal.lab.setup import set_up
 from fedjax_bal.lab.sweep_plan import load_sweep
 
@@ -67,13 +66,12 @@ def small_data(tmp_path_factory):
     EMNIST with 4,700 for training as of ByMerge and 47 for testing as of Balanced.
     """
     folder, rng = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
-    for data, bytes_of_labels in (("cifar10", 1), ("cifar100", 2)):
-        layout, classes = LAYOUTS[data], DATASETS[data].num_classes
-        (folder / layout.folder).mkdir()
-        for file in (*layout.train, layout.test):
+    batches = (*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin")
+    for classes, bytes_of_labels, files in ((10, 1, batches), (100, 2, ("train.bin", "test.bin"))):
+        for file in files:
             records = rng.integers(0, 256, (500, 3072 + bytes_of_labels), dtype=np.uint8)
             records[:, :bytes_of_labels] = (np.arange(500) % classes)[:, None] // np.array([10, 1])[-bytes_of_labels:]
-            (folder / layout.folder / file).write_bytes(records.tobytes())
+            (folder / file).write_bytes(records.tobytes())
     for half, rows in (("bymerge-train", 4_700), ("balanced-test", 47)):
         header = [number.to_bytes(4, "big") for number in (0x803, rows, 28, 28, 0x801, rows)]
         labels = (np.arange(rows) % 47).astype(np.uint8)

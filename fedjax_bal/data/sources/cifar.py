@@ -9,14 +9,13 @@ References:
     Krizhevsky: Learning Multiple Layers of Features from Tiny Images, 2009, and the data sets' page.
 """
 
-from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
-from fedjax_bal.data.reading import FETCH_AGAIN, DataError, MissingError, reading
+from fedjax_bal.data.reading import FETCH_AGAIN, DataError, find_folder, reading
 from fedjax_bal.data.sources.reader import Reader, TfdsSets
+from fedjax_bal.files import read_bytes
 from fedjax_bal.types import Dataset
 
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -35,58 +34,19 @@ CIFAR100 = tuple(_CIFAR100_NAMES.split())
 """The fine classes of CIFAR-100."""
 
 _PIXELS = 3 * 32 * 32
-_MAX_BYTES = 2**31
-
-
-class CifarLayout(NamedTuple):
-    """One of the two sets: its published name, its folder and files in the archive, its records and classes.
-
-    If a record has several label bytes, the last one is used.
-    """
-
-    title: str
-    archive: str
-    folder: str
-    train: tuple[str, ...]
-    test: str
-    label_bytes: int
-    class_names: tuple[str, ...]
-
-
-LAYOUTS = {
-    "cifar10": CifarLayout(
-        title="CIFAR-10",
-        archive="cifar-10-binary.tar.gz",
-        folder="cifar-10-batches-bin",
-        train=tuple(f"data_batch_{number}.bin" for number in range(1, 6)),
-        test="test_batch.bin",
-        label_bytes=1,
-        class_names=CIFAR10,
-    ),
-    "cifar100": CifarLayout(
-        title="CIFAR-100",
-        archive="cifar-100-binary.tar.gz",
-        folder="cifar-100-binary",
-        train=("train.bin",),
-        test="test.bin",
-        label_bytes=2,
-        class_names=CIFAR100,
-    ),
-}
-"""Name of the data set -> its layout."""
 
 
 def read_records(path: Path, label_bytes: int, num_classes: int) -> tuple[np.ndarray, np.ndarray]:
     """Reads one file of records: images `UInt8[D, 32, 32, 3]` and labels `Int32[D]`, the last label byte of each."""
     record = label_bytes + _PIXELS
     with reading(path, "the file is incomplete, damaged or of the other CIFAR: fetch it again."):
-        size = path.stat().st_size
-        if size == 0 or size % record or size > _MAX_BYTES:
+        content = np.frombuffer(read_bytes(path), np.uint8)
+        if not content.size or content.size % record:
             raise ValueError(
-                f"expected a whole number of records of {record} bytes (10,000 of them are {10000 * record} bytes) and "
-                f"at most {_MAX_BYTES} bytes, found {size} bytes"
+                f"expected a whole number of records of {record} bytes (10,000 of them are {10000 * record} bytes), "
+                f"found {content.size} bytes"
             )
-        records = np.fromfile(path, np.uint8, count=size).reshape(-1, record)
+        records = content.reshape(-1, record)
         labels = records[:, label_bytes - 1].astype(np.int32)
         if labels.max() >= num_classes:
             at = int(np.argmax(labels >= num_classes))
@@ -95,58 +55,59 @@ def read_records(path: Path, label_bytes: int, num_classes: int) -> tuple[np.nda
     return np.ascontiguousarray(planes.transpose(0, 2, 3, 1)), labels
 
 
-def _read_set(name: str, data_dir: Path) -> Dataset:
-    layout = LAYOUTS[name]
-    *train, test = _find_set(name, data_dir)
-    parts = [read_records(file, layout.label_bytes, len(layout.class_names)) for file in train]
-    longest = max(len(labels) for _, labels in parts)
-    for file, (_, labels) in zip(train, parts, strict=True):
-        if len(labels) < longest:  # a file cut off between two records looks complete by itself
-            raise DataError(
-                f"{file}: expected {longest} records, as the other training files have, found {len(labels)}; "
-                f"{FETCH_AGAIN}"
-            )
-    images, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-    return Dataset(images, labels, *read_records(test, layout.label_bytes, len(layout.class_names)), layout.class_names)
+def _reader(
+    name: str,
+    title: str,
+    folder: str,
+    train: tuple[str, ...],
+    test: str,
+    label_bytes: int,
+    class_names: tuple[str, ...],
+) -> Reader:
+    """Returns the reader of one of the sets; of several label bytes in a record, the last one is used."""
+    archive = f"{title.lower()}-binary.tar.gz"
+    wanted = (*train, test)
 
+    def find(data_dir: Path) -> list[Path]:
+        remedy = (
+            f"the python version is a pickle: a pickle can run any code, so it is never opened. Get {archive} (the "
+            f"binary version) and unpack it in {data_dir}: tar -xzf {archive}."
+        )
+        found = find_folder(name, data_dir, (folder, ""), wanted, remedy)
+        return [found / file for file in wanted]
 
-def _find_set(name: str, data_dir: Path) -> list[Path]:
-    """Finds the training files and the test file, all in one folder."""
-    layout = LAYOUTS[name]
-    wanted = (*layout.train, layout.test)
-    folders = (data_dir / layout.folder, data_dir)
-    present = [[file for file in wanted if (folder / file).is_file()] for folder in folders]
-    for folder, files in zip(folders, present, strict=True):
-        if len(files) == len(wanted):
-            return [folder / file for file in wanted]
-    for folder, files in zip(folders, present, strict=True):
-        if files:
-            missing = [file for file in wanted if file not in files]
-            raise DataError(f"{folder}: {name} lacks {', '.join(missing)}; unpack {layout.archive} again.")
-    raise MissingError(
-        f"{name} was not found: looked for {', '.join(wanted)} in {folders[0]} and {data_dir}. The python version is a "
-        f"pickle: a pickle can run any code, so it is never opened. Get {layout.archive} (the binary version) and "
-        f"unpack it in {data_dir}: tar -xzf {layout.archive}."
-    )
+    def read(data_dir: Path) -> Dataset:
+        *training, testing = find(data_dir)
+        parts = [read_records(file, label_bytes, len(class_names)) for file in training]
+        longest = max(len(labels) for _, labels in parts)
+        for file, (_, labels) in zip(training, parts, strict=True):
+            if len(labels) < longest:  # a file cut off between two records looks complete by itself
+                raise DataError(
+                    f"{file}: expected {longest} records, as the other training files have, found {len(labels)}; "
+                    f"{FETCH_AGAIN}"
+                )
+        images, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+        return Dataset(images, labels, *read_records(testing, label_bytes, len(class_names)), class_names)
 
-
-def _reader(name: str, layout: CifarLayout) -> Reader:
-    files = ", ".join((*layout.train, layout.test))
     return Reader(
         name=name,
-        description=f"{layout.title}: 50,000 + 10,000 colour images 32x32, {len(layout.class_names)} classes",
-        read=partial(_read_set, name),
-        find=partial(_find_set, name),
-        files=f"{files} (unpacked from {layout.archive}), or {layout.folder}/ with them",
+        description=f"{title}: 50,000 + 10,000 colour images 32x32, {len(class_names)} classes",
+        read=read,
+        find=find,
+        files=f"{', '.join(wanted)} (unpacked from {archive}), or {folder}/ with them",
         home="https://www.cs.toronto.edu/~kriz/cifar.html (binary version)",
         tfds=TfdsSets(name, name),
         image_shape=(32, 32, 3),
-        class_names=layout.class_names,
+        class_names=class_names,
         counts=(50_000, 10_000),
         mean=(0.4914, 0.4822, 0.4465),
         std=(0.2023, 0.1994, 0.2010),
     )
 
 
-READERS = tuple(_reader(name, layout) for name, layout in LAYOUTS.items())
+_BATCHES = tuple(f"data_batch_{number}.bin" for number in range(1, 6))
+READERS = (
+    _reader("cifar10", "CIFAR-10", "cifar-10-batches-bin", _BATCHES, "test_batch.bin", 1, CIFAR10),
+    _reader("cifar100", "CIFAR-100", "cifar-100-binary", ("train.bin",), "test.bin", 2, CIFAR100),
+)
 """CIFAR-10 and CIFAR-100."""
