@@ -84,13 +84,6 @@ def one_of(name: str, value: Any, allowed: Iterable[str]) -> str:
     return value
 
 
-def switch(name: str, value: Any) -> bool:
-    """Returns True or False unchanged; raises `ValueError` for anything else, including 0 and 1."""
-    if not isinstance(value, bool):
-        raise ValueError(f"{name}: received {value!r}, must be true or false")
-    return value
-
-
 def is_number(value: Any) -> bool:
     """Returns whether a value is a number; True and False are not."""
     return isinstance(value, int | float) and not isinstance(value, bool)

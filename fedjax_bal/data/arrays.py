@@ -4,10 +4,9 @@ Arrays are validated, texts become classes and clients with numbers, and where t
 is held out for it.
 """
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -85,7 +84,7 @@ def as_dataset(
             check_one_type(inputs, test_inputs)
         else:
             share = check("test", ProperShare, test)
-            seed = check_seed(test_seed)
+            seed = check("test_seed", Seed, test_seed)
             if by_users and clients is not None:
                 training, testing = split_test_users(labels, clients, share, seed)
             else:
@@ -109,11 +108,6 @@ def as_dataset(
         test_share=None if by_users else test,
         test_users=test_users,
     )
-
-
-def check_seed(seed: Any) -> int:
-    """Returns the seed of a split; raises `ValueError` if it isn't one."""
-    return check("test_seed", Seed, seed)
 
 
 def without_objects(array: np.ndarray) -> np.ndarray:
@@ -190,7 +184,4 @@ def _class_names(names: np.ndarray | None, largest: int) -> tuple[str, ...]:
             f"class_names is {by(names.shape)} of {names.dtype}; expected different texts, at least {largest + 1}, "
             f"since there is label {largest}"
         )
-    codes = np.ascontiguousarray(names).view(f"{names.dtype.byteorder}u4")
-    if codes.max() > sys.maxunicode or ((codes >= 0xD800) & (codes < 0xE000)).any():
-        raise ValueError("class_names holds code points that aren't text")
     return tuple(names.tolist())

@@ -1,11 +1,13 @@
 """Augmented copies of samples, added as rows to the clients that hold them."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import numpy as np
+from annotated_types import Le
 
+from fedjax_bal.annotations import NonNegative, Seed, Share, Switch, check
 from fedjax_bal.balance import random_matrices
 from fedjax_bal.data.batches import make_copies
 from fedjax_bal.data.inputs import check_images
@@ -13,14 +15,16 @@ from fedjax_bal.data.memory import available_bytes
 from fedjax_bal.data.partition.dealing import MAX_ROWS
 from fedjax_bal.jax_setup import package_settings, start_jax
 from fedjax_bal.types import Federation, Warp
-from fedjax_bal.validate import finite_number, switch, whole_number
-
-LARGEST_SEED = 2**32 - 1
 
 _MAPS = 2**14  # size of the table: more than the copies of a sample, small enough for the device
 _FINENESS = 128  # a map's entries are multiples of 1/128
 _BLOCK = 4096  # images made at a time
-_LARGEST = {"shift": 1.0, "rotate": 360.0, "shear": 10.0, "zoom": 0.99}
+_RANGES = {
+    "shift": Share,
+    "rotate": Annotated[NonNegative, Le(360)],
+    "shear": Annotated[NonNegative, Le(10)],
+    "zoom": Annotated[NonNegative, Le(0.99)],
+}
 _ROW_BYTES = 8  # a row's number and the number of its copy
 _WORK_BYTES = 72  # temporary memory for making a row
 
@@ -86,7 +90,7 @@ def augment(
     with jax.disable_jit(False):
         keys = jax.random.split(jax.random.key(asked["seed"]), _MAPS)
         sides = federation.images.shape[1:3]
-        maps = np.asarray(random_matrices(keys, *sides, **{name: asked[name] for name in _LARGEST}))
+        maps = np.asarray(random_matrices(keys, *sides, **{name: asked[name] for name in _RANGES}))
         maps = (np.round(maps * _FINENESS) / _FINENESS).astype(np.float32)
         larger = _with_copies(federation, copies)._replace(warp=Warp(np.uint32(asked["seed"]), maps))
         return _stored(larger) if asked["store"] else larger
@@ -94,12 +98,9 @@ def augment(
 
 def copy_options(options: Mapping[str, Any], owner: str = "") -> dict[str, Any]:
     """Validates `augment`'s options and returns them as plain values; `owner` precedes names in messages."""
+    kinds = {"seed": Seed, "store": Switch, **_RANGES}
     given = {name: value.item() if isinstance(value, np.generic) else value for name, value in options.items()}
-    seed = whole_number(f"{owner}seed", given["seed"], low=0)
-    if seed > LARGEST_SEED:
-        raise ValueError(f"{owner}seed: received {seed}, must be an integer from 0 to {LARGEST_SEED}")
-    ranges = {name: finite_number(f"{owner}{name}", given[name], high=most) for name, most in _LARGEST.items()}
-    return {"seed": seed, "store": switch(f"{owner}store", given["store"]), **ranges}
+    return {name: check(f"{owner}{name}", kind, given[name]) for name, kind in kinds.items()}
 
 
 def extra_bytes(federation: Federation) -> int:

@@ -8,7 +8,6 @@ change when files are added or removed: an image that is overwritten goes unnoti
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -156,15 +155,8 @@ def _write_prepared(name: str, data_dir: Path, dataset: Dataset, places: Sequenc
     arrays["class_names"] = np.array(dataset.class_names)
     if dataset.train_clients is not None:
         arrays["train_clients"] = dataset.train_clients
-    size = sum(array.nbytes for array in arrays.values())
     try:
         own_folder(data_dir, _FOLDER)
-        free = shutil.disk_usage(file.parent).free
-        if size > free:
-            raise DataError(
-                f"{file}: needs {size / 2**20:.0f} MiB, but {free / 2**20:.0f} MiB are free; make room, or do without: "
-                "the data set's own files are read as well, just more slowly."
-            )
         with replacing(file) as stream:
             np.savez(stream, **arrays, made_from=np.array(_stamp(data_dir, places)))
     except OSError as error:
