@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from fedjax_bal.data import DATASETS, DataError, inventory_digest, load, prepared_status
-from fedjax_bal.data.embedded import make as embedding
-from fedjax_bal.data.sources import npz, tfds
+from fedjax_bal.data.embedded import make as making
+from fedjax_bal.data.sources import embedded, tfds
 from fedjax_bal.types import Dataset
 
 # SHA-256 of the pixels and labels of each half of the embedded set
@@ -42,21 +42,21 @@ def test_the_digest_of_a_data_set_never_changes():
 
 
 def test_embedded_set_is_small_and_licensed():
-    folder = npz.importlib.resources.files("fedjax_bal.data.embedded")
+    folder = embedded.importlib.resources.files("fedjax_bal.data.embedded")
     assert len((folder / "fashion_mnist_small.npz").read_bytes()) <= 6_000_000
     assert "Copyright (c) 2017 Zalando SE, https://tech.zalando.com" in (folder / "LICENSE-fashion-mnist").read_text()
 
 
 def test_damaged_embedded_set_is_named(monkeypatch, tmp_path):
     (tmp_path / "fashion_mnist_small.npz").write_bytes(b"PK\x03\x04nothing")
-    monkeypatch.setattr(npz.importlib.resources, "files", lambda package: tmp_path)
+    monkeypatch.setattr(embedded.importlib.resources, "files", lambda package: tmp_path)
     with pytest.raises(DataError, match=r"fashion_mnist_small\.npz.*install fedjax_bal again"):
         load("fashion_mnist_small")
 
 
 def test_stratified_rows():
     labels = np.array([3, 1, 3, 1, 3, 1, 1])
-    rows = embedding.stratified_rows(labels, 2, seed=5)
+    rows = making.stratified_rows(labels, 2, seed=5)
     assert rows.tolist() == sorted(set(rows.tolist()))
     assert np.bincount(labels[rows]).tolist() == [0, 2, 0, 2]
     words = np.random.PCG64(5).random_raw(7)
@@ -65,11 +65,11 @@ def test_stratified_rows():
 
 
 def test_making_the_embedded_set_is_reproducible(monkeypatch, tmp_path, grey_folder):
-    monkeypatch.setattr(embedding, "TRAIN_PER_CLASS", 1)
-    monkeypatch.setattr(embedding, "TEST_PER_CLASS", 1)
+    monkeypatch.setattr(making, "TRAIN_PER_CLASS", 1)
+    monkeypatch.setattr(making, "TEST_PER_CLASS", 1)
     folder, (images, *_) = grey_folder()
-    first = embedding.make(folder, tmp_path / "one.npz")
-    assert embedding.make(folder, tmp_path / "two.npz") == first
+    first = making.make(folder, tmp_path / "one.npz")
+    assert making.make(folder, tmp_path / "two.npz") == first
     content = (tmp_path / "one.npz").read_bytes()
     assert content == (tmp_path / "two.npz").read_bytes()
     assert hashlib.sha256(content).hexdigest() == first

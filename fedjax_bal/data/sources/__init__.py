@@ -5,6 +5,7 @@ import difflib
 from fedjax_bal.data.sources import (
     cifar,
     csv_file,
+    embedded,
     idx,
     images,
     inaturalist,
@@ -13,14 +14,13 @@ from fedjax_bal.data.sources import (
     npz,
     svhn,
     synthetic,
-    tables,
 )
 from fedjax_bal.data.sources.reader import Reader
 from fedjax_bal.registry import Registry
 
 _READERS = [
     reader
-    for file in (npz, tables, synthetic, idx, cifar, leaf, svhn, images, csv_file, inaturalist, medmnist)
+    for file in (embedded, npz, synthetic, idx, cifar, leaf, svhn, images, csv_file, inaturalist, medmnist)
     for reader in file.READERS
 ]
 

@@ -9,12 +9,11 @@ References:
     Biomedical Image Classification, 2023.
 """
 
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from fedjax_bal.data.arrays import REQUIRED
+from fedjax_bal.data.arrays import REQUIRED, as_dataset
 from fedjax_bal.data.npz_file import read_arrays
 from fedjax_bal.data.reading import FETCH_AGAIN, find_folder, reading
 from fedjax_bal.data.sources.reader import Reader
@@ -60,48 +59,34 @@ BLOOD = (
 """The classes of BloodMNIST."""
 
 
-def read_file(path: Path, class_names: tuple[str, ...]) -> Dataset:
-    """Reads the training and test images of one of the files; raises `DataError` if it is damaged or another set's."""
-    arrays = read_arrays(path, REQUIRED)
-    classes = len(class_names)
-    with reading(path, FETCH_AGAIN):
-        missing = [name for name in REQUIRED if name not in arrays]
-        if missing:
-            raise ValueError(f"lacks {', '.join(missing)}")
-        for half in ("train", "test"):
-            images = arrays[f"{half}_images"]
-            labels = arrays[f"{half}_labels"]
-            if images.shape[1:] != _SHAPE or images.dtype != np.uint8 or not len(images):
-                raise ValueError(
-                    f"{half}_images has shape {images.shape} and type {images.dtype}; expected (D, 28, 28, 3) of uint8"
-                )
-            if labels.shape != (len(images), 1) or labels.dtype.kind not in "iu":
-                raise ValueError(
-                    f"{half}_labels has shape {labels.shape} and type {labels.dtype}; expected ({len(images)}, 1) of "
-                    "integers, one class for each image"
-                )
-            if labels.min() < 0 or labels.max() >= classes:
-                raise ValueError(f"{half}_labels lie in {labels.min()}..{labels.max()}; expected 0..{classes - 1}")
-        # The files don't say what they are: another set's has other classes.
-        absent = np.setdiff1d(np.arange(classes), arrays["train_labels"])
-        if len(absent):
-            raise ValueError(f"train_labels lacks class {absent[0]} ({class_names[absent[0]]}) of {classes}")
-    train_images, train_labels, test_images, test_labels = (arrays[name] for name in REQUIRED)
-    train, test = (labels[:, 0].astype(np.int32) for labels in (train_labels, test_labels))
-    return Dataset(train_images, train, test_images, test, class_names)
-
-
-def _find_set(name: str, data_dir: Path) -> list[Path]:
-    remedy = f"put {name}.npz there (of 28x28 pixels), or pass the folder that holds it as --data-dir."
-    return [find_folder(name, data_dir, _FOLDERS, (f"{name}.npz",), remedy) / f"{name}.npz"]
-
-
-def _read_set(name: str, class_names: tuple[str, ...], data_dir: Path) -> Dataset:
-    (path,) = _find_set(name, data_dir)
-    return read_file(path, class_names)
-
-
 def _reader(name: str, title: str, content: str, class_names: tuple[str, ...], counts: tuple[int, int]) -> Reader:
+    def find(data_dir: Path) -> list[Path]:
+        remedy = f"put {name}.npz there (of 28x28 pixels), or pass the folder that holds it as --data-dir."
+        return [find_folder(name, data_dir, _FOLDERS, (f"{name}.npz",), remedy) / f"{name}.npz"]
+
+    def read(data_dir: Path) -> Dataset:
+        (path,) = find(data_dir)
+        arrays = read_arrays(path, REQUIRED)
+        with reading(path, FETCH_AGAIN):
+            for half in ("train", "test"):
+                images = arrays[f"{half}_images"]
+                labels = arrays[f"{half}_labels"]
+                if images.shape[1:] != _SHAPE or images.dtype != np.uint8 or labels.shape != (len(images), 1):
+                    raise ValueError(
+                        f"{half}_images has shape {images.shape} and type {images.dtype}, and {half}_labels shape "
+                        f"{labels.shape}; expected (D, 28, 28, 3) of uint8, and (D, 1), one class for each image"
+                    )
+                arrays[f"{half}_labels"] = labels[:, 0]
+            dataset = as_dataset(path, arrays, remedy=FETCH_AGAIN)
+            # The files don't say what they are: another set's has other classes.
+            found = len(dataset.class_names)
+            if found > len(class_names):
+                raise ValueError(f"labels lie in 0..{found - 1}; expected 0..{len(class_names) - 1}")
+            absent = np.setdiff1d(np.arange(len(class_names)), dataset.train_labels)
+            if len(absent):
+                raise ValueError(f"train_labels lacks class {absent[0]} ({class_names[absent[0]]})")
+        return dataset._replace(class_names=class_names)
+
     train, test = counts
     return Reader(
         name=name,
@@ -109,8 +94,8 @@ def _reader(name: str, title: str, content: str, class_names: tuple[str, ...], c
             f"{title} of MedMNIST: {train:,} + {test:,} colour images 28x28 of {content}, {len(class_names)} classes "
             "of unequal size"
         ),
-        read=partial(_read_set, name, class_names),
-        find=partial(_find_set, name),
+        read=read,
+        find=find,
         files=f"{name}.npz, or medmnist/ with it",
         home="https://medmnist.com",
         image_shape=_SHAPE,

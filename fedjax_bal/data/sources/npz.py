@@ -1,17 +1,12 @@
-"""Data sets in NumPy's npz files: the user's own, and the package's."""
+"""The user's own arrays, in NumPy's npz files."""
 
-import importlib.resources
 import os
-from functools import partial
 from pathlib import Path
-
-import numpy as np
 
 from fedjax_bal.annotations import ProperShare, Seed, checked
 from fedjax_bal.data.arrays import ARRAYS, REQUIRED, TEST_SHARE, as_dataset
 from fedjax_bal.data.npz_file import read_arrays
-from fedjax_bal.data.reading import DataError, reading
-from fedjax_bal.data.sources.idx import FASHION, MERGED_CHARACTERS, MNIST_CONSTANTS
+from fedjax_bal.data.reading import DataError
 from fedjax_bal.data.sources.reader import Reader
 from fedjax_bal.types import Dataset
 
@@ -43,51 +38,7 @@ def read_npz(path: str | os.PathLike, test: ProperShare | None = None, test_seed
     return as_dataset(path, arrays, test, test_seed)
 
 
-def read_embedded(name: str, class_names: tuple[str, ...]) -> Dataset:
-    """Reads a data set of the package; labels become `Int32[D]`."""
-    resource = importlib.resources.files("fedjax_bal.data.embedded") / f"{name}.npz"
-    with (
-        reading(str(resource), "install fedjax_bal again."),
-        resource.open("rb") as file,
-        np.load(file, allow_pickle=False) as archive,
-    ):
-        train_images, train_labels, test_images, test_labels = (archive[name] for name in REQUIRED)
-    return Dataset(train_images, train_labels.astype(np.int32), test_images, test_labels.astype(np.int32), class_names)
-
-
-def _make_labels() -> Dataset:
-    """Makes labels with blank images: enough of each class for the frequencies of letters in Astraea's paper."""
-    classes = np.arange(len(MERGED_CHARACTERS), dtype=np.int32)
-    train, test = (np.repeat(classes, count) for count in (16_000, 10))
-    images, test_images = (np.zeros((len(labels), 1, 1, 1), np.uint8) for labels in (train, test))
-    return Dataset(images, train, test_images, test, MERGED_CHARACTERS)
-
-
 READERS = (
-    Reader(
-        name="fashion_mnist_small",
-        description=(
-            "Fashion-MNIST, a balanced sixth that comes with the package: 10,000 + 2,000 grey images 28x28, 10 classes"
-        ),
-        origin="package",
-        read=partial(read_embedded, "fashion_mnist_small", FASHION),
-        class_names=FASHION,
-        counts=(10_000, 2_000),
-        **MNIST_CONSTANTS,
-    ),
-    Reader(
-        name="labels_47",
-        description=(
-            "Labels only: 47 classes as in EMNIST, 16,000 + 10 blank images 1x1 of each, to study who holds what"
-        ),
-        origin="package",
-        read=_make_labels,
-        image_shape=(1, 1, 1),
-        class_names=MERGED_CHARACTERS,
-        counts=(752_000, 470),
-        mean=(0.0,),
-        std=(1.0,),
-    ),
     Reader(
         name="npz",
         description="Your own arrays, in one file of NumPy's: path is that file",
@@ -95,4 +46,4 @@ READERS = (
         read=read_npz,
     ),
 )
-"""The package's data sets (a sixth of Fashion-MNIST; labels with blank images) and the user's own arrays."""
+"""The user's own arrays."""

@@ -42,17 +42,17 @@ def test_a_missing_file_is_named(tmp_path):
 
 RNG = np.random.default_rng(1)
 WRONG = {
-    "no labels": (arrays(7, test_labels=None), "lacks test_labels"),
+    "no labels": (arrays(7, test_labels=None), "lacks 'test_labels'"),
     "larger images": (arrays(7, train_images=np.zeros((14, 64, 64, 3), np.uint8)), r"train_images has shape \(14, 64"),
     "grey images": (arrays(7, test_images=np.zeros((3, 28, 28), np.uint8)), r"test_images has shape \(3, 28, 28\)"),
-    "floats": (arrays(7, test_images=np.zeros((3, 28, 28, 3))), "type float64; expected .* of uint8"),
-    "no images": (arrays(7, test_images=np.zeros((0, 28, 28, 3), np.uint8)), "test_images has shape .0,"),
-    "several labels": (arrays(7, test_labels=np.zeros((3, 14), np.uint8)), r"test_labels has shape \(3, 14\)"),
-    "labels in a row": (arrays(7, test_labels=np.zeros(3, np.uint8)), r"expected \(3, 1\) of integers"),
-    "a label too few": (arrays(7, test_labels=np.zeros((2, 1), np.uint8)), r"expected \(3, 1\)"),
-    "another set's": (arrays(9), r"train_labels lie in 0\.\.8; expected 0\.\.6"),
+    "floats": (arrays(7, test_images=np.zeros((3, 28, 28, 3))), "type float64, .*; expected .* of uint8"),
+    "no images": (arrays(7, test_images=np.zeros((0, 28, 28, 3), np.uint8)), r"test_images has shape \(0, "),
+    "several labels": (arrays(7, test_labels=np.zeros((3, 14), np.uint8)), r"test_labels shape \(3, 14\)"),
+    "labels in a row": (arrays(7, test_labels=np.zeros(3, np.uint8)), r"test_labels shape \(3,\)"),
+    "a label too few": (arrays(7, test_labels=np.zeros((2, 1), np.uint8)), r"test_labels shape \(2, 1\)"),
+    "another set's": (arrays(9), r"labels lie in 0\.\.8; expected 0\.\.6"),
     "negative": (arrays(7, test_labels=np.full((3, 1), -1)), r"test_labels lie in -1\.\.-1"),
-    "a smaller set's": (arrays(4), r"train_labels lacks class 4 \(melanoma\) of 7"),
+    "a smaller set's": (arrays(4), r"train_labels lacks class 4 \(melanoma\)"),
     "objects": (arrays(7, test_labels=np.array([[1], [2], [None]])), "never opened"),
 }
 

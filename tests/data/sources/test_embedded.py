@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from fedjax_bal.data import DATASETS, DataError, federate, load, partition
-from fedjax_bal.data.embedded import make as embedding
-from fedjax_bal.data.sources import npz
+from fedjax_bal.data.embedded import make as making
+from fedjax_bal.data.sources import embedded
 
 LETTERS = "2b89f3602cf768d3c8355267d2f13f2417809e101fc2b5ceee10db19a60de6e2"
 """SHA-256 of the official letter-recognition.data."""
@@ -65,7 +65,7 @@ def test_their_files_are_small_and_licensed():
 @pytest.mark.parametrize("name", ["shuttle", "letter"])
 def test_a_damaged_table_is_named(monkeypatch, tmp_path, name):
     (tmp_path / f"{name}.npz").write_bytes(b"PK\x03\x04nothing")
-    monkeypatch.setattr(npz.importlib.resources, "files", lambda package: tmp_path)
+    monkeypatch.setattr(embedded.importlib.resources, "files", lambda package: tmp_path)
     with pytest.raises(DataError, match=rf"{name}\.npz.*install fedjax_bal again"):
         load(name)
 
@@ -73,8 +73,8 @@ def test_a_damaged_table_is_named(monkeypatch, tmp_path, name):
 def test_shuttle_is_made_from_the_official_files(tmp_path):
     (tmp_path / "shuttle.trn").write_text("50 21 77 0 28 0 27 48 22 2\n55 0 92 0 0 26 36 -92 56 4\n")
     (tmp_path / "shuttle.tst").write_text("55 0 81 0 -6 -26739 25 88 64 7\n37 0 79 0 42 -13 43 42 0 1\n")
-    digest = embedding.make_shuttle(tmp_path, tmp_path / "one.npz")
-    assert embedding.make_shuttle(tmp_path, tmp_path / "two.npz") == digest
+    digest = making.make_shuttle(tmp_path, tmp_path / "one.npz")
+    assert making.make_shuttle(tmp_path, tmp_path / "two.npz") == digest
     assert hashlib.sha256((tmp_path / "one.npz").read_bytes()).hexdigest() == digest
     with np.load(tmp_path / "one.npz", allow_pickle=False) as archive:
         assert archive["train_images"].tolist() == [
@@ -87,11 +87,11 @@ def test_shuttle_is_made_from_the_official_files(tmp_path):
 
 
 def test_letters_are_made_from_the_official_file(monkeypatch, tmp_path):
-    monkeypatch.setattr(embedding, "LETTERS_TRAINED", 2)
+    monkeypatch.setattr(making, "LETTERS_TRAINED", 2)
     lines = ("T,2,8,3,5,1,8,13,0,6,6,10,8,0,8,0,8", "I,5,12,3,7,2,10,5,5,4,13,3,9,2,8,4,10")
     last = "A,4,11,6,8,6,10,6,2,6,10,3,7,3,7,3,15"
     (tmp_path / "letter-recognition.data").write_text("\n".join([*lines, last, ""]))
-    embedding.make_letter(tmp_path, tmp_path / "one.npz")
+    making.make_letter(tmp_path, tmp_path / "one.npz")
     with np.load(tmp_path / "one.npz", allow_pickle=False) as archive:
         assert (archive["train_labels"].tolist(), archive["test_labels"].tolist()) == ([19, 8], [0])
         assert archive["train_images"][0].tolist() == [2, 8, 3, 5, 1, 8, 13, 0, 6, 6, 10, 8, 0, 8, 0, 8]
