@@ -2,21 +2,24 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import optax
+from annotated_types import Ge
 from jax import lax
 from jaxtyping import Array, Float
 
+from fedjax_bal.annotations import Count, NonNegative, checked
 from fedjax_bal.models import Conv, Linear, doubled_twice, enlarging, flatten
 from fedjax_bal.models import convolution as convolutions
 from fedjax_bal.types import Key, Model, PyTree, Variables
-from fedjax_bal.validate import finite_number, one_of, whole_number
+from fedjax_bal.validate import whole_number
 
-KINDS = ("upcnn", "vae")
+Width = Annotated[Count, Ge(2)]
+
 SLOPE = 0.2
 
 
@@ -116,18 +119,19 @@ class FittedDecoder(NamedTuple):
     losses: Float[Array, " iterations"]
 
 
+@checked
 def fit_decoder(
     key: Key,
     model: Model,
     variables: Variables,
     images: Float[Array, "A H W K"],
     *,
-    kind: str = "upcnn",
-    iterations: int = 2000,
-    batch_size: int = 64,
-    rate: float = 1e-3,
-    width: int = 64,
-    latent: int = 32,
+    kind: Literal["upcnn", "vae"] = "upcnn",
+    iterations: Count = 2000,
+    batch_size: Count = 64,
+    rate: NonNegative = 1e-3,
+    width: Width = 64,
+    latent: Count = 32,
 ) -> FittedDecoder:
     r"""Trains a decoder to reconstruct images from their features under a frozen model.
 
@@ -183,12 +187,7 @@ def fit_decoder(
     """
     check_images(model, images)
     check_sides(model.input_shape)
-    one_of("kind", kind, KINDS)
-    whole_number("width", width, 2)
-    for name, value in (("iterations", iterations), ("batch_size", batch_size), ("latent", latent)):
-        whole_number(name, value)
     decoder = Decoder(model.input_shape, width, latent if kind == "vae" else 0)
-    rate = finite_number("rate", rate)
     fitted, losses = _fit(key, decoder, model, variables, jnp.asarray(images), iterations, batch_size, rate)
     return FittedDecoder(decoder, fitted, losses)
 

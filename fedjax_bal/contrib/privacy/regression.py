@@ -1,18 +1,17 @@
 """Attacks by generative regression: a network is trained until its image's features or gradient match a target."""
 
 from functools import partial
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int
 
-from fedjax_bal.contrib.privacy.decoder import Upwards, check_images, check_sides, minimise
+from fedjax_bal.annotations import Count, NonNegative, checked
+from fedjax_bal.contrib.privacy.decoder import Upwards, Width, check_images, check_sides, minimise
 from fedjax_bal.types import Key, Model, PyTree, Variables
-from fedjax_bal.validate import finite_number, one_of, whole_number
 
-TARGETS = ("features", "gradient")
 Limits = tuple[Array, Array]
 
 
@@ -31,18 +30,19 @@ class Regression(NamedTuple):
     losses: Float[Array, "iterations M"]
 
 
+@checked
 def regress(
     key: Key,
     model: Model,
     variables: Variables,
     target: PyTree,
     *,
-    of: str = "features",
-    iterations: int = 1000,
-    rate: float = 1e-3,
-    width: int = 32,
-    latent: int = 128,
-    smoothness: float = 1e-6,
+    of: Literal["features", "gradient"] = "features",
+    iterations: Count = 1000,
+    rate: NonNegative = 1e-3,
+    width: Width = 32,
+    latent: Count = 128,
+    smoothness: NonNegative = 1e-6,
     limits: tuple[Array, Array] | None = None,
 ) -> Regression:
     r"""Searches for an image with the features, or the gradient, of a target, without any other image.
@@ -96,13 +96,7 @@ def regress(
         its smoothness, 1e-3 for LeNet and 1e-6 for ResNet, is not comparable between models; it has gated units and
         batch normalisation in the network, and RMSprop with rate 1e-4 and momentum 0.99 for 1000 steps.
     """
-    one_of("of", of, TARGETS)
     check_sides(model.input_shape)
-    whole_number("width", width, 2)
-    whole_number("iterations", iterations)
-    whole_number("latent", latent)
-    rate = finite_number("rate", rate)
-    smoothness = finite_number("smoothness", smoothness)
     target = jax.tree.map(jnp.asarray, target)
     (_check_features if of == "features" else _check_gradients)(model, variables, target)
     bounds = None if limits is None else (jnp.asarray(limits[0], float), jnp.asarray(limits[1], float))

@@ -10,7 +10,7 @@ import quick
 from contrib.privacy.linear import IMAGES, ROTATION, error, features, odd, same
 
 from fedjax_bal.contrib.privacy import decode, features_of, fit_decoder, kl_to_standard_normal
-from fedjax_bal.contrib.privacy.decoder import KINDS, Decoder
+from fedjax_bal.contrib.privacy.decoder import Decoder
 from fedjax_bal.models import build
 
 OWN, SECRET = IMAGES[:200], IMAGES[200:]
@@ -23,7 +23,7 @@ def fitted(kind, seed=0):
     return fit(jax.random.key(seed), *ROTATION, OWN, kind=kind)
 
 
-@pytest.mark.parametrize("kind", quick.only(KINDS))
+@pytest.mark.parametrize("kind", quick.only(["upcnn", "vae"]))
 def test_gives_back_images_whose_features_are_a_rotation(kind):
     found = fitted(kind)
     assert found.losses.shape == (600,)
@@ -135,7 +135,7 @@ def test_decode_refuses_other_features():
 
 
 @pytest.mark.parametrize("side", [28, 32])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["upcnn", "vae"])
 def test_sides_of_real_images(side, kind):
     network = Decoder((side, side, 3), 4, 2 * (kind == "vae"))
     shapes = jax.eval_shape(
