@@ -7,9 +7,9 @@ import sys
 
 import numpy as np
 import pytest
+from data import make_embedded as making
 
 from fedjax_bal.data import DATASETS, DataError, inventory_digest, load, prepared_status
-from fedjax_bal.data.embedded import make as making
 from fedjax_bal.data.sources import embedded, tfds
 from fedjax_bal.types import Dataset
 

@@ -1,1 +1,1 @@
-"""The embedded data sets (a part of Fashion-MNIST, Shuttle, Letter Recognition), and the script that makes them."""
+"""The embedded data sets: a part of Fashion-MNIST, Shuttle, Letter Recognition."""

@@ -4,7 +4,6 @@ Quoted fields may contain commas and line breaks (RFC 4180). A file is read in b
 a few is in memory at a time.
 """
 
-import contextlib
 import csv
 import io
 import itertools
@@ -90,7 +89,6 @@ def _read_table(path: Path, label: str, clients: str | None, inputs: Sequence[st
         reading(path, _REMEDY),
         open_file(path) as stream,
         io.TextIOWrapper(stream, "utf-8-sig", newline="") as text,
-        _explained(),
     ):
         if stream.read(4).startswith(_COMPRESSED):
             raise ValueError("is compressed: unpack it")
@@ -128,18 +126,6 @@ def _read_table(path: Path, label: str, clients: str | None, inputs: Sequence[st
     return Table(str(path), columns, lambda row: f"line {line_of[row]}")
 
 
-@contextlib.contextmanager
-def _explained() -> Iterator[None]:
-    """Says what to do about bytes that aren't UTF-8."""
-    try:
-        yield
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"isn't in UTF-8 ({error.reason} at byte 0x{error.object[error.start]:02x}): save it as UTF-8, or read it "
-            "with pandas.read_csv(..., encoding='latin-1'), for instance, and use from_pandas"
-        ) from error
-
-
 def _rows(text: io.TextIOWrapper, delimiter: str) -> Iterator[tuple[int, list[str]]]:
     """Yields each row with the number of its last line; blank lines are left out."""
     reader = csv.reader(text, delimiter=delimiter, skipinitialspace=True, strict=True)
@@ -150,6 +136,11 @@ def _rows(text: io.TextIOWrapper, delimiter: str) -> Iterator[tuple[int, list[st
             return
         except csv.Error as error:
             raise ValueError(f"line {reader.line_num}: {error}") from error
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"isn't in UTF-8 ({error.reason} at byte 0x{error.object[error.start]:02x}): save it as UTF-8, or read "
+                "it with pandas.read_csv(..., encoding='latin-1'), for instance, and use from_pandas"
+            ) from error
         if row:
             yield reader.line_num, row
 

@@ -5,9 +5,9 @@ import importlib.resources
 
 import numpy as np
 import pytest
+from data import make_embedded as making
 
 from fedjax_bal.data import DATASETS, DataError, federate, load, partition
-from fedjax_bal.data.embedded import make as making
 from fedjax_bal.data.sources import embedded
 
 LETTERS = "2b89f3602cf768d3c8355267d2f13f2417809e101fc2b5ceee10db19a60de6e2"

@@ -1,6 +1,6 @@
-"""Makes the embedded data sets from their official files.
+"""Makes the data sets that come with the package, in `fedjax_bal/data/embedded`, from their official files.
 
-Run as `python -m fedjax_bal.data.embedded.make NAME DIR`. For `fashion_mnist_small`, DIR holds the four idx files of
+Run as `python tests/data/make_embedded.py NAME DIR`. For `fashion_mnist_small`, DIR holds the four idx files of
 Fashion-MNIST (plain or .gz) or a folder `fashion_mnist` with them; for `shuttle`, `shuttle.trn` and `shuttle.tst`,
 unpacked; for `letter`, `letter-recognition.data`, all as the UCI Machine Learning Repository has them. The same files
 give the same numbers everywhere, and the same bytes with the same zlib.
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedjax_bal.data.loading import load
+from fedjax_bal.data import embedded, load
 
 SEED = 2017
 TRAIN_PER_CLASS = 1000
@@ -106,7 +106,5 @@ def _pack(**arrays: np.ndarray) -> bytes:
 
 if __name__ == "__main__":
     if len(sys.argv) != 3 or sys.argv[1] not in MAKERS:
-        sys.exit(
-            f"usage: python -m fedjax_bal.data.embedded.make {'|'.join(MAKERS)} DIR (the folder of official files)"
-        )
-    print(MAKERS[sys.argv[1]](sys.argv[2], Path(__file__).with_name(f"{sys.argv[1]}.npz")))
+        sys.exit(f"usage: python tests/data/make_embedded.py {'|'.join(MAKERS)} DIR (the folder of official files)")
+    print(MAKERS[sys.argv[1]](sys.argv[2], Path(embedded.__file__).with_name(f"{sys.argv[1]}.npz")))
