@@ -3,7 +3,8 @@
 import difflib
 import math
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ LARGEST = 3.4028235e38
 """The largest finite number in 32 bits, the precision of the devices."""
 SMALLEST = 1.1754943e-38
 """The smallest normal number above 0 in 32 bits; devices treat smaller ones as 0."""
+NO_OTHERS: Mapping[str, str] = MappingProxyType({})
 
 
 def finite_number(name: str, value: Any, low: float = 0.0, high: float = math.inf) -> float:
@@ -78,10 +80,26 @@ def one_of(name: str, value: Any, allowed: Iterable[str]) -> str:
     """
     names = list(allowed)
     if value not in names:
-        near = difflib.get_close_matches(str(value), names, 1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ValueError(f"{name}: received {value!r}; {hint}allowed: {', '.join(names)}")
+        near = suggestion(value, names)
+        raise ValueError(f"{name}: received {value!r}; {near}{' ' if near else ''}allowed: {', '.join(names)}")
     return value
+
+
+def suggestion(value: Any, allowed: Iterable[str], also: Mapping[str, str] = NO_OTHERS) -> str:
+    """Suggests the allowed names that begin with the received one, or else the nearest; empty if none is near.
+
+    Example:
+        >>> suggestion("worst", ["worst_class", "final"]), suggestion("mine", ["final"])
+        ("did you mean 'worst_class'?", '')
+    """
+    names = list(allowed)
+    longer = [name for name in names if name.startswith(f"{value}_")]
+    lowered = {name.lower(): name for name in names}
+    near = longer or [lowered[key] for key in difflib.get_close_matches(str(value).lower(), lowered, 1)]
+    if not near:
+        near = difflib.get_close_matches(str(value).lower(), also, 1)
+    meant = [f"{name!r} ({also[name]})" if name in also else repr(name) for name in near]
+    return f"did you mean {' or '.join(meant)}?" if near else ""
 
 
 def is_number(value: Any) -> bool:

@@ -1,6 +1,5 @@
 """The commands `fedjax-bal data list`, `prepare` and `describe`."""
 
-import difflib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ from fedjax_bal.caches import drawing
 from fedjax_bal.cli.arguments import DataDir, Plugins, is_change
 from fedjax_bal.cli.console import names_table
 from fedjax_bal.files import check_replaceable
+from fedjax_bal.validate import suggestion
 
 _MEBIBYTE = 2**20
 _MOST_CLASSES = 20
@@ -180,10 +180,10 @@ def describe(
         fixed = [f"dataset.name={source}", "selection.clients_per_round=1", "auxiliary.per_class=0", "partition=null"]
         config = load_config(None, [*fixed, scheme, *changes], needs=False)
     elif not Path(source).exists() and not source.endswith((".yaml", ".yml")) and source not in builtin_configs():
-        near = difflib.get_close_matches(source, [*DATASETS, *builtin_configs()], 1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        near = suggestion(source, [*DATASETS, *builtin_configs()])
         raise ValueError(
-            f"data describe: there is no file {source!r}, and no data set or built-in configuration of that name{hint}"
+            f"data describe: there is no file {source!r}, and no data set or built-in configuration of that name"
+            + (near and f"; {near}")
         )
     else:
         schemes = [] if partition is None else [f"partition.scheme={json.dumps(partition)}"]

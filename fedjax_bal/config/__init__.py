@@ -38,7 +38,6 @@ from fedjax_bal.config.problems import (
     nearest_choices,
     raise_all,
     received_value,
-    suggestion,
 )
 from fedjax_bal.config.reference import find_keys, json_schema, short_form
 from fedjax_bal.config.resolved import (

@@ -8,10 +8,11 @@ from annotated_types import MinLen
 from pydantic import Field
 
 from fedjax_bal.annotations import DISTINCT, ParsedBy, PositiveShare, Seed, ShortForm, TextMatching, parameters
-from fedjax_bal.config.problems import KeyPath, Problem, nearest_choices, raise_all, received_value, suggestion
+from fedjax_bal.config.problems import KeyPath, Problem, nearest_choices, raise_all, received_value
 from fedjax_bal.config.schema import Sections, contradicted_parameter, resolve_alias
 from fedjax_bal.config.sections import Section, check_section, merge_sections, refused, to_plain, variant
 from fedjax_bal.registry import plugin_errors
+from fedjax_bal.validate import suggestion
 
 if TYPE_CHECKING:
     from fedjax_bal.recipes import Recipe

@@ -32,14 +32,13 @@ from fedjax_bal.config.problems import (
     dotted_path,
     raise_all,
     received_value,
-    suggestion,
 )
 from fedjax_bal.config.resolved import leaves, paper_setting, plugin_problems, used_plugins
 from fedjax_bal.config.schema import ALL_CLIENTS, Sections
 from fedjax_bal.config.sections import Section, check_section, merge_sections, to_plain
 from fedjax_bal.config.yaml_text import read_yaml
+from fedjax_bal.validate import suggestion
 
-_MOST_BASES = 20
 _NO_PATH = re.compile("^$|[\0\ud800-\udfff]")  # empty, or with characters that no file name can have
 _LONG_TAIL: tuple[KeyPath, ...] = tuple(
     ("partition", key) for key in ("imbalance_factor", "imbalance_profile", "imbalance_order")
@@ -219,9 +218,6 @@ def _read_over_base(path: str | os.PathLike[str] | None, above: tuple[str, ...])
     beside = file.parent / base
     if os.path.realpath(beside) in above:
         raise ConfigError(f"{source}: base: received {received_value(base)}, which is based on this file itself")
-    if len(above) > _MOST_BASES:
-        wanted = f"must be based on at most {_MOST_BASES} others, one behind the other"
-        raise ConfigError(f"{above[0]}: base: received a chain that continues at {source}, {wanted}")
     below = _read_over_base(beside if beside.suffix and base not in builtin_configs() else base, above).settled
     if "sweep" in below:
         raise ConfigError(f"{source}: base: {base} is a sweep itself; give the configuration that it is based on")

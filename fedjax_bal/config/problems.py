@@ -1,10 +1,10 @@
 """Problems of a configuration and their messages: the key, the value received, the values allowed."""
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, NamedTuple
+
+from fedjax_bal.validate import NO_OTHERS, suggestion
 
 KeyPath = tuple[str | int, ...]
 
@@ -12,7 +12,6 @@ COMMAND_LINE = "command line"
 _LONGEST_VALUE = 60
 _MOST_LISTED = 12  # names in a message
 _FROM_PLUGINS = ("recipes", "models", "selectors", "partitions", "datasets", "metrics")
-NO_OTHERS: Mapping[str, str] = MappingProxyType({})
 
 
 class ConfigError(ValueError):
@@ -75,23 +74,6 @@ def nearest_choices(value: Any, allowed: Iterable[str], also: Mapping[str, str] 
         command = f"`fedjax-bal list {kind}` has {'the others' if own else 'all of them'}"
         texts = [f"{near} {command}"] if near else [own, command]
     return "; ".join(filter(None, texts))
-
-
-def suggestion(value: Any, allowed: Iterable[str], also: Mapping[str, str] = NO_OTHERS) -> str:
-    """Suggests the allowed names that begin with the received one, or else the nearest; empty if none is near.
-
-    Example:
-        >>> suggestion("worst", ["worst_class", "final"]), suggestion("mine", ["final"])
-        ("did you mean 'worst_class'?", '')
-    """
-    names = list(allowed)
-    longer = [name for name in names if name.startswith(f"{value}_")]
-    lowered = {name.lower(): name for name in names}
-    near = longer or [lowered[key] for key in difflib.get_close_matches(str(value).lower(), lowered, 1)]
-    if not near:
-        near = difflib.get_close_matches(str(value).lower(), also, 1)
-    meant = [f"{name!r} ({also[name]})" if name in also else repr(name) for name in near]
-    return f"did you mean {' or '.join(meant)}?" if near else ""
 
 
 def dotted_path(path: Sequence[str | int]) -> str:

@@ -12,7 +12,8 @@ from pydantic.functional_validators import ModelWrapValidatorHandler
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from fedjax_bal.annotations import allowed_names, describe, parameters, parse_argument_docs
-from fedjax_bal.config.problems import KeyPath, Problem, dotted_path, nearest_choices, received_value, suggestion
+from fedjax_bal.config.problems import KeyPath, Problem, dotted_path, nearest_choices, received_value
+from fedjax_bal.validate import suggestion
 
 SYNONYMS = {"lr": "learning_rate", "epochs": "local_epochs", "steps": "local_steps", "wd": "weight_decay"}
 """Names of keys in other libraries -> their names here."""

@@ -1,6 +1,5 @@
 """From a table to a data set: columns by name, of a data frame or of a CSV file, become inputs, labels and clients."""
 
-import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -10,7 +9,7 @@ import numpy as np
 from fedjax_bal.data.arrays import as_dataset, without_objects
 from fedjax_bal.data.reading import DataError, shortened
 from fedjax_bal.types import Dataset
-from fedjax_bal.validate import check_unmasked
+from fedjax_bal.validate import check_unmasked, suggestion
 
 MISSING = frozenset(("", "na", "n/a", "nan", "null", "none", "nat", "<na>", "?"))
 """Texts that stand for a missing value, in lower case."""
@@ -291,6 +290,7 @@ def _check_column(source: str, name: str, columns: Iterable[str]) -> None:
     """Raises `DataError`, which suggests the nearest name, for a column that doesn't exist."""
     columns = list(columns)
     if name not in columns:
-        near = difflib.get_close_matches(str(name), columns, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else "."
-        raise DataError(f"{source}: has no column {name!r}, but {shortened(', '.join(columns), 200)}{hint}")
+        near = suggestion(name, columns)
+        raise DataError(
+            f"{source}: has no column {name!r}, but {shortened(', '.join(columns), 200)}{f'; {near}' if near else '.'}"
+        )

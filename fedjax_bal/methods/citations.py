@@ -1,6 +1,5 @@
 """Citations: the papers behind a recipe, as BibTeX."""
 
-import difflib
 import functools
 import inspect
 import re
@@ -9,6 +8,7 @@ from importlib import resources
 from typing import NamedTuple, NoReturn
 
 from fedjax_bal.methods.combine import METHODS, Recipe, combine
+from fedjax_bal.validate import suggestion
 
 _FIELD = re.compile(r"^ *(\w+) *= *\{(.*)\},?$", re.MULTILINE)
 _VENUE = re.compile(r"^  venue .*\n", re.MULTILINE)
@@ -108,8 +108,8 @@ def short_citation(name: str) -> str:
 
 def _refuse(whole: str, name: str) -> NoReturn:
     known = sorted(METHODS)
-    close = difflib.get_close_matches(name, known, n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else "."
+    near = suggestion(name, known)
+    hint = f"; {near}" if near else "."
     inside = "" if name == whole else f" in {whole!r}"
     raise ValueError(
         f"recipe name: received {name!r}{inside}, must be one of {', '.join(known)}, or several joined with "

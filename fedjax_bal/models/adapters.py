@@ -1,7 +1,6 @@
 """Models from users' networks: `from_linen`, and the checks and the assembly that it shares with `from_nnx`."""
 
 import contextlib
-import difflib
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,7 +16,7 @@ from fedjax_bal.models import convolution as convolutions
 from fedjax_bal.models.normalization import moments
 from fedjax_bal.models.weights import with_weights
 from fedjax_bal.types import Array, Key, Model, Outputs, PyTree, Variables
-from fedjax_bal.validate import whole_number
+from fedjax_bal.validate import suggestion, whole_number
 
 HEAD = "head"
 NO_KEY = "This model drops features in training: give apply a key, as in key=jax.random.key(0)."
@@ -155,8 +154,8 @@ def choose_head(name: str, wanted: str, submodules: Iterable[str], returning: st
     elif wanted == HEAD:
         chosen = returning
     if chosen is None or (chosen != HEAD and HEAD in names):
-        near = difflib.get_close_matches(wanted, names, 1)
-        hint = f"; did you mean {near[0]!r}?" if near and chosen is None else ""
+        near = suggestion(wanted, names)
+        hint = f"; {near}" if near and chosen is None else ""
         raise ValueError(
             f"{name}: received head={wanted!r}, must be the name of the submodule that computes the logits from the "
             f"features, the last layer of the network; submodules: {', '.join(names) or _NO_NAMES}{hint}"

@@ -23,7 +23,7 @@ from fedjax_bal.models.networks import Layer, MobileNetV2, Network, PlainCnn, Re
 from fedjax_bal.models.normalization import XLA_REDUCTIONS, Normalisation, Reductions, normalise
 from fedjax_bal.registry import Registry
 from fedjax_bal.types import Array, Key, Model, Outputs, PyTree, Variables
-from fedjax_bal.validate import is_number, whole_number
+from fedjax_bal.validate import is_number, suggestion, whole_number
 
 _RECORDED = ("levels", "norm_inputs", "taps")
 """The collections in which networks record results of a forward pass."""
@@ -41,8 +41,8 @@ def options_of(builder: Callable[..., Any]) -> Mapping[str, Field]:
 def read_options(name: str, options: Mapping[str, Field], given: Mapping[str, Any]) -> dict[str, Any]:
     """Converts the given options of a model to the types that its network takes; raises `ValueError` for wrong ones."""
     for key in sorted(set(given) - set(options)):
-        near = difflib.get_close_matches(key, options, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else "."
+        near = suggestion(key, options)
+        hint = f"; {near}" if near else "."
         raise ValueError(f"model {name!r} has no option {key!r}; its options: {', '.join(options) or 'none'}{hint}")
     return {key: check(f"model {name!r}: {key}", options[key][0], value) for key, value in given.items()}
 

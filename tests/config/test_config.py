@@ -533,15 +533,6 @@ def test_a_base_in_a_circle_is_refused(write, tmp_path):
     assert "base: received 'my.yaml', which is based on this file itself" in refusal(write("base: other.yaml"))
 
 
-def test_a_chain_of_bases_has_an_end(write, tmp_path):
-    for number in range(1, 600):
-        (tmp_path / f"{number}.yaml").write_text(f"base: {number + 1}.yaml")
-    (tmp_path / "600.yaml").write_text("base: quickstart")
-    told = refusal(write("base: 1.yaml"))
-    assert "my.yaml: base: received a chain" in told and "at most 20 others" in told
-    assert load_config(str(tmp_path / "581.yaml")).training == load_config(None).training  # twenty, and the quickstart
-
-
 def test_built_in_configurations_have_names():
     for name in ("papers/rebafl/table1_fmnist_m20", "papers/iwds/fmnist_llt0.9"):
         assert load_config(name).name == name.removeprefix("papers/").replace("/", "_")

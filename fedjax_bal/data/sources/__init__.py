@@ -1,7 +1,5 @@
 """The data sets by name: one `Reader` record for each, in the module of its file format."""
 
-import difflib
-
 from fedjax_bal.data.sources import (
     cifar,
     csv_file,
@@ -17,6 +15,7 @@ from fedjax_bal.data.sources import (
 )
 from fedjax_bal.data.sources.reader import Reader
 from fedjax_bal.registry import Registry
+from fedjax_bal.validate import suggestion
 
 _READERS = [
     reader
@@ -34,7 +33,7 @@ def find_reader(name: str) -> Reader:
     """Returns a data set's reader; the `ValueError` for an unknown name suggests the nearest ones."""
     if name in DATASETS:
         return DATASETS[name]
-    longer = [other for other in DATASETS if other.startswith(f"{name}_")]
-    close = longer or difflib.get_close_matches(str(name), DATASETS, n=1)
-    hint = f"did you mean {' or '.join(map(repr, close))}? " if close else ""
-    raise ValueError(f"no data set is called {name!r}; {hint}`fedjax-bal list datasets` has all of them")
+    near = suggestion(name, DATASETS)
+    raise ValueError(
+        f"no data set is called {name!r}; {near}{' ' if near else ''}`fedjax-bal list datasets` has all of them"
+    )
