@@ -213,8 +213,7 @@ def _strict(annotation: Any) -> Any:
 Field = tuple[Any, Any]
 
 # Ranges by parameter name, since the annotations of optax and others don't state them.
-_SeedOrNull = Seed | None
-_RANGES = {"momentum": BelowOne, "seed": Seed, "published_seed": _SeedOrNull}
+_RANGES = {"momentum": BelowOne, "seed": Seed}
 
 
 def signature(function: Callable[..., Any]) -> inspect.Signature:

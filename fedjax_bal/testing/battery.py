@@ -350,7 +350,6 @@ def check_recipe(
     start_jax()
     model = toy.network() if model is None else model
     check_is_model(model)
-    local = toy.local_training(model) if local is None else local
     if runs_users_code(model, recipe):
         model = renewed(model)  # otherwise a cached trace would be checked, with old values of globals that it reads
     data = (model, federation or toy.federation(), test or toy.test_set())

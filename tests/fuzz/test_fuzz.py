@@ -2,8 +2,8 @@
 
     FUZZ_EXAMPLES=2000 pytest --all tests/fuzz      (for each reader; otherwise 40, and 8 without --all)
 
-Hypothesis changes valid files as bytes and as trees. No reader may end with a traceback, hang, take memory that the
-file doesn't have, unpickle anything, or write outside of its folder.
+Hypothesis changes valid files as bytes and as trees. No reader may end with a traceback, hang, unpickle anything,
+or write outside of its folder.
 """
 
 import contextlib

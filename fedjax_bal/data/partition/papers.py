@@ -7,7 +7,7 @@ from typing import Annotated, Literal, NamedTuple
 import numpy as np
 from annotated_types import Ge, Gt, Le
 
-from fedjax_bal.annotations import Count, CountOrZero, checked
+from fedjax_bal.annotations import Count, CountOrZero, Seed, checked
 from fedjax_bal.data.partition import dealing
 from fedjax_bal.data.partition.quantity import Sizes, Spread, client_sizes
 
@@ -266,7 +266,7 @@ def flcir_realworld(
     discard: bool = True,
     discarded: Sequence[int] = (1, 5, 7),
     kept: CountOrZero = 3,
-    published_seed: int | None = None,
+    published_seed: Seed | None = None,
 ) -> list[np.ndarray]:
     r"""Cuts classes into slices of different size and lets each client take a few of them.
 

@@ -43,11 +43,11 @@ def read_inaturalist(data_dir: str | os.PathLike, side: int) -> Dataset:
     The largest centred square of each image is scaled to `side` pixels a side. Clients are the users to whom the
     training images belong (`rights_holder`), in the order of their names; None unless every image has one.
     """
-    root = _find_root(Path(data_dir))
-    halves = [_read_annotations(root / half) for half in _HALVES]
+    files = _find_set(Path(data_dir))
+    halves = [_read_annotations(file) for file in files]
     shape = (side, side, 3)
     remedy = "take a machine with more, or inaturalist2019_32, which has smaller images"
-    check_images_fit(root, sum(map(len, halves)), shape, remedy)
+    check_images_fit(files[0].parent, sum(map(len, halves)), shape, remedy)
 
     def convert(image: Any) -> Any:
         return square(image.convert("RGB"), side)
@@ -84,16 +84,12 @@ def _read_annotations(file: Path) -> list[Annotation]:
     return listed
 
 
-def _find_root(data_dir: Path) -> Path:
+def _find_set(data_dir: Path) -> list[Path]:
     remedy = (
         "unpack train2019.json.tar.gz, val2019.json.tar.gz and train_val2019.tar.gz in one of them, or pass the folder "
         "that holds them as --data-dir."
     )
-    return find_folder("inaturalist2019", data_dir, _FOLDERS, _HALVES, remedy)
-
-
-def _find_set(data_dir: Path) -> list[Path]:
-    root = _find_root(data_dir)
+    root = find_folder("inaturalist2019", data_dir, _FOLDERS, _HALVES, remedy)
     return [root / half for half in _HALVES]
 
 
