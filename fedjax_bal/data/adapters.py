@@ -223,10 +223,12 @@ def from_huggingface(
                 f"data set: received {type(split).__name__}, which can't be indexed: load it without streaming=True"
             )
         columns = split.with_format("numpy")[:]
-        _check_names(columns, *names, labels, *([] if clients is None or split is not train else [clients]))
+        keys = {labels: "a class"}
         if clients is not None and split is train:
+            keys[clients] = "a client"
+        _check_names(columns, *names, *keys)
+        if clients in keys:
             users = columns[clients]
-        keys = {labels: "a class"} | ({} if clients is None or split is not train else {clients: "a client"})
         table = Table("from_huggingface", columns)
         if isinstance(inputs, str):
             refuse_missing(table, (), keys)

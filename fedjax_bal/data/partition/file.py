@@ -176,13 +176,12 @@ def file(
         [array([3, 1]), array([0])]
     """
     path = Path(file)
-    remedy = f"expected {_FORMS}."
-    lists = _read_npz(path) if path.suffix == ".npz" else _read_text(path, num_clients)
-    with reading(path, remedy):
+    with reading(path, f"expected {_FORMS}."):
+        lists = _read_npz(path) if path.suffix == ".npz" else _read_text(path)
         if not len(lists):
             raise ValueError("is not a partition (empty)")
-        while len(lists) > num_clients and path.suffix != ".npz" and lists[-1] == []:
-            lists = lists[:-1]
+        while len(lists) > num_clients and path.suffix != ".npz" and lists[-1] == []:  # empty lines at the end
+            lists.pop()
         if len(lists) != num_clients:
             raise DataError(f"{path}: has {len(lists)} clients, but {num_clients} are asked for; ask for {len(lists)}.")
         if holds != "rows":
@@ -194,25 +193,21 @@ def file(
     return [listed[listed >= 0] for listed in rows]
 
 
-def _read_text(path: Path, num_clients: int) -> Sequence[Any]:
+def _read_text(path: Path) -> list[Any]:
     """Reads the clients' lists, or mappings of classes to numbers."""
-    with reading(path, f"expected {_FORMS}."):
-        content = read_bytes(path)
-        try:
-            text = content.decode("utf-8-sig")
-            if re.match(r"\s*(?:[\[{]|(?:np\.|numpy\.)?array\()", text):
-                for pattern, replacement in _AS_JSON:
-                    text = re.sub(pattern, replacement, text)
-                return _in_order(parse_json(text))
-            lines = text.splitlines()
-            while len(lines) > num_clients and not lines[-1].strip():  # else an empty line is a client without rows
-                lines.pop()
-            return [list(map(_number, line.replace(",", " ").split())) for line in lines]
-        except ValueError as error:
-            raise ValueError(f"is not a partition ({str(error)[:100]})") from error
+    content = read_bytes(path)
+    try:
+        text = content.decode("utf-8-sig")
+        if re.match(r"\s*(?:[\[{]|(?:np\.|numpy\.)?array\()", text):
+            for pattern, replacement in _AS_JSON:
+                text = re.sub(pattern, replacement, text)
+            return _in_order(parse_json(text))
+        return [list(map(_number, line.replace(",", " ").split())) for line in text.splitlines()]
+    except ValueError as error:
+        raise ValueError(f"is not a partition ({str(error)[:100]})") from error
 
 
-def _read_npz(path: Path) -> Sequence[np.ndarray]:
+def _read_npz(path: Path) -> list[Any]:
     """Reads the clients' arrays."""
     arrays = read_arrays(path, None)
     with reading(path, f"expected {_FORMS}: numpy.savez(FILE, *rows)."):
@@ -225,7 +220,7 @@ def _read_npz(path: Path) -> Sequence[np.ndarray]:
         return _in_order(numbered or None)
 
 
-def _in_order(content: Any) -> Sequence[Any]:
+def _in_order(content: Any) -> list[Any]:
     """Returns a list unchanged; for a mapping with keys 0..N-1, returns the values in the order of the keys."""
     if isinstance(content, list):
         return content

@@ -45,14 +45,13 @@ class ImageRules(NamedTuple):
     size: tuple[int, int] | None = None
 
 
-def decode(content: bytes, place: str | os.PathLike, rules: ImageRules, convert: Callable[[Any], Any]) -> np.ndarray:
+def decode(content: bytes, rules: ImageRules, convert: Callable[[Any], Any]) -> np.ndarray:
     """Decodes an image file's content; returns the pixels of `convert(image)`, `UInt8[H, W]` or `UInt8[H, W, K]`."""
-    with reading(place, rules.remedy):
+    image = open_image(content, rules)
+    if image.format == "PNG":
+        image.verify()  # verifies checksums, and leaves the image closed
         image = open_image(content, rules)
-        if image.format == "PNG":
-            image.verify()  # verifies checksums, and leaves the image closed
-            image = open_image(content, rules)
-        return np.asarray(convert(image))
+    return np.asarray(convert(image))
 
 
 def open_image(content: bytes, rules: ImageRules) -> Any:
@@ -80,8 +79,7 @@ def read_images(
     def fill(start: int) -> None:
         for row, file in enumerate(files[start : start + _BLOCK], start):
             with reading(file, rules.remedy):
-                content = read_bytes(file)
-            images[row] = decode(content, file, rules, convert).reshape(shape)
+                images[row] = decode(read_bytes(file), rules, convert).reshape(shape)
 
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         try:

@@ -81,8 +81,9 @@ def _read_split(reader: Reader, name: str, half: str, data_dir: Path | None) -> 
     mode = "L" if channels == 1 else "RGB"
     for row in range(len(source)):
         example = source[row]
-        pixels = decode(example["image"], f"{name}: {half} image {row}", rules, lambda image: image.convert(mode))
-        images[row] = pixels.reshape(reader.image_shape)
+        with reading(f"{name}: {half} image {row}", rules.remedy):
+            pixels = decode(example["image"], rules, lambda image: image.convert(mode))
+            images[row] = pixels.reshape(reader.image_shape)
         labels[row] = example["label"]
     if not len(labels) or labels.min() < 0 or labels.max() >= reader.num_classes:
         raise ValueError(f"{half}: expected images, and labels in 0..{reader.num_classes - 1}")
