@@ -5,8 +5,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedjax_bal.validate import whole_number
-
 MAX_ROWS = 2**31 - 1
 """The largest number of rows: row numbers have 32 bits on the device."""
 
@@ -137,7 +135,6 @@ def class_quotas(shares: np.ndarray, available: np.ndarray, total: int | None, u
     if total is None:
         allowed = int((available[owning] / shares[owning]).min() * (1 + 1e-12))  # 100 / (1 / 75) is below 7,500
         total = allowed if usual is None else min(allowed, usual)
-    total = whole_number("total", total)
     held = int(available[owning].sum())
     if total > held:
         raise ValueError(f"total={total} rows, but the classes that take part hold {held}; omit it or take fewer.")
