@@ -6,8 +6,8 @@ Callbacks handle everything else: the loop knows nothing of displays, trackers, 
 import contextlib
 import dataclasses
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from fedjax_bal.lab import training
 from fedjax_bal.lab.recorder import Recorder
 from fedjax_bal.lab.schema import RunId
 from fedjax_bal.types import size_in_bytes
+
+if TYPE_CHECKING:
+    from fedjax_bal.lab.ray_cluster import RayBackend
 
 _COPIES = 4  # copies of a stack's states: before, after, in the chains and in the chains' sums
 
@@ -115,31 +118,6 @@ class Callback:
     def stepped(self, batch: RunBatch, step: training.StepResult) -> None:
         """Called when all results of a step are on disk."""
 
-    def failed(self, batch: RunBatch, error: Exception) -> None:
-        """Called when a batch fails with an error from which the other batches are unaffected."""
-
-
-class Backend(Protocol):
-    """Trains batches of runs in other processes."""
-
-    @property
-    def concurrent_batches(self) -> int:
-        """Number of batches that train concurrently."""
-        ...
-
-    def about(self) -> str:
-        """Describes the machines."""
-        ...
-
-    def train(
-        self, waiting: deque[RunBatch], should_stop: Callable[[], bool]
-    ) -> Generator[tuple[RunBatch, training.Event], None, None]:
-        """Trains the batches in the queue, to which the caller may add, and yields their events.
-
-        Raises `Stopped` after yielding all results if `should_stop` returned True before the work was complete.
-        """
-        ...
-
 
 def runs_left(recorder: Recorder, callbacks: Sequence[Callback], point: int = 0) -> list[RunTask]:
     """Lists the runs of a resumed recorder that have rounds left; ends the complete runs that haven't failed."""
@@ -162,7 +140,7 @@ def train(
     callbacks: Sequence[Callback],
     should_stop: Callable[[], bool],
     *,
-    backend: Backend | None = None,
+    backend: "RayBackend | None" = None,
     retry: Callable[[RunBatch, Exception], Iterable[RunBatch]] | None = None,
 ) -> None:
     """Trains batches sequentially, or concurrently in the processes of `backend`, and records each step's results.
@@ -175,22 +153,20 @@ def train(
     def take(batch: RunBatch, event: training.Event) -> None:
         if isinstance(event, training.StepResult):
             _record(batch, event, callbacks)
+            for callback in callbacks:
+                callback.stepped(batch, event)
         elif isinstance(event, training.BuiltBatch):
             for task in batch.tasks:
                 task.recorder.add_built(event, len(batch.tasks))
-        elif isinstance(event, Exception):
-            if retry is None:
-                raise event
-            waiting.extend(retry(batch, event))
-        for callback in callbacks:
-            if isinstance(event, training.StepResult):
-                callback.stepped(batch, event)
-            elif isinstance(event, training.BuiltBatch):
+            for callback in callbacks:
                 callback.built(batch, event)
-            elif isinstance(event, training.Started):
+        elif isinstance(event, training.Started):
+            for callback in callbacks:
                 callback.started(batch)
-            else:
-                callback.failed(batch, event)
+        elif retry is None:
+            raise event
+        else:
+            waiting.extend(retry(batch, event))
 
     if backend is not None:
         with contextlib.closing(backend.train(waiting, should_stop)) as events:

@@ -182,7 +182,11 @@ class RayBackend:
     def train(
         self, waiting: deque[RunBatch], should_stop: Callable[[], bool]
     ) -> Generator[tuple[RunBatch, training.Event], None, None]:
-        """Trains one batch per place concurrently; one more batch waits in Ray's queue."""
+        """Trains the batches in the queue, to which the caller may add, and yields their events.
+
+        One batch per place trains concurrently; one more waits in Ray's queue. Raises `Stopped` after yielding all
+        results if `should_stop` returned True before the work was complete.
+        """
         asked_at: float | None = None  # time of the user's request
         longest_s = 0.0
         unfinished = False

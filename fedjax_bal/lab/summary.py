@@ -58,11 +58,6 @@ class Cost(NamedTuple):
         )
 
 
-def total(costs: Iterable[Cost]) -> Cost:
-    """Sums costs."""
-    return Cost(*map(sum, zip(*costs, strict=True)))
-
-
 def cost_of(saved: Any) -> Cost:
     """Reads the cost recorded by an earlier session; damaged values become 0."""
     values = saved if isinstance(saved, dict) else {}

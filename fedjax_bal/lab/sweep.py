@@ -5,15 +5,15 @@ import dataclasses
 import functools
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.console import Console
 
 from fedjax_bal.config import check_methods
 from fedjax_bal.lab.display import Progress
 from fedjax_bal.lab.folder import SweepFolder
-from fedjax_bal.lab.loop import Backend, Callback, RunBatch, RunTask, batch_runs, runs_left, train
+from fedjax_bal.lab.loop import Callback, RunBatch, RunTask, batch_runs, runs_left, train
 from fedjax_bal.lab.named_files import with_files
 from fedjax_bal.lab.outline import batch_title, describe_destination, program_line, remaining_runs, sweep_outline
 from fedjax_bal.lab.paces import Paces
@@ -21,11 +21,14 @@ from fedjax_bal.lab.post_training import PostTraining
 from fedjax_bal.lab.recorder import Recorder
 from fedjax_bal.lab.schema import RunId
 from fedjax_bal.lab.setup import OTHER_FILES, SharedInputs
-from fedjax_bal.lab.summary import Cost, total
+from fedjax_bal.lab.summary import Cost
 from fedjax_bal.lab.sweep_plan import Point, Sweep
 from fedjax_bal.lab.training import BatchRefused, BuiltBatch, StepResult, Stopped, WorkerLost
 from fedjax_bal.metrics import METRICS
 from fedjax_bal.registry import PluginError
+
+if TYPE_CHECKING:
+    from fedjax_bal.lab.ray_cluster import RayBackend
 
 COSTS = ("program", "runs_together", "compile_s", "client_updates_per_s", "samples_per_s", "device_bytes")
 
@@ -42,14 +45,6 @@ class SweepRun(NamedTuple):
 
     point: int  # number of its point
     id: RunId
-
-
-@dataclasses.dataclass
-class BatchCosts:
-    """The costs of a batch in this session."""
-
-    cost: Cost
-    device_bytes: int  # of data, states and the program on each device
 
 
 class SweepSession(Callback):
@@ -69,6 +64,7 @@ class SweepSession(Callback):
         training_errors: why a run could not be trained.
         batches: the remaining batches.
         costs: the costs of batches trained in this session.
+        device_bytes: the memory that they take on each device: data, states and the program.
     """
 
     def __init__(
@@ -78,7 +74,7 @@ class SweepSession(Callback):
         display: Progress,
         *,
         max_batch_size: int | None,
-        backend: Backend | None,
+        backend: "RayBackend | None",
         detail: Callable[[str], None] | None,
     ) -> None:
         self.sweep = sweep
@@ -93,7 +89,8 @@ class SweepSession(Callback):
         self.setup_errors: dict[int, str] = {}
         self.training_errors: dict[SweepRun, str] = {}
         self.batches: list[RunBatch] = []
-        self.costs: dict[RunBatch, BatchCosts] = {}
+        self.costs: dict[RunBatch, Cost] = {}
+        self.device_bytes: dict[RunBatch, int] = {}
         self._began = time.monotonic()
         self._writing_s = 0.0
         self._written = 0  # rows of the table
@@ -155,7 +152,7 @@ class SweepSession(Callback):
         if not isinstance(error, ValueError | MemoryError) and "RESOURCE_EXHAUSTED" not in str(error):
             raise error
         # A batch that has trained before isn't too large, so halving it would not help.
-        if len(batch.tasks) == 1 or (batch in self.costs and self.costs[batch].cost.train_s > 0):
+        if len(batch.tasks) == 1 or (batch in self.costs and self.costs[batch].train_s > 0):
             memory = isinstance(error, MemoryError | RuntimeError)
             remedy = "not enough memory; train fewer runs at a time with --together, or fewer clients"
             self._give_up(batch.tasks, remedy if memory else str(error))
@@ -175,11 +172,13 @@ class SweepSession(Callback):
                     tasks.append(task._replace(round=task.recorder.states[task.run].round))
         return tasks
 
-    def _give_up(self, tasks: tuple[RunTask, ...] | list[RunTask], reason: str) -> None:
+    def _give_up(self, tasks: Iterable[RunTask], reason: str) -> None:
+        """Records why runs are left out, also in the table."""
         for task in tasks:
             self.training_errors[SweepRun(task.point, task.run)] = reason
             method = task.recorder.states[task.run].method
             self.display.note(f"{self.sweep.points[task.point].label}, {method}: left out: {reason}")
+        self.update()
 
     def _title(self, batch: RunBatch) -> str:
         """Names the first run of a batch and counts the others."""
@@ -194,24 +193,20 @@ class SweepSession(Callback):
 
     def built(self, batch: RunBatch, built: BuiltBatch) -> None:
         """Adds the cost of compilation, and shows that training begins."""
-        self.costs[batch] = BatchCosts(Cost(built.compile_s), built.device_bytes)
+        self.costs[batch] = Cost(built.compile_s)
+        self.device_bytes[batch] = built.device_bytes
         self.display.advance(batch.number, batch.tasks[0].round, 0.0)
         if self.detail:
             self.detail(program_line(self._title(batch), built))
 
     def stepped(self, batch: RunBatch, step: StepResult) -> None:
         """Adds the cost of a step, shows the batch's progress, and adds finished runs to the table."""
-        costs = self.costs[batch]
-        costs.cost = costs.cost.after(step.seconds, step.results.values())
+        self.costs[batch] = self.costs[batch].after(step.seconds, step.results.values())
         updates = sum(result.client_updates for result in step.results.values())
         # The display shows a halved or resumed batch as the one that was announced.
         self.display.advance(batch.number, step.round, updates / step.seconds)
         if len(step.ended) == len(step.results) and step.round < batch.tasks[0].simulation.rounds:
             self.display.ended(batch.number)
-        self.update()
-
-    def failed(self, batch: RunBatch, error: Exception) -> None:
-        """Adds the runs that were given up to the table."""
         self.update()
 
     def update(self) -> None:
@@ -279,13 +274,13 @@ class SweepSession(Callback):
         """Writes and returns the rows of runs, including earlier sessions' costs; for a part, writes only the costs."""
         rows = [self._row(run) for run in runs]
         costs = self.folder.read_costs()
-        for batch, spent in self.costs.items():
+        for batch, cost in self.costs.items():
             figures = {
                 "program": batch.program + 1,
                 "runs_together": len(batch.tasks),
-                "compile_s": round(spent.cost.compile_s, 3),
-                **{name: rate or 0.0 for name, rate in spent.cost.rates().items()},
-                "device_bytes": spent.device_bytes,
+                "compile_s": round(cost.compile_s, 3),
+                **{name: rate or 0.0 for name, rate in cost.rates().items()},
+                "device_bytes": self.device_bytes[batch],
             }
             for task in batch.tasks:
                 costs[self.sweep.points[task.point].label, *self._name(SweepRun(task.point, task.run))] = figures
@@ -309,7 +304,7 @@ def run_sweep(
     devices: str | int | None = None,
     should_stop: Callable[[], bool] = lambda: False,
     most: int | None = None,
-    backend: Backend | None = None,
+    backend: "RayBackend | None" = None,
     detail: Callable[[str], None] | None = None,
 ) -> tuple[list[dict[str, Any]], bool]:
     """Prints the outline of a sweep, trains its batches, and writes the table.
@@ -362,8 +357,8 @@ def run_sweep(
             if folder.part is None:
                 folder.seal()
         if session.costs:
-            costs = total(costs.cost for costs in session.costs.values())
-            display.note(costs.in_words(time.monotonic() - began))
+            cost = Cost(*map(sum, zip(*session.costs.values(), strict=True)))
+            display.note(cost.in_words(time.monotonic() - began))
     return rows, stopped
 
 
