@@ -47,6 +47,15 @@ def unreadable(file: Path, error: OSError) -> FolderError:
     return FolderError(f"{file}: can't be read ({reason}), and nothing is touched; try again once it can be")
 
 
+@contextlib.contextmanager
+def reading(file: Path) -> Iterator[None]:
+    """Turns an `OSError` into the error for a file that can't be read now."""
+    try:
+        yield
+    except OSError as error:
+        raise unreadable(Path(error.filename or file), error) from error
+
+
 class FolderInUseError(FolderError):
     """A folder in use by another process; `another` is True if that process is known to run something else."""
 
@@ -140,18 +149,17 @@ class OutputFiles:
         Raises:
             FolderError: the file can't be read.
         """
-        try:
-            found = parse_json(self.read(name))
-            if not isinstance(found, dict):
-                raise ValueError("expected a JSON object")
-            return found
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except OSError as error:
-            raise unreadable(self.path / name, error) from error
-        except ValueError as error:
-            note(f"warning: {self.path / name}: damaged ({error}); what it held is left out")
-            return None
+        with reading(self.path / name):
+            try:
+                found = parse_json(self.read(name))
+                if not isinstance(found, dict):
+                    raise ValueError("expected a JSON object")
+                return found
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+            except ValueError as error:
+                note(f"warning: {self.path / name}: damaged ({error}); what it held is left out")
+                return None
 
     def sums(self) -> dict[str, str] | None:
         """Reads `SHA256SUMS`; None if there is none, because a session is active, was killed, or never ran.
@@ -161,21 +169,21 @@ class OutputFiles:
         """
         file = self.path / SUMS
         sums = {}
-        try:
-            for number, line in enumerate(read_bytes(file, LARGEST_FILE).decode().splitlines(), 1):
-                fields = _LINE.fullmatch(line)
-                digest, name = fields.groups() if fields else ("", "")
-                if not name or name.startswith("/") or ".." in name.split("/") or name in sums:
-                    raise ValueError(f"line {number}: expected a SHA-256, two spaces and the name of another file here")
-                sums[name] = digest
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise unreadable(file, error) from error
-        except ValueError as error:
-            raise FolderError(
-                f"{file}: {error}; put back a copy of it, or remove it to use the folder without"
-            ) from error
+        with reading(file):
+            try:
+                lines = read_bytes(file, LARGEST_FILE).decode().splitlines()
+                for number, line in enumerate(lines, 1):
+                    fields = _LINE.fullmatch(line)
+                    digest, name = fields.groups() if fields else ("", "")
+                    if not name or name.startswith("/") or ".." in name.split("/") or name in sums:
+                        expected = "expected a SHA-256, two spaces and the name of another file here"
+                        raise ValueError(f"line {number}: {expected}")
+                    sums[name] = digest
+            except FileNotFoundError:
+                return None
+            except ValueError as error:
+                remedy = "put back a copy of it, or remove it to use the folder without"
+                raise FolderError(f"{file}: {error}; {remedy}") from error
         return sums
 
     def has(self, pattern: str) -> bool:
@@ -193,16 +201,14 @@ class OutputFiles:
         Raises:
             FolderError: the file can't be read.
         """
-        try:
-            if digest is None:
-                return f"is not listed in {SUMS}, so that no session has written it"
-            if _sum(self.path / name) != digest:
-                return f"has changed since it was written: its sum differs from that in {SUMS}"
-        except FileNotFoundError:
-            return f"is missing, but listed in {SUMS}"
-        except OSError as error:
-            raise unreadable(self.path / name, error) from error
-        return ""
+        if digest is None:
+            return f"is not listed in {SUMS}, so that no session has written it"
+        with reading(self.path / name):
+            try:
+                found = sha256(self.path / name)
+            except FileNotFoundError:
+                return f"is missing, but listed in {SUMS}"
+        return "" if found == digest else f"has changed since it was written: its sum differs from that in {SUMS}"
 
     def check_sums(self, *names: str) -> None:
         """Compares files with `SHA256SUMS` if it exists.
@@ -219,7 +225,7 @@ class OutputFiles:
     def seal(self, others: Mapping[str, str] = MappingProxyType({})) -> None:
         """Writes `SHA256SUMS` with the folder's checksums and `others`, unless it exists."""
         if not (self.path / SUMS).exists():
-            sums = {**{name: _sum(self.path / name) for name in self.covered_names()}, **others}
+            sums = {**{name: sha256(self.path / name) for name in self.covered_names()}, **others}
             text = "".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items()))  # for `sha256sum -c`
             write_atomically(self.path / SUMS, text.encode())
 
@@ -293,7 +299,8 @@ class OutputFiles:
         checkpoint.save(place, round, tree)
 
 
-def _sum(file: Path) -> str:
+def sha256(file: Path) -> str:
+    """Returns the SHA-256 of a file."""
     with open_file(file) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 

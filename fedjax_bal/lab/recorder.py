@@ -16,8 +16,8 @@ from fedjax_bal.engine.device import State
 from fedjax_bal.engine.host import DispatchResult, Snapshot, describe_faults, fetch, restore_rows, rows_to_save
 from fedjax_bal.engine.processes import processes
 from fedjax_bal.lab import checkpoint, environment, summary
-from fedjax_bal.lab.folder import RecordedExecution, RunFolder
-from fedjax_bal.lab.output_files import START_OVER, FolderError, unreadable
+from fedjax_bal.lab.folder import LEAKS, PERSONALISED, PICTURES, RecordedExecution, RunFolder
+from fedjax_bal.lab.output_files import START_OVER, FolderError, reading
 from fedjax_bal.lab.schema import Run, RunId, Summary
 from fedjax_bal.lab.setup import OTHER_FILES, Comparison, SharedInputs, set_up, set_up_to_read
 from fedjax_bal.lab.training import BuiltBatch, RunStart, is_over
@@ -46,12 +46,6 @@ def saved_template(comparison: Comparison, run: RunId) -> SavedRun:
     owner = checkpoint.owner(comparison.config, *run)
     chosen = np.zeros(simulation.federation.num_clients, np.int32)
     return SavedRun(simulation.state_shapes(), matrix, fingerprint, owner, chosen)
-
-
-def initial_run(comparison: Comparison, run: RunId) -> SavedRun:
-    """Returns a run before its first round, without a state."""
-    nothing: Any = None
-    return saved_template(comparison, run)._replace(snapshot=Snapshot(0, nothing, nothing, Counts()))
 
 
 def load_newest(folder: RunFolder, comparison: Comparison, run: RunId, note: Callable[[str], None]) -> SavedRun | None:
@@ -110,20 +104,17 @@ def _read_newest(
 ) -> SavedRun | None:
     """Returns what `use` makes of the arrays of a run's newest undamaged checkpoint; None if there is none."""
     damages: list[str] = []
-    try:
+    with reading(folder.checkpoints(*run)):
         files = checkpoint.generations(folder.checkpoints(*run))
-    except OSError as error:
-        raise unreadable(folder.checkpoints(*run), error) from error
     for file in files:
         try:
-            arrays = checkpoint.read(file)
+            with reading(file):
+                arrays = checkpoint.read(file)
         except checkpoint.CheckpointError as error:
             damages.append(f"warning: {error}; resuming from the checkpoint before it")
             continue
         except checkpoint.StateError as error:
             raise FolderError(f"{error}; resume with the version that wrote it, or {START_OVER}") from error
-        except OSError as error:
-            raise unreadable(file, error) from error
         if not np.array_equal(arrays.get(checkpoint.OWNER, ()), checkpoint.owner(config, *run)):
             raise FolderError(f"{file}: belongs to another run; move it away, or {START_OVER}")
         saved = use(file, arrays)
@@ -345,7 +336,10 @@ class Recorder:
         """
         state = self.states[run]
         saved = load_newest(self.folder, self.comparison, run, self.note)
-        state.saved = saved or initial_run(self.comparison, run)
+        nothing: Any = None  # before the first round there is no state
+        state.saved = saved or saved_template(self.comparison, run)._replace(
+            snapshot=Snapshot(0, nothing, nothing, Counts())
+        )
         file = self.folder.path / "metrics.jsonl"
         lines = {line["round"]: line for line in state.lines}
         simulation = self.comparison.simulation(run)
@@ -370,9 +364,9 @@ class Recorder:
     def _drop_later(self, run: RunId) -> None:
         """Deletes a run's results from after its checkpoint, which an interrupted session left."""
         if not self.states[run].round:
-            self.folder.clear_pictures(*run)
+            self.folder.clear(*run, PICTURES)
         if not self.is_over(run):
-            self.folder.clear_conclusion(*run)
+            self.folder.clear(*run, LEAKS, PERSONALISED)
 
     def is_over(self, run: RunId) -> bool:
         """Returns whether a run is over after its finished rounds."""
@@ -445,7 +439,7 @@ class Recorder:
             rounds=method.training.rounds,
             target=method.evaluation.target_accuracy,
             stopping=method.training.early_stopping.rule,
-            fine_tuned=self.folder.read_personalised(*run) or {},
+            fine_tuned=self.folder.read_analysis(PERSONALISED, *run) or {},
             failure=state.failure,
             clients_per_chain=simulation.selector.chain_length,
             copies=int(np.count_nonzero(simulation.federation.copy)),
@@ -455,7 +449,7 @@ class Recorder:
         if estimates is not None and state.saved and state.round:
             counts = np.asarray(simulation.federation.class_counts)
             figures["composition"] = summary.compare_compositions(estimates(state.saved.snapshot.selector), counts)
-        leaks = self.folder.read_leaks(*run)
+        leaks = self.folder.read_analysis(LEAKS, *run)
         return Run(
             method=state.method,
             seed=state.seed,

@@ -17,9 +17,8 @@ from typing_extensions import TypedDict  # pydantic refuses that of `typing` bef
 
 from fedjax_bal.config import LARGEST_YAML, parse_yaml, received_value
 from fedjax_bal.files import parse_json, read_bytes
-from fedjax_bal.lab.output_files import LARGEST_FILE, FolderError, unreadable
+from fedjax_bal.lab.output_files import LARGEST_FILE, FolderError, reading
 from fedjax_bal.metrics import LARGEST_SHOWN, METRICS, TEXT
-from fedjax_bal.registry import PLUGINS
 from fedjax_bal.validate import is_number
 
 LARGEST = LARGEST_SHOWN
@@ -213,23 +212,23 @@ class RunRecord(NamedTuple):
 
 
 @contextlib.contextmanager
-def _reading(path: Path) -> Iterator[None]:
+def checking(path: Path, remedy: str = _REMEDY) -> Iterator[None]:
     """Turns errors about a file into a `FolderError` that names it."""
-    try:
-        yield
-    except FolderError:
-        raise
-    except FileNotFoundError as error:
-        raise FolderError(f"{path}: missing; {_REMEDY}") from error
-    except OSError as error:
-        raise unreadable(path, error) from error
-    except ValueError as error:
-        raise FolderError(f"{path}: {str(error).removeprefix(f'{path}: ')}; the file is damaged: {_REMEDY}") from error
+    with reading(path):
+        try:
+            yield
+        except FolderError:
+            raise
+        except FileNotFoundError as error:
+            raise FolderError(f"{path}: missing; {remedy}") from error
+        except ValueError as error:
+            text = str(error).removeprefix(f"{path}: ")
+            raise FolderError(f"{path}: {text}; the file is damaged: {remedy}") from error
 
 
-def read_config(path: Path) -> tuple[dict[str, Any], str]:
-    """Reads the resolved configuration and its text."""
-    with _reading(path):
+def read_config(path: Path, remedy: str = _REMEDY) -> tuple[dict[str, Any], str]:
+    """Reads the resolved configuration, or a sweep's sheet, and its text."""
+    with checking(path, remedy):
         text = read_bytes(path, LARGEST_YAML).decode()
         config = parse_yaml(text, str(path))
         if not isinstance(config, dict):
@@ -246,24 +245,6 @@ def check_readable(path: Path, text: str) -> None:
         raise FolderError(f"{path}: would be too large to be read back ({size}); leave out some methods")
 
 
-def missing_plugins(path: Path) -> list[str]:
-    """Names the plug-ins recorded in a configuration or sweep that aren't loaded; none if the file can't be read."""
-    try:
-        recorded = read_config(path)[0].get("plugins")
-    except FolderError:
-        return []
-    return [received_value(name) for name in recorded if name not in PLUGINS] if isinstance(recorded, dict) else []
-
-
-def recorded_files(path: Path) -> dict[str, str]:
-    """Returns the SHA-256 of the files recorded in a configuration or sweep, by path; none if it can't be read."""
-    try:
-        recorded = read_config(path)[0].get("files")
-    except FolderError:
-        return {}
-    return {path: str(digest) for path, digest in recorded.items()} if isinstance(recorded, dict) else {}
-
-
 def read_summary(path: Path) -> dict[str, Any]:
     """Reads the summary; metrics that a run doesn't have become None."""
     if not os.path.lexists(path):
@@ -271,7 +252,7 @@ def read_summary(path: Path) -> dict[str, Any]:
             f"{path}: missing: the run's first session is still running, or was killed. A session writes it when "
             "it ends, also by Ctrl-C; after a kill the same command resumes"
         )
-    with _reading(path):
+    with checking(path):
         summary = parse_json(read_bytes(path, LARGEST_FILE), lambda name: None)
         _refuse_extremes(summary)
         names = summary.get("class_names") if isinstance(summary, dict) else None
@@ -320,7 +301,7 @@ def read_metrics(path: Path, classes: int) -> list[dict[str, Any]]:
     def refuse(number: int, error: ValueError) -> None:
         raise FolderError(f"{path}, line {number}: {error}; the file is damaged: {_REMEDY}") from error
 
-    with _reading(path):
+    with checking(path):
         lines = parse_lines(read_bytes(path, LARGEST_METRICS), refuse, classes)
     return list({(line["method"], line["seed"], line["round"]): line for line in lines}.values())
 
@@ -329,7 +310,7 @@ def read_pictures(path: Path, classes: int) -> dict[str, np.ndarray]:
     """Reads a run's pictures, `UInt8[c, S, H, W, K]` by name."""
     from fedjax_bal.data import read_arrays  # imported here, because few runs have pictures
 
-    with _reading(path):
+    with checking(path):
         arrays = read_arrays(path, None, _LARGEST_PICTURES)
         for name, pixels in arrays.items():
             if pixels.dtype != np.uint8 or pixels.ndim != 5 or len(pixels) > classes or pixels.shape[-1] not in (1, 3):
@@ -347,7 +328,7 @@ def read_confusion(path: Path, classes: int) -> dict[str, Any]:
 
     if not path.exists():
         return {}
-    with _reading(path):
+    with checking(path):
         arrays = read_arrays(path, None, LARGEST_CONFUSION)
         for name, cells in arrays.items():
             fits = cells.dtype == np.int64 and cells.ndim == 2 and len(cells) == 3

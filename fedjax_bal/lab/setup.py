@@ -16,7 +16,7 @@ from fedjax_bal.engine.device import Layout, TestSet, in_batches, padded
 from fedjax_bal.engine.host import FineTuner, Simulation, build, device_count, divide, replicate, shares_prototypes
 from fedjax_bal.lab.exports import load_weights
 from fedjax_bal.lab.model_files import model_sums
-from fedjax_bal.lab.named_files import check_digests, named_files, sha256
+from fedjax_bal.lab.named_files import check_digests, content_digest, named_files
 from fedjax_bal.lab.schema import RunId
 from fedjax_bal.lab.splits import RowsUsed, SetupError, prefix_errors, rows_used, split_rows
 from fedjax_bal.models import automatic
@@ -142,7 +142,7 @@ class SharedInputs:
     def file_digests(self, config: Config) -> dict[str, str]:
         """SHA-256 of the existing files and folders that a configuration names, by absolute path."""
         paths = sorted(named_files(config, self.data_dir).values())
-        return {path: self.cached(f"SHA-256 of {path}", lambda path=path: sha256(path)) for path in paths}
+        return {path: self.cached(f"SHA-256 of {path}", lambda path=path: content_digest(path)) for path in paths}
 
     def check_files(self, config: Config, recorded: Mapping[str, str], remedy: str) -> None:
         """Raises `ConfigError` if a file that a configuration names has another content than was recorded."""

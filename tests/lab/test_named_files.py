@@ -13,7 +13,7 @@ import small_sweep
 from fedjax_bal import export_model, models
 from fedjax_bal.config import Config, load_config, resolved_yaml, run_digest
 from fedjax_bal.lab import RunFolder, SweepFolder, load_sweep, set_up
-from fedjax_bal.lab.named_files import named_files, sha256
+from fedjax_bal.lab.named_files import content_digest, named_files
 from fedjax_bal.lab.recorder import Recorder
 from fedjax_bal.lab.verification import verify
 from fedjax_bal.report.markup import reproduction
@@ -141,7 +141,7 @@ def test_data_that_a_configuration_names_are_recorded_but_not_copied(tmp_path):
     folder = RunFolder(tmp_path / "run")
     folder.path.mkdir()
     begin(config, folder, fresh=True, data_dir=tmp_path)
-    assert folder.recorded_files() == {f"{tmp_path}/mine.npz": sha256(f"{tmp_path}/mine.npz")}
+    assert folder.recorded_files() == {f"{tmp_path}/mine.npz": content_digest(f"{tmp_path}/mine.npz")}
     assert not (folder.path / "files").exists()
     again = load_config(folder.path / "config.yaml")
     set_up(again, tmp_path, devices=1)
@@ -159,11 +159,11 @@ def test_a_folder_is_its_files_and_their_names(tmp_path):
     folder = tmp_path / "mine"
     (folder / "train").mkdir()
     (folder / "train/a.png").write_bytes(b"1")
-    first = sha256(str(folder))
+    first = content_digest(str(folder))
     (folder / ".DS_Store").write_bytes(b"2")
-    assert sha256(str(folder)) == first
+    assert content_digest(str(folder)) == first
     (folder / "train/a.png").rename(folder / "train/b.png")
-    assert sha256(str(folder)) != first
+    assert content_digest(str(folder)) != first
 
 
 def test_runs_without_such_files_record_nothing():
