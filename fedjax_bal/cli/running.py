@@ -72,7 +72,7 @@ def run_command(
     """
     from fedjax_bal.contrib.trackers import Mirror, tracked_runs
     from fedjax_bal.engine.processes import processes
-    from fedjax_bal.lab import Progress, RemoteFiles, RunFolder, Runner, Stopped
+    from fedjax_bal.lab import Progress, RemoteFiles, RunFolder, Stopped, run_comparison
 
     first = processes().first
     folder = RunFolder(path, None if first else RemoteFiles(path))
@@ -88,10 +88,7 @@ def run_command(
                 contextlib.closing(Mirror(trackers, tracked_runs(config), display.note)) as mirror,
                 interruptible() as asked,  # only here: after training there is nothing to wait for
             ):
-                runner = Runner(config, folder, display, **options, should_stop=asked, mirror=mirror)
-                for line in runner.inputs.data_lines():
-                    console.say(line)
-                summary = runner.run()
+                summary = run_comparison(config, folder, display, mirror, asked, **options)
         except Stopped:
             display.stop()
             if first:

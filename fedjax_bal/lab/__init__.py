@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fedjax_bal.lab.loaded_run import LoadedRun, load_run
     from fedjax_bal.lab.outline import dry_run
     from fedjax_bal.lab.ray_cluster import RayBackend, connected
-    from fedjax_bal.lab.runner import Runner
+    from fedjax_bal.lab.runner import run_comparison
     from fedjax_bal.lab.setup import set_up
     from fedjax_bal.lab.splits import split_rows
     from fedjax_bal.lab.summary import cost_of
@@ -32,7 +32,7 @@ _LATE = {
     "loaded_run": ("LoadedRun", "load_run"),
     "outline": ("dry_run",),
     "ray_cluster": ("RayBackend", "connected"),
-    "runner": ("Runner",),
+    "runner": ("run_comparison",),
     "setup": ("set_up",),
     "splits": ("split_rows",),
     "summary": ("cost_of",),
