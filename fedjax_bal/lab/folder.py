@@ -32,7 +32,7 @@ from fedjax_bal.config import (
 from fedjax_bal.files import read_bytes
 from fedjax_bal.lab import schema
 from fedjax_bal.lab.named_files import FILE_COPIES, small_files, with_copies
-from fedjax_bal.lab.output_files import RESTORE, START_OVER, SUMS, FolderError, OutputFiles, reading
+from fedjax_bal.lab.output_files import RESTORE, START_OVER, SUMS, FolderError, OutputFiles, reading, writing
 from fedjax_bal.metrics import METRICS
 from fedjax_bal.options import MOST_DEVICES
 from fedjax_bal.plugins import COLUMNS, plugin_copies
@@ -178,7 +178,7 @@ class RunFolder(_Folder):
         """
         text = resolved_yaml(config)
         schema.check_readable(self.path / _CONFIG, text)
-        with self.files.writing():
+        with writing(self.path):
             if fresh:
                 self.files.remove(*_WRITTEN)
             self.files.write(_CONFIG, text.encode())

@@ -10,6 +10,7 @@ import jax
 from fedjax_bal.config import Config, leaves, to_plain
 from fedjax_bal.lab.folder import RunFolder, SweepFolder
 from fedjax_bal.lab.loop import RunBatch, RunTask, batch_runs
+from fedjax_bal.lab.output_files import writing
 from fedjax_bal.lab.paces import Pace, count_steps, pace_of
 from fedjax_bal.lab.schema import RunId
 from fedjax_bal.lab.setup import SharedInputs, set_up
@@ -135,7 +136,7 @@ def dry_run(
     config: Config, folder: RunFolder, data_dir: str | os.PathLike | None, devices: str | int | None, *, fresh: bool
 ) -> Iterator[str]:
     """Describes the run that would resume in the folder, or with `fresh` start over there."""
-    with folder.files.writing():  # reports a folder that couldn't be written
+    with writing(folder.path):  # reports a folder that couldn't be written
         folder.check_owner(config)
     before = None if fresh else folder
     inputs = SharedInputs(data_dir, devices, before and before.read_devices(), plan=True)

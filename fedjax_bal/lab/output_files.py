@@ -56,6 +56,16 @@ def reading(file: Path) -> Iterator[None]:
         raise unreadable(Path(error.filename or file), error) from error
 
 
+@contextlib.contextmanager
+def writing(place: Path, remedy: str = "choose another with --out") -> Iterator[None]:
+    """Turns an `OSError` into the error for a file or folder that can't be written."""
+    try:
+        yield
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise FolderError(f"{place}: can't be written ({reason}); {remedy}") from error
+
+
 class FolderInUseError(FolderError):
     """A folder in use by another process; `another` is True if that process is known to run something else."""
 
@@ -92,7 +102,7 @@ class OutputFiles:
 
     def prepare(self, check: Callable[[], object]) -> None:
         """Creates the folder if needed and calls `check` before anything is written into it."""
-        with self.writing():
+        with writing(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             check()
 
@@ -103,7 +113,7 @@ class OutputFiles:
         A process that is kept out can tell whether the folder's `owner` is its own.
         """
         self.prepare(check)
-        with self.writing():
+        with writing(self.path):
             lock = open_to_append(self.path / _LOCK)
         with lock:
             # The lock file is never deleted: another process may just have locked it.
@@ -127,17 +137,6 @@ class OutputFiles:
                 lock.flush()
             check()  # again: another process may have written here before this one got the lock
             yield
-
-    @contextlib.contextmanager
-    def writing(self) -> Iterator[None]:
-        """Turns an `OSError` into a `FolderError` with a remedy."""
-        try:
-            yield
-        except OSError as error:
-            reason = (error.strerror or str(error)).lower()
-            raise FolderError(
-                f"{self.path}: the output folder can't be written ({reason}); choose another with --out"
-            ) from error
 
     def read(self, name: str, limit: int = LARGEST_FILE) -> bytes:
         """Reads a file of at most `limit` bytes."""

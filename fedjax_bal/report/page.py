@@ -10,7 +10,7 @@ import numpy as np
 
 from fedjax_bal.config import Sections, leaves, nearest_choices, without_defaults
 from fedjax_bal.files import check_replaceable, write_atomically
-from fedjax_bal.lab import LARGEST, FolderError, RunFolder, RunRecord, SweepFolder
+from fedjax_bal.lab import LARGEST, FolderError, RunFolder, RunRecord, SweepFolder, writing
 from fedjax_bal.report.labels import (
     NO_NAMES,
     check_names,
@@ -70,13 +70,8 @@ def build(folder: str | os.PathLike[str]) -> Path:
     run = read_run(files.path)
     paper = paper_comparison_of_run(run.config, summarise_group(run.summary["runs"]), finished=is_finished(run))
     page = page_of_run(run, gallery.to_pictures(gallery.run_figures(run)), paper)
-    try:
+    with writing(files.path, "make the folder writable, and let `plots` be a folder in it"):
         return files.write_report(page.html(), page.documents(), page.tables())
-    except OSError as error:
-        raise FolderError(
-            f"{folder}: the report can't be written there ({error.strerror}); "
-            "make the folder writable, and let `plots` be a folder in it"
-        ) from error
 
 
 def read_run(folder: Path, names: Mapping[str, str] = NO_NAMES) -> RunRecord:
@@ -120,13 +115,11 @@ def build_comparison(folders: Sequence[Path], file: Path) -> Path:
 
     joined = join(folders)
     page = page_of_runs(joined, gallery.to_pictures(gallery.run_figures(joined, origins(joined))))
-    try:
+    with writing(file):
         check_replaceable(file)  # checked before its tables are written
         for ending, content in page.tables().items():
             write_atomically(file.with_name(f"{file.stem}-tables.{ending}"), content)
         write_atomically(file, page.html())
-    except OSError as error:
-        raise FolderError(f"{file}: can't be written ({error.strerror}); choose another file with --out") from error
     return file
 
 
@@ -169,17 +162,14 @@ def write_figures(
     for name in only:
         if name not in {*short, *short.values()}:
             raise ValueError(f"--only: received {name!r:.80}; {nearest_choices(name, dict.fromkeys(short.values()))}")
-    try:
+    with writing(directory, "choose another folder with --figures"), as_wide_as(width):
         directory.mkdir(parents=True, exist_ok=True)
-        with as_wide_as(width):
-            for name, figure in drawn.items():
-                if only and not {name, short[name]} & {*only}:
-                    continue
-                files.append(directory / f"{name}.pdf")
-                write_atomically(files[-1], to_pdf(figure))
-                write_atomically(directory / f"{name}.png", to_png(figure, _DOTS_PER_INCH))
-    except OSError as error:
-        raise FolderError(f"{directory}: the figures can't be written there ({error.strerror})") from error
+        for name, figure in drawn.items():
+            if only and not {name, short[name]} & {*only}:
+                continue
+            files.append(directory / f"{name}.pdf")
+            write_atomically(files[-1], to_pdf(figure))
+            write_atomically(directory / f"{name}.png", to_png(figure, _DOTS_PER_INCH))
     return files
 
 
@@ -219,10 +209,8 @@ def write_table(
         raise FolderError(f"{folders[0]}: no run has been evaluated yet, so there is no table")
     file = folders[0] / "table.tex"
     text = paper_table(conditions, chosen, bold=bold, name=name, subject=subject, remark=remark)
-    try:
+    with writing(file, "make the folder writable"):
         write_atomically(file, encoded(text))
-    except OSError as error:
-        raise FolderError(f"{file}: can't be written ({error.strerror}); make the folder writable") from error
     return file
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedjax_bal.lab import FolderError, SweepFolder, as_csv
+from fedjax_bal.lab import SweepFolder, as_csv, writing
 from fedjax_bal.metrics import SHARE, Spread
 from fedjax_bal.report import sweep_results as sweeps
 from fedjax_bal.report.markup import Page, definitions, reproduction
@@ -54,10 +54,8 @@ def build_sweep(folder: Path, note: Callable[[str], object] = lambda text: None)
     results = sweeps.read_results(folder)
     lines = sweeps.sweep_curves(results, files, note)
     page = page_of_sweep(results, paper_comparison_of_sweep(results), to_pictures(sweep_figures(results, lines)))
-    try:
+    with writing(folder, "make the folder writable, and let `plots` be a folder in it"):
         return files.write_page(page.html(), page.documents(), encoded(as_csv(lines)), page.tables())
-    except OSError as error:
-        raise FolderError(f"{folder}: the page can't be written there ({error.strerror})") from error
 
 
 def page_of_sweep(results: sweeps.Results, paper: PaperComparison, pictures: Sequence["Picture"] = ()) -> Page:
