@@ -113,11 +113,7 @@ class LoadedRun:
         self._folder = folder
         self._data_dir = data_dir
         self._note = note
-        if folder.missing_plugins():
-            self.methods, self.seeds = folder.read_runs()
-        else:
-            self.methods = tuple(method.name for method in self.config.methods)
-            self.seeds = tuple(self.config.seeds)
+        self.methods, self.seeds = folder.read_runs()
         self._networks: dict[int, tuple[Model, Inputs]] = {}
 
     @functools.cached_property

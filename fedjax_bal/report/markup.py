@@ -9,7 +9,9 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedjax_bal.config import parse_yaml
-from fedjax_bal.report.tables import Details, encoded, table_files
+from fedjax_bal.lab import as_csv
+from fedjax_bal.report.latex import page_tables
+from fedjax_bal.report.tables import Details, encoded
 
 if TYPE_CHECKING:
     from fedjax_bal.report.gallery import Picture
@@ -60,8 +62,9 @@ class Page(NamedTuple):
         return {picture.name: picture.document for picture in self.pictures}
 
     def tables(self) -> dict[str, bytes]:
-        """All tables of the page as CSV and LaTeX, by file extension."""
-        return table_files([*self.comparisons, *self.published, *self.details, *self.settings], self.statistics)
+        """All tables of the page as LaTeX, and the numbers behind them as CSV, by file extension."""
+        shown = [*self.comparisons, *self.published, *self.details, *self.settings]
+        return {"csv": encoded(as_csv(self.statistics)), "tex": encoded(page_tables(shown))}
 
     def html(self) -> bytes:
         """Renders the page as one file that opens without a network connection."""

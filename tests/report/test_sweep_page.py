@@ -61,6 +61,15 @@ def test_the_page_of_a_killed_sweep_says_what_is_missing(results, tmp_path):
     assert "not finished" not in page(read_results(tmp_path))
 
 
+def test_the_machine_is_that_of_the_first_point_that_has_run(results, tmp_path):
+    for name in ("a", "b"):  # the first one could not be set up
+        (tmp_path / "points" / name).mkdir(parents=True)
+    summary = {"device": "cpu: 2 cores", "command": {"data_dir": "/data"}}
+    (tmp_path / "points" / "b" / "summary.json").write_text(json.dumps(summary))
+    text = page(read_results(tmp_path))
+    assert "cpu: 2 cores" in text and "--data-dir /data" in text
+
+
 def test_settings_are_picked_on_validation_images_where_all_runs_have_them(tmp_path):
     rows = [(0.1, 0.9, 0.3), (0.2, 0.6, 0.8), (0.3, 0.7, 0.5)]
     (tmp_path / "sweep.yaml").write_text("sweep: [{lr: [0.1, 0.2, 0.3]}]\n")
