@@ -9,11 +9,7 @@ from typing import Any
 import typer
 from rich.text import Text
 
-from fedjax_bal.caches import (
-    count_compiled_programs,
-    drawing,
-    keep_compiled_programs,
-)
+from fedjax_bal.caches import count_compiled_programs, drawing, keep_compiled_programs
 from fedjax_bal.cli.arguments import most_devices
 from fedjax_bal.cli.console import INTERRUPTED, Output, Showing, fail, interruptible, print_table
 
@@ -114,7 +110,7 @@ def _say_stopped(folder: Path) -> None:
 
 
 def _show(path: Path, summary: Mapping[str, Any], console: Output) -> None:
-    from fedjax_bal.lab import cost_of
+    from fedjax_bal.lab import Cost
     from fedjax_bal.metrics import compare
     from fedjax_bal.report import KL_IN_WORDS, shows_divergence, table, verdict
 
@@ -126,7 +122,7 @@ def _show(path: Path, summary: Mapping[str, Any], console: Output) -> None:
         console.print(Text(KL_IN_WORDS))
     closing = Output()
     closing.print(Text(verdict(summaries)))
-    console.say(cost_of(summary["cost"]).in_words(summary["wall_s"]))
+    console.say(Cost(**summary["cost"]).in_words(summary["wall_s"]))
     closing.say(f"report: {page}")
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fedjax_bal.lab.runner import run_comparison
     from fedjax_bal.lab.setup import set_up
     from fedjax_bal.lab.splits import split_rows
-    from fedjax_bal.lab.summary import cost_of
+    from fedjax_bal.lab.summary import Cost
     from fedjax_bal.lab.sweep import run_sweep
     from fedjax_bal.lab.training import Stopped
 
@@ -35,7 +35,7 @@ _LATE = {
     "runner": ("run_comparison",),
     "setup": ("set_up",),
     "splits": ("split_rows",),
-    "summary": ("cost_of",),
+    "summary": ("Cost",),
     "sweep": ("run_sweep",),
     "training": ("Stopped",),
 }

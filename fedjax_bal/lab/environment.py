@@ -90,12 +90,12 @@ def differing_settings(here: Mapping[str, str], now: Mapping[str, str]) -> str:
     )
 
 
-def with_earlier(now: str, earlier: object) -> str:
+def with_earlier(now: str, earlier: str | None) -> str:
     """Appends a device or version to the list of those used by earlier sessions of a run.
 
     Example:
         >>> with_earlier("0.10.2", None), with_earlier("0.12.0", "0.10.2"), with_earlier("0.10.2", "0.10.2; 0.12.0")
         ('0.10.2', '0.10.2; 0.12.0', '0.10.2; 0.12.0')
     """
-    names = earlier.split("; ") if isinstance(earlier, str) and earlier else []
+    names = earlier.split("; ") if earlier else []
     return "; ".join(dict.fromkeys([*names, now]))

@@ -280,7 +280,7 @@ class RunFolder(_Folder):
 
     def read_summary(self, note: Callable[[str], object] = lambda text: None) -> dict[str, Any]:
         """Reads the summary of an earlier session; empty if it is missing or damaged (reported to `note`)."""
-        return self.files.read_json(_SUMMARY, note) or {}
+        return self.files.read_json(_SUMMARY, note, schema.check_summary) or {}
 
     def read_partition(self, method: str) -> schema.Partition | None:
         """Reads a method's entry in the summary's `partitions`; None if no session has written one.
@@ -365,9 +365,8 @@ class RunFolder(_Folder):
 
     def unknown_metrics(self) -> set[str]:
         """Names the recorded metrics that reports leave out, because their plug-in isn't loaded."""
-        runs = self.read_summary().get("runs")
-        entries = [*self.read_metrics(), *(runs if isinstance(runs, list) else ())]
-        return {key for entry in entries if isinstance(entry, dict) for key in entry} - {*METRICS, *COLUMNS}
+        entries = [*self.read_metrics(), *self.read_summary().get("runs", ())]
+        return {key for entry in entries for key in entry} - {*METRICS, *COLUMNS}
 
     def export_file(self, name: str) -> Path:
         """Returns the path of an exported model in the folder; `fresh` doesn't delete exports."""

@@ -6,8 +6,8 @@ Callbacks handle everything else: the loop knows nothing of displays, trackers, 
 import contextlib
 import dataclasses
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Generator, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,9 +16,6 @@ from fedjax_bal.lab import training
 from fedjax_bal.lab.recorder import Recorder
 from fedjax_bal.lab.schema import RunId
 from fedjax_bal.types import size_in_bytes
-
-if TYPE_CHECKING:
-    from fedjax_bal.lab.ray_cluster import RayBackend
 
 _COPIES = 4  # copies of a stack's states: before, after, in the chains and in the chains' sums
 
@@ -97,6 +94,10 @@ def spread_batches(concurrent: int, runs: Sequence[int], sizes: Sequence[int]) -
     return [1 for _ in sizes]
 
 
+Events = Generator[tuple[RunBatch, training.Event], None, None]
+"""Events in the training of several batches."""
+
+
 class Callback:
     """Base class of callbacks; subclasses override the events that they handle."""
 
@@ -140,13 +141,14 @@ def train(
     callbacks: Sequence[Callback],
     should_stop: Callable[[], bool],
     *,
-    backend: "RayBackend | None" = None,
+    elsewhere: Callable[[deque[RunBatch], Callable[[], bool]], Events] | None = None,
     retry: Callable[[RunBatch, Exception], Iterable[RunBatch]] | None = None,
 ) -> None:
-    """Trains batches sequentially, or concurrently in the processes of `backend`, and records each step's results.
+    """Trains batches sequentially in this process, or as `elsewhere` does, and records each step's results.
 
-    `retry` returns the replacements of a batch that failed, or raises the error; without it, every error is raised.
-    Raises `Stopped` if `should_stop` returned True before the work was complete.
+    `elsewhere` is `RayBackend.train`; None for this process. `retry` returns the replacements of a batch that failed,
+    or raises the error; without it, every error is raised. Raises `Stopped` if `should_stop` returned True before the
+    work was complete.
     """
     waiting = deque(batches)
 
@@ -168,8 +170,8 @@ def train(
         else:
             waiting.extend(retry(batch, event))
 
-    if backend is not None:
-        with contextlib.closing(backend.train(waiting, should_stop)) as events:
+    if elsewhere is not None:
+        with contextlib.closing(elsewhere(waiting, should_stop)) as events:
             for batch, event in events:
                 take(batch, event)
         return

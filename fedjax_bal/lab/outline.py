@@ -15,7 +15,6 @@ from fedjax_bal.lab.paces import Pace, count_steps, pace_of
 from fedjax_bal.lab.schema import RunId
 from fedjax_bal.lab.setup import SharedInputs, set_up
 from fedjax_bal.lab.summary import known_runs
-from fedjax_bal.lab.summary import number as undamaged
 from fedjax_bal.lab.sweep_plan import Point, Sweep, short_keys, shown
 from fedjax_bal.lab.training import BuiltBatch
 from fedjax_bal.status import duration, size
@@ -165,7 +164,7 @@ def remaining_runs(
         for seed in config.seeds:
             simulation = comparison.simulation(RunId(index, seed))
             run = earlier.get((method.name, seed), {})
-            done = min(int(undamaged(run.get("rounds"))), simulation.rounds)
+            done = min(int(run.get("rounds") or 0), simulation.rounds)
             over = run.get("stopped_early") is not None or (run.get("failure") and not retried)
             if done < simulation.rounds and not over:
                 tasks.append(RunTask(number, RunId(index, seed), simulation, done))

@@ -142,17 +142,25 @@ class OutputFiles:
         """Reads a file of at most `limit` bytes."""
         return read_bytes(self.path / name, limit)
 
-    def read_json(self, name: str, note: Callable[[str], object] = lambda text: None) -> dict[str, Any] | None:
+    def read_json(
+        self,
+        name: str,
+        note: Callable[[str], object] = lambda text: None,
+        check: Callable[[dict[str, Any]], object] = lambda found: None,
+    ) -> dict[str, Any] | None:
         """Reads a JSON object; None if the file is missing or damaged (reported to `note`).
+
+        It is also damaged if `check` raises `ValueError`. NaN becomes None.
 
         Raises:
             FolderError: the file can't be read.
         """
         with reading(self.path / name):
             try:
-                found = parse_json(self.read(name))
+                found = parse_json(self.read(name), lambda name: None)
                 if not isinstance(found, dict):
                     raise ValueError("expected a JSON object")
+                check(found)
                 return found
             except (FileNotFoundError, NotADirectoryError):
                 return None

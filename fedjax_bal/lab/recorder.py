@@ -239,8 +239,8 @@ class Recorder:
         for run in self.states:
             self.comparison.simulation(run).scratch = folder.path if folder.path.is_dir() else None
         self.before = folder.read_summary(note)
-        self.cost = summary.cost_of(self.before.get("cost"))
-        self.wall_s = summary.number(self.before.get("wall_s"))
+        self.cost = summary.Cost(**self.before.get("cost", {}))
+        self.wall_s = self.before.get("wall_s", 0.0)
         self.began = time.perf_counter()
         self.spent_s = 0.0
         self.swept = inputs is not None
@@ -426,8 +426,7 @@ class Recorder:
         """Reads earlier failures from the summary, so that diverged runs aren't tried again."""
         earlier = summary.known_runs(self.before)
         for state in self.states.values():
-            failure = earlier.get(state.key, {}).get("failure")
-            state.failure = failure if isinstance(failure, str) else None
+            state.failure = earlier.get(state.key, {}).get("failure")
 
     def summarise(self, run: RunId) -> Run:
         """Builds a run's entry in the summary."""
@@ -463,7 +462,7 @@ class Recorder:
 
         A session that changed nothing rewrites nothing.
         """
-        if self.folder.files.is_sealed():
+        if self.before and self.folder.files.is_sealed():
             return self.before
         self._write_metrics()
         trained = {run: state.saved for run, state in self.states.items() if state.failure is None and state.round}
@@ -483,7 +482,7 @@ class Recorder:
         device = self.before.get("device")
         trained_with = self.before.get("versions")
         if self.device is not None or not trained_with:
-            earlier = trained_with if isinstance(trained_with, dict) else {}
+            earlier = trained_with or {}
             device = environment.with_earlier(self.device or environment.device_name(), device)
             now = environment.versions()
             trained_with = {name: environment.with_earlier(now[name], earlier.get(name)) for name in now}

@@ -148,19 +148,35 @@ class MiniBatches(TypedDict):
     kl_after: Number
 
 
+class Command(TypedDict):
+    """What `fedjax-bal run` needs to repeat a configuration: plug-ins, files or modules, and the data folder."""
+
+    plugins: list[str]
+    data_dir: str | None
+
+
+class SavedCost(TypedDict):
+    """The fields of a `Cost`."""
+
+    compile_s: Number
+    train_s: Number
+    client_updates: Amount
+    samples: Amount
+
+
 class Summary(TypedDict):
     """The content of `summary.json`."""
 
     name: str
     finished: bool
     device: str | None
-    versions: dict[str, Any]
-    command: dict[str, Any]
+    versions: dict[str, str]
+    command: Command
     compile_s: Number
     wall_s: Number
     client_updates_per_s: Number | None
     samples_per_s: Number | None
-    cost: dict[str, Number]
+    cost: SavedCost
     target_accuracy: Number | None
     class_names: Annotated[list[str], FailFast()]
     partitions: Annotated[list[Partition], FailFast()]
@@ -246,7 +262,7 @@ def check_readable(path: Path, text: str) -> None:
 
 
 def read_summary(path: Path) -> dict[str, Any]:
-    """Reads the summary; metrics that a run doesn't have become None."""
+    """Reads the summary as `check_summary` leaves it."""
     if not os.path.lexists(path):
         raise FolderError(
             f"{path}: missing: the run's first session is still running, or was killed. A session writes it when "
@@ -254,20 +270,25 @@ def read_summary(path: Path) -> dict[str, Any]:
         )
     with checking(path):
         summary = parse_json(read_bytes(path, LARGEST_FILE), lambda name: None)
-        _refuse_extremes(summary)
-        names = summary.get("class_names") if isinstance(summary, dict) else None
-        _check(summary, _SUMMARY, len(names) if isinstance(names, list) else 0)
-        for place, part in enumerate(summary["partitions"]):
-            if len(part["shown"]) != len(part["class_counts"]):
-                raise ValueError(
-                    f"partitions[{place}].class_counts: must be a list of {len(part['shown'])}, one for each client in "
-                    f"`shown`; received {len(part['class_counts'])}"
-                )
-        metrics = [metric.name for metric in METRICS.values() if metric.of_run and metric.unit is not TEXT]
-        for place, run in enumerate(summary["runs"]):
-            _check_numbers(run, metrics, f"runs[{place}].")
-            run |= {name: run.get(name) for name in metrics}
+        check_summary(summary)
     return summary
+
+
+def check_summary(summary: Any) -> None:
+    """Raises `ValueError` if this isn't the content of a summary; metrics that a run doesn't have become None."""
+    _refuse_extremes(summary)
+    names = summary.get("class_names") if isinstance(summary, dict) else None
+    _check(summary, _SUMMARY, len(names) if isinstance(names, list) else 0)
+    for place, part in enumerate(summary["partitions"]):
+        if len(part["shown"]) != len(part["class_counts"]):
+            raise ValueError(
+                f"partitions[{place}].class_counts: must be a list of {len(part['shown'])}, one for each client in "
+                f"`shown`; received {len(part['class_counts'])}"
+            )
+    metrics = [metric.name for metric in METRICS.values() if metric.of_run and metric.unit is not TEXT]
+    for place, run in enumerate(summary["runs"]):
+        _check_numbers(run, metrics, f"runs[{place}].")
+        run |= {name: run.get(name) for name in metrics}
 
 
 def parse_lines(

@@ -128,7 +128,8 @@ class SweepSession(Callback):
 
     def train(self, should_stop: Callable[[], bool]) -> None:
         """Trains the remaining batches; a run that diverges or can't be trained is noted, and the others continue."""
-        train(self.batches, self.callbacks, should_stop, backend=self.backend, retry=self.retry)
+        elsewhere = self.backend and self.backend.train
+        train(self.batches, self.callbacks, should_stop, elsewhere=elsewhere, retry=self.retry)
 
     def retry(self, batch: RunBatch, error: Exception) -> list[RunBatch]:
         """Returns the replacements of a failed batch; none if neither fewer runs nor another try would help."""

@@ -107,7 +107,9 @@ class Page(NamedTuple):
         )
 
 
-def reproduction(words: Sequence[str], config: Mapping[str, Any], given: Any, file: str, text: str) -> tuple[str, str]:
+def reproduction(
+    words: Sequence[str], config: Mapping[str, Any], given: Mapping[str, Any] | None, file: str, text: str
+) -> tuple[str, str]:
     """Builds the section on reproduction: a shell command and the configuration that it needs.
 
     Args:
@@ -119,14 +121,12 @@ def reproduction(words: Sequence[str], config: Mapping[str, Any], given: Any, fi
 
     Folders may come from other people: every word is quoted, and words that a terminal can't show are dropped.
     """
-    given = given if isinstance(given, Mapping) else {}
     plugins = config.get("plugins")
     plugins = [f"{name}.py" for name in plugins] if isinstance(plugins, Mapping) else []
-    if isinstance(given.get("plugins"), list) and given["plugins"]:
-        plugins = [str(name) for name in given["plugins"]]
+    plugins = (given and given["plugins"]) or plugins
     options = [word for name in plugins if name.isprintable() for word in ("--plugin", name)]
-    data = given.get("data_dir")
-    if isinstance(data, str) and data.isprintable():
+    data = given and given["data_dir"]
+    if data and data.isprintable():
         options += ["--data-dir", data]
     digests = parse_yaml(text, file).get("files") if config.get("files") else None  # by the paths of copies
     digests = {str(path): str(digest) for path, digest in digests.items()} if isinstance(digests, Mapping) else {}

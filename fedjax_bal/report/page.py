@@ -10,16 +10,8 @@ import numpy as np
 
 from fedjax_bal.config import Sections, leaves, nearest_choices, without_defaults
 from fedjax_bal.files import check_replaceable, write_atomically
-from fedjax_bal.lab import LARGEST, FolderError, RunFolder, RunRecord, SweepFolder, writing
-from fedjax_bal.report.labels import (
-    NO_NAMES,
-    check_names,
-    display_name,
-    entries,
-    labels_of,
-    renamed,
-    with_labels,
-)
+from fedjax_bal.lab import FolderError, RunFolder, RunRecord, SweepFolder, writing
+from fedjax_bal.report.labels import NO_NAMES, check_names, display_name, entries, labels_of, renamed, with_labels
 from fedjax_bal.report.markup import Page, definitions, folded, note, reproduction
 from fedjax_bal.report.published import (
     PaperComparison,
@@ -197,7 +189,7 @@ def write_table(
     if isinstance(read, RunRecord):
         joined = len(folders) > 1
         subject = setting_in_words(list(read.config.values()) if joined else [read.config], read.summary["runs"])
-        name = "Comparison of runs" if joined else str(read.summary.get("name") or folders[0].resolve().name)
+        name = "Comparison of runs" if joined else read.summary["name"]
         conditions = [("", groups_by_data(read) if joined else [read.summary["runs"]])]
     else:
         name = read.name
@@ -230,7 +222,7 @@ def page_of_run(run: RunRecord, pictures: Sequence["Picture"], paper: PaperCompa
     config = run.config
     summary = run.summary
     runs = summary["runs"]
-    name = str(summary.get("name") or config.get("name") or "run")
+    name = summary["name"]
     summaries = summarise_group(runs)
     finished = is_finished(run)
     unfinished = ""
@@ -254,10 +246,10 @@ def page_of_run(run: RunRecord, pictures: Sequence["Picture"], paper: PaperCompa
 
     machine = [
         *device_and_versions(summary),
-        ("client updates per second", _number(summary.get("client_updates_per_s"), "", "excluding compilation")),
-        ("samples per second", _number(summary.get("samples_per_s"), "", "excluding compilation")),
-        ("compilation", _number(summary.get("compile_s"), " s", "once, not in the rates above")),
-        ("whole run", _number(summary.get("wall_s"), " s", "wall clock")),
+        ("client updates per second", _number(summary["client_updates_per_s"], "", "excluding compilation")),
+        ("samples per second", _number(summary["samples_per_s"], "", "excluding compilation")),
+        ("compilation", _number(summary["compile_s"], " s", "once, not in the rates above")),
+        ("whole run", _number(summary["wall_s"], " s", "wall clock")),
     ]
     command = ["fedjax-bal", "run", "config.yaml"]
     return Page(
@@ -275,7 +267,7 @@ def page_of_run(run: RunRecord, pictures: Sequence["Picture"], paper: PaperCompa
         sections=[
             setting_section(config, data_lines(summary)),
             ("Machine and speed", definitions(machine)),
-            reproduction(command, config, summary.get("command"), "config.yaml", run.config_text),
+            reproduction(command, config, summary["command"], "config.yaml", run.config_text),
         ],
     )
 
@@ -301,10 +293,9 @@ def setting_section(config: Mapping[str, Any], remarks: Sequence[str] = ()) -> t
 
 def device_and_versions(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Names the device and the versions of a summary."""
-    versions = summary.get("versions")
     return [
-        ("device", str(summary.get("device") or "not recorded")),
-        ("versions", flat(versions) if versions else "not recorded"),
+        ("device", summary.get("device") or "not recorded"),
+        ("versions", flat(summary.get("versions", {})) or "not recorded"),
     ]
 
 
@@ -512,8 +503,8 @@ def _setting(config: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
             yield f"method {printable(display_name(entry), LONGEST_NAME)}", flat(rest)
 
 
-def _number(value: Any, unit: str, remark: str) -> str:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= LARGEST:
+def _number(value: float | None, unit: str, remark: str) -> str:
+    if value is None:
         return "not recorded"
     return f"{value:,.0f}{unit} ({remark})" if abs(value) >= 100 else f"{value:.3g}{unit} ({remark})"
 

@@ -15,6 +15,7 @@ from fedjax_bal.config import Config, load_config, resolved_yaml, run_digest
 from fedjax_bal.lab import RunFolder, SweepFolder, load_sweep, set_up
 from fedjax_bal.lab.named_files import content_digest, named_files
 from fedjax_bal.lab.recorder import Recorder
+from fedjax_bal.lab.summary import Cost
 from fedjax_bal.lab.verification import verify
 from fedjax_bal.report.markup import reproduction
 
@@ -68,7 +69,9 @@ def _shown(folder: RunFolder) -> str:
     folder.write_summary(
         {
             **dict.fromkeys(("device", "client_updates_per_s", "samples_per_s", "target_accuracy")),
-            **{key: {} for key in ("versions", "command", "cost")},
+            "versions": {},
+            "command": {"plugins": [], "data_dir": None},
+            "cost": Cost()._asdict(),
             **{key: [] for key in ("partitions", "batches", "runs", "class_names")},
             "name": "small",
             "finished": False,

@@ -2,7 +2,6 @@
 
 import html
 import re
-import shlex
 import subprocess
 
 import pytest
@@ -49,8 +48,7 @@ def test_files_of_plugins_are_given_where_they_are_known():
         *WORDS, "--plugin", "/home/me/my plug.py", "--plugin", "package.module",
     ]  # fmt: skip
     assert pasted({"plugins": {"mine": "0"}}, None) == [*WORDS, "--plugin", "mine.py"]
-    assert pasted({}, None) == pasted({"plugins": "damaged"}, "damaged") == WORDS
-    assert shlex.join(WORDS) in shown({}, {"data_dir": 3})
+    assert pasted({}, None) == pasted({"plugins": "damaged"}, None) == WORDS
 
 
 def test_a_figure_without_a_neighbour_in_its_row_has_its_caption_there():

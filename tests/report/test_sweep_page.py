@@ -2,10 +2,10 @@
 
 import csv
 import io
-import json
 import re
 
 import pytest
+from report.conftest import edit_summary
 
 from fedjax_bal.report.gallery import sweep_figures
 from fedjax_bal.report.published import paper_comparison_of_sweep
@@ -59,15 +59,6 @@ def test_the_page_of_a_killed_sweep_says_what_is_missing(results, tmp_path):
     assert "This sweep is not finished: 12 of its 24 runs are not in the table yet.</p><p>1 of 12 runs" in text
     (tmp_path / "sweep.yaml").write_text(SHEET + "methods: [{recipe: fedavg}]\nseeds: [0]\n")
     assert "not finished" not in page(read_results(tmp_path))
-
-
-def test_the_machine_is_that_of_the_first_point_that_has_run(results, tmp_path):
-    for name in ("a", "b"):  # the first one could not be set up
-        (tmp_path / "points" / name).mkdir(parents=True)
-    summary = {"device": "cpu: 2 cores", "command": {"data_dir": "/data"}}
-    (tmp_path / "points" / "b" / "summary.json").write_text(json.dumps(summary))
-    text = page(read_results(tmp_path))
-    assert "cpu: 2 cores" in text and "--data-dir /data" in text
 
 
 def test_settings_are_picked_on_validation_images_where_all_runs_have_them(tmp_path):
@@ -190,17 +181,19 @@ def test_grids_of_methods_have_one_scale(tmp_path):
     assert {(axes.images[0].norm.vmin, axes.images[0].norm.vmax) for axes in figure.axes} == {(10.0, 90.0)}
 
 
-def test_the_setting_the_machine_and_its_speed_are_on_the_page(tmp_path):
+def test_the_setting_the_machine_and_its_speed_are_on_the_page(make_run, tmp_path):
     sheet = CONDITIONED + "training: {rounds: 7}\npartition: {scheme: iid}\n"
     axes = "partition.clients,training.optimizer.learning_rate"
     heads = f"{axes},point,method,seed,status,last5_accuracy,compile_s,failure"
     rows = [f"1000,0.1,p,a,0,done,0.5,{seconds}," for seconds in (2.5, 1200)]
     conditioned(tmp_path, sheet)
     (tmp_path / "results.csv").write_text("\n".join([heads, *rows]) + "\n")
-    (tmp_path / "points" / "p").mkdir(parents=True)
-    (tmp_path / "points" / "p" / "summary.json").write_text(json.dumps({"device": "<GPU>", "versions": {"jax": "1"}}))
+    (tmp_path / "points" / "o").mkdir(parents=True)  # a point that could not be set up
+    command = {"plugins": [], "data_dir": "/data"}
+    point = make_run(tmp_path / "points" / "p", methods=("a",), rounds=1)
+    edit_summary(point, lambda summary: summary.update(device="<GPU>", versions={"jax": "1"}, command=command))
     text = page(read_results(tmp_path))
-    for part in ("rounds 7", "&lt;GPU&gt;", "jax 1", "2.5 to 1,200", "clients 1,000"):
+    for part in ("rounds 7", "&lt;GPU&gt;", "jax 1", "--data-dir /data", "2.5 to 1,200", "clients 1,000"):
         assert part in text
     assert "samples per second" not in text
 
