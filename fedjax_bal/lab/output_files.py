@@ -86,14 +86,10 @@ class OutputFiles:
         self.path = path
         self.covered = covered
 
-    def names(self) -> list[str]:
-        """Names of the folder's entries, except its lock; empty if the folder doesn't exist."""
-        entries = self.path.iterdir() if self.path.exists() else ()
-        return sorted(entry.name for entry in entries if entry.name != _LOCK)
-
     def check_kind(self, marker: str, kind: str) -> bool:
         """Returns whether the folder has the file that marks its kind; raises `FolderError` if it has others only."""
-        names = self.names()
+        entries = self.path.iterdir() if self.path.exists() else ()
+        names = sorted(entry.name for entry in entries if entry.name != _LOCK)
         if marker not in names and not all(name.endswith(".part") for name in names):
             raise FolderError(
                 f"{self.path}: is not empty and not {kind} (it holds {names[0]}); choose another with --out"

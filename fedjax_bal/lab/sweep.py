@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import functools
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -22,7 +21,7 @@ from fedjax_bal.lab.recorder import Recorder
 from fedjax_bal.lab.schema import RunId
 from fedjax_bal.lab.setup import OTHER_FILES, SharedInputs
 from fedjax_bal.lab.summary import Cost
-from fedjax_bal.lab.sweep_plan import Point, Sweep
+from fedjax_bal.lab.sweep_plan import Sweep
 from fedjax_bal.lab.training import BatchRefused, BuiltBatch, StepResult, Stopped, WorkerLost
 from fedjax_bal.metrics import METRICS
 from fedjax_bal.registry import PluginError
@@ -103,6 +102,7 @@ class SweepSession(Callback):
         tasks: list[RunTask] = []
         for number, point in enumerate(self.sweep.points):
             folder = self.folder.point(point.label)
+            note = lambda text, label=point.label: self.display.note(f"{label}: {text}")
             try:
                 check_methods(point.config, "")
                 if dry_run:
@@ -112,7 +112,6 @@ class SweepSession(Callback):
                     folder.check(point.config)
                 else:
                     claims.enter_context(folder.claimed(point.config))
-                note = functools.partial(self._note_on, point)
                 recorder = Recorder(point.config, folder, note, inputs=inputs)
                 recorder.recall_failures()
                 recorder.resume()
@@ -120,11 +119,8 @@ class SweepSession(Callback):
                 self.recorders[number] = recorder  # set last: `finish` must not write into a folder that can't resume
             except ValueError as error:
                 self.setup_errors[number] = str(error)
-                self._note_on(point, f"left out: {error}")
+                note(f"left out: {error}")
         self.batches = batch_runs(tasks, self.max_batch_size, self.backend.concurrent_batches if self.backend else 1)
-
-    def _note_on(self, point: Point, text: str) -> None:
-        self.display.note(f"{point.label}: {text}")
 
     def train(self, should_stop: Callable[[], bool]) -> None:
         """Trains the remaining batches; a run that diverges or can't be trained is noted, and the others continue."""

@@ -11,6 +11,7 @@ import numpy as np
 from fedjax_bal.config import Sections, leaves, nearest_choices, without_defaults
 from fedjax_bal.files import check_replaceable, write_atomically
 from fedjax_bal.lab import FolderError, RunFolder, RunRecord, SweepFolder, writing
+from fedjax_bal.report import sweep_results as sweeps
 from fedjax_bal.report.labels import NO_NAMES, check_names, display_name, entries, labels_of, renamed, with_labels
 from fedjax_bal.report.markup import Page, definitions, folded, note, reproduction
 from fedjax_bal.report.published import (
@@ -19,15 +20,6 @@ from fedjax_bal.report.published import (
     paper_comparison_of_run,
     paper_tables,
     published_by_metric,
-)
-from fedjax_bal.report.sweep_results import (
-    VALIDATION,
-    Results,
-    best_runs,
-    list_conditions,
-    name_condition,
-    read_results,
-    sweep_curves,
 )
 from fedjax_bal.report.tables import comparison, details, encoded, failed, remarks, statistics, summarise_group
 from fedjax_bal.report.wording import LONGEST_NAME, flat, join_some, plural, printable, table_notes, verdict
@@ -78,7 +70,7 @@ def read_run(folder: Path, names: Mapping[str, str] = NO_NAMES) -> RunRecord:
     return renamed(run, lambda method: labels.get(method, method))
 
 
-def read_all(folders: Sequence[Path], names: Mapping[str, str]) -> RunRecord | Results:
+def read_all(folders: Sequence[Path], names: Mapping[str, str]) -> RunRecord | sweeps.Results:
     """Reads a run, the joined runs of several folders, or a sweep; `names` as in `read_run`.
 
     Raises:
@@ -86,7 +78,7 @@ def read_all(folders: Sequence[Path], names: Mapping[str, str]) -> RunRecord | R
         ValueError: `names` has a name that no method has, or gives one to several methods.
     """
     if len(folders) == 1 and SweepFolder(folders[0]).exists():
-        results = read_results(folders[0], names)
+        results = sweeps.read_results(folders[0], names)
         check_names(names, results.labels)
         return results
     run = join(folders, names) if len(folders) > 1 else read_run(folders[0], names)
@@ -145,7 +137,7 @@ def write_figures(
         read = read_all(folders, names)
         if isinstance(read, RunRecord):
             return run_figures(read, origins(read) if len(folders) > 1 else None)
-        return sweep_figures(read, sweep_curves(read, SweepFolder(folders[0])))
+        return sweep_figures(read, sweeps.sweep_curves(read, SweepFolder(folders[0])))
 
     files = []
     with as_wide_as(width):
@@ -193,9 +185,11 @@ def write_table(
         conditions = [("", groups_by_data(read) if joined else [read.summary["runs"]])]
     else:
         name = read.name
-        conditions = [(name_condition(read, here), [best_runs(read, here)]) for here in list_conditions(read)]
+        conditions = [
+            (sweeps.name_condition(read, here), [sweeps.best_runs(read, here)]) for here in sweeps.list_conditions(read)
+        ]
         if read.tuned:
-            images = "validation" if read.selection_metric == VALIDATION else "test"
+            images = "validation" if read.selection_metric == sweeps.VALIDATION else "test"
             remark = f"Each method has its best setting, selected by accuracy on the {images} images."
     if not any(runs for _, groups in conditions for runs in groups):
         raise FolderError(f"{folders[0]}: no run has been evaluated yet, so there is no table")
