@@ -705,6 +705,8 @@ def as_csv(table: Sequence[Mapping[str, Any]]) -> str:
 def _value(text: str) -> Any:
     if not text:
         return None
+    if "_" in text:  # which Python reads as a number's separator, and YAML doesn't
+        return text
     try:
         number = float(text)
     except ValueError:

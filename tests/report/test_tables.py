@@ -157,6 +157,12 @@ def test_tables_lie_beside_the_report_and_without_runs_are_empty(make_run, tmp_p
         assert (folder / f"tables.{ending}").stat().st_size > len(content)
 
 
+def test_a_text_that_python_reads_as_a_number_stays_a_text(tmp_path):
+    row = {"law": "1_2", "point": "p", "method": "a", "status": "done", "failure": None}
+    (tmp_path / "results.csv").write_text(as_csv([row]))
+    assert SweepFolder(tmp_path).read_results(["law"]) == [{**row, "failure": ""}]
+
+
 @pytest.mark.parametrize("name", ["=1+1", "+cmd", "-cmd|' /C calc'!A0", "@SUM(A1)", "'=x", "''=x", "\tx"])
 def test_no_cell_of_csv_is_a_formula_and_names_are_read_back(name, tmp_path):
     row = {"lr": "-0.5", "law": name, "point": "'p", "method": name, "seed": "0", "status": "done", "failure": "''"}
