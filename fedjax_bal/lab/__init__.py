@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fedjax_bal.lab.outline import dry_run
     from fedjax_bal.lab.ray_cluster import RayBackend, connected
     from fedjax_bal.lab.runner import run_comparison
-    from fedjax_bal.lab.setup import set_up
+    from fedjax_bal.lab.setup import SharedInputs, set_up
     from fedjax_bal.lab.splits import split_rows
     from fedjax_bal.lab.summary import Cost
     from fedjax_bal.lab.sweep import run_sweep
@@ -33,7 +33,7 @@ _LATE = {
     "outline": ("dry_run",),
     "ray_cluster": ("RayBackend", "connected"),
     "runner": ("run_comparison",),
-    "setup": ("set_up",),
+    "setup": ("SharedInputs", "set_up"),
     "splits": ("split_rows",),
     "summary": ("Cost",),
     "sweep": ("run_sweep",),

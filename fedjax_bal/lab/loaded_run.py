@@ -24,7 +24,7 @@ from fedjax_bal.lab.model_files import MODEL_FORMATS
 from fedjax_bal.lab.output_files import FolderError
 from fedjax_bal.lab.recorder import load_newest, load_variables
 from fedjax_bal.lab.schema import RunId
-from fedjax_bal.lab.setup import Comparison, network, set_up_to_read, to_read
+from fedjax_bal.lab.setup import Comparison, SharedInputs, network, set_up_to_read, to_read
 from fedjax_bal.parts import changes_for_evaluation
 from fedjax_bal.types import Array, Model, Variables
 from fedjax_bal.validate import is_number, one_of
@@ -266,7 +266,7 @@ class LoadedRun:
 
     @functools.cached_property
     def _comparison(self) -> Comparison:
-        return set_up_to_read(self.config, self._data_dir, devices=1)
+        return set_up_to_read(self.config, SharedInputs(self._data_dir, devices=1))
 
     def _about(self, trained: TrainedModel) -> dict[str, Any]:
         method = self.config.methods[trained.method]

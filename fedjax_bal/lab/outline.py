@@ -157,7 +157,7 @@ def remaining_runs(
 
     Diverged runs are included only if they are `retried`, as `run` does and a sweep doesn't.
     """
-    comparison = set_up(config, inputs=inputs)
+    comparison = set_up(config, inputs)
     earlier = known_runs(folder.read_summary()) if folder else {}
     tasks = []
     for index, method in enumerate(config.methods):

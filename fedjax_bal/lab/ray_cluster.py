@@ -381,7 +381,7 @@ class Worker:
             opened: list[WorkerJob] = pickle.loads(jobs)
             inputs = SharedInputs(data_dir, self.devices)
             texts = dict.fromkeys(job.config for job in opened)
-            made = {text: set_up(build_config(parse_yaml(text, "job"), [], "job"), inputs=inputs) for text in texts}
+            made = {text: set_up(build_config(parse_yaml(text, "job"), [], "job"), inputs) for text in texts}
             starts = []
             for job in opened:
                 known = made[job.config]

@@ -3,7 +3,6 @@
 import dataclasses
 import io
 import json
-import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -196,10 +195,9 @@ class Recorder:
         config: the configuration.
         folder: its run folder, already claimed.
         note: called with remarks for the user.
-        data_dir: the folder with the data set's files, unless they are embedded.
-        devices: number of devices that share the work; overrides the configuration unless None.
+        inputs: the data and models.
         fresh: start over, regardless of the folder's content.
-        inputs: inputs shared with the other comparisons of a sweep.
+        swept: whether the session has several folders, each of which counts only its own time.
     """
 
     def __init__(
@@ -207,17 +205,16 @@ class Recorder:
         config: Config,
         folder: RunFolder,
         note: Callable[[str], None],
-        *,
-        data_dir: str | os.PathLike | None = None,
-        devices: str | int | None = None,
-        fresh: bool = False,
         inputs: SharedInputs | None = None,
+        *,
+        fresh: bool = False,
+        swept: bool = False,
     ) -> None:
         self.folder = folder
         self.note = note
         # Read before any change, so that a folder that can't resume stays as it is.
         self.first_execution = None if fresh else folder.read_execution()
-        self.inputs = inputs or SharedInputs(data_dir, devices, self.first_execution and self.first_execution.devices)
+        self.inputs = inputs or SharedInputs()
         self.resume_error = ""  # reason why this machine can't resume the runs
         self.config = config = self._with_chosen_convolution(config, fresh=fresh)
         # Before the set-up, whose messages would be about the other content.
@@ -225,7 +222,7 @@ class Recorder:
         self.inputs.check_files(config, begun, f"put back the file with which {folder.path} was begun, or {START_OVER}")
         self.inputs.check_files(config, config.files, OTHER_FILES)
         self.config = config = config.model_copy(update={"files": self.inputs.file_digests(config)})
-        self.comparison: Comparison = (set_up_to_read if self.resume_error else set_up)(config, inputs=self.inputs)
+        self.comparison: Comparison = (set_up_to_read if self.resume_error else set_up)(config, self.inputs)
         # For the message about a process whose data differ.
         data = {
             f"images, labels and partition of {method.name}": digest.tobytes().hex()[:12]
@@ -243,7 +240,7 @@ class Recorder:
         self.wall_s = self.before.get("wall_s", 0.0)
         self.began = time.perf_counter()
         self.spent_s = 0.0
-        self.swept = inputs is not None
+        self.swept = swept
         self.device: str | None = None  # device of this session; a sweep's worker may be on another machine
 
     def _with_chosen_convolution(self, config: Config, *, fresh: bool) -> Config:
@@ -476,7 +473,6 @@ class Recorder:
         self.folder.write_metrics([line for state in self.states.values() for line in state.lines])
 
     def _summary(self) -> Summary:
-        # In a session with several folders, each counts its own time.
         session_s = self.spent_s if self.swept else time.perf_counter() - self.began
         # Only devices of sessions that trained; a session that finds everything done may run elsewhere.
         device = self.before.get("device")

@@ -16,6 +16,7 @@ from fedjax_bal.lab.paces import Paces
 from fedjax_bal.lab.post_training import PostTraining
 from fedjax_bal.lab.recorder import Recorder
 from fedjax_bal.lab.schema import RunId
+from fedjax_bal.lab.setup import SharedInputs
 from fedjax_bal.lab.training import BuiltBatch
 
 
@@ -95,8 +96,9 @@ def run_comparison(
     Raises:
         Stopped: `should_stop` returned True.
     """
-    recorder = Recorder(config, folder, display.note, data_dir=data_dir, devices=devices, fresh=fresh)
-    for line in recorder.inputs.data_lines():
+    inputs = SharedInputs(data_dir, devices, None if fresh else folder.read_devices())
+    recorder = Recorder(config, folder, display.note, inputs, fresh=fresh)
+    for line in inputs.data_lines():
         display.note(line)
     recorder.resume()
     units: dict[Hashable, tuple[str, int]] = {

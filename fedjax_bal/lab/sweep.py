@@ -112,7 +112,7 @@ class SweepSession(Callback):
                     folder.check(point.config)
                 else:
                     claims.enter_context(folder.claimed(point.config))
-                recorder = Recorder(point.config, folder, note, inputs=inputs)
+                recorder = Recorder(point.config, folder, note, inputs, swept=True)
                 recorder.recall_failures()
                 recorder.resume()
                 tasks += runs_left(recorder, self.callbacks, number)

@@ -95,7 +95,7 @@ def begin(path, config, **options):
     with folder.claimed(config):
         recorder = Recorder(config, folder, notes.append, **options)
         recorder.resume()
-        Recorder(config, RunFolder(path), notes.append, inputs=recorder.inputs)
+        Recorder(config, RunFolder(path), notes.append, recorder.inputs)
     return notes
 
 
