@@ -6,13 +6,13 @@ import os
 import platform
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import jax
 
 from fedjax_bal._version import __version__
 from fedjax_bal.config import Config
 from fedjax_bal.lab.folder import PLUGIN_COPIES
+from fedjax_bal.lab.schema import Command
 from fedjax_bal.models import onednn_version
 from fedjax_bal.plugins import loaded_plugins, plugin_sources
 
@@ -29,7 +29,7 @@ def device_name() -> str:
     return f"{processor}, {os.cpu_count()} cores"
 
 
-def command_options(config: Config, data_dir: str | os.PathLike[str] | None) -> dict[str, Any]:
+def command_options(config: Config, data_dir: str | os.PathLike[str] | None) -> Command:
     """Returns the options that make `fedjax-bal run` repeat a configuration in a folder with copies of its plug-ins.
 
     The path of the data is absolute.

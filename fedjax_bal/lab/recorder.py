@@ -17,7 +17,7 @@ from fedjax_bal.engine.processes import processes
 from fedjax_bal.lab import checkpoint, environment, summary
 from fedjax_bal.lab.folder import LEAKS, PERSONALISED, PICTURES, RecordedExecution, RunFolder
 from fedjax_bal.lab.output_files import START_OVER, FolderError, reading
-from fedjax_bal.lab.schema import Run, RunId, Summary
+from fedjax_bal.lab.schema import Run, RunId, SavedCost, Summary
 from fedjax_bal.lab.setup import OTHER_FILES, Comparison, SharedInputs, set_up, set_up_to_read
 from fedjax_bal.lab.training import BuiltBatch, RunStart, is_over
 from fedjax_bal.metrics import Counts, RunHistory, summarise_run
@@ -491,7 +491,7 @@ class Recorder:
             compile_s=round(self.cost.compile_s, 3),
             wall_s=round(self.wall_s + session_s, 3),
             **self.cost.rates(),
-            cost=self.cost._asdict(),
+            cost=SavedCost(**self.cost._asdict()),
             target_accuracy=self.config.evaluation.target_accuracy,
             class_names=list(self.comparison.dataset.class_names),
             partitions=summary.summarise_partitions(self.comparison),

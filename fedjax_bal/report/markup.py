@@ -123,9 +123,10 @@ def reproduction(
     """
     plugins = config.get("plugins")
     plugins = [f"{name}.py" for name in plugins] if isinstance(plugins, Mapping) else []
-    plugins = (given and given["plugins"]) or plugins
+    given = given or {"plugins": [], "data_dir": None}
+    plugins = given["plugins"] or plugins
     options = [word for name in plugins if name.isprintable() for word in ("--plugin", name)]
-    data = given and given["data_dir"]
+    data = given["data_dir"]
     if data and data.isprintable():
         options += ["--data-dir", data]
     digests = parse_yaml(text, file).get("files") if config.get("files") else None  # by the paths of copies
