@@ -79,7 +79,6 @@ _WRITTEN = (
 _RESULTS = "results.csv"
 _CURVES = "curves.csv"
 _COSTS = "costs.json"
-_PAGE = "sweep.html"
 _PART_COSTS = "costs-{}-of-{}.json"
 _COVERED = (SHEET, _RESULTS, _COSTS, *_COPIES)
 _LARGEST_TABLE = 100_000_000  # bytes
@@ -110,9 +109,11 @@ class _Folder:
         path: the folder.
         files: its files.
         marker: the file that marks a folder as one of this kind: a configuration, or the sheet of a sweep.
+        page: the name of its page.
     """
 
     marker: str
+    page: str
 
     def __init__(self, path: Path, files: OutputFiles) -> None:
         self.path = path
@@ -130,6 +131,16 @@ class _Folder:
         """Names the plug-ins that the runs used and that aren't loaded; none if the file can't be read."""
         return [received_value(name) for name in self._recorded("plugins") if name not in PLUGINS]
 
+    def write_page(self, content: bytes, figures: Mapping[str, str], tables: Mapping[str, bytes]) -> Path:
+        """Replaces the page, its figures (SVG by name) and tables (by file extension); returns the page's path."""
+        self.files.make_folder("plots")
+        for figure, document in figures.items():
+            self.files.write(f"plots/{figure}.svg", document.encode())
+        for ending, table in tables.items():
+            self.files.write(f"tables.{ending}", table)
+        self.files.write(self.page, content)
+        return self.path / self.page
+
     def _recorded(self, key: str) -> dict[str, Any]:
         try:
             recorded = schema.read_config(self.path / self.marker)[0].get(key)
@@ -142,6 +153,7 @@ class RunFolder(_Folder):
     """The files of a comparison; methods are identified by their position in the configuration."""
 
     marker = _CONFIG
+    page = _REPORT
 
     def __init__(self, path: Path, files: OutputFiles | None = None) -> None:
         super().__init__(path, files or OutputFiles(path, COVERED))
@@ -373,10 +385,6 @@ class RunFolder(_Folder):
         self.files.make_folder(_EXPORTS)
         return self.path / _EXPORTS / name
 
-    def write_report(self, page: bytes, figures: Mapping[str, str], tables: Mapping[str, bytes]) -> Path:
-        """Replaces the report, its figures (SVG by name) and tables (by file extension); returns the page's path."""
-        return self.files.write_page(_REPORT, page, figures, tables)
-
     @property
     def comparison(self) -> Path:
         """The default file for a comparison with other runs."""
@@ -494,6 +502,7 @@ class SweepFolder(_Folder):
     """
 
     marker = SHEET
+    page = "sweep.html"
 
     def __init__(self, path: Path, part: tuple[int, int] | None = None) -> None:
         super().__init__(path, OutputFiles(path, _COVERED))
@@ -668,10 +677,9 @@ class SweepFolder(_Folder):
             self.files.remove(SUMS)  # the part changes points, which the sums cover
             self.files.write_json(_PART_COSTS.format(*self.part), {"runs": entries})
 
-    def write_page(self, page: bytes, figures: Mapping[str, str], curves: bytes, tables: Mapping[str, bytes]) -> Path:
-        """Replaces the sweep's page, figures (SVG documents by name), curves and tables (by file extension)."""
+    def write_curves(self, curves: bytes) -> None:
+        """Replaces the table of all evaluated rounds of all runs."""
         self.files.write(_CURVES, curves)
-        return self.files.write_page(_PAGE, page, figures, tables)
 
 
 def _copy_plugins(files: OutputFiles, *configs: Config) -> None:

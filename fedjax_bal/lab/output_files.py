@@ -259,16 +259,6 @@ class OutputFiles:
         """Replaces a JSON file."""
         self.write(name, (json.dumps(values, indent=1) + "\n").encode())
 
-    def write_page(self, name: str, page: bytes, figures: Mapping[str, str], tables: Mapping[str, bytes]) -> Path:
-        """Replaces a page, its figures, `plots/NAME.svg`, and `tables.ENDING`; returns the page's path."""
-        own_folder(self.path, "plots")
-        for figure, document in figures.items():
-            self.write(f"plots/{figure}.svg", document.encode())
-        for ending, content in tables.items():
-            self.write(f"tables.{ending}", content)
-        self.write(name, page)
-        return self.path / name
-
     def append(self, name: str, lines: Iterable[bytes]) -> None:
         """Appends lines to a file and flushes them to disk."""
         file = self.path / name

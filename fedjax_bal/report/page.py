@@ -55,7 +55,7 @@ def build(folder: str | os.PathLike[str]) -> Path:
     paper = paper_comparison_of_run(run.config, summarise_group(run.summary["runs"]), finished=is_finished(run))
     page = page_of_run(run, gallery.to_pictures(gallery.run_figures(run)), paper)
     with writing(files.path, "make the folder writable, and let `plots` be a folder in it"):
-        return files.write_report(page.html(), page.documents(), page.tables())
+        return files.write_page(page.html(), page.documents(), page.tables())
 
 
 def read_run(folder: Path, names: Mapping[str, str] = NO_NAMES) -> RunRecord:

@@ -55,7 +55,8 @@ def build_sweep(folder: Path, note: Callable[[str], object] = lambda text: None)
     lines = sweeps.sweep_curves(results, files, note)
     page = page_of_sweep(results, paper_comparison_of_sweep(results), to_pictures(sweep_figures(results, lines)))
     with writing(folder, "make the folder writable, and let `plots` be a folder in it"):
-        return files.write_page(page.html(), page.documents(), encoded(as_csv(lines)), page.tables())
+        files.write_curves(encoded(as_csv(lines)))
+        return files.write_page(page.html(), page.documents(), page.tables())
 
 
 def page_of_sweep(results: sweeps.Results, paper: PaperComparison, pictures: Sequence["Picture"] = ()) -> Page:
