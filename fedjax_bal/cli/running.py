@@ -77,8 +77,7 @@ def run_command(
         display = Progress(console, plain=show.plain)
         compiled = count_compiled_programs()
         keep_compiled_programs(display.note)
-        options: Any = {"data_dir": data_dir, "devices": devices, "fresh": fresh}
-        options["detail"] = display.note if show.verbose else None
+        options: Any = {"data_dir": data_dir, "devices": devices, "fresh": fresh, "verbose": show.verbose}
         try:
             with (
                 contextlib.closing(Mirror(trackers, tracked_runs(config), display.note)) as mirror,
@@ -86,12 +85,9 @@ def run_command(
             ):
                 summary = run_comparison(config, folder, display, mirror, asked, **options)
         except Stopped:
-            display.stop()
             if first:
                 _say_stopped(path)
             raise typer.Exit(INTERRUPTED) from None
-        finally:
-            display.stop()
         if show.verbose:
             console.say(compiled())
         if first:
@@ -157,11 +153,11 @@ def sweep_command(
     ):
         console = Output() if dry_run else show.progress()
         keep_compiled_programs(console.say)
-        from fedjax_bal.lab import run_sweep
+        from fedjax_bal.lab import Progress, run_sweep
 
-        options: Any = {"data_dir": place, "devices": devices, "should_stop": asked, "most": together}
-        options |= {"plain": show.plain, "detail": console.say if show.verbose else None}
-        rows, stopped = run_sweep(plan, folder, console, dry_run=dry_run, backend=backend, **options)
+        display = Progress(console, plain=show.plain)
+        options: Any = {"data_dir": place, "devices": devices, "most": together, "verbose": show.verbose}
+        rows, stopped = run_sweep(plan, folder, display, dry_run=dry_run, should_stop=asked, backend=backend, **options)
         if show.verbose:
             console.say(compiled())
     if stopped:

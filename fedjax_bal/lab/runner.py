@@ -23,9 +23,9 @@ from fedjax_bal.lab.training import BuiltBatch
 class RunProgress(Callback):
     """Shows every run on the progress display."""
 
-    def __init__(self, display: Progress, detail: Callable[[str], None] | None) -> None:
+    def __init__(self, display: Progress, *, verbose: bool) -> None:
         self.display = display
-        self.detail = detail
+        self.verbose = verbose
 
     def started(self, batch: RunBatch) -> None:
         """Shows the round from which the run resumes, and that its program is being compiled."""
@@ -39,8 +39,8 @@ class RunProgress(Callback):
     def built(self, batch: RunBatch, built: BuiltBatch) -> None:
         """Shows the run's progress before training starts."""
         [task] = batch.tasks
-        if self.detail:
-            self.detail(program_line(task.recorder.states[task.run].title, built))
+        if self.verbose:
+            self.display.note(program_line(task.recorder.states[task.run].title, built))
         self.recorded(task.recorder, task.run, 0.0)
 
     def recorded(self, recorder: Recorder, run: RunId, clients_per_s: float) -> None:
@@ -73,7 +73,7 @@ def run_comparison(
     mirror: Mirror,
     should_stop: Callable[[], bool],
     *,
-    detail: Callable[[str], None] | None = None,
+    verbose: bool = False,
     data_dir: str | os.PathLike | None = None,
     devices: str | int | None = None,
     fresh: bool = False,
@@ -88,7 +88,7 @@ def run_comparison(
         display: the progress display.
         mirror: sends the metrics to trackers; the caller closes it.
         should_stop: called between dispatches; True ends the session.
-        detail: called with the remaining work and with each compiled program; None to skip.
+        verbose: shows the remaining work and each compiled program, too.
         data_dir: the folder with the data set's files, unless they are embedded.
         devices: number of devices that share the work; overrides the configuration unless None.
         fresh: start over, regardless of the folder's content.
@@ -110,15 +110,16 @@ def run_comparison(
     rounds = sum(rounds for _, rounds in units.values())
     count = f"{methods} method{'s' * (methods > 1)} x {seeds} seed{'s' * (seeds > 1)}"
     display.start(units, headline=f"{count}, {rounds} rounds in all, into {folder.path}")
-    callbacks = [RunProgress(display, detail), PostTraining(), Paces(), Trackers(mirror)]
+    callbacks = [RunProgress(display, verbose=verbose), PostTraining(), Paces(), Trackers(mirror)]
     try:
         left = runs_left(recorder, callbacks)
-        if detail:
+        if verbose:
             for line in run_outline(recorder.config, left):
-                detail(line)
+                display.note(line)
         # The runs of a comparison aren't stacked, because most methods have different programs.
         batches = [RunBatch(0, (task,)) for task in left]
         train(batches, callbacks, lambda: processes().any(should_stop()))  # the user may stop any process
     finally:
+        display.stop()
         summary = recorder.finish()
     return summary

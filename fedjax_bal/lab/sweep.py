@@ -7,8 +7,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rich.console import Console
-
 from fedjax_bal.config import check_methods
 from fedjax_bal.lab.display import Progress
 from fedjax_bal.lab.folder import SweepFolder
@@ -55,7 +53,7 @@ class SweepSession(Callback):
         display: the progress display.
         max_batch_size: maximum number of runs per batch; None for as many as fit into memory.
         backend: trains the batches; None for this process.
-        detail: called with each compiled program; None to skip.
+        verbose: shows each compiled program, too.
 
     Attributes:
         recorders: the recorders of all points that can be set up, by point number; empty in a dry run.
@@ -74,14 +72,14 @@ class SweepSession(Callback):
         *,
         max_batch_size: int | None,
         backend: "RayBackend | None",
-        detail: Callable[[str], None] | None,
+        verbose: bool,
     ) -> None:
         self.sweep = sweep
         self.folder = folder
         self.display = display
         self.max_batch_size = max_batch_size
         self.backend = backend
-        self.detail = detail
+        self.verbose = verbose
         # The workers of a cluster may be other machines, whose pace says nothing about this one.
         self.callbacks = (PostTraining(), *([] if backend else [Paces()]), self)
         self.recorders: dict[int, Recorder] = {}
@@ -193,8 +191,8 @@ class SweepSession(Callback):
         self.costs[batch] = Cost(built.compile_s)
         self.device_bytes[batch] = built.device_bytes
         self.display.advance(batch.number, batch.tasks[0].round, 0.0)
-        if self.detail:
-            self.detail(program_line(self._title(batch), built))
+        if self.verbose:
+            self.display.note(program_line(self._title(batch), built))
 
     def stepped(self, batch: RunBatch, step: StepResult) -> None:
         """Adds the cost of a step, shows the batch's progress, and adds finished runs to the table."""
@@ -293,36 +291,33 @@ class SweepSession(Callback):
 def run_sweep(
     sweep: Sweep,
     folder: SweepFolder,
-    console: Console,
+    display: Progress,
     *,
-    plain: bool,
     dry_run: bool,
     data_dir: str | os.PathLike | None = None,
     devices: str | int | None = None,
     should_stop: Callable[[], bool] = lambda: False,
     most: int | None = None,
     backend: "RayBackend | None" = None,
-    detail: Callable[[str], None] | None = None,
+    verbose: bool = False,
 ) -> tuple[list[dict[str, Any]], bool]:
     """Prints the outline of a sweep, trains its batches, and writes the table.
 
     Args:
         sweep: the sweep.
         folder: its folder, claimed.
-        console: shows outline and progress.
-        plain: print lines instead of the live display.
+        display: shows outline and progress.
         dry_run: only print the outline.
         data_dir: the folder with the data set's files, unless they are embedded.
         devices: number of devices that share the work; overrides the configurations unless None.
         should_stop: called between dispatches; True ends the session.
         most: maximum number of runs per batch; None for as many as fit into memory.
         backend: trains the batches; None for this process.
-        detail: called with each compiled program; None to skip.
+        verbose: shows each compiled program, too.
 
     Returns:
         The rows of the table, and whether the user stopped the sweep.
     """
-    display = Progress(console, plain=plain)
     folder.check_owner(sweep.text, sweep.configs)
     inputs = SharedInputs(data_dir, devices, folder.read_devices(), plan=dry_run)
     sweep = _with_files(sweep, folder, inputs)
@@ -331,7 +326,7 @@ def run_sweep(
     if folder.part is not None:
         number, parts = folder.part
         sweep = sweep._replace(points=sweep.points[number - 1 :: parts])
-    session = SweepSession(sweep, folder, display, max_batch_size=most, backend=backend, detail=detail)
+    session = SweepSession(sweep, folder, display, max_batch_size=most, backend=backend, verbose=verbose)
     with contextlib.ExitStack() as claims:
         session.prepare(inputs, claims, dry_run=dry_run)
         outline = sweep_outline(sweep, session.batches, session.setup_errors, backend.about() if backend else "")
