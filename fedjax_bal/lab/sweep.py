@@ -139,7 +139,7 @@ class SweepSession(Callback):
                 return []
             again = []
             for round in sorted({task.round for task in left}):  # one round, unless a checkpoint is damaged
-                self.display.note(f"{self._title(batch)}: {error}; resuming after round {round}")
+                self.display.note(f"{batch_title(self.sweep, batch)}: {error}; resuming after round {round}")
                 tasks = tuple(task for task in left if task.round == round)
                 again.append(dataclasses.replace(batch, tasks=tasks, attempts=attempts))
             return again
@@ -175,12 +175,6 @@ class SweepSession(Callback):
             self.display.note(f"{self.sweep.points[task.point].label}, {method}: left out: {reason}")
         self.update()
 
-    def _title(self, batch: RunBatch) -> str:
-        """Names the first run of a batch and counts the others."""
-        first = batch.tasks[0]
-        others = f" and {len(batch.tasks) - 1} more" if len(batch.tasks) > 1 else ""
-        return f"{self.sweep.points[first.point].label}, {first.recorder.states[first.run].method}{others}"
-
     def started(self, batch: RunBatch) -> None:
         """Shows that a program is being compiled."""
         self.display.compiling(batch.number)
@@ -192,7 +186,7 @@ class SweepSession(Callback):
         self.device_bytes[batch] = built.device_bytes
         self.display.advance(batch.number, batch.tasks[0].round, 0.0)
         if self.verbose:
-            self.display.note(program_line(self._title(batch), built))
+            self.display.note(program_line(batch_title(self.sweep, batch), built))
 
     def stepped(self, batch: RunBatch, step: StepResult) -> None:
         """Adds the cost of a step, shows the batch's progress, and adds finished runs to the table."""
