@@ -352,8 +352,8 @@ class RunFolder(_Folder):
         self._check_configuration()
         return load_config(self.path / _CONFIG)
 
-    def read_runs(self) -> tuple[tuple[str, ...], tuple[int, ...]]:
-        """Reads the names of the methods, and the seeds, for which no plug-in is needed.
+    def read_runs(self) -> tuple[dict[str, str], tuple[int, ...]]:
+        """Reads the methods' names in reports, by their names in results, and the seeds; no plug-in is needed.
 
         Raises:
             ValueError: as for `read_configuration`, except for plug-ins.
@@ -361,14 +361,10 @@ class RunFolder(_Folder):
         self._check_configuration()
         config, _ = schema.read_config(self.path / _CONFIG)
         try:
-            return tuple(str(entry["name"]) for entry in config["methods"]), tuple(map(int, config["seeds"]))
+            labels = {str(entry["name"]): str(entry.get("label") or entry["name"]) for entry in config["methods"]}
+            return labels, tuple(map(int, config["seeds"]))
         except (LookupError, TypeError, ValueError) as error:
             raise ConfigError(f"{self.path / _CONFIG}: was not written by a run; {RESTORE}") from error
-
-    def read_labels(self) -> dict[str, str]:
-        """Reads the methods' names in reports, by their names in results."""
-        config, _ = schema.read_config(self.path / _CONFIG)
-        return {str(entry["name"]): str(entry.get("label") or entry["name"]) for entry in config["methods"]}
 
     def _check_configuration(self) -> None:
         if not self.exists():

@@ -113,7 +113,8 @@ class LoadedRun:
         self._folder = folder
         self._data_dir = data_dir
         self._note = note
-        self.methods, self.seeds = folder.read_runs()
+        self._labels, self.seeds = folder.read_runs()
+        self.methods = tuple(self._labels)
         self._networks: dict[int, tuple[Model, Inputs]] = {}
 
     @functools.cached_property
@@ -133,9 +134,10 @@ class LoadedRun:
                 missing), texts, and lists such as `per_class_accuracy` as objects. `label` is the method's name in
                 reports.
         """
-        labels = self._folder.read_labels()
         lines = self._folder.read_metrics(self._note)
-        columns = as_columns([{"method": line["method"], "label": labels[line["method"]], **line} for line in lines])
+        columns = as_columns(
+            [{"method": line["method"], "label": self._labels[line["method"]], **line} for line in lines]
+        )
         try:
             return importlib.import_module("pandas").DataFrame(columns)
         except ImportError:
