@@ -12,7 +12,7 @@ from fedjax_bal.data import extra_bytes
 from fedjax_bal.engine.host import DispatchResult, Simulation
 from fedjax_bal.lab.schema import Composition, Leaks, MiniBatches, Partition
 from fedjax_bal.lab.setup import Comparison
-from fedjax_bal.metrics import divergences, rank_correlations
+from fedjax_bal.metrics import divergences, evenly_spaced, rank_correlations
 from fedjax_bal.parts import Batches
 from fedjax_bal.status import duration
 
@@ -143,7 +143,7 @@ def compare_compositions(estimates: np.ndarray, class_counts: np.ndarray) -> Com
 
 def _spread(count: int, most: int, cells: int) -> np.ndarray:
     """Selects at most `most` evenly spaced indices from 0 to `count` - 1; fewer if each stands for many `cells`."""
-    return np.unique(np.linspace(0, count - 1, min(count, most, max(_MOST_CELLS // cells, 1))).astype(int))
+    return evenly_spaced(count, min(most, max(_MOST_CELLS // cells, 1)))
 
 
 def _shortest(numbers: Any) -> list[float]:
