@@ -6,20 +6,35 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from fedjax_bal.config import parse_yaml
 from fedjax_bal.lab import as_csv
 from fedjax_bal.report.latex import page_tables
 from fedjax_bal.report.tables import Details, encoded
 
-if TYPE_CHECKING:
-    from fedjax_bal.report.gallery import Picture
-
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 _MOST_OPEN = 6  # tables of conditions that are shown; further ones are folded
 _CURVES = ("accuracy", "traffic", "mean-accuracy", "worst-class")
 _PHOTOS = ("pictures", "attacks")  # whose shades are never inverted
+
+
+class Picture(NamedTuple):
+    """A finished figure.
+
+    Attributes:
+        name: the file's name without extension.
+        title: its title.
+        caption: the text below it.
+        document: the SVG document.
+        wide: whether it spans both columns of a page.
+    """
+
+    name: str
+    title: str
+    caption: str
+    document: str
+    wide: bool = False
 
 
 class Page(NamedTuple):
@@ -49,7 +64,7 @@ class Page(NamedTuple):
     answers: Sequence[str]
     comparisons: Sequence[Details]
     statistics: Sequence[Mapping[str, Any]]
-    pictures: Sequence["Picture"]
+    pictures: Sequence[Picture]
     sections: Sequence[tuple[str, str]]
     paper: str = ""
     published: Sequence[Details] = ()
@@ -185,7 +200,7 @@ def _table(shown: Details, heading: str) -> str:
     )
 
 
-def _figures(pictures: Sequence["Picture"]) -> str:
+def _figures(pictures: Sequence[Picture]) -> str:
     """Formats figures with captions; empty if there are no figures.
 
     Each figure is a separate image, so identifiers of different figures can't collide and scripts can't run.

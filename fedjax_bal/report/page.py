@@ -2,9 +2,9 @@
 
 import os
 import re
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from fedjax_bal.files import check_replaceable, write_atomically
 from fedjax_bal.lab import FolderError, RunFolder, RunRecord, SweepFolder, writing
 from fedjax_bal.report import sweep_results as sweeps
 from fedjax_bal.report.labels import NO_NAMES, check_names, display_name, entries, labels_of, renamed, with_labels
-from fedjax_bal.report.markup import Page, definitions, folded, note, reproduction
+from fedjax_bal.report.markup import Page, Picture, definitions, folded, note, reproduction
 from fedjax_bal.report.published import (
     PaperComparison,
     changes_from_paper,
@@ -23,10 +23,6 @@ from fedjax_bal.report.published import (
 )
 from fedjax_bal.report.tables import comparison, details, encoded, failed, remarks, statistics, summarise_group
 from fedjax_bal.report.wording import LONGEST_NAME, flat, join_some, plural, printable, table_notes, verdict
-
-if TYPE_CHECKING:
-    from fedjax_bal.report.gallery import Picture
-    from fedjax_bal.report.plots import Drawn
 
 # Matplotlib is imported late, with the gallery: importing it takes longer than most commands run.
 
@@ -133,15 +129,14 @@ def write_figures(
     from fedjax_bal.report.gallery import run_figures, sweep_figures
     from fedjax_bal.report.plots import as_wide_as, to_pdf, to_png
 
-    def figures() -> Iterator["Drawn"]:
-        read = read_all(folders, names)
-        if isinstance(read, RunRecord):
-            return run_figures(read, origins(read) if len(folders) > 1 else None)
-        return sweep_figures(read, sweeps.sweep_curves(read, SweepFolder(folders[0])))
-
+    read = read_all(folders, names)
+    if isinstance(read, RunRecord):
+        figures = run_figures(read, origins(read) if len(folders) > 1 else None)
+    else:
+        figures = sweep_figures(read, sweeps.sweep_curves(read, SweepFolder(folders[0])))
     files = []
     with as_wide_as(width):
-        drawn = {name: figure for name, _, _, figure in figures()}
+        drawn = {name: figure for name, _, _, figure in figures}  # drawn here, one by one
     short = {name: re.sub(r"-\d+$", "", name) for name in drawn}
     for name in only:
         if name not in {*short, *short.values()}:
@@ -211,7 +206,7 @@ def write_partition_picture(
     write_atomically(file, to_png(figure) if file.suffix.lower() == ".png" else to_svg(figure, title).encode())
 
 
-def page_of_run(run: RunRecord, pictures: Sequence["Picture"], paper: PaperComparison) -> Page:
+def page_of_run(run: RunRecord, pictures: Sequence[Picture], paper: PaperComparison) -> Page:
     """Builds the page of a run."""
     config = run.config
     summary = run.summary
@@ -293,7 +288,7 @@ def device_and_versions(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
-def page_of_runs(joined: RunRecord, pictures: Sequence["Picture"]) -> Page:
+def page_of_runs(joined: RunRecord, pictures: Sequence[Picture]) -> Page:
     """Builds the page of several joined runs."""
     configs = joined.config
     runs = joined.summary["runs"]

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedjax_bal.lab import SweepFolder, as_csv, writing
 from fedjax_bal.metrics import SHARE, Spread
 from fedjax_bal.report import sweep_results as sweeps
-from fedjax_bal.report.markup import Page, definitions, reproduction
+from fedjax_bal.report.markup import Page, Picture, definitions, reproduction
 from fedjax_bal.report.page import device_and_versions, setting_section
 from fedjax_bal.report.published import (
     PaperComparison,
@@ -30,9 +30,6 @@ from fedjax_bal.report.wording import (
     verdict,
 )
 from fedjax_bal.validate import is_number
-
-if TYPE_CHECKING:
-    from fedjax_bal.report.gallery import Picture
 
 _MOST_TOLD = 6
 _MOST_LACKING = 20
@@ -59,7 +56,7 @@ def build_sweep(folder: Path, note: Callable[[str], object] = lambda text: None)
         return files.write_page(page.html(), page.documents(), page.tables())
 
 
-def page_of_sweep(results: sweeps.Results, paper: PaperComparison, pictures: Sequence["Picture"] = ()) -> Page:
+def page_of_sweep(results: sweeps.Results, paper: PaperComparison, pictures: Sequence[Picture] = ()) -> Page:
     """Builds the page of a sweep."""
     # Whether the runs of a setting use several partitions, and whether several runs share one.
     partitions = False

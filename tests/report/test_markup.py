@@ -6,8 +6,7 @@ import subprocess
 
 import pytest
 
-from fedjax_bal.report.gallery import Picture
-from fedjax_bal.report.markup import _figures, reproduction
+from fedjax_bal.report.markup import Picture, _figures, reproduction
 
 WORDS = ["fedjax-bal", "run", "config.yaml"]
 
