@@ -123,16 +123,16 @@ class Page(NamedTuple):
 
 
 def reproduction(
-    words: Sequence[str], config: Mapping[str, Any], given: Mapping[str, Any] | None, file: str, text: str
+    command: str, file: str, config: Mapping[str, Any], given: Mapping[str, Any] | None, text: str
 ) -> tuple[str, str]:
     """Builds the section on reproduction: a shell command and the configuration that it needs.
 
     Args:
-        words: the first words of the command.
+        command: `run` or `sweep`.
+        file: the name of the configuration file.
         config: the configuration, whose `plugins` and `files` the command needs.
         given: the `command` of a summary: the plug-in files and the data folder; None if not known.
-        file: the name of the configuration file.
-        text: the content of that file.
+        text: the content of the file.
 
     Folders may come from other people: every word is quoted, and words that a terminal can't show are dropped.
     """
@@ -157,9 +157,9 @@ def reproduction(
         advice += " The command needs its plug-ins, files of Python code: read them before you run it."
     if digests:
         advice += " It reads these files, and refuses any whose SHA-256 is another."
-    command = f"<p>{escape(advice)}</p><pre>{escape(shlex.join([*words, *options]))}</pre>"
-    configuration = folded(file, f"<pre>{escape(text)}</pre>")
-    return "How to reproduce", f"{command}{definitions(digests.items())}{configuration}"
+    line = shlex.join(["fedjax-bal", command, file, *options])
+    shown = f"<p>{escape(advice)}</p><pre>{escape(line)}</pre>{definitions(digests.items())}"
+    return "How to reproduce", shown + folded(file, f"<pre>{escape(text)}</pre>")
 
 
 def definitions(pairs: Iterable[tuple[str, str]]) -> str:

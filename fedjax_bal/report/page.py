@@ -240,7 +240,6 @@ def page_of_run(run: RunRecord, pictures: Sequence[Picture], paper: PaperCompari
         ("compilation", _number(summary["compile_s"], " s", "once, not in the rates above")),
         ("whole run", _number(summary["wall_s"], " s", "wall clock")),
     ]
-    command = ["fedjax-bal", "run", "config.yaml"]
     return Page(
         tab=f"{name}: federated learning report",
         kicker=" · ".join(kicker),
@@ -256,7 +255,7 @@ def page_of_run(run: RunRecord, pictures: Sequence[Picture], paper: PaperCompari
         sections=[
             setting_section(config, data_lines(summary)),
             ("Machine and speed", definitions(machine)),
-            reproduction(command, config, summary["command"], "config.yaml", run.config_text),
+            reproduction("run", "config.yaml", config, summary["command"], run.config_text),
         ],
     )
 

@@ -91,7 +91,6 @@ def page_of_sweep(results: sweeps.Results, paper: PaperComparison, pictures: Seq
 
     seeds = len({row.get("seed") for row in results.rows})
     counts = {"run": len(results.rows), "method": len(results.methods), "seed": seeds}
-    command = ["fedjax-bal", "sweep", "sweep.yaml"]
     return Page(
         tab=f"{results.name}: federated learning sweep",
         kicker=" · ".join(["Federated learning sweep", *(plural(count, noun) for noun, count in counts.items())]),
@@ -108,7 +107,7 @@ def page_of_sweep(results: sweeps.Results, paper: PaperComparison, pictures: Seq
         sections=[
             setting_section(_mark_swept(results)),
             ("Machine and speed", definitions([*device_and_versions(results.summary), *_speed(results)])),
-            reproduction(command, results.sheet, results.summary.get("command"), "sweep.yaml", results.text),
+            reproduction("sweep", "sweep.yaml", results.sheet, results.summary.get("command"), results.text),
         ],
     )
 

@@ -12,7 +12,7 @@ WORDS = ["fedjax-bal", "run", "config.yaml"]
 
 
 def shown(config, given):
-    return reproduction(WORDS, config, given, "config.yaml", "name: x")[1]
+    return reproduction("run", "config.yaml", config, given, "name: x")[1]
 
 
 def pasted(config, given):
