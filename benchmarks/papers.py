@@ -6,6 +6,7 @@ Each folder adds results/papers/NAME.csv with one row per run, and NAME_curves.c
 run. NAME is the configuration's name, with the suffix `_N_rounds` if the runs have fewer rounds than the configuration.
 Then the guide's pages on the papers, the README's counts, and Expect, Time and Machine in the headers of the
 configurations are written from these tables and from papers.yaml. Without a folder, only this last step is done.
+Folders of one experiment that have different methods are given together, because its tables are replaced.
 """
 
 import argparse
@@ -38,14 +39,31 @@ def main() -> None:
     parser.add_argument("--commit", default="", help="the commit that the folders were made with")
     parser.add_argument("--note", default="", help="what the time depends on, such as: beside other work")
     asked = parser.parse_args()
-    for folder in asked.folders:
-        print(collect(folder, {"commit": asked.commit, "note": asked.note}))
+    for text in collect(asked.folders, {"commit": asked.commit, "note": asked.note}):
+        print(text)
     for file in (*_paper_pages.write(), *_paper_headers.write()):
         print(file)
 
 
-def collect(folder: Path, about: dict[str, str]) -> str:
-    """Writes the two tables of a run or sweep folder, with the facts in `about`; returns a line of text about them."""
+def collect(folders: Iterable[Path], about: dict[str, str]) -> list[str]:
+    """Writes the two tables of each experiment in the folders; returns a line of text about each experiment.
+
+    `about` holds further columns.
+    """
+    tables: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {}
+    for folder in folders:
+        stem, rows, curves = tables_of(folder)
+        known = tables.setdefault(stem, ([], []))
+        known[0].extend(row | about for row in rows)
+        known[1].extend(curves)
+    for stem, (rows, curves) in tables.items():
+        write(KEPT / f"{stem}.csv", rows)
+        write(KEPT / f"{stem}{CURVES}", curves)
+    return [f"{stem}: {len(rows)} runs" for stem, (rows, _) in tables.items()]
+
+
+def tables_of(folder: Path) -> tuple[str, list[dict[str, Any]], list[dict[str, Any]]]:
+    """Returns the name of a run's or sweep's tables, its results with a row per run, and its curves."""
     name, points = points_of(folder)
     rows, curves = [], []
     for axes, run_folder in points:
@@ -54,13 +72,11 @@ def collect(folder: Path, about: dict[str, str]) -> str:
         machine = {"s": training_seconds(lines), "machine": summary["device"], "jax": summary["versions"]["jax"]}
         target = {"target": summary["target_accuracy"], "changes": changes_of(name, axes, run_folder)}
         for run in summary["runs"]:
-            rows.append(axes | {key: run.get(key) for key in COLUMNS} | target | machine | about)
+            rows.append(axes | {key: run.get(key) for key in COLUMNS} | target | machine)
         curves += [axes | point for point in curves_of(lines)]
     rounds = max(row["rounds"] for row in rows)
     stem = name if rounds >= rounds_of(experiment_of(name)) else f"{name}_{rounds}_rounds"
-    write(KEPT / f"{stem}.csv", rows)
-    write(KEPT / f"{stem}{CURVES}", curves)
-    return f"{stem}: {len(rows)} runs"
+    return stem, rows, curves
 
 
 def points_of(folder: Path) -> tuple[str, list[tuple[dict[str, Any], Path]]]:

@@ -46,7 +46,8 @@ class LocalTraining:
         batches_per_epoch: the most batches of an epoch, each epoch with other rows of the client; None for all rows.
         batch_statistics: the running statistics of batch normalisation with which a client starts: "average", those of
             the global model, which are the mean of the clients'; "local", those at the end of its last local training;
-            "server_reset", mean 0 and variance 1. The global model always has the mean of those delivered.
+            "server_reset", the initial ones, mean 0 and variance 1 or pretrained. The global model always has the mean
+            of those delivered.
         lone_rows: how a last batch of a single row, which has no batch statistics, is handled: "drop" leaves it out, a
             different row in every epoch, as rows are shuffled; "keep" trains on it; "auto" leaves it out for models
             with batch normalisation. Class counts and weights include all rows. A client's only row is always trained

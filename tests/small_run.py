@@ -8,7 +8,7 @@ from pathlib import Path
 from fedjax_bal.config import Config, load_config
 from fedjax_bal.contrib.trackers import Mirror, tracked_runs
 from fedjax_bal.lab import RunFolder
-from fedjax_bal.lab.runner import Runner
+from fedjax_bal.lab.runner import run_comparison
 
 TEXT = """
 name: small
@@ -65,11 +65,11 @@ def config(tmp_path: Path, *overrides: str) -> Config:
 
 
 def run(path: Path, wanted: Config, *, should_stop=lambda: False, trackers=(), **options) -> Quiet:
-    """One session in a folder; raises what the runner raises."""
+    """One session in a folder; raises what `run_comparison` raises."""
     display, folder = Quiet(), RunFolder(path)
     mirror = Mirror(trackers, tracked_runs(wanted), display.note)
     with folder.claimed(wanted), contextlib.closing(mirror):
-        Runner(wanted, folder, display, should_stop=should_stop, mirror=mirror, **options).run()
+        run_comparison(wanted, folder, display, mirror, should_stop, **options)
     return display
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import small_run
 from rich.console import Console
 
-from fedjax_bal.lab import SweepFolder, run_sweep
+from fedjax_bal.lab import Progress, SweepFolder, run_sweep
 from fedjax_bal.lab.sweep_plan import Sweep, load_sweep
 
 BASE = small_run.TEXT.replace("rounds: 7", "rounds: 4").replace("seeds: [0, 1]", "seeds: [0]")
@@ -30,8 +30,8 @@ def carry(wanted: Sweep, path: Path, *, should_stop=lambda: False, dry_run=False
     folder, console = SweepFolder(path, part), Console(record=True, width=400, file=io.StringIO())
     with folder.claimed():
         rows, stopped = run_sweep(
-            wanted, folder, console,
-            data_dir=None, devices=1, should_stop=should_stop, plain=True, dry_run=dry_run, most=most, backend=backend,
+            wanted, folder, Progress(console, plain=True),
+            data_dir=None, devices=1, should_stop=should_stop, dry_run=dry_run, most=most, backend=backend,
         )  # fmt: skip
     return rows, stopped, console.export_text()
 

@@ -258,7 +258,7 @@ def test_a_folder_holds_copies_of_its_plugins_which_are_the_same_plugins(here):
         load_plugins([str(copies / "my.pack")])
         assert load_config("run/config.yaml") == config
     assert {f"plugins/my.pack/{name}" for name in wanted} < {*RunFolder(here / "run").files.covered_names()}
-    assert RunFolder(here / "run").read_runs() == (("mine", "fedavg"), (0, 1, 2, 3, 4))
+    assert RunFolder(here / "run").read_runs() == ({"mine": "mine", "fedavg": "fedavg"}, (0, 1, 2, 3, 4))
 
 
 _NAMED = {  # what a plug-in holds, and what the message says

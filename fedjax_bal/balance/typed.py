@@ -66,7 +66,6 @@ def jitted(*static: str) -> Callable[[F], F]:
                 _check_bounds(name, known.parameters[name].annotation, value, sizes)
             return compiled(*bound.args, **bound.kwargs)
 
-        vars(call)["lower"] = compiled.lower
         return cast(F, call)
 
     return decorate

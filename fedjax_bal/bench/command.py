@@ -22,7 +22,7 @@ from fedjax_bal.config import load_config
 from fedjax_bal.engine.host import Simulation
 from fedjax_bal.errors import DivergenceError
 from fedjax_bal.files import check_replaceable, write_atomically
-from fedjax_bal.lab import device_name, set_up, versions
+from fedjax_bal.lab import SharedInputs, device_name, set_up, versions
 from fedjax_bal.validate import finite_number, one_of, whole_number
 
 _CHANGEABLE = ("execution.", "model.convolution=")
@@ -84,7 +84,8 @@ def cases(wanted: BenchOptions) -> list[Case]:
                     "leave one of them out"
                 )
         changes = () if cohort is None else (f"selection.clients_per_round={cohort}",)
-        comparison = set_up(load_config(wanted.config, (*wanted.overrides, *changes)), wanted.data_dir, wanted.devices)
+        inputs = SharedInputs(wanted.data_dir, wanted.devices)
+        comparison = set_up(load_config(wanted.config, (*wanted.overrides, *changes)), inputs)
         return [
             Case(method.name, lambda made=simulation: made, method.execution.options.precision)
             for method, simulation in zip(comparison.methods, comparison.simulations, strict=True)

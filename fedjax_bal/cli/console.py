@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 import typer
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions
 from rich.segment import Segment
 from rich.table import Table
@@ -126,7 +127,7 @@ def print_table(text: Any, console: Output, caption: str, title: str = "") -> No
     shorter = (_with_short_names(narrow, folded, longest) for longest in _LENGTHS)
     for heads, body in ((text.headings, rows), (narrow, folded), *shorter):
         columns = zip(heads, *body, strict=True)
-        width = sum(2 + max(len(line) for cell in column for line in cell.split("\n")) for column in columns)
+        width = sum(2 + max(cell_len(line) for cell in column for line in cell.split("\n")) for column in columns)
         if width > console.room:
             continue
         grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True)

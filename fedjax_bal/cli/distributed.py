@@ -84,7 +84,7 @@ def process_place(
 
 
 def shared_facts(config: Any) -> dict[str, str]:
-    """Lists the facts that affect results and may differ between processes; `Runner` compares the data."""
+    """Lists the facts that affect results and may differ between processes; `Recorder` compares the data."""
     from fedjax_bal.config import config_leaves
     from fedjax_bal.lab import numeric_settings, versions
 
@@ -138,7 +138,11 @@ def joined_processes(
             _check_agreement(place, facts())
         except ValueError as error:
             fail(str(error), BAD_INPUT)
-        _check_devices(devices)
+        if isinstance(devices, int) and devices != (count := jax.local_device_count()):
+            raise ValueError(
+                f"--devices: received {devices}, but each process has {count}: with --distributed all of them take "
+                "part, so leave --devices out, and make only those devices visible to each process that it should use"
+            )
         yield
     except typer.Exit:  # reached by all processes, which wait for each other: one that left early would end the rest
         jax.distributed.shutdown()
@@ -200,13 +204,3 @@ def _check_agreement(place: ProcessPlace, facts: Mapping[str, str]) -> None:
     group.agree({**facts, "devices": f"{count} {kind}", "--processes": str(place.count or group.count)})
     if not group.first:
         complain(f"process {group.index} of {group.count} works for process 0, which shows and writes everything")
-
-
-def _check_devices(devices: str | int | None) -> None:
-    import jax
-
-    if isinstance(devices, int) and devices != (count := jax.local_device_count()):
-        raise ValueError(
-            f"--devices: received {devices}, but each process has {count}: with --distributed all of them take part, "
-            "so leave --devices out, and make only those devices visible to each process that it should use"
-        )

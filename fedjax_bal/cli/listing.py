@@ -69,13 +69,24 @@ def list_names(
     plugin: Plugins = None,
 ) -> Iterator[str | Table]:
     """List the names that a configuration can use."""
-    if what and name:
+    if what is None:
+        yield names_table((kind, [f"fedjax-bal list {kind}"]) for kind in KINDS)
+        return
+    if name is not None:
         yield described_whole(what, name)
         return
-    for heading, texts in grouped(what):
-        if heading:
-            yield f"\n{heading}:"
+    texts = listing(what)
+    if what != "recipes":
         yield names_table((known, text.splitlines()) for known, text in texts.items())
+        return
+    from fedjax_bal.recipes import family_of
+
+    families: dict[str, list[tuple[str, list[str]]]] = {}
+    for known, text in texts.items():
+        families.setdefault(family_of(known), []).append((known, text.splitlines()))
+    for family, entries in families.items():
+        yield f"\n{family}:"
+        yield names_table(entries)
 
 
 def listing(what: str) -> dict[str, str]:
@@ -167,26 +178,6 @@ def listing(what: str) -> dict[str, str]:
     if commands:
         raise ValueError(f"list: received {what!r}, which isn't a kind; for this name use {' or '.join(commands)}")
     raise ValueError(f"list: received {what!r}; {nearest_choices(what, KINDS)}")
-
-
-def grouped(what: str | None) -> Iterator[tuple[str, dict[str, str]]]:
-    """Returns a kind's names and descriptions, in groups with headings; only recipes have several groups, by family.
-
-    None returns the kinds.
-    """
-    if what is None:
-        yield "", {kind: f"fedjax-bal list {kind}" for kind in KINDS}
-        return
-    texts = listing(what)
-    if what != "recipes":
-        yield "", texts
-        return
-    from fedjax_bal.recipes import family_of
-
-    families: dict[str, dict[str, str]] = {}
-    for name, text in texts.items():
-        families.setdefault(family_of(name), {})[name] = text
-    yield from families.items()
 
 
 def described_whole(kind: str, name: str) -> str:

@@ -9,11 +9,7 @@ from typing import Any
 import typer
 from rich.text import Text
 
-from fedjax_bal.caches import (
-    count_compiled_programs,
-    drawing,
-    keep_compiled_programs,
-)
+from fedjax_bal.caches import count_compiled_programs, drawing, keep_compiled_programs
 from fedjax_bal.cli.arguments import most_devices
 from fedjax_bal.cli.console import INTERRUPTED, Output, Showing, fail, interruptible, print_table
 
@@ -72,7 +68,7 @@ def run_command(
     """
     from fedjax_bal.contrib.trackers import Mirror, tracked_runs
     from fedjax_bal.engine.processes import processes
-    from fedjax_bal.lab import Progress, RemoteFiles, RunFolder, Runner, Stopped
+    from fedjax_bal.lab import Progress, RemoteFiles, RunFolder, Stopped, run_comparison
 
     first = processes().first
     folder = RunFolder(path, None if first else RemoteFiles(path))
@@ -81,24 +77,17 @@ def run_command(
         display = Progress(console, plain=show.plain)
         compiled = count_compiled_programs()
         keep_compiled_programs(display.note)
-        options: Any = {"data_dir": data_dir, "devices": devices, "fresh": fresh}
-        options["detail"] = display.note if show.verbose else None
+        options: Any = {"data_dir": data_dir, "devices": devices, "fresh": fresh, "verbose": show.verbose}
         try:
             with (
                 contextlib.closing(Mirror(trackers, tracked_runs(config), display.note)) as mirror,
                 interruptible() as asked,  # only here: after training there is nothing to wait for
             ):
-                runner = Runner(config, folder, display, **options, should_stop=asked, mirror=mirror)
-                for line in runner.inputs.data_lines():
-                    console.say(line)
-                summary = runner.run()
+                summary = run_comparison(config, folder, display, mirror, asked, **options)
         except Stopped:
-            display.stop()
             if first:
                 _say_stopped(path)
             raise typer.Exit(INTERRUPTED) from None
-        finally:
-            display.stop()
         if show.verbose:
             console.say(compiled())
         if first:
@@ -117,7 +106,7 @@ def _say_stopped(folder: Path) -> None:
 
 
 def _show(path: Path, summary: Mapping[str, Any], console: Output) -> None:
-    from fedjax_bal.lab import cost_of
+    from fedjax_bal.lab import Cost
     from fedjax_bal.metrics import compare
     from fedjax_bal.report import KL_IN_WORDS, shows_divergence, table, verdict
 
@@ -129,7 +118,7 @@ def _show(path: Path, summary: Mapping[str, Any], console: Output) -> None:
         console.print(Text(KL_IN_WORDS))
     closing = Output()
     closing.print(Text(verdict(summaries)))
-    console.say(cost_of(summary["cost"]).in_words(summary["wall_s"]))
+    console.say(Cost(**summary["cost"]).in_words(summary["wall_s"]))
     closing.say(f"report: {page}")
 
 
@@ -164,11 +153,11 @@ def sweep_command(
     ):
         console = Output() if dry_run else show.progress()
         keep_compiled_programs(console.say)
-        from fedjax_bal.lab import run_sweep
+        from fedjax_bal.lab import Progress, run_sweep
 
-        options: Any = {"data_dir": place, "devices": devices, "should_stop": asked, "most": together}
-        options |= {"plain": show.plain, "detail": console.say if show.verbose else None}
-        rows, stopped = run_sweep(plan, folder, console, dry_run=dry_run, backend=backend, **options)
+        display = Progress(console, plain=show.plain)
+        options: Any = {"data_dir": place, "devices": devices, "most": together, "verbose": show.verbose}
+        rows, stopped = run_sweep(plan, folder, display, dry_run=dry_run, should_stop=asked, backend=backend, **options)
         if show.verbose:
             console.say(compiled())
     if stopped:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedjax_bal.lab import checkpoint
 from fedjax_bal.lab.folder import RunFolder, SweepFolder, as_csv, choose_folder
-from fedjax_bal.lab.output_files import FolderError, FolderInUseError, RemoteFiles
+from fedjax_bal.lab.output_files import FolderError, FolderInUseError, RemoteFiles, writing
 from fedjax_bal.lab.schema import LARGEST, RunRecord
 from fedjax_bal.lab.sweep_plan import load_sweep
 from fedjax_bal.lab.verification import verify
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from fedjax_bal.lab.loaded_run import LoadedRun, load_run
     from fedjax_bal.lab.outline import dry_run
     from fedjax_bal.lab.ray_cluster import RayBackend, connected
-    from fedjax_bal.lab.runner import Runner
-    from fedjax_bal.lab.setup import set_up
+    from fedjax_bal.lab.runner import run_comparison
+    from fedjax_bal.lab.setup import SharedInputs, set_up
     from fedjax_bal.lab.splits import split_rows
-    from fedjax_bal.lab.summary import cost_of
+    from fedjax_bal.lab.summary import Cost
     from fedjax_bal.lab.sweep import run_sweep
     from fedjax_bal.lab.training import Stopped
 
@@ -32,10 +32,10 @@ _LATE = {
     "loaded_run": ("LoadedRun", "load_run"),
     "outline": ("dry_run",),
     "ray_cluster": ("RayBackend", "connected"),
-    "runner": ("Runner",),
-    "setup": ("set_up",),
+    "runner": ("run_comparison",),
+    "setup": ("SharedInputs", "set_up"),
     "splits": ("split_rows",),
-    "summary": ("cost_of",),
+    "summary": ("Cost",),
     "sweep": ("run_sweep",),
     "training": ("Stopped",),
 }

@@ -65,7 +65,7 @@ class Progress:
         self._noun = noun
         self._began = self._clock()
         if headline:
-            self._print(headline)
+            self.note(headline)
         if self._bars is not None:
             self._whole = self._bars.add_task("all", total=sum(unit.rounds for unit in self._units.values()), status="")
             self._bars.start()
@@ -103,8 +103,9 @@ class Progress:
         self._show(unit, f"stopped early after round {unit.done}", last=True)
 
     def note(self, text: str) -> None:
-        """Prints a warning or remark."""
-        self._print(text)
+        """Prints a line."""
+        self.console.print(Text(text), soft_wrap=True)
+        self._printed = self._clock()
 
     def stop(self) -> None:
         """Stops the display and prints how many units are finished."""
@@ -113,7 +114,7 @@ class Progress:
         if self._units:
             finished = sum(not unit.left for unit in self._units.values())
             seconds = self._clock() - self._began
-            self._print(f"{finished} of {len(self._units)} {self._noun} finished in {duration(seconds)}")
+            self.note(f"{finished} of {len(self._units)} {self._noun} finished in {duration(seconds)}")
         self._units = {}
 
     def _show(self, unit: _Unit, status: str, *, last: bool = False) -> None:
@@ -132,8 +133,4 @@ class Progress:
                 self._bars.remove_task(unit.bar)
                 unit.bar = None
         if last or (self._bars is None and self._clock() - self._printed >= _INTERVAL):
-            self._print(f"{unit.title}: {status}; {whole}")
-
-    def _print(self, line: str) -> None:
-        self.console.print(Text(line), soft_wrap=True)
-        self._printed = self._clock()
+            self.note(f"{unit.title}: {status}; {whole}")

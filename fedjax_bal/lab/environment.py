@@ -6,13 +6,13 @@ import os
 import platform
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import jax
 
 from fedjax_bal._version import __version__
 from fedjax_bal.config import Config
 from fedjax_bal.lab.folder import PLUGIN_COPIES
+from fedjax_bal.lab.schema import Command
 from fedjax_bal.models import onednn_version
 from fedjax_bal.plugins import loaded_plugins, plugin_sources
 
@@ -29,7 +29,7 @@ def device_name() -> str:
     return f"{processor}, {os.cpu_count()} cores"
 
 
-def command_options(config: Config, data_dir: str | os.PathLike[str] | None) -> dict[str, Any]:
+def command_options(config: Config, data_dir: str | os.PathLike[str] | None) -> Command:
     """Returns the options that make `fedjax-bal run` repeat a configuration in a folder with copies of its plug-ins.
 
     The path of the data is absolute.
@@ -90,12 +90,12 @@ def differing_settings(here: Mapping[str, str], now: Mapping[str, str]) -> str:
     )
 
 
-def with_earlier(now: str, earlier: object) -> str:
+def with_earlier(now: str, earlier: str | None) -> str:
     """Appends a device or version to the list of those used by earlier sessions of a run.
 
     Example:
         >>> with_earlier("0.10.2", None), with_earlier("0.12.0", "0.10.2"), with_earlier("0.10.2", "0.10.2; 0.12.0")
         ('0.10.2', '0.10.2; 0.12.0', '0.10.2; 0.12.0')
     """
-    names = earlier.split("; ") if isinstance(earlier, str) and earlier else []
+    names = earlier.split("; ") if earlier else []
     return "; ".join(dict.fromkeys([*names, now]))

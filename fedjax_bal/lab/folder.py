@@ -24,7 +24,6 @@ from fedjax_bal.config import (
     differences,
     load_config,
     parse_yaml,
-    read_yaml,
     received_value,
     resolved_yaml,
     run_digest,
@@ -33,10 +32,11 @@ from fedjax_bal.config import (
 from fedjax_bal.files import read_bytes
 from fedjax_bal.lab import schema
 from fedjax_bal.lab.named_files import FILE_COPIES, small_files, with_copies
-from fedjax_bal.lab.output_files import RESTORE, START_OVER, SUMS, FolderError, OutputFiles, unreadable
+from fedjax_bal.lab.output_files import RESTORE, START_OVER, SUMS, FolderError, OutputFiles, reading, writing
 from fedjax_bal.metrics import METRICS
 from fedjax_bal.options import MOST_DEVICES
 from fedjax_bal.plugins import COLUMNS, plugin_copies
+from fedjax_bal.registry import PLUGINS
 
 _CONFIG = "config.yaml"
 _METRICS = "metrics.jsonl"
@@ -57,23 +57,20 @@ PLUGIN_COPIES = "plugins"
 
 _EXPORTS = "exports"
 _CHECKPOINTS = f"checkpoints/{_RUN}"
-_PICTURES = f"pictures/{_RUN}.npz"
-_LEAKS = f"pictures/{_RUN}.json"
-_PERSONALISED = f"personalised/{_RUN}.json"
+PICTURES = f"pictures/{_RUN}.npz"
+LEAKS = f"pictures/{_RUN}.json"
+PERSONALISED = f"personalised/{_RUN}.json"
+_ANALYSES = tuple(name.format("*", "*") for name in (PICTURES, LEAKS, PERSONALISED))
 # Files that results are recomputed from, and that exist only here. Pages and tables aren't covered, because `report`
 # rewrites them; exports have their own checksums; trackers' files belong to the trackers.
 _CHECKPOINT_FILES = f"{_CHECKPOINTS.format('*', '*')}/round-*.npz"
 _COPIES = (f"{PLUGIN_COPIES}/*.py", f"{PLUGIN_COPIES}/*/**/*.py", f"{FILE_COPIES}/*/*")
-COVERED = (
-    *(_CONFIG, _METRICS, _SUMMARY, _CONFUSION, _EXECUTION, _CHECKPOINT_FILES, *_COPIES),
-    *(name.format("*", "*") for name in (_PICTURES, _LEAKS, _PERSONALISED)),
-)
+COVERED = (_CONFIG, _METRICS, _SUMMARY, _CONFUSION, _EXECUTION, _CHECKPOINT_FILES, *_COPIES, *_ANALYSES)
 # Without config.yaml, which identifies the folder's run: a kill must not leave a folder without an owner.
 _WRITTEN = (
     *(SUMS, _METRICS, _SUMMARY, _CONFUSION, _REPORT, _COMPARISON, _EXECUTION, "plots/*.svg", "table.tex"),
     *(f"{name}.{ending}" for name in ("tables", "comparison-tables") for ending in ("csv", "tex")),
-    *(_CHECKPOINT_FILES, f"{_CHECKPOINTS.format('*', '*')}/.round-*.part"),
-    *(name.format("*", "*") for name in (_PICTURES, _LEAKS, _PERSONALISED)),
+    *(_CHECKPOINT_FILES, f"{_CHECKPOINTS.format('*', '*')}/.round-*.part", *_ANALYSES),
     "tensorboard/*/seed*/events.out.tfevents.*.fedjax-bal.*",
     "wandb/*run-*-fedjax-bal-*/**/*",
 )
@@ -82,7 +79,6 @@ _WRITTEN = (
 _RESULTS = "results.csv"
 _CURVES = "curves.csv"
 _COSTS = "costs.json"
-_PAGE = "sweep.html"
 _PART_COSTS = "costs-{}-of-{}.json"
 _COVERED = (SHEET, _RESULTS, _COSTS, *_COPIES)
 _LARGEST_TABLE = 100_000_000  # bytes
@@ -106,21 +102,61 @@ class RecordedExecution(NamedTuple):
     instructions: str = ""
 
 
-class RunFolder:
-    """The files of a comparison; methods are identified by their position in the configuration.
+class _Folder:
+    """The folder of a run or a sweep.
 
     Attributes:
         path: the folder.
         files: its files.
+        marker: the file that marks a folder as one of this kind: a configuration, or the sheet of a sweep.
+        page: the name of its page.
     """
 
-    def __init__(self, path: Path, files: OutputFiles | None = None) -> None:
+    marker: str
+    page: str
+
+    def __init__(self, path: Path, files: OutputFiles) -> None:
         self.path = path
-        self.files = files or OutputFiles(path, COVERED)
+        self.files = files
 
     def exists(self) -> bool:
-        """Returns whether the folder belongs to a run."""
-        return (self.path / _CONFIG).is_file()
+        """Returns whether the folder is of this kind."""
+        return (self.path / self.marker).is_file()
+
+    def recorded_files(self) -> dict[str, str]:
+        """Reads the SHA-256 of the files that the runs read, by path; empty if none is recorded."""
+        return {path: str(digest) for path, digest in self._recorded("files").items()}
+
+    def missing_plugins(self) -> list[str]:
+        """Names the plug-ins that the runs used and that aren't loaded; none if the file can't be read."""
+        return [received_value(name) for name in self._recorded("plugins") if name not in PLUGINS]
+
+    def write_page(self, content: bytes, figures: Mapping[str, str], tables: Mapping[str, bytes]) -> Path:
+        """Replaces the page, its figures (SVG by name) and tables (by file extension); returns the page's path."""
+        self.files.make_folder("plots")
+        for figure, document in figures.items():
+            self.files.write(f"plots/{figure}.svg", document.encode())
+        for ending, table in tables.items():
+            self.files.write(f"tables.{ending}", table)
+        self.files.write(self.page, content)
+        return self.path / self.page
+
+    def _recorded(self, key: str) -> dict[str, Any]:
+        try:
+            recorded = schema.read_config(self.path / self.marker)[0].get(key)
+        except FolderError:
+            return {}
+        return recorded if isinstance(recorded, dict) else {}
+
+
+class RunFolder(_Folder):
+    """The files of a comparison; methods are identified by their position in the configuration."""
+
+    marker = _CONFIG
+    page = _REPORT
+
+    def __init__(self, path: Path, files: OutputFiles | None = None) -> None:
+        super().__init__(path, files or OutputFiles(path, COVERED))
 
     @contextlib.contextmanager
     def claimed(self, config: Config) -> Iterator[None]:
@@ -154,7 +190,7 @@ class RunFolder:
         """
         text = resolved_yaml(config)
         schema.check_readable(self.path / _CONFIG, text)
-        with self.files.writing():
+        with writing(self.path):
             if fresh:
                 self.files.remove(*_WRITTEN)
             self.files.write(_CONFIG, text.encode())
@@ -234,12 +270,11 @@ class RunFolder:
             FolderError: the file differs from what the last session wrote, or can't be read.
         """
         self.files.check_sums(_METRICS)
-        try:
-            content = self.files.read(_METRICS, schema.LARGEST_METRICS)
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise unreadable(self.path / _METRICS, error) from error
+        with reading(self.path / _METRICS):
+            try:
+                content = self.files.read(_METRICS, schema.LARGEST_METRICS)
+            except FileNotFoundError:
+                return []
         damaged: list[str] = []
         lines = schema.parse_lines(content, lambda number, error: damaged.append(f"line {number}: damaged ({error})"))
         if damaged:
@@ -257,7 +292,7 @@ class RunFolder:
 
     def read_summary(self, note: Callable[[str], object] = lambda text: None) -> dict[str, Any]:
         """Reads the summary of an earlier session; empty if it is missing or damaged (reported to `note`)."""
-        return self.files.read_json(_SUMMARY, note) or {}
+        return self.files.read_json(_SUMMARY, note, schema.check_summary) or {}
 
     def read_partition(self, method: str) -> schema.Partition | None:
         """Reads a method's entry in the summary's `partitions`; None if no session has written one.
@@ -293,31 +328,19 @@ class RunFolder:
         """Replaces a run's pictures: arrays of pixels by name."""
         content = io.BytesIO()
         np.savez_compressed(content, **pictures)  # type: ignore[arg-type]
-        self.files.write(_PICTURES.format(method, seed), content.getvalue())
+        self.files.write(PICTURES.format(method, seed), content.getvalue())
 
-    def clear_pictures(self, method: int, seed: int) -> None:
-        """Deletes a run's pictures."""
-        self.files.remove(_PICTURES.format(method, seed))
+    def clear(self, method: int, seed: int, *kinds: str) -> None:
+        """Deletes a run's results of some `kinds`: PICTURES, LEAKS, PERSONALISED."""
+        self.files.remove(*(kind.format(method, seed) for kind in kinds))
 
-    def clear_conclusion(self, method: int, seed: int) -> None:
-        """Deletes the results of a run's post-training analyses."""
-        self.files.remove(*(name.format(method, seed) for name in (_LEAKS, _PERSONALISED)))
+    def read_analysis(self, kind: str, method: int, seed: int) -> dict[str, Any] | None:
+        """Reads a run's LEAKS or PERSONALISED; None if they weren't computed or the file is damaged."""
+        return self.files.read_json(kind.format(method, seed))
 
-    def read_leaks(self, method: int, seed: int) -> dict[str, Any] | None:
-        """Reads a run's privacy leaks; None if they weren't computed or the file is damaged."""
-        return self.files.read_json(_LEAKS.format(method, seed))
-
-    def write_leaks(self, method: int, seed: int, figures: Mapping[str, Any]) -> None:
-        """Writes a run's privacy leaks."""
-        self.files.write_json(_LEAKS.format(method, seed), figures)
-
-    def read_personalised(self, method: int, seed: int) -> dict[str, Any] | None:
-        """Reads the results of the clients' fine-tuned models; None if they weren't computed or the file is damaged."""
-        return self.files.read_json(_PERSONALISED.format(method, seed))
-
-    def write_personalised(self, method: int, seed: int, figures: Mapping[str, Any]) -> None:
-        """Writes the results of clients' fine-tuned models."""
-        self.files.write_json(_PERSONALISED.format(method, seed), figures)
+    def write_analysis(self, kind: str, method: int, seed: int, figures: Mapping[str, Any]) -> None:
+        """Writes a run's LEAKS, of its privacy, or PERSONALISED, of clients' fine-tuned models."""
+        self.files.write_json(kind.format(method, seed), figures)
 
     def read_configuration(self) -> Config:
         """Reads the folder's configuration.
@@ -329,8 +352,8 @@ class RunFolder:
         self._check_configuration()
         return load_config(self.path / _CONFIG)
 
-    def read_runs(self) -> tuple[tuple[str, ...], tuple[int, ...]]:
-        """Reads the names of the methods, and the seeds, for which no plug-in is needed.
+    def read_runs(self) -> tuple[dict[str, str], tuple[int, ...]]:
+        """Reads the methods' names in reports, by their names in results, and the seeds; no plug-in is needed.
 
         Raises:
             ValueError: as for `read_configuration`, except for plug-ins.
@@ -338,42 +361,25 @@ class RunFolder:
         self._check_configuration()
         config, _ = schema.read_config(self.path / _CONFIG)
         try:
-            return tuple(str(entry["name"]) for entry in config["methods"]), tuple(map(int, config["seeds"]))
+            labels = {str(entry["name"]): str(entry.get("label") or entry["name"]) for entry in config["methods"]}
+            return labels, tuple(map(int, config["seeds"]))
         except (LookupError, TypeError, ValueError) as error:
             raise ConfigError(f"{self.path / _CONFIG}: was not written by a run; {RESTORE}") from error
-
-    def read_labels(self) -> dict[str, str]:
-        """Reads the methods' names in reports, by their names in results."""
-        config, _ = schema.read_config(self.path / _CONFIG)
-        return {str(entry["name"]): str(entry.get("label") or entry["name"]) for entry in config["methods"]}
 
     def _check_configuration(self) -> None:
         if not self.exists():
             raise ConfigError(f"{self.path / _CONFIG}: there is no such file; give the folder that a run wrote")
         self.files.check_sums(_CONFIG)
 
-    def recorded_files(self) -> dict[str, str]:
-        """Reads the SHA-256 of the files that the runs read; empty if none is recorded."""
-        return schema.recorded_files(self.path / _CONFIG)
-
-    def missing_plugins(self) -> list[str]:
-        """Names the plug-ins that the runs used and that aren't loaded."""
-        return schema.missing_plugins(self.path / _CONFIG)
-
     def unknown_metrics(self) -> set[str]:
         """Names the recorded metrics that reports leave out, because their plug-in isn't loaded."""
-        runs = self.read_summary().get("runs")
-        entries = [*self.read_metrics(), *(runs if isinstance(runs, list) else ())]
-        return {key for entry in entries if isinstance(entry, dict) for key in entry} - {*METRICS, *COLUMNS}
+        entries = [*self.read_metrics(), *self.read_summary().get("runs", ())]
+        return {key for entry in entries for key in entry} - {*METRICS, *COLUMNS}
 
     def export_file(self, name: str) -> Path:
         """Returns the path of an exported model in the folder; `fresh` doesn't delete exports."""
         self.files.make_folder(_EXPORTS)
         return self.path / _EXPORTS / name
-
-    def write_report(self, page: bytes, figures: Mapping[str, str], tables: Mapping[str, bytes]) -> Path:
-        """Replaces the report, its figures (SVG by name) and tables (by file extension); returns the page's path."""
-        return self.files.write_page(_REPORT, page, figures, tables)
 
     @property
     def comparison(self) -> Path:
@@ -411,7 +417,7 @@ class RunFolder:
             run["confusion_matrix"] = matrices.get(_RUN.format(places.get(run["method"]), run["seed"]))
         pictures = {}
         for method, seed in first.items():
-            name = _PICTURES.format(places.get(method), seed)
+            name = PICTURES.format(places.get(method), seed)
             if (self.path / name).is_file():
                 self.files.check_sums(name)
                 pictures[method] = schema.read_pictures(self.path / name, classes)
@@ -484,29 +490,27 @@ class RunFolder:
         return here
 
 
-class SweepFolder:
+class SweepFolder(_Folder):
     """The files of a sweep.
 
     `part` is the number of a part, from 1, and the number of parts, for a process that trains one part of a sweep. Such
     processes share the folder, and each writes the costs of its runs to its own file.
     """
 
+    marker = SHEET
+    page = "sweep.html"
+
     def __init__(self, path: Path, part: tuple[int, int] | None = None) -> None:
-        self.path = path
+        super().__init__(path, OutputFiles(path, _COVERED))
         self.part = part
-        self.files = OutputFiles(path, _COVERED)
 
     @property
     def results(self) -> Path:
         """The file with the table."""
         return self.path / _RESULTS
 
-    def exists(self) -> bool:
-        """Returns whether the folder belongs to a sweep."""
-        return (self.path / SHEET).is_file()
-
-    def _is_written(self) -> bool:
-        return self.files.check_kind(SHEET, "a sweep's folder")
+    def _check_kind(self) -> None:
+        self.files.check_kind(SHEET, "a sweep's folder")
 
     def point(self, label: str) -> RunFolder:
         """The run folder of a point."""
@@ -531,7 +535,7 @@ class SweepFolder:
         Raises:
             FolderError: the folder can't be written, is in use, or holds something else.
         """
-        return self.files.locked(self._is_written, shared=self.part is not None)
+        return self.files.locked(self._check_kind, shared=self.part is not None)
 
     def conflict(self, text: str, points: Mapping[str, Config]) -> str:
         """Describes why a sweep can't continue in this folder; empty if it can.
@@ -567,7 +571,7 @@ class SweepFolder:
 
     def check_owner(self, text: str, points: Mapping[str, Config]) -> None:
         """Checks, without writing, that the folder is free or holds a sweep that this one continues."""
-        self._is_written()
+        self._check_kind()
         differing = self.conflict(text, points)
         if differing:
             raise FolderError(
@@ -610,23 +614,11 @@ class SweepFolder:
         """Reads the sweep and its text, which names the folder's copies of files; raises `FolderError` on failure."""
         path = self.path / SHEET
         self.files.check_sums(SHEET)
-        try:
-            sheet = read_yaml(path, str(path))
-            text = read_bytes(path, _LARGEST_TABLE).decode()
-        except (ConfigError, OSError, UnicodeDecodeError) as error:
-            raise FolderError(f"{error}; {_REWRITE_REMEDY}") from error
-        axes = sheet.get("sweep") if isinstance(sheet, dict) else None
+        sheet, text = schema.read_config(path, _REWRITE_REMEDY)
+        axes = sheet.get("sweep")
         if not isinstance(axes, list) or not axes or not all(isinstance(axis, dict) and axis for axis in axes):
             raise FolderError(f"{path}: has no list of axes under `sweep`; {_REWRITE_REMEDY}")
         return sheet, with_copies(self.path, sheet, text)
-
-    def recorded_files(self) -> dict[str, str]:
-        """Reads the SHA-256 of the files that the sweep's runs read; empty if none is recorded."""
-        return schema.recorded_files(self.path / SHEET)
-
-    def missing_plugins(self) -> list[str]:
-        """Names the plug-ins that the runs used and that aren't loaded."""
-        return schema.missing_plugins(self.path / SHEET)
 
     def unknown_metrics(self) -> set[str]:
         """Names the recorded metrics that reports leave out, because their plug-in isn't loaded."""
@@ -638,21 +630,18 @@ class SweepFolder:
         Raises:
             FolderError: `results.csv` is missing or damaged, or lacks a column for a swept key.
         """
-        path = self.results
         self.files.check_sums(_RESULTS)
-        try:
-            rows = list(csv.DictReader(io.StringIO(read_bytes(path, _LARGEST_TABLE).decode()), strict=True))
+        with schema.checking(self.results, _REWRITE_REMEDY):
+            text = read_bytes(self.results, _LARGEST_TABLE).decode()
+            try:
+                rows = list(csv.DictReader(io.StringIO(text), strict=True))
+            except csv.Error as error:
+                raise ValueError(str(error)) from error
             if any(None in row or None in row.values() for row in rows):
                 raise ValueError("has rows of other lengths than the line of headings")
             lacking = [key for key in (*_WORDS, *swept) if not rows or key not in rows[0]]
             if lacking:
                 raise ValueError(f"must have rows, below a line of headings; lacks {', '.join(lacking)}")
-        except FileNotFoundError as error:
-            raise FolderError(f"{path}: missing; {_REWRITE_REMEDY}") from error
-        except OSError as error:
-            raise unreadable(path, error) from error
-        except (ValueError, csv.Error) as error:
-            raise FolderError(f"{path}: not the table of a sweep ({error}); {_REWRITE_REMEDY}") from error
         for row in rows:
             for key, text in row.items():
                 written = text[1:] if text[:1] == "'" and _FORMULA.match(text[1:]) else text  # undoes `as_csv`
@@ -684,10 +673,9 @@ class SweepFolder:
             self.files.remove(SUMS)  # the part changes points, which the sums cover
             self.files.write_json(_PART_COSTS.format(*self.part), {"runs": entries})
 
-    def write_page(self, page: bytes, figures: Mapping[str, str], curves: bytes, tables: Mapping[str, bytes]) -> Path:
-        """Replaces the sweep's page, figures (SVG documents by name), curves and tables (by file extension)."""
+    def write_curves(self, curves: bytes) -> None:
+        """Replaces the table of all evaluated rounds of all runs."""
         self.files.write(_CURVES, curves)
-        return self.files.write_page(_PAGE, page, figures, tables)
 
 
 def _copy_plugins(files: OutputFiles, *configs: Config) -> None:
@@ -721,6 +709,8 @@ def as_csv(table: Sequence[Mapping[str, Any]]) -> str:
 def _value(text: str) -> Any:
     if not text:
         return None
+    if "_" in text:  # which Python reads as a number's separator, and YAML doesn't
+        return text
     try:
         number = float(text)
     except ValueError:

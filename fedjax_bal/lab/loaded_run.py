@@ -24,7 +24,7 @@ from fedjax_bal.lab.model_files import MODEL_FORMATS
 from fedjax_bal.lab.output_files import FolderError
 from fedjax_bal.lab.recorder import load_newest, load_variables
 from fedjax_bal.lab.schema import RunId
-from fedjax_bal.lab.setup import Comparison, network, set_up_to_read, to_read
+from fedjax_bal.lab.setup import Comparison, SharedInputs, network, set_up_to_read, to_read
 from fedjax_bal.parts import changes_for_evaluation
 from fedjax_bal.types import Array, Model, Variables
 from fedjax_bal.validate import is_number, one_of
@@ -113,11 +113,8 @@ class LoadedRun:
         self._folder = folder
         self._data_dir = data_dir
         self._note = note
-        if folder.missing_plugins():
-            self.methods, self.seeds = folder.read_runs()
-        else:
-            self.methods = tuple(method.name for method in self.config.methods)
-            self.seeds = tuple(self.config.seeds)
+        self._labels, self.seeds = folder.read_runs()
+        self.methods = tuple(self._labels)
         self._networks: dict[int, tuple[Model, Inputs]] = {}
 
     @functools.cached_property
@@ -137,9 +134,10 @@ class LoadedRun:
                 missing), texts, and lists such as `per_class_accuracy` as objects. `label` is the method's name in
                 reports.
         """
-        labels = self._folder.read_labels()
         lines = self._folder.read_metrics(self._note)
-        columns = as_columns([{"method": line["method"], "label": labels[line["method"]], **line} for line in lines])
+        columns = as_columns(
+            [{"method": line["method"], "label": self._labels[line["method"]], **line} for line in lines]
+        )
         try:
             return importlib.import_module("pandas").DataFrame(columns)
         except ImportError:
@@ -270,7 +268,7 @@ class LoadedRun:
 
     @functools.cached_property
     def _comparison(self) -> Comparison:
-        return set_up_to_read(self.config, self._data_dir, devices=1)
+        return set_up_to_read(self.config, SharedInputs(self._data_dir, devices=1))
 
     def _about(self, trained: TrainedModel) -> dict[str, Any]:
         method = self.config.methods[trained.method]

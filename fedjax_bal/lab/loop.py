@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -94,6 +94,10 @@ def spread_batches(concurrent: int, runs: Sequence[int], sizes: Sequence[int]) -
     return [1 for _ in sizes]
 
 
+Events = Generator[tuple[RunBatch, training.Event], None, None]
+"""Events in the training of several batches."""
+
+
 class Callback:
     """Base class of callbacks; subclasses override the events that they handle."""
 
@@ -114,31 +118,6 @@ class Callback:
 
     def stepped(self, batch: RunBatch, step: training.StepResult) -> None:
         """Called when all results of a step are on disk."""
-
-    def failed(self, batch: RunBatch, error: Exception) -> None:
-        """Called when a batch fails with an error from which the other batches are unaffected."""
-
-
-class Backend(Protocol):
-    """Trains batches of runs in other processes."""
-
-    @property
-    def concurrent_batches(self) -> int:
-        """Number of batches that train concurrently."""
-        ...
-
-    def about(self) -> str:
-        """Describes the machines."""
-        ...
-
-    def train(
-        self, waiting: deque[RunBatch], should_stop: Callable[[], bool]
-    ) -> Generator[tuple[RunBatch, training.Event], None, None]:
-        """Trains the batches in the queue, to which the caller may add, and yields their events.
-
-        Raises `Stopped` after yielding all results if `should_stop` returned True before the work was complete.
-        """
-        ...
 
 
 def runs_left(recorder: Recorder, callbacks: Sequence[Callback], point: int = 0) -> list[RunTask]:
@@ -162,38 +141,37 @@ def train(
     callbacks: Sequence[Callback],
     should_stop: Callable[[], bool],
     *,
-    backend: Backend | None = None,
+    elsewhere: Callable[[deque[RunBatch], Callable[[], bool]], Events] | None = None,
     retry: Callable[[RunBatch, Exception], Iterable[RunBatch]] | None = None,
 ) -> None:
-    """Trains batches sequentially, or concurrently in the processes of `backend`, and records each step's results.
+    """Trains batches sequentially in this process, or as `elsewhere` does, and records each step's results.
 
-    `retry` returns the replacements of a batch that failed, or raises the error; without it, every error is raised.
-    Raises `Stopped` if `should_stop` returned True before the work was complete.
+    `elsewhere` is `RayBackend.train`; None for this process. `retry` returns the replacements of a batch that failed,
+    or raises the error; without it, every error is raised. Raises `Stopped` if `should_stop` returned True before the
+    work was complete.
     """
     waiting = deque(batches)
 
     def take(batch: RunBatch, event: training.Event) -> None:
         if isinstance(event, training.StepResult):
             _record(batch, event, callbacks)
+            for callback in callbacks:
+                callback.stepped(batch, event)
         elif isinstance(event, training.BuiltBatch):
             for task in batch.tasks:
                 task.recorder.add_built(event, len(batch.tasks))
-        elif isinstance(event, Exception):
-            if retry is None:
-                raise event
-            waiting.extend(retry(batch, event))
-        for callback in callbacks:
-            if isinstance(event, training.StepResult):
-                callback.stepped(batch, event)
-            elif isinstance(event, training.BuiltBatch):
+            for callback in callbacks:
                 callback.built(batch, event)
-            elif isinstance(event, training.Started):
+        elif isinstance(event, training.Started):
+            for callback in callbacks:
                 callback.started(batch)
-            else:
-                callback.failed(batch, event)
+        elif retry is None:
+            raise event
+        else:
+            waiting.extend(retry(batch, event))
 
-    if backend is not None:
-        with contextlib.closing(backend.train(waiting, should_stop)) as events:
+    if elsewhere is not None:
+        with contextlib.closing(elsewhere(waiting, should_stop)) as events:
             for batch, event in events:
                 take(batch, event)
         return

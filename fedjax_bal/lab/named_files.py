@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from fedjax_bal.config import PATHS, Config, ConfigError, dump_yaml, parse_yaml
-from fedjax_bal.files import open_file, read_bytes
-from fedjax_bal.lab.output_files import unreadable
+from fedjax_bal.files import read_bytes
+from fedjax_bal.lab.output_files import reading, sha256
 
 FILE_COPIES = "files"
 """The subfolder of a run's or sweep's folder for copies of weights, partitions and traces."""
@@ -38,22 +38,19 @@ def named_files(config: Config, data_dir: str | os.PathLike[str] | None = None) 
     return named
 
 
-def sha256(path: str) -> str:
+def content_digest(path: str) -> str:
     """Returns the SHA-256 of a file; of a folder that of the names and digests of all files in it, except hidden ones.
 
     Raises `FolderError` if one can't be read.
     """
-    try:
-        if not os.path.isdir(path):
-            with open_file(path) as stream:
-                return hashlib.file_digest(stream, "sha256").hexdigest()
-        folder = Path(path)
+    folder = Path(path)
+    with reading(folder):
+        if not folder.is_dir():
+            return sha256(folder)
         inner = sorted(file.relative_to(folder) for file in folder.rglob("*") if file.is_file())
         shown = [file for file in inner if not any(part.startswith(".") for part in file.parts)]
-        lines = [f"{sha256(str(folder / file))}  {file.as_posix()}\n" for file in shown]
+        lines = [f"{sha256(folder / file)}  {file.as_posix()}\n" for file in shown]
         return hashlib.sha256("".join(lines).encode(errors="surrogateescape")).hexdigest()
-    except OSError as error:
-        raise unreadable(Path(error.filename or path), error) from error
 
 
 def check_digests(

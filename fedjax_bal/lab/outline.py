@@ -10,11 +10,11 @@ import jax
 from fedjax_bal.config import Config, leaves, to_plain
 from fedjax_bal.lab.folder import RunFolder, SweepFolder
 from fedjax_bal.lab.loop import RunBatch, RunTask, batch_runs
+from fedjax_bal.lab.output_files import writing
 from fedjax_bal.lab.paces import Pace, count_steps, pace_of
 from fedjax_bal.lab.schema import RunId
 from fedjax_bal.lab.setup import SharedInputs, set_up
 from fedjax_bal.lab.summary import known_runs
-from fedjax_bal.lab.summary import number as undamaged
 from fedjax_bal.lab.sweep_plan import Point, Sweep, short_keys, shown
 from fedjax_bal.lab.training import BuiltBatch
 from fedjax_bal.status import duration, size
@@ -135,7 +135,7 @@ def dry_run(
     config: Config, folder: RunFolder, data_dir: str | os.PathLike | None, devices: str | int | None, *, fresh: bool
 ) -> Iterator[str]:
     """Describes the run that would resume in the folder, or with `fresh` start over there."""
-    with folder.files.writing():  # reports a folder that couldn't be written
+    with writing(folder.path):  # reports a folder that couldn't be written
         folder.check_owner(config)
     before = None if fresh else folder
     inputs = SharedInputs(data_dir, devices, before and before.read_devices(), plan=True)
@@ -157,14 +157,14 @@ def remaining_runs(
 
     Diverged runs are included only if they are `retried`, as `run` does and a sweep doesn't.
     """
-    comparison = set_up(config, inputs=inputs)
+    comparison = set_up(config, inputs)
     earlier = known_runs(folder.read_summary()) if folder else {}
     tasks = []
     for index, method in enumerate(config.methods):
         for seed in config.seeds:
             simulation = comparison.simulation(RunId(index, seed))
             run = earlier.get((method.name, seed), {})
-            done = min(int(undamaged(run.get("rounds"))), simulation.rounds)
+            done = min(int(run.get("rounds") or 0), simulation.rounds)
             over = run.get("stopped_early") is not None or (run.get("failure") and not retried)
             if done < simulation.rounds and not over:
                 tasks.append(RunTask(number, RunId(index, seed), simulation, done))

@@ -47,6 +47,25 @@ def unreadable(file: Path, error: OSError) -> FolderError:
     return FolderError(f"{file}: can't be read ({reason}), and nothing is touched; try again once it can be")
 
 
+@contextlib.contextmanager
+def reading(file: Path) -> Iterator[None]:
+    """Turns an `OSError` into the error for a file that can't be read now."""
+    try:
+        yield
+    except OSError as error:
+        raise unreadable(Path(error.filename or file), error) from error
+
+
+@contextlib.contextmanager
+def writing(place: Path, remedy: str = "choose another with --out") -> Iterator[None]:
+    """Turns an `OSError` into the error for a file or folder that can't be written."""
+    try:
+        yield
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise FolderError(f"{place}: can't be written ({reason}); {remedy}") from error
+
+
 class FolderInUseError(FolderError):
     """A folder in use by another process; `another` is True if that process is known to run something else."""
 
@@ -67,14 +86,10 @@ class OutputFiles:
         self.path = path
         self.covered = covered
 
-    def names(self) -> list[str]:
-        """Names of the folder's entries, except its lock; empty if the folder doesn't exist."""
-        entries = self.path.iterdir() if self.path.exists() else ()
-        return sorted(entry.name for entry in entries if entry.name != _LOCK)
-
     def check_kind(self, marker: str, kind: str) -> bool:
         """Returns whether the folder has the file that marks its kind; raises `FolderError` if it has others only."""
-        names = self.names()
+        entries = self.path.iterdir() if self.path.exists() else ()
+        names = sorted(entry.name for entry in entries if entry.name != _LOCK)
         if marker not in names and not all(name.endswith(".part") for name in names):
             raise FolderError(
                 f"{self.path}: is not empty and not {kind} (it holds {names[0]}); choose another with --out"
@@ -83,7 +98,7 @@ class OutputFiles:
 
     def prepare(self, check: Callable[[], object]) -> None:
         """Creates the folder if needed and calls `check` before anything is written into it."""
-        with self.writing():
+        with writing(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             check()
 
@@ -94,7 +109,7 @@ class OutputFiles:
         A process that is kept out can tell whether the folder's `owner` is its own.
         """
         self.prepare(check)
-        with self.writing():
+        with writing(self.path):
             lock = open_to_append(self.path / _LOCK)
         with lock:
             # The lock file is never deleted: another process may just have locked it.
@@ -119,39 +134,35 @@ class OutputFiles:
             check()  # again: another process may have written here before this one got the lock
             yield
 
-    @contextlib.contextmanager
-    def writing(self) -> Iterator[None]:
-        """Turns an `OSError` into a `FolderError` with a remedy."""
-        try:
-            yield
-        except OSError as error:
-            reason = (error.strerror or str(error)).lower()
-            raise FolderError(
-                f"{self.path}: the output folder can't be written ({reason}); choose another with --out"
-            ) from error
-
     def read(self, name: str, limit: int = LARGEST_FILE) -> bytes:
         """Reads a file of at most `limit` bytes."""
         return read_bytes(self.path / name, limit)
 
-    def read_json(self, name: str, note: Callable[[str], object] = lambda text: None) -> dict[str, Any] | None:
+    def read_json(
+        self,
+        name: str,
+        note: Callable[[str], object] = lambda text: None,
+        check: Callable[[dict[str, Any]], object] = lambda found: None,
+    ) -> dict[str, Any] | None:
         """Reads a JSON object; None if the file is missing or damaged (reported to `note`).
+
+        It is also damaged if `check` raises `ValueError`. NaN becomes None.
 
         Raises:
             FolderError: the file can't be read.
         """
-        try:
-            found = parse_json(self.read(name))
-            if not isinstance(found, dict):
-                raise ValueError("expected a JSON object")
-            return found
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except OSError as error:
-            raise unreadable(self.path / name, error) from error
-        except ValueError as error:
-            note(f"warning: {self.path / name}: damaged ({error}); what it held is left out")
-            return None
+        with reading(self.path / name):
+            try:
+                found = parse_json(self.read(name), lambda name: None)
+                if not isinstance(found, dict):
+                    raise ValueError("expected a JSON object")
+                check(found)
+                return found
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+            except ValueError as error:
+                note(f"warning: {self.path / name}: damaged ({error}); what it held is left out")
+                return None
 
     def sums(self) -> dict[str, str] | None:
         """Reads `SHA256SUMS`; None if there is none, because a session is active, was killed, or never ran.
@@ -161,21 +172,21 @@ class OutputFiles:
         """
         file = self.path / SUMS
         sums = {}
-        try:
-            for number, line in enumerate(read_bytes(file, LARGEST_FILE).decode().splitlines(), 1):
-                fields = _LINE.fullmatch(line)
-                digest, name = fields.groups() if fields else ("", "")
-                if not name or name.startswith("/") or ".." in name.split("/") or name in sums:
-                    raise ValueError(f"line {number}: expected a SHA-256, two spaces and the name of another file here")
-                sums[name] = digest
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise unreadable(file, error) from error
-        except ValueError as error:
-            raise FolderError(
-                f"{file}: {error}; put back a copy of it, or remove it to use the folder without"
-            ) from error
+        with reading(file):
+            try:
+                lines = read_bytes(file, LARGEST_FILE).decode().splitlines()
+                for number, line in enumerate(lines, 1):
+                    fields = _LINE.fullmatch(line)
+                    digest, name = fields.groups() if fields else ("", "")
+                    if not name or name.startswith("/") or ".." in name.split("/") or name in sums:
+                        expected = "expected a SHA-256, two spaces and the name of another file here"
+                        raise ValueError(f"line {number}: {expected}")
+                    sums[name] = digest
+            except FileNotFoundError:
+                return None
+            except ValueError as error:
+                remedy = "put back a copy of it, or remove it to use the folder without"
+                raise FolderError(f"{file}: {error}; {remedy}") from error
         return sums
 
     def has(self, pattern: str) -> bool:
@@ -193,16 +204,14 @@ class OutputFiles:
         Raises:
             FolderError: the file can't be read.
         """
-        try:
-            if digest is None:
-                return f"is not listed in {SUMS}, so that no session has written it"
-            if _sum(self.path / name) != digest:
-                return f"has changed since it was written: its sum differs from that in {SUMS}"
-        except FileNotFoundError:
-            return f"is missing, but listed in {SUMS}"
-        except OSError as error:
-            raise unreadable(self.path / name, error) from error
-        return ""
+        if digest is None:
+            return f"is not listed in {SUMS}, so that no session has written it"
+        with reading(self.path / name):
+            try:
+                found = sha256(self.path / name)
+            except FileNotFoundError:
+                return f"is missing, but listed in {SUMS}"
+        return "" if found == digest else f"has changed since it was written: its sum differs from that in {SUMS}"
 
     def check_sums(self, *names: str) -> None:
         """Compares files with `SHA256SUMS` if it exists.
@@ -219,7 +228,7 @@ class OutputFiles:
     def seal(self, others: Mapping[str, str] = MappingProxyType({})) -> None:
         """Writes `SHA256SUMS` with the folder's checksums and `others`, unless it exists."""
         if not (self.path / SUMS).exists():
-            sums = {**{name: _sum(self.path / name) for name in self.covered_names()}, **others}
+            sums = {**{name: sha256(self.path / name) for name in self.covered_names()}, **others}
             text = "".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items()))  # for `sha256sum -c`
             write_atomically(self.path / SUMS, text.encode())
 
@@ -249,16 +258,6 @@ class OutputFiles:
     def write_json(self, name: str, values: Mapping[str, Any]) -> None:
         """Replaces a JSON file."""
         self.write(name, (json.dumps(values, indent=1) + "\n").encode())
-
-    def write_page(self, name: str, page: bytes, figures: Mapping[str, str], tables: Mapping[str, bytes]) -> Path:
-        """Replaces a page, its figures, `plots/NAME.svg`, and `tables.ENDING`; returns the page's path."""
-        own_folder(self.path, "plots")
-        for figure, document in figures.items():
-            self.write(f"plots/{figure}.svg", document.encode())
-        for ending, content in tables.items():
-            self.write(f"tables.{ending}", content)
-        self.write(name, page)
-        return self.path / name
 
     def append(self, name: str, lines: Iterable[bytes]) -> None:
         """Appends lines to a file and flushes them to disk."""
@@ -293,7 +292,8 @@ class OutputFiles:
         checkpoint.save(place, round, tree)
 
 
-def _sum(file: Path) -> str:
+def sha256(file: Path) -> str:
+    """Returns the SHA-256 of a file."""
     with open_file(file) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 

@@ -20,6 +20,7 @@ from fedjax_bal.lab.environment import device_name
 from fedjax_bal.lab.loop import Callback
 from fedjax_bal.lab.recorder import Recorder
 from fedjax_bal.lab.schema import RunId
+from fedjax_bal.metrics import evenly_spaced
 from fedjax_bal.parts import Shift
 from fedjax_bal.target import target_platform
 from fedjax_bal.types import Batch, Variables
@@ -62,7 +63,7 @@ def count_steps(simulation: Simulation, rounds: int, seed: int) -> float:
 
 def _average_round(simulation: Simulation, seed: int) -> tuple[float, float]:
     """Returns the local trainings and steps of an average round, in which not all clients are there or deliver."""
-    rounds = np.unique(np.linspace(0, simulation.rounds - 1, _PLANNED).astype(int))
+    rounds = evenly_spaced(simulation.rounds, _PLANNED)
     if simulation.selector.closed_loop:
         rounds = rounds[:1]  # later ones need what clients report
     elif simulation.selector.asynchrony is not None:

@@ -12,6 +12,7 @@ from fedjax_bal.contrib import privacy
 from fedjax_bal.data import normalised
 from fedjax_bal.engine.host import FineTuner, Simulation, Snapshot, fetch, generated_images, shared_prototypes
 from fedjax_bal.engine.processes import processes
+from fedjax_bal.lab.folder import LEAKS, PERSONALISED
 from fedjax_bal.lab.loop import Callback
 from fedjax_bal.lab.recorder import Recorder
 from fedjax_bal.lab.schema import RunId
@@ -194,7 +195,7 @@ class PostTraining(Callback):
         evaluation = recorder.comparison.methods[run.method].evaluation
         simulation = recorder.comparison.simulation(run)
         attacked = evaluation.privacy and run.seed == recorder.config.seeds[0]
-        if attacked and not is_done(folder.read_leaks(*run)):
+        if attacked and not is_done(folder.read_analysis(LEAKS, *run)):
             recorder.note(f"{title}: looking for what it gives away")
             pictures = self._keep_pictures(recorder, run, snapshot)
             leaks = [attack_prototypes(simulation, snapshot, evaluation.attack_steps)]
@@ -204,9 +205,10 @@ class PostTraining(Callback):
                 pictures |= attack.pictures
             if pictures:
                 folder.write_pictures(*run, pictures)
-            folder.write_leaks(*run, {name: value for attack in leaks for name, value in attack.figures.items()})
+            figures = {name: value for attack in leaks for name, value in attack.figures.items()}
+            folder.write_analysis(LEAKS, *run, figures)
         epochs = evaluation.personalised
-        if epochs is not None and not is_done(folder.read_personalised(*run)):
+        if epochs is not None and not is_done(folder.read_analysis(PERSONALISED, *run)):
             recorder.note(f"{title}: fine-tuning the final model on each client")
             tuner = self.tuners.setdefault(id(simulation), FineTuner(simulation, epochs))
             accuracies, diverged = tuner.run(run.seed, snapshot)
@@ -217,7 +219,7 @@ class PostTraining(Callback):
                 **across_clients("personalised_accuracy", accuracies),
                 "accuracies": order_statistics(accuracies),
             }
-            folder.write_personalised(*run, figures)
+            folder.write_analysis(PERSONALISED, *run, figures)
 
     def _keep_pictures(self, recorder: Recorder, run: RunId, snapshot: Snapshot) -> dict[str, Any]:
         """Saves a method's generated images together with real ones; returns both."""

@@ -13,7 +13,7 @@ import threading
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -25,7 +25,7 @@ from fedjax_bal.engine.host import Snapshot
 from fedjax_bal.jax_setup import settle_process, split_cpu
 from fedjax_bal.lab import training
 from fedjax_bal.lab.environment import numeric_settings, versions
-from fedjax_bal.lab.loop import RunBatch
+from fedjax_bal.lab.loop import Events, RunBatch
 from fedjax_bal.lab.schema import RunId
 from fedjax_bal.lab.setup import SharedInputs, set_up
 from fedjax_bal.plugins import load_plugins, loaded_plugins
@@ -179,10 +179,12 @@ class RayBackend:
             f"time, {self.devices} {kind}{'s' * (self.devices > 1)} each"
         )
 
-    def train(
-        self, waiting: deque[RunBatch], should_stop: Callable[[], bool]
-    ) -> Generator[tuple[RunBatch, training.Event], None, None]:
-        """Trains one batch per place concurrently; one more batch waits in Ray's queue."""
+    def train(self, waiting: deque[RunBatch], should_stop: Callable[[], bool]) -> Events:
+        """Trains the batches in the queue, to which the caller may add, and yields their events.
+
+        One batch per place trains concurrently; one more waits in Ray's queue. Raises `Stopped` after yielding all
+        results if `should_stop` returned True before the work was complete.
+        """
         asked_at: float | None = None  # time of the user's request
         longest_s = 0.0
         unfinished = False
@@ -379,7 +381,7 @@ class Worker:
             opened: list[WorkerJob] = pickle.loads(jobs)
             inputs = SharedInputs(data_dir, self.devices)
             texts = dict.fromkeys(job.config for job in opened)
-            made = {text: set_up(build_config(parse_yaml(text, "job"), [], "job"), inputs=inputs) for text in texts}
+            made = {text: set_up(build_config(parse_yaml(text, "job"), [], "job"), inputs) for text in texts}
             starts = []
             for job in opened:
                 known = made[job.config]

@@ -3,7 +3,6 @@
 import dataclasses
 import io
 import json
-import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,9 +15,9 @@ from fedjax_bal.engine.device import State
 from fedjax_bal.engine.host import DispatchResult, Snapshot, describe_faults, fetch, restore_rows, rows_to_save
 from fedjax_bal.engine.processes import processes
 from fedjax_bal.lab import checkpoint, environment, summary
-from fedjax_bal.lab.folder import RecordedExecution, RunFolder
-from fedjax_bal.lab.output_files import START_OVER, FolderError, unreadable
-from fedjax_bal.lab.schema import Run, RunId, Summary
+from fedjax_bal.lab.folder import LEAKS, PERSONALISED, PICTURES, RecordedExecution, RunFolder
+from fedjax_bal.lab.output_files import START_OVER, FolderError, reading
+from fedjax_bal.lab.schema import Run, RunId, SavedCost, Summary
 from fedjax_bal.lab.setup import OTHER_FILES, Comparison, SharedInputs, set_up, set_up_to_read
 from fedjax_bal.lab.training import BuiltBatch, RunStart, is_over
 from fedjax_bal.metrics import Counts, RunHistory, summarise_run
@@ -46,12 +45,6 @@ def saved_template(comparison: Comparison, run: RunId) -> SavedRun:
     owner = checkpoint.owner(comparison.config, *run)
     chosen = np.zeros(simulation.federation.num_clients, np.int32)
     return SavedRun(simulation.state_shapes(), matrix, fingerprint, owner, chosen)
-
-
-def initial_run(comparison: Comparison, run: RunId) -> SavedRun:
-    """Returns a run before its first round, without a state."""
-    nothing: Any = None
-    return saved_template(comparison, run)._replace(snapshot=Snapshot(0, nothing, nothing, Counts()))
 
 
 def load_newest(folder: RunFolder, comparison: Comparison, run: RunId, note: Callable[[str], None]) -> SavedRun | None:
@@ -110,20 +103,17 @@ def _read_newest(
 ) -> SavedRun | None:
     """Returns what `use` makes of the arrays of a run's newest undamaged checkpoint; None if there is none."""
     damages: list[str] = []
-    try:
+    with reading(folder.checkpoints(*run)):
         files = checkpoint.generations(folder.checkpoints(*run))
-    except OSError as error:
-        raise unreadable(folder.checkpoints(*run), error) from error
     for file in files:
         try:
-            arrays = checkpoint.read(file)
+            with reading(file):
+                arrays = checkpoint.read(file)
         except checkpoint.CheckpointError as error:
             damages.append(f"warning: {error}; resuming from the checkpoint before it")
             continue
         except checkpoint.StateError as error:
             raise FolderError(f"{error}; resume with the version that wrote it, or {START_OVER}") from error
-        except OSError as error:
-            raise unreadable(file, error) from error
         if not np.array_equal(arrays.get(checkpoint.OWNER, ()), checkpoint.owner(config, *run)):
             raise FolderError(f"{file}: belongs to another run; move it away, or {START_OVER}")
         saved = use(file, arrays)
@@ -205,10 +195,9 @@ class Recorder:
         config: the configuration.
         folder: its run folder, already claimed.
         note: called with remarks for the user.
-        data_dir: the folder with the data set's files, unless they are embedded.
-        devices: number of devices that share the work; overrides the configuration unless None.
+        inputs: the data and models.
         fresh: start over, regardless of the folder's content.
-        inputs: inputs shared with the other comparisons of a sweep.
+        swept: whether the session has several folders, each of which counts only its own time.
     """
 
     def __init__(
@@ -216,17 +205,16 @@ class Recorder:
         config: Config,
         folder: RunFolder,
         note: Callable[[str], None],
-        *,
-        data_dir: str | os.PathLike | None = None,
-        devices: str | int | None = None,
-        fresh: bool = False,
         inputs: SharedInputs | None = None,
+        *,
+        fresh: bool = False,
+        swept: bool = False,
     ) -> None:
         self.folder = folder
         self.note = note
         # Read before any change, so that a folder that can't resume stays as it is.
         self.first_execution = None if fresh else folder.read_execution()
-        self.inputs = inputs or SharedInputs(data_dir, devices, self.first_execution and self.first_execution.devices)
+        self.inputs = inputs or SharedInputs()
         self.resume_error = ""  # reason why this machine can't resume the runs
         self.config = config = self._with_chosen_convolution(config, fresh=fresh)
         # Before the set-up, whose messages would be about the other content.
@@ -234,7 +222,7 @@ class Recorder:
         self.inputs.check_files(config, begun, f"put back the file with which {folder.path} was begun, or {START_OVER}")
         self.inputs.check_files(config, config.files, OTHER_FILES)
         self.config = config = config.model_copy(update={"files": self.inputs.file_digests(config)})
-        self.comparison: Comparison = (set_up_to_read if self.resume_error else set_up)(config, inputs=self.inputs)
+        self.comparison: Comparison = (set_up_to_read if self.resume_error else set_up)(config, self.inputs)
         # For the message about a process whose data differ.
         data = {
             f"images, labels and partition of {method.name}": digest.tobytes().hex()[:12]
@@ -248,11 +236,11 @@ class Recorder:
         for run in self.states:
             self.comparison.simulation(run).scratch = folder.path if folder.path.is_dir() else None
         self.before = folder.read_summary(note)
-        self.cost = summary.cost_of(self.before.get("cost"))
-        self.wall_s = summary.number(self.before.get("wall_s"))
+        self.cost = summary.Cost(**self.before.get("cost", {}))
+        self.wall_s = self.before.get("wall_s", 0.0)
         self.began = time.perf_counter()
         self.spent_s = 0.0
-        self.swept = inputs is not None
+        self.swept = swept
         self.device: str | None = None  # device of this session; a sweep's worker may be on another machine
 
     def _with_chosen_convolution(self, config: Config, *, fresh: bool) -> Config:
@@ -345,7 +333,10 @@ class Recorder:
         """
         state = self.states[run]
         saved = load_newest(self.folder, self.comparison, run, self.note)
-        state.saved = saved or initial_run(self.comparison, run)
+        nothing: Any = None  # before the first round there is no state
+        state.saved = saved or saved_template(self.comparison, run)._replace(
+            snapshot=Snapshot(0, nothing, nothing, Counts())
+        )
         file = self.folder.path / "metrics.jsonl"
         lines = {line["round"]: line for line in state.lines}
         simulation = self.comparison.simulation(run)
@@ -370,9 +361,9 @@ class Recorder:
     def _drop_later(self, run: RunId) -> None:
         """Deletes a run's results from after its checkpoint, which an interrupted session left."""
         if not self.states[run].round:
-            self.folder.clear_pictures(*run)
+            self.folder.clear(*run, PICTURES)
         if not self.is_over(run):
-            self.folder.clear_conclusion(*run)
+            self.folder.clear(*run, LEAKS, PERSONALISED)
 
     def is_over(self, run: RunId) -> bool:
         """Returns whether a run is over after its finished rounds."""
@@ -432,8 +423,7 @@ class Recorder:
         """Reads earlier failures from the summary, so that diverged runs aren't tried again."""
         earlier = summary.known_runs(self.before)
         for state in self.states.values():
-            failure = earlier.get(state.key, {}).get("failure")
-            state.failure = failure if isinstance(failure, str) else None
+            state.failure = earlier.get(state.key, {}).get("failure")
 
     def summarise(self, run: RunId) -> Run:
         """Builds a run's entry in the summary."""
@@ -445,7 +435,7 @@ class Recorder:
             rounds=method.training.rounds,
             target=method.evaluation.target_accuracy,
             stopping=method.training.early_stopping.rule,
-            fine_tuned=self.folder.read_personalised(*run) or {},
+            fine_tuned=self.folder.read_analysis(PERSONALISED, *run) or {},
             failure=state.failure,
             clients_per_chain=simulation.selector.chain_length,
             copies=int(np.count_nonzero(simulation.federation.copy)),
@@ -455,7 +445,7 @@ class Recorder:
         if estimates is not None and state.saved and state.round:
             counts = np.asarray(simulation.federation.class_counts)
             figures["composition"] = summary.compare_compositions(estimates(state.saved.snapshot.selector), counts)
-        leaks = self.folder.read_leaks(*run)
+        leaks = self.folder.read_analysis(LEAKS, *run)
         return Run(
             method=state.method,
             seed=state.seed,
@@ -469,7 +459,7 @@ class Recorder:
 
         A session that changed nothing rewrites nothing.
         """
-        if self.folder.files.is_sealed():
+        if self.before and self.folder.files.is_sealed():
             return self.before
         self._write_metrics()
         trained = {run: state.saved for run, state in self.states.items() if state.failure is None and state.round}
@@ -483,13 +473,12 @@ class Recorder:
         self.folder.write_metrics([line for state in self.states.values() for line in state.lines])
 
     def _summary(self) -> Summary:
-        # In a session with several folders, each counts its own time.
         session_s = self.spent_s if self.swept else time.perf_counter() - self.began
         # Only devices of sessions that trained; a session that finds everything done may run elsewhere.
         device = self.before.get("device")
         trained_with = self.before.get("versions")
         if self.device is not None or not trained_with:
-            earlier = trained_with if isinstance(trained_with, dict) else {}
+            earlier = trained_with or {}
             device = environment.with_earlier(self.device or environment.device_name(), device)
             now = environment.versions()
             trained_with = {name: environment.with_earlier(now[name], earlier.get(name)) for name in now}
@@ -502,7 +491,7 @@ class Recorder:
             compile_s=round(self.cost.compile_s, 3),
             wall_s=round(self.wall_s + session_s, 3),
             **self.cost.rates(),
-            cost=self.cost._asdict(),
+            cost=SavedCost(**self.cost._asdict()),
             target_accuracy=self.config.evaluation.target_accuracy,
             class_names=list(self.comparison.dataset.class_names),
             partitions=summary.summarise_partitions(self.comparison),

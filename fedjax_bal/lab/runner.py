@@ -16,15 +16,16 @@ from fedjax_bal.lab.paces import Paces
 from fedjax_bal.lab.post_training import PostTraining
 from fedjax_bal.lab.recorder import Recorder
 from fedjax_bal.lab.schema import RunId
+from fedjax_bal.lab.setup import SharedInputs
 from fedjax_bal.lab.training import BuiltBatch
 
 
 class RunProgress(Callback):
     """Shows every run on the progress display."""
 
-    def __init__(self, display: Progress, detail: Callable[[str], None] | None) -> None:
+    def __init__(self, display: Progress, *, verbose: bool) -> None:
         self.display = display
-        self.detail = detail
+        self.verbose = verbose
 
     def started(self, batch: RunBatch) -> None:
         """Shows the round from which the run resumes, and that its program is being compiled."""
@@ -38,8 +39,8 @@ class RunProgress(Callback):
     def built(self, batch: RunBatch, built: BuiltBatch) -> None:
         """Shows the run's progress before training starts."""
         [task] = batch.tasks
-        if self.detail:
-            self.detail(program_line(task.recorder.states[task.run].title, built))
+        if self.verbose:
+            self.display.note(program_line(task.recorder.states[task.run].title, built))
         self.recorded(task.recorder, task.run, 0.0)
 
     def recorded(self, recorder: Recorder, run: RunId, clients_per_s: float) -> None:
@@ -65,68 +66,60 @@ class Trackers(Callback):
         self.mirror.follow(*run, recorder.states[run].lines, finished=recorder.is_over(run))
 
 
-class Runner:
-    """Trains a comparison in one or more sessions.
+def run_comparison(
+    config: Config,
+    folder: RunFolder,
+    display: Progress,
+    mirror: Mirror,
+    should_stop: Callable[[], bool],
+    *,
+    verbose: bool = False,
+    data_dir: str | os.PathLike | None = None,
+    devices: str | int | None = None,
+    fresh: bool = False,
+) -> Mapping[str, Any]:
+    """Trains the unfinished runs of a comparison; returns the summary, which is also saved.
+
+    A run that diverges is recorded as failed; the others continue.
 
     Args:
         config: the configuration.
         folder: its run folder, already claimed.
         display: the progress display.
-        should_stop: called between dispatches; True ends the session with `Stopped`.
         mirror: sends the metrics to trackers; the caller closes it.
-        detail: called with the remaining work and with each compiled program; None to skip.
-        options: `data_dir`, `devices` and `fresh` of `Recorder`.
+        should_stop: called between dispatches; True ends the session.
+        verbose: shows the remaining work and each compiled program, too.
+        data_dir: the folder with the data set's files, unless they are embedded.
+        devices: number of devices that share the work; overrides the configuration unless None.
+        fresh: start over, regardless of the folder's content.
+
+    Raises:
+        Stopped: `should_stop` returned True.
     """
-
-    def __init__(
-        self,
-        config: Config,
-        folder: RunFolder,
-        display: Progress,
-        *,
-        should_stop: Callable[[], bool] = lambda: False,
-        mirror: Mirror | None = None,
-        detail: Callable[[str], None] | None = None,
-        data_dir: str | os.PathLike | None = None,
-        devices: str | int | None = None,
-        fresh: bool = False,
-    ) -> None:
-        self.recorder = Recorder(config, folder, display.note, data_dir=data_dir, devices=devices, fresh=fresh)
-        self.inputs = self.recorder.inputs
-        self.display = display
-        self.detail = detail
-        self.should_stop = should_stop
-        self.callbacks: list[Callback] = [RunProgress(display, detail), PostTraining(), Paces()]
-        if mirror:
-            self.callbacks.append(Trackers(mirror))
-
-    def run(self) -> Mapping[str, Any]:
-        """Trains the unfinished runs; returns the summary, which is also saved.
-
-        A run that diverges is recorded as failed; the others continue.
-
-        Raises:
-            Stopped: `should_stop` returned True.
-        """
-        recorder = self.recorder
-        recorder.resume()
-        units: dict[Hashable, tuple[str, int]] = {
-            state.key: (state.title, recorder.comparison.methods[index].training.rounds)
-            for (index, _), state in recorder.states.items()
-        }
-        methods = len(recorder.config.methods)
-        seeds = len(recorder.config.seeds)
-        rounds = sum(rounds for _, rounds in units.values())
-        count = f"{methods} method{'s' * (methods > 1)} x {seeds} seed{'s' * (seeds > 1)}"
-        self.display.start(units, headline=f"{count}, {rounds} rounds in all, into {recorder.folder.path}")
-        try:
-            left = runs_left(recorder, self.callbacks)
-            if self.detail:
-                for line in run_outline(recorder.config, left):
-                    self.detail(line)
-            # The runs of a comparison aren't stacked, because most methods have different programs.
-            batches = [RunBatch(0, (task,)) for task in left]
-            train(batches, self.callbacks, lambda: processes().any(self.should_stop()))  # the user may stop any process
-        finally:
-            summary = recorder.finish()
-        return summary
+    inputs = SharedInputs(data_dir, devices, None if fresh else folder.read_devices())
+    recorder = Recorder(config, folder, display.note, inputs, fresh=fresh)
+    for line in inputs.data_lines():
+        display.note(line)
+    recorder.resume()
+    units: dict[Hashable, tuple[str, int]] = {
+        state.key: (state.title, recorder.comparison.methods[index].training.rounds)
+        for (index, _), state in recorder.states.items()
+    }
+    methods = len(config.methods)
+    seeds = len(config.seeds)
+    rounds = sum(rounds for _, rounds in units.values())
+    count = f"{methods} method{'s' * (methods > 1)} x {seeds} seed{'s' * (seeds > 1)}"
+    display.start(units, headline=f"{count}, {rounds} rounds in all, into {folder.path}")
+    callbacks = [RunProgress(display, verbose=verbose), PostTraining(), Paces(), Trackers(mirror)]
+    try:
+        left = runs_left(recorder, callbacks)
+        if verbose:
+            for line in run_outline(recorder.config, left):
+                display.note(line)
+        # The runs of a comparison aren't stacked, because most methods have different programs.
+        batches = [RunBatch(0, (task,)) for task in left]
+        train(batches, callbacks, lambda: processes().any(should_stop()))  # the user may stop any process
+    finally:
+        display.stop()
+        summary = recorder.finish()
+    return summary

@@ -17,9 +17,8 @@ from typing_extensions import TypedDict  # pydantic refuses that of `typing` bef
 
 from fedjax_bal.config import LARGEST_YAML, parse_yaml, received_value
 from fedjax_bal.files import parse_json, read_bytes
-from fedjax_bal.lab.output_files import LARGEST_FILE, FolderError, unreadable
+from fedjax_bal.lab.output_files import LARGEST_FILE, FolderError, reading
 from fedjax_bal.metrics import LARGEST_SHOWN, METRICS, TEXT
-from fedjax_bal.registry import PLUGINS
 from fedjax_bal.validate import is_number
 
 LARGEST = LARGEST_SHOWN
@@ -149,19 +148,35 @@ class MiniBatches(TypedDict):
     kl_after: Number
 
 
+class Command(TypedDict):
+    """What `fedjax-bal run` needs to repeat a configuration: plug-ins, files or modules, and the data folder."""
+
+    plugins: list[str]
+    data_dir: str | None
+
+
+class SavedCost(TypedDict):
+    """The fields of a `Cost`."""
+
+    compile_s: Number
+    train_s: Number
+    client_updates: Amount
+    samples: Amount
+
+
 class Summary(TypedDict):
     """The content of `summary.json`."""
 
     name: str
     finished: bool
     device: str | None
-    versions: dict[str, Any]
-    command: dict[str, Any]
+    versions: dict[str, str]
+    command: Command
     compile_s: Number
     wall_s: Number
     client_updates_per_s: Number | None
     samples_per_s: Number | None
-    cost: dict[str, Number]
+    cost: SavedCost
     target_accuracy: Number | None
     class_names: Annotated[list[str], FailFast()]
     partitions: Annotated[list[Partition], FailFast()]
@@ -213,23 +228,23 @@ class RunRecord(NamedTuple):
 
 
 @contextlib.contextmanager
-def _reading(path: Path) -> Iterator[None]:
+def checking(path: Path, remedy: str = _REMEDY) -> Iterator[None]:
     """Turns errors about a file into a `FolderError` that names it."""
-    try:
-        yield
-    except FolderError:
-        raise
-    except FileNotFoundError as error:
-        raise FolderError(f"{path}: missing; {_REMEDY}") from error
-    except OSError as error:
-        raise unreadable(path, error) from error
-    except ValueError as error:
-        raise FolderError(f"{path}: {str(error).removeprefix(f'{path}: ')}; the file is damaged: {_REMEDY}") from error
+    with reading(path):
+        try:
+            yield
+        except FolderError:
+            raise
+        except FileNotFoundError as error:
+            raise FolderError(f"{path}: missing; {remedy}") from error
+        except ValueError as error:
+            text = str(error).removeprefix(f"{path}: ")
+            raise FolderError(f"{path}: {text}; the file is damaged: {remedy}") from error
 
 
-def read_config(path: Path) -> tuple[dict[str, Any], str]:
-    """Reads the resolved configuration and its text."""
-    with _reading(path):
+def read_config(path: Path, remedy: str = _REMEDY) -> tuple[dict[str, Any], str]:
+    """Reads the resolved configuration, or a sweep's sheet, and its text."""
+    with checking(path, remedy):
         text = read_bytes(path, LARGEST_YAML).decode()
         config = parse_yaml(text, str(path))
         if not isinstance(config, dict):
@@ -246,47 +261,34 @@ def check_readable(path: Path, text: str) -> None:
         raise FolderError(f"{path}: would be too large to be read back ({size}); leave out some methods")
 
 
-def missing_plugins(path: Path) -> list[str]:
-    """Names the plug-ins recorded in a configuration or sweep that aren't loaded; none if the file can't be read."""
-    try:
-        recorded = read_config(path)[0].get("plugins")
-    except FolderError:
-        return []
-    return [received_value(name) for name in recorded if name not in PLUGINS] if isinstance(recorded, dict) else []
-
-
-def recorded_files(path: Path) -> dict[str, str]:
-    """Returns the SHA-256 of the files recorded in a configuration or sweep, by path; none if it can't be read."""
-    try:
-        recorded = read_config(path)[0].get("files")
-    except FolderError:
-        return {}
-    return {path: str(digest) for path, digest in recorded.items()} if isinstance(recorded, dict) else {}
-
-
 def read_summary(path: Path) -> dict[str, Any]:
-    """Reads the summary; metrics that a run doesn't have become None."""
+    """Reads the summary as `check_summary` leaves it."""
     if not os.path.lexists(path):
         raise FolderError(
             f"{path}: missing: the run's first session is still running, or was killed. A session writes it when "
             "it ends, also by Ctrl-C; after a kill the same command resumes"
         )
-    with _reading(path):
+    with checking(path):
         summary = parse_json(read_bytes(path, LARGEST_FILE), lambda name: None)
-        _refuse_extremes(summary)
-        names = summary.get("class_names") if isinstance(summary, dict) else None
-        _check(summary, _SUMMARY, len(names) if isinstance(names, list) else 0)
-        for place, part in enumerate(summary["partitions"]):
-            if len(part["shown"]) != len(part["class_counts"]):
-                raise ValueError(
-                    f"partitions[{place}].class_counts: must be a list of {len(part['shown'])}, one for each client in "
-                    f"`shown`; received {len(part['class_counts'])}"
-                )
-        metrics = [metric.name for metric in METRICS.values() if metric.of_run and metric.unit is not TEXT]
-        for place, run in enumerate(summary["runs"]):
-            _check_numbers(run, metrics, f"runs[{place}].")
-            run |= {name: run.get(name) for name in metrics}
+        check_summary(summary)
     return summary
+
+
+def check_summary(summary: Any) -> None:
+    """Raises `ValueError` if this isn't the content of a summary; metrics that a run doesn't have become None."""
+    _refuse_extremes(summary)
+    names = summary.get("class_names") if isinstance(summary, dict) else None
+    _check(summary, _SUMMARY, len(names) if isinstance(names, list) else 0)
+    for place, part in enumerate(summary["partitions"]):
+        if len(part["shown"]) != len(part["class_counts"]):
+            raise ValueError(
+                f"partitions[{place}].class_counts: must be a list of {len(part['shown'])}, one for each client in "
+                f"`shown`; received {len(part['class_counts'])}"
+            )
+    metrics = [metric.name for metric in METRICS.values() if metric.of_run and metric.unit is not TEXT]
+    for place, run in enumerate(summary["runs"]):
+        _check_numbers(run, metrics, f"runs[{place}].")
+        run |= {name: run.get(name) for name in metrics}
 
 
 def parse_lines(
@@ -320,7 +322,7 @@ def read_metrics(path: Path, classes: int) -> list[dict[str, Any]]:
     def refuse(number: int, error: ValueError) -> None:
         raise FolderError(f"{path}, line {number}: {error}; the file is damaged: {_REMEDY}") from error
 
-    with _reading(path):
+    with checking(path):
         lines = parse_lines(read_bytes(path, LARGEST_METRICS), refuse, classes)
     return list({(line["method"], line["seed"], line["round"]): line for line in lines}.values())
 
@@ -329,7 +331,7 @@ def read_pictures(path: Path, classes: int) -> dict[str, np.ndarray]:
     """Reads a run's pictures, `UInt8[c, S, H, W, K]` by name."""
     from fedjax_bal.data import read_arrays  # imported here, because few runs have pictures
 
-    with _reading(path):
+    with checking(path):
         arrays = read_arrays(path, None, _LARGEST_PICTURES)
         for name, pixels in arrays.items():
             if pixels.dtype != np.uint8 or pixels.ndim != 5 or len(pixels) > classes or pixels.shape[-1] not in (1, 3):
@@ -347,7 +349,7 @@ def read_confusion(path: Path, classes: int) -> dict[str, Any]:
 
     if not path.exists():
         return {}
-    with _reading(path):
+    with checking(path):
         arrays = read_arrays(path, None, LARGEST_CONFUSION)
         for name, cells in arrays.items():
             fits = cells.dtype == np.int64 and cells.ndim == 2 and len(cells) == 3

@@ -16,7 +16,7 @@ from fedjax_bal.engine.device import Layout, TestSet, in_batches, padded
 from fedjax_bal.engine.host import FineTuner, Simulation, build, device_count, divide, replicate, shares_prototypes
 from fedjax_bal.lab.exports import load_weights
 from fedjax_bal.lab.model_files import model_sums
-from fedjax_bal.lab.named_files import check_digests, named_files, sha256
+from fedjax_bal.lab.named_files import check_digests, content_digest, named_files
 from fedjax_bal.lab.schema import RunId
 from fedjax_bal.lab.splits import RowsUsed, SetupError, prefix_errors, rows_used, split_rows
 from fedjax_bal.models import automatic
@@ -66,8 +66,8 @@ class SharedInputs:
 
     def __init__(
         self,
-        data_dir: str | os.PathLike | None,
-        devices: str | int | None,
+        data_dir: str | os.PathLike | None = None,
+        devices: str | int | None = None,
         initial_devices: int | None = None,
         *,
         plan: bool = False,
@@ -142,7 +142,7 @@ class SharedInputs:
     def file_digests(self, config: Config) -> dict[str, str]:
         """SHA-256 of the existing files and folders that a configuration names, by absolute path."""
         paths = sorted(named_files(config, self.data_dir).values())
-        return {path: self.cached(f"SHA-256 of {path}", lambda path=path: sha256(path)) for path in paths}
+        return {path: self.cached(f"SHA-256 of {path}", lambda path=path: content_digest(path)) for path in paths}
 
     def check_files(self, config: Config, recorded: Mapping[str, str], remedy: str) -> None:
         """Raises `ConfigError` if a file that a configuration names has another content than was recorded."""
@@ -244,34 +244,25 @@ def _sections(config: MethodConfig) -> tuple[Any, ...]:
     return config.dataset, config.partition, config.auxiliary, *held
 
 
-def set_up(
-    config: Config,
-    data_dir: str | os.PathLike | None = None,
-    devices: str | int | None = None,
-    inputs: SharedInputs | None = None,
-) -> Comparison:
+def set_up(config: Config, inputs: SharedInputs | None = None) -> Comparison:
     """Loads the data, partitions it and builds a simulation for every method; compiles nothing.
-
-    `inputs`, shared with other comparisons, replaces `data_dir` and `devices`.
 
     Raises:
         ValueError: the data can't be read, the partition is impossible, or a recipe doesn't fit its configuration.
     """
-    inputs = inputs or SharedInputs(data_dir, devices)
+    inputs = inputs or SharedInputs()
     inputs.check_files(config, config.files, OTHER_FILES)
     distinct = config.seeds if config.partition_seeds else config.seeds[:1]
     first, *others = (_on_partition_of(seed, config, inputs) for seed in distinct)
     return dataclasses.replace(first, others=dict(zip(distinct[1:], others, strict=True)))
 
 
-def set_up_to_read(
-    config: Config, data_dir: str | os.PathLike | None = None, devices: int | None = None, **options: Any
-) -> Comparison:
+def set_up_to_read(config: Config, inputs: SharedInputs) -> Comparison:
     """Same as `set_up`, but a machine without "builtin" convolutions uses "fast" ones in their place.
 
     The two forms differ in rounding, so such runs can be read but must not resume.
     """
-    return dataclasses.replace(set_up(to_read(config), data_dir, devices, **options), config=config)
+    return dataclasses.replace(set_up(to_read(config), inputs), config=config)
 
 
 def to_read(config: Config) -> Config:

@@ -1,6 +1,5 @@
 """The entries of `summary.json`: cost, runs, partitions and mini-batches."""
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -13,10 +12,9 @@ from fedjax_bal.data import extra_bytes
 from fedjax_bal.engine.host import DispatchResult, Simulation
 from fedjax_bal.lab.schema import Composition, Leaks, MiniBatches, Partition
 from fedjax_bal.lab.setup import Comparison
-from fedjax_bal.metrics import divergences, rank_correlations
+from fedjax_bal.metrics import divergences, evenly_spaced, rank_correlations
 from fedjax_bal.parts import Batches
 from fedjax_bal.status import duration
-from fedjax_bal.validate import is_number
 
 _SHOWN = 50  # clients whose mini-batches are examined
 _HEAT_MAP_CLIENTS = 200  # more rows can't be distinguished on a page
@@ -58,32 +56,14 @@ class Cost(NamedTuple):
         )
 
 
-def total(costs: Iterable[Cost]) -> Cost:
-    """Sums costs."""
-    return Cost(*map(sum, zip(*costs, strict=True)))
-
-
-def cost_of(saved: Any) -> Cost:
-    """Reads the cost recorded by an earlier session; damaged values become 0."""
-    values = saved if isinstance(saved, dict) else {}
-    return Cost(*(number(values.get(key)) for key in Cost._fields))
-
-
-def number(value: Any) -> Any:
-    """Reads a count or time recorded by an earlier session; 0 if damaged."""
-    return value if is_number(value) and math.isfinite(value) else 0
-
-
 def known_runs(summary: Mapping[str, Any]) -> dict[tuple[str, int], Mapping[str, Any]]:
-    """Returns the runs recorded by an earlier session, by method and seed; drops damaged entries."""
-    runs = summary.get("runs")
-    entries = [run for run in runs if isinstance(run, dict)] if isinstance(runs, list) else []
-    return {(str(entry.get("method")), number(entry.get("seed"))): entry for entry in entries}
+    """Returns the runs recorded by an earlier session, by method and seed."""
+    return {(run["method"], run["seed"]): run for run in summary.get("runs", ())}
 
 
 def finite_leaks(leaks: Mapping[str, Any]) -> Leaks:
     """Drops attack results with non-finite numbers, which a diverging model can produce."""
-    is_finite = lambda figures: all(number is not None and np.isfinite(number) for number in figures.values())
+    is_finite = lambda figures: None not in figures.values()  # as which they are read
     kept: Leaks = {}
     if "inversion" in leaks:
         kept["inversion"] = {name: figures for name, figures in leaks["inversion"].items() if is_finite(figures)}
@@ -163,7 +143,7 @@ def compare_compositions(estimates: np.ndarray, class_counts: np.ndarray) -> Com
 
 def _spread(count: int, most: int, cells: int) -> np.ndarray:
     """Selects at most `most` evenly spaced indices from 0 to `count` - 1; fewer if each stands for many `cells`."""
-    return np.unique(np.linspace(0, count - 1, min(count, most, max(_MOST_CELLS // cells, 1))).astype(int))
+    return evenly_spaced(count, min(most, max(_MOST_CELLS // cells, 1)))
 
 
 def _shortest(numbers: Any) -> list[float]:

@@ -2,18 +2,15 @@
 
 import contextlib
 import dataclasses
-import functools
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
-
-from rich.console import Console
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedjax_bal.config import check_methods
 from fedjax_bal.lab.display import Progress
 from fedjax_bal.lab.folder import SweepFolder
-from fedjax_bal.lab.loop import Backend, Callback, RunBatch, RunTask, batch_runs, runs_left, train
+from fedjax_bal.lab.loop import Callback, RunBatch, RunTask, batch_runs, runs_left, train
 from fedjax_bal.lab.named_files import with_files
 from fedjax_bal.lab.outline import batch_title, describe_destination, program_line, remaining_runs, sweep_outline
 from fedjax_bal.lab.paces import Paces
@@ -21,11 +18,14 @@ from fedjax_bal.lab.post_training import PostTraining
 from fedjax_bal.lab.recorder import Recorder
 from fedjax_bal.lab.schema import RunId
 from fedjax_bal.lab.setup import OTHER_FILES, SharedInputs
-from fedjax_bal.lab.summary import Cost, total
-from fedjax_bal.lab.sweep_plan import Point, Sweep
+from fedjax_bal.lab.summary import Cost
+from fedjax_bal.lab.sweep_plan import Sweep
 from fedjax_bal.lab.training import BatchRefused, BuiltBatch, StepResult, Stopped, WorkerLost
 from fedjax_bal.metrics import METRICS
 from fedjax_bal.registry import PluginError
+
+if TYPE_CHECKING:
+    from fedjax_bal.lab.ray_cluster import RayBackend
 
 COSTS = ("program", "runs_together", "compile_s", "client_updates_per_s", "samples_per_s", "device_bytes")
 
@@ -44,14 +44,6 @@ class SweepRun(NamedTuple):
     id: RunId
 
 
-@dataclasses.dataclass
-class BatchCosts:
-    """The costs of a batch in this session."""
-
-    cost: Cost
-    device_bytes: int  # of data, states and the program on each device
-
-
 class SweepSession(Callback):
     """One session of a sweep: the remaining runs, their outcomes, and the table of results.
 
@@ -61,7 +53,7 @@ class SweepSession(Callback):
         display: the progress display.
         max_batch_size: maximum number of runs per batch; None for as many as fit into memory.
         backend: trains the batches; None for this process.
-        detail: called with each compiled program; None to skip.
+        verbose: shows each compiled program, too.
 
     Attributes:
         recorders: the recorders of all points that can be set up, by point number; empty in a dry run.
@@ -69,6 +61,7 @@ class SweepSession(Callback):
         training_errors: why a run could not be trained.
         batches: the remaining batches.
         costs: the costs of batches trained in this session.
+        device_bytes: the memory that they take on each device: data, states and the program.
     """
 
     def __init__(
@@ -78,22 +71,23 @@ class SweepSession(Callback):
         display: Progress,
         *,
         max_batch_size: int | None,
-        backend: Backend | None,
-        detail: Callable[[str], None] | None,
+        backend: "RayBackend | None",
+        verbose: bool,
     ) -> None:
         self.sweep = sweep
         self.folder = folder
         self.display = display
         self.max_batch_size = max_batch_size
         self.backend = backend
-        self.detail = detail
+        self.verbose = verbose
         # The workers of a cluster may be other machines, whose pace says nothing about this one.
         self.callbacks = (PostTraining(), *([] if backend else [Paces()]), self)
         self.recorders: dict[int, Recorder] = {}
         self.setup_errors: dict[int, str] = {}
         self.training_errors: dict[SweepRun, str] = {}
         self.batches: list[RunBatch] = []
-        self.costs: dict[RunBatch, BatchCosts] = {}
+        self.costs: dict[RunBatch, Cost] = {}
+        self.device_bytes: dict[RunBatch, int] = {}
         self._began = time.monotonic()
         self._writing_s = 0.0
         self._written = 0  # rows of the table
@@ -106,6 +100,7 @@ class SweepSession(Callback):
         tasks: list[RunTask] = []
         for number, point in enumerate(self.sweep.points):
             folder = self.folder.point(point.label)
+            note = lambda text, label=point.label: self.display.note(f"{label}: {text}")
             try:
                 check_methods(point.config, "")
                 if dry_run:
@@ -115,23 +110,20 @@ class SweepSession(Callback):
                     folder.check(point.config)
                 else:
                     claims.enter_context(folder.claimed(point.config))
-                note = functools.partial(self._note_on, point)
-                recorder = Recorder(point.config, folder, note, inputs=inputs)
+                recorder = Recorder(point.config, folder, note, inputs, swept=True)
                 recorder.recall_failures()
                 recorder.resume()
                 tasks += runs_left(recorder, self.callbacks, number)
                 self.recorders[number] = recorder  # set last: `finish` must not write into a folder that can't resume
             except ValueError as error:
                 self.setup_errors[number] = str(error)
-                self._note_on(point, f"left out: {error}")
+                note(f"left out: {error}")
         self.batches = batch_runs(tasks, self.max_batch_size, self.backend.concurrent_batches if self.backend else 1)
-
-    def _note_on(self, point: Point, text: str) -> None:
-        self.display.note(f"{point.label}: {text}")
 
     def train(self, should_stop: Callable[[], bool]) -> None:
         """Trains the remaining batches; a run that diverges or can't be trained is noted, and the others continue."""
-        train(self.batches, self.callbacks, should_stop, backend=self.backend, retry=self.retry)
+        elsewhere = self.backend and self.backend.train
+        train(self.batches, self.callbacks, should_stop, elsewhere=elsewhere, retry=self.retry)
 
     def retry(self, batch: RunBatch, error: Exception) -> list[RunBatch]:
         """Returns the replacements of a failed batch; none if neither fewer runs nor another try would help."""
@@ -147,7 +139,7 @@ class SweepSession(Callback):
                 return []
             again = []
             for round in sorted({task.round for task in left}):  # one round, unless a checkpoint is damaged
-                self.display.note(f"{self._title(batch)}: {error}; resuming after round {round}")
+                self.display.note(f"{batch_title(self.sweep, batch)}: {error}; resuming after round {round}")
                 tasks = tuple(task for task in left if task.round == round)
                 again.append(dataclasses.replace(batch, tasks=tasks, attempts=attempts))
             return again
@@ -155,7 +147,7 @@ class SweepSession(Callback):
         if not isinstance(error, ValueError | MemoryError) and "RESOURCE_EXHAUSTED" not in str(error):
             raise error
         # A batch that has trained before isn't too large, so halving it would not help.
-        if len(batch.tasks) == 1 or (batch in self.costs and self.costs[batch].cost.train_s > 0):
+        if len(batch.tasks) == 1 or (batch in self.costs and self.costs[batch].train_s > 0):
             memory = isinstance(error, MemoryError | RuntimeError)
             remedy = "not enough memory; train fewer runs at a time with --together, or fewer clients"
             self._give_up(batch.tasks, remedy if memory else str(error))
@@ -175,17 +167,13 @@ class SweepSession(Callback):
                     tasks.append(task._replace(round=task.recorder.states[task.run].round))
         return tasks
 
-    def _give_up(self, tasks: tuple[RunTask, ...] | list[RunTask], reason: str) -> None:
+    def _give_up(self, tasks: Iterable[RunTask], reason: str) -> None:
+        """Records why runs are left out, also in the table."""
         for task in tasks:
             self.training_errors[SweepRun(task.point, task.run)] = reason
             method = task.recorder.states[task.run].method
             self.display.note(f"{self.sweep.points[task.point].label}, {method}: left out: {reason}")
-
-    def _title(self, batch: RunBatch) -> str:
-        """Names the first run of a batch and counts the others."""
-        first = batch.tasks[0]
-        others = f" and {len(batch.tasks) - 1} more" if len(batch.tasks) > 1 else ""
-        return f"{self.sweep.points[first.point].label}, {first.recorder.states[first.run].method}{others}"
+        self.update()
 
     def started(self, batch: RunBatch) -> None:
         """Shows that a program is being compiled."""
@@ -194,24 +182,20 @@ class SweepSession(Callback):
 
     def built(self, batch: RunBatch, built: BuiltBatch) -> None:
         """Adds the cost of compilation, and shows that training begins."""
-        self.costs[batch] = BatchCosts(Cost(built.compile_s), built.device_bytes)
+        self.costs[batch] = Cost(built.compile_s)
+        self.device_bytes[batch] = built.device_bytes
         self.display.advance(batch.number, batch.tasks[0].round, 0.0)
-        if self.detail:
-            self.detail(program_line(self._title(batch), built))
+        if self.verbose:
+            self.display.note(program_line(batch_title(self.sweep, batch), built))
 
     def stepped(self, batch: RunBatch, step: StepResult) -> None:
         """Adds the cost of a step, shows the batch's progress, and adds finished runs to the table."""
-        costs = self.costs[batch]
-        costs.cost = costs.cost.after(step.seconds, step.results.values())
+        self.costs[batch] = self.costs[batch].after(step.seconds, step.results.values())
         updates = sum(result.client_updates for result in step.results.values())
         # The display shows a halved or resumed batch as the one that was announced.
         self.display.advance(batch.number, step.round, updates / step.seconds)
         if len(step.ended) == len(step.results) and step.round < batch.tasks[0].simulation.rounds:
             self.display.ended(batch.number)
-        self.update()
-
-    def failed(self, batch: RunBatch, error: Exception) -> None:
-        """Adds the runs that were given up to the table."""
         self.update()
 
     def update(self) -> None:
@@ -279,13 +263,13 @@ class SweepSession(Callback):
         """Writes and returns the rows of runs, including earlier sessions' costs; for a part, writes only the costs."""
         rows = [self._row(run) for run in runs]
         costs = self.folder.read_costs()
-        for batch, spent in self.costs.items():
+        for batch, cost in self.costs.items():
             figures = {
                 "program": batch.program + 1,
                 "runs_together": len(batch.tasks),
-                "compile_s": round(spent.cost.compile_s, 3),
-                **{name: rate or 0.0 for name, rate in spent.cost.rates().items()},
-                "device_bytes": spent.device_bytes,
+                "compile_s": round(cost.compile_s, 3),
+                **{name: rate or 0.0 for name, rate in cost.rates().items()},
+                "device_bytes": self.device_bytes[batch],
             }
             for task in batch.tasks:
                 costs[self.sweep.points[task.point].label, *self._name(SweepRun(task.point, task.run))] = figures
@@ -301,36 +285,33 @@ class SweepSession(Callback):
 def run_sweep(
     sweep: Sweep,
     folder: SweepFolder,
-    console: Console,
+    display: Progress,
     *,
-    plain: bool,
     dry_run: bool,
     data_dir: str | os.PathLike | None = None,
     devices: str | int | None = None,
     should_stop: Callable[[], bool] = lambda: False,
     most: int | None = None,
-    backend: Backend | None = None,
-    detail: Callable[[str], None] | None = None,
+    backend: "RayBackend | None" = None,
+    verbose: bool = False,
 ) -> tuple[list[dict[str, Any]], bool]:
     """Prints the outline of a sweep, trains its batches, and writes the table.
 
     Args:
         sweep: the sweep.
         folder: its folder, claimed.
-        console: shows outline and progress.
-        plain: print lines instead of the live display.
+        display: shows outline and progress.
         dry_run: only print the outline.
         data_dir: the folder with the data set's files, unless they are embedded.
         devices: number of devices that share the work; overrides the configurations unless None.
         should_stop: called between dispatches; True ends the session.
         most: maximum number of runs per batch; None for as many as fit into memory.
         backend: trains the batches; None for this process.
-        detail: called with each compiled program; None to skip.
+        verbose: shows each compiled program, too.
 
     Returns:
         The rows of the table, and whether the user stopped the sweep.
     """
-    display = Progress(console, plain=plain)
     folder.check_owner(sweep.text, sweep.configs)
     inputs = SharedInputs(data_dir, devices, folder.read_devices(), plan=dry_run)
     sweep = _with_files(sweep, folder, inputs)
@@ -339,7 +320,7 @@ def run_sweep(
     if folder.part is not None:
         number, parts = folder.part
         sweep = sweep._replace(points=sweep.points[number - 1 :: parts])
-    session = SweepSession(sweep, folder, display, max_batch_size=most, backend=backend, detail=detail)
+    session = SweepSession(sweep, folder, display, max_batch_size=most, backend=backend, verbose=verbose)
     with contextlib.ExitStack() as claims:
         session.prepare(inputs, claims, dry_run=dry_run)
         outline = sweep_outline(sweep, session.batches, session.setup_errors, backend.about() if backend else "")
@@ -362,8 +343,8 @@ def run_sweep(
             if folder.part is None:
                 folder.seal()
         if session.costs:
-            costs = total(costs.cost for costs in session.costs.values())
-            display.note(costs.in_words(time.monotonic() - began))
+            cost = Cost(*map(sum, zip(*session.costs.values(), strict=True)))
+            display.note(cost.in_words(time.monotonic() - began))
     return rows, stopped
 
 

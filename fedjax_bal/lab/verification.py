@@ -12,7 +12,7 @@ from fedjax_bal.files import parse_json, read_bytes
 from fedjax_bal.lab import checkpoint
 from fedjax_bal.lab.folder import POINTS, RunFolder, SweepFolder
 from fedjax_bal.lab.model_files import MODEL_FORMATS, model_sums
-from fedjax_bal.lab.output_files import LARGEST_FILE, RESTORE, START_OVER, SUMS, FolderError, unreadable
+from fedjax_bal.lab.output_files import LARGEST_FILE, RESTORE, START_OVER, SUMS, FolderError, reading, unreadable
 
 _ORBAX = "_CHECKPOINT_METADATA"  # marks a folder written by Orbax
 _CHECKPOINT_REMEDY = "the same command resumes from the one before it, if that is intact"
@@ -87,23 +87,22 @@ def _damage(folder: RunFolder | SweepFolder, name: str) -> str:
     """Describes the damage of a file without a checksum; empty if it is intact or has been deleted since."""
     file = folder.path / name
     damaged = []
-    try:
-        if name.startswith("checkpoints/"):
-            checkpoint.check(file)
-        elif name.endswith(".json"):
-            parse_json(read_bytes(file, LARGEST_FILE))
-        elif name.endswith(".yaml"):
-            parse_yaml(read_bytes(file, LARGEST_YAML).decode(), name)
-        elif isinstance(folder, RunFolder) and name.endswith(".jsonl"):
-            folder.read_metrics(damaged.append)
-    except FileNotFoundError:
-        return ""
-    except OSError as error:
-        raise unreadable(file, error) from error
-    except FolderError:
-        raise
-    except ValueError as error:
-        return f"damaged ({str(error).removeprefix(f'{file}: ')})"
+    with reading(file):
+        try:
+            if name.startswith("checkpoints/"):
+                checkpoint.check(file)
+            elif name.endswith(".json"):
+                parse_json(read_bytes(file, LARGEST_FILE))
+            elif name.endswith(".yaml"):
+                parse_yaml(read_bytes(file, LARGEST_YAML).decode(), name)
+            elif isinstance(folder, RunFolder) and name.endswith(".jsonl"):
+                folder.read_metrics(damaged.append)
+        except FileNotFoundError:
+            return ""
+        except FolderError:
+            raise
+        except ValueError as error:
+            return f"damaged ({str(error).removeprefix(f'{file}: ')})"
     return "".join(damaged).removeprefix(f"warning: {file}, ")
 
 

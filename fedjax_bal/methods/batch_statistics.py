@@ -32,7 +32,7 @@ class OwnStatistics(Start, Memory):
 
 @part
 class FreshStatistics(Start):
-    """Starts each client with initial running statistics, mean 0 and variance 1.
+    """Starts each client with the model's initial running statistics: mean 0 and variance 1, or pretrained ones.
 
     The global model's statistics therefore reflect only the last cohort, as far as its local steps have moved them.
     """

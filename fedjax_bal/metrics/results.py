@@ -62,7 +62,7 @@ class RoundResult:
 
     @cached_property
     def own_accuracies(self) -> np.ndarray | None:
-        """Accuracies of the models that the cohort delivered, each on its client's test rows, ascending."""
+        """Accuracies of the cohort's models after local training, each on its client's test rows, ascending."""
         hits = self.reported.get(OWN_HITS.name)
         delivered = self.plan.delivered
         if hits is None:

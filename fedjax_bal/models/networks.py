@@ -175,7 +175,7 @@ class AstraeaCnn(nn.Module):
 
     References:
         Duan et al., "Astraea: Self-balancing Federated Learning for Improving Classification Accuracy of Mobile Deep
-        Learning Applications", ICCD 2019, section IV-A.
+        Learning Applications", ICCD 2019, section II-B.
     """
 
     convolve: Convolution

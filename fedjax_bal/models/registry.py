@@ -161,7 +161,7 @@ _ENTRIES = {
         4,
     ),
     "astraea_cnn": _Entry(
-        "Astraea's character net: conv 12, conv 18, conv 24, dense 150; dropout of the features",
+        "Astraea's character net: conv 12, conv 18, conv 24, dense 150; dropout between the last two convolutions",
         _with_dropout(networks.AstraeaCnn),
         13,
     ),

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -23,6 +23,7 @@ from fedjax_bal.metrics import (
 )
 from fedjax_bal.report import plots
 from fedjax_bal.report import sweep_results as sweeps
+from fedjax_bal.report.markup import Picture
 from fedjax_bal.report.wording import LONGEST_NAME, MINUS, averaged_heading, averaged_in_words, join_some, printable
 
 _CLIMB = "The y-axis starts at the accuracy reached after the first 10% of rounds."
@@ -49,24 +50,6 @@ _ATTACKED = {
     **{f"single/{attack}": title for attack, title in _ATTACKS.items()},
     "gradient/grnn": "gradient",
 }
-
-
-class Picture(NamedTuple):
-    """A finished figure.
-
-    Attributes:
-        name: the file's name without extension.
-        title: its title.
-        caption: the text below it.
-        document: the SVG document.
-        wide: whether it spans both columns of a page.
-    """
-
-    name: str
-    title: str
-    caption: str
-    document: str
-    wide: bool = False
 
 
 def to_pictures(drawn: Iterable[plots.Drawn]) -> list[Picture]:

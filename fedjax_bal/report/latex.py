@@ -4,15 +4,13 @@ import re
 import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedjax_bal.config import nearest_choices
 from fedjax_bal.metrics import METRICS, NOTHING, SHARE, TEXT, Metric, evaluations, paired_difference, spread_of_draws
 from fedjax_bal.report.labels import split_math
+from fedjax_bal.report.tables import Details
 from fedjax_bal.report.wording import LONGEST_NAME, MINUS, averaged_heading, printable
-
-if TYPE_CHECKING:
-    from fedjax_bal.report.tables import Details
 
 _NEEDS = "% Needs \\usepackage{booktabs}."
 _SPECIAL = str.maketrans(
@@ -30,7 +28,7 @@ def escaped(text: str) -> str:
     return text.translate(_SPECIAL)
 
 
-def page_tables(shown: Sequence["Details"]) -> str:
+def page_tables(shown: Sequence[Details]) -> str:
     """Formats the tables of a page; their notes are comments above them, for a caption or the text."""
     tables = []
     for each in shown:

@@ -6,18 +6,35 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from fedjax_bal.config import parse_yaml
-from fedjax_bal.report.tables import Details, encoded, table_files
-
-if TYPE_CHECKING:
-    from fedjax_bal.report.gallery import Picture
+from fedjax_bal.lab import as_csv
+from fedjax_bal.report.latex import page_tables
+from fedjax_bal.report.tables import Details, encoded
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 _MOST_OPEN = 6  # tables of conditions that are shown; further ones are folded
 _CURVES = ("accuracy", "traffic", "mean-accuracy", "worst-class")
 _PHOTOS = ("pictures", "attacks")  # whose shades are never inverted
+
+
+class Picture(NamedTuple):
+    """A finished figure.
+
+    Attributes:
+        name: the file's name without extension.
+        title: its title.
+        caption: the text below it.
+        document: the SVG document.
+        wide: whether it spans both columns of a page.
+    """
+
+    name: str
+    title: str
+    caption: str
+    document: str
+    wide: bool = False
 
 
 class Page(NamedTuple):
@@ -47,7 +64,7 @@ class Page(NamedTuple):
     answers: Sequence[str]
     comparisons: Sequence[Details]
     statistics: Sequence[Mapping[str, Any]]
-    pictures: Sequence["Picture"]
+    pictures: Sequence[Picture]
     sections: Sequence[tuple[str, str]]
     paper: str = ""
     published: Sequence[Details] = ()
@@ -60,8 +77,9 @@ class Page(NamedTuple):
         return {picture.name: picture.document for picture in self.pictures}
 
     def tables(self) -> dict[str, bytes]:
-        """All tables of the page as CSV and LaTeX, by file extension."""
-        return table_files([*self.comparisons, *self.published, *self.details, *self.settings], self.statistics)
+        """All tables of the page as LaTeX, and the numbers behind them as CSV, by file extension."""
+        shown = [*self.comparisons, *self.published, *self.details, *self.settings]
+        return {"csv": encoded(as_csv(self.statistics)), "tex": encoded(page_tables(shown))}
 
     def html(self) -> bytes:
         """Renders the page as one file that opens without a network connection."""
@@ -104,26 +122,27 @@ class Page(NamedTuple):
         )
 
 
-def reproduction(words: Sequence[str], config: Mapping[str, Any], given: Any, file: str, text: str) -> tuple[str, str]:
+def reproduction(
+    command: str, file: str, config: Mapping[str, Any], given: Mapping[str, Any] | None, text: str
+) -> tuple[str, str]:
     """Builds the section on reproduction: a shell command and the configuration that it needs.
 
     Args:
-        words: the first words of the command.
+        command: `run` or `sweep`.
+        file: the name of the configuration file.
         config: the configuration, whose `plugins` and `files` the command needs.
         given: the `command` of a summary: the plug-in files and the data folder; None if not known.
-        file: the name of the configuration file.
-        text: the content of that file.
+        text: the content of the file.
 
     Folders may come from other people: every word is quoted, and words that a terminal can't show are dropped.
     """
-    given = given if isinstance(given, Mapping) else {}
     plugins = config.get("plugins")
     plugins = [f"{name}.py" for name in plugins] if isinstance(plugins, Mapping) else []
-    if isinstance(given.get("plugins"), list) and given["plugins"]:
-        plugins = [str(name) for name in given["plugins"]]
+    given = given or {"plugins": [], "data_dir": None}
+    plugins = given["plugins"] or plugins
     options = [word for name in plugins if name.isprintable() for word in ("--plugin", name)]
-    data = given.get("data_dir")
-    if isinstance(data, str) and data.isprintable():
+    data = given["data_dir"]
+    if data and data.isprintable():
         options += ["--data-dir", data]
     digests = parse_yaml(text, file).get("files") if config.get("files") else None  # by the paths of copies
     digests = {str(path): str(digest) for path, digest in digests.items()} if isinstance(digests, Mapping) else {}
@@ -138,9 +157,9 @@ def reproduction(words: Sequence[str], config: Mapping[str, Any], given: Any, fi
         advice += " The command needs its plug-ins, files of Python code: read them before you run it."
     if digests:
         advice += " It reads these files, and refuses any whose SHA-256 is another."
-    command = f"<p>{escape(advice)}</p><pre>{escape(shlex.join([*words, *options]))}</pre>"
-    configuration = folded(file, f"<pre>{escape(text)}</pre>")
-    return "How to reproduce", f"{command}{definitions(digests.items())}{configuration}"
+    line = shlex.join(["fedjax-bal", command, file, *options])
+    shown = f"<p>{escape(advice)}</p><pre>{escape(line)}</pre>{definitions(digests.items())}"
+    return "How to reproduce", shown + folded(file, f"<pre>{escape(text)}</pre>")
 
 
 def definitions(pairs: Iterable[tuple[str, str]]) -> str:
@@ -181,7 +200,7 @@ def _table(shown: Details, heading: str) -> str:
     )
 
 
-def _figures(pictures: Sequence["Picture"]) -> str:
+def _figures(pictures: Sequence[Picture]) -> str:
     """Formats figures with captions; empty if there are no figures.
 
     Each figure is a separate image, so identifiers of different figures can't collide and scripts can't run.

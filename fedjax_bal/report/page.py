@@ -2,25 +2,18 @@
 
 import os
 import re
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from fedjax_bal.config import Sections, leaves, nearest_choices, without_defaults
 from fedjax_bal.files import check_replaceable, write_atomically
-from fedjax_bal.lab import LARGEST, FolderError, RunFolder, RunRecord, SweepFolder
-from fedjax_bal.report.labels import (
-    NO_NAMES,
-    check_names,
-    display_name,
-    entries,
-    labels_of,
-    renamed,
-    with_labels,
-)
-from fedjax_bal.report.markup import Page, definitions, folded, note, reproduction
+from fedjax_bal.lab import FolderError, RunFolder, RunRecord, SweepFolder, writing
+from fedjax_bal.report import sweep_results as sweeps
+from fedjax_bal.report.labels import NO_NAMES, check_names, display_name, entries, labels_of, renamed, with_labels
+from fedjax_bal.report.markup import Page, Picture, definitions, folded, note, reproduction
 from fedjax_bal.report.published import (
     PaperComparison,
     changes_from_paper,
@@ -28,21 +21,8 @@ from fedjax_bal.report.published import (
     paper_tables,
     published_by_metric,
 )
-from fedjax_bal.report.sweep_results import (
-    VALIDATION,
-    Results,
-    best_runs,
-    list_conditions,
-    name_condition,
-    read_results,
-    sweep_curves,
-)
 from fedjax_bal.report.tables import comparison, details, encoded, failed, remarks, statistics, summarise_group
 from fedjax_bal.report.wording import LONGEST_NAME, flat, join_some, plural, printable, table_notes, verdict
-
-if TYPE_CHECKING:
-    from fedjax_bal.report.gallery import Picture
-    from fedjax_bal.report.plots import Drawn
 
 # Matplotlib is imported late, with the gallery: importing it takes longer than most commands run.
 
@@ -70,13 +50,8 @@ def build(folder: str | os.PathLike[str]) -> Path:
     run = read_run(files.path)
     paper = paper_comparison_of_run(run.config, summarise_group(run.summary["runs"]), finished=is_finished(run))
     page = page_of_run(run, gallery.to_pictures(gallery.run_figures(run)), paper)
-    try:
-        return files.write_report(page.html(), page.documents(), page.tables())
-    except OSError as error:
-        raise FolderError(
-            f"{folder}: the report can't be written there ({error.strerror}); "
-            "make the folder writable, and let `plots` be a folder in it"
-        ) from error
+    with writing(files.path, "make the folder writable, and let `plots` be a folder in it"):
+        return files.write_page(page.html(), page.documents(), page.tables())
 
 
 def read_run(folder: Path, names: Mapping[str, str] = NO_NAMES) -> RunRecord:
@@ -91,7 +66,7 @@ def read_run(folder: Path, names: Mapping[str, str] = NO_NAMES) -> RunRecord:
     return renamed(run, lambda method: labels.get(method, method))
 
 
-def read_all(folders: Sequence[Path], names: Mapping[str, str]) -> RunRecord | Results:
+def read_all(folders: Sequence[Path], names: Mapping[str, str]) -> RunRecord | sweeps.Results:
     """Reads a run, the joined runs of several folders, or a sweep; `names` as in `read_run`.
 
     Raises:
@@ -99,7 +74,7 @@ def read_all(folders: Sequence[Path], names: Mapping[str, str]) -> RunRecord | R
         ValueError: `names` has a name that no method has, or gives one to several methods.
     """
     if len(folders) == 1 and SweepFolder(folders[0]).exists():
-        results = read_results(folders[0], names)
+        results = sweeps.read_results(folders[0], names)
         check_names(names, results.labels)
         return results
     run = join(folders, names) if len(folders) > 1 else read_run(folders[0], names)
@@ -120,13 +95,11 @@ def build_comparison(folders: Sequence[Path], file: Path) -> Path:
 
     joined = join(folders)
     page = page_of_runs(joined, gallery.to_pictures(gallery.run_figures(joined, origins(joined))))
-    try:
+    with writing(file):
         check_replaceable(file)  # checked before its tables are written
         for ending, content in page.tables().items():
             write_atomically(file.with_name(f"{file.stem}-tables.{ending}"), content)
         write_atomically(file, page.html())
-    except OSError as error:
-        raise FolderError(f"{file}: can't be written ({error.strerror}); choose another file with --out") from error
     return file
 
 
@@ -156,30 +129,26 @@ def write_figures(
     from fedjax_bal.report.gallery import run_figures, sweep_figures
     from fedjax_bal.report.plots import as_wide_as, to_pdf, to_png
 
-    def figures() -> Iterator["Drawn"]:
-        read = read_all(folders, names)
-        if isinstance(read, RunRecord):
-            return run_figures(read, origins(read) if len(folders) > 1 else None)
-        return sweep_figures(read, sweep_curves(read, SweepFolder(folders[0])))
-
+    read = read_all(folders, names)
+    if isinstance(read, RunRecord):
+        figures = run_figures(read, origins(read) if len(folders) > 1 else None)
+    else:
+        figures = sweep_figures(read, sweeps.sweep_curves(read, SweepFolder(folders[0])))
     files = []
     with as_wide_as(width):
-        drawn = {name: figure for name, _, _, figure in figures()}
+        drawn = {name: figure for name, _, _, figure in figures}  # drawn here, one by one
     short = {name: re.sub(r"-\d+$", "", name) for name in drawn}
     for name in only:
         if name not in {*short, *short.values()}:
             raise ValueError(f"--only: received {name!r:.80}; {nearest_choices(name, dict.fromkeys(short.values()))}")
-    try:
+    with writing(directory, "choose another folder with --figures"), as_wide_as(width):
         directory.mkdir(parents=True, exist_ok=True)
-        with as_wide_as(width):
-            for name, figure in drawn.items():
-                if only and not {name, short[name]} & {*only}:
-                    continue
-                files.append(directory / f"{name}.pdf")
-                write_atomically(files[-1], to_pdf(figure))
-                write_atomically(directory / f"{name}.png", to_png(figure, _DOTS_PER_INCH))
-    except OSError as error:
-        raise FolderError(f"{directory}: the figures can't be written there ({error.strerror})") from error
+        for name, figure in drawn.items():
+            if only and not {name, short[name]} & {*only}:
+                continue
+            files.append(directory / f"{name}.pdf")
+            write_atomically(files[-1], to_pdf(figure))
+            write_atomically(directory / f"{name}.png", to_png(figure, _DOTS_PER_INCH))
     return files
 
 
@@ -207,22 +176,22 @@ def write_table(
     if isinstance(read, RunRecord):
         joined = len(folders) > 1
         subject = setting_in_words(list(read.config.values()) if joined else [read.config], read.summary["runs"])
-        name = "Comparison of runs" if joined else str(read.summary.get("name") or folders[0].resolve().name)
+        name = "Comparison of runs" if joined else read.summary["name"]
         conditions = [("", groups_by_data(read) if joined else [read.summary["runs"]])]
     else:
         name = read.name
-        conditions = [(name_condition(read, here), [best_runs(read, here)]) for here in list_conditions(read)]
+        conditions = [
+            (sweeps.name_condition(read, here), [sweeps.best_runs(read, here)]) for here in sweeps.list_conditions(read)
+        ]
         if read.tuned:
-            images = "validation" if read.selection_metric == VALIDATION else "test"
+            images = "validation" if read.selection_metric == sweeps.VALIDATION else "test"
             remark = f"Each method has its best setting, selected by accuracy on the {images} images."
     if not any(runs for _, groups in conditions for runs in groups):
         raise FolderError(f"{folders[0]}: no run has been evaluated yet, so there is no table")
     file = folders[0] / "table.tex"
     text = paper_table(conditions, chosen, bold=bold, name=name, subject=subject, remark=remark)
-    try:
+    with writing(file, "make the folder writable"):
         write_atomically(file, encoded(text))
-    except OSError as error:
-        raise FolderError(f"{file}: can't be written ({error.strerror}); make the folder writable") from error
     return file
 
 
@@ -237,12 +206,12 @@ def write_partition_picture(
     write_atomically(file, to_png(figure) if file.suffix.lower() == ".png" else to_svg(figure, title).encode())
 
 
-def page_of_run(run: RunRecord, pictures: Sequence["Picture"], paper: PaperComparison) -> Page:
+def page_of_run(run: RunRecord, pictures: Sequence[Picture], paper: PaperComparison) -> Page:
     """Builds the page of a run."""
     config = run.config
     summary = run.summary
     runs = summary["runs"]
-    name = str(summary.get("name") or config.get("name") or "run")
+    name = summary["name"]
     summaries = summarise_group(runs)
     finished = is_finished(run)
     unfinished = ""
@@ -266,12 +235,11 @@ def page_of_run(run: RunRecord, pictures: Sequence["Picture"], paper: PaperCompa
 
     machine = [
         *device_and_versions(summary),
-        ("client updates per second", _number(summary.get("client_updates_per_s"), "", "excluding compilation")),
-        ("samples per second", _number(summary.get("samples_per_s"), "", "excluding compilation")),
-        ("compilation", _number(summary.get("compile_s"), " s", "once, not in the rates above")),
-        ("whole run", _number(summary.get("wall_s"), " s", "wall clock")),
+        ("client updates per second", _number(summary["client_updates_per_s"], "", "excluding compilation")),
+        ("samples per second", _number(summary["samples_per_s"], "", "excluding compilation")),
+        ("compilation", _number(summary["compile_s"], " s", "once, not in the rates above")),
+        ("whole run", _number(summary["wall_s"], " s", "wall clock")),
     ]
-    command = ["fedjax-bal", "run", "config.yaml"]
     return Page(
         tab=f"{name}: federated learning report",
         kicker=" · ".join(kicker),
@@ -287,7 +255,7 @@ def page_of_run(run: RunRecord, pictures: Sequence["Picture"], paper: PaperCompa
         sections=[
             setting_section(config, data_lines(summary)),
             ("Machine and speed", definitions(machine)),
-            reproduction(command, config, summary.get("command"), "config.yaml", run.config_text),
+            reproduction("run", "config.yaml", config, summary["command"], run.config_text),
         ],
     )
 
@@ -313,14 +281,13 @@ def setting_section(config: Mapping[str, Any], remarks: Sequence[str] = ()) -> t
 
 def device_and_versions(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Names the device and the versions of a summary."""
-    versions = summary.get("versions")
     return [
-        ("device", str(summary.get("device") or "not recorded")),
-        ("versions", flat(versions) if versions else "not recorded"),
+        ("device", summary.get("device") or "not recorded"),
+        ("versions", flat(summary.get("versions", {})) or "not recorded"),
     ]
 
 
-def page_of_runs(joined: RunRecord, pictures: Sequence["Picture"]) -> Page:
+def page_of_runs(joined: RunRecord, pictures: Sequence[Picture]) -> Page:
     """Builds the page of several joined runs."""
     configs = joined.config
     runs = joined.summary["runs"]
@@ -524,8 +491,8 @@ def _setting(config: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
             yield f"method {printable(display_name(entry), LONGEST_NAME)}", flat(rest)
 
 
-def _number(value: Any, unit: str, remark: str) -> str:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= LARGEST:
+def _number(value: float | None, unit: str, remark: str) -> str:
+    if value is None:
         return "not recorded"
     return f"{value:,.0f}{unit} ({remark})" if abs(value) >= 100 else f"{value:.3g}{unit} ({remark})"
 

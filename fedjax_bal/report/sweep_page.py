@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from fedjax_bal.lab import FolderError, SweepFolder, as_csv
+from fedjax_bal.lab import SweepFolder, as_csv, writing
 from fedjax_bal.metrics import SHARE, Spread
 from fedjax_bal.report import sweep_results as sweeps
-from fedjax_bal.report.markup import Page, definitions, reproduction
+from fedjax_bal.report.markup import Page, Picture, definitions, reproduction
 from fedjax_bal.report.page import device_and_versions, setting_section
 from fedjax_bal.report.published import (
     PaperComparison,
@@ -31,9 +31,6 @@ from fedjax_bal.report.wording import (
 )
 from fedjax_bal.validate import is_number
 
-if TYPE_CHECKING:
-    from fedjax_bal.report.gallery import Picture
-
 _MOST_TOLD = 6
 _MOST_LACKING = 20
 _MOST_COLUMNS = 8  # columns for methods in a table
@@ -54,13 +51,12 @@ def build_sweep(folder: Path, note: Callable[[str], object] = lambda text: None)
     results = sweeps.read_results(folder)
     lines = sweeps.sweep_curves(results, files, note)
     page = page_of_sweep(results, paper_comparison_of_sweep(results), to_pictures(sweep_figures(results, lines)))
-    try:
-        return files.write_page(page.html(), page.documents(), encoded(as_csv(lines)), page.tables())
-    except OSError as error:
-        raise FolderError(f"{folder}: the page can't be written there ({error.strerror})") from error
+    with writing(folder, "make the folder writable, and let `plots` be a folder in it"):
+        files.write_curves(encoded(as_csv(lines)))
+        return files.write_page(page.html(), page.documents(), page.tables())
 
 
-def page_of_sweep(results: sweeps.Results, paper: PaperComparison, pictures: Sequence["Picture"] = ()) -> Page:
+def page_of_sweep(results: sweeps.Results, paper: PaperComparison, pictures: Sequence[Picture] = ()) -> Page:
     """Builds the page of a sweep."""
     # Whether the runs of a setting use several partitions, and whether several runs share one.
     partitions = False
@@ -95,7 +91,6 @@ def page_of_sweep(results: sweeps.Results, paper: PaperComparison, pictures: Seq
 
     seeds = len({row.get("seed") for row in results.rows})
     counts = {"run": len(results.rows), "method": len(results.methods), "seed": seeds}
-    command = ["fedjax-bal", "sweep", "sweep.yaml"]
     return Page(
         tab=f"{results.name}: federated learning sweep",
         kicker=" · ".join(["Federated learning sweep", *(plural(count, noun) for noun, count in counts.items())]),
@@ -112,7 +107,7 @@ def page_of_sweep(results: sweeps.Results, paper: PaperComparison, pictures: Seq
         sections=[
             setting_section(_mark_swept(results)),
             ("Machine and speed", definitions([*device_and_versions(results.summary), *_speed(results)])),
-            reproduction(command, results.sheet, results.summary.get("command"), "sweep.yaml", results.text),
+            reproduction("sweep", "sweep.yaml", results.sheet, results.summary.get("command"), results.text),
         ],
     )
 

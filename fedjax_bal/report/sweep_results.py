@@ -96,7 +96,7 @@ class Results:
         text: the text of `sweep.yaml`.
         sheet: the content of `sweep.yaml`.
         draws: for each row the seed of its partition (None if not known) and its other seeds.
-        summary: the summary of the sweep's first point; empty if not known.
+        summary: the summary of the first point that has one; empty if none has.
         labels: the methods' names in reports, which `rows` have, by their names in results.
     """
 
@@ -252,7 +252,7 @@ def read_results(folder: Path, names: Mapping[str, str] = NO_NAMES) -> Results:
         # Values of an axis such as `[0], [0, 1]` repeat runs, which the seed and the partition identify.
         others = [row[key] for key in of_seeds if key not in ("partition.seed", *SEED_LISTS)]
         draws.append(SeededDraw(partition, (*others, row.get("seed"))))
-    summary = next((point.read_summary() for point in sweep.points()), {})
+    summary = next(filter(None, (point.read_summary() for point in sweep.points())), {})
     return Results(str(sheet.get("name") or folder.name), axes, rows, text, sheet, tuple(draws), summary, labels)
 
 

@@ -1,4 +1,4 @@
-"""The report's tables: text for the page and LaTeX, and CSV with the numbers behind it."""
+"""The report's tables, as text, and the numbers behind them."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_bal.lab import as_csv
 from fedjax_bal.metrics import (
     METRICS,
     REPORT_TABLES,
@@ -19,7 +18,6 @@ from fedjax_bal.metrics import (
     spread,
     spread_of_draws,
 )
-from fedjax_bal.report.latex import page_tables
 from fedjax_bal.report.wording import LONGEST_NAME, MINUS, Table, join_some, leader, megabytes, printable, table
 
 _NONE_PUBLISHED: Mapping[tuple[str, str], float] = MappingProxyType({})
@@ -178,11 +176,6 @@ def statistics(
                 "published": theirs,
                 "from_published": None if theirs is None or mean.mean is None else mean.mean - theirs,
             }  # fmt: skip
-
-
-def table_files(shown: Sequence[Details], rows: Sequence[Mapping[str, Any]]) -> dict[str, bytes]:
-    """Formats tables in LaTeX, and `rows` in CSV, by file extension."""
-    return {"csv": encoded(as_csv(rows)), "tex": encoded(page_tables(shown))}
 
 
 def encoded(text: str) -> bytes:

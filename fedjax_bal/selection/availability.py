@@ -75,7 +75,7 @@ def bernoulli(p: PositiveShare) -> Presence:
         Presence(probabilities=(0.5,), period=1)
 
     References:
-        ReBaFL (Xu et al., 2023), section 5.1.
+        ReBaFL (Xu et al., 2023), section 5.2.
     """
     return Presence((p,))
 

@@ -290,7 +290,7 @@ def make_plan(clients: np.ndarray, arriving: np.ndarray) -> Plan:
         The plan.
 
     Raises:
-        ValueError: a client occurs twice.
+        ValueError: a client occurs twice, or its number is negative.
 
     Example:
         >>> import numpy as np
@@ -301,6 +301,11 @@ def make_plan(clients: np.ndarray, arriving: np.ndarray) -> Plan:
     clients = np.asarray(clients, np.int32)
     clients = clients[np.argsort(clients.min(1), kind="stable")]
     total = len(arriving)
+    if (clients < 0).any():
+        raise ValueError(
+            f"plan: received client {clients.min()}; a selector must list clients from 0 to {total - 1}, and {total} "
+            "for an empty place"
+        )
     inside = clients < total
     listed = clients[inside]
     if len(np.unique(listed)) != len(listed):

@@ -245,12 +245,20 @@ def test_a_run_folder_becomes_two_tables(kept):
     changes = ["training.rounds=120", "seeds=[0]", "training.batch_size=25", "methods=[fedavg, rebafl]"]
     run_folder(kept / "run", load_config(RUN, changes))
     about = {"commit": "c", "note": ""}
-    assert papers.collect(kept / "run", about) == "rebafl_table1_fmnist_m20_120_rounds: 2 runs"
+    assert papers.collect([kept / "run"], about) == ["rebafl_table1_fmnist_m20_120_rounds: 2 runs"]
     rows = rows_of(kept / "rebafl_table1_fmnist_m20_120_rounds.csv")
     assert [row["method"] for row in rows] == ["fedavg", "rebafl"]
     assert rows[0]["changes"] == "training.batch_size=25" and "rounds_to_target" not in rows[0]
     curve = rows_of(kept / "rebafl_table1_fmnist_m20_120_rounds_curves.csv")
     assert len(curve) == 40 and curve[-1]["round"] == "120" and curve[-1]["update_diversity"] == "2.0"
+
+
+def test_folders_of_one_experiment_with_different_methods_share_its_tables(kept):
+    for method in ("fedavg", "rebafl"):
+        run_folder(kept / method, load_config(RUN, ["training.rounds=120", "seeds=[0]", f"methods=[{method}]"]))
+    texts = papers.collect([kept / "fedavg", kept / "rebafl"], {"commit": "c", "note": ""})
+    assert texts == ["rebafl_table1_fmnist_m20_120_rounds: 2 runs"]
+    assert [row["method"] for row in rows_of(kept / "rebafl_table1_fmnist_m20_120_rounds.csv")] == ["fedavg", "rebafl"]
 
 
 def test_pauses_do_not_count_as_training_time_and_stacked_runs_add_up():
@@ -274,7 +282,8 @@ def test_a_sweep_folder_has_its_keys_in_the_tables_the_page_and_the_header(kept)
         run_folder(kept / "sweep" / "points" / point.label, point.config, accuracy=accuracy)
         lines.append(f'{",".join(map(str, point.values.values()))},"{point.label}",rebafl,0,done')
     (kept / "sweep" / "results.csv").write_text("\n".join(lines))
-    assert papers.collect(kept / "sweep", {"commit": "c", "note": "alone"}) == "rebafl_figure8_fmnist: 2 runs"
+    about = {"commit": "c", "note": "alone"}
+    assert papers.collect([kept / "sweep"], about) == ["rebafl_figure8_fmnist: 2 runs"]
     ((_, (result,)),) = _claims.results().items()
     assert result.rounds == 200 and len(result.curves) == 2 and "changes" not in result.rows[0]
     assert result.values({"method": "rebafl", "methods.0.epsilon": 1e-4}, "last5_accuracy") == {"0": pytest.approx(50)}

@@ -100,6 +100,13 @@ def test_a_table_takes_the_form_for_which_there_is_room(width, name, expected):
     assert all(any(line.endswith(text) for line in lines) for text in expected)
 
 
+def test_no_number_is_cut_off_beside_a_name_of_wide_letters():
+    for width in range(40, 90):
+        own = console(width)
+        print_table(comparison("平均的方法" * 4), own, "in %")
+        assert all(text in own.file.getvalue() for text in ("75.0", "± 2.0", "+5.0", "[+1.0, +9.0]"))
+
+
 def test_a_name_without_a_text_is_listed():
     own = console(80)
     own.print(names_table([("mine", []), ("fedavg", ["The mean."])]))

@@ -21,7 +21,7 @@ from fedjax_bal.config import (
     to_plain,
 )
 from fedjax_bal.data import DATASETS, partition
-from fedjax_bal.lab.setup import set_up
+from fedjax_bal.lab.setup import SharedInputs, set_up
 from fedjax_bal.lab.sweep_plan import load_sweep
 
 ROOT = Path(__file__).parents[2] / "configs"
@@ -223,7 +223,7 @@ RAN: set[str] = {json.dumps(None)}
 @pytest.mark.parametrize("name", FILES)
 def test_methods_can_be_set_up(name, small_data):
     for config in unseen(name, small, SET_UP, plain_setting_of if name in CBFL else setting_of):
-        comparison = set_up(config, small_data)
+        comparison = set_up(config, SharedInputs(small_data))
         assert [method.name for method in comparison.methods] == [method.name for method in config.methods]
         for method, simulation in zip(comparison.methods, comparison.simulations, strict=True):
             assert simulation.federation.num_clients == method.partition.clients
@@ -240,7 +240,7 @@ def may_be_empty(split):
 @pytest.mark.parametrize("name", FILES)
 def test_three_rounds_of_a_small_copy(name, small_data):
     for config in unseen(name, tiny, RAN, fakes_of if name in CBFL else program_of):
-        comparison = set_up(config, small_data)
+        comparison = set_up(config, SharedInputs(small_data))
         for method, simulation in zip(comparison.methods, comparison.simulations, strict=True):
             records = three_rounds(simulation)
             assert [record["round"] for record in records] == list(range(1, min(3, simulation.rounds) + 1))

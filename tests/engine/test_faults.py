@@ -1,5 +1,6 @@
 """Clients that break: named, left out as if they had not delivered, or cut."""
 
+import dataclasses
 from types import SimpleNamespace
 
 import jax
@@ -35,15 +36,24 @@ TEST = in_batches(*toys.test_set())
 
 
 LOCAL = LocalTraining(batch_size=8, optimizer=optimizer("sgd", 0.1))
+MOMENTUM = LocalTraining(batch_size=8, optimizer=optimizer("sgd", 0.1, momentum=0.9))
 ALWAYS, EXECUTION = always(), {"strategy": "map", "devices": 1, "rounds_per_dispatch": 2}
 
 
 def simulation(
-    recipe, policy, kind="not_a_number", faulty=STRUCK, rounds=ROUNDS, selector=None, delivery=ALWAYS, **execution
+    recipe,
+    policy,
+    kind="not_a_number",
+    faulty=STRUCK,
+    rounds=ROUNDS,
+    selector=None,
+    delivery=ALWAYS,
+    local=LOCAL,
+    **execution,
 ):
     recipe = recipes.combine(recipe, recipes.faults(kind, **faulty)) if faulty else recipe
     return build(
-        recipe, toys.network(), toys.federation(), TEST, rounds=rounds, local=LOCAL,
+        recipe, toys.network(), toys.federation(), TEST, rounds=rounds, local=local,
         participation=Participation(selector=selector, delivery=delivery),
         execution=Execution(**EXECUTION | {"broken_clients": policy} | execution),
     )  # fmt: skip
@@ -71,12 +81,14 @@ def assert_close(got, want):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
+CARRIED = dataclasses.replace(recipes.fedavg(), carried=True)
 PAIRS = toys.chosen([[3, 0], [4, 7], [2, 5]], passes=2)
 """Client 3 leads one of the chains, client 7 is second in another."""
 CASES = {
     "memory and reports": (recipes.scaffold(), "not_a_number", {}),
     "lanes on two devices": (recipes.fedavg(), "infinite", {"strategy": "vmap", "devices": 2}),
     "chains": (recipes.median(), "not_a_number", {"selector": PAIRS}),
+    "momentum carried along a chain": (CARRIED, "not_a_number", {"selector": PAIRS, "local": MOMENTUM}),
     "a selector that looks": (
         recipes.fedavg(), "infinite", {"selector": power_of_choice(6, 9, sizes=toys.SIZES), "rounds_per_dispatch": 1},
     ),

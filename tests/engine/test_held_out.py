@@ -228,3 +228,14 @@ def test_early_stopping_needs_validation_rows():
         with pytest.raises(ValueError, match=message):
             rule = EarlyStopping(patience=2)
             simulate(recipes.fedavg(), toys.network(), given, toys.test_set(), rounds=1, seed=0, early_stopping=rule)
+
+
+def test_the_model_that_a_client_trained_is_measured_not_what_it_delivers():
+    """With one bit a number, FedWSQ's clients deliver other models than they have trained."""
+    records = []
+    for recipe in (recipes.fedwsq(bits=1, everything=True), recipes.fedavg()):
+        sim = simulation(recipe, rounds=1, evaluation=Evaluation(local_accuracy=True, local_test_images=20))
+        records += sim.advance(0, sim.init(0)).records
+    names = ("train_loss", "local_accuracy", "local_test_accuracy", "own_accuracy")
+    sent, plain = ([record[name] for name in names] for record in records)
+    assert sent == plain and records[0]["test_loss"] != records[1]["test_loss"]

@@ -33,6 +33,7 @@ from fedjax_bal.config.load import read_layers
 from fedjax_bal.config.problems import Problem, raise_all
 from fedjax_bal.data import federate, load, partition
 from fedjax_bal.lab import RunFolder, SweepFolder, checkpoint, verify
+from fedjax_bal.lab.folder import PERSONALISED
 from fedjax_bal.lab.sweep_plan import load_sweep
 from fedjax_bal.report import build
 from fedjax_bal.report.page import build_comparison, page_of_run
@@ -195,8 +196,7 @@ def read_remains(folder):
     with files_named():
         for read in (run.read_metrics, run.read_summary, run.read_execution):
             read()
-        run.read_leaks(0, 0)
-        run.read_personalised(0, 0)
+        run.read_analysis(PERSONALISED, 0, 0)
         SweepFolder(folder).read_costs()
 
 

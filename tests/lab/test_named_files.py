@@ -12,9 +12,10 @@ import small_sweep
 
 from fedjax_bal import export_model, models
 from fedjax_bal.config import Config, load_config, resolved_yaml, run_digest
-from fedjax_bal.lab import RunFolder, SweepFolder, load_sweep, set_up
-from fedjax_bal.lab.named_files import named_files, sha256
+from fedjax_bal.lab import RunFolder, SharedInputs, SweepFolder, load_sweep, set_up
+from fedjax_bal.lab.named_files import content_digest, named_files
 from fedjax_bal.lab.recorder import Recorder
+from fedjax_bal.lab.summary import Cost
 from fedjax_bal.lab.verification import verify
 from fedjax_bal.report.markup import reproduction
 
@@ -52,8 +53,8 @@ def folders(tmp_path):
     (tmp_path / "mine").mkdir()
 
 
-def begin(config: Config, folder: RunFolder, **options) -> Recorder:
-    return Recorder(config, folder, print, devices=1, **options)
+def begin(config: Config, folder: RunFolder, data_dir: Path | None = None, **options) -> Recorder:
+    return Recorder(config, folder, print, SharedInputs(data_dir, 1), **options)
 
 
 def reproduced(folder: RunFolder, empty: Path) -> Config:
@@ -68,7 +69,9 @@ def _shown(folder: RunFolder) -> str:
     folder.write_summary(
         {
             **dict.fromkeys(("device", "client_updates_per_s", "samples_per_s", "target_accuracy")),
-            **{key: {} for key in ("versions", "command", "cost")},
+            "versions": {},
+            "command": {"plugins": [], "data_dir": None},
+            "cost": Cost()._asdict(),
             **{key: [] for key in ("partitions", "batches", "runs", "class_names")},
             "name": "small",
             "finished": False,
@@ -96,7 +99,7 @@ def test_a_run_records_its_weights_and_is_repeated_from_copies(started, tmp_path
         Path(path).unlink()
     again = reproduced(folder, tmp_path / "empty")
     assert run_digest(again) == run_digest(folder.read_configuration())
-    comparison = set_up(again, devices=1)
+    comparison = set_up(again, SharedInputs(devices=1))
     for simulation, seed in zip(comparison.simulations, (3, 4), strict=True):
         start = simulation.setting.model.init(jax.random.key(0))
         jax.tree.map(np.testing.assert_array_equal, start, MLP.init(jax.random.key(seed)))
@@ -107,7 +110,7 @@ def test_a_run_goes_on_with_its_weights_alone(started, name, tmp_path):
     config, folder, _ = started
     assert begin(config, folder).config.files == folder.recorded_files()
     (tmp_path / "config.yaml").write_bytes((folder.path / "config.yaml").read_bytes())
-    set_up(load_config(tmp_path / "config.yaml"), devices=1)
+    set_up(load_config(tmp_path / "config.yaml"), SharedInputs(devices=1))
 
     key = "methods.1.model.weights" if "/" in name else "model.weights"
     for seed in (3, 4, 5):  # not even each other's, though both are the run's
@@ -117,8 +120,8 @@ def test_a_run_goes_on_with_its_weights_alone(started, name, tmp_path):
         with pytest.raises(ValueError, match=f"^{key}: .*{name} has the SHA-256 {other}, recorded was .*put back the"):
             begin(config, folder)
         with pytest.raises(ValueError, match=f"^{key}: .*{name} has the SHA-256 {other}, .*leave the key files out"):
-            set_up(load_config(tmp_path / "config.yaml"), devices=1)
-    set_up(load_config(tmp_path / "config.yaml", ["files={}"]), devices=1)
+            set_up(load_config(tmp_path / "config.yaml"), SharedInputs(devices=1))
+    set_up(load_config(tmp_path / "config.yaml", ["files={}"]), SharedInputs(devices=1))
     begin(config, folder, fresh=True)  # starts over
     assert folder.recorded_files()[str(tmp_path / name)] == other
 
@@ -128,10 +131,10 @@ def test_a_moved_file_is_known_by_its_content(started, tmp_path):
     text = (folder.path / "config.yaml").read_text()
     (tmp_path / "config.yaml").write_text(text)
     shutil.copy(tmp_path / "w.npz", tmp_path / "moved.npz")
-    set_up(load_config(tmp_path / "config.yaml", [f"model.weights={tmp_path}/moved.npz"]), devices=1)
+    set_up(load_config(tmp_path / "config.yaml", [f"model.weights={tmp_path}/moved.npz"]), SharedInputs(devices=1))
     write_weights(tmp_path / "moved.npz", 5)
     with pytest.raises(ValueError, match="moved.npz has the SHA-256 .*, recorded was .* or "):
-        set_up(load_config(tmp_path / "config.yaml", [f"model.weights={tmp_path}/moved.npz"]), devices=1)
+        set_up(load_config(tmp_path / "config.yaml", [f"model.weights={tmp_path}/moved.npz"]), SharedInputs(devices=1))
 
 
 def test_data_that_a_configuration_names_are_recorded_but_not_copied(tmp_path):
@@ -141,29 +144,29 @@ def test_data_that_a_configuration_names_are_recorded_but_not_copied(tmp_path):
     folder = RunFolder(tmp_path / "run")
     folder.path.mkdir()
     begin(config, folder, fresh=True, data_dir=tmp_path)
-    assert folder.recorded_files() == {f"{tmp_path}/mine.npz": sha256(f"{tmp_path}/mine.npz")}
+    assert folder.recorded_files() == {f"{tmp_path}/mine.npz": content_digest(f"{tmp_path}/mine.npz")}
     assert not (folder.path / "files").exists()
     again = load_config(folder.path / "config.yaml")
-    set_up(again, tmp_path, devices=1)
+    set_up(again, SharedInputs(tmp_path, 1))
 
     write_data(tmp_path / "mine.npz", 1)
-    for attempt in (lambda: set_up(again, tmp_path, devices=1), lambda: begin(config, folder, data_dir=tmp_path)):
+    for attempt in (lambda: set_up(again, SharedInputs(tmp_path, 1)), lambda: begin(config, folder, data_dir=tmp_path)):
         with pytest.raises(ValueError, match="dataset.path: .*mine.npz has the SHA-256"):
             attempt()
     # Another data set has no file.
     small = ["dataset=fashion_mnist_small", "partition={scheme: iid, clients: 4}"]
-    set_up(load_config(folder.path / "config.yaml", small), devices=1)
+    set_up(load_config(folder.path / "config.yaml", small), SharedInputs(devices=1))
 
 
 def test_a_folder_is_its_files_and_their_names(tmp_path):
     folder = tmp_path / "mine"
     (folder / "train").mkdir()
     (folder / "train/a.png").write_bytes(b"1")
-    first = sha256(str(folder))
+    first = content_digest(str(folder))
     (folder / ".DS_Store").write_bytes(b"2")
-    assert sha256(str(folder)) == first
+    assert content_digest(str(folder)) == first
     (folder / "train/a.png").rename(folder / "train/b.png")
-    assert sha256(str(folder)) != first
+    assert content_digest(str(folder)) != first
 
 
 def test_runs_without_such_files_record_nothing():

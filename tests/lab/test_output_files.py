@@ -82,7 +82,7 @@ def test_a_session_that_begins_while_a_file_is_read_is_no_damage(files, tmp_path
         files.write("metrics.jsonl", b"the next session's")
         return "0" * 64
 
-    monkeypatch.setattr(output_files, "_sum", beginning)
+    monkeypatch.setattr(output_files, "sha256", beginning)
     files.check_sums("metrics.jsonl")
     assert not files.is_sealed()
 

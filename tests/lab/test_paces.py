@@ -78,7 +78,7 @@ def test_finished_runs_of_the_same_kind_are_the_estimate(remembered, monkeypatch
 
 def test_the_pace_of_a_cluster_is_not_that_of_this_machine():
     def remembers(backend):
-        session = SweepSession(Mock(), Mock(), Mock(), max_batch_size=None, backend=backend, detail=None)
+        session = SweepSession(Mock(), Mock(), Mock(), max_batch_size=None, backend=backend, verbose=False)
         return any(isinstance(callback, paces.Paces) for callback in session.callbacks)
 
     assert remembers(None) and not remembers(Mock())

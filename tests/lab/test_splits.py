@@ -196,7 +196,7 @@ def test_of_several_partitions_the_range_of_empty_clients_is_said(here, monkeypa
 
     monkeypatch.setattr(data.partition, "draw", recorded)
     inputs = SharedInputs(None, 1)
-    comparison = set_up(config, inputs=inputs)
+    comparison = set_up(config, inputs)
     assert len(drawn) == 4  # no partition is drawn for this
     empty = [sum(not len(rows) for rows in parts) for parts in drawn]
     assert 0 < min(empty) < max(empty)
@@ -379,7 +379,7 @@ def makers(tmp_path):
 
 def by_maker(folder, *overrides, path="mine.npz"):
     changes = (f"dataset={{name: npz, path: {path}}}", "selection.clients_per_round=1", *overrides)
-    return set_up(small_run.config(folder, *changes), data_dir=str(folder)).simulations[0].federation
+    return set_up(small_run.config(folder, *changes), SharedInputs(str(folder))).simulations[0].federation
 
 
 def test_everybody_is_a_client(makers):

@@ -59,7 +59,7 @@ def test_estimates_are_compared_where_they_are_known(estimates, clients, rank):
 
 
 def test_leaks_that_are_not_finite_are_left_out():
-    nan = float("nan")
+    nan = None  # as which it is read
     nearest = {"generated": {"mean": 1.0, "least": nan}, "test": {"mean": 1.0, "least": 0.5}}
     attacks = {"a": {"truth": nan, "others": 0.1}, "b": {"truth": 0.2, "others": 0.1}}
     assert finite_leaks({"nearest": nearest, "inversion": attacks}) == {

@@ -121,7 +121,9 @@ def test_writing_the_table_takes_a_small_share_of_the_time(monkeypatch):
     points = [SimpleNamespace(label=str(number), values={}, config=config) for number in range(400)]
     folder = SimpleNamespace(part=None, write_results=write, read_costs=dict, write_costs=lambda costs: None)
     monkeypatch.setattr(sweep_module, "time", SimpleNamespace(monotonic=lambda: now))
-    session = SweepSession(SimpleNamespace(points=points), folder, None, max_batch_size=None, backend=None, detail=None)
+    session = SweepSession(
+        SimpleNamespace(points=points), folder, None, max_batch_size=None, backend=None, verbose=False
+    )
     recorder = SimpleNamespace(states={(0, 0): RunState("fedavg", 0)})
     session.recorders = dict.fromkeys(range(400), recorder)
     for number in range(300):

@@ -60,7 +60,8 @@ def write_run(
         "name": "synthetic", "finished": finished, "device": "cpu: 2 cores",
         "versions": {"fedjax_bal": "0.1.0", "jax": "0.10.2", "python": "3.11.7"}, "compile_s": 12.34, "wall_s": 101.0,
         "client_updates_per_s": 321.0, "samples_per_s": 16050.0, "target_accuracy": 0.6, "class_names": names,
-        "command": {}, "cost": {}, "batches": [],
+        "command": {"plugins": [], "data_dir": None}, "batches": [],
+        "cost": {"compile_s": 12.34, "train_s": 80.0, "client_updates": 25680, "samples": 1284000},
         "partitions": [
             {
                 "methods": list(methods), "clients": clients, "shown": list(range(clients)),

@@ -2,19 +2,17 @@
 
 import html
 import re
-import shlex
 import subprocess
 
 import pytest
 
-from fedjax_bal.report.gallery import Picture
-from fedjax_bal.report.markup import _figures, reproduction
+from fedjax_bal.report.markup import Picture, _figures, reproduction
 
 WORDS = ["fedjax-bal", "run", "config.yaml"]
 
 
 def shown(config, given):
-    return reproduction(WORDS, config, given, "config.yaml", "name: x")[1]
+    return reproduction("run", "config.yaml", config, given, "name: x")[1]
 
 
 def pasted(config, given):
@@ -49,8 +47,7 @@ def test_files_of_plugins_are_given_where_they_are_known():
         *WORDS, "--plugin", "/home/me/my plug.py", "--plugin", "package.module",
     ]  # fmt: skip
     assert pasted({"plugins": {"mine": "0"}}, None) == [*WORDS, "--plugin", "mine.py"]
-    assert pasted({}, None) == pasted({"plugins": "damaged"}, "damaged") == WORDS
-    assert shlex.join(WORDS) in shown({}, {"data_dir": 3})
+    assert pasted({}, None) == pasted({"plugins": "damaged"}, None) == WORDS
 
 
 def test_a_figure_without_a_neighbour_in_its_row_has_its_caption_there():

@@ -236,7 +236,7 @@ def test_damage_leaves_the_old_page_alone(make_run, tmp_path):
 def test_a_folder_that_cannot_be_written_is_an_error_in_words(make_run, tmp_path):
     folder = make_run(tmp_path / "run", rounds=1)
     (folder / "plots").write_text("in the way")
-    with pytest.raises(FolderError, match="the report can't be written there"):
+    with pytest.raises(FolderError, match="run: can't be written .file exists.; make the folder"):
         build(folder)
 
 
@@ -439,7 +439,7 @@ def test_chosen_figures_are_written_and_an_unknown_one_is_refused_before_any(mak
 
 def test_a_place_that_cannot_be_written_is_an_error_in_words(sweep, tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(FolderError, match="the figures can't be written there"):
+    with pytest.raises(FolderError, match="file: can't be written .file exists.; choose another folder"):
         write_figures([sweep], tmp_path / "file", 3.25)
 
 

@@ -2,10 +2,10 @@
 
 import csv
 import io
-import json
 import re
 
 import pytest
+from report.conftest import edit_summary
 
 from fedjax_bal.report.gallery import sweep_figures
 from fedjax_bal.report.published import paper_comparison_of_sweep
@@ -181,17 +181,19 @@ def test_grids_of_methods_have_one_scale(tmp_path):
     assert {(axes.images[0].norm.vmin, axes.images[0].norm.vmax) for axes in figure.axes} == {(10.0, 90.0)}
 
 
-def test_the_setting_the_machine_and_its_speed_are_on_the_page(tmp_path):
+def test_the_setting_the_machine_and_its_speed_are_on_the_page(make_run, tmp_path):
     sheet = CONDITIONED + "training: {rounds: 7}\npartition: {scheme: iid}\n"
     axes = "partition.clients,training.optimizer.learning_rate"
     heads = f"{axes},point,method,seed,status,last5_accuracy,compile_s,failure"
     rows = [f"1000,0.1,p,a,0,done,0.5,{seconds}," for seconds in (2.5, 1200)]
     conditioned(tmp_path, sheet)
     (tmp_path / "results.csv").write_text("\n".join([heads, *rows]) + "\n")
-    (tmp_path / "points" / "p").mkdir(parents=True)
-    (tmp_path / "points" / "p" / "summary.json").write_text(json.dumps({"device": "<GPU>", "versions": {"jax": "1"}}))
+    (tmp_path / "points" / "o").mkdir(parents=True)  # a point that could not be set up
+    command = {"plugins": [], "data_dir": "/data"}
+    point = make_run(tmp_path / "points" / "p", methods=("a",), rounds=1)
+    edit_summary(point, lambda summary: summary.update(device="<GPU>", versions={"jax": "1"}, command=command))
     text = page(read_results(tmp_path))
-    for part in ("rounds 7", "&lt;GPU&gt;", "jax 1", "2.5 to 1,200", "clients 1,000"):
+    for part in ("rounds 7", "&lt;GPU&gt;", "jax 1", "--data-dir /data", "2.5 to 1,200", "clients 1,000"):
         assert part in text
     assert "samples per second" not in text
 

@@ -8,8 +8,9 @@ import pytest
 from fedjax_bal.lab import SweepFolder, as_csv
 from fedjax_bal.metrics import METRICS, NOTHING, REPORT_TABLES, ranked_clients
 from fedjax_bal.report import build
+from fedjax_bal.report.latex import page_tables
 from fedjax_bal.report.page import missing_runs
-from fedjax_bal.report.tables import comparison, details, remarks, statistics, summarise_group, table_files
+from fedjax_bal.report.tables import comparison, details, remarks, statistics, summarise_group
 from fedjax_bal.report.wording import table_notes
 
 
@@ -114,7 +115,7 @@ def files(groups, target=None):
     summaries = [summarise_group(made) for made in groups]
     notes = " ".join(table_notes([own for group in summaries for own in group], partitions=False))
     rows = [row for made in groups for row in statistics(made)]
-    return {end: content.decode() for end, content in table_files([comparison(summaries, target, notes)], rows).items()}
+    return {"csv": as_csv(rows), "tex": page_tables([comparison(summaries, target, notes)])}
 
 
 def test_csv_has_n_mean_deviation_and_intervals():
@@ -154,6 +155,12 @@ def test_tables_lie_beside_the_report_and_without_runs_are_empty(make_run, tmp_p
     for ending, content in files([[]], 0.5).items():
         assert content
         assert (folder / f"tables.{ending}").stat().st_size > len(content)
+
+
+def test_a_text_that_python_reads_as_a_number_stays_a_text(tmp_path):
+    row = {"law": "1_2", "point": "p", "method": "a", "status": "done", "failure": None}
+    (tmp_path / "results.csv").write_text(as_csv([row]))
+    assert SweepFolder(tmp_path).read_results(["law"]) == [{**row, "failure": ""}]
 
 
 @pytest.mark.parametrize("name", ["=1+1", "+cmd", "-cmd|' /C calc'!A0", "@SUM(A1)", "'=x", "''=x", "\tx"])

@@ -51,6 +51,11 @@ def test_plan_refuses_a_client_in_two_places():
         make_plan(np.array([[1], [1]]), np.ones(3, bool))
 
 
+def test_plan_refuses_a_negative_number_which_would_wrap_to_another_client():
+    with pytest.raises(ValueError, match="received client -1; .* from 0 to 2, and 3 for an empty place"):
+        make_plan(np.array([[1], [-1]]), np.ones(3, bool))
+
+
 @pytest.mark.parametrize("size", [0, -3, 1.5, True])
 def test_a_wrong_cohort_size_is_named(size):
     with pytest.raises(ValueError, match="clients_per_round: received"):

@@ -118,7 +118,11 @@ def train_chain(setting: Setting, shared: RoundInputs, chain: ChainClients, long
             outcome, last = train_locally(setting, key, ctx, longest, carry.optimizer)
             given = (setting, shared, client, outcome, last.loss_sum, earlier)
             variables, results = stop_at_nan(setting, finish_client, *given)
-        return ChainCarry(variables, last.optimizer if setting.carried else None), results
+        optimizer = last.optimizer if setting.carried else None
+        if setting.carried and setting.execution.excludes:
+            # Like the model, the momentum of a broken client must not reach the next one.
+            optimizer = _where(results[1].broken == 0, optimizer, carry.optimizer)
+        return ChainCarry(variables, optimizer), results
 
     def one_pass(
         carry: tuple[ChainCarry, PyTree, Array], turn: Array
@@ -226,6 +230,8 @@ def finish_client(
     fault = jnp.select([~finite, outdated, huge], [NOT_FINITE, OUTDATED, HUGE], 0).astype(jnp.int32)
     broken = jnp.where(client.delivered, fault, 0)
 
+    # Metrics are of the model that the client trained and uses, not of what it delivers.
+    used = outcome._replace(end=leaves.personal_model(setting, outcome.trained))
     # Results are selected, not multiplied by 0 or 1, because nan times 0 is nan.
     counts = client.delivered & (broken == 0) if setting.execution.excludes else client.delivered
     record = ClientRecord(
@@ -234,9 +240,7 @@ def finish_client(
         steps=jnp.where(counts, outcome.steps, 0),
         broken=broken,
         probes=_where(counts, probes, None),
-        metrics=measure(
-            setting, shared.local_test, outcome._replace(end=leaves.personal_model(setting, outcome.end)), counts
-        ),
+        metrics=measure(setting, shared.local_test, used, counts),
     )
     returned = leaves.with_leaves(
         _where(counts, outcome.end, outcome.start), leaves.personal_leaves(setting, shared.variables)

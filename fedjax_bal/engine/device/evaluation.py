@@ -77,12 +77,6 @@ def some_images(test: TestSet, count: int, total: int, size: int = TEST_BATCH) -
     return TestSet(fold(flat.images), fold(flat.labels), (index < count).reshape(batches, size))
 
 
-def hits(model: Model, variables: Variables, test: TestSet, mean: Array, std: Array) -> Array:
-    """Counts the test images that a model classifies correctly, `Int32[]`."""
-    confusion, _, _ = _totals(model, variables, test, mean, std)
-    return jnp.trace(confusion)
-
-
 def evaluate(
     model: Model, variables: Variables, test: TestSet, mean: Array, std: Array, layout: Layout | None = None
 ) -> EvaluationResult:
@@ -104,23 +98,29 @@ def evaluate(
 
 def _totals(model: Model, variables: Variables, test: TestSet, mean: Array, std: Array) -> tuple[Array, Array, Array]:
     """Computes the confusion matrix, the summed loss and the number of images."""
-    classes = model.num_classes
 
-    def add_batch(carry: tuple[Array, Array], batch: TestSet) -> tuple[tuple[Array, Array], None]:
-        confusion, loss = carry
+    def add_batch(sums: tuple[Array, Array], batch: TestSet) -> tuple[tuple[Array, Array], None]:
         outputs, _ = model.apply(variables, normalised(batch.images, mean, std), train=False)
-        losses = optax.softmax_cross_entropy_with_integer_labels(outputs.logits, batch.labels)
-        predicted = outputs.logits.argmax(-1)
-        confusion = confusion.at[batch.labels, predicted].add(batch.real.astype(jnp.int32))
-        return (confusion, loss + jnp.where(batch.real, losses, 0.0).sum()), None
+        return _tallied(sums, outputs.logits, batch.labels, batch.real), None
 
-    init = (jnp.zeros((classes, classes), jnp.int32), jnp.zeros(()))
-    (confusion, loss), _ = lax.scan(add_batch, init, test)
+    (confusion, loss), _ = lax.scan(add_batch, _no_tally(model), test)
     return confusion, loss, test.real.sum()
 
 
+def _no_tally(model: Model) -> tuple[Array, Array]:
+    return jnp.zeros((model.num_classes, model.num_classes), jnp.int32), jnp.zeros(())
+
+
+def _tallied(sums: tuple[Array, Array], logits: Array, labels: Array, real: Array) -> tuple[Array, Array]:
+    """Adds a batch to the confusion matrix, `Int32[C, C]` by true and predicted class, and to the summed loss."""
+    confusion, loss = sums
+    losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+    confusion = confusion.at[labels, logits.argmax(-1)].add(real.astype(jnp.int32))
+    return confusion, loss + jnp.where(real, losses, 0.0).sum()
+
+
 def evaluate_held_out(
-    model: Model, variables: Variables, federation: Federation, layout: Layout | None = None
+    model: Model, variables: Variables, federation: Federation, layout: Layout
 ) -> tuple[EvaluationResult | None, Array | None]:
     """Evaluates the global model on the validation rows and the clients' test rows; None if there are no such rows."""
     validation = clients = None
@@ -132,25 +132,20 @@ def evaluate_held_out(
 
 
 def evaluate_rows(
-    model: Model, variables: Variables, federation: Federation, rows: Array, layout: Layout | None = None
+    model: Model, variables: Variables, federation: Federation, rows: Array, layout: Layout
 ) -> EvaluationResult:
     """Computes the confusion matrix and loss of a model on rows of a federation, `Int32[A]`, at least one."""
-    classes = model.num_classes
 
     def add(sums: PyTree, places: Array, real: Array, variables: Variables, rows: Array, store: Federation) -> PyTree:
-        confusion, loss = sums
         outputs, labels = _outputs(model, variables, store, take(rows, places))
-        losses = optax.softmax_cross_entropy_with_integer_labels(outputs.logits, labels)
-        confusion = confusion.at[labels, outputs.logits.argmax(-1)].add(real.astype(jnp.int32))
-        return confusion, loss + jnp.where(real, losses, 0.0).sum()
+        return _tallied(sums, outputs.logits, labels, real)
 
-    zeros = (jnp.zeros((classes, classes), jnp.int32), jnp.zeros(()))
-    confusion, loss = fold_in_batches(add, zeros, len(rows), layout, variables, rows, federation)
+    confusion, loss = fold_in_batches(add, _no_tally(model), len(rows), layout, variables, rows, federation)
     return EvaluationResult(confusion, loss / len(rows))
 
 
 def hits_by_client(
-    model: Model, variables: Variables, federation: Federation, tests: ClientTests, layout: Layout | None = None
+    model: Model, variables: Variables, federation: Federation, tests: ClientTests, layout: Layout
 ) -> Array:
     """Counts the test rows of each client that one model classifies correctly, `Int32[N]`; 0 without test rows."""
 
@@ -213,9 +208,7 @@ def _outputs(model: Model, variables: Variables, federation: Federation, rows: A
     return outputs, take(federation.labels, rows)
 
 
-def fold_in_batches(
-    add: Callable[..., PyTree], zeros: PyTree, count: int, layout: Layout | None, *given: Any
-) -> PyTree:
+def fold_in_batches(add: Callable[..., PyTree], zeros: PyTree, count: int, layout: Layout, *given: Any) -> PyTree:
     """Folds `add(sums, places, real, *given)` over the places 0 to count - 1, a batch at a time, on all devices."""
     size = min(TEST_BATCH, count)
     batches = -(-count // size)
@@ -227,7 +220,7 @@ def fold_in_batches(
 
         return lax.scan(add_batch, zeros, numbers)[0]
 
-    if layout is None or layout.devices == 1:
+    if layout.devices == 1:
         return total(jnp.arange(batches), *given)
     # Batches beyond the last one contain only padding, and make the devices' shares equal.
     numbers = jnp.arange(batches + -batches % layout.devices)
@@ -268,7 +261,8 @@ class ClientModel(NamedTuple):
         ctx = self.outcome.ctx
         correct = jnp.zeros((), jnp.int32)
         if self.test is not None:
-            correct = hits(ctx.model, self.outcome.end, self.test, ctx.federation.mean, ctx.federation.std)
+            mean, std = ctx.federation.mean, ctx.federation.std
+            correct = jnp.trace(_totals(ctx.model, self.outcome.end, self.test, mean, std)[0])
         return jnp.where(self.outcome.steps > 0, correct, 0)
 
     def hits_on_own_test_rows(self) -> Array:

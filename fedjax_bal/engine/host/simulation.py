@@ -169,11 +169,6 @@ class Simulation:
         return size_in_bytes(self.on_device) + size_in_bytes(self._shapes) + size
 
     @property
-    def steps_of_clients(self) -> np.ndarray:
-        """Steps of each client's local training, `Int[N]`."""
-        return np.asarray(self.setting.local_steps(self.planner.sizes))
-
-    @property
     def _no_counts(self) -> Counts:
         return Counts(broken=FaultCounts() if self.execution.excludes else None)
 

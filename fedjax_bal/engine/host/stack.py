@@ -297,7 +297,7 @@ def _common_setting(simulations: Sequence[Simulation]) -> Setting:
     batch = max(setting.batch_size for setting in settings)
     layout = first.setting.layout
     selector = first.selector
-    steps = np.concatenate([simulation.steps_of_clients for simulation in simulations])
+    steps = np.concatenate([each.setting.local_steps(each.planner.sizes) for each in simulations])
     layout = lay_out(
         layout.strategy,
         layout.devices,
