@@ -147,7 +147,7 @@ def ill_conditioned() -> dict[str, Any]:
 
 def adam_on_the_server() -> dict[str, Any]:
     """Adam makes whole steps of the smallest gradients, and so of rounding."""
-    return {"tolerance": 1e-3}
+    return {"tolerance": 1e-4}
 
 
 def without_statistics() -> dict[str, Any]:

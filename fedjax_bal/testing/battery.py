@@ -16,7 +16,7 @@ from fedjax_bal.parts import Closing, Part
 from fedjax_bal.recipes import Recipe, combine
 from fedjax_bal.testing import report, toy
 from fedjax_bal.testing.signatures import no_parts, traced, types
-from fedjax_bal.testing.workbench import ROUNDS, SEEDS, VARIATIONS, Bench, Padding, compile_quickly, one_round
+from fedjax_bal.testing.workbench import ROUNDS, SEEDS, VARIATIONS, Bench, Padding, compile_quickly, key_of, one_round
 from fedjax_bal.types import Federation, Model, Plan
 from fedjax_bal.validate import finite_number, is_number
 
@@ -132,7 +132,7 @@ def one_program(bench: Bench) -> None:
 @report.skipped_if(little_training)
 def repeatable(bench: Bench) -> None:
     """Tracing a round twice gives the same program."""
-    key = jax.random.key(SEEDS[0])
+    key = key_of(SEEDS[0])
     row = bench.row(bench.setting, bench.plans(SEEDS[0])[0], 0)
     given = (bench.setting, key, bench.first_state(bench.setting, key, bench.data[0]), row, *bench.data)
     first, again = (compile_quickly(one_round).lower(*given).as_text() for _ in range(2))

@@ -2,12 +2,14 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.random import define_prng_impl
 
 from fedjax_bal.engine.device import (
     DispatchPlan,
@@ -26,7 +28,7 @@ from fedjax_bal.parts import Batches, Report, Server, part, static
 from fedjax_bal.recipes import Recipe
 from fedjax_bal.testing import toy
 from fedjax_bal.testing.report import difference, place
-from fedjax_bal.types import Batch, Context, Federation, Key, Model, Plan, PyTree, ServerContext
+from fedjax_bal.types import Array, Batch, Context, Federation, Key, Model, Plan, PyTree, ServerContext
 
 ROUNDS = 4
 SILENT = 2  # the round without updates
@@ -222,13 +224,11 @@ class Bench:
         """
         setting = setting or self.setting
         data = (federation or self.data[0], self.data[1])
-        states = [jax.device_get(self.first_state(self.setting, jax.random.key(seed), self.data[0]))]
+        states = [jax.device_get(self.first_state(self.setting, key_of(seed), self.data[0]))]
         rounds = []
         for number, plan in enumerate(plans):
             row = self.row(setting, plan, number)
-            state, results = jax.device_get(
-                (program or self._program)(setting, jax.random.key(seed), states[-1], row, *data)
-            )
+            state, results = jax.device_get((program or self._program)(setting, key_of(seed), states[-1], row, *data))
             states.append(state)
             rounds.append(self._by_client(results, plan))
         return states, Observed(states[-1], *stack(rounds))
@@ -268,7 +268,7 @@ class Bench:
             return {0: self.run(plans[0], setting=setting, program=compile_quickly(one_round))}
 
         # Both seeds are batched; the number of the round is the same and isn't.
-        keys = jnp.stack([jax.random.key(seed) for seed in SEEDS])
+        keys = jnp.stack([key_of(seed) for seed in SEEDS])
         states = jax.device_get(compile_quickly(jax.vmap(init_state, (None, 0, None)))(setting, keys, self.data[0]))
         axes = DispatchPlan(None, None, None, 0, 0, 0)  # pyright: ignore[reportArgumentType]
         program = compile_quickly(jax.vmap(one_round, (None, 0, 0, axes, None, None)))
@@ -319,3 +319,46 @@ def stack(items: Sequence[PyTree]) -> PyTree:
 
 def _take(tree: PyTree, index: int) -> PyTree:
     return jax.tree.map(lambda leaf: leaf[index], tree)
+
+
+# Random numbers come from a hash of a few operations instead of JAX's generator, which is a third of a small program.
+# Both sides of a comparison draw the same words, so their quality doesn't matter.
+
+
+def key_of(seed: int) -> Key:
+    """Returns a run's key for the hash-based generator."""
+    return jax.random.key(seed, impl=_HASHED)
+
+
+def _mix(words: Any) -> Any:
+    """Mixes the bits of each word with the finalizer of the hash function `lowbias32`."""
+    words = (words ^ (words >> 16)) * np.uint32(0x7FEB352D)
+    words = (words ^ (words >> 15)) * np.uint32(0x846CA68B)
+    return words ^ (words >> 16)
+
+
+def _fold(key: Array, number: Any) -> Array:
+    first = _mix(key[0] ^ _mix(number + np.uint32(0x9E3779B9)))
+    return jnp.stack([first, _mix(key[1] + first)])
+
+
+def _hashes(key: Array, length: int) -> Array:
+    return _mix(key[0] ^ _mix(key[1] + jnp.arange(length, dtype=np.uint32)))
+
+
+def _split(key: Array, shape: tuple[int, ...]) -> Array:
+    other = _fold(key, jnp.uint32(1))
+    return jnp.stack([_hashes(other, math.prod(shape)), _hashes(key, math.prod(shape))], -1).reshape(*shape, 2)
+
+
+def _words(key: Array, bit_width: int, shape: tuple[int, ...]) -> Array:
+    words = _hashes(key, math.prod(shape)).reshape(shape)
+    if bit_width == 64:
+        return words.astype(jnp.uint64) << 32 | _mix(words).astype(jnp.uint64)
+    return words.astype({8: jnp.uint8, 16: jnp.uint16, 32: jnp.uint32}[bit_width])
+
+
+_HASHED = define_prng_impl(
+    key_shape=(2,), seed=lambda seed: _fold(jnp.zeros(2, np.uint32), seed.astype(np.uint32)),
+    split=_split, random_bits=_words, fold_in=_fold, name="hashed", tag="hsh",
+)  # fmt: skip
