@@ -200,8 +200,10 @@ def finish_client(
     memory and reports zeros. Leaves that stay with the client are returned with the values of the global model.
     `earlier` is its memory before the first of several passes; None if there is one pass.
     """
-    # Taken before delivery, which may change the parameters: the client keeps its leaves as it trained them.
+    # Taken before delivery, which may change the parameters: the client keeps its leaves as it trained them, and metrics
+    # are of the model that it uses.
     memory = leaves.personal_memory(setting, outcome.end)
+    used = leaves.personal_model(setting, outcome.end)
     outdated = jnp.zeros((), bool)
     for part in setting.parts_with(Deliver):
         outdated |= part.outdated(*leaves.visible_to(setting, part, outcome))
@@ -230,8 +232,6 @@ def finish_client(
     fault = jnp.select([~finite, outdated, huge], [NOT_FINITE, OUTDATED, HUGE], 0).astype(jnp.int32)
     broken = jnp.where(client.delivered, fault, 0)
 
-    # Metrics are of the model that the client trained and uses, not of what it delivers.
-    used = outcome._replace(end=leaves.personal_model(setting, outcome.trained))
     # Results are selected, not multiplied by 0 or 1, because nan times 0 is nan.
     counts = client.delivered & (broken == 0) if setting.execution.excludes else client.delivered
     record = ClientRecord(
@@ -240,7 +240,7 @@ def finish_client(
         steps=jnp.where(counts, outcome.steps, 0),
         broken=broken,
         probes=_where(counts, probes, None),
-        metrics=measure(setting, shared.local_test, used, counts),
+        metrics=measure(setting, shared.local_test, outcome._replace(end=used), counts),
     )
     returned = leaves.with_leaves(
         _where(counts, outcome.end, outcome.start), leaves.personal_leaves(setting, shared.variables)
