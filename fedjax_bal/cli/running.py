@@ -118,7 +118,7 @@ def _show(path: Path, summary: Mapping[str, Any], console: Output) -> None:
         console.print(Text(KL_IN_WORDS))
     closing = Output()
     closing.print(Text(verdict(summaries)))
-    console.say(Cost(**summary["cost"]).in_words(summary["wall_s"]))
+    console.say(Cost.saved(summary["cost"]).in_words(summary["wall_s"]))
     closing.say(f"report: {page}")
 
 

@@ -15,6 +15,7 @@ from fedjax_bal.config.yaml_text import parse_yaml
 
 PATHS = {"availability": "file", "delivery": "file", "speed": "file", "partition": "file", "model": "weights"}
 """Section -> its key that is the path of a file."""
+_LONGEST_PATH = 20
 SEED_LISTS = ("seeds", "partition_seeds")
 """The keys whose value is a list of seeds, or their number."""
 _LISTS = ("methods", *SEED_LISTS)
@@ -189,7 +190,7 @@ def parse_overrides(overrides: Sequence[str]) -> list[tuple[KeyPath, Any]]:
     for text in overrides:
         key, equals, value = text.partition("=")
         path = tuple(key.split("."))
-        if not equals or not all(path):
+        if not equals or not all(path) or len(path) > _LONGEST_PATH:
             example = "must be dotted.path=VALUE, for instance training.rounds=30"
             raise ConfigError(f"{COMMAND_LINE}: received {received_value(text)}, {example}")
         where = f"{COMMAND_LINE}: {dotted_path(path)}"

@@ -227,7 +227,7 @@ def from_huggingface(
         if clients is not None and split is train:
             keys[clients] = "a client"
         _check_names(columns, *names, *keys)
-        if clients in keys:
+        if clients is not None and split is train:
             users = columns[clients]
         table = Table("from_huggingface", columns)
         if isinstance(inputs, str):

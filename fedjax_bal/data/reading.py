@@ -45,7 +45,11 @@ def reading(file: str | os.PathLike, remedy: str = FETCH_AGAIN, closed: str = CH
 
 
 def find_folder(name: str, data_dir: Path, folders: tuple[str, ...], wanted: tuple[str, ...], remedy: str) -> Path:
-    """Finds the first of `folders` below `data_dir` that has all wanted files and folders (which end in a slash)."""
+    """Finds the first of `folders` below `data_dir` that has all wanted files and folders (which end in a slash).
+
+    Raises `MissingError` if there is none. Some of the wanted files without the others are a `DataError`: nothing else
+    is read in their place. A folder such as `train/` may belong to something else.
+    """
     candidates = [data_dir / folder for folder in folders]
     incomplete = ""
     for folder in candidates:
@@ -55,7 +59,8 @@ def find_folder(name: str, data_dir: Path, folders: tuple[str, ...], wanted: tup
         if any(present):
             lacking = [item for item, there in zip(wanted, present, strict=True) if not there]
             incomplete += f"{folder} lacks {', '.join(lacking)}; "
-    raise MissingError(
+    kind = DataError if incomplete and not any(item.endswith("/") for item in wanted) else MissingError
+    raise kind(
         f"{name} was not found: looked for {', '.join(wanted)} in {', '.join(map(str, candidates))}; "
         f"{incomplete}{remedy}"
     )

@@ -54,7 +54,7 @@ def load_run(
 
     Raises:
         ValueError: the folder isn't a run's, or its configuration can't be read or differs from what the run wrote.
-            An absent plug-in is named when a model is used.
+            An absent plug-in or a section with errors is named when a model is used.
 
     Example:
         After `fedjax-bal run training.rounds=1 "model={name: mlp}" "methods=[{recipe: fedavg}]" "seeds=[0]"`, here:

@@ -236,7 +236,7 @@ class Recorder:
         for run in self.states:
             self.comparison.simulation(run).scratch = folder.path if folder.path.is_dir() else None
         self.before = folder.read_summary(note)
-        self.cost = summary.Cost(**self.before.get("cost", {}))
+        self.cost = summary.Cost.saved(self.before["cost"]) if self.before else summary.Cost()
         self.wall_s = self.before.get("wall_s", 0.0)
         self.began = time.perf_counter()
         self.spent_s = 0.0

@@ -120,6 +120,8 @@ def run_comparison(
         batches = [RunBatch(0, (task,)) for task in left]
         train(batches, callbacks, lambda: processes().any(should_stop()))  # the user may stop any process
     finally:
-        display.stop()
-        summary = recorder.finish()
+        try:
+            summary = recorder.finish()
+        finally:
+            display.stop()
     return summary

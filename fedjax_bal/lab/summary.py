@@ -29,6 +29,11 @@ class Cost(NamedTuple):
     client_updates: int = 0
     samples: int = 0
 
+    @classmethod
+    def saved(cls, values: Mapping[str, Any]) -> "Cost":
+        """Returns a saved cost; further keys of a later version are ignored."""
+        return cls(*(values[name] for name in cls._fields))
+
     def after(self, seconds: float, results: Iterable[DispatchResult]) -> "Cost":
         """Adds the cost of one dispatch."""
         found = list(results)

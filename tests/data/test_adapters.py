@@ -242,6 +242,8 @@ def test_columns_of_hugging_face():
     assert dataset.train_images.tolist() == [[row / 2, row] for row in range(6)] and dataset.test_images.shape == (4, 2)
     assert dataset.class_names == ("n", "y") and dataset.train_clients.tolist() == [0, 0, 1, 1, 2, 2]
     assert dataset.input_names == ("y", "x")
+    by_class = data.from_huggingface(train, test, inputs=["x"], clients="label")  # the test split has this column, too
+    assert by_class.train_clients.tolist() == [0, 1, 0, 1, 0, 1]
     del test.columns["who"]  # the users of test rows aren't used
     assert data.from_huggingface(train, test, inputs=["x"], clients="who").train_clients is not None
     assert sorted(data.from_huggingface(train, 1 / 3, inputs=["x"]).test_labels) == [0, 1]

@@ -10,7 +10,7 @@ from report.conftest import edit_summary
 
 from fedjax_bal.lab import RunFolder
 from fedjax_bal.lab.folder import _line
-from fedjax_bal.lab.summary import _spread, compare_compositions, finite_leaks
+from fedjax_bal.lab.summary import Cost, _spread, compare_compositions, finite_leaks
 from fedjax_bal.metrics import RoundResult, RunHistory, pooled_confusion, record_round, summarise_run
 from fedjax_bal.report import build
 from fedjax_bal.types import EvaluationResult
@@ -43,6 +43,11 @@ def _recorded(reported):
     federation = SimpleNamespace(num_clients=1, class_counts=np.ones((1, 2)), tests=None)
     result = RoundResult(federation, plan, EvaluationResult(confusion, np.float32(1)), reported, {})
     return json.loads(json.dumps(record_round(result)))
+
+
+def test_a_cost_of_a_later_version_is_read():
+    cost = Cost(1.0, 2.0, 3, 4)
+    assert Cost.saved(cost._asdict() | {"evaluate_s": 1.0}) == cost
 
 
 @pytest.mark.parametrize(

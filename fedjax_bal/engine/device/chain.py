@@ -200,8 +200,8 @@ def finish_client(
     memory and reports zeros. Leaves that stay with the client are returned with the values of the global model.
     `earlier` is its memory before the first of several passes; None if there is one pass.
     """
-    # Taken before delivery, which may change the parameters: the client keeps its leaves as it trained them, and metrics
-    # are of the model that it uses.
+    # Taken before delivery, which may change the parameters: the client keeps its leaves as it trained them, and the
+    # metrics are of the model that it uses.
     memory = leaves.personal_memory(setting, outcome.end)
     used = leaves.personal_model(setting, outcome.end)
     outdated = jnp.zeros((), bool)
