@@ -20,7 +20,6 @@ from fedjax_bal.lab.verification import verify
 from fedjax_bal.report.markup import reproduction
 
 MLP = models.build("mlp", 10, (28, 28, 1), hidden=[64])
-WORDS = ["fedjax-bal", "run", "config.yaml"]
 
 
 def write_weights(file: Path, seed: int = 3) -> str:
@@ -91,7 +90,7 @@ def test_a_run_records_its_weights_and_is_repeated_from_copies(started, tmp_path
     copies = {f"files/{digest[:8]}/w.npz" for digest in digests}
     assert copies < {*folder.files.covered_names()}
 
-    page = reproduction(WORDS, folder.read_configuration().__dict__, None, "config.yaml", _shown(folder))[1]
+    page = reproduction("run", "config.yaml", folder.read_configuration().__dict__, None, _shown(folder))[1]
     assert all(f"<dt>files/{digest[:8]}/w.npz</dt><dd>{digest}</dd>" in page for digest in digests)
     assert "holds the configuration below and a copy of the folder files." in page and str(tmp_path) not in page
 
