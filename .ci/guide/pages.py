@@ -12,7 +12,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.nav import Navigation
 from mkdocs.structure.pages import Page
 
-from fedjax_bal.cli.listing import grouped
+from fedjax_bal.cli.listing import recipes_by_family
 from fedjax_bal.config.reference import KeyReference, key_references
 from fedjax_bal.metrics import METRICS
 
@@ -112,7 +112,7 @@ def _methods() -> Iterator[tuple[str, str]]:
         "A card for each method: its parts with their equations, options, needs, measured results and papers. Methods "
         "combine: `recipe: [scaffold, rebafl]`, or `recipes.combine(a, b)`.\n",
     ]
-    for family, texts in grouped("recipes"):
+    for family, texts in recipes_by_family().items():
         index.append(f"\n**{family}**\n")
         for name, text in texts.items():
             yield f"methods/{name}.md", method_card(name)

@@ -75,18 +75,22 @@ def list_names(
     if name is not None:
         yield described_whole(what, name)
         return
-    texts = listing(what)
     if what != "recipes":
-        yield names_table((known, text.splitlines()) for known, text in texts.items())
+        yield names_table((known, text.splitlines()) for known, text in listing(what).items())
         return
+    for family, texts in recipes_by_family().items():
+        yield f"\n{family}:"
+        yield names_table((known, text.splitlines()) for known, text in texts.items())
+
+
+def recipes_by_family() -> dict[str, dict[str, str]]:
+    """Returns the recipes' names and descriptions by the heading of their family."""
     from fedjax_bal.recipes import family_of
 
-    families: dict[str, list[tuple[str, list[str]]]] = {}
-    for known, text in texts.items():
-        families.setdefault(family_of(known), []).append((known, text.splitlines()))
-    for family, entries in families.items():
-        yield f"\n{family}:"
-        yield names_table(entries)
+    families: dict[str, dict[str, str]] = {}
+    for name, text in listing("recipes").items():
+        families.setdefault(family_of(name), {})[name] = text
+    return families
 
 
 def listing(what: str) -> dict[str, str]:
