@@ -1,7 +1,8 @@
-"""Generates the clients' images as published code does, for `partition: {scheme: file}`.
+r"""Generates the clients' images as published code does, for `partition: {scheme: file}`.
 
     python benchmarks/published_partitions.py fedvls DIR
     python benchmarks/published_partitions.py flower DIR
+    python benchmarks/published_partitions.py rebafl DIR
 
 DIR holds the official idx files, of MNIST for fedvls and of Fashion-MNIST for flower, directly or in folders of these
 names.
@@ -12,10 +13,20 @@ a random quarter of them for testing, and always seeds NumPy with 1, whatever th
 partition per alpha.
 
 flower writes DIR/flower/clients_42.npz: two classes per client with the seed of Flower's baselines/niid_bench,
-dataset_preparation.py. Some seconds on one core.
+dataset_preparation.py.
+
+rebafl needs no images. It writes DIR/rebafl/clients_20.json: the two classes that ReBaFL's code
+(github.com/JianXu95/ReBaFL, ReBaFL/data_loader.py, cifar_noniid_ss) gives each of 20 clients, with 500 images of each.
+With 50 clients that code uses images of some classes twice. To train on it:
+
+    fedjax-bal run papers/rebafl/table1_fmnist_m20 rounds=30 seeds=1 "methods=[fedavg, balanced_softmax, rebafl]" \
+        "partition={scheme: file, file: DIR/rebafl/clients_20.json, holds: counts, clients: 20}" --data-dir DIR
+
+Some seconds on one core.
 """
 
 import argparse
+import json
 from pathlib import Path
 
 import numpy as np
@@ -26,13 +37,20 @@ from fedjax_bal.types import Dataset
 CLIENTS, CLASSES = 10, 10
 ALPHAS, LEAST, FEDVLS_SEED = (0.5, 0.1, 0.05), 256, 1
 OWN_CLASSES, FLOWER_SEED = 2, 42
+REBAFL_CLIENTS, REBAFL_IMAGES, REBAFL_SEED = 20, 1000, 2022
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("whose", choices=("fedvls", "flower"))
+    parser.add_argument("whose", choices=("fedvls", "flower", "rebafl"))
     parser.add_argument("dir", type=Path, help="the folder of the data set")
     wanted = parser.parse_args()
+    if wanted.whose == "rebafl":
+        file = wanted.dir / "rebafl" / f"clients_{REBAFL_CLIENTS}.json"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(draw_rebafl().tolist()))
+        print(f"written: {file}")
+        return
     try:
         images = data.load("mnist" if wanted.whose == "fedvls" else "fashion_mnist", wanted.dir)
     except ValueError as error:
@@ -106,6 +124,15 @@ def draw_flower(labels: np.ndarray, seed: int) -> list[np.ndarray]:
         for owner, more in zip(owners, np.array_split(rows, len(owners)), strict=True):
             clients[owner] = np.append(clients[owner], more)
     return clients
+
+
+def draw_rebafl() -> np.ndarray:
+    """Draws each client's number of images by class, `Int[N, C]`."""
+    rng = np.random.RandomState(REBAFL_SEED)
+    counts = np.zeros((REBAFL_CLIENTS, CLASSES), int)
+    for client in counts:
+        client[rng.choice(CLASSES, OWN_CLASSES, replace=False)] = REBAFL_IMAGES // OWN_CLASSES
+    return counts
 
 
 def sizes(clients: list[np.ndarray]) -> str:

@@ -57,3 +57,14 @@ def test_clients_are_those_of_flower():
             wanted[owner] += list(rows[begin : begin + len(rows) // len(owners) + (place < first)])
     clients = published_partitions.draw_flower(labels, 42)
     assert [rows.tolist() for rows in clients] == wanted and sum(map(len, wanted)) == 503
+
+
+def test_rebafl_draws_two_classes_for_each_client_with_numpys_global_generator():
+    np.random.seed(2022)
+    wanted = np.zeros((20, 10), int)
+    for client in range(20):
+        for label in np.random.choice(list(range(10)), 2, replace=False):
+            wanted[client, label] = 500
+    counts = published_partitions.draw_rebafl()
+    assert counts.tolist() == wanted.tolist()
+    assert (counts > 0).sum(0).tolist() == [4, 6, 5, 2, 5, 4, 4, 3, 2, 5]
