@@ -335,11 +335,11 @@ class RunFolder(_Folder):
         self.files.remove(*(kind.format(method, seed) for kind in kinds))
 
     def read_analysis(self, kind: str, method: int, seed: int) -> dict[str, Any] | None:
-        """Reads a run's LEAKS or PERSONALISED; None if they weren't computed or the file is damaged."""
+        """Reads a run's results of one `kind`, LEAKS or PERSONALISED; None if there are none or the file is damaged."""
         return self.files.read_json(kind.format(method, seed))
 
     def write_analysis(self, kind: str, method: int, seed: int, figures: Mapping[str, Any]) -> None:
-        """Writes a run's LEAKS, of its privacy, or PERSONALISED, of clients' fine-tuned models."""
+        """Writes a run's results of one `kind`: privacy (LEAKS) or clients' fine-tuned models (PERSONALISED)."""
         self.files.write_json(kind.format(method, seed), figures)
 
     def read_configuration(self) -> Config:

@@ -149,7 +149,7 @@ class MiniBatches(TypedDict):
 
 
 class Command(TypedDict):
-    """What `fedjax-bal run` needs to repeat a configuration: plug-ins, files or modules, and the data folder."""
+    """Options with which a page's command repeats the run: its plug-ins (files or modules) and its data folder."""
 
     plugins: list[str]
     data_dir: str | None
