@@ -28,6 +28,7 @@ import _common
 import numpy as np
 import yaml
 
+from fedjax_bal.lab import Cost
 from fedjax_bal.lab.environment import device_name, versions
 
 CONFIG = """
@@ -88,7 +89,7 @@ def main() -> None:
             found[part] = measures[part](Path(name), getattr(wanted, part))
         found[part] |= {"commit": _common.commit(), "device": device_name(), "versions": versions()}
         print(json.dumps({part: found[part]}, indent=1), flush=True)
-    _common.write_figures(file, found)
+        _common.write_figures(file, found)
 
 
 def many_rounds(work: Path, rounds: int) -> dict:
@@ -225,8 +226,12 @@ def make_up(folder: Path, count: int) -> None:
                 stream.write(json.dumps(made_up_line(method, seed, at, accuracy)) + "\n")
     names = [f"class {number}" for number in range(CLASSES)]
     numbers = {"rounds": rounds, "final_accuracy": 0.8, "best_accuracy": 0.8, "last5_accuracy": 0.8}
+    numbers |= dict.fromkeys(("leaks", "failure", "broken_clients"))
     listed = [{"method": method, "seed": seed, **numbers} for method, seed in runs]
-    summary = {"name": "synthetic", "finished": True, "class_names": names, "runs": listed}
+    summary = dict.fromkeys(("device", "client_updates_per_s", "samples_per_s", "target_accuracy"))
+    summary |= {"name": "synthetic", "finished": True, "class_names": names, "runs": listed}
+    summary |= {"versions": {}, "command": {"plugins": [], "data_dir": None}, "compile_s": 0.0, "wall_s": 0.0}
+    summary |= {"cost": Cost()._asdict(), "partitions": [], "batches": []}
     (folder / "summary.json").write_text(json.dumps(summary))
     config = {"name": "synthetic", "training": {"rounds": rounds}, "methods": list(METHODS), "seeds": list(SEEDS)}
     (folder / "config.yaml").write_text(yaml.safe_dump(config))

@@ -34,7 +34,6 @@ from fedjax_bal.config.problems import (
     COMMAND_LINE,
     ConfigError,
     KeyPath,
-    dotted_path,
     nearest_choices,
     raise_all,
     received_value,

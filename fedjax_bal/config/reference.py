@@ -1,6 +1,7 @@
 """The reference of all keys of a configuration, derived from the sections that validate them."""
 
 import difflib
+import inspect
 import json
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, get_args
@@ -49,18 +50,19 @@ def key_references(section: type[Section] = Config, path: KeyPath = ()) -> Itera
         allowed = f"a mapping of {', '.join(below.model_fields)}" if below else describe(field.rebuild_annotation())
         allowed = f"one of the names of {key}.{below.choice}, or {allowed}" if below and below.choice else allowed
         default = "" if below or field.is_required() else _shown(field.get_default(call_default_factory=True))
-        yield KeyReference(dotted_path((*path, key)), (), meanings.get(key, ""), allowed, default)
+        meaning = meanings.get(key) or (inspect.getdoc(below) or "" if below else "").partition("\n")[0]
+        yield KeyReference(dotted_path((*path, key)), (), meaning, allowed, default)
         if below is not None:
             yield from key_references(below, (*path, key))
     if not issubclass(section, Variant):
         return
     # The parameters of all choices; a parameter that several choices share is one entry.
     same: dict[tuple[str, str, str, str], list[str]] = {}
-    for name, choice in section.choices().items():
-        meanings = parse_argument_docs(choice) if callable(choice) else {}
+    for name in section.choices():
+        own = meanings | parse_argument_docs(section.function_of(name))
         for key, (annotation, default) in section.parameters_of(name).items():
             shown = "" if default is ... else _shown(default)
-            same.setdefault((key, meanings.get(key, ""), describe(annotation), shown), []).append(name)
+            same.setdefault((key, own.get(key, ""), describe(annotation), shown), []).append(name)
     for (key, meaning, allowed, default), names in same.items():
         yield KeyReference(dotted_path((*path, key)), tuple(names), meaning, allowed, default)
 

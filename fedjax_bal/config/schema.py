@@ -1,6 +1,6 @@
 """The sections of a configuration: the federation and its clients, training, evaluation and execution."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from annotated_types import MinLen
@@ -36,15 +36,22 @@ class DatasetSection(Variant):
     """The data set.
 
     Attributes:
-        name: one of `fedjax_bal.data.DATASETS`. Further keys are `mean` and `std`, which normalise pixels: a number,
-            one for each channel, or `own` for that of the training images, see `fedjax_bal.data.normalisation`; and
-            the data set's options, for instance `path` of the user's own files, or `rows` of `synthetic`.
+        name: one of `fedjax_bal.data.DATASETS`; its options are further keys, for instance `path` of the user's own
+            files, or `rows` of `synthetic`.
+        mean: what is subtracted from pixels, which are scaled to [0, 1]: a number, one for each channel, or `own` for
+            the mean of the training images, see `fedjax_bal.data.normalisation`.
+        std: what they are divided by after that; `own` is the standard deviation of the training images.
     """
 
     registry: ClassVar[str] = "data.DATASETS"
     choices_kind: ClassVar[str] = "datasets"
 
     name: Annotated[str, OneOf(lambda: DatasetSection.choices())] = "fashion_mnist_small"
+
+    @classmethod
+    def function_of(cls, name: str) -> Callable[..., Any]:
+        """Returns the function that reads a data set."""
+        return cls.choices()[name].read
 
     @classmethod
     def parameters_of(cls, name: str) -> Mapping[str, Any]:
@@ -180,6 +187,11 @@ class ModelSection(Variant):
     name: Annotated[str, OneOf(lambda: ModelSection.choices())] = "mlp"
     convolution: Literal["auto", "fast", "builtin", "onednn", "plain"] = "auto"
     weights: FILE | None = None
+
+    @classmethod
+    def function_of(cls, name: str) -> Callable[..., Any]:
+        """Returns the function that builds a model."""
+        return cls.choices()[name].body
 
     @classmethod
     def parameters_of(cls, name: str) -> Mapping[str, Any]:

@@ -41,7 +41,7 @@ class Section(BaseModel):
 
     @classmethod
     def choices(cls) -> Mapping[str, Any]:
-        """Returns the values of the key `choice` by name; a function's docstring describes the choice's parameters."""
+        """Returns the values of the key `choice` by name."""
         package, _, name = cls.registry.partition(".")
         return getattr(importlib.import_module(f"fedjax_bal.{package}"), name) if name else {}
 
@@ -178,9 +178,14 @@ class Variant(Section):
     choice: ClassVar[str | None] = "name"
 
     @classmethod
+    def function_of(cls, name: str) -> Callable[..., Any]:
+        """Returns the function whose docstring describes the parameters of a choice; by default the choice itself."""
+        return cls.choices()[name]
+
+    @classmethod
     def parameters_of(cls, name: str) -> Mapping[str, Any]:
         """Returns the fields that a choice adds, for `create_model`; by default its function's parameters."""
-        return parameters(cls.choices()[name])
+        return parameters(cls.function_of(name))
 
     @classmethod
     def class_for(cls, value: Mapping[str, Any]) -> type[Section] | None:

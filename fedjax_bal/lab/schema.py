@@ -21,7 +21,6 @@ from fedjax_bal.lab.output_files import LARGEST_FILE, FolderError, reading
 from fedjax_bal.metrics import LARGEST_SHOWN, METRICS, TEXT
 from fedjax_bal.validate import is_number
 
-LARGEST = LARGEST_SHOWN
 LARGEST_CONFUSION = 2**31
 """Maximum size in bytes of a folder's confusion matrices: 1,700 runs with 50,000 test images each."""
 
@@ -39,7 +38,7 @@ def _one_per_class(values: list[Any], info: ValidationInfo) -> list[Any]:
     return values
 
 
-Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
+Number = Annotated[float, Field(ge=-LARGEST_SHOWN, le=LARGEST_SHOWN)]
 Integer = Annotated[int, Field(ge=-_LARGEST_INTEGER, le=_LARGEST_INTEGER)]
 Amount = Annotated[int, Field(ge=0, le=_LARGEST_INTEGER)]
 # A damaged list stops at its first error, because a file can have ten million.
@@ -204,8 +203,8 @@ def _check_numbers(entry: Mapping[str, Any], names: Iterable[str], place: str = 
     """Raises `ValueError` if one of the named metrics isn't a number; plug-ins can add metrics at any time."""
     for name in names:
         value = entry.get(name)
-        if value is not None and not (is_number(value) and abs(value) <= LARGEST):
-            expected = f"must be a number (within ±{LARGEST:g}), or null"
+        if value is not None and not (is_number(value) and abs(value) <= LARGEST_SHOWN):
+            expected = f"must be a number (within ±{LARGEST_SHOWN:g}), or null"
             raise ValueError(f"{place}{name}: {expected}; received {received_value(value)}")
 
 

@@ -336,13 +336,18 @@ def _advise_together(data: Mapping[str, Any], axes: Sequence[Axis], values: Mapp
 def short_keys(axes: Sequence[Axis]) -> dict[str, str]:
     """Shortens each key to its shortest unique suffix, such as rounds for training.rounds; skips a paper's results."""
     keys = [key for axis in axes for key in axis.keys if path_of(key)[0] != "paper"]
+    return dict(zip(keys, shortest_ends(keys), strict=True))
+
+
+def shortest_ends(keys: Sequence[str]) -> list[str]:
+    """Shortens each key to its shortest suffix that no other one has, or not at all."""
 
     def shortest(key: str) -> str:
         parts = key.split(".")
         ends = (".".join(parts[place:]) for place in range(len(parts) - 1, -1, -1))
         return next((end for end in ends if sum(f".{other}".endswith(f".{end}") for other in keys) == 1), key)
 
-    return {key: shortest(key) for key in keys}
+    return [shortest(key) for key in keys]
 
 
 def shown(value: Any) -> str:

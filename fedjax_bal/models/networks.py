@@ -136,6 +136,10 @@ class PlainCnn(nn.Module):
 def fedavg_cnn(convolve: Convolution, conv_relu: bool = True) -> nn.Module:
     """Builds the convolutional network of the paper that introduced federated averaging.
 
+    Args:
+        convolve: computes convolutions.
+        conv_relu: whether ReLU follows the convolutions.
+
     References:
         McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017,
         section 3, which mentions ReLU only for the dense layer. Two networks of these sizes are in use: FedML's

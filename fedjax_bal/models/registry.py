@@ -80,12 +80,24 @@ def own_model(build: Callable[..., Model], description: str) -> _Entry:
 
 
 def _mlp(hidden: tuple[Annotated[int, Ge(1)], ...] = (64,)) -> nn.Module:
+    """Builds a multilayer perceptron.
+
+    Args:
+        hidden: the units of each hidden layer.
+    """
     return networks.Mlp(hidden)
 
 
 def _text_mean(
     vocabulary: Annotated[int, Ge(2)] = 10_000, embedding: Count = 32, hidden: CountOrZero = 64
 ) -> nn.Module:
+    """Builds a network for texts.
+
+    Args:
+        vocabulary: the number of token ids, which are below it.
+        embedding: the length of a token's vector.
+        hidden: the units of the hidden layer; 0 for none.
+    """
     return networks.TextMean(vocabulary, embedding, hidden)
 
 
@@ -96,6 +108,13 @@ def _with_dropout(
     default = network.dropout
 
     def body(convolve: Convolution, dropout: Annotated[tuple[float, ...], shares(len(default))] = default) -> nn.Module:
+        """Builds the network.
+
+        Args:
+            convolve: computes convolutions.
+            dropout: the fraction that each dropout sets to 0, one number for all or one for each, in the order of the
+                network; 0 for none.
+        """
         return network(convolve, dropout)
 
     return body
@@ -110,6 +129,15 @@ def _normalised(description: str, network: Callable[..., nn.Module], smallest: i
         norm: Literal["batch", "group"] = "batch",
         standardise: NonNegative = 0.0,
     ) -> nn.Module:
+        """Builds the network.
+
+        Args:
+            convolve: computes convolutions.
+            reductions: computes the sums of batch normalisation.
+            norm: batch or group normalisation.
+            standardise: the standard deviation to which kernels are scaled, with mean 0, before they are used, such as
+                0.001; 0 to use them as they are.
+        """
         convolve = layers.standardising(convolve, standardise) if standardise else convolve
         return network(convolve, norm=functools.partial(normalise, norm, reductions=reductions), **settings)
 

@@ -22,7 +22,16 @@ from fedjax_bal.report.published import (
     published_by_metric,
 )
 from fedjax_bal.report.tables import comparison, details, encoded, failed, remarks, statistics, summarise_group
-from fedjax_bal.report.wording import LONGEST_NAME, flat, join_some, plural, printable, table_notes, verdict
+from fedjax_bal.report.wording import (
+    LONGEST_NAME,
+    flat,
+    join_some,
+    plural,
+    printable,
+    table_notes,
+    three_digits,
+    verdict,
+)
 
 # Matplotlib is imported late, with the gallery: importing it takes longer than most commands run.
 
@@ -494,7 +503,7 @@ def _setting(config: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
 def _number(value: float | None, unit: str, remark: str) -> str:
     if value is None:
         return "not recorded"
-    return f"{value:,.0f}{unit} ({remark})" if abs(value) >= 100 else f"{value:.3g}{unit} ({remark})"
+    return f"{three_digits(value)}{unit} ({remark})"
 
 
 def _section(config: Any, key: str) -> Mapping[str, Any]:

@@ -27,6 +27,7 @@ from fedjax_bal.report.wording import (
     plural,
     printable,
     table_notes,
+    three_digits,
     verdict,
 )
 from fedjax_bal.validate import is_number
@@ -142,7 +143,7 @@ def _speed(results: sweeps.Results) -> Iterator[tuple[str, str]]:
     ):
         known = [factor * row[column] for row in results.rows if is_number(row.get(column))]
         if known:
-            low, high = (f"{bound:,.0f}" if bound >= 100 else f"{bound:.3g}" for bound in (min(known), max(known)))
+            low, high = map(three_digits, (min(known), max(known)))
             yield name, low if low == high else f"{low} to {high}"
 
 

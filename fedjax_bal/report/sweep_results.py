@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedjax_bal.config import SEED_LISTS, ConfigError, name_in_results, parse_yaml
-from fedjax_bal.lab import LARGEST, SweepFolder
-from fedjax_bal.metrics import METRICS, MethodSummary, SeededDraw, evaluations, spread_of_draws
+from fedjax_bal.lab import SweepFolder, shortest_ends
+from fedjax_bal.metrics import LARGEST_SHOWN, METRICS, MethodSummary, SeededDraw, evaluations, spread_of_draws
 from fedjax_bal.report.labels import NO_NAMES, entries, labels_of, with_labels
 from fedjax_bal.report.tables import summarise_group
 from fedjax_bal.report.wording import flat
@@ -232,14 +232,9 @@ def read_results(folder: Path, names: Mapping[str, str] = NO_NAMES) -> Results:
         distinct = [len({tuple(row[key] for key in named[:count]) for row in rows}) for count in range(len(named) + 1)]
         count = next(count for count in range(1, len(named) + 1) if distinct[count] == distinct[-1])
         shown[keys] = named[:count]
-    # Each key's name is its shortest suffix that no other key has, without a final `name`.
-    parts = {key: key.removesuffix(".name").split(".") for named in shown.values() for key in named}
-    ends = {key: [part[-length:] for length in range(1, len(part) + 1)] for key, part in parts.items()}
-    names = {
-        key: ".".join(next((end for end in mine if sum(end in theirs for theirs in ends.values()) == 1), mine[-1]))
-        for key, mine in ends.items()
-    }
-    axes = tuple(SweptAxis(keys, named, tuple(names[key] for key in named)) for keys, named in shown.items())
+    columns = [key for named in shown.values() for key in named]
+    headings = dict(zip(columns, shortest_ends([key.removesuffix(".name") for key in columns]), strict=True))
+    axes = tuple(SweptAxis(keys, named, tuple(headings[key] for key in named)) for keys, named in shown.items())
 
     draws = []
     for row in rows:
@@ -290,7 +285,7 @@ def readable(value: Any) -> str:
     return str(value) if isinstance(value, float) and float(short) == value else short
 
 
-def _are_numbers(values: Sequence[Any], largest: float = LARGEST) -> bool:
+def _are_numbers(values: Sequence[Any], largest: float = LARGEST_SHOWN) -> bool:
     return all(is_number(value) and abs(value) <= largest for value in values)
 
 

@@ -80,8 +80,12 @@ def megabytes(traffic_bytes: float | None) -> str:
     """Formats bytes in MB of 10^6 bytes, to three digits or as integers; a dash for None."""
     if traffic_bytes is None:
         return NOTHING
-    value = traffic_bytes / 1e6
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    return three_digits(traffic_bytes / 1e6)
+
+
+def three_digits(value: float) -> str:
+    """Formats a number to three digits, or as an integer from 100 on."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def shows_divergence(summaries: Sequence[MethodSummary]) -> bool:
