@@ -1,7 +1,10 @@
 """Random affine maps of images: shift, rotation, shear and zoom."""
 
+from typing import Annotated
+
 import jax
 import jax.numpy as jnp
+from annotated_types import Ge, Gt, Le
 from jaxtyping import Array, Float, Key, Num, UInt32
 
 from fedjax_bal.balance.typed import AnyArray, jitted
@@ -14,7 +17,7 @@ def random_affine(
     shift: Num[Array, ""] | float,
     rotate: Num[Array, ""] | float,
     shear: Num[Array, ""] | float,
-    zoom: Num[Array, ""] | float,
+    zoom: Annotated[Num[Array, ""] | float, Ge(0), Le(1)],
 ) -> Num[Array, "B H W K"]:
     """Applies an independent random affine map to each image.
 
@@ -28,7 +31,7 @@ def random_affine(
         shift: share of the side, along each axis.
         rotate: degrees.
         shear: tangent of the angle.
-        zoom: relative, below 1; the same along both axes.
+        zoom: relative, from 0 to 1; the same along both axes.
 
     Returns:
         `[B, H, W, K]` of the type of `images`: integers are rounded. Ranges of 0 return the images exactly.
@@ -54,7 +57,7 @@ def random_matrices(
     shift: Num[Array, ""] | float,
     rotate: Num[Array, ""] | float,
     shear: Num[Array, ""] | float,
-    zoom: Num[Array, ""] | float,
+    zoom: Annotated[Num[Array, ""] | float, Ge(0), Le(1)],
 ) -> Float[Array, "B 2 3"]:
     """Draws the affine maps of `random_affine`.
 
@@ -67,7 +70,7 @@ def random_matrices(
         shift: like all ranges, see `random_affine`.
         rotate: degrees.
         shear: tangent of the angle.
-        zoom: relative, below 1.
+        zoom: relative, from 0 to 1.
 
     Returns:
         `[B, 2, 3]`, for `warp`.
@@ -88,7 +91,7 @@ def affine_matrix(
     shift: Num[AnyArray, "*batch 2"],
     rotate: Num[AnyArray, "*batch"] | float,
     shear: Num[AnyArray, "*batch"] | float,
-    zoom: Num[AnyArray, "*batch"] | float,
+    zoom: Annotated[Num[AnyArray, "*batch"] | float, Gt(0)],
 ) -> Float[Array, "*batch 2 3"]:
     r"""Computes affine maps from the pixels of a zoomed, sheared, rotated and shifted image back to the original's.
 

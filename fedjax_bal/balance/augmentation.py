@@ -20,7 +20,7 @@ def augmentation_counts(
     alpha: NonNegative,
     mode: Mode = "floor",
     key: PRNGKeyArray | None = None,
-    max_copies: Int[Array, ""] | int | None = None,
+    max_copies: Annotated[Int[Array, ""] | int | None, Ge(0)] = None,
 ) -> Int[Array, "*batch C"]:
     r"""Computes the number of extra copies of each sample, by class; rarer classes get more.
 
@@ -39,7 +39,7 @@ def augmentation_counts(
         key: a JAX random key, for the last two modes. There is one draw per class. Leading axes share a key and draw
             independently; under `vmap` pass one key each, `vmap(lambda n, key: augmentation_counts(n, 1.0, "target",
             key))(counts, keys)`.
-        max_copies: the maximum number of copies of one sample; None for no limit below 2 147 483 520.
+        max_copies: the maximum number of copies of one sample, at least 0; None for no limit below 2 147 483 520.
 
     Returns:
         `[..., C]`; 0 for classes at or above the mean, and for empty ones.
@@ -74,7 +74,7 @@ def augmentation_copies(
     alpha: NonNegative,
     mode: Mode = "floor",
     key: PRNGKeyArray | None = None,
-    max_copies: Int[Array, ""] | int | None = None,
+    max_copies: Annotated[Int[Array, ""] | int | None, Ge(0)] = None,
 ) -> Int[Array, " D"]:
     """Computes the number of extra copies of each sample, drawn independently for each sample.
 

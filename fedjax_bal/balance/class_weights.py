@@ -78,7 +78,7 @@ def effective_number_weights(class_counts: Counts, beta: Share) -> Float[Array, 
     remainder = 1.0 - beta
     # 1 - beta^n is computed by expm1 and log1p: directly, it would cancel to 0 in 32 bits for a beta near 1.
     gained = -jnp.expm1(held * jnp.log1p(-remainder))
-    weights = jnp.where(remainder > 0, remainder / jnp.where(remainder > 0, gained, 1.0), 1.0 / held)
+    weights = jnp.where(remainder == 0, 1.0 / held, remainder / jnp.where(remainder == 0, 1.0, gained))
     return jax.lax.stop_gradient(jnp.where(absent, 0.0, weights))
 
 

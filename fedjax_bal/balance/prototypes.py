@@ -68,7 +68,7 @@ def class_prototypes(
         ReBaFL (Xu et al., 2023), eq. 21.
     """
     sums, counts = class_sums(features, labels, mask, num_classes)
-    return sums / jnp.maximum(counts, 1.0)[:, None], counts
+    return sums / jnp.where(counts > 0, counts, 1.0)[:, None], counts
 
 
 @jitted()

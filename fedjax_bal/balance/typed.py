@@ -96,9 +96,11 @@ def _checked(name: str, annotation: Any, value: Any, sizes: Sizes) -> Any:
         if not fitting:
             raise ValueError(f"{name}: received shape {shape}, {_wanted(name, arrays, shape, sizes)}")
         sizes.update(fitting[0])
-    integers = all(dtype.startswith(("int", "uint")) for array in arrays for dtype in array.dtypes)
-    if integers and jnp.issubdtype(jnp.result_type(value), jnp.inexact):
-        raise ValueError(f"{name}: received type {jnp.result_type(value)}, must be integers")
+    kind, declared = jnp.result_type(value), [dtype for array in arrays for dtype in array.dtypes]
+    if all(dtype.startswith(("int", "uint")) for dtype in declared) and jnp.issubdtype(kind, jnp.inexact):
+        raise ValueError(f"{name}: received type {kind}, must be integers")
+    if all(dtype.startswith("bool") for dtype in declared) and not jnp.issubdtype(kind, jnp.bool_):
+        raise ValueError(f"{name}: received type {kind}, must be booleans")
     return value
 
 
@@ -173,7 +175,7 @@ def _wanted(name: str, arrays: Sequence[Any], shape: tuple[int, ...] | None, siz
 
 def _check_bounds(name: str, annotation: Any, value: Any, sizes: Sizes) -> None:
     """Raises `ValueError` for a value out of bounds, if it is known; a NaN is within them."""
-    unknown = isinstance(value, Tracer) or not getattr(value, "is_fully_addressable", True)
+    unknown = value is None or isinstance(value, Tracer) or not getattr(value, "is_fully_addressable", True)
     if unknown or get_origin(annotation) is not Annotated:
         return
     values = np.asarray(value)

@@ -10,7 +10,13 @@ from jax import lax
 from fedjax_bal.data import over_rows
 from fedjax_bal.methods.combine import Count, CountOrZero, NonNegative, Recipe, recipe
 from fedjax_bal.methods.fedacg import BeforeLookahead
-from fedjax_bal.methods.heads import classifier, classifier_shapes, retrain_classifier
+from fedjax_bal.methods.heads import (
+    UNUSED_FEATURES,
+    check_kept,
+    classifier,
+    classifier_shapes,
+    retrain_classifier,
+)
 from fedjax_bal.methods.needs import not_shown_before
 from fedjax_bal.methods.prototypes import num_features
 from fedjax_bal.methods.roles import Need, Refine, Report, RunSetting, Server, part, static
@@ -82,8 +88,9 @@ class FeatureMatching(Server, Report, Refine):
         return (not_shown_before("creff", self, BeforeLookahead),)
 
     def check(self, setting: RunSetting) -> None:
-        """Rejects a model without a classifier under its usual name."""
+        """Rejects a model without a classifier under its usual name, and layers below it that stay with the clients."""
         classifier_shapes(setting.model)
+        check_kept("creff", setting, UNUSED_FEATURES, classifier=False)
 
     def init_server(self, server: ServerContext) -> FederatedFeatures:
         """Returns random features and the initial classifier."""

@@ -18,11 +18,12 @@ class ClassCentres(SharedPrototypes, Steps, Loss):
     r"""Adds $\lambda$ times the mean distance $|h_c - g_c|$ of a client's class centres from the global ones.
 
     The centre $h_c$ is the mean feature of the client's rows of class c in this epoch so far, including the batch's,
-    through which alone it has a gradient; the mean is over all features and all C classes, of which those without rows
-    or without a global centre add 0. After training, the client sends its last centres. The server's centre of a class
-    is their mean over the clients that have the class, weighted by the cosine between the client's centre and the
-    previous global one; negative ones count as 0. The first global centres are plain means. A class that no client
-    delivered keeps its centre.
+    through which alone it has a gradient; with `batches_per_epoch`, an epoch here is still as many rows as the client
+    has. The mean distance is over all features and all C classes, of which those without rows or without a global
+    centre add 0. After training, the client sends its last centres. The server's centre of a class is their mean over
+    the clients that have the class, weighted by the cosine between the client's centre and the previous global one;
+    negative ones count as 0. The first global centres are plain means. A class that no client delivered keeps its
+    centre.
 
     Attributes:
         weight: lambda.

@@ -13,7 +13,7 @@ from fedjax_bal.methods.combine import NonNegative, Recipe, Share, recipe, varia
 from fedjax_bal.methods.needs import SERVER_ROWS, balanced_rows
 from fedjax_bal.methods.roles import Need, Probe, RunSetting, Step, part, static
 from fedjax_bal.selection import Choice
-from fedjax_bal.types import Array, Federation, Outcome, PyTree, ServerContext, Variables
+from fedjax_bal.types import Array, Federation, Model, Outcome, PyTree, ServerContext, Variables
 
 
 @part
@@ -52,7 +52,13 @@ class CompositionProbe(Probe):
         return (SERVER_ROWS,)
 
     def check(self, setting: RunSetting) -> None:
-        """Rejects a federation whose server doesn't have equally many images of each class."""
+        """Rejects a server without equally many images of each class, and a classifier without a closed form."""
+        if self.scope == "output" and not _ends_in_products(setting.model):
+            raise ValueError(
+                f"flcir: received scope 'output' and the model {setting.model.name}, whose outputs aren't products of "
+                "weights and features, as those of cosines aren't: take scope 'network', or leave out the method that "
+                "changes the classifier"
+            )
         federation = setting.federation
         rows = balanced_rows(federation)
         labels = jnp.asarray(federation.labels)[jnp.asarray(rows)]
@@ -92,6 +98,22 @@ class CompositionProbe(Probe):
         outputs = model.apply(variables, images, train=False)[0]
         slope = jax.nn.softmax(outputs.logits)[:, label] - 1.0
         return ((slope[:, None] * outputs.features).mean(0) ** 2).sum()
+
+
+def _ends_in_products(model: Model) -> bool:
+    """Whether the derivative of an output with respect to its weights is the features; True without a named head."""
+    params = jax.eval_shape(model.init, jax.random.key(0)).params
+    if "head" not in params:
+        return True
+    head = jax.tree.map(lambda leaf: jnp.full(leaf.shape, 0.5, leaf.dtype), params["head"])
+    image = jax.ShapeDtypeStruct((1, *model.input_shape), jnp.dtype(model.input_dtype))
+    outputs = jax.eval_shape(
+        lambda key, image: model.apply(model.init(key), image, train=False)[0], jax.random.key(0), image
+    )
+    features = 1.0 + jnp.arange(outputs.features.shape[-1], dtype=outputs.features.dtype)[None]
+    slopes = jax.grad(lambda own: model.head({**params, "head": own}, features)[0, 0])(head)
+    found = sum((leaf**2).sum() for leaf in jax.tree.leaves(slopes) if leaf.ndim > 1)
+    return bool(jnp.allclose(found, (features**2).sum(), rtol=1e-3))
 
 
 def _images(federation: Federation, rows: Array) -> Array:

@@ -13,12 +13,20 @@ def check_needs(facts: RunFacts) -> None:
     for part in facts.parts:
         for need in part.needs:
             need.check(facts)
-        begin = part.first_round + 1
+        begins_within(part.slot, part.first_round + 1).check(facts)
+
+
+def begins_within(what: str, begin: int) -> Need:
+    """Requires that a round of the run is the first in which something happens."""
+
+    def check(facts: RunFacts) -> None:
         if begin > facts.rounds:
             raise ValueError(
-                f"{part.slot}: begins in round {begin}, but rounds={facts.rounds}, so that it would change nothing: "
+                f"{what}: begins in round {begin}, but rounds={facts.rounds}, so that it would change nothing: "
                 f"let it begin in round {facts.rounds} or earlier, or set rounds to {begin} or more"
             )
+
+    return Need("", check)
 
 
 def names_of_needs(parts: Iterable[Part]) -> list[str]:

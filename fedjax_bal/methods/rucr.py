@@ -11,8 +11,14 @@ from fedjax_bal.balance import class_sums
 from fedjax_bal.data import stack_rows
 from fedjax_bal.methods.combine import Count, CountOrZero, NonNegative, Positive, Recipe, Share, recipe
 from fedjax_bal.methods.fedacg import BeforeLookahead
-from fedjax_bal.methods.heads import classifier, classifier_shapes, retrain_classifier
-from fedjax_bal.methods.needs import not_shown_before
+from fedjax_bal.methods.heads import (
+    UNUSED_FEATURES,
+    check_kept,
+    classifier,
+    classifier_shapes,
+    retrain_classifier,
+)
+from fedjax_bal.methods.needs import begins_within, not_shown_before
 from fedjax_bal.methods.prototypes import FeatureSums, num_features, prototypes_of
 from fedjax_bal.methods.roles import Loss, Need, Prepare, Refine, Report, RunSetting, Server, part, static
 from fedjax_bal.models import unit
@@ -118,12 +124,13 @@ class UnifiedPrototypes(Prepare, Report, Server, Loss, Refine):
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """Requires that no earlier part puts in another classifier for evaluation."""
-        return (not_shown_before("rucr", self, BeforeLookahead),)
+        """Requires that no earlier part puts in another classifier for evaluation, and that one is retrained at all."""
+        return not_shown_before("rucr", self, BeforeLookahead), begins_within("rucr's retraining", self.start + 1)
 
     def check(self, setting: RunSetting) -> None:
-        """Rejects a model without a classifier under its usual name."""
+        """Rejects a model without a classifier under its usual name, and layers below it that stay with the clients."""
         classifier_shapes(setting.model)
+        check_kept("rucr", setting, UNUSED_FEATURES, classifier=False)
 
     def prepare(self, key: Key, variables: Variables, ctx: Context) -> Array:
         """Draws the seed of the client's virtual features."""

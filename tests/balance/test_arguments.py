@@ -11,6 +11,7 @@ NAN = float("nan")
 LOGITS, PRIOR = np.zeros((2, 3), np.float32), np.array([0.5, 0.5, 0.0], np.float32)
 BOTH = np.array([0, 1])
 KEY = jax.random.key(0)
+IMAGE = np.zeros((1, 3, 3, 1), np.uint8)
 REFUSED = {
     "labels: received shape (1,), must be [B] = (2,)": ("prior_calibrated_cross_entropy", LOGITS, BOTH[:1], PRIOR),
     "prior: received shape (1,), must be [C] = (3,)": ("prior_calibrated_cross_entropy", LOGITS, BOTH, PRIOR[:1]),
@@ -27,8 +28,12 @@ REFUSED = {
     "epsilon: received 2, must be at most 1": ("smoothed_prior", BOTH, 2.0),
     "beta: received 1.5, must be at most 1": ("effective_number_weights", BOTH, 1.5),
     "temperature: received 0, must be above 0": ("distillation_loss", LOGITS, LOGITS, 0.0),
+    "max_copies: received -1, must be at least 0": ("augmentation_counts", BOTH, 1.0, "floor", None, -1),
+    "zoom: received 5, must be at most 1": ("random_affine", jax.random.split(KEY, 1), IMAGE, 0.0, 0.0, 0.0, 5.0),
+    "zoom: received 0, must be above 0": ("affine_matrix", np.zeros(2), 0.0, 0.0, 0.0),
     "mode: received Array": ("augmentation_counts", BOTH, 1.0, KEY),
     "mask: received None, must be [B] = (2,)": ("class_prototypes", LOGITS, BOTH, None, 3),
+    "real: received type float": ("distillation_loss", LOGITS, LOGITS, 1.0, "student_teacher", [1.0, 0.5]),
     "num_classes: received 2.5, must be an integer": ("class_prototypes", LOGITS, BOTH, BOTH, 2.5),
 }
 
@@ -65,6 +70,15 @@ def test_a_nan_or_a_traced_negative_count_gives_nan(name):
     for odd in (NAN, -2.0):
         assert np.isnan(function(jnp.array([odd, 3.0]))).any()
     assert np.isfinite(function(jnp.array([1.0, 3.0]))).all()
+
+
+def test_a_beta_that_is_nan_gives_no_balanced_weights():
+    assert np.isnan(balance.effective_number_weights([1, 3], NAN)).all()
+
+
+def test_parts_of_rows_keep_the_mean():
+    means, counts = balance.class_prototypes(np.array([[4.0]], np.float32), [0], [0.5], 1)
+    assert (means.item(), counts.item()) == (4.0, 0.5)
 
 
 @pytest.mark.parametrize("name", ["kl_divergence", "hellinger_distance", "jensen_shannon_distance"])

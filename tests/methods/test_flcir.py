@@ -12,10 +12,11 @@ import reference
 import toys
 from methods import float64
 from methods.float64 import SEED, N, assert_equal, difference, mean, plus, train
+from methods.heads import network
 
 from fedjax_bal.options import Execution, Participation
 from fedjax_bal.parts import CompositionProbe, Probe, Report, Step, part
-from fedjax_bal.recipes import Recipe, fedavg, flcir
+from fedjax_bal.recipes import Recipe, combine, fedavg, fedetf, fednh, flcir, ldam
 from fedjax_bal.selection import Choice, bernoulli
 from fedjax_bal.types import Outcome
 
@@ -171,6 +172,14 @@ def test_unbalanced_rows_are_refused():
     rows = federation().auxiliary["balanced"]
     with pytest.raises(ValueError, match="between 2 and 3 rows of a class"):
         simulation(flcir(), federation=federation()._replace(auxiliary={"balanced": rows[:-1]}))
+
+
+@pytest.mark.parametrize("other", [ldam(), fednh(), fedetf()], ids=lambda recipe: recipe.name)
+def test_the_closed_form_is_refused_for_a_classifier_of_cosines(other):
+    with pytest.raises(ValueError, match="received scope 'output' and the model .*: take scope 'network'"):
+        simulation(combine(flcir(scope="output"), other), model=network())
+    simulation(combine(flcir(scope="network"), other), model=network())
+    simulation(flcir(scope="output"), model=network())
 
 
 @part

@@ -223,7 +223,7 @@ def test_what_the_server_makes_of_a_model_that_no_client_uses_is_refused(name):
             simulation(recipes.combine(personal, ON_THE_SERVER[name]))
 
 
-@pytest.mark.parametrize("name", ["fedncm", "ccvr"])
+@pytest.mark.parametrize("name", ["fedncm", "ccvr", "creff", "rucr"])
 def test_classifiers_of_features_that_no_client_uses_are_refused(name):
     with pytest.raises(ValueError, match=f"{name}: received OwnBody, whose layers stay with the clients, so that"):
         float64.simulation(recipes.combine(recipes.lg_fedavg(), recipes.RECIPES[name]()), model=headed())

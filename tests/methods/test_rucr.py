@@ -170,6 +170,11 @@ def test_what_is_evaluated_and_what_is_kept():
     assert (shown["head"]["kernel"] == 2).all() and np.array_equal(shown["body"], server.variables.params["body"])
 
 
+def test_a_run_that_is_over_before_a_classifier_is_retrained_is_refused():
+    with pytest.raises(ValueError, match="rucr's retraining: begins in round 4, but rounds=3, .* or set rounds to 4"):
+        float64.simulation(rucr(start=3), rounds=3)
+
+
 @pytest.mark.slow
 def test_weight_zero_trains_like_fedavg():
     run = lambda recipe: float64.run(float64.simulation(recipe, model=network())).variables.params
