@@ -11,6 +11,7 @@ import numpy as np
 from fedjax_bal.config import Sections, leaves, nearest_choices, without_defaults
 from fedjax_bal.files import check_replaceable, write_atomically
 from fedjax_bal.lab import FolderError, RunFolder, RunRecord, SweepFolder, writing
+from fedjax_bal.metrics import SeededDraw
 from fedjax_bal.report import sweep_results as sweeps
 from fedjax_bal.report.labels import NO_NAMES, check_names, display_name, entries, labels_of, renamed, with_labels
 from fedjax_bal.report.markup import Page, Picture, definitions, folded, note, reproduction
@@ -374,22 +375,31 @@ def setting_in_words(configs: Sequence[Mapping[str, Any]], runs: Sequence[Mappin
     return ", ".join([*phrases, *trained]) if len(phrases) == len(rounds) == 1 else ""
 
 
-def groups_by_data(joined: RunRecord) -> list[list[Mapping[str, Any]]]:
+def groups_by_data(joined: RunRecord) -> list[list[dict[str, Any]]]:
     """Groups joined runs by the settings, and the content of files, that determine which client holds which images.
 
-    Methods are compared only with methods on the same data.
+    Methods are compared only with methods on the same data. If each seed has its own partition, the runs' seeds become
+    `SeededDraw`s, so that only runs on the same partition are paired.
     """
     data: dict[str, Hashable] = {}  # by method name in the comparison
+    partitions: dict[str, dict[Any, Any]] = {}  # by method name: partition seed by seed
     for name, config in joined.config.items():
         base = leaves({key: value for key, value in config.items() if key != "methods"})
+        by_seed = dict(zip(entries(config, "seeds"), entries(config, "partition_seeds"), strict=False))
         for entry in entries(config, "methods"):
             whole = base | (leaves(entry) if isinstance(entry, dict) else {})  # a method may override any section
+            if by_seed:  # instead of all `partition.seed`; another list of seeds may have some of these pairs, too
+                whole |= {"partition_seeds": "by seed", "partition.seed": None}
             of_data = sorted((key, repr(leaf)) for key, leaf in whole.items() if _is_of_data(key))
             of_data += [_digests_of_file(config, whole.get(key)) for key in ("dataset.path", "partition.file")]
-            data[f"{display_name(entry)} ({name})"] = tuple(of_data)
-    shared: dict[Hashable, list[Mapping[str, Any]]] = {}
+            method = f"{display_name(entry)} ({name})"
+            data[method] = tuple(of_data)
+            partitions[method] = by_seed
+    shared: dict[Hashable, list[dict[str, Any]]] = {}
     for run in joined.summary["runs"]:
-        shared.setdefault(data.get(run["method"]), []).append(run)
+        by_seed = partitions.get(run["method"], {})
+        seed = SeededDraw(by_seed[run["seed"]], run["seed"]) if run["seed"] in by_seed else run["seed"]
+        shared.setdefault(data.get(run["method"]), []).append({**run, "seed": seed})
     return list(shared.values())
 
 

@@ -1,5 +1,6 @@
 """The page of a run and that of several runs, and their figures as files for papers."""
 
+import csv
 import html
 import io
 import json
@@ -357,6 +358,30 @@ def test_a_method_that_overrides_the_partition_is_on_other_data(folders, tmp_pat
     assert "(methods.1.partition.seed): a difference" in page
     _, _, cells = shown(page)
     assert cells["rebafl (two/run)"] == NOTHING and cells["fedavg (two/run)"] == "+0.0 [+0.0, +0.0]"
+
+
+@pytest.mark.usefixtures("undrawn")
+@pytest.mark.parametrize(
+    ("seeds", "partitions", "pairs"),
+    [
+        ([0, 1, 2], [10, 11, 12], 3),
+        ([0, 1, 2, 3], [10, 11, 12, 13], 3),
+        ([2, 0], [12, 10], 2),
+        ([1, 2, 0], [10, 11, 12], 0),
+    ],
+)
+def test_seeds_are_paired_only_on_the_same_partition(make_run, tmp_path, seeds, partitions, pairs):
+    folders = []
+    for name, listed, drawn in (("a", [0, 1, 2], [10, 11, 12]), ("b", seeds, partitions)):
+        folders.append(make_run(tmp_path / name, methods=("fedavg",), seeds=listed))
+        config = yaml.safe_load((folders[-1] / "config.yaml").read_text())
+        (folders[-1] / "config.yaml").write_text(yaml.safe_dump({**config, "partition_seeds": drawn}))
+    page = build_comparison(folders, tmp_path / "out.html").read_text()
+    _, _, cells = shown(page)
+    assert "not on the same data" not in page and (cells["fedavg (b)"] == NOTHING) == (pairs == 0)
+    with (tmp_path / "out-tables.csv").open() as file:
+        found = {row["pairs"] for row in csv.DictReader(file) if row["method"] == "fedavg (b)"}
+    assert str(pairs) in found and len(found) <= 2  # fewer seeds reach the target
 
 
 BAD = [
