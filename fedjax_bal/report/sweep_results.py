@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, lru_cache
 from itertools import takewhile
@@ -66,7 +67,8 @@ class SweptAxis(NamedTuple):
     @property
     def is_condition(self) -> bool:
         """True if the federation or the task changes along the axis, so that no value can be the best."""
-        return any(f"{key}.".startswith(f"{section}.") for key in self.keys for section in _CONDITIONS)
+        keys = [re.sub(r"^methods\.\d+\.", "", key) for key in self.keys]  # of one method, too
+        return any(f"{key}.".startswith(f"{section}.") for key in keys for section in _CONDITIONS)
 
     @property
     def name(self) -> str:

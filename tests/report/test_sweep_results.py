@@ -69,7 +69,10 @@ def test_a_papers_numbers_name_no_condition_and_make_one_of_their_axis(tmp_path)
     }
 
 
-@pytest.mark.parametrize("key", ["partition.clients", "model.name", "training.rounds", "dataset", "evaluation.every"])
+@pytest.mark.parametrize(
+    "key",
+    ["partition.clients", "model.name", "training.rounds", "dataset", "evaluation.every", "methods.1.partition.alpha"],
+)
 def test_a_condition_is_no_hyperparameter(tmp_path, key):
     rows = [(value, "fedavg", 0, 0.5) for value in (10, 20)]
     found = sweep(tmp_path, f"sweep: [{{{key}: [10, 20]}}]", key, rows)
