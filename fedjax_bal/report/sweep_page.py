@@ -161,6 +161,7 @@ def answer(results: sweeps.Results) -> str:
         how = " Settings were selected on the test set, so all of them are optimistic."
         if results.selection_metric == sweeps.VALIDATION:
             how = " Settings were selected by accuracy on the validation images."
+    how += f" {sweeps.name_unswept_seeds(results)}".rstrip()
     settings = _settings_in_words(results)
     if results.condition_axes:
         each = join_some([f"{name}: {lead(summaries)}" for name, summaries in known], _MOST_TOLD)
