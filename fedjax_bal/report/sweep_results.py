@@ -102,6 +102,7 @@ class Results:
         labels: the methods' names in reports, which `rows` have, by their names in results.
         own_seeds: by method, the swept seeds that it doesn't follow and its own values of them; None for a key of
             another method's entry.
+        other_points: the names of the folder's points that have no rows.
     """
 
     name: str
@@ -113,6 +114,7 @@ class Results:
     summary: Mapping[str, Any]
     labels: Mapping[str, str]
     own_seeds: Mapping[str, Mapping[str, Any]]
+    other_points: Sequence[str]
 
     @cached_property
     def methods(self) -> list[str]:
@@ -255,9 +257,9 @@ def read_results(folder: Path, names: Mapping[str, str] = NO_NAMES) -> Results:
         others = [followed[key] for key in of_seeds if key not in ("partition.seed", *SEED_LISTS)]
         draws.append(SeededDraw(partition, (*others, row.get("seed"))))
     summary = next(filter(None, (point.read_summary() for point in sweep.points())), {})
-    return Results(
-        str(sheet.get("name") or folder.name), axes, rows, text, sheet, tuple(draws), summary, labels, own_seeds
-    )
+    name = str(sheet.get("name") or folder.name)
+    without_rows = sweep.other_points({row["point"] for row in rows})
+    return Results(name, axes, rows, text, sheet, tuple(draws), summary, labels, own_seeds, without_rows)
 
 
 def _own_seeds(sheet: Mapping[str, Any], keys: Sequence[str], labels: Mapping[str, str]) -> dict[str, dict[str, Any]]:
