@@ -194,7 +194,8 @@ class Results:
     def asked(self) -> int | None:
         """The number of runs in the whole sweep; None if methods or seeds are swept, or the sheet is damaged."""
         axes = self.sheet["sweep"]
-        lists = [next(iter(axis.values())) for axis in axes] + [self.sheet.get("methods"), self.sheet.get("seeds")]
+        stated = [self.sheet.get("methods"), self.sheet.get("seeds", [0])]
+        lists = [next(iter(axis.values())) for axis in axes] + stated
         swept = any(key in ("methods", "seeds") for axis in axes for key in axis)
         return None if swept or not all(isinstance(entries, list) for entries in lists) else math.prod(map(len, lists))
 

@@ -118,6 +118,11 @@ sweep: [{partition.seed: [10, 11]}]
     assert "The same at all values: fedavg methods.1.partition.seed not swept." in answer(found)
 
 
+def test_the_number_of_runs_is_known_without_seeds_in_the_file(tmp_path):
+    sheet = "methods: [fedavg, rebafl]\nsweep: [{mu: [1, 2]}]"
+    assert sweep(tmp_path, sheet, "mu", [("1", "fedavg", 0, 0.5)]).asked == 4
+
+
 def test_a_methods_own_list_is_named(tmp_path):
     sheet = (
         "methods: [fedavg, {recipe: fedavg, name: own, model: {hidden: [8, 8]}}]\nsweep: [{model.hidden: [[2], [4]]}]"
