@@ -1,7 +1,7 @@
 """Implements `fedjax-bal run` and `fedjax-bal sweep`: training, and the tables and pages of results."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -91,9 +91,7 @@ def run_command(
         if show.verbose:
             console.say(compiled())
         if first:
-            labels = {method.name: method.label or method.name for method in config.methods}
-            runs = [{**run, "method": labels.get(run["method"], run["method"])} for run in summary["runs"]]
-            _show(path, {**summary, "runs": runs}, console)
+            _show(path, console)
         failures = [
             f"{run['method']}, seed {run['seed']}: {run['failure']}" for run in summary["runs"] if run["failure"]
         ]
@@ -105,20 +103,20 @@ def _say_stopped(folder: Path) -> None:
     Output().say(f"\nStopped; all is saved in {folder}. Run the command again to resume.")
 
 
-def _show(path: Path, summary: Mapping[str, Any], console: Output) -> None:
+def _show(path: Path, console: Output) -> None:
     from fedjax_bal.lab import Cost
-    from fedjax_bal.metrics import compare
-    from fedjax_bal.report import KL_IN_WORDS, shows_divergence, table, verdict
+    from fedjax_bal.report import KL_IN_WORDS, compare_run, group_table, read_run, shows_divergence
 
     page = build_page(path)
-    summaries = compare(summary["runs"])
-    shown = table(summaries, summary["target_accuracy"], short=True)
-    print_table(shown, console, ACCURACY)
-    if shows_divergence(summaries):
+    run = read_run(path)
+    compared = compare_run(run)
+    print_table(group_table(compared.groups, run.summary["target_accuracy"], short=True), console, ACCURACY)
+    if shows_divergence(compared.every):
         console.print(Text(KL_IN_WORDS))
     closing = Output()
-    closing.print(Text(verdict(summaries)))
-    console.say(Cost.saved(summary["cost"]).in_words(summary["wall_s"]))
+    for text in filter(None, [compared.warning, *compared.answers]):
+        closing.print(Text(text))
+    console.say(Cost.saved(run.summary["cost"]).in_words(run.summary["wall_s"]))
     closing.say(f"report: {page}")
 
 

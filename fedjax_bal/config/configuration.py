@@ -203,6 +203,12 @@ def _read_method(entry: Any, shared: Sections | None, path: KeyPath) -> tuple[Me
     for key, text in (("name", name), ("label", label)):
         if key in entry and not METHOD_NAME.accepts(text):
             problems.append(Problem((*path, key), f"received {received_value(text)}, must be {METHOD_NAME.wanted}"))
+    # Reports have one column of rounds to the target, which has the same target for all methods.
+    evaluation = entry.get("evaluation")
+    if isinstance(evaluation, Mapping) and "target_accuracy" in evaluation:
+        received = received_value(evaluation["target_accuracy"])
+        rule = "but all methods have one target; give evaluation.target_accuracy outside of `methods`"
+        problems.append(Problem((*path, "evaluation", "target_accuracy"), f"received {received}, {rule}"))
 
     # A run folder's file states every default of the shared sections and must mean the same when it is read again, so
     # overrides are merged into the completed sections.

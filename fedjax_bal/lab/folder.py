@@ -9,7 +9,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -520,6 +520,10 @@ class SweepFolder(_Folder):
         """The existing run folders of points, sorted by name."""
         folder = self.path / POINTS
         return [RunFolder(point) for point in sorted(folder.iterdir()) if point.is_dir()] if folder.is_dir() else []
+
+    def other_points(self, points: Collection[str]) -> list[str]:
+        """Names the points of the folder that are not among those of a sweep, whose table leaves them out."""
+        return [name for point in self.points() if point.exists() and (name := point.path.name) not in points]
 
     def read_devices(self) -> int | None:
         """Reads the number of devices that the runs began with; None before the first checkpoint."""

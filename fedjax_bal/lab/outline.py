@@ -20,6 +20,8 @@ from fedjax_bal.lab.training import BuiltBatch
 from fedjax_bal.status import duration, size
 from fedjax_bal.types import size_in_bytes
 
+_MOST_NAMED = 6  # points
+
 
 def run_outline(config: Config, tasks: Sequence[RunTask]) -> Iterator[str]:
     """Describes a run, which is a sweep of one point; `tasks` have rounds left."""
@@ -107,6 +109,13 @@ def _repeated_runs(sweep: Sweep) -> Iterator[str]:
                     own.append(f"{key.rpartition('.')[2]}={shown(values[0])}")
         why = f"sets {', '.join(own)} itself; the axis doesn't change it" if own else "isn't changed by all axes"
         yield f"  {name}: {why}, so some of its runs are the same"
+
+
+def describe_other_points(names: Sequence[str]) -> Iterator[str]:
+    """Names earlier points of a folder that the sweep lacks."""
+    if names:
+        listed = "; ".join(names[:_MOST_NAMED]) + "; ..." * (len(names) > _MOST_NAMED)
+        yield f"  earlier points that this sweep lacks: {listed}; to have them in the table, name their values, too"
 
 
 def program_line(title: str, built: BuiltBatch) -> str:

@@ -12,7 +12,14 @@ from fedjax_bal.lab.display import Progress
 from fedjax_bal.lab.folder import SweepFolder
 from fedjax_bal.lab.loop import Callback, RunBatch, RunTask, batch_runs, runs_left, train
 from fedjax_bal.lab.named_files import with_files
-from fedjax_bal.lab.outline import batch_title, describe_destination, program_line, remaining_runs, sweep_outline
+from fedjax_bal.lab.outline import (
+    batch_title,
+    describe_destination,
+    describe_other_points,
+    program_line,
+    remaining_runs,
+    sweep_outline,
+)
 from fedjax_bal.lab.paces import Paces
 from fedjax_bal.lab.post_training import PostTraining
 from fedjax_bal.lab.recorder import Recorder
@@ -317,6 +324,7 @@ def run_sweep(
     sweep = _with_files(sweep, folder, inputs)
     if not dry_run:
         folder.begin(sweep.text, sweep.configs)
+    others = folder.other_points(sweep.configs)
     if folder.part is not None:
         number, parts = folder.part
         sweep = sweep._replace(points=sweep.points[number - 1 :: parts])
@@ -324,7 +332,7 @@ def run_sweep(
     with contextlib.ExitStack() as claims:
         session.prepare(inputs, claims, dry_run=dry_run)
         outline = sweep_outline(sweep, session.batches, session.setup_errors, backend.about() if backend else "")
-        for line in (*outline, *(f"  {text}" for text in inputs.data_lines())):
+        for line in (*outline, *describe_other_points(others), *(f"  {text}" for text in inputs.data_lines())):
             display.note(line)
         if dry_run:
             display.note(describe_destination(folder))

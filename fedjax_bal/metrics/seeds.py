@@ -37,7 +37,7 @@ class Spread(NamedTuple):
 
 
 class SeededDraw(NamedTuple):
-    """The two seeds of a run in a sweep: its partition's, None if unknown, and the run's."""
+    """The two seeds of a run: its partition's, None if unknown, and the run's."""
 
     partition: int | None
     seed: Hashable

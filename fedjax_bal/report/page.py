@@ -3,14 +3,16 @@
 import os
 import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_bal.config import Sections, leaves, nearest_choices, without_defaults
+from fedjax_bal.config import Sections, leaves, name_in_results, nearest_choices, without_defaults
 from fedjax_bal.files import check_replaceable, write_atomically
 from fedjax_bal.lab import FolderError, RunFolder, RunRecord, SweepFolder, writing
+from fedjax_bal.metrics import MethodSummary, SeededDraw
 from fedjax_bal.report import sweep_results as sweeps
 from fedjax_bal.report.labels import NO_NAMES, check_names, display_name, entries, labels_of, renamed, with_labels
 from fedjax_bal.report.markup import Page, Picture, definitions, folded, note, reproduction
@@ -186,7 +188,7 @@ def write_table(
         joined = len(folders) > 1
         subject = setting_in_words(list(read.config.values()) if joined else [read.config], read.summary["runs"])
         name = "Comparison of runs" if joined else read.summary["name"]
-        conditions = [("", groups_by_data(read) if joined else [read.summary["runs"]])]
+        conditions = [("", groups_by_data(read, joined=joined))]
     else:
         name = read.name
         conditions = [
@@ -221,7 +223,7 @@ def page_of_run(run: RunRecord, pictures: Sequence[Picture], paper: PaperCompari
     summary = run.summary
     runs = summary["runs"]
     name = summary["name"]
-    summaries = summarise_group(runs)
+    compared = compare_run(run)
     finished = is_finished(run)
     unfinished = ""
     if not finished:
@@ -238,9 +240,9 @@ def page_of_run(run: RunRecord, pictures: Sequence[Picture], paper: PaperCompari
         plural(len({entry["seed"] for entry in runs}), "seed"),
     ]
     tables = []
-    if summaries:
-        notes = " ".join(table_notes(summaries, partitions=bool(entries(config, "partition_seeds"))))
-        tables.append(comparison([summaries], summary.get("target_accuracy"), notes))
+    if compared.groups:
+        notes = " ".join(table_notes(compared.every, partitions=bool(entries(config, "partition_seeds"))))
+        tables.append(comparison(compared.groups, summary.get("target_accuracy"), notes))
 
     machine = [
         *device_and_versions(summary),
@@ -253,12 +255,12 @@ def page_of_run(run: RunRecord, pictures: Sequence[Picture], paper: PaperCompari
         tab=f"{name}: federated learning report",
         kicker=" · ".join(kicker),
         heading=name,
-        warnings=[unfinished, failed(runs)],
-        answers=[("" if finished else "So far: ") + verdict(summaries)],
+        warnings=[unfinished, failed(runs), compared.warning],
+        answers=[("" if finished else "So far: ") + text for text in compared.answers],
         published=paper_tables(paper),
         comparisons=tables,
-        statistics=list(statistics(runs, published_by_metric(paper))),
-        remarks=remarks(summary) if summaries else ["No run has been evaluated yet."],
+        statistics=[row for group in compared.runs for row in statistics(group, published_by_metric(paper))],
+        remarks=remarks(summary) if compared.groups else ["No run has been evaluated yet."],
         details=details(runs),
         pictures=pictures,
         sections=[
@@ -300,51 +302,28 @@ def page_of_runs(joined: RunRecord, pictures: Sequence[Picture]) -> Page:
     """Builds the page of several joined runs."""
     configs = joined.config
     runs = joined.summary["runs"]
-    # What distinguishes the folders' settings.
-    leaves_of = {name: leaves(config) for name, config in configs.items()}
-    differing = []
-    for key in dict.fromkeys(key for known in leaves_of.values() for key in known if key != "name"):
-        if len({repr(known.get(key)) for known in leaves_of.values()}) > 1:
-            differing.append(
-                (key, "; ".join(f"{name}: {known.get(key, 'absent')}" for name, known in leaves_of.items()))
-            )
-    shared = groups_by_data(joined)
-    groups = [summarise_group(group) for group in shared]
-    every = [summary for group in groups for summary in group]
+    differing = _differences(configs)[:_MOST_DIFFERENCES]
+    compared = compare_run(joined, joined=True)
     # Reasons why the runs can't be compared directly.
     warnings = [] if joined.summary["finished"] else ["Some of these runs are not finished."]
     if len({entry["rounds"] for entry in runs if not entry.get("failure")}) > 1:
         warnings.append("The runs have different numbers of rounds: their final accuracies are not of equal effort.")
     warnings.append(failed(runs))
-    answers = [verdict(every)]
-    if len(groups) > 1:
-        of_data = lambda key: key.startswith("files.") or _is_of_data(re.sub(r"^methods\.\d+\.", "", key))
-        keys = [key for key, _ in differing if of_data(key)]
-        named = f" ({', '.join(keys[:4])}{', ...' * (len(keys) > 4)})" if keys else ""
-        paired = any(len(group) > 1 for group in groups)
-        left = "are given only between runs on the same data" if paired else "are left out"
-        warnings.append(
-            f"The runs are not on the same data{named}: a difference between them is not due to the methods alone, so "
-            f"paired differences {left}."
-        )
-        among = "Among the {} methods on the data of {}: "
-        answers = [
-            (among.format(len(group), group[0].method) if len(group) > 1 else "") + verdict(group) for group in groups
-        ]
+    warnings.append(compared.warning)
     notes = " ".join(
-        table_notes(every, partitions=all(entries(config, "partition_seeds") for config in configs.values()))
+        table_notes(compared.every, partitions=all(entries(config, "partition_seeds") for config in configs.values()))
     )
     return Page(
         tab="comparison of runs",
         kicker=f"{len(configs)} run folders",
         heading="Comparison of runs",
         warnings=warnings,
-        answers=answers,
-        comparisons=[comparison(groups, joined.summary["target_accuracy"], notes)],
-        statistics=[row for group in shared for row in statistics(group)],
+        answers=compared.answers,
+        comparisons=[comparison(compared.groups, joined.summary["target_accuracy"], notes)],
+        statistics=[row for group in compared.runs for row in statistics(group)],
         details=details(runs),
         pictures=pictures,
-        sections=[("Where the settings differ", definitions(differing[:_MOST_DIFFERENCES]) or "<p>Nowhere.</p>")],
+        sections=[("Where the settings differ", definitions(differing) or "<p>Nowhere.</p>")],
     )
 
 
@@ -374,23 +353,104 @@ def setting_in_words(configs: Sequence[Mapping[str, Any]], runs: Sequence[Mappin
     return ", ".join([*phrases, *trained]) if len(phrases) == len(rounds) == 1 else ""
 
 
-def groups_by_data(joined: RunRecord) -> list[list[Mapping[str, Any]]]:
-    """Groups joined runs by the settings, and the content of files, that determine which client holds which images.
+def groups_by_data(run: RunRecord, *, joined: bool) -> list[list[dict[str, Any]]]:
+    """Groups runs by the settings, and the content of files, that determine which client holds which images.
 
-    Methods are compared only with methods on the same data.
+    Methods are compared only with methods on the same data. If each seed has its own partition, the runs' seeds become
+    `SeededDraw`s, so that only runs on the same partition are paired.
     """
-    data: dict[str, Hashable] = {}  # by method name in the comparison
-    for name, config in joined.config.items():
+    data: dict[str, Hashable] = {}  # by method name in the summary
+    partitions: dict[str, dict[Any, Any]] = {}  # by method name: partition seed by seed
+    for name, config in _configs(run, joined=joined).items():
         base = leaves({key: value for key, value in config.items() if key != "methods"})
+        by_seed = dict(zip(entries(config, "seeds"), entries(config, "partition_seeds"), strict=False))
+        labels = labels_of(config)
         for entry in entries(config, "methods"):
             whole = base | (leaves(entry) if isinstance(entry, dict) else {})  # a method may override any section
+            if by_seed:  # instead of all `partition.seed`; another list of seeds may have some of these pairs, too
+                whole |= {"partition_seeds": "by seed", "partition.seed": None}
             of_data = sorted((key, repr(leaf)) for key, leaf in whole.items() if _is_of_data(key))
             of_data += [_digests_of_file(config, whole.get(key)) for key in ("dataset.path", "partition.file")]
-            data[f"{display_name(entry)} ({name})"] = tuple(of_data)
-    shared: dict[Hashable, list[Mapping[str, Any]]] = {}
-    for run in joined.summary["runs"]:
-        shared.setdefault(data.get(run["method"]), []).append(run)
+            label = labels[name_in_results(entry)]
+            method = f"{label} ({name})" if joined else label
+            data[method] = tuple(of_data)
+            partitions[method] = by_seed
+    shared: dict[Hashable, list[dict[str, Any]]] = {}
+    for each in run.summary["runs"]:
+        by_seed = partitions.get(each["method"], {})
+        seed = SeededDraw(by_seed[each["seed"]], each["seed"]) if each["seed"] in by_seed else each["seed"]
+        shared.setdefault(data.get(each["method"]), []).append({**each, "seed": seed})
     return list(shared.values())
+
+
+class Compared(NamedTuple):
+    """The methods of a run or of joined runs, in groups that share their data.
+
+    Attributes:
+        runs: the runs of each group.
+        groups: the summaries of each group, which are compared with its first method.
+        warning: says why the groups aren't compared with each other; empty for a single group.
+        answers: a verdict on each group.
+    """
+
+    runs: list[list[dict[str, Any]]]
+    groups: list[list[MethodSummary]]
+    warning: str
+    answers: list[str]
+
+    @property
+    def every(self) -> list[MethodSummary]:
+        """The summaries of all groups."""
+        return list(chain.from_iterable(self.groups))
+
+
+def compare_run(run: RunRecord, *, joined: bool = False) -> Compared:
+    """Compares the methods of a run or of joined runs, each with those on the same data."""
+    shared = groups_by_data(run, joined=joined)
+    groups = [summarise_group(group) for group in shared]
+    if len(groups) < 2:
+        return Compared(shared, groups, "", [verdict(groups[0] if groups else [])])
+    configs = _configs(run, joined=joined)
+    of_data = lambda key: key.startswith("files.") or _is_of_data(_without_method(key))
+    keys = [key for key, _ in _differences(configs) if of_data(key)]
+    if not keys:  # methods of one folder differ
+        own = [(key, value, known) for known in map(leaves, configs.values()) for key, value in known.items()]
+        keys = [key for key, value, known in own if of_data(key) and value != known.get(_without_method(key))]
+        keys = list(dict.fromkeys(keys))
+    named = f" ({', '.join(keys[:4])}{', ...' * (len(keys) > 4)})" if keys else ""
+    compared = "runs" if joined else "methods"
+    paired = any(len(group) > 1 for group in groups)
+    left = f"are given only between {compared} on the same data" if paired else "are left out"
+    warning = (
+        f"The {compared} are not on the same data{named}: a difference between them is not due to the methods alone, "
+        f"so paired differences {left}."
+    )
+    among = "Among the {} methods on the data of {}: "
+    answers = [
+        (among.format(len(group), group[0].method) if len(group) > 1 else "") + verdict(group) for group in groups
+    ]
+    return Compared(shared, groups, warning, answers)
+
+
+def _configs(run: RunRecord, *, joined: bool) -> Mapping[str, Mapping[str, Any]]:
+    """Returns the configurations by the names of their folders."""
+    return run.config if joined else {"": run.config}
+
+
+def _differences(configs: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """Returns the keys in which configurations differ, with their values."""
+    leaves_of = {name: leaves(config) for name, config in configs.items()}
+    differing = []
+    for key in dict.fromkeys(key for known in leaves_of.values() for key in known if key != "name"):
+        if len({repr(known.get(key)) for known in leaves_of.values()}) > 1:
+            differing.append(
+                (key, "; ".join(f"{name}: {known.get(key, 'absent')}" for name, known in leaves_of.items()))
+            )
+    return differing
+
+
+def _without_method(key: str) -> str:
+    return re.sub(r"^methods\.\d+\.", "", key)
 
 
 def _digests_of_file(config: Mapping[str, Any], file: Any) -> tuple[str, ...]:

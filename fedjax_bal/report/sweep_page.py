@@ -80,6 +80,10 @@ def page_of_sweep(results: sweeps.Results, paper: PaperComparison, pictures: Seq
     if left > 0:
         verb = "is" if left == 1 else "are"
         warnings.append(f"This sweep is not finished: {left} of its {results.asked} runs {verb} not in the table yet.")
+    others = results.other_points
+    if others and not left:  # points without rows of an unfinished sweep may be its own
+        named = join_some(others, _MOST_TOLD)
+        warnings.append(f"Earlier points of this folder that the sweep lacks, and the tables leave out: {named}.")
     if lost:
         has = "has" if len(lost) == 1 else "have"
         warnings.append(
@@ -161,6 +165,7 @@ def answer(results: sweeps.Results) -> str:
         how = " Settings were selected on the test set, so all of them are optimistic."
         if results.selection_metric == sweeps.VALIDATION:
             how = " Settings were selected by accuracy on the validation images."
+    how += f" {sweeps.name_unswept_seeds(results)}".rstrip()
     settings = _settings_in_words(results)
     if results.condition_axes:
         each = join_some([f"{name}: {lead(summaries)}" for name, summaries in known], _MOST_TOLD)

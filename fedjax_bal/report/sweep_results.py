@@ -2,9 +2,10 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
-from itertools import takewhile
+from itertools import chain, takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -66,7 +67,8 @@ class SweptAxis(NamedTuple):
     @property
     def is_condition(self) -> bool:
         """True if the federation or the task changes along the axis, so that no value can be the best."""
-        return any(f"{key}.".startswith(f"{section}.") for key in self.keys for section in _CONDITIONS)
+        keys = [re.sub(r"^methods\.\d+\.", "", key) for key in self.keys]  # of one method, too
+        return any(f"{key}.".startswith(f"{section}.") for key in keys for section in _CONDITIONS)
 
     @property
     def name(self) -> str:
@@ -98,6 +100,9 @@ class Results:
         draws: for each row the seed of its partition (None if not known) and its other seeds.
         summary: the summary of the first point that has one; empty if none has.
         labels: the methods' names in reports, which `rows` have, by their names in results.
+        own_seeds: by method, the swept seeds that it doesn't follow and its own values of them; None for a key of
+            another method's entry.
+        other_points: the names of the folder's points that have no rows.
     """
 
     name: str
@@ -108,6 +113,8 @@ class Results:
     draws: tuple[SeededDraw, ...]
     summary: Mapping[str, Any]
     labels: Mapping[str, str]
+    own_seeds: Mapping[str, Mapping[str, Any]]
+    other_points: Sequence[str]
 
     @cached_property
     def methods(self) -> list[str]:
@@ -171,9 +178,8 @@ class Results:
             for place, axis in enumerate(self.axes):
                 own = [_own_value(entry, index, key) for key in axis.keys]
                 if None not in own:
-                    words = ", ".join(filter(None, own))
-                    text = f"{axis.name} {words} (its own, not swept)" if words else f"{axis.name} not swept"
-                    found[self.labels.get(name, name), place] = text
+                    values = chain.from_iterable(filter(None, own))
+                    found[self.labels.get(name, name), place] = _not_swept(axis.name, values)
         return found
 
     @property
@@ -188,7 +194,8 @@ class Results:
     def asked(self) -> int | None:
         """The number of runs in the whole sweep; None if methods or seeds are swept, or the sheet is damaged."""
         axes = self.sheet["sweep"]
-        lists = [next(iter(axis.values())) for axis in axes] + [self.sheet.get("methods"), self.sheet.get("seeds")]
+        stated = [self.sheet.get("methods"), self.sheet.get("seeds", [0])]
+        lists = [next(iter(axis.values())) for axis in axes] + stated
         swept = any(key in ("methods", "seeds") for axis in axes for key in axis)
         return None if swept or not all(isinstance(entries, list) for entries in lists) else math.prod(map(len, lists))
 
@@ -237,34 +244,56 @@ def read_results(folder: Path, names: Mapping[str, str] = NO_NAMES) -> Results:
     axes = tuple(SweptAxis(keys, named, tuple(headings[key] for key in named)) for keys, named in shown.items())
 
     draws = []
+    own_seeds = {} if any("methods" in keys for keys in every) else _own_seeds(sheet, of_seeds, labels)
     for row in rows:
         # `partition_seeds` are in the order of `seeds`.
         lists = [parsed({**sheet, **row}.get(key)) for key in SEED_LISTS]
         seeds, partitions = (value if isinstance(value, list) else [] for value in lists)
         by_seed: dict[Any, Any] = dict(zip([seed for seed in seeds if isinstance(seed, int)], partitions, strict=False))
-        partition = by_seed.get(row.get("seed"), row.get("partition.seed"))
+        # A method doesn't follow an axis of a seed that its entry sets: its runs are the same at all values.
+        followed = {**row, **own_seeds.get(row["method"], {})}
+        partition = by_seed.get(row.get("seed"), followed.get("partition.seed"))
         partition = partition if isinstance(partition, int) else None
         # Values of an axis such as `[0], [0, 1]` repeat runs, which the seed and the partition identify.
-        others = [row[key] for key in of_seeds if key not in ("partition.seed", *SEED_LISTS)]
+        others = [followed[key] for key in of_seeds if key not in ("partition.seed", *SEED_LISTS)]
         draws.append(SeededDraw(partition, (*others, row.get("seed"))))
     summary = next(filter(None, (point.read_summary() for point in sweep.points())), {})
-    return Results(str(sheet.get("name") or folder.name), axes, rows, text, sheet, tuple(draws), summary, labels)
+    name = str(sheet.get("name") or folder.name)
+    without_rows = sweep.other_points({row["point"] for row in rows})
+    return Results(name, axes, rows, text, sheet, tuple(draws), summary, labels, own_seeds, without_rows)
 
 
-def _own_value(entry: Any, index: int, key: str) -> str | None:
-    """Returns the value that a method's entry gives a swept key, "" if the key is another entry's; None for neither.
+def _own_seeds(sheet: Mapping[str, Any], keys: Sequence[str], labels: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """Returns the swept seeds that methods don't follow, as in `Results.own_seeds`."""
+    found: dict[str, dict[str, Any]] = {}
+    for index, entry in enumerate(entries(sheet, "methods")):
+        name = name_in_results(entry)
+        for key in keys:
+            own = _own_value(entry, index, key)
+            if own is not None:
+                found.setdefault(labels.get(name, name), {})[key] = next(iter(own), None)
+    return found
+
+
+def _own_value(entry: Any, index: int, key: str) -> tuple[Any, ...] | None:
+    """Returns the value that a method's entry gives a swept key, () if the key is another entry's; None for neither.
 
     None for a section, too: an axis changes those of its keys that the entry lacks.
     """
     first, *rest = key.split(".")
     if first == "methods":
-        return "" if rest[:1] != [str(index)] else None
+        return () if rest[:1] != [str(index)] else None
     value = entry
     for part in (first, *rest):
         if not isinstance(value, dict) or part not in value:
             return None
         value = value[part]
-    return None if isinstance(value, dict) else readable(value)
+    return None if isinstance(value, dict) else (value,)
+
+
+def _not_swept(name: str, own: Iterable[Any]) -> str:
+    words = ", ".join(readable(str(value) if isinstance(value, list) else value) for value in own)
+    return f"{name} {words} (its own, not swept)" if words else f"{name} not swept"
 
 
 def parsed(value: Any) -> Any:
@@ -343,7 +372,20 @@ def name_tuned(results: Results, method: str, setting: Setting, ends: str = " ({
 
 def name_unswept(results: Results) -> str:
     """Names the methods that an axis doesn't change in a sentence; empty if there are none."""
-    named = [f"{method} {text}" for (method, _), text in results.unswept.items() if method in results.methods]
+    return _same([f"{method} {text}" for (method, _), text in results.unswept.items() if method in results.methods])
+
+
+def name_unswept_seeds(results: Results) -> str:
+    """Names the methods that an axis of seeds doesn't change in a sentence; empty if there are none."""
+    return _same([
+        f"{method} {_not_swept(key, [] if value is None else [value])}"
+        for method, values in results.own_seeds.items()
+        for key, value in values.items()
+        if method in results.methods
+    ])  # fmt: skip
+
+
+def _same(named: Sequence[str]) -> str:
     return f"The same at all values: {'; '.join(named)}." if named else ""
 
 

@@ -53,9 +53,14 @@ def comparison(
         best = None if len(group) == 1 < len(groups) else leader(group)
         marked += [summary is best for summary in group]
     title = f"Comparison of methods{': ' * bool(condition)}{printable(condition, LONGEST_NAME)}"
-    baseline = None if len(groups) == 1 else "the first method on the same data"
-    whole = table([summary for group in groups for summary in group], target, baseline=baseline)
-    return Details(title, whole, note, marked)
+    return Details(title, group_table(groups, target), note, marked)
+
+
+def group_table(groups: Sequence[Sequence[MethodSummary]], target: float | None, *, short: bool = False) -> Table:
+    """Builds the table of `comparison` for the page or, with `short`, for the terminal."""
+    baseline = "first on the same data" if short else "the first method on the same data"
+    summaries = [summary for group in groups for summary in group]
+    return table(summaries, target, short, None if len(groups) == 1 else baseline)
 
 
 def details(runs: Sequence[Mapping[str, Any]]) -> list[Details]:

@@ -354,7 +354,7 @@ def _accuracy(summary: MethodSummary) -> str:
 def _distance(summary: MethodSummary, first: str) -> str:
     difference = summary.difference
     if difference is None or difference.mean is None:
-        return f"with no seed in common with {first}, so their difference is unknown"
+        return f"with no run of the same seed and partition as {first}, so their difference is unknown"
     side = "above" if difference.mean >= 0 else "below"
     size = f"{abs(100 * difference.mean):.1f} percentage points {side} {first}"
     if difference.low is None or difference.high is None:

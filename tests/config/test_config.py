@@ -424,6 +424,17 @@ def test_all_problems_are_told_at_once_each_on_its_line(write):
     ]
 
 
+def test_a_methods_own_target_is_refused_because_reports_have_one_for_all(write):
+    entry = "methods:\n  - {recipe: fedavg, name: early, evaluation: {every: 2, target_accuracy: 0.2}}\n"
+    text = TEXT.partition("methods:")[0] + entry
+    message = refusal(write(text))
+    assert message.endswith(
+        "my.yaml: methods.0.evaluation.target_accuracy: received 0.2, but all methods have one target; give "
+        "evaluation.target_accuracy outside of `methods`"
+    )
+    assert load_config(write(text.replace(", target_accuracy: 0.2", "")), ["target_accuracy=0.2"]).methods
+
+
 def test_a_problem_of_the_shared_sections_is_not_repeated_for_each_method():
     message = refusal(BUILTIN, ["partition.clients=5"])
     assert message == (

@@ -166,6 +166,18 @@ def test_a_stopped_sweep_goes_on_and_does_nothing_twice(finished, tmp_path):
     assert figures(again) == figures(known)
 
 
+@pytest.mark.slow
+def test_points_that_a_continued_sweep_leaves_out_are_named(tmp_path):
+    path, axes = tmp_path / "out", "sweep: [{{training.optimizer.learning_rate: [0.05, {}]}}]"
+    named = "earlier points that this sweep lacks: learning_rate=0.2; to have them in the table, name their values, too"
+    on_page = "Earlier points of this folder that the sweep lacks, and the tables leave out: learning_rate=0.2."
+    _, _, said = carry(sweep(tmp_path, axes.format(0.2), FEDAVG), path)
+    assert "this sweep lacks" not in said and "the sweep lacks" not in build_sweep(path).read_text()
+    for dry_run in (True, False):
+        assert named in carry(sweep(tmp_path, axes.format(0.4), FEDAVG), path, dry_run=dry_run)[2]
+    assert on_page in build_sweep(path).read_text()
+
+
 def test_a_dry_run_trains_nothing(tmp_path):
     rows, _, said = carry(sweep(tmp_path), tmp_path / "out", dry_run=True)
     assert rows == [] and [file.name for file in (tmp_path / "out").iterdir()] == [".lock"]  # this test's own claim

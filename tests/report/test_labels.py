@@ -108,7 +108,7 @@ def test_names_come_before_labels_and_folders_after_both(folder, make_run, tmp_p
     joined = join([folder, other], names)
     every = list(dict.fromkeys(entry["method"] for entry in joined.summary["runs"]))
     assert every == ["FedAvg (run)", "R (run)", "FedAvg (other)", "R (other)"] and joined.summary["finished"]
-    assert len(groups_by_data(joined)) == 1
+    assert len(groups_by_data(joined, joined=True)) == 1
 
 
 def test_runs_on_files_of_one_name_are_on_the_same_data_if_the_content_is_equal(make_run, tmp_path):
@@ -117,7 +117,7 @@ def test_runs_on_files_of_one_name_are_on_the_same_data_if_the_content_is_equal(
         config = yaml.safe_load((folder / "config.yaml").read_text())
         config |= {"dataset": {"name": "csv", "path": "../rows.csv"}, "files": {f"/{folder.name}/rows.csv": digest}}
         (folder / "config.yaml").write_text(yaml.safe_dump(config))
-    groups = groups_by_data(join(folders))
+    groups = groups_by_data(join(folders), joined=True)
     assert [{run["method"][-2] for run in group} for group in groups] == [{"a", "b"}, {"c"}]
 
 

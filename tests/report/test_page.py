@@ -1,5 +1,6 @@
 """The page of a run and that of several runs, and their figures as files for papers."""
 
+import csv
 import html
 import io
 import json
@@ -16,10 +17,12 @@ import yaml
 from PIL import Image
 from typer.testing import CliRunner
 
+from fedjax_bal.cli import running
 from fedjax_bal.cli.app import app
+from fedjax_bal.cli.console import Output
 from fedjax_bal.lab import FolderError
 from fedjax_bal.metrics import compare
-from fedjax_bal.report import build, build_comparison, gallery, table, write_figures
+from fedjax_bal.report import build, build_comparison, gallery, table, write_figures, write_table
 from fedjax_bal.report.page import join, missing_runs
 from fedjax_bal.report.wording import NOTHING
 
@@ -357,6 +360,63 @@ def test_a_method_that_overrides_the_partition_is_on_other_data(folders, tmp_pat
     assert "(methods.1.partition.seed): a difference" in page
     _, _, cells = shown(page)
     assert cells["rebafl (two/run)"] == NOTHING and cells["fedavg (two/run)"] == "+0.0 [+0.0, +0.0]"
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_methods_of_a_run_on_other_data_are_not_paired(make_run, tmp_path, capsys):
+    folder = make_run(tmp_path / "run", methods=("fedavg", "rebafl", "centralised"))
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    config["methods"][1]["partition"] = {"clients": 20}  # the same as the others'
+    config["methods"][2] |= {"label": "Centralised", "partition": {"scheme": "iid", "clients": 1}}
+    (folder / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
+    page = build(folder).read_text()
+    warning = (
+        "The methods are not on the same data (methods.2.partition.scheme, methods.2.partition.clients): a difference "
+        "between them is not due to the methods alone, so paired differences are given only between methods on the "
+        "same data."
+    )
+    assert warning in page
+    sentences, heading, cells = shown(page)
+    assert heading == "Difference from the first method on the same data, points [95% interval]"
+    assert cells["Centralised"] == cells["fedavg"] == NOTHING and cells["rebafl"].startswith("+")
+    assert [text.partition(" an accuracy")[0] for text in sentences] == [
+        "Among the 2 methods on the data of fedavg: rebafl has the highest accuracy over its last five evaluations, "
+        + sentences[0].partition("evaluations, ")[2],
+        "Centralised reaches",
+    ]
+    rows = list(csv.DictReader((folder / "tables.csv").read_text().splitlines()))
+    assert {row["method"] for row in rows if row["difference"]} == {"rebafl"}
+    table = write_table([folder], ["last5"], bold=True).read_text()
+    assert table.count("\\textbf") == 2 and "Bold: the best mean on the same data" in table
+
+    running._show(folder, Output())
+    told = " ".join(capsys.readouterr().out.replace("\N{NO-BREAK SPACE}", " ").split())
+    assert warning in told and "first on the same data" in told
+    assert all(text.replace("\N{NO-BREAK SPACE}", " ") in told for text in sentences)
+
+
+@pytest.mark.usefixtures("undrawn")
+@pytest.mark.parametrize(
+    ("seeds", "partitions", "pairs"),
+    [
+        ([0, 1, 2], [10, 11, 12], 3),
+        ([0, 1, 2, 3], [10, 11, 12, 13], 3),
+        ([2, 0], [12, 10], 2),
+        ([1, 2, 0], [10, 11, 12], 0),
+    ],
+)
+def test_seeds_are_paired_only_on_the_same_partition(make_run, tmp_path, seeds, partitions, pairs):
+    folders = []
+    for name, listed, drawn in (("a", [0, 1, 2], [10, 11, 12]), ("b", seeds, partitions)):
+        folders.append(make_run(tmp_path / name, methods=("fedavg",), seeds=listed))
+        config = yaml.safe_load((folders[-1] / "config.yaml").read_text())
+        (folders[-1] / "config.yaml").write_text(yaml.safe_dump({**config, "partition_seeds": drawn}))
+    page = build_comparison(folders, tmp_path / "out.html").read_text()
+    _, _, cells = shown(page)
+    assert "not on the same data" not in page and (cells["fedavg (b)"] == NOTHING) == (pairs == 0)
+    with (tmp_path / "out-tables.csv").open() as file:
+        found = {row["pairs"] for row in csv.DictReader(file) if row["method"] == "fedavg (b)"}
+    assert str(pairs) in found and len(found) <= 2  # fewer seeds reach the target
 
 
 BAD = [

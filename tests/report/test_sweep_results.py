@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from fedjax_bal.report import build_sweep
+from fedjax_bal.report import answer, build_sweep
 from fedjax_bal.report.sweep_results import LEAD, read_results, readable
 
 HEADS = "point,method,seed,status,last5_accuracy,failure"
@@ -69,7 +69,10 @@ def test_a_papers_numbers_name_no_condition_and_make_one_of_their_axis(tmp_path)
     }
 
 
-@pytest.mark.parametrize("key", ["partition.clients", "model.name", "training.rounds", "dataset", "evaluation.every"])
+@pytest.mark.parametrize(
+    "key",
+    ["partition.clients", "model.name", "training.rounds", "dataset", "evaluation.every", "methods.1.partition.alpha"],
+)
 def test_a_condition_is_no_hyperparameter(tmp_path, key):
     rows = [(value, "fedavg", 0, 0.5) for value in (10, 20)]
     found = sweep(tmp_path, f"sweep: [{{{key}: [10, 20]}}]", key, rows)
@@ -95,6 +98,37 @@ def test_pairs_of_settings_share_their_draws(tmp_path):
     found = sweep(tmp_path, "sweep: [{lr: [0.1, 0.2]}, {partition.seed: [5, 6]}]", "lr,partition.seed", rows)
     draws = [[run["seed"] for run in runs] for runs in found.runs.values()]
     assert draws[0] == draws[1] and [draw.partition for draw in draws[0]] == [5, 6]
+
+
+def test_a_method_with_its_own_partition_seed_is_one_draw_of_a_sweep_over_it(tmp_path):
+    sheet = """
+methods: [fedavg, {recipe: fedavg, name: fixed, partition: {scheme: iid, seed: 3}}]
+sweep: [{partition.seed: [10, 11]}]
+"""
+    rows = [(seed, method, 0, 0.5) for seed in (10, 11) for method in ("fedavg", "fixed")]
+    found = sweep(tmp_path, sheet, "partition.seed", rows)
+    draws = {method: [run["seed"] for run in runs] for (method, _), runs in found.runs.items()}
+    assert draws == {"fedavg": [(10, (0,)), (11, (0,))], "fixed": [(3, (0,))]}
+    assert "The same at all values: fixed partition.seed 3 (its own, not swept)." in answer(found)
+
+    sheet = "methods: [fedavg, {recipe: fedavg, name: other}]\nsweep: [{methods.1.partition.seed: [10, 11]}]"
+    rows = [(seed, method, 0, 0.5) for seed in (10, 11) for method in ("fedavg", "other")]
+    found = sweep(tmp_path, sheet, "methods.1.partition.seed", rows)
+    assert {method: len(runs) for (method, _), runs in found.runs.items()} == {"fedavg": 1, "other": 2}
+    assert "The same at all values: fedavg methods.1.partition.seed not swept." in answer(found)
+
+
+def test_the_number_of_runs_is_known_without_seeds_in_the_file(tmp_path):
+    sheet = "methods: [fedavg, rebafl]\nsweep: [{mu: [1, 2]}]"
+    assert sweep(tmp_path, sheet, "mu", [("1", "fedavg", 0, 0.5)]).asked == 4
+
+
+def test_a_methods_own_list_is_named(tmp_path):
+    sheet = (
+        "methods: [fedavg, {recipe: fedavg, name: own, model: {hidden: [8, 8]}}]\nsweep: [{model.hidden: [[2], [4]]}]"
+    )
+    rows = [(f'"[{width}]"', method, 0, 0.5) for width in (2, 4) for method in ("fedavg", "own")]
+    assert sweep(tmp_path, sheet, "model.hidden", rows).unswept == {("own", 0): "hidden [8, 8] (its own, not swept)"}
 
 
 def test_lists_and_mappings_are_read_as_words():

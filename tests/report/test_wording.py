@@ -234,7 +234,7 @@ def test_no_winner_is_named_in_few_words_where_the_interval_includes_0():
             "fedavg has the highest accuracy over its last five evaluations, 60.1 ± 0.1%; the next is c, 5.9",
         ),
         ({"fedavg": [0.5], "b": [0.6]}, "10.0 percentage points above fedavg (one seed only: no interval; the"),
-        ({"fedavg": [None], "b": [0.6], "c": [0.5]}, "with no seed in common with fedavg"),
+        ({"fedavg": [None], "b": [0.6], "c": [0.5]}, "with no run of the same seed and partition as fedavg"),
         (
             {"fedavg": [0.5]},
             "fedavg reaches an accuracy of 50.0% over its last five evaluations (one seed: no interval).",
