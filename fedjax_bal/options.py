@@ -159,9 +159,10 @@ class Execution:
             outcome before it chooses again.
         broken_clients: how clients are handled whose update (parameters, batch statistics, memory, reports, probes) is
             not finite, is known to be of an earlier round, or is huge: "raise" ends the run; "exclude" leaves them out:
-            they keep their memory, and the others' weights add up to 1; "clip" leaves out those that aren't finite or
+            they keep their memory, and the others are weighted as if these hadn't delivered, for which a method with
+            weights of its own takes memory for all updates of a round; "clip" leaves out those that aren't finite or
             are of an earlier round, and scales long updates down to `clip_factor` times the median norm of their round;
-            it takes memory for all updates of a round. If no client of a round is left, nothing changes.
+            it takes the same memory with every method. If no client of a round is left, nothing changes.
         clip_factor: the largest norm of an update under "clip", in units of the median norm of its round.
         huge_factor: for "raise" and "exclude": an update is huge if the norm of the resulting parameters exceeds both
             this number and this number times the norm of the model that the round began with; None for no such bound.

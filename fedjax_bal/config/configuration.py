@@ -330,6 +330,7 @@ def check_methods(config: Config, source: str, overridden: Sequence[KeyPath] = (
             auxiliary=[BALANCED] * (method.auxiliary.per_class > 0),
             model=method.model.name,
             normalisation=normalisation(method.model.name, method.model.parameters),
+            clips=method.execution.options.clips,
         )
         try:
             check_needs(facts)

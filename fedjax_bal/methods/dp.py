@@ -12,7 +12,11 @@ import optax
 from annotated_types import Lt
 
 from fedjax_bal.methods import roles
+from fedjax_bal.methods.astraea import Augmentation
 from fedjax_bal.methods.combine import NonNegative, Positive, Recipe, recipe
+from fedjax_bal.methods.dcgan import SharedDcgans
+from fedjax_bal.methods.fedcm import ClientMomentum
+from fedjax_bal.methods.flcir import ParticipatingShare
 from fedjax_bal.methods.robust import NormClipping
 from fedjax_bal.methods.roles import Need, RoundsSoFar, RunFacts, part, parts_with, static
 from fedjax_bal.types import Array, PyTree, ServerContext
@@ -21,6 +25,9 @@ from fedjax_bal.validate import finite_number, one_of, whole_number
 # Orders of the Rényi divergences. With sampling, sums for fractional orders don't converge for every sampling rate, and
 # dp-accounting warns about each; without sampling, its default orders have a closed form.
 _ORDERS_OF_SAMPLES = np.array([*range(2, 65), 128, 256, 512, 1024])
+
+# Copies by the classes of all clients, images that clients lend, and updates scaled by numbers of samples or steps.
+_NOT_NOISY = (Augmentation, SharedDcgans, ClientMomentum, ParticipatingShare)
 
 
 def epsilon(
@@ -95,8 +102,9 @@ class PrivateMean(roles.Reduce):
         delta: delta of the reported epsilon; None for $N^{-1.1}$ with N clients.
 
     References:
-        McMahan et al., 2018, Algorithm 1 with flat clipping. Methods that show the server more of a client than the
-        noisy mean are rejected, as are networks with batch normalisation, whose statistics would have no noise.
+        McMahan et al., 2018, Algorithm 1 with flat clipping. Methods that show the server or other clients more of a
+        client than the noisy mean are rejected, as are networks with batch normalisation, whose statistics would have
+        no noise, and clipping to the median norm of a round.
     """
 
     bound: float = 1.0
@@ -107,9 +115,9 @@ class PrivateMean(roles.Reduce):
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """Requires that the server sees nothing of a client without noise, running batch statistics included."""
+        """Requires that nothing of a client reaches others without noise, running batch statistics included."""
         statistics = Need("a model without batch normalisation, or fedbn as well", _check_statistics)
-        return Need("", self._check_alone), statistics
+        return Need("", self._check_alone), Need("", _check_clipping), statistics
 
     def _check_alone(self, facts: RunFacts) -> None:
         for other in facts.parts:
@@ -118,6 +126,13 @@ class PrivateMean(roles.Reduce):
                 raise ValueError(
                     f"dp: received {other.slot}, by which the server sees updates, reports or losses without noise; "
                     "leave one of the two out"
+                )
+            everyones = getattr(other, "counts", None) == "global"
+            if everyones or isinstance(other, _NOT_NOISY):
+                raise ValueError(
+                    f"dp: received {other.slot}{' with counts=global' if everyones else ''}, by which other clients "
+                    "or the model depend on a client's rows without noise; "
+                    f"{'set counts to local, or ' if everyones else ''}leave one of the two out"
                 )
 
     def round_metrics(self, past: RoundsSoFar) -> dict[str, float]:
@@ -148,6 +163,14 @@ class PrivateMean(roles.Reduce):
 @functools.cache
 def _warn_once(text: str) -> None:
     logging.getLogger("fedjax_bal").warning(text)
+
+
+def _check_clipping(facts: RunFacts) -> None:
+    if facts.clips:
+        raise ValueError(
+            "dp: received execution.broken_clients: clip, whose bound is a multiple of the median norm of all updates, "
+            "so that one client changes the others' updates without noise: set it to raise or exclude"
+        )
 
 
 def _check_statistics(facts: RunFacts) -> None:

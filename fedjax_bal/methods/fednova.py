@@ -16,23 +16,14 @@ from fedjax_bal.types import Array, Cohort, PyTree, ServerContext
 BITS = 31  # bits of the largest number of steps, Int32
 
 
-def momentum_steps(steps: Array, momentum: Array | float) -> Array:
-    r"""Returns the number of plain steps that is equivalent to a number of momentum steps, `Float[...]`.
-
-    $a = (\tau - \rho (1 - \rho^\tau) / (1 - \rho)) / (1 - \rho)$: along a constant gradient g, $\tau$ steps of SGD with
-    momentum $\rho$ and learning rate $\eta$ move by $a \eta g$ (Wang et al., 2020, section 4.1).
-    """
-    tau = jnp.asarray(steps, float)
-    return (tau - momentum * (1 - momentum**tau) / (1 - momentum)) / (1 - momentum)
-
-
 def accumulated_steps(steps: Array, momentum: Array | float = 0.0, shrink: Array | float = 0.0) -> Array:
     r"""Returns the equivalent number of plain local steps, `Float[...]`: the L1 norm of FedNova's a.
 
     Starting from zeros, each step applies $c \leftarrow \rho c + 1$ and $a \leftarrow a + c$ with momentum $\rho > 0$;
     $a \leftarrow (1 - \eta \mu) a + 1$ with a proximal term (`shrink` is $\eta \mu$); $a \leftarrow a + 1$ with
     neither. With both, a step applies the first rule and then the second, so that it counts twice, as in the authors'
-    code.
+    code. With a momentum alone, so many plain steps move as far along a constant gradient (Wang et al., 2020, section
+    4.1).
     """
     # A step is linear in (c, a, 1), so powers of one matrix replace the loop over steps. The matrix has no negative
     # entries as long as eta mu is at most 1, so there is no cancellation.

@@ -1,7 +1,10 @@
 """FedRCL: a relaxed contrastive loss: rows of a class attract each other until they are too similar."""
 
+from typing import Annotated
+
 import jax
 import jax.numpy as jnp
+from annotated_types import Ge, Le
 
 from fedjax_bal.methods.combine import NonNegative, Positive, Recipe, recipe
 from fedjax_bal.methods.roles import Loss, part
@@ -86,9 +89,12 @@ class RelaxedContrast(Loss):
         return total / len(levels)
 
 
+Cosine = Annotated[float, Ge(-1), Le(1)]
+
+
 @recipe("drift", "seo2024fedrcl")
 def fedrcl(
-    weight: NonNegative = 1.0, penalty: NonNegative = 1.0, temperature: Positive = 0.05, threshold: float = 0.7
+    weight: NonNegative = 1.0, penalty: NonNegative = 1.0, temperature: Positive = 0.05, threshold: Cosine = 0.7
 ) -> Recipe:
     """A contrastive loss on several levels of the network, relaxed for rows of a class that are too similar.
 
@@ -96,7 +102,7 @@ def fedrcl(
         weight: weight of the contrastive loss, at least 0.
         penalty: weight of the penalty on rows of a class that are too similar, at least 0.
         temperature: divisor of cosines, above 0.
-        threshold: cosine from which on rows of a class repel each other.
+        threshold: cosine from which on rows of a class repel each other, from -1 to 1.
 
     Example:
         >>> fedrcl().parts

@@ -98,6 +98,7 @@ class RunFacts(NamedTuple):
         auxiliary: the names of the sets of rows that clients don't have.
         model: the network's name.
         normalisation: the network's; None if it is only known once the network is built.
+        clips: whether long updates are scaled down to a multiple of their round's median norm.
     """
 
     parts: "tuple[Part, ...]"
@@ -108,6 +109,7 @@ class RunFacts(NamedTuple):
     auxiliary: Collection[str]
     model: str
     normalisation: Normalisation | None
+    clips: bool = False
 
 
 class Need(NamedTuple):

@@ -9,7 +9,7 @@ import optax
 
 from fedjax_bal.methods import roles
 from fedjax_bal.methods.combine import Recipe, recipe
-from fedjax_bal.methods.fednova import momentum_steps
+from fedjax_bal.methods.fednova import accumulated_steps
 from fedjax_bal.methods.needs import fresh_momentum, plain_sgd, without_other
 from fedjax_bal.methods.roles import Need, RunFacts, part, static
 from fedjax_bal.types import Array, Cohort, Context, Key, Outcome, PyTree, ServerContext, Variables
@@ -120,7 +120,7 @@ class ControlVariates(PlainControls):
     def remember(self, memory: PyTree, outcome: Outcome) -> PyTree:
         """Returns the client's new control variate; the old one if it took no step."""
         steps = outcome.steps
-        equivalent = momentum_steps(steps, outcome.ctx.momentum) if self.with_momentum else steps
+        equivalent = accumulated_steps(steps, outcome.ctx.momentum) if self.with_momentum else steps
         rate = outcome.learning_rate_sum * equivalent / jnp.maximum(steps, 1)
         return self.drifted(memory, outcome, rate)
 

@@ -49,11 +49,12 @@ def simulation(
     selector=None,
     delivery=ALWAYS,
     local=LOCAL,
+    model=None,
     **execution,
 ):
     recipe = recipes.combine(recipe, recipes.faults(kind, **faulty)) if faulty else recipe
     return build(
-        recipe, toys.network(), toys.federation(), TEST, rounds=rounds, local=local,
+        recipe, model or toys.network(), toys.federation(), TEST, rounds=rounds, local=local,
         participation=Participation(selector=selector, delivery=delivery),
         execution=Execution(**EXECUTION | {"broken_clients": policy} | execution),
     )  # fmt: skip
@@ -81,6 +82,17 @@ def assert_close(got, want):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
+def with_statistics():
+    """The toy network with a batch statistic that depends on the client's images."""
+    plain = toys.network()
+
+    def apply(variables, images, *, train, key=None, real=None):
+        outputs, _ = plain.apply(variables, images, train=train)
+        return outputs, variables._replace(stats={"mean": 0.5 * variables.stats["mean"] + images.mean()})
+
+    return plain._replace(init=lambda key: plain.init(key)._replace(stats={"mean": jnp.zeros(())}), apply=apply)
+
+
 CARRIED = dataclasses.replace(recipes.fedavg(), carried=True)
 PAIRS = toys.chosen([[3, 0], [4, 7], [2, 5]], passes=2)
 """Client 3 leads one of the chains, client 7 is second in another."""
@@ -96,6 +108,16 @@ CASES = {
     "huge, in lanes": (recipes.fedavg(), "huge", {"strategy": "vmap", "devices": 2}),
     "huge, in chains": (recipes.fedavg(), "huge", {"selector": PAIRS}),
     "stale, memory on the host": (recipes.fedavg(), "stale", {"client_memory": "host", "rounds_per_dispatch": 3}),
+    "equal weights of chains": (recipes.equal_weights(), "infinite", {"selector": PAIRS, "model": with_statistics()}),
+    "equal weights of chains, on two devices": (recipes.equal_weights(), "infinite", {"selector": PAIRS, "devices": 2}),
+    "chains drawn by size": (recipes.fedavg(), "not_a_number", {"selector": PAIRS._replace(drawn_by_size=True)}),
+    "scaffold, in chains": (recipes.scaffold(), "not_a_number", {"selector": PAIRS}),
+    "feddyn, in chains": (recipes.feddyn(), "not_a_number", {"selector": PAIRS}),
+    "fednova, in chains": (recipes.fednova(), "not_a_number", {"selector": PAIRS, "local": MOMENTUM}),
+    "climb, in chains": (recipes.climb(interval=1, tolerance=0.0), "not_a_number", {"selector": PAIRS}),
+    "weights that depend on the cohort": (recipes.feddisco(), "not_a_number", {"model": with_statistics()}),
+    "weights that depend on the cohort, in lanes": (recipes.feddisco(), "infinite", {"strategy": "vmap"}),
+    "weights that depend on the cohort, in chains": (recipes.feddisco(), "huge", {"selector": PAIRS}),
 }  # fmt: skip
 
 
@@ -128,14 +150,15 @@ def test_where_nothing_breaks_a_policy_changes_nothing():
 
 
 @pytest.mark.slow
-def test_of_a_stack_only_the_run_that_breaks_is_done_without():
-    sims = [simulation(recipes.fedavg(), policy, faulty=STRUCK | {"rounds": [2, 9]}) for policy in ("exclude", "raise")]
+@pytest.mark.parametrize("recipe", [recipes.fedavg(), recipes.feddisco()], ids=lambda recipe: recipe.name)
+def test_of_a_stack_only_the_run_that_breaks_is_done_without(recipe):
+    sims = [simulation(recipe, policy, faulty=STRUCK | {"rounds": [2, 9]}) for policy in ("exclude", "raise")]
     assert stacking_key(sims[0]) != stacking_key(sims[1])
     late = Trace(np.ones((1, CLIENTS), bool))
-    first, second = sims[0], simulation(recipes.fedavg(), "exclude", faulty=STRUCK | {"rounds": [2, 9]}, delivery=late)
+    first, second = sims[0], simulation(recipe, "exclude", faulty=STRUCK | {"rounds": [2, 9]}, delivery=late)
     members = [Member(first, 0), Member(second, 3)]
     absent = without(STRUCK | {"rounds": [2]})
-    plain = [simulation(recipes.fedavg(), "raise", faulty=STRUCK | {"rounds": [2, 9]}, delivery=absent)] * 2
+    plain = [simulation(recipe, "raise", faulty=STRUCK | {"rounds": [2, 9]}, delivery=absent)] * 2
     ends = []
     for own in (members, [Member(sim, member.seed) for sim, member in zip(plain, members, strict=True)]):
         stack = Stack(own, [member.simulation.init(member.seed) for member in own])

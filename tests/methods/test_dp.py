@@ -8,9 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_bal import Participation, data, models, recipes, simulate
+from fedjax_bal import Execution, Participation, data, models, recipes, simulate
+from fedjax_bal.config import ConfigError, load_config
 from fedjax_bal.methods import dp as MODULE
-from fedjax_bal.parts import PrivateMean, RoundsSoFar
+from fedjax_bal.optim import optimizer
+from fedjax_bal.parts import PrivateMean, RoundsSoFar, RunFacts, check_needs
 from fedjax_bal.selection import bernoulli
 
 SERVER = SimpleNamespace(key=jax.random.key(0))
@@ -60,11 +62,40 @@ def run(recipe, model="mlp", **settings):
         (recipes.fedexp(), "mlp", "dp: received Extrapolation, by which"),
         (recipes.climb(), "mlp", "dp: received DualWeights, by which"),
         (recipes.fedavg(), "tiny_bn", "dp: received the model tiny_bn, whose batch statistics"),
+        *(
+            (getattr(recipes, name)(counts="global"), "mlp", f"dp: received {slot} with counts=global, .*set counts")
+            for name, slot in (
+                ("logit_adjustment", "PriorCalibration"),
+                ("class_balanced", "ClassBalancedLoss"),
+                ("ldam", "LabelMargins"),
+                ("lade", "PriorCalibration"),
+            )
+        ),
+        (recipes.cbfl(1, generator="dcgan"), "mlp", "dp: received SharedDcgans, by which other clients"),
+        (recipes.astraea(size=1, mediator_epochs=1), "mlp", "dp: received Augmentation, by which other clients"),
+        (recipes.flcir("random"), "mlp", "dp: received ParticipatingShare, by which other clients"),
+        (recipes.fedcm(), "mlp", "dp: received ClientMomentum, by which other clients"),
     ],
 )
 def test_whatever_would_have_no_noise_is_refused(with_, model, message):
     with pytest.raises(ValueError, match=message):
         run(recipes.combine(recipes.dp(), with_), model)
+
+
+def test_clipping_to_the_median_of_all_updates_is_refused():
+    with pytest.raises(ValueError, match="dp: received execution.broken_clients: clip, .*set it to raise or exclude"):
+        run(recipes.dp(), execution=Execution(broken_clients="clip"))
+    clipped = ["methods=[dp]", "execution.broken_clients=clip"]
+    with pytest.raises(ConfigError, match="methods.0: dp: received execution.broken_clients: clip"):
+        load_config(None, clipped)
+    assert load_config(None, ["methods=[dp]", "execution.broken_clients=exclude"])
+
+
+def test_counts_of_the_client_itself_are_allowed():
+    local = [recipes.logit_adjustment(), recipes.class_balanced(), recipes.ldam(), recipes.lade()]
+    for with_ in local:
+        facts = RunFacts((*recipes.dp().parts, *with_.parts), optimizer("sgd", 0.1), False, 1, 4, (), "mlp", None)
+        check_needs(facts)
 
 
 def past(rounds=3, clients=50, drawn=10, evenly=True, closed_loop=False, length=1):

@@ -134,8 +134,8 @@ OUT_OF_RANGE = """
     fedmoswa: gamma=-0.1; fedsmoo: rho=-1 weight=-1;
     fedlf: alpha=1.5 centres=-1; fedrela: start=-1 percent=-1 percent=101; fedyoyo: weight=-1 warm_up=0 gamma=1.5
     hole=-1; rucr: temperature=0.0 low=1.5 low=0.96 per_class=0;
-    apfl: alpha=1.5 shrinkage=-1 adapts='epoch'; fedrcl: temperature=0 weight=-1; fedwsq: bits=3 momentum=1.5;
-    krum: faulty=-1; multi_krum: kept=0; pfedme: attraction=0 steps=0;
+    apfl: alpha=1.5 shrinkage=-1 adapts='epoch'; fedrcl: temperature=0 weight=-1 threshold=nan threshold=1.5
+    threshold=True; fedwsq: bits=3 momentum=1.5; krum: faulty=-1; multi_krum: kept=0; pfedme: attraction=0 steps=0;
     astraea: size=0 max_copies=-1; cutout: side=0; ditto: attraction=-1; dp: bound=0 noise=-1 delta=1.0;
     faults: factor=-1; fedbuff: exponent=-1 max_staleness=0; fedrep: head_share=1.5; flcir: alpha=-1 rho=1.5;
 """

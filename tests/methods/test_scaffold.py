@@ -15,7 +15,7 @@ from methods import float64
 
 from fedjax_bal.optim.optimizers import optimizer
 from fedjax_bal.options import LocalTraining, Participation
-from fedjax_bal.parts import LateControlVariates
+from fedjax_bal.parts import ControlVariates, LateControlVariates
 from fedjax_bal.recipes import astraea, combine, scaffold
 from fedjax_bal.selection import bernoulli
 from fedjax_bal.types import Outcome, Variables
@@ -126,6 +126,19 @@ def test_a_client_without_a_step_keeps_its_controls_and_has_a_finite_derivative(
 
     value, derivative = jax.value_and_grad(remembered)(ones)
     assert (value, *derivative["w"]) == (2, 0, 0)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5, 0.999])
+def test_equivalent_steps_lose_no_digits_in_float32(momentum):
+    own, counter, total = ControlVariates(with_momentum=True), 0.0, 0.0
+    for _ in range(5):
+        counter = momentum * counter + 1
+        total += counter
+    with jax.enable_x64(False):
+        zeros, ones = Variables({"w": jnp.zeros(())}, {}), Variables({"w": jnp.ones(())}, {})
+        ctx = SimpleNamespace(broadcast={own.slot: zeros.params}, momentum=jnp.array(momentum))
+        outcome = Outcome(ones, zeros, jnp.array(5), jnp.array(5.0), ctx)
+        assert own.remember(zeros.params, outcome)["w"] == pytest.approx(1 / total, rel=1e-6)
 
 
 def test_what_does_not_fit_is_refused():

@@ -38,12 +38,15 @@ class CohortResult(NamedTuple):
     Attributes:
         sums: sums over its chains.
         records: every client's record, leaves `[G, L, ...]`; zeros for chains that deliver nothing.
-        deltas: every chain's change of the parameters, leaves `[G, ...]`, if a part needs them, else None.
+        deltas: every chain's change of the parameters, leaves `[G, ...]`, if a part needs them or chains may be
+            weighted again, else None.
+        stats: every chain's batch statistics, leaves `[G, ...]`, if chains may be weighted again, else None.
     """
 
     sums: Accumulator
     records: ClientRecord
     deltas: PyTree
+    stats: PyTree = None
 
 
 def over_chains(
@@ -66,8 +69,8 @@ def over_chains(
         setting: Setting, shared: RoundInputs, chains: ChainClients, weights: ChainWeights, assignment: Assignment
     ) -> CohortResult:
         total = _on_this_device(setting, shared, chains, weights, assignment, runs)
-        records, deltas = jax.tree.map(gathered, (total.records, total.deltas))
-        return CohortResult(runs.over_devices(total.sums, CLIENTS), records, deltas)
+        each = jax.tree.map(gathered, (total.records, total.deltas, total.stats))
+        return CohortResult(runs.over_devices(total.sums, CLIENTS), *each)
 
     def gathered(leaf: Array) -> Array:
         # Every chain was trained on one device and left zeros on the others, so the sum is that device's value.
@@ -119,7 +122,8 @@ def _on_this_device(
             counted = weights_left(counted, sizes, results.records.broken)
         sums = runs.add(total.sums, numbers, counted, results)
         deltas = None if total.deltas is None else put(total.deltas, numbers, results.delta)
-        return CohortResult(sums, put(total.records, numbers, results.records), deltas)
+        stats = None if total.stats is None else put(total.stats, numbers, results.stats)
+        return CohortResult(sums, put(total.records, numbers, results.records), deltas, stats)
 
     return over_buckets(setting.layout, assignment, add_bucket, zero_cohort_result(setting, shared, chains, runs))
 
@@ -133,8 +137,10 @@ def zero_cohort_result(
     chain = zero_result(*inputs, jax.tree.map(lambda leaf: leaf[0], first))
     records = zeros_of(chain.records, *chains.id.shape)
     # All deltas together take G times the memory of the parameters, so they are kept only on request.
-    needs_deltas = any(part.needs_deltas for part in setting.parts) or setting.execution.clips
+    again = setting.weighs_again(chains.id.shape[1])
+    needs_deltas = any(part.needs_deltas for part in setting.parts) or setting.execution.clips or again
     deltas = zeros_of(chain.delta, len(chains.id)) if needs_deltas else None
+    stats = zeros_of(chain.stats, len(chains.id)) if again else None
     spread = UpdateDiversity(jnp.zeros(()), chain.delta, jnp.zeros(())) if setting.evaluation.update_diversity else None
     sums = runs.accumulators(Accumulator(chain.delta, chain.stats, chain.reports, spread))
-    return CohortResult(sums, records, deltas)
+    return CohortResult(sums, records, deltas, stats)

@@ -163,8 +163,8 @@ def _run_stacked_round(
     )
     result = over_chains(setting, shared, chains, _in_a_row(opened.chain_weights), row.assignment, runs)
     per_run = lambda leaf: leaf.reshape(runs.count, runs.chains, *leaf.shape[1:])
-    records, deltas = jax.tree.map(per_run, (result.records, result.deltas))
-    result = result._replace(records=records, deltas=deltas)
+    records, deltas, stats = jax.tree.map(per_run, (result.records, result.deltas, result.stats))
+    result = result._replace(records=records, deltas=deltas, stats=stats)
 
     def close_run(run: Array) -> tuple[State, Info]:
         its_setting, key, before, start, its_result = run_slice((setting, keys, state, opened, result), run)

@@ -95,10 +95,7 @@ def open_round(
     if huge_factor is not None and not setting.execution.clips:
         length = jnp.sqrt(trees.squared_norm(leaves.keep(leaves.moving_leaves(setting, params), params)))
         largest = huge_factor * jnp.maximum(length, 1.0)
-    parts = setting.parts_with(Weigh)
-    stats = _weights(setting, [part for part in parts if part.weighs_statistics], server)
-    weights = ChainWeights(_weights(setting, parts, server), stats, cohort.delivered)
-    return RoundStart(server_states, sent, plan, cohort, weights, largest)
+    return RoundStart(server_states, sent, plan, cohort, _chain_weights(setting, server), largest)
 
 
 def close_round(
@@ -115,7 +112,7 @@ def close_round(
     Returns the new state and the round's report.
     """
     if setting.execution.excludes:
-        opened, result = _without_broken(setting, number, federation, opened, result)
+        opened, result = _without_broken(setting, number, state, federation, opened, result)
     if setting.execution.clips:
         result = _clipped(setting.execution.clip_factor, opened, result)
     # If no update arrives, the round changes nothing except the states that parts updated in their broadcasts:
@@ -152,23 +149,37 @@ def close_round(
 
 
 def _without_broken(
-    setting: Setting, number: Array, federation: Federation, opened: RoundStart, result: CohortResult
+    setting: Setting, number: Array, state: State, federation: Federation, opened: RoundStart, result: CohortResult
 ) -> tuple[RoundStart, CohortResult]:
-    """Removes the broken clients from the cohort, and normalises sums and weights for the other clients."""
+    """Removes the broken clients from the cohort, as if they hadn't delivered, and weights the other clients."""
     plan = opened.plan
     broken = result.records.broken
-    weights = weights_left(opened.chain_weights, sizes_of(federation, plan.clients, plan.delivered), broken)
-
-    def normalised(total: Array, tree: PyTree) -> PyTree:
-        # Weights add up to 1 only up to rounding, so a round without broken clients isn't divided, to keep its bits.
-        total = jnp.where((broken > 0).any() & (total > 0), total, 1.0)
-        return jax.tree.map(lambda leaf: leaf / total, tree)
-
-    totals = ChainWeights(*map(jnp.sum, weights))
-    sums = result.sums
-    sums = sums._replace(delta=normalised(totals.delta, sums.delta), stats=normalised(totals.stats, sums.stats))
-    weights = weights._replace(delta=normalised(totals.delta, weights.delta))
+    any_broken = (broken > 0).any()
     cohort = cohort_of(setting, number, plan._replace(delivered=plan.delivered & (broken == 0)), federation)
+    sums = result.sums
+    if setting.weighs_again(plan.clients.shape[1]):
+        server = server_context(setting, number, state, federation)
+        weights = _chain_weights(setting, server._replace(state=opened.server_states, cohort=cohort))
+        delta = jax.tree.map(partial(trees.weighted_sum, weights.delta), result.deltas)
+        stats = jax.tree.map(partial(trees.weighted_sum, weights.stats), result.stats)
+        # A round without broken clients keeps the bits of its weights and of the sum over buckets.
+        weights, delta, stats = jax.tree.map(
+            partial(jnp.where, any_broken), (weights, delta, stats), (opened.chain_weights, sums.delta, sums.stats)
+        )
+    else:
+        weights = weights_left(opened.chain_weights, sizes_of(federation, plan.clients, plan.delivered), broken)
+
+        def normalised(total: Array, tree: PyTree) -> PyTree:
+            # Weights add up to 1 only up to rounding, so a round without broken clients isn't divided, to keep its
+            # bits.
+            total = jnp.where(any_broken & (total > 0), total, 1.0)
+            return jax.tree.map(lambda leaf: leaf / total, tree)
+
+        totals = ChainWeights(*map(jnp.sum, weights))
+        delta = normalised(totals.delta, sums.delta)
+        stats = normalised(totals.stats, sums.stats)
+        weights = weights._replace(delta=normalised(totals.delta, weights.delta))
+    sums = sums._replace(delta=delta, stats=stats)
     return opened._replace(cohort=cohort, chain_weights=weights), result._replace(sums=sums)
 
 
@@ -252,6 +263,12 @@ def cohort_of(setting: Setting, number: Array, plan: Plan, federation: Federatio
         clients=plan.clients,
         staleness=None if plan.staleness is None else plan.staleness[:, 0],
     )
+
+
+def _chain_weights(setting: Setting, server: ServerContext) -> ChainWeights:
+    parts = setting.parts_with(Weigh)
+    stats = _weights(setting, [part for part in parts if part.weighs_statistics], server)
+    return ChainWeights(_weights(setting, parts, server), stats, server.cohort.delivered)
 
 
 def _weights(setting: Setting, parts: list[Weigh], server: ServerContext) -> Array:

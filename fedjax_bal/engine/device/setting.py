@@ -14,7 +14,7 @@ from fedjax_bal.engine.device.layout import Layout
 from fedjax_bal.metrics import Measured
 from fedjax_bal.optim import Optimizer, as_optimizer
 from fedjax_bal.options import Evaluation, Execution, LocalTraining
-from fedjax_bal.parts import Part, parts_with
+from fedjax_bal.parts import Part, Weigh, parts_with
 from fedjax_bal.types import Array, Model, Outputs, PyTree, Variables
 from fedjax_bal.validate import one_of
 
@@ -107,6 +107,14 @@ class Setting:
     def parts_with(self, *roles: type[R]) -> list[R]:
         """The parts that play a role, or one of several, in order."""
         return parts_with(self.parts, *roles)
+
+    def weighs_again(self, length: int) -> bool:
+        """Whether chains of `length` clients are weighted again if a client is left out; all results are then kept.
+
+        Weights by number of rows need only be scaled by the fraction of the rows that is left.
+        """
+        by_rows = not self.parts_with(Weigh) and not (self.drawn_by_size and length > 1)
+        return self.execution.excludes and not by_rows
 
     @property
     def first_rounds(self) -> list[int]:

@@ -138,6 +138,7 @@ def build(
         auxiliary=[name for name, rows in federation.auxiliary.items() if len(rows)],
         model=model.name,
         normalisation=normalisation,
+        clips=execution.clips,
     )
     check_needs(facts)
     for part in recipe.parts:
