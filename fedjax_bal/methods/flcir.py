@@ -101,7 +101,10 @@ class CompositionProbe(Probe):
 
 
 def _ends_in_products(model: Model) -> bool:
-    """Whether the derivative of an output with respect to its weights is the features; True without a named head."""
+    """Whether each output is the product of its weights and the features, as the closed form assumes.
+
+    Without a classifier under its usual name, which can't be examined, this is assumed too.
+    """
     params = jax.eval_shape(model.init, jax.random.key(0)).params
     if "head" not in params:
         return True

@@ -1,5 +1,8 @@
 """FedVLS, FedLMD and FedNTD: against their transcriptions, by hand."""
 
+from types import SimpleNamespace
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -81,6 +84,17 @@ def test_label_masking_distillation_equals_its_transcription(counts):
         return 0.7 * total / hand.REAL.sum()
 
     checked(LabelMaskingDistillation(0.7, 1.7), transcription, counts)
+
+
+def test_classes_of_equal_size_are_all_minorities_when_compiled():
+    classes = 41  # the mean of as many ones is below 1, where it is compiled
+    logits = jnp.array(hand.draw(len(hand.LABELS), classes))
+    model = SimpleNamespace(apply=lambda variables, images, train: (hand.outputs(-logits), variables))
+    part, given = LabelMaskingDistillation(), context(EACH)._replace(model=model)
+    loss = jax.jit(
+        lambda counts: part.loss(hand.outputs(logits), hand.batch(), None, given._replace(class_counts=counts))
+    )
+    assert loss(jnp.ones(classes, jnp.int32)) > 0.1
 
 
 def test_not_true_distillation_equals_its_transcription():

@@ -109,9 +109,10 @@ class Setting:
         return parts_with(self.parts, *roles)
 
     def weighs_again(self, length: int) -> bool:
-        """Whether chains of `length` clients are weighted again if a client is left out; all results are then kept.
+        """Whether weights are computed again after a broken client is left out of a chain of `length` clients.
 
-        Weights by number of rows need only be scaled by the fraction of the rows that is left.
+        The round then keeps the results of all chains. Weights by number of rows needn't be computed again: they are
+        scaled by the share of the chain's rows that is left.
         """
         by_rows = not self.parts_with(Weigh) and not (self.drawn_by_size and length > 1)
         return self.execution.excludes and not by_rows
