@@ -93,6 +93,9 @@ class Dataset(NamedTuple):
             given, or whole users were held out.
         test_users: how many users have test rows only, where test rows were held out; they are no training clients.
         input_names: F names of the columns of a table, in the order of `train_images`; None for other inputs.
+        client_names: names of the writers or users, in the order of their numbers: first those with training rows, then
+            those with test rows only; None if unknown.
+        test_clients: number of the writer or user of each test image, `Int32[T]`; None if unknown.
     """
 
     train_images: Any
@@ -106,6 +109,8 @@ class Dataset(NamedTuple):
     test_share: float | None = None
     test_users: int = 0
     input_names: tuple[str, ...] | None = None
+    client_names: tuple[str, ...] | None = None
+    test_clients: Any = None
 
 
 class Warp(NamedTuple):
