@@ -19,8 +19,6 @@ PER_CLASS = 3
 MLP, BATCH_NORM = ("mlp", {"hidden": [6]}), ("tiny_bn", {})
 LOCAL = LocalTraining(epochs=2, batch_size=4, optimizer=optimizer("sgd", 0.3))
 CLIENTS = Participation(clients_per_round=6, availability=selection.bernoulli(0.8), delivery=selection.bernoulli(0.8))
-FOUR = ("three lanes", "two devices", "two seeds in one program")
-ALL_AT_ONCE = ("two seeds in one program, two lanes on each of two devices",)
 
 
 class Case(NamedTuple):
@@ -31,7 +29,6 @@ class Case(NamedTuple):
         recipe: makes the recipe.
         changes: option objects, in place of the common ones.
         model: its name and options.
-        layouts: in which it is run too.
         held_out: whether validation rows and clients' test rows are held out.
         fine_tuning: epochs for which the clients' own models are trained at the end.
         tolerance: to which numbers are compared.
@@ -43,7 +40,6 @@ class Case(NamedTuple):
     recipe: Callable[[], Any]
     changes: Mapping[str, Any] = {}
     model: tuple[str, Mapping[str, Any]] = MLP
-    layouts: tuple[str, ...] = ALL_AT_ONCE
     held_out: bool = False
     fine_tuning: int = 0
     tolerance: float = 1e-5
@@ -143,8 +139,7 @@ SPECIAL: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
 """Hyperparameters that aren't in the table, and what a recipe needs beside them."""
 
 RECIPES = {
-    name: _of_recipe(name, SPECIAL.get(name, ({}, {}))[0], layouts=FOUR, **SPECIAL.get(name, ({}, {}))[1])
-    for name in recipes.RECIPES
+    name: _of_recipe(name, SPECIAL.get(name, ({}, {}))[0], **SPECIAL.get(name, ({}, {}))[1]) for name in recipes.RECIPES
 }
 
 COMBINATIONS = {
@@ -165,7 +160,7 @@ COMBINATIONS = {
     ),
     "cbfl_generator": _of_recipe(
         "cbfl", {"generator_rate": 0.02, "weight": 0.0, "warm_up": 2, "teacher": "current"},
-        changes=_local(optimizer=optimizer("sgd", 0.001)), model=BATCH_NORM, layouts=(),
+        changes=_local(optimizer=optimizer("sgd", 0.001)), model=BATCH_NORM,
         left_out=(*DEAD, "variables"), tolerance=5e-3,
         why="Adam makes steps of the rate of gradients, however small, and so enlarges their rounding",
     ),
@@ -225,4 +220,4 @@ OPTIONS = {
 CASES: dict[str, Case] = {**RECIPES, **COMBINATIONS, **OPTIONS}
 
 QUICK = ("scaffold",)
-"""Those that are compared wherever tests run, without layouts."""
+"""Those that are compared wherever tests run."""

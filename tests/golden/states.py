@@ -1,7 +1,10 @@
-"""What runs end with: the leaves of the final state and the metrics of every round, in each layout."""
+"""What runs end with: the leaves of the final state and the metrics of every round, one client after another.
+
+The public battery compares other layouts with this one, for every recipe.
+"""
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -12,21 +15,15 @@ from golden.cases import CASES, Case
 from fedjax_bal import models
 from fedjax_bal.engine.host import build
 from fedjax_bal.engine.host.fine_tuning import FineTuner
-from fedjax_bal.engine.host.stack import Member, Stack
 
-SEEDS = (0, 1)
+SEED = 0
 ENTRIES = 8
 CONVOLUTION = "fast"
 """The form of convolution of all records, the same on all machines."""
 MAP = {"strategy": "map", "devices": 1}
 """One client after another on one device."""
-LAYOUTS = {
-    "three lanes": {"strategy": "vmap", "devices": 1, "chunk": 3},
-    "two devices": {"strategy": "map", "devices": 2},
-    "two seeds in one program": MAP,
-    "two seeds in one program, two lanes on each of two devices": {"strategy": "vmap", "devices": 2, "chunk": 2},
-}
-AS_MAP = "as one client after another"
+LANES = {"strategy": "vmap", "devices": 1, "chunk": 3}
+"""Three clients at a time."""
 HEAD = """{recipe}
 {tolerance}
 Of each leaf of the final state: path, type and shape, norm of what is finite, and up to {entries} entries at fixed
@@ -61,20 +58,14 @@ def head(name: str) -> str:
     return HEAD.format(recipe=case.about, tolerance=tolerance, entries=ENTRIES)
 
 
-def record(name: str, *, layouts: bool = True) -> texts.Record:
-    """A case's record, with its layouts or without."""
-    case, found = CASES[name], {}
-    base = _outcomes(name)
-    if layouts:
-        found["layouts"] = []
-        for layout in case.layouts:
-            other = _deviating(name, layout)
-            found["layouts"].append(f"{layout}: {AS_MAP if other is None else 'another result, below'}")
-            found |= {} if other is None else _sections(other, f", {layout}")
-    found |= _sections(base[0])
+def record(name: str) -> texts.Record:
+    """A case's record."""
+    case = CASES[name]
+    sim = _simulation(case)
+    outcome, end = _run(sim)
+    found = _sections(_kept(case, outcome))
     if case.fine_tuning:
-        end = _run(_base(name), SEEDS[0], _starts(name)[SEEDS[0]])[1]
-        accuracies = FineTuner(_base(name), case.fine_tuning).run(SEEDS[0], end).accuracies
+        accuracies = FineTuner(sim, case.fine_tuning).run(SEED, end).accuracies
         found["accuracies of fine-tuned models"] = [f"clients: {' '.join(map(_shown, map(float, accuracies)))}"]
     return found
 
@@ -87,31 +78,12 @@ def alike(name: str) -> texts.Alike:
 def differences(name: str) -> dict[str, float]:
     """The largest difference from a case's record, one client after another and in lanes, as in `texts.difference`."""
     recorded, found = texts.read(file_of(name)), {}
-    for layout, options in {"map": MAP, "lanes": LAYOUTS["three lanes"]}.items():
-        outcome, _ = _run(_simulation(CASES[name], **options), SEEDS[0], _starts(name)[SEEDS[0]])
+    for layout, options in {"map": MAP, "lanes": LANES}.items():
+        outcome, _ = _run(_simulation(CASES[name], **options))
         sections = _sections(_kept(CASES[name], outcome)).items()
         pairs = [pair for section, lines in sections for pair in zip(recorded[section], lines, strict=True)]
         found[layout] = max(texts.difference(*pair) for pair in pairs)
     return found
-
-
-@functools.lru_cache(4)
-def _base(name: str) -> Any:
-    return _simulation(CASES[name])
-
-
-@functools.lru_cache(4)
-def _starts(name: str) -> dict[int, Any]:
-    """The snapshots from which the runs begin, on the host, for simulations of any layout."""
-    starts = {seed: _base(name).init(seed) for seed in SEEDS}
-    return {seed: start._replace(state=jax.device_get(start.state)) for seed, start in starts.items()}
-
-
-@functools.lru_cache(4)
-def _outcomes(name: str) -> list[Outcome]:
-    """What a case comes to with each seed, one client after another on one device."""
-    runs = (_run(_base(name), seed, start) for seed, start in _starts(name).items())
-    return [_kept(CASES[name], outcome) for outcome, _ in runs]
 
 
 def _kept(case: Case, outcome: Outcome) -> Outcome:
@@ -126,24 +98,13 @@ def _simulation(case: Case, **layout: Any) -> Any:
     return build(case.recipe(), model, federation, cases.test_set(), **case.options(layout or MAP))
 
 
-def _run(sim: Any, seed: int, snapshot: Any) -> tuple[Outcome, Any]:
-    """A run by itself, from its start: how it ends, and the last snapshot."""
-    history, chosen = [], []
+def _run(sim: Any) -> tuple[Outcome, Any]:
+    """A run: how it ends, and the last snapshot."""
+    snapshot, history, chosen = sim.init(SEED), [], []
     while snapshot.round < sim.rounds:
-        advance = sim.advance(seed, snapshot)
+        advance = sim.advance(SEED, snapshot)
         snapshot, history, chosen = advance.snapshot, history + advance.records, chosen + advance.chosen.tolist()
     return Outcome(_leaves(snapshot), history, chosen), snapshot
-
-
-def _run_together(sim: Any, starts: Mapping[int, Any]) -> list[Outcome]:
-    """Runs that are trained in one program, as those of a sweep are."""
-    stack = Stack([Member(sim, seed) for seed in starts], list(starts.values()))
-    found = [Outcome({}, [], []) for _ in starts]
-    while stack.round < sim.rounds:
-        for own, advance in zip(found, stack.advance(), strict=True):
-            own.history.extend(advance.records)
-            own.chosen.extend(advance.chosen.tolist())
-    return [own._replace(state=_leaves(stack.snapshot(place))) for place, own in enumerate(found)]
 
 
 def _leaves(snapshot: Any) -> dict[str, np.ndarray]:
@@ -152,36 +113,10 @@ def _leaves(snapshot: Any) -> dict[str, np.ndarray]:
     return {jax.tree_util.keystr(path, simple=True, separator="."): np.asarray(leaf) for path, leaf in paths}
 
 
-def _deviating(name: str, layout: str) -> Outcome | None:
-    """What a case comes to in a layout, the first seed that isn't as in the base; None where all are."""
-    sim, starts = _simulation(CASES[name], **LAYOUTS[layout]), _starts(name)
-    together = layout.startswith("two seeds")
-    found = _run_together(sim, starts) if together else [_run(sim, SEEDS[0], starts[SEEDS[0]])[0]]
-    pairs = zip((_kept(CASES[name], own) for own in found), _outcomes(name), strict=False)
-    return next((own for own, wanted in pairs if not _same(own, wanted, CASES[name].tolerance)), None)
-
-
-def _same(own: Outcome, wanted: Outcome, tolerance: float) -> bool:
-    """Whether two runs agree, every entry to a tolerance relative to its size or its leaf's root mean square."""
-    lines = zip(_history(own), _history(wanted), strict=True)
-    if own.state.keys() != wanted.state.keys() or not all(texts.numbers_alike(*pair, tolerance) for pair in lines):
-        return False
-    return all(_close(own.state[path], leaf, tolerance) for path, leaf in wanted.state.items())
-
-
-def _close(own: np.ndarray, wanted: np.ndarray, tolerance: float) -> bool:
-    if own.shape != wanted.shape or own.dtype != wanted.dtype:
-        return False
-    own, wanted = own.astype(float), wanted.astype(float)
-    finite = wanted[np.isfinite(wanted)]
-    floor = np.sqrt(np.mean(finite**2)) if finite.size else 0.0
-    return np.allclose(own, wanted, tolerance, tolerance * floor, equal_nan=True)
-
-
-def _sections(outcome: Outcome, where: str = "") -> texts.Record:
+def _sections(outcome: Outcome) -> texts.Record:
     return {
-        f"metrics by round{where}": list(_history(outcome)),
-        f"final state{where}": [_leaf(path, leaf) for path, leaf in sorted(outcome.state.items())],
+        "metrics by round": list(_history(outcome)),
+        "final state": [_leaf(path, leaf) for path, leaf in sorted(outcome.state.items())],
     }
 
 

@@ -4,6 +4,7 @@ import math
 from pathlib import Path
 
 import pytest
+import quick
 from golden import cases, configs, pages, states, texts
 
 from fedjax_bal.models.convolution import automatic, rules
@@ -24,14 +25,8 @@ def compare(name, new, alike=str.__eq__):
     assert not found, "\n".join(found)
 
 
-@pytest.mark.parametrize("name", cases.QUICK)
+@pytest.mark.parametrize("name", quick.only(cases.CASES, *cases.QUICK))
 def test_final_states_are_as_recorded(name):
-    compare(states.file_of(name), states.record(name, layouts=False), states.alike(name))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", cases.CASES)
-def test_final_states_are_as_recorded_in_every_layout(name):
     compare(states.file_of(name), states.record(name), states.alike(name))
 
 
@@ -42,13 +37,7 @@ def test_final_states_with_built_in_convolutions_are_as_recorded(name, monkeypat
         pytest.skip(automatic.why_not_builtin())
     monkeypatch.setattr(rules, "FEW_PRODUCTS", 1)
     monkeypatch.setattr(states, "CONVOLUTION", "builtin")
-    for kept in (states._base, states._starts, states._outcomes):
-        kept.cache_clear()
-    try:
-        compare(states.file_of(name), states.record(name, layouts=False), states.alike(name))
-    finally:
-        for kept in (states._base, states._starts, states._outcomes):
-            kept.cache_clear()
+    compare(states.file_of(name), states.record(name), states.alike(name))
 
 
 @pytest.mark.slow
