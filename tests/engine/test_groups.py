@@ -400,16 +400,15 @@ class Everywhere(Loss, Shift, Gradient, Update, Start, Steps, Prepare, Memory, R
         return variables._replace(params=params)
 
 
-ALONE = {
-    "scaffold", "feddyn", "fedspeed", "fedcm", "mofedsam", "fedrod", "fedloge", "cbfl", "fedbn", "ditto",
-    "fedgamma", "fedlesam_d", "fedlesam_s", "fedmoswa", "fedsmoo",
-    "apfl", "pfedme",
-}  # fmt: skip
-"""Recipes that refuse an own model beside them or the network below, or bring one."""
+REPRESENTATIVES = (
+    "rebafl", "moon", "fednova", "fedsam", "fedexp", "fedgrab", "flcir", "median", "fedbabu", "creff", "fedwsq",
+    "astraea", "everywhere",
+)  # fmt: skip
+"""For each role a method that plays it, a method with chains, and a part that plays all roles."""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted({*table.ACTIVE, "everywhere"} - ALONE))
+@pytest.mark.parametrize("name", REPRESENTATIVES)
 def test_an_own_model_leaves_a_method_as_it_is_without(name):
     federation = cases.federation(False)
     model = models.build("mlp", cases.CLASSES, federation.images.shape[1:], hidden=(3,))
