@@ -32,12 +32,12 @@ def test_sgd_follows_pytorch():
     assert steps(built, (1.0, -0.5, 0.3), 2.0) == pytest.approx(w, rel=1e-6)
 
 
-def as_in_torch(name, gradients, w, rate):
-    """PyTorch's steps with its defaults, written out."""
+def as_in_torch(name, gradients, w, rate, alpha=0.99):
+    """PyTorch's steps with its defaults, written out; alpha is RMSprop's."""
     squares, first = 0.0, 0.0
     for step, g in enumerate(gradients, 1):
         if name == "rmsprop":
-            squares = 0.99 * squares + 0.01 * g**2
+            squares = alpha * squares + (1 - alpha) * g**2
             w -= rate * g / (squares**0.5 + 1e-8)
         elif name == "adagrad":
             squares += g**2
@@ -62,6 +62,12 @@ def test_with_these_settings_optimizers_follow_pytorch_s_defaults(name):
     wanted = as_in_torch(name, gradients, 2.0, 0.1)
     assert steps(IN_TORCH[name](0.1), gradients, 2.0) == pytest.approx(wanted, rel=1e-6)
     assert steps(optimizer(name, 0.1), gradients, 2.0) != pytest.approx(wanted, rel=1e-4)
+
+
+def test_rmsprop_by_name_is_pytorch_s_with_another_alpha():
+    gradients = (1.0, -0.5, 0.3, 0.002, 1e-6)
+    built = optimizer("rmsprop", 0.1, eps_in_sqrt=False)
+    assert steps(built, gradients, 2.0) == pytest.approx(as_in_torch("rmsprop", gradients, 2.0, 0.1, 0.9), rel=1e-6)
 
 
 @pytest.mark.parametrize(("name", "of_torch"), [("rmsprop", "RMSprop"), ("adagrad", "Adagrad"), ("adamw", "AdamW")])
