@@ -20,6 +20,12 @@ KEPT = Path(__file__).parent / "results" / "papers"
 CURVES = "_curves.csv"
 CLAIMS = Path(__file__).parent / "papers.yaml"
 VERDICTS = ("holds", "in part", "does not hold", "not decided", "could not be tested", "not run yet")
+FULL, SHORTENED, STAND_IN = SETTINGS = ("in full", "shortened", "stand-in")
+"""What the runs of a claim repeat of the paper's experiment.
+
+In full: the paper's data, model and settings, all rounds, and at least two seeds for both sides of each comparison.
+Shortened: the same with fewer rounds or one seed. Stand-in: other data, a smaller federation or model, other settings.
+"""
 LEAST_SHARE = 0.25  # share of an experiment's rounds needed to decide a claim that doesn't ask for fewer
 LEAST_POINTS, LEAST_RATIO = 3.0, 0.1
 """Minimum difference that decides without an interval: points of accuracy, or a fraction of the larger value."""
@@ -73,8 +79,8 @@ class Pair(NamedTuple):
     """One comparison: names and means of both sides, their difference, and whether it is as claimed.
 
     Without a result, it wasn't run, or failed as `failure` says; with a result but no difference, no run reached the
-    target. If a side has seeds that the other lacks, `across` has the least and the largest difference between any two
-    seeds of both sides.
+    target. `common` is the number of seeds that both sides were run with. If a side has seeds that the other lacks,
+    `across` has the least and the largest difference between any two seeds of both sides.
     """
 
     higher: str
@@ -82,6 +88,7 @@ class Pair(NamedTuple):
     point: str
     values: tuple[float, float]
     seeds: tuple[int, int]
+    common: int
     difference: Difference
     across: tuple[float, float] | None
     comparison: Mapping[str, Any]
@@ -98,7 +105,7 @@ class Pair(NamedTuple):
 class Outcome(NamedTuple):
     """A claim, its verdict, the reason if there are no runs, and the comparisons that decide it.
 
-    A stand-in has other data than the paper's, a smaller federation or model, or changed settings.
+    `setting` is one of SETTINGS, and empty if there are no runs.
     """
 
     claim: Mapping[str, Any]
@@ -107,7 +114,7 @@ class Outcome(NamedTuple):
     pairs: list[Pair]
     missing: int
     failures: list[str]
-    stand_in: bool
+    setting: str
 
     @property
     def ranking(self) -> str:
@@ -181,9 +188,18 @@ def outcome(paper: Mapping[str, Any], claim: Mapping[str, Any], known: Mapping[s
     decided = [pair.as_claimed for pair in compared if pair.result or pair.failure]
     reason = claim.get("untested") or unrun(paper, claim["run"])
     verdict = _verdict(decided) if decided else VERDICTS[4 if reason else 5]
-    stand_in = any(pair.result and _is_stand_in(paper, pair.result) for pair in pairs)
     missing = len(compared) - len(decided)
-    return Outcome(claim, verdict, "" if decided else reason, pairs, missing, failures, stand_in)
+    return Outcome(claim, verdict, "" if decided else reason, pairs, missing, failures, _setting(paper, pairs))
+
+
+def _setting(paper: Mapping[str, Any], pairs: list[Pair]) -> str:
+    """Returns what the comparisons together repeat of the paper's experiment: no more than the least of them."""
+    ran = [(pair.result, pair.common) for pair in pairs if pair.result]
+    if any(_is_stand_in(paper, result) for result, _ in ran):
+        return STAND_IN
+    if any(result.rounds < rounds_of(result.experiment) or seeds < 2 for result, seeds in ran):
+        return SHORTENED
+    return FULL if ran else ""
 
 
 def _is_stand_in(paper: Mapping[str, Any], result: Result) -> bool:
@@ -242,13 +258,14 @@ def _pair(
                 differences = [a - b for a, b in itertools.product(ours.values(), theirs.values())]
                 across = min(differences), max(differences)
             means = (fmean(ours.values()), fmean(theirs.values())) if ours else (0.0, 0.0)
-            if best is None or (best[1].low is None and difference.low is not None):
-                best = (len(ours), len(theirs)), difference, across, means, result
+            if best is None or (best[2].low is None and difference.low is not None):
+                best = (len(ours), len(theirs)), len(common), difference, across, means, result
     names = name_of(higher), name_of(lower), name_of(point)
     if best is None:
         failure = _failure(higher, point, usable) or _failure(lower, point, usable)
-        return Pair(*names, (0.0, 0.0), (0, 0), Difference(None, None, None, 0), None, comparison, None, None, failure)
-    seeds, difference, across, means, result = best
+        none = Difference(None, None, None, 0)
+        return Pair(*names, (0.0, 0.0), (0, 0), 0, none, None, comparison, None, None, failure)
+    seeds, common, difference, across, means, result = best
     low, high, mean = difference.low, difference.high, difference.mean
     decided = None
     if mean is not None:
@@ -258,7 +275,7 @@ def _pair(
         decided = _decide(comparison, low, high)
         if across and _decide(comparison, *across) != decided:
             decided = None
-    return Pair(*names, means, seeds, difference, across, comparison, result, decided)
+    return Pair(*names, means, seeds, common, difference, across, comparison, result, decided)
 
 
 def _decide(comparison: Mapping[str, Any], low: float, high: float) -> bool | None:

@@ -12,6 +12,7 @@ from typing import Any
 from _claims import (
     LEAST_SHARE,
     METRICS,
+    SETTINGS,
     TO_TARGET,
     VERDICTS,
     Metric,
@@ -34,7 +35,6 @@ from fedjax_bal.metrics import Spread, curve, spread
 from fedjax_bal.report.plots import curves, panels_of, percent, to_svg, with_series
 
 GUIDE = Path(__file__).parents[1] / "fedjax_bal" / "guide"
-README = Path(__file__).parents[1] / "README.md"
 DECIDED = VERDICTS[:4]
 MOST_SHOWN = 4
 PICTURED = "the mean over seeds, and a band of one standard deviation"
@@ -72,44 +72,44 @@ def pages() -> dict[Path, str]:
     text = overview.read_text(encoding="utf-8")
     for name, own in (("counts", _counts(decided)), ("differences", _differences(decided))):
         text = with_part(text, "papers.py", name, own)
-    front = with_part(README.read_text(encoding="utf-8"), "papers.py", "counts", _summary(decided))
-    return {README: front, overview: text} | {
+    return {overview: text} | {
         GUIDE / f"paper_{key}.md": _page(key, papers()[key], own, known) for key, own in decided.items()
     }
 
 
 def _counts(decided: Mapping[str, Sequence[Outcome]]) -> str:
-    """Counts the claims of each paper by verdict, those with runs also by setting."""
+    """Counts the claims of each paper by verdict, those with runs also by setting, and sums them up in a sentence."""
     rows = [(f"[{papers()[key]['title']}](paper_{key}.md)", outcomes) for key, outcomes in decided.items()]
-    rows.append(("all", [own for outcomes in decided.values() for own in outcomes]))
+    everything = [own for outcomes in decided.values() for own in outcomes]
+    rows.append(("all", everything))
     cells = [(name, len(outcomes), *(_count(outcomes, verdict) for verdict in VERDICTS)) for name, outcomes in rows]
-    return _table(("paper", "claims", *VERDICTS), cells)
+    return f"{_table(('paper', 'claims', *VERDICTS), cells)}\n\n{_summary(everything)}"
 
 
 def _count(outcomes: Sequence[Outcome], verdict: str) -> str:
-    counts = Counter(own.stand_in for own in outcomes if own.verdict == verdict)
-    return f"{counts[False]} + {counts[True]}" if verdict in DECIDED else str(counts[False])
+    counts = Counter(own.setting for own in outcomes if own.verdict == verdict)
+    return " / ".join(str(counts[own]) for own in SETTINGS) if verdict in DECIDED else str(counts.total())
 
 
-def _summary(decided: Mapping[str, Sequence[Outcome]]) -> str:
-    outcomes = [own for own_paper in decided.values() for own in own_paper]
-    counts = Counter(own.verdict for own in outcomes)
-    stand_ins = sum(own.stand_in and own.verdict == "holds" for own in outcomes)
-    holds = counts["holds"]
+def _summary(outcomes: Sequence[Outcome]) -> str:
+    settings, holding = (Counter(own.setting for own in some) for some in (outcomes, _holding(outcomes)))
+    full, shortened, stand_in = SETTINGS
     words = (
-        f"Of {len(outcomes)} claims in the five papers, {holds} hold ({holds - stand_ins} in the paper's own setting,"
-        f" {stand_ins} on a stand-in), {counts['in part']} hold in part, {counts['does not hold']} don't hold,"
-        f" {counts['not decided']} are not decided, and {counts['could not be tested'] + counts['not run yet']}"
-        f" have no runs ({counts['could not be tested']} could not be tested)."
+        f"Of {len(outcomes)} claims, {len(outcomes) - settings['']} have runs: {settings[full]} in full,"
+        f" {settings[shortened]} shortened and {settings[stand_in]} on a stand-in. {holding.total()} of them hold:"
+        f" {holding[full]} in full, {holding[shortened]} shortened and {holding[stand_in]} on a stand-in."
     )
     return _text(words)
+
+
+def _holding(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    return [own for own in outcomes if own.verdict == VERDICTS[0]]
 
 
 def _differences(decided: Mapping[str, Sequence[Outcome]]) -> str:
     """Lists the claims that don't hold, with the result of their examination."""
     found = [
-        f"- {papers()[key]['title']}, {own.claim['where']}{' (stand-in)' * own.stand_in}: "
-        f"{own.claim['claim']} {_why(own)}"
+        f"- {papers()[key]['title']}, {own.claim['where']} ({own.setting}): {own.claim['claim']} {_why(own)}"
         for key, outcomes in decided.items()
         for own in outcomes
         if own.verdict == "does not hold"
@@ -121,10 +121,6 @@ def _why(own: Outcome) -> str:
     """Returns the examination of a claim that doesn't hold, and the ranking that any verdict may come with."""
     why = own.claim.get("why", "") if own.verdict != "holds" else ""
     return f"{why} {own.ranking}".strip() if own.pairs else ""
-
-
-def _verdict(own: Outcome) -> str:
-    return own.verdict + (" (stand-in)" if own.stand_in else "")
 
 
 def _page(key: str, paper: Mapping[str, Any], outcomes: Sequence[Outcome], known: Mapping[str, list[Result]]) -> str:
@@ -177,8 +173,8 @@ def _run(own: Outcome) -> str:
 
 
 def _ours(own: Outcome) -> str:
-    name, _, mark = _verdict(own).partition(" (")
-    lines = [f"**{name}**" + (f" ({mark}" if mark else "") + (f": {own.reason}" if own.reason else "")]
+    setting, reason = (f" ({own.setting})" if own.setting else ""), (f": {own.reason}" if own.reason else "")
+    lines = [f"**{own.verdict}**{setting}{reason}"]
     ordered = sorted(own.pairs, key=lambda pair: (False, None, True).index(pair.as_claimed))
     before = "last5_accuracy"
     for pair in ordered[:MOST_SHOWN]:

@@ -77,13 +77,19 @@ def count_compiled_programs() -> Callable[[], str]:
 
 @contextlib.contextmanager
 def drawing() -> Iterator[None]:
-    """Gives matplotlib a writable cache folder, and hides an unknown backend from it; import it within this context."""
-    # Matplotlib reads both variables once, on import; without a folder, it warns where its default can't be written.
+    """Gives matplotlib a writable cache folder, and hides an unknown backend from it; import it within this context.
+
+    Settings in the user's own folder for matplotlib are still read.
+    """
+    # Matplotlib reads these variables once, on import; without a folder, it warns where its default can't be written.
     with contextlib.ExitStack() as stack:
         try:
             folder = str(cache_folder("matplotlib"))
         except OSError:
             folder = stack.enter_context(tempfile.TemporaryDirectory())
+        settings = _matplotlib_settings()
+        if "MPLCONFIGDIR" not in os.environ and settings.is_file():
+            os.environ.setdefault("MATPLOTLIBRC", str(settings))
         os.environ.setdefault("MPLCONFIGDIR", folder)
         if "matplotlib" not in sys.modules:
             # It doesn't start with a backend that it can't find, such as the one that a notebook sets for its commands.
@@ -94,6 +100,15 @@ def drawing() -> Iterator[None]:
                 with contextlib.suppress(ValueError):  # pages need none
                     matplotlib.rcParams["backend"] = chosen
         yield
+
+
+def _matplotlib_settings() -> Path:
+    """Returns the user's own file of matplotlib settings, which a MPLCONFIGDIR for the cache would hide."""
+    if sys.platform == "darwin":
+        folder = os.path.expanduser("~/.matplotlib")
+    else:
+        folder = os.path.join(os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config"), "matplotlib")
+    return Path(folder) / "matplotlibrc"
 
 
 def cache_folder(name: str) -> Path:

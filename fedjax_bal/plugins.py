@@ -228,12 +228,27 @@ def _digest(source: Path) -> str:
     digest = hashlib.sha256()
     for file in _files(source):
         content = file.read_bytes()
-        digest.update(f"{file.relative_to(source.parent).as_posix()} {len(content)}\n".encode() + content)
+        digest.update(os.fsencode(f"{file.relative_to(source.parent).as_posix()} {len(content)}\n") + content)
     return digest.hexdigest()[:16]
 
 
 def _files(source: Path) -> list[Path]:
-    return sorted(source.rglob("*.py")) if source.is_dir() else [source]
+    """Returns a plug-in's Python files: of a package all regular ones, but none of what else may lie in its folder.
+
+    Hidden folders and files, environments and caches are left out, and links to folders aren't followed.
+    """
+    if not source.is_dir():
+        return [source]
+    files: list[Path] = []
+    for folder, inner, names in os.walk(source):
+        inner[:] = [name for name in inner if not _is_foreign(Path(folder, name))]
+        files += [Path(folder, name) for name in names if name.endswith(".py") and not name.startswith(".")]
+    return sorted(file for file in files if file.is_file())  # no dead link, pipe or device
+
+
+def _is_foreign(folder: Path) -> bool:
+    environment = (folder / "pyvenv.cfg").exists() or (folder / "conda-meta").exists()
+    return environment or folder.name.startswith(".") or folder.name in ("__pycache__", "node_modules")
 
 
 def _recipe(name: str, function: Any) -> Any:

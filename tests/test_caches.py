@@ -101,6 +101,21 @@ def test_without_a_home_folder_none_is_made_in_the_working_directory(tmp_path, m
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("folder", [".config/matplotlib", "settings/matplotlib"])
+def test_the_user_s_matplotlib_settings_are_read_beside_another_cache_folder(tmp_path, monkeypatch, folder):
+    monkeypatch.setattr(caches.sys, "platform", "linux")
+    variables = {"HOME": str(tmp_path)} | (
+        {"XDG_CONFIG_HOME": str(tmp_path / "settings")} if "settings" in folder else {}
+    )
+    file = tmp_path / folder / "matplotlibrc"
+    for given, wanted in (({}, None), ({}, str(file)), ({"MATPLOTLIBRC": "a"}, "a"), ({"MPLCONFIGDIR": "b"}, None)):
+        monkeypatch.setattr(os, "environ", variables | given)
+        with caches.drawing():
+            assert os.environ.get("MATPLOTLIBRC") == wanted
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("font.family: STIXGeneral")
+
+
 def test_a_program_that_can_not_be_read_is_removed_so_that_it_is_written_again(tmp_path):
     for name in ("jit_step-12ab-cache", "jit_step_more-34cd-cache", "jit_stop-56ef-cache"):
         (tmp_path / name).write_text("cut off")

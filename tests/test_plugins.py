@@ -27,7 +27,7 @@ from fedjax_bal.lab.environment import command_options
 from fedjax_bal.lab.loop import RunBatch
 from fedjax_bal.lab.ray_cluster import Worker, installed_versions
 from fedjax_bal.lab.training import BatchRefused
-from fedjax_bal.plugins import load_plugins
+from fedjax_bal.plugins import load_plugins, plugin_copies
 from fedjax_bal.recipes import RECIPES
 from fedjax_bal.registry import PluginError, format_error
 
@@ -259,6 +259,45 @@ def test_a_folder_holds_copies_of_its_plugins_which_are_the_same_plugins(here):
         assert load_config("run/config.yaml") == config
     assert {f"plugins/my.pack/{name}" for name in wanted} < {*RunFolder(here / "run").files.covered_names()}
     assert RunFolder(here / "run").read_runs() == ({"mine": "mine", "fedavg": "fedavg"}, (0, 1, 2, 3, 4))
+
+
+def test_of_a_package_only_its_own_regular_files_count(here):
+    (here / "pack/inner").mkdir(parents=True)
+    (here / "pack/__init__.py").write_text("from . import methods")
+    (here / "pack/methods.py").write_text(RECIPE)
+    (here / "pack/inner/more.py").write_text("")
+    (here / "shared.py").write_text("# shared")
+    (here / "pack/linked.py").symlink_to(here / "shared.py")
+    odd = ["a\\nb.py", "a\\\\b.py", os.fsdecode(b"caf\xe9.py")]
+    for name in odd:
+        (here / "pack" / name).write_text("")
+    own = {f"pack/{name}" for name in ("__init__.py", "methods.py", "inner/more.py", "linked.py", *odd)}
+    load_plugins(["pack"])
+    config = load_config(None, ["methods=[{recipe: mine}]"])
+    for foreign in (
+        ".venv/lib",
+        "env/lib",
+        "conda/lib",
+        "__pycache__",
+        ".git/hooks",
+        "node_modules/gyp",
+        "inner/.cache",
+    ):
+        (here / "pack" / foreign).mkdir(parents=True)
+        (here / "pack" / foreign / "foreign.py").write_text("raise SystemExit")
+    (here / "pack/env/pyvenv.cfg").write_text("")
+    (here / "pack/conda/conda-meta").mkdir()
+    (here / "pack/.hidden.py").write_text("")
+    (here / "pack/dead.py").symlink_to(here / "nothing.py")
+    (here / "pack/round.py").symlink_to(here / "pack/round.py")
+    (here / "pack/zero.py").symlink_to("/dev/zero")
+    (here / "pack/folder.py").mkdir()
+    (here / "pack/above").symlink_to(here)
+    os.mkfifo(here / "pack/pipe.py")
+    assert {*plugin_copies(["pack"])} == own
+    registered.forget()
+    load_plugins(["pack"])
+    assert load_config(None, ["methods=[{recipe: mine}]"]).plugins == config.plugins
 
 
 _NAMED = {  # what a plug-in holds, and what the message says

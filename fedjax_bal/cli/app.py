@@ -302,7 +302,7 @@ def report(
             with drawing():
                 from fedjax_bal.report import write_figures
 
-                files = write_figures(folders, figures, width, labels, only.split(",") if only else ())
+                files = write_figures(folders, figures, width, labels, only.split(",") if only else (), console.say)
                 console.say(f"figures: {figures} ({len(files)} as PDF and PNG, {width:g} inches wide)")
         for folder in folders:
             owner = SweepFolder(folder) if SweepFolder(folder).exists() else RunFolder(folder)

@@ -233,8 +233,10 @@ def describe(
 
             shown = evenly_spaced(len(description.class_counts), _MOST_DRAWN)
             clients = [f"{number:,}" for number in shown]
-            write_partition_picture(out, description.class_counts[shown], clients, dataset.class_names, title)
-        yield f"picture: {out}"
+            notes: list[str] = []
+            counts = description.class_counts[shown]
+            write_partition_picture(out, counts, clients, dataset.class_names, title, notes.append)
+        yield from (f"picture: {out}", *notes)
 
 
 def _in_words(wanted: Any) -> str:

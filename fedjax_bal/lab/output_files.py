@@ -19,7 +19,9 @@ from fedjax_bal.lab import checkpoint
 
 SUMS = "SHA256SUMS"
 
-_LINE = re.compile(r"([0-9a-f]{64})  ([^\\\r\n]+)")
+_LINE = re.compile(r"([0-9a-f]{64})  ([^\\\r\n]+)|\\([0-9a-f]{64})  ((?:[^\\\r\n]|\\[\\nr])+)")
+# As `sha256sum` writes names, behind a backslash at the beginning of the line.
+_ESCAPES = {"\\": r"\\", "\n": r"\n", "\r": r"\r"}
 
 
 LARGEST_FILE = 2**28
@@ -174,10 +176,9 @@ class OutputFiles:
         sums = {}
         with reading(file):
             try:
-                lines = read_bytes(file, LARGEST_FILE).decode().splitlines()
-                for number, line in enumerate(lines, 1):
-                    fields = _LINE.fullmatch(line)
-                    digest, name = fields.groups() if fields else ("", "")
+                text = os.fsdecode(read_bytes(file, LARGEST_FILE)).removesuffix("\n")
+                for number, line in enumerate(text.split("\n") if text else (), 1):
+                    digest, name = _read_sum(line)
                     if not name or name.startswith("/") or ".." in name.split("/") or name in sums:
                         expected = "expected a SHA-256, two spaces and the name of another file here"
                         raise ValueError(f"line {number}: {expected}")
@@ -229,8 +230,8 @@ class OutputFiles:
         """Writes `SHA256SUMS` with the folder's checksums and `others`, unless it exists."""
         if not (self.path / SUMS).exists():
             sums = {**{name: sha256(self.path / name) for name in self.covered_names()}, **others}
-            text = "".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items()))  # for `sha256sum -c`
-            write_atomically(self.path / SUMS, text.encode())
+            text = "".join(_sum_line(name, digest) for name, digest in sorted(sums.items()))
+            write_atomically(self.path / SUMS, os.fsencode(text))
 
     def is_sealed(self) -> bool:
         """Returns whether `SHA256SUMS` exists, so that nothing has changed since the end of a session."""
@@ -290,6 +291,23 @@ class OutputFiles:
         place = own_folder(own_folder(self.path, outer), inner)
         self._changes(f"{folder}/round-{round}.npz")
         checkpoint.save(place, round, tree)
+
+
+def _sum_line(name: str, digest: str) -> str:
+    """Returns a file's line for `sha256sum -c`."""
+    escaped = name.translate(str.maketrans(_ESCAPES))
+    return ("\\" if escaped != name else "") + f"{digest}  {escaped}\n"
+
+
+def _read_sum(line: str) -> tuple[str, str]:
+    """Returns the digest and the name in a line; two empty texts for another line."""
+    fields = _LINE.fullmatch(line.removesuffix("\r"))
+    if not fields:
+        return "", ""
+    if fields[1]:
+        return fields[1], fields[2]
+    letters = {escaped: letter for letter, escaped in _ESCAPES.items()}
+    return fields[3], re.sub(r"\\.", lambda found: letters[found[0]], fields[4])
 
 
 def sha256(file: Path) -> str:

@@ -23,7 +23,7 @@ def fedgamma(rho: NonNegative = 0.01) -> Recipe:
     References:
         FedGAMMA (Dai et al., 2023), as in github.com/woodenchild95/FL-Simulator, whose README gives rho=0.01 for its
         results; the default of its command line is 0.1. Each client divides its drift by its own number of steps, the
-        code by that of the first client. The code clips the corrected gradient at 10: set the optimizer's clip_norm,
-        with clip_at "end". The paper's text wasn't at hand.
+        code by that of the first client. The code clips the corrected gradient at 10 and has a weight decay of 0.001:
+        set the optimizer's clip_norm, with clip_at "end", and weight_decay. The paper's text wasn't at hand.
     """
     return Recipe("fedgamma", (Ascent(rho), ControlVariates()))

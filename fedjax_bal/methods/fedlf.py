@@ -32,7 +32,8 @@ class ClassCentres(SharedPrototypes, Steps, Loss):
     References:
         FedLF (Lu et al., 2025), continuous class-centred optimisation, in the form and with the constants of the
         authors' code, algorithm/our.py. There the features of the client's centres are detached, so that the term has
-        no gradient and doesn't change training. The first global centres also count clients without the class there,
+        no gradient and doesn't change training. Negative cosines keep their sign there; behind a ReLU there are none.
+        The first global centres also count clients without the class there,
         as zeros, and a class that no client has makes its centre undefined.
     """
 

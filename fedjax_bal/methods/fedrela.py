@@ -60,6 +60,9 @@ def relabelled(probabilities: Array, labels: Array, real: Array, draws: Array, p
         real: `Bool[L]`; False for padding, whose label stays.
         draws: uniform in [0, 1), `Float[L, C]`.
         percent: percentage of the client's rows whose score for a class exceeds the threshold.
+
+    The authors' code computes the number of these rows as int(percent / 100 * rows), which rounding can make one less
+    than the percentage: 28 of 100 rows at 29 percent. Here it is 29.
     """
     classes = probabilities.shape[-1]
     means, counts = class_prototypes(probabilities, labels, real, classes)
@@ -67,17 +70,19 @@ def relabelled(probabilities: Array, labels: Array, real: Array, draws: Array, p
     variances, _ = class_prototypes(centred**2, labels, real, classes)
     scores = centred / jnp.maximum(jnp.sqrt(variances), _SMALLEST)[labels]
 
-    # `above` scores for a class, over rows of all labels, exceed its threshold.
-    size = real.sum()
-    above = jnp.clip(jnp.floor(percent * size / 100).astype(int), 0, jnp.maximum(size - 1, 0))
     descending = -jnp.sort(jnp.where(real[:, None], -scores, jnp.inf), axis=0)
-    thresholds = descending[above]
+    thresholds = descending[_rows_above(percent, real.sum())]
 
     spread = counts.max() - counts.min()
     rarity = jnp.where(spread > 0, 1.0 - (counts - counts.min()) / jnp.where(spread > 0, spread, 1.0), 1.0)
     chances = jnp.tanh(scores - thresholds) * jnp.maximum(rarity - rarity[labels][:, None], 0.0)
     moves = (chances > draws) & real[:, None]
     return jnp.where(moves.any(-1), jnp.where(moves, chances, 0.0).argmax(-1), labels).astype(labels.dtype)
+
+
+def _rows_above(percent: Array | float, size: Array) -> Array:
+    """Returns how many of a client's scores for a class, over rows of all labels, exceed its threshold, `Int32[]`."""
+    return jnp.clip(jnp.floor(percent * size / 100).astype(int), 0, jnp.maximum(size - 1, 0))
 
 
 @part

@@ -91,6 +91,7 @@ def fedsmoo(rho: NonNegative = 0.1, weight: NonNegative = 0.1, clip: NonNegative
 
     References:
         Sun et al., 2023; the defaults are those of the authors' code, in which the penalty's part that shrinks the
-        parameters is a weight decay, and therefore isn't clipped.
+        parameters is a weight decay, and therefore isn't clipped. That code has another weight decay of 0.001 in every
+        local optimizer: set the optimizer's weight_decay.
     """
     return Recipe("fedsmoo", (ConsistentAscent(rho), DynamicRegularisation(weight, False, clip or None, in_loss=False)))

@@ -129,7 +129,8 @@ def fedswa(rho: Share = 0.1, alpha: Positive = 1.5) -> Recipe:
     References:
         Liu et al., 2025; the defaults are those of Section 6.1. In the authors' code the rate falls to 0 from twice the
         given learning rate, and the server takes the mean model: `variant="code"`, with a doubled learning rate, the
-        optimizer's clip_norm of 10 and, as the code's rate falls over the rounds, its schedule "cosine". Updates are
+        optimizer's clip_norm of 10, its weight_decay of 0.001 (the code has it in every local optimizer) and, as the
+        code's rate falls over the rounds, its schedule "cosine". Updates are
         averaged by number of samples; add `equal_weights` for the paper's uniform average. The server averages batch
         statistics without the longer step.
     """
@@ -154,7 +155,8 @@ def fedmoswa(rho: Share = 0.1, alpha: Positive = 1.5, gamma: Share = 0.2) -> Rec
     References:
         Liu et al., 2025; the defaults are those of Section 6.1. The method that the authors' code runs under this name
         has a constant rate, and its server takes the mean model: `variant="code"`. There gradients are clipped at 10
-        before the correction: set the optimizer's clip_norm.
+        before the correction, and every local optimizer has a weight decay of 0.001: set the optimizer's clip_norm and
+        weight_decay.
     """
     parts = (MovingControlVariates(gamma, rho), CyclicRate(rho))
     return Recipe("fedmoswa", parts, server_optimizer=optimizer("sgd", alpha))

@@ -264,6 +264,10 @@ def fedyoyo(
     Example:
         >>> [part.slot for part in fedyoyo().parts]
         ['MixedPrior', 'TwoViews']
+
+    References:
+        Yan et al., 2025, as in the authors' code, github.com/gzhu-hcai/LongTailLib. There every epoch leaves out its
+        last short batch, so that a client with fewer rows than a batch doesn't train: set training.drop_last.
     """
     views = TwoViews(weight, temperature, warm_up, pad, rotate, hole, policy)
     return Recipe("fedyoyo", (MixedPrior(tau, gamma, repeated), views))

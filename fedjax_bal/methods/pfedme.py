@@ -51,7 +51,8 @@ class MoreauEnvelope(Separate, Start, Loss, Gradient, Step):
         pFedMe (T. Dinh et al., 2020), Algorithm 1, which leaves open how the inner problem is solved; there a local
         step has a new batch, as here. Start, number of steps, weight decay and defaults are those of the authors' code.
         In that code all clients train in each round and only then some are chosen; here only the cohort trains. The
-        loss is the plain cross-entropy, without dropout.
+        loss is the plain cross-entropy, without dropout. Clients are averaged by number of samples, as in that code;
+        Algorithm 1 has the plain mean: combine with `equal_weights`.
     """
 
     attraction: float = 15.0

@@ -2,7 +2,8 @@
 
 import os
 import re
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -120,6 +121,7 @@ def write_figures(
     width: float,
     names: Mapping[str, str] = NO_NAMES,
     only: Sequence[str] = (),
+    note: Callable[[str], object] = warnings.warn,
 ) -> list[Path]:
     """Writes each figure of a run, of a sweep, or of a comparison of 2 to 20 runs, as PDF and PNG.
 
@@ -129,6 +131,7 @@ def write_figures(
         width: width of the figures in inches. Figures are laid out for this width, with text of at least 7 points.
         names: as in `read_run`.
         only: the names of figures to write, with or without a number at the end; empty for all.
+        note: called with a message if no font has some characters of the labels.
 
     Returns:
         The PDF files, in page order.
@@ -138,7 +141,7 @@ def write_figures(
         ValueError: there is no figure of a name in `only`.
     """
     from fedjax_bal.report.gallery import run_figures, sweep_figures
-    from fedjax_bal.report.plots import as_wide_as, to_pdf, to_png
+    from fedjax_bal.report.plots import as_wide_as, describe_missing_glyphs, to_pdf, to_png
 
     read = read_all(folders, names)
     if isinstance(read, RunRecord):
@@ -154,12 +157,13 @@ def write_figures(
             raise ValueError(f"--only: received {name!r:.80}; {nearest_choices(name, dict.fromkeys(short.values()))}")
     with writing(directory, "choose another folder with --figures"), as_wide_as(width):
         directory.mkdir(parents=True, exist_ok=True)
+        drawn = {name: figure for name, figure in drawn.items() if not only or {name, short[name]} & {*only}}
         for name, figure in drawn.items():
-            if only and not {name, short[name]} & {*only}:
-                continue
             files.append(directory / f"{name}.pdf")
             write_atomically(files[-1], to_pdf(figure))
             write_atomically(directory / f"{name}.png", to_png(figure, _DOTS_PER_INCH))
+        if missing := describe_missing_glyphs(drawn.values()):
+            note(missing)
     return files
 
 
@@ -207,14 +211,27 @@ def write_table(
 
 
 def write_partition_picture(
-    file: Path, counts: np.ndarray, clients: Sequence[str], classes: Sequence[str], title: str
+    file: Path,
+    counts: np.ndarray,
+    clients: Sequence[str],
+    classes: Sequence[str],
+    title: str,
+    note: Callable[[str], object] = warnings.warn,
 ) -> None:
-    """Draws the clients' samples of each class, `Int[M, C]`, into a `.png` or `.svg` file."""
+    """Draws the clients' samples of each class, `Int[M, C]`, into a `.png` or `.svg` file.
+
+    `note` is called with a message if a `.png` file lacks characters of the labels, because no font has them.
+    """
     from fedjax_bal.report.gallery import partition
-    from fedjax_bal.report.plots import to_png, to_svg
+    from fedjax_bal.report.plots import describe_missing_glyphs, to_png, to_svg
 
     figure = partition([(title, counts, clients)], classes)
-    write_atomically(file, to_png(figure) if file.suffix.lower() == ".png" else to_svg(figure, title).encode())
+    if file.suffix.lower() != ".png":
+        write_atomically(file, to_svg(figure, title).encode())
+        return
+    write_atomically(file, to_png(figure))
+    if missing := describe_missing_glyphs([figure]):
+        note(missing)
 
 
 def page_of_run(run: RunRecord, pictures: Sequence[Picture], paper: PaperComparison) -> Page:

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import subprocess
 
 import pytest
 
@@ -27,6 +28,52 @@ def test_sums_are_those_of_the_covered_files_and_come_back(files, tmp_path):
     assert files.sums() == wanted
     assert (tmp_path / "SHA256SUMS").read_text() == "".join(f"{wanted[name]}  {name}\n" for name in sorted(wanted))
     assert OutputFiles(tmp_path / "inner").sums() is None
+
+
+ODD = (
+    "a\\b.npz",
+    "a\nb.npz",
+    "a\rb.npz",
+    "\\n.npz",
+    "c\u2028d\x0c.npz",
+    os.fsdecode(b"\xff\xe9.npz"),
+    "名前 x.npz",
+    " .npz",
+)
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_sha256sum_understands_any_name(tmp_path, name):
+    files = OutputFiles(tmp_path, ("inner/*.npz",))
+    (tmp_path / "inner").mkdir()
+    for own in (name, "plain.npz"):
+        (tmp_path / "inner" / own).write_bytes(os.fsencode(own))
+    files.seal()
+    assert files.sums() == {f"inner/{own}": hashlib.sha256(os.fsencode(own)).hexdigest() for own in (name, "plain.npz")}
+    files.check_sums(*files.covered_names())
+    check = ["sha256sum", "--check", "--strict", "SHA256SUMS"]
+    assert subprocess.run(check, cwd=tmp_path, capture_output=True).returncode == 0
+    (tmp_path / "inner" / name).write_bytes(b"changed")
+    assert subprocess.run(check, cwd=tmp_path, capture_output=True).returncode == 1
+    with pytest.raises(FolderError, match="has changed since it was written"):
+        files.check_sums(f"inner/{name}")
+
+
+def test_a_name_is_escaped_as_sha256sum_does(tmp_path):
+    for number, name in enumerate(ODD):
+        (tmp_path / f"{number}").mkdir()
+        (tmp_path / f"{number}" / name).write_bytes(b"")
+        files = OutputFiles(tmp_path / f"{number}", ("*.npz",))
+        files.seal()
+        theirs = subprocess.run(["sha256sum", "--", name], cwd=tmp_path / f"{number}", capture_output=True)
+        assert (tmp_path / f"{number}" / "SHA256SUMS").read_bytes() == theirs.stdout
+
+
+@pytest.mark.parametrize("line", ["\\{}  a\\x", "{}  a\\\\b", "\\{}  a\\", "\\{}  ../a\\n", "{}  ", "{} a"])
+def test_a_line_that_sha256sum_does_not_write_is_damage(tmp_path, line):
+    (tmp_path / "SHA256SUMS").write_text(line.format("ab" * 32) + "\n")
+    with pytest.raises(FolderError, match="SHA256SUMS: line 1: expected a SHA-256, two spaces"):
+        OutputFiles(tmp_path).sums()
 
 
 def test_any_changed_digit_is_noticed_and_its_file_named(files, tmp_path):

@@ -8,7 +8,7 @@ import reference
 import toys
 from methods import float64, hand, heads
 
-from fedjax_bal.methods.fedrela import Labelled, relabelled
+from fedjax_bal.methods.fedrela import Labelled, _rows_above, relabelled
 from fedjax_bal.parts import Relabelling
 from fedjax_bal.recipes import balanced_softmax, combine, fedavg, fedcm, fedper, fedrela, fedrod, scaffold
 
@@ -59,6 +59,30 @@ def test_new_labels_equal_their_transcription(counts, percent):
         moved, several = moved + np.sum(wanted != labels), several + many
     assert (moved > 0) == (counts not in ([1, 0, 0, 0], [3, 3, 3, 3]) and percent > 0)
     assert several or percent < 100
+
+
+@pytest.mark.parametrize(
+    ("percent", "rows", "above"),
+    [
+        (29, 100, 29),
+        (58, 100, 58),
+        (57, 100, 57),
+        (7, 100, 7),
+        (29, 99, 28),
+        (5, 19, 0),
+        (100, 7, 6),
+        (0, 7, 0),
+        (50, 1, 0),
+    ],
+)
+def test_a_percentage_of_the_rows_is_counted_exactly(percent, rows, above):
+    assert jax.jit(_rows_above)(float(percent), jnp.int32(rows)) == above
+
+
+def test_every_whole_percentage_is_rounded_down_as_integers_are():
+    percents, rows = np.arange(101)[:, None], np.arange(1, 2001)
+    found = jax.jit(_rows_above)(jnp.float32(percents), jnp.int32(rows))
+    np.testing.assert_array_equal(found, np.minimum(percents * rows // 100, rows - 1))
 
 
 def new_labels(client, weights, seed, percent):

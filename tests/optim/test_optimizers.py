@@ -14,9 +14,9 @@ FALLING = optax.piecewise_constant_schedule(0.4, {2: 0.5, 3: 0.5})  # 0.4, 0.4, 
 
 def steps(built, gradients, start, round=0):
     transform = built.transform(round)
-    params, state = np.float32(start), transform.init(np.float32(start))
+    params, state = jnp.float32(start), transform.init(jnp.float32(start))
     for gradient in gradients:
-        updates, state = transform.update(np.float32(gradient), state, params)
+        updates, state = transform.update(jnp.float32(gradient), state, params)
         params = optax.apply_updates(params, updates)
     return float(params)
 
@@ -30,6 +30,55 @@ def test_sgd_follows_pytorch():
         w = w - rate * v
     built = optimizer("sgd", rate, momentum=momentum, weight_decay=decay)
     assert steps(built, (1.0, -0.5, 0.3), 2.0) == pytest.approx(w, rel=1e-6)
+
+
+def as_in_torch(name, gradients, w, rate, alpha=0.99):
+    """PyTorch's steps with its defaults, written out; alpha is RMSprop's."""
+    squares, first = 0.0, 0.0
+    for step, g in enumerate(gradients, 1):
+        if name == "rmsprop":
+            squares = alpha * squares + (1 - alpha) * g**2
+            w -= rate * g / (squares**0.5 + 1e-8)
+        elif name == "adagrad":
+            squares += g**2
+            w -= rate * g / (squares**0.5 + 1e-10)
+        else:
+            first, squares = 0.9 * first + 0.1 * g, 0.999 * squares + 0.001 * g**2
+            corrected = (squares / (1 - 0.999**step)) ** 0.5 + 1e-8
+            w -= rate * 0.01 * w + rate * first / (1 - 0.9**step) / corrected
+    return w
+
+
+IN_TORCH = {  # the settings that the guide's page coming_from gives
+    "rmsprop": lambda rate: as_optimizer("", optax.rmsprop(rate, decay=0.99, eps_in_sqrt=False)),
+    "adagrad": lambda rate: optimizer("adagrad", rate, initial_accumulator_value=0, eps=1e-10),
+    "adamw": lambda rate: optimizer("adamw", rate, weight_decay=0.01),
+}
+
+
+@pytest.mark.parametrize("name", IN_TORCH)
+def test_with_these_settings_optimizers_follow_pytorch_s_defaults(name):
+    gradients = (1.0, -0.5, 0.3, 0.002, -0.1)
+    wanted = as_in_torch(name, gradients, 2.0, 0.1)
+    assert steps(IN_TORCH[name](0.1), gradients, 2.0) == pytest.approx(wanted, rel=1e-6)
+    assert steps(optimizer(name, 0.1), gradients, 2.0) != pytest.approx(wanted, rel=1e-4)
+
+
+def test_rmsprop_by_name_is_pytorch_s_with_another_alpha():
+    gradients = (1.0, -0.5, 0.3, 0.002, 1e-6)
+    built = optimizer("rmsprop", 0.1, eps_in_sqrt=False)
+    assert steps(built, gradients, 2.0) == pytest.approx(as_in_torch("rmsprop", gradients, 2.0, 0.1, 0.9), rel=1e-6)
+
+
+@pytest.mark.parametrize(("name", "of_torch"), [("rmsprop", "RMSprop"), ("adagrad", "Adagrad"), ("adamw", "AdamW")])
+def test_pytorch_itself_takes_the_same_steps(name, of_torch):
+    torch = pytest.importorskip("torch")
+    gradients, w = (1.0, -0.5, 0.3, 0.002, -0.1), torch.nn.Parameter(torch.tensor(2.0))
+    theirs = getattr(torch.optim, of_torch)([w], lr=0.1)
+    for gradient in gradients:
+        w.grad = torch.tensor(gradient)
+        theirs.step()
+    assert steps(IN_TORCH[name](0.1), gradients, 2.0) == pytest.approx(w.item(), rel=1e-6)
 
 
 def test_the_rate_decays_by_round():

@@ -11,6 +11,7 @@ import sys
 from html.parser import HTMLParser
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 import quick
 import yaml
@@ -22,7 +23,15 @@ from fedjax_bal.cli.app import app
 from fedjax_bal.cli.console import Output
 from fedjax_bal.lab import FolderError
 from fedjax_bal.metrics import compare
-from fedjax_bal.report import build, build_comparison, gallery, table, write_figures, write_table
+from fedjax_bal.report import (
+    build,
+    build_comparison,
+    gallery,
+    table,
+    write_figures,
+    write_partition_picture,
+    write_table,
+)
 from fedjax_bal.report.page import join, missing_runs
 from fedjax_bal.report.wording import NOTHING
 
@@ -495,6 +504,24 @@ def test_chosen_figures_are_written_and_an_unknown_one_is_refused_before_any(mak
     files = write_figures([folder], tmp_path / "out", 3.25, only=["partition", "accuracy"])
     assert [file.name for file in files] == ["accuracy.pdf", "partition-1.pdf"]
     assert len(list((tmp_path / "out").iterdir())) == 4
+
+
+def test_a_character_without_a_glyph_is_named_and_written_anyway(make_run, tmp_path):
+    folder, notes = make_run(tmp_path / "run", methods=("fedavg",), seeds=(0,), rounds=2), []
+    files = write_figures([folder], tmp_path / "out", 3.25, {"fedavg": "基线"}, ["accuracy"], notes.append)
+    assert len(files) == 1 and files[0].exists()
+    (message,) = notes
+    assert "基 (U+57FA)" in message and "'基线'" in message and "--names" in message
+    write_figures([folder], tmp_path / "out", 3.25, {"fedavg": "база"}, ["accuracy"], notes.append)
+    assert len(notes) == 1
+
+
+def test_a_picture_of_a_partition_names_characters_without_a_glyph_unless_a_browser_draws_it(tmp_path):
+    counts, notes = np.array([[3, 1], [2, 2]]), []
+    for name in ("a.png", "a.svg"):
+        write_partition_picture(tmp_path / name, counts, ["0", "1"], ["猫", "dog"], "title", notes.append)
+    (message,) = notes
+    assert "猫 (U+732B)" in message and (tmp_path / "a.png").exists() and "猫" in (tmp_path / "a.svg").read_text()
 
 
 def test_a_place_that_cannot_be_written_is_an_error_in_words(sweep, tmp_path):

@@ -17,6 +17,7 @@ from fedjax_bal.report.plots import (
     Series,
     as_wide_as,
     curves,
+    describe_missing_glyphs,
     heat,
     images,
     panels_of,
@@ -213,7 +214,61 @@ def test_any_name_becomes_plain_text(name):
     assert not [element for element in root.iter() if element.tag.endswith("script")]
 
 
-def test_matplotlibs_own_settings_neither_matter_nor_change():
+@pytest.mark.parametrize(
+    ("settings", "font"),
+    [
+        ({"font.family": ["STIXGeneral"]}, "STIXGeneral"),
+        ({"font.family": ["No Such Font", "cmr10"]}, "cmr10"),
+        ({"font.family": ["serif"], "font.serif": ["No Such Font", "STIXGeneral"]}, "STIXGeneral"),
+        ({"font.sans-serif": ["DejaVu Sans Mono"]}, "DejaVu Sans Mono"),
+        ({}, "DejaVu Sans"),
+    ],
+)
+def test_the_user_s_fonts_are_used_where_they_are_installed(settings, font):
+    with matplotlib.rc_context(settings):
+        figure = drawn(["минус"])
+        assert font in to_svg(figure, "t") and "No Such Font" not in to_svg(figure, "t")
+        assert font.replace(" ", "").lower().encode() in to_pdf(figure).lower()
+        assert matplotlib.rcParams["font.family"] == settings.get("font.family", ["sans-serif"])
+
+
+def test_a_font_that_was_installed_since_matplotlib_listed_them_is_found(monkeypatch):
+    known = plots.fontManager.ttflist
+    monkeypatch.setattr(plots.fontManager, "ttflist", [font for font in known if font.name != "STIXGeneral"])
+    files = [font.fname for font in known if font.name == "STIXGeneral"]
+    monkeypatch.setattr(plots, "findSystemFonts", lambda: [*files, "/no/such/font.ttf"])
+    plots._add_new_fonts.cache_clear()
+    with matplotlib.rc_context({"font.family": ["STIXGeneral"]}):
+        assert plots._users_fonts() == ["STIXGeneral"]
+
+
+def test_characters_that_no_font_has_are_named_with_their_labels():
+    figures = [
+        drawn(["基线", r"Ours $\tau=1$ 猫", "плюс"]),
+        heat([Grid("", np.eye(3), ["หมา", "猫", "a"])], ["หมา", "猫", "a"], "share, %"),
+    ]
+    for figure in figures:
+        to_png(figure)  # sets the labels of ticks
+    for settings, fonts in (({}, "(DejaVu Sans)"), ({"font.family": ["STIXGeneral"]}, "(STIXGeneral, DejaVu Sans)")):
+        with matplotlib.rc_context(settings):
+            message = describe_missing_glyphs(figures)
+        for text in ("基 (U+57FA)", "猫 (U+732B)", "ห (U+0E2B)", "'基线'", "'หมา'", r"'Ours $\\tau=1$ 猫'", fonts):
+            assert text in message, (text, message)
+        assert "плюс" not in message and "(U+0061)" not in message and "font.family" in message
+    fine = drawn(["плюс", "é ★", r"$\alpha$"])
+    to_pdf(fine)
+    assert describe_missing_glyphs([fine]) == ""
+
+
+def test_a_second_font_of_the_user_s_has_what_the_first_lacks():
+    with matplotlib.rc_context({"font.family": ["cmr10", "DejaVu Serif"]}):
+        figure = drawn(["плюс", "猫"])
+        to_png(figure)
+        message = describe_missing_glyphs([figure])
+    assert "猫" in message and "п" not in message and "(cmr10, DejaVu Serif, DejaVu Sans)" in message
+
+
+def test_matplotlibs_other_settings_neither_matter_nor_change():
     expected = to_svg(drawn(["a"]), "t")
     with matplotlib.rc_context({"axes.facecolor": "black", "font.size": 30, "svg.fonttype": "path"}):
         assert to_svg(drawn(["a"]), "t") == expected

@@ -13,6 +13,8 @@ from typing import Any
 from fedjax_bal.contrib.trackers.protocol import TrackedRun, scalars
 from fedjax_bal.files import own_folder, read_bytes, write_atomically
 
+_ID_FILE = "fedjax-bal-id"
+
 
 class WeightsAndBiases:
     """Writes offline runs, for `wandb sync`; with WANDB_MODE=online it uploads at once.
@@ -37,7 +39,11 @@ class WeightsAndBiases:
         self._wandb = importlib.import_module("wandb")
 
     def begin(self, run: TrackedRun) -> None:
-        """Starts a W&B run, which replaces the run's earlier files."""
+        """Starts a W&B run, which replaces the run's earlier files.
+
+        Raises:
+            RuntimeError: W&B refuses the run, with its reason and the file that holds the id.
+        """
         own_folder(self._root.parent, "wandb/cache")
         for earlier in list(self._root.glob(f"*run-*-{self._id(run)}")):
             if earlier.is_dir() and not earlier.is_symlink():
@@ -45,17 +51,25 @@ class WeightsAndBiases:
         settings = self._wandb.Settings(
             console="off", silent=True, symlink=False, disable_git=True, disable_code=True, disable_job_creation=True
         )
-        self._runs[run.key] = self._wandb.init(
-            project=os.environ.get("WANDB_PROJECT") or run.project,
-            group=run.method,
-            name=f"{run.method}, seed {run.seed}",
-            id=self._id(run),
-            config={**run.config, "seed": run.seed},
-            dir=str(self._root.parent),
-            mode=self._mode,
-            reinit="create_new",
-            settings=settings,
-        )
+        try:
+            self._runs[run.key] = self._wandb.init(
+                project=os.environ.get("WANDB_PROJECT") or run.project,
+                group=run.method,
+                name=f"{run.method}, seed {run.seed}",
+                id=self._id(run),
+                config={**run.config, "seed": run.seed},
+                dir=str(self._root.parent),
+                mode=self._mode,
+                reinit="create_new",
+                settings=settings,
+            )
+        except Exception as error:
+            # The server takes the id of a deleted run never again, and a resumed run must keep its id otherwise.
+            cause = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise RuntimeError(
+                f"{cause}; if W&B refuses the id {self._id(run)}, as it does after its run was deleted there, remove "
+                f"{self._named / _ID_FILE}, and the next session has another"
+            ) from error
 
     def log(self, run: TrackedRun, lines: Sequence[Mapping[str, Any]]) -> None:
         """Logs the scalars of each line, its round as the step."""
@@ -74,7 +88,7 @@ class WeightsAndBiases:
 
     def _id(self, run: TrackedRun) -> str:
         """Returns the run's id in W&B: eight letters of the run folder's own, and the run's key."""
-        file = self._root / "fedjax-bal-id"
+        file = self._root / _ID_FILE
         try:
             token = read_bytes(file, 100).decode("ascii")
         except (OSError, UnicodeDecodeError):

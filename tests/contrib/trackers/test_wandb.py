@@ -6,10 +6,14 @@ import struct
 import subprocess
 import sys
 from importlib.util import find_spec
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-pytestmark = pytest.mark.skipif(not find_spec("wandb"), reason="needs the extra [wandb]")
+from fedjax_bal.config import load_config
+from fedjax_bal.contrib.trackers import Mirror, tracked_runs
+from fedjax_bal.contrib.trackers.wandb import WeightsAndBiases
 
 SESSION = """
 import sys
@@ -74,6 +78,58 @@ def read(folder):
     return about.run_id, about.display_name, about.run_group, settings, curve
 
 
+class Server:
+    """W&B's `init`, which refuses ids; its runs only count lines."""
+
+    def __init__(self, refused=(), error=None):
+        self.refused, self.error, self.asked = set(refused), error, []
+
+    def init(self, *, id, **_):
+        self.asked.append(id)
+        if self.error or id in self.refused:
+            raise self.error or RuntimeError(f"Error 409: run {id} was previously created and deleted\ntry a new one")
+        return SimpleNamespace(log=lambda line, step: None, finish=lambda: None)
+
+    def session(self, folder, monkeypatch):
+        """What a session prints that follows a run."""
+        module = SimpleNamespace(init=self.init, Settings=lambda **options: options)
+        monkeypatch.setitem(sys.modules, "wandb", module)
+        monkeypatch.setitem(sys.modules, "wandb.sdk", module)
+        for variable in ("CACHE_DIR", "DATA_DIR", "ARTIFACT_DIR", "ERROR_REPORTING", "MODE"):
+            monkeypatch.setenv(f"WANDB_{variable}", "online" if variable == "MODE" else "set")
+        printed = []
+        mirror = Mirror([WeightsAndBiases(folder)], tracked_runs(load_config(None)), printed.append)
+        mirror.follow(0, 0, [{"round": 1}], finished=True)
+        mirror.close()
+        return printed
+
+
+def test_an_id_that_the_server_refuses_names_the_file_that_gives_another(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    server, folder = Server(), Path("runs/mine")
+    folder.mkdir(parents=True)
+    assert server.session(folder, monkeypatch) == ["wandb: WANDB_MODE is online"]
+    server.refused = {*server.asked}
+    for _ in range(2):  # without the remedy it stays refused
+        (message,) = server.session(folder, monkeypatch)
+        assert "Error 409" in message and server.asked[0] in message and "runs/mine/wandb/fedjax-bal-id" in message
+    assert len({*server.asked}) == 1
+    (folder / "wandb" / "fedjax-bal-id").unlink()
+    assert server.session(folder, monkeypatch) == ["wandb: WANDB_MODE is online"]
+    assert len({*server.asked}) == 2
+
+
+@pytest.mark.parametrize("error", [TimeoutError(), ConnectionError("no route to the server")])
+def test_after_another_error_the_run_keeps_its_id(tmp_path, monkeypatch, error):
+    server = Server(error=error)
+    (message,) = server.session(tmp_path, monkeypatch)
+    assert (str(error) or "TimeoutError") in message and "fedjax-bal-id" in message
+    server.error = None
+    server.session(tmp_path, monkeypatch)
+    assert len(server.asked) == 2 and len({*server.asked}) == 1
+
+
+@pytest.mark.skipif(not find_spec("wandb"), reason="needs the extra [wandb]")
 def test_offline_runs_hold_each_round_once_and_go_on_as_the_same_runs(tmp_path):
     printed, errors = session(tmp_path, "stopped", 2, 3)
     assert errors == ""
