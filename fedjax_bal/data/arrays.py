@@ -220,7 +220,7 @@ def _check_distinct(what: str, names: Iterable[str]) -> None:
     """Raises `ValueError` for names that differ only in Unicode form, spaces, or characters that are not drawn."""
     shown: dict[str, str] = {}
     for name in names:
-        other = shown.setdefault(_as_shown(name), name)
+        other = shown.setdefault(as_shown(name), name)
         if other != name:
             raise ValueError(
                 f"{what} {other!a} and {name!a} look the same, but differ in characters that can't be seen; "
@@ -228,8 +228,13 @@ def _check_distinct(what: str, names: Iterable[str]) -> None:
             )
 
 
-def _as_shown(name: str) -> str:
-    """Returns a name in Unicode's composed form, with single spaces, and without characters that are not drawn."""
+def as_shown(name: str) -> str:
+    r"""Returns a name in Unicode's composed form, with single spaces, and without characters that are not drawn.
+
+    Example:
+        >>> as_shown("barn\u00a0 owl\u200b") == as_shown("barn owl"), as_shown("cafe\u0301") == as_shown("caf\u00e9")
+        (True, True)
+    """
     if not name.isascii():
         name = _UNDRAWN.sub("", unicodedata.normalize("NFC", name))
         name = "".join(sign for sign in name if unicodedata.category(sign) != "Cf")

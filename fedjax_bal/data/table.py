@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_bal.data.arrays import as_dataset, without_objects
+from fedjax_bal.data.arrays import as_dataset, as_shown, without_objects
 from fedjax_bal.data.reading import DataError, shortened
 from fedjax_bal.types import Dataset
 from fedjax_bal.validate import check_unmasked, suggestion
@@ -388,7 +388,8 @@ def _check_column(source: str, name: str, columns: Iterable[str]) -> None:
     """Raises `DataError`, which suggests the nearest name, for a column that doesn't exist."""
     columns = list(columns)
     if name not in columns:
-        near = suggestion(name, columns)
+        same = [column for column in columns if as_shown(column) == as_shown(name)]
+        near = f"{same[0]!a} only looks like {name!a}" if same else suggestion(name, columns)
         raise DataError(
             f"{source}: has no column {name!r}, but {shortened(', '.join(columns), 200)}{f'; {near}' if near else '.'}"
         )
