@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +22,7 @@ _THOUSANDS = re.compile(
     r"[+-]?[1-9]\d{0,2}(?P<sign>[,._' \u00a0\u202f\u2019])\d{3}(?:(?P=sign)\d{3})*(?P<rest>[.,]\d+)?"
 )
 # A number without leading zeros, since 007 is a name.
-_NUMBER = re.compile(r"[+-]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_NUMBER = re.compile(r"[+-]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?")
 
 
 class Table(NamedTuple):
@@ -176,7 +177,7 @@ def _refuse_untrained(test: Table, label: str, labels: np.ndarray, classes: np.n
     others = len(np.unique(labels[unknown])) - 1
     raise DataError(
         f"{test.source}: column {label!r} holds {name!r} in {rows:,} row{'s' if rows > 1 else ''}, the first in "
-        f"{test.place(row)}, and no training row has this class{f', nor {others:,} others' if others else ''}: "
+        f"{test.place(row)}, and no training row has this class{f', nor {others:,} more' if others else ''}: "
         f"{f'{near} ' if near else ''}Correct the name, put such rows into the training table, or leave them out."
     )
 
@@ -250,7 +251,7 @@ def refuse_missing(table: Table, names: Sequence[str], keys: Mapping[str, str]) 
         if len(array) != len(other):
             raise DataError(
                 f"{table.source}: column {name!r} has {len(array):,} rows and column {first!r} {len(other):,}; "
-                "expected as many."
+                "expected equal numbers of rows."
             )
     gaps = {}
     for name, array in arrays.items():
@@ -337,7 +338,7 @@ def _as_read(column: str, texts: list[str]) -> list[str] | list[int]:
     numbers = [_number(text) for text in texts]
     if all(isinstance(number, int) for number in numbers):
         return [int(number) for number in numbers]
-    first: dict[float, str] = {}
+    first: dict[int | Decimal, str] = {}
     for text, number in zip(texts, numbers, strict=True):
         if first.setdefault(number, text) != text:
             raise DataError(
@@ -346,15 +347,11 @@ def _as_read(column: str, texts: list[str]) -> list[str] | list[int]:
     return texts
 
 
-def _number(text: str) -> int | float:
-    """Returns a number, as an integer if it is one that 64 bits hold."""
-    number = float(text)
-    if abs(number) >= 2**63 or not number.is_integer():
-        return number
-    try:
-        return int(text)  # not by way of a float, which has 53 bits
-    except ValueError:
-        return int(number)
+def _number(text: str) -> int | Decimal:
+    """Returns a number exactly, which a float might not be; as an integer if it is one that 64 bits hold."""
+    number = Decimal(text)
+    is_integer = number.copy_abs() < 2**63 and number == number.to_integral_value()
+    return int(number) if is_integer else number
 
 
 def _column(table: Table, name: str) -> np.ndarray:
