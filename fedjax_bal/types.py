@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 Array = jax.Array
 PyTree = Any
@@ -111,6 +112,24 @@ class Dataset(NamedTuple):
     input_names: tuple[str, ...] | None = None
     client_names: tuple[str, ...] | None = None
     test_clients: Any = None
+
+    def __repr__(self) -> str:
+        """Summarises the data set, whose arrays would fill pages.
+
+        Example:
+            >>> import numpy as np
+            >>> rows, labels = np.zeros((4, 2), np.float32), np.array([0, 1, 0, 1])
+            >>> Dataset(rows, labels, rows[:2], labels[:2], ("no", "yes"), np.array([0, 0, 1, 1]))
+            Dataset(inputs=float32[2], train=4, test=2, classes=2, clients=2)
+        """
+        if not hasattr(self.train_images, "dtype"):  # a tree of something else, such as axes for `jax.vmap`
+            return f"Dataset{tuple(self)}"
+        clients = "None" if self.train_clients is None else len(np.unique(self.train_clients))
+        return (
+            f"Dataset(inputs={self.train_images.dtype}{list(self.train_images.shape[1:])}, "
+            f"train={len(self.train_images)}, test={len(self.test_images)}, classes={len(self.class_names)}, "
+            f"clients={clients})"
+        )
 
 
 class Warp(NamedTuple):

@@ -1,5 +1,6 @@
 """Data sets from the user's own arrays or from other libraries' objects; none of these libraries is imported."""
 
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedjax_bal.data.arrays import TEST_SHARE, TestBy, as_dataset, without_objects
-from fedjax_bal.data.reading import DataError
+from fedjax_bal.data.reading import DataError, reading
 from fedjax_bal.data.table import Table, input_matrix, refuse_missing, table_dataset
 from fedjax_bal.types import Dataset
 from fedjax_bal.validate import check_unmasked, is_number
@@ -76,13 +77,15 @@ def from_pandas(
     test_seed: int = 0,
     test_by: TestBy = "classes",
 ) -> Dataset:
-    """Makes a data set of feature vectors from a table: a data frame of pandas, or any other with columns by name.
+    """Makes a data set of feature vectors from a table: a data frame, or anything else with columns by name.
 
     Args:
-        frame: the table. Its rows may be in any order; its index isn't used.
+        frame: the table: a frame of pandas or polars (a lazy one is collected), a table of Arrow, or a mapping of names
+            to arrays. Its rows may be in any order; its index isn't used.
         label: the column of the classes, texts or integers; the distinct ones, sorted, are the classes.
         clients: the column of users, texts or integers, for a natural partition.
-        test: the share of each class that becomes the test set, or a second frame with the same columns.
+        test: the share of each class that becomes the test set; or a second table, whose columns are taken by name. A
+            class that only it has is refused; its users are known if it has the column `clients`, too.
         inputs: the columns of inputs, numbers; by default all but `label` and `clients`.
         test_seed: the seed of the split where `test` is a share.
         test_by: "clients" holds out a share of the users instead, with all their rows, so that no user (a patient, for
@@ -90,10 +93,12 @@ def from_pandas(
 
     Returns:
         The data set: vectors `Float32[D, F]`, in the order of the columns, which `federate` normalises column by column
-        with the mean and standard deviation of the training rows.
+        with the mean and standard deviation of the training rows. `client_names` are the users, those with training
+        rows first.
 
     Raises:
-        DataError: a column doesn't exist, has missing values, or can't be what it is named for.
+        DataError: a column doesn't exist, has missing values, or can't be what it is named for; or a class has test
+            rows only.
 
     Example:
         >>> frame = {"f0": [0.1, 0.2, 0.9, 0.8], "user": list("abab"), "y": ["no", "no", "yes", "yes"]}
@@ -246,13 +251,42 @@ def _halves(read: Callable[[Any], tuple[np.ndarray, np.ndarray]], train: Any, te
 
 
 def _table(source: str, frame: Any) -> Table:
-    """Returns the columns of a data frame, whose names become texts."""
-    names = list(getattr(frame, "columns", frame if isinstance(frame, Mapping) else ()))
-    if not names:
-        raise DataError(f"{source}: received {type(frame).__name__}, must be a data frame: columns by name.")
-    if len(set(map(str, names))) < len(names):
-        raise DataError(f"{source}: has two columns of one name among {', '.join(map(str, names))}; rename one.")
-    return Table(source, {str(name): frame[name] for name in names})
+    """Returns the columns of a data frame, or of anything else with columns by name; names become texts."""
+    with reading(source, "give a table in memory, frame.to_pandas() for instance, or a mapping of names to arrays."):
+        if hasattr(type(frame), "collect") and hasattr(type(frame), "collect_schema"):  # polars' LazyFrame
+            frame = frame.collect()
+        if isinstance(frame, Mapping):
+            given = frame
+        elif isinstance(frame, np.ndarray):
+            given = frame.dtype.names
+        else:  # in Arrow's tables, `columns` are arrays
+            given = getattr(frame, "column_names" if hasattr(type(frame), "column_names") else "columns", None)
+        names = [] if given is None else list(given)
+        if not names:
+            lacking = "" if given is None else " without columns"
+            raise DataError(
+                f"{source}: received {type(frame).__name__}{lacking}, must be a data frame or a mapping, with columns "
+                f"by name: {_remedy(frame)}."
+            )
+        if len(set(map(str, names))) < len(names):
+            raise DataError(f"{source}: has two columns of one name among {', '.join(map(str, names))}; rename one.")
+        return Table(source, {str(name): frame[name] for name in names})
+
+
+def _remedy(received: Any) -> str:
+    """Describes how to make a table of something that has no columns by name."""
+    if isinstance(received, str | os.PathLike):
+        return "read the file first, pandas.read_csv(path), or use data.load('csv', path=..., label=...)"
+    if isinstance(received, np.ndarray):
+        return "use from_arrays, or name the columns, pandas.DataFrame(array, columns=[...])"
+    if isinstance(received, list | tuple):
+        return "name the columns, pandas.DataFrame(rows, columns=[...])"
+    if hasattr(type(received), "to_frame"):
+        return "this is a single column, so give the frame that it belongs to"
+    for method in ("to_table", "read_all", "to_pandas", "df"):
+        if hasattr(type(received), method):
+            return f"give the result of its .{method}()"
+    return "{'age': [31, 52], 'kind': ['a', 'b']} for instance"
 
 
 def _array(name: str, values: Any) -> np.ndarray:

@@ -2,21 +2,27 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_bal.data.arrays import as_dataset, without_objects
+from fedjax_bal.data.arrays import as_dataset, as_shown, without_objects
 from fedjax_bal.data.reading import DataError, shortened
 from fedjax_bal.types import Dataset
 from fedjax_bal.validate import check_unmasked, suggestion
 
-MISSING = frozenset(("", "na", "n/a", "nan", "null", "none", "nat", "<na>", "?"))
-"""Texts that stand for a missing value, in lower case."""
+_SPREADSHEETS = ("#n/a", "#na", "#n/a n/a", "-nan", "1.#ind", "-1.#ind", "1.#qnan", "-1.#qnan")
+MISSING = frozenset(("", "na", "n/a", "nan", "null", "none", "nat", "<na>", "?", *_SPREADSHEETS))
+"""Texts that stand for a missing value, in lower case: those of pandas, and more."""
 
 _FEWEST = 100  # rows in which different integers are hardly chance
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
-_INTEGER = re.compile(r"(0|-?[1-9][0-9]*)(?:\.0+)?")
+_THOUSANDS = re.compile(
+    r"[+-]?[1-9]\d{0,2}(?P<sign>[,._' \u00a0\u202f\u2019])\d{3}(?:(?P=sign)\d{3})*(?P<rest>[.,]\d+)?"
+)
+# A number without leading zeros, since 007 is a name.
+_NUMBER = re.compile(r"[+-]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?")
 
 
 class Table(NamedTuple):
@@ -51,22 +57,24 @@ def table_dataset(
             _check_column(test.source, name, test.columns)
     arrays = {}
     for half, part in halves.items():
-        users = {} if clients is None or part is not table else {clients: "a client"}
+        users = {clients: "a client"} if clients is not None and clients in part.columns else {}
         arrays[f"{half}_images"] = input_matrix(part, names, {label: "a class", **users})
     if inputs is None:
-        _refuse_record_numbers(table.source, names, arrays["train_images"])
+        for name in names:
+            _refuse_record_numbers(table.source, name, _column(table, name))
 
-    labels = [_keys(part, label, "a class") for part in halves.values()]
-    if any(half.dtype.kind == "U" for half in labels):
-        labels = [half.astype(str) for half in labels]  # "2" in one file may be 2 in another, where all are numbers
-    classes, codes = np.unique(_integers(np.concatenate(labels)), return_inverse=True)
+    labels = _names_of(list(halves.values()), label, "a class")
+    classes, codes = np.unique(labels[0], return_inverse=True)
     if len(classes) < 2:
         raise DataError(f"{table.source}: column {label!r} is {classes[0].item()!r} in every row; expected classes.")
-    arrays["class_names"] = classes.astype(str)
-    for half, numbers in zip(halves, np.split(codes, [len(labels[0])]), strict=False):
-        arrays[f"{half}_labels"] = numbers
+    arrays |= {"class_names": classes.astype(str), "train_labels": codes}
+    if isinstance(test, Table):
+        _refuse_untrained(test, label, labels[1], classes)
+        arrays["test_labels"] = np.searchsorted(classes, labels[1])
     if clients is not None:
-        arrays["train_clients"] = _integers(_keys(table, clients, "a client"))
+        known = {half: part for half, part in halves.items() if clients in part.columns}
+        users = _names_of(list(known.values()), clients, "a client")
+        arrays |= {f"{half}_clients": owners for half, owners in zip(known, users, strict=True)}
     share = None if isinstance(test, Table) else test
     remedy = "check the columns for label, clients and inputs."
     dataset = as_dataset(table.source, arrays, share, test_seed, remedy, test_by)
@@ -124,7 +132,7 @@ def input_matrix(table: Table, names: Sequence[str], keys: Mapping[str, str] | N
         if array.dtype.kind not in "biuf":
             raise _no_numbers(table, name, array)
         with np.errstate(over="ignore"):
-            numbers = array.astype(np.float32)
+            numbers = array.astype(np.float32, copy=False)
         finite = np.isfinite(numbers)
         if not finite.all():
             row = int(np.argmin(finite))
@@ -136,27 +144,70 @@ def input_matrix(table: Table, names: Sequence[str], keys: Mapping[str, str] | N
     return np.stack(columns, axis=1)
 
 
-def _refuse_record_numbers(source: str, names: Sequence[str], inputs: np.ndarray) -> None:
-    """Raises `DataError` for a column of different integers, which would be learnt by heart: the number of a record."""
-    if len(inputs) < _FEWEST:
+def _refuse_record_numbers(source: str, name: str, column: np.ndarray) -> None:
+    """Raises `DataError` for a column of integers, as they were read, that would be learnt by heart, or lose digits."""
+    if column.dtype.kind not in "iuf" or (column.dtype.kind == "f" and (column != np.rint(column)).any()):
         return
-    for name, column in zip(names, inputs.T, strict=True):
-        if (column == np.rint(column)).all() and len(np.unique(column)) == len(column):
-            raise DataError(
-                f"{source}: column {name!r} has another integer in each of {len(column):,} rows, as numbers of records "
-                "have: leave it out, or list the inputs, inputs=[...], with this column if it is one."
-            )
+    if len(column) >= _FEWEST and len(np.unique(column)) == len(column):
+        raise DataError(
+            f"{source}: column {name!r} has another integer in each of {len(column):,} rows, as numbers of records "
+            "have: leave it out, or list the inputs, inputs=[...], with this column if it is one."
+        )
+    rounded = column.astype(np.float32)
+    with np.errstate(invalid="ignore"):  # the largest integer is rounded to one that its type doesn't hold
+        changed = rounded.astype(column.dtype) != column
+    if changed.any():
+        row = int(np.argmax(changed))
+        raise DataError(
+            f"{source}: column {name!r} holds {int(column[row])}, which becomes {int(rounded[row])} as an input of 32 "
+            "bits: subtract the smallest number, make a year, a month and a day of a date, or leave the column out; if "
+            "rounding is harmless, list the inputs, inputs=[...], with this column."
+        )
+
+
+def _refuse_untrained(test: Table, label: str, labels: np.ndarray, classes: np.ndarray) -> None:
+    """Raises `DataError` for a class that only test rows have: a typo, often, and never a guess."""
+    unknown = ~np.isin(labels, classes)
+    if not unknown.any():
+        return
+    row = int(np.argmax(unknown))
+    name = labels[row].item()
+    near = suggestion(str(name), classes.astype(str).tolist())
+    rows = np.count_nonzero(labels == labels[row])
+    others = len(np.unique(labels[unknown])) - 1
+    raise DataError(
+        f"{test.source}: column {label!r} holds {name!r} in {rows:,} row{'s' if rows > 1 else ''}, the first in "
+        f"{test.place(row)}, and no training row has this class{f', nor {others:,} more' if others else ''}: "
+        f"{f'{near} ' if near else ''}Correct the name, put such rows into the training table, or leave them out."
+    )
 
 
 def not_a_number(source: str, name: str, value: Any, place: str) -> DataError:
     """Returns the error for an input that isn't a number."""
-    if isinstance(value, str) and _DECIMAL_COMMA.fullmatch(value.strip()):
-        remedy = "write decimal points, or read the file with pandas.read_csv(..., decimal=',') and use from_pandas."
+    options = _options_to_read(value)
+    if options:
+        remedy = (
+            f"write plain numbers, as 1234.5, or read the file with pandas.read_csv, {options}, and use from_pandas."
+        )
     else:
         remedy = "encode the column as numbers, name it as clients if it holds users, or list the inputs, inputs=[...]."
     return DataError(
         f"{source}: column {name!r} holds {shortened(repr(value), 40)} in {place}, and inputs are numbers: {remedy}"
     )
+
+
+def _options_to_read(value: Any) -> str:
+    """Describes the options with which pandas reads a number with separators; empty for anything else."""
+    text = value.strip() if isinstance(value, str) else ""
+    decimal = "decimal=','"
+    thousands = _THOUSANDS.fullmatch(text)
+    if thousands is None:
+        return decimal if _DECIMAL_COMMA.fullmatch(text) else ""
+    sign = thousands["sign"]
+    option = f"thousands={sign!r}"
+    if sign == "," and _DECIMAL_COMMA.fullmatch(text):
+        return f"{option} if the comma separates thousands and {decimal} if decimals"
+    return f"{option}, {decimal}" if sign == "." or (thousands["rest"] or "").startswith(",") else option
 
 
 def _no_numbers(table: Table, name: str, array: np.ndarray) -> DataError:
@@ -170,7 +221,7 @@ def _no_numbers(table: Table, name: str, array: np.ndarray) -> DataError:
     if not wrong.any():
         kind = type(values[row]).__name__
         return DataError(f"{held}, a number of type {kind}: convert the column, pandas.to_numeric(column).")
-    if wrong.mean() > 0.5 or _DECIMAL_COMMA.fullmatch(str(values[row]).strip()):
+    if wrong.mean() > 0.5 or _options_to_read(values[row]):
         return not_a_number(table.source, name, values[row], table.place(row))
     return DataError(
         f"{held}, and {np.count_nonzero(~wrong):,} of {len(wrong):,} values are numbers: "
@@ -195,6 +246,13 @@ def refuse_missing(table: Table, names: Sequence[str], keys: Mapping[str, str]) 
         keys: what the values of other columns name, a class or a client, by column.
     """
     arrays = {name: _column(table, name) for name in (*names, *keys)}
+    for name, array in arrays.items():
+        (first, other), *_ = arrays.items()
+        if len(array) != len(other):
+            raise DataError(
+                f"{table.source}: column {name!r} has {len(array):,} rows and column {first!r} {len(other):,}; "
+                "expected equal numbers of rows."
+            )
     gaps = {}
     for name, array in arrays.items():
         # An input that is text has a message of its own, with the values that aren't numbers.
@@ -253,29 +311,66 @@ def _keys(table: Table, name: str, what: str) -> np.ndarray:
     return np.char.strip(array) if array.dtype.kind == "U" else array
 
 
-def _integers(names: np.ndarray) -> np.ndarray:
-    """Returns texts as integers if all are, so that 10 follows 9 and "1.0" is 1; not if one would change, as 007."""
-    if names.dtype.kind != "U":
-        return names
-    numbers = [_INTEGER.fullmatch(text) for text in names.tolist()]
-    if not all(numbers):
-        return names
-    try:
-        return np.array([int(number[1]) for number in numbers if number], np.int64)
-    except OverflowError:
-        return names
+def _names_of(tables: Sequence[Table], name: str, what: str) -> list[np.ndarray]:
+    """Returns a column of classes or clients in several tables, `[D]` each: integers in all, or texts in all."""
+    columns = [_keys(table, name, what) for table in tables]
+    # "2" in a file may be 2 in another, which has no texts; and NumPy makes floats of signed and unsigned integers.
+    if any(column.dtype.kind == "U" for column in columns) or np.result_type(*columns).kind == "f":
+        columns = [column.astype(str) for column in columns]
+    joined = np.concatenate(columns)
+    if joined.dtype.kind == "U":
+        texts = list(dict.fromkeys(joined.tolist()))
+        read = dict(zip(texts, _as_read(f"{tables[0].source}: column {name!r}", texts), strict=True))
+        joined = np.array([read[text] for text in joined.tolist()])
+    return np.split(joined, np.cumsum([len(column) for column in columns])[:-1])
+
+
+def _as_read(column: str, texts: list[str]) -> list[str] | list[int]:
+    """Returns different texts as pandas would read a file of them: integers if all are, or True and False.
+
+    So 10 follows 9, and +1, 1.0 and 1e0 are 1. Texts that would change otherwise stay as they are written: 007, or 1.5
+    and 2; but two that are one number are refused.
+    """
+    if all(text.lower() in ("true", "false") for text in texts):
+        return [text.capitalize() for text in texts]
+    if not all(map(_NUMBER.fullmatch, texts)):
+        return texts
+    numbers = [_number(text) for text in texts]
+    if all(isinstance(number, int) for number in numbers):
+        return [int(number) for number in numbers]
+    first: dict[int | Decimal, str] = {}
+    for text, number in zip(texts, numbers, strict=True):
+        if first.setdefault(number, text) != text:
+            raise DataError(
+                f"{column} holds {first[number]!r} and {text!r}, which are one number; write it in one way."
+            )
+    return texts
+
+
+def _number(text: str) -> int | Decimal:
+    """Returns a number exactly, which a float might not be; as an integer if it is one that 64 bits hold."""
+    number = Decimal(text)
+    is_integer = number.copy_abs() < 2**63 and number == number.to_integral_value()
+    return int(number) if is_integer else number
 
 
 def _column(table: Table, name: str) -> np.ndarray:
     """Returns a column as an array `[D]`, of objects only if they are of several types."""
     values = table.columns[name]
-    check_unmasked(f"{table.source}: column {name!r}", values)
-    array = np.asarray(values)
-    if array.ndim != 1:
+    where = f"{table.source}: column {name!r}"
+    check_unmasked(where, values)
+    try:
+        array = np.asarray(values)
+        reason = "" if array.ndim else "a single object"
+    except Exception as error:  # libraries raise errors of their own kinds
+        reason = f"{type(error).__name__}: {error}"
+    if reason:
         raise DataError(
-            f"{table.source}: column {name!r} holds arrays of shape {array.shape[1:]}; expected a number or a text in "
-            "each row."
+            f"{where} is of type {type(values).__name__} and doesn't become an array ({shortened(reason, 200)}); give "
+            "a table in memory, frame.to_pandas() for instance, or a mapping of names to arrays."
         )
+    if array.ndim > 1:
+        raise DataError(f"{where} holds arrays of shape {array.shape[1:]}; expected a number or a text in each row.")
     if not len(array):
         raise DataError(f"{table.source}: column {name!r} is empty; expected at least one row.")
     return without_objects(array)
@@ -290,7 +385,8 @@ def _check_column(source: str, name: str, columns: Iterable[str]) -> None:
     """Raises `DataError`, which suggests the nearest name, for a column that doesn't exist."""
     columns = list(columns)
     if name not in columns:
-        near = suggestion(name, columns)
+        same = [column for column in columns if as_shown(column) == as_shown(name)]
+        near = f"{same[0]!a} only looks like {name!a}" if same else suggestion(name, columns)
         raise DataError(
             f"{source}: has no column {name!r}, but {shortened(', '.join(columns), 200)}{f'; {near}' if near else '.'}"
         )

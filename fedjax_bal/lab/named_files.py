@@ -16,22 +16,24 @@ FILE_COPIES = "files"
 
 _LARGEST_COPY = 2**24  # bytes
 _SHA256 = re.compile("[0-9a-f]{64}")
-_KEYS = {**PATHS, "dataset": "path"}  # section -> its key for a file
+_KEYS = (*PATHS.items(), ("dataset", "path"), ("dataset", "test"))  # sections, and their keys for a file
 
 
 def named_files(config: Config, data_dir: str | os.PathLike[str] | None = None) -> dict[str, str]:
     """Returns the absolute paths of the existing files and folders that a configuration names, by key.
 
-    A relative `dataset.path` starts from `data_dir`, or without one from the current folder.
+    A relative `dataset.path` starts from `data_dir`, or without one from the current folder; `dataset.test`, if it is a
+    file, from the folder of that path.
     """
     named = {}
     for index, method in enumerate(config.methods):
-        for name, key in _KEYS.items():
+        for name, key in _KEYS:
             section = getattr(method, name)
             file = getattr(section, key, None)
-            if file is None:
+            if not isinstance(file, str | os.PathLike):  # `dataset.test` may be a share
                 continue
-            path = os.path.abspath(os.path.join(data_dir or "", file))
+            start = os.path.dirname(section.path) if key == "test" else ""
+            path = os.path.abspath(os.path.join(data_dir or "", start, file))
             own = "" if section == getattr(config, name) else f"methods.{index}."
             if os.path.exists(path):  # an absent one is reported when it is read
                 named[f"{own}{name}.{key}"] = path
@@ -88,7 +90,7 @@ def small_files(configs: Iterable[Config]) -> dict[str, bytes]:
     for config in configs:
         for key, path in named_files(config).items() if config.files else ():
             digest = config.files.get(path)
-            if key.endswith("dataset.path") or digest is None or os.path.getsize(path) > _LARGEST_COPY:
+            if "dataset." in key or digest is None or os.path.getsize(path) > _LARGEST_COPY:
                 continue
             content = read_bytes(path, _LARGEST_COPY)
             if hashlib.sha256(content).hexdigest() == digest:

@@ -97,14 +97,56 @@ def test_whole_users_may_be_held_out(read):
 
 
 def test_another_table_may_be_the_test_set(read):
-    test = {"f1": np.array([5, 6]), "kind": np.array(["owl", "cat"]), "f0": np.array([0.5, 1])}
-    columns = {name: COLUMNS[name] for name in ("f0", "f1", "kind")}
+    kinds = np.array(["dog"] * 10 + ["cat"] * 10 + ["owl"] * 10)
+    test = {"more": ["x", "y"], "f1": np.array([5, 6]), "kind": np.array(["owl", "cat"]), "f0": np.array([0.5, 1])}
+    columns = {"f0": COLUMNS["f0"], "f1": COLUMNS["f1"], "kind": kinds}
     dataset = read(columns, test, label="kind")
     assert dataset.class_names == ("cat", "dog", "owl") and dataset.test_share is None
     assert dataset.train_images.shape == (30, 2) and dataset.train_clients is None
     assert dataset.test_images.tolist() == [[0.5, 5], [1, 6]] and dataset.test_labels.tolist() == [2, 0]
-    with pytest.raises(data.DataError, match="has no column 'f0', but"):
-        read(columns, {name: test[name] for name in ("f1", "kind")}, label="kind")
+    for lacking in ("f0", "kind"):
+        rest = {name: column for name, column in test.items() if name != lacking}
+        with pytest.raises(data.DataError, match=f"(test|other.csv): has no column '{lacking}', but"):
+            read(columns, rest, label="kind")
+
+
+@pytest.mark.parametrize(
+    ("trained", "tested", "message"),
+    [
+        (["low", "high"], ["high", "hihg", "hihg"], "holds 'hihg' in 2 rows, the first in (row 1|line 3), .*'high'"),
+        ([1, 2], [3, 1, 4], "holds 3 in 1 row, the first in (row 0|line 2), .* nor 1 more"),
+        (["True", "False"], ["True", "False", "Maybe"], "holds 'Maybe' in 1 row"),
+        ([True, False], [1, 0, 1], "holds '1' in 2 rows"),
+    ],
+)
+def test_a_class_of_test_rows_only_is_refused(read, trained, tested, message):
+    columns = {"f0": COLUMNS["f0"], "kind": np.array(trained)[USERS % 2]}
+    with pytest.raises(data.DataError, match=rf"(test|other.csv): column 'kind' {message}"):
+        read(columns, {"f0": np.arange(3) / 2, "kind": np.array(tested)}, label="kind")
+
+
+def test_users_of_another_table_are_known_if_it_has_their_column(read):
+    users = {"user": np.array(["Cy", "Abe", "Al", "Cy"])}
+    test = {"kind": KINDS[8:12], "f2": [0, 1, 0, 1], "f1": np.arange(4), "f0": np.arange(4) / 8}
+    dataset = read(COLUMNS, test | users, label="kind", clients="user")
+    assert dataset.client_names == ("Abe", "Bo", "Cy", "Zoe", "Al")
+    assert dataset.test_clients.tolist() == [2, 0, 4, 2] and dataset.test_users == 0
+    assert dataset.train_clients.tolist() == [[3, 0, 1, 2][user] for user in USERS]
+    alone = read(COLUMNS, test, label="kind", clients="user")
+    assert alone.test_clients is None and alone.client_names == ("Abe", "Bo", "Cy", "Zoe")
+    numbers = read(
+        NUMBERS, test | {"kind": [9, 12, 9, 12], "user": ["11", "9", "7", "9"]}, label="kind", clients="user"
+    )
+    assert numbers.client_names == ("8", "9", "10", "11", "7") and numbers.test_clients.tolist() == [3, 1, 4, 1]
+    texts = NUMBERS | {"user": (USERS + 8).astype(str)}
+    read_as_texts = read(texts, test | {"kind": [9, 12, 9, 12], "user": [11.0, 9, 7, 9]}, label="kind", clients="user")
+    assert read_as_texts.client_names == numbers.client_names
+    assert read_as_texts.test_clients.tolist() == numbers.test_clients.tolist()
+    with pytest.raises(data.DataError, match="(test|other.csv): column 'user' has 1 missing value"):
+        read(COLUMNS, test | {"user": np.array(["Cy", "Abe", "NA", "Cy"])}, label="kind", clients="user")
+    held = read(NUMBERS, label="kind", clients="user")
+    rows = held.test_images[:, 1].astype(int)  # f1 is the row's number
+    assert [held.client_names[client] for client in held.test_clients] == [str(USERS[row] + 8) for row in rows]
 
 
 def test_inputs_may_be_chosen(read):
@@ -153,6 +195,215 @@ def test_names_of_classes_are_the_same_in_a_frame_and_in_a_file(read):
         assert read(COLUMNS | {"kind": kinds}, label="kind", clients="user").class_names == ("9", "10")
 
 
+@pytest.mark.parametrize(
+    ("kinds", "names"),
+    [
+        (["True", "true", "FALSE", "false"], ("False", "True")),
+        (["+1", "1", "2", "+2"], ("1", "2")),
+        (["1e0", "1", "1e1", "10."], ("1", "10")),
+        (["-1", "+1", "-1.0", "1"], ("-1", "1")),
+        (["4611686018427387905", "4611686018427387906"] * 2, ("4611686018427387905", "4611686018427387906")),
+        (["9223372036854775806", "9223372036854775807"] * 2, ("9223372036854775806", "9223372036854775807")),
+        (["12345678901234567890", "12345678901234567891"] * 2, ("12345678901234567890", "12345678901234567891")),
+        (["0.1", "0.10000000000000000001", "1e-9999", "2"], ("0.1", "0.10000000000000000001", "1e-9999", "2")),
+        (["007", "8", "9", "10"], ("007", "10", "8", "9")),
+        (["1.5", "2", "2.5", "3"], ("1.5", "2", "2.5", "3")),
+        (["401.9", "V27.0", "250.00", "1e9999"], ("1e9999", "250.00", "401.9", "V27.0")),
+    ],
+)
+def test_texts_are_read_as_pandas_would_read_a_file_of_them(read, kinds, names):
+    table = {"f0": COLUMNS["f0"][:24], "kind": np.repeat(kinds, 6), "user": np.repeat(kinds, 6)}
+    dataset = read(table, label="kind", clients="user", test=0.1)
+    assert dataset.class_names == dataset.client_names == names
+
+
+def test_a_number_written_in_two_ways_is_no_two_classes(read):
+    table = {"f0": COLUMNS["f0"][:24], "kind": np.repeat(["0.5", ".5", "1"], 8)}
+    with pytest.raises(data.DataError, match="column 'kind' holds '0.5' and '.5', which are one number"):
+        read(table, label="kind")
+
+
+def test_integers_that_32_bits_round_are_refused_unless_they_are_listed(read):
+    days = np.array([20200101, 20200102, 20200103])[np.arange(30) % 3]
+    for column, message in (
+        (days, "column 'f1' holds 20200101, which becomes 20200100"),
+        (-days.astype(float), "column 'f1' holds -20200101, which becomes -20200100"),
+        (days + (2**63 - 1 - 20200103), f"column 'f1' holds {2**63 - 3}, which becomes {2**63}"),
+        (days * 0 + 2**60 + 1, f"column 'f1' holds {2**60 + 1}, which becomes {2**60}"),
+        (days + 2**60, f"column 'f1' holds {20200101 + 2**60}, which becomes {2**60}"),
+    ):
+        with pytest.raises(data.DataError, match=message):
+            read(COLUMNS | {"f1": column}, label="kind", clients="user")
+        assert read(COLUMNS | {"f1": column}, label="kind", inputs=["f0", "f1"]).train_images.dtype == np.float32
+    even = days * 2**30  # large, but exact in 32 bits: days themselves have 25
+    assert read(COLUMNS | {"f1": even - even % 2**31}, label="kind", clients="user").train_images.shape == (24, 3)
+
+
+def test_marks_of_spreadsheets_are_missing_values(read):
+    with pytest.raises(data.DataError, match=r"column 'f1' has 1 missing value .* column 'kind' has 1: fill"):
+        read(COLUMNS | {"f1": with_text("#N/A"), "kind": [*KINDS[:29], "#N/A"]}, label="kind", clients="user")
+
+
+def patients(rng, rows):
+    """A table of patients: 12 numbers, two of them encoded texts, five diagnoses and nine hospitals."""
+    sick = rng.integers(0, 5, rows)
+    columns = {f"lab{place}": rng.normal(size=rows) + (sick == place) for place in range(6)}
+    columns |= {"age": rng.integers(18, 95, rows), "weight": rng.integers(400, 1200, rows) / 10}
+    columns |= {"income": rng.integers(0, 200, rows) * 10**7, "visits": rng.integers(0, 7, rows)}
+    columns |= {"sex": rng.integers(0, 2, rows), "smoker": rng.random(rows) < 0.3}
+    diagnoses = np.array(["asthma", "COPD", "flu", "healthy", "caf\u00e9-au-lait"])
+    return columns | {
+        "diagnosis": diagnoses[sick],
+        "hospital": np.array([f"H{number}" for number in (1, 2, 3, 4, 5, 6, 7, 8, 10)])[rng.integers(0, 9, rows)],
+    }
+
+
+def by_pandas(columns, file):
+    return pytest.importorskip("pandas").DataFrame(columns)
+
+
+def by_pandas_file(columns, file):
+    write_csv(file, columns)
+    return pytest.importorskip("pandas").read_csv(file)
+
+
+def by_polars(columns, file):
+    return pytest.importorskip("polars").DataFrame(columns)
+
+
+def by_lazy(columns, file):
+    return by_polars(columns, file).lazy()
+
+
+def by_arrow(columns, file):
+    return pytest.importorskip("pyarrow").table(columns)
+
+
+def by_batch(columns, file):
+    return by_arrow(columns, file).to_batches()[0]
+
+
+def by_records(columns, file):
+    return np.rec.fromarrays(list(columns.values()), names=list(columns))
+
+
+def by_file(columns, file):
+    write_csv(file, columns)
+    return file
+
+
+class Lazy:
+    """A lazy frame, as far as it is used."""
+
+    columns = ()
+
+    def __init__(self, columns):
+        self.held = columns
+
+    def collect_schema(self):
+        return list(self.held)
+
+    def collect(self):
+        return Frame(self.held)
+
+
+class Arrow(Frame):
+    """A table of Arrow, as far as it is used: `columns` are the arrays."""
+
+    column_names = property(lambda self: list(self.held))
+
+    def __init__(self, columns):
+        self.columns, self.held = list(columns.values()), columns
+
+
+WAYS = {
+    "a mapping": lambda columns, file: dict(columns),
+    "lists": lambda columns, file: {name: column.tolist() for name, column in columns.items()},
+    "objects": lambda columns, file: {name: column.astype(object) for name, column in columns.items()},
+    "a stand-in": lambda columns, file: Frame(columns),
+    "a lazy stand-in": lambda columns, file: Lazy(columns),
+    "a stand-in of Arrow": lambda columns, file: Arrow(columns),
+    "records": by_records,
+    "file": by_file,
+}
+LIBRARIES = {
+    "pandas": by_pandas,
+    "pandas_file": by_pandas_file,
+    "polars": by_polars,
+    "lazy": by_lazy,
+    "arrow": by_arrow,
+    "batch": by_batch,
+}
+
+
+@pytest.mark.parametrize("way", [*WAYS, *(pytest.param(way, marks=pytest.mark.slow) for way in LIBRARIES)])
+def test_the_same_table_gives_the_same_data_set_by_every_way(way, tmp_path):
+    rng = np.random.default_rng(0)
+    train, test = patients(rng, 300), patients(rng, 90)
+    train |= {"hospital": np.where(train["hospital"] == "H2", "H9", train["hospital"])}  # H2 has test rows only
+    test |= {"diagnosis": np.where(test["diagnosis"] == "COPD", "flu", test["diagnosis"])}  # a class that it lacks
+    shuffled = {name: test[name] for name in rng.permutation(list(test)).tolist()} | {"ward": np.arange(90)}
+    inputs = [name for name in train if name not in ("diagnosis", "hospital")]
+    make = (WAYS | LIBRARIES)[way]
+    given, other = make(train, tmp_path / "train.csv"), make(shuffled, tmp_path / "test.csv")
+    if way == "file":
+        made = data.load("csv", path=given, test=other, label="diagnosis", clients="hospital")
+    else:
+        made = data.from_pandas(given, test=other, label="diagnosis", clients="hospital")
+    assert made.input_names == tuple(inputs) and made.class_names == tuple(sorted(set(train["diagnosis"].tolist())))
+    assert made.client_names == (*sorted(set(train["hospital"].tolist())), "H2")
+    for half, columns in (("train", train), ("test", test)):
+        rows = np.stack([columns[name] for name in inputs], 1).astype(np.float32)
+        np.testing.assert_array_equal(getattr(made, f"{half}_images"), rows)
+        labels, clients = getattr(made, f"{half}_labels"), getattr(made, f"{half}_clients")
+        assert np.array(made.class_names)[labels].tolist() == columns["diagnosis"].tolist()
+        assert np.array(made.client_names)[clients].tolist() == columns["hospital"].tolist()
+
+
+class Column:
+    """A column of a table elsewhere, which isn't an array."""
+
+    def __init__(self, error):
+        self.error = error
+
+    def __array__(self, dtype=None, copy=None):
+        raise self.error
+
+
+class Series:
+    def to_frame(self):
+        return self
+
+
+class Reader:
+    def read_all(self):
+        return self
+
+
+NO_TABLES = {
+    "a single column": (Series(), r"received Series, must be .* columns by name: this is a single column"),
+    "a reader": (Reader(), r"received Reader, must be .* columns by name: give the result of its .read_all\(\)"),
+    "rows": ([{"a": 1}], r"received list, must be .*pandas.DataFrame\(rows"),
+    "an array": (np.zeros((2, 2)), "received ndarray, must be .*use from_arrays"),
+    "a path": (Path("a.csv"), "received PosixPath, must be .*pandas.read_csv"),
+    "nothing": (None, "received NoneType, must be"),
+    "an empty frame": (Frame({}), "received Frame without columns, must be"),
+    "a column elsewhere": (
+        {"a": Column(TypeError("not implicit")), "y": [1, 2]},
+        r"column 'a' is of type Column and doesn't become an array \(TypeError: not implicit\); give a table in memory",
+    ),
+    "an expression": ({"a": object(), "y": [1, 2]}, "column 'a' is of type object and doesn't become an array"),
+    "columns of other lengths": ({"a": [1, 2, 3], "y": [1, 2]}, "column 'y' has 2 rows and column 'a' 3"),
+}
+
+
+@pytest.mark.parametrize("kind", NO_TABLES)
+def test_what_is_no_table_is_refused_by_its_kind(kind):
+    received, message = NO_TABLES[kind]
+    with pytest.raises(data.DataError, match=f"^from_pandas: {message}"):
+        data.from_pandas(received, "y")
+
+
 def with_text(text, row=3):
     """A column of numbers and one text, as pandas has it after a cell was changed."""
     return np.array([text if place == row else place / 4 for place in range(30)], object)
@@ -162,6 +413,11 @@ GAP = np.where(np.arange(30) < 2, np.nan, 1.0)
 WRONG = {
     "no such label": ({}, {"label": "knid"}, "has no column 'knid', but f0, user, f1, kind, f2; did you mean 'kind'"),
     "no such users": ({}, {"clients": "usr"}, "has no column 'usr'.*did you mean 'user'"),
+    "a name that looks the same": (
+        {"gr\u00f6\u00dfe": np.arange(30) / 4},
+        {"inputs": ["gro\u0308\u00dfe"]},
+        r"'gr.xf6.xdfe' only looks like 'gro.u0308.xdfe'",
+    ),
     "no such input": ({}, {"inputs": ["f0", "f9"]}, "has no column 'f9'"),
     "the label twice": ({}, {"clients": "kind"}, "column 'kind' is named for labels and for clients"),
     "the label as an input": ({}, {"inputs": ["f0", "kind"]}, "inputs include 'kind', the label"),
@@ -180,7 +436,8 @@ WRONG = {
         {},
         "column 'f1' holds 'high' in row 3, and 29 of 30",
     ),
-    "a comma among numbers": ({"f1": with_text("1,5")}, {}, "column 'f1' holds '1,5' in row 3.*decimal=','"),
+    "a comma among numbers": ({"f1": with_text("1,5")}, {}, "column 'f1' holds '1,5' in row 3.*read_csv, decimal=','"),
+    "thousands": ({"f1": with_text("1,100")}, {}, "column 'f1' holds '1,100' in row 3.*thousands=',' if .*decimal=','"),
     "a mark among texts": (
         {"f1": with_text("?").astype(str)},
         {},

@@ -157,6 +157,33 @@ def test_data_that_a_configuration_names_are_recorded_but_not_copied(tmp_path):
     set_up(load_config(folder.path / "config.yaml", small), SharedInputs(devices=1))
 
 
+@pytest.mark.parametrize("data_dir", ["", "sub"])
+def test_the_test_file_of_a_table_is_recorded_too(tmp_path, data_dir):
+    folder = tmp_path / "tables"
+    folder.mkdir()
+    rows = "".join(f"{row / 4},{row % 3}\n" for row in range(60))
+    for name in ("train.csv", "test.csv"):
+        (folder / name).write_text(f"a,y\n{rows}")
+    table = "{name: csv, path: PATH, test: test.csv, label: y}".replace(
+        "PATH", "train.csv" if data_dir else str(folder / "train.csv")
+    )
+    changes = ["partition={scheme: iid, clients: 4}", "methods=[fedavg]"]
+    config = small_run.config(tmp_path, f"dataset={table}", *changes)
+    named = named_files(config, folder if data_dir else None)
+    assert named == {"dataset.path": f"{folder}/train.csv", "dataset.test": f"{folder}/test.csv"}
+    run = RunFolder(tmp_path / "run")
+    run.path.mkdir()
+    begin(config, run, fresh=True, data_dir=folder)
+    again = load_config(run.path / "config.yaml")
+    (folder / "test.csv").write_text(f"a,y\n{rows}9,1\n")
+    for attempt in (lambda: set_up(again, SharedInputs(folder, 1)), lambda: begin(config, run, data_dir=folder)):
+        with pytest.raises(ValueError, match="dataset.test: .*test.csv has the SHA-256"):
+            attempt()
+    assert not (run.path / "files").exists()
+    share = small_run.config(tmp_path, f"dataset={table.replace('test.csv', '0.2')}", *changes)
+    assert set(named_files(share, folder)) == {"dataset.path"}
+
+
 def test_a_folder_is_its_files_and_their_names(tmp_path):
     folder = tmp_path / "mine"
     (folder / "train").mkdir()

@@ -10,7 +10,6 @@ import itertools
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -23,6 +22,10 @@ from fedjax_bal.data.table import MISSING, Table, input_names, not_a_number, tab
 from fedjax_bal.files import open_file
 from fedjax_bal.types import Dataset
 
+_WIDE = (b"\xff\xfe", b"\xfe\xff")  # the marks of UTF-16 and UTF-32
+_OTHER_ENCODING = (
+    "save it as UTF-8, or read it with pandas.read_csv(..., encoding='{}'), for instance, and use from_pandas"
+)
 _BLOCK = 2**12  # lines that are converted at a time
 _COMPRESSED = (b"\x1f\x8b", b"PK\3\4", b"BZh", b"\xfd7zX", b"\x28\xb5\x2f\xfd")  # gzip, zip, bzip2, xz, zstd
 _TRUTH = {"false": 0.0, "true": 1.0}
@@ -50,7 +53,8 @@ def read_csv(
         label: the column of the classes, texts or integers.
         clients: the column of users, for a natural partition.
         inputs: the columns of inputs, numbers; by default all other columns.
-        test: the share of each class that becomes the test set, or another file with the same columns; a relative path
+        test: the share of each class that becomes the test set; or another file, whose columns are taken by name. A
+            class that only it has is refused; its users are known if it has the column `clients`, too. A relative path
             starts at the folder of `path`.
         test_seed: the seed of that split.
         delimiter: the character between fields: `;` or `"\t"`, for instance.
@@ -79,19 +83,24 @@ def read_csv(
     if isinstance(test, int | float):
         return table_dataset(table, test, label, clients, inputs, test_seed, test_by)
     names = [name for name in table.columns if name not in (label, clients)]
-    tested = _read_table(file.parent / test, label, None, names, delimiter)
+    tested = _read_table(file.parent / test, label, clients, names, delimiter, is_test=True)
     return table_dataset(table, tested, label, clients, inputs, test_seed, test_by)
 
 
-def _read_table(path: Path, label: str, clients: str | None, inputs: Sequence[str] | None, delimiter: str) -> Table:
-    """Reads the columns that are used: numbers `Float32[D]`, and the texts of labels and clients."""
+def _read_table(
+    path: Path, label: str, clients: str | None, inputs: Sequence[str] | None, delimiter: str, is_test: bool = False
+) -> Table:
+    """Reads the columns that are used: numbers, and the texts of labels and clients, which a test file may lack."""
     with (
         reading(path, _REMEDY),
         open_file(path) as stream,
         io.TextIOWrapper(stream, "utf-8-sig", newline="") as text,
     ):
-        if stream.read(4).startswith(_COMPRESSED):
+        start = stream.read(4)
+        if start.startswith(_COMPRESSED):
             raise ValueError("is compressed: unpack it")
+        if start.startswith(_WIDE) or b"\0" in start:
+            raise ValueError(f"isn't in UTF-8, but in UTF-16 or UTF-32: {_OTHER_ENCODING.format('utf-16')}")
         stream.seek(0)
         size = os.fstat(stream.fileno()).st_size
         check_memory(f"{path}: its table needs", _BYTES_IN_MEMORY * size)
@@ -105,23 +114,25 @@ def _read_table(path: Path, label: str, clients: str | None, inputs: Sequence[st
             raise ValueError(f"names column {min(repeated)!r} twice")
         if len(header) == 1 and any(sign in header[0] for sign in ";\t|"):
             raise ValueError(f"has one column, {header[0]!r:.80}: give its delimiter, delimiter=';' for instance")
+        if is_test and clients not in header:
+            clients = None
         names = input_names(str(path), header, label, clients, inputs)
         keys = [label, *([] if clients is None else [clients])]
         places = [header.index(name) for name in names]
         lines = [np.zeros(0, np.int64)]
-        numbers = [np.zeros((0, len(names)), np.float32)]
-        texts = {name: [np.zeros(0, str)] for name in keys}
+        blocks: dict[str, list[np.ndarray]] = {name: [] for name in (*names, *keys)}
         while block := list(itertools.islice(rows, _BLOCK)):
             for line, row in block:
                 if len(row) != len(header):
                     raise ValueError(f"line {line} has {len(row)} values for {len(header)} columns")
             lines.append(np.array([line for line, _ in block]))
-            numbers.append(_numbers(str(path), block, names, places))
-            for name, values in texts.items():
-                values.append(_texts(block, name, header.index(name)))
-    matrix = np.concatenate(numbers)
-    columns: dict[str, Any] = {name: matrix[:, position] for position, name in enumerate(names)}
-    columns |= {name: np.concatenate(values) for name, values in texts.items()}
+            for name, column in zip(names, _numbers(str(path), block, names, places), strict=True):
+                blocks[name].append(column)
+            for name in keys:
+                blocks[name].append(_texts(block, name, header.index(name)))
+    columns = {}
+    for name in list(blocks):  # each block is dropped then, so that a single column is in memory twice
+        columns[name] = np.concatenate(blocks.pop(name) or [np.zeros(0)])
     line_of = np.concatenate(lines)
     return Table(str(path), columns, lambda row: f"line {line_of[row]}")
 
@@ -138,8 +149,8 @@ def _rows(text: io.TextIOWrapper, delimiter: str) -> Iterator[tuple[int, list[st
             raise ValueError(f"line {reader.line_num}: {error}") from error
         except UnicodeDecodeError as error:
             raise ValueError(
-                f"isn't in UTF-8 ({error.reason} at byte 0x{error.object[error.start]:02x}): save it as UTF-8, or read "
-                "it with pandas.read_csv(..., encoding='latin-1'), for instance, and use from_pandas"
+                f"isn't in UTF-8 ({error.reason} at byte 0x{error.object[error.start]:02x}): "
+                f"{_OTHER_ENCODING.format('latin-1')}"
             ) from error
         if row:
             yield reader.line_num, row
@@ -147,22 +158,39 @@ def _rows(text: io.TextIOWrapper, delimiter: str) -> Iterator[tuple[int, list[st
 
 def _numbers(
     source: str, block: Sequence[tuple[int, list[str]]], names: Sequence[str], places: Sequence[int]
-) -> np.ndarray:
-    """Converts the inputs of some rows, `Float32[B, F]`; missing ones are NaN."""
-    with np.errstate(over="ignore"):  # infinite values are found later
-        try:
-            return np.array([[float(row[place]) for place in places] for _, row in block]).astype(np.float32)
-        except ValueError:  # one by one, to find the cell
-            numbers = np.full((len(block), len(names)), np.nan, np.float32)
-            for number, (line, row) in enumerate(block):
-                for column, place in enumerate(places):
-                    text = row[place].strip().lower()
-                    if text not in MISSING:
-                        try:
-                            numbers[number, column] = _TRUTH[text] if text in _TRUTH else float(text)
-                        except ValueError:
-                            raise not_a_number(source, names[column], row[place], f"line {line}") from None
-            return numbers
+) -> list[np.ndarray]:
+    """Converts the inputs of some rows, an array `[B]` for each column; missing ones are NaN."""
+    cells = [row[place] for _, row in block for place in places]
+    try:
+        joined = "".join(cells)
+        if "_" in joined or not joined.isascii():  # Python reads 1_000 and the digits of other scripts as numbers
+            raise ValueError
+        numbers = np.array(list(map(float, cells)))
+    except ValueError:  # one by one, to find the cell
+        numbers = np.full(len(cells), np.nan)
+        for index, cell in enumerate(cells):
+            text = cell.strip().lower()
+            if text in MISSING:
+                continue
+            try:
+                if "_" in text or not text.isascii():
+                    raise ValueError
+                numbers[index] = _TRUTH[text] if text in _TRUTH else float(text)
+            except ValueError:
+                row, column = divmod(index, len(places))
+                raise not_a_number(source, names[column], cell, f"line {block[row][0]}") from None
+    columns = numbers.reshape(len(block), len(places)).T
+    return [_kept(column, cells[index :: len(places)]) for index, column in enumerate(columns)]
+
+
+def _kept(numbers: np.ndarray, texts: Sequence[str]) -> np.ndarray:
+    """Returns numbers in 32 bits, as inputs are, but large ones as they were read, so that integers stay different."""
+    if not np.abs(numbers).max() > 2**24:
+        return numbers.astype(np.float32)
+    try:
+        return np.array(list(map(int, texts)), np.int64)  # not the floats, which have 53 bits
+    except (ValueError, OverflowError):
+        return numbers
 
 
 def _texts(block: Sequence[tuple[int, list[str]]], name: str, place: int) -> np.ndarray:
