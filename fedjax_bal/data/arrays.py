@@ -4,7 +4,9 @@ Arrays are validated, texts become classes and clients with numbers, and where t
 is held out for it.
 """
 
-from collections.abc import Mapping
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -20,7 +22,7 @@ from fedjax_bal.types import Dataset
 REQUIRED = ("train_images", "train_labels", "test_images", "test_labels")
 """The arrays of a data set."""
 
-ARRAYS = (*REQUIRED, "class_names", "train_clients")
+ARRAYS = (*REQUIRED, "class_names", "train_clients", "test_clients")
 """The same, and those that it may have."""
 
 TEST_SHARE = 0.2
@@ -29,6 +31,7 @@ TEST_SHARE = 0.2
 TestBy = Literal["classes", "clients"]
 """Without a test set of their own, data are tested on a share of each class's rows, or on all rows of some users."""
 
+_UNDRAWN = re.compile("[\u034f\u115f\u1160\u3164\ufe00-\ufe0f]")  # what Unicode draws nothing for, besides its class Cf
 _MAX_CLASSES = 2**16
 _WRITE_AGAIN = (
     "write it with numpy.savez(FILE, train_images=..., train_labels=..., test_images=..., test_labels=...), images of "
@@ -63,12 +66,8 @@ def as_dataset(
             raise ValueError(f"lacks {', '.join(missing)}")
         arrays = _with_numbers(arrays)
         inputs, labels = _checked_half("train", arrays)
-        clients = arrays.get("train_clients")
-        if clients is not None and (clients.shape != labels.shape or clients.dtype.kind not in "iuU"):
-            raise ValueError(
-                f"train_clients is {by(clients.shape)} of {clients.dtype}; expected {len(labels)} integers or texts, "
-                "one for each training input"
-            )
+        clients = _checked_clients("train", arrays, labels)
+        test_clients = None
         by_users = check("test_by", TestBy, test_by) == "clients"
         if by_users and (test is None or clients is None):
             lacking = "a column of users, clients" if clients is None else "test to be a share, such as 0.2"
@@ -82,7 +81,10 @@ def as_dataset(
                     "one size"
                 )
             check_one_type(inputs, test_inputs)
+            test_clients = _checked_clients("test", arrays, test_labels)
         else:
+            if "test_clients" in arrays:
+                raise ValueError("test_clients are given without test inputs; leave them out")
             share = check("test", ProperShare, test)
             seed = check("test_seed", Seed, test_seed)
             if by_users and clients is not None:
@@ -92,12 +94,14 @@ def as_dataset(
             test_inputs, test_labels = inputs[testing], labels[testing]
             inputs, labels = inputs[training], labels[training]
             if clients is not None:
-                test_users = len(np.setdiff1d(clients[testing], clients[training]))
+                test_clients = clients[testing]
                 clients = clients[training]
-        if clients is not None:
-            clients = np.unique(clients, return_inverse=True)[1].astype(np.int32)
+                test_users = len(np.setdiff1d(test_clients, clients))
+        client_names, clients, test_clients = _numbered_clients(clients, test_clients)
         largest = int(max(labels.max(), test_labels.max()))
         names = _class_names(arrays.get("class_names"), largest)
+        _check_distinct("classes", names)
+        _check_distinct("clients", client_names or ())
     return Dataset(
         inputs,
         labels,
@@ -107,6 +111,8 @@ def as_dataset(
         clients,
         test_share=None if by_users else test,
         test_users=test_users,
+        client_names=client_names,
+        test_clients=test_clients,
     )
 
 
@@ -174,6 +180,60 @@ def _checked_half(half: str, arrays: Mapping[str, np.ndarray]) -> tuple[np.ndarr
             "class each"
         )
     return np.ascontiguousarray(inputs), labels.astype(np.int32)
+
+
+def _checked_clients(half: str, arrays: Mapping[str, np.ndarray], labels: np.ndarray) -> np.ndarray | None:
+    """Returns the number or name of each input's client, `[D]`; None if unknown."""
+    clients = arrays.get(f"{half}_clients")
+    if clients is not None and (clients.shape != labels.shape or clients.dtype.kind not in "iuU"):
+        raise ValueError(
+            f"{half}_clients is {by(clients.shape)} of {clients.dtype}; expected {len(labels)} integers or texts, one "
+            f"for each {'training' if half == 'train' else 'test'} input"
+        )
+    return clients
+
+
+def _numbered_clients(
+    train: np.ndarray | None, test: np.ndarray | None
+) -> tuple[tuple[str, ...] | None, np.ndarray | None, np.ndarray | None]:
+    """Returns the names of all clients, and the numbers of those of training and of test rows.
+
+    Clients with training rows come first, so that their numbers are those of a natural partition.
+    """
+    if train is None:
+        if test is not None:
+            raise ValueError("test_clients are given without train_clients; give both, or leave test_clients out")
+        return None, None, None
+    names, numbers = np.unique(train, return_inverse=True)
+    if test is None:
+        test_numbers = None
+    else:
+        if (train.dtype.kind == "U") != (test.dtype.kind == "U"):
+            raise ValueError(f"train_clients are of {train.dtype} and test_clients of {test.dtype}; expected one type")
+        names = np.concatenate([names, np.setdiff1d(test, names)])
+        order = np.argsort(names, kind="stable")
+        test_numbers = order[np.searchsorted(names, test, sorter=order)].astype(np.int32)
+    return tuple(names.astype(str).tolist()), numbers.astype(np.int32), test_numbers
+
+
+def _check_distinct(what: str, names: Iterable[str]) -> None:
+    """Raises `ValueError` for names that differ only in what can't be seen: Unicode's form, spaces, zero-width signs."""
+    shown: dict[str, str] = {}
+    for name in names:
+        other = shown.setdefault(_as_shown(name), name)
+        if other != name:
+            raise ValueError(
+                f"{what} {other!a} and {name!a} look the same, but differ in characters that can't be seen; "
+                "write them in one way"
+            )
+
+
+def _as_shown(name: str) -> str:
+    """Returns a name in Unicode's composed form, with single spaces, and without characters that are not drawn."""
+    if not name.isascii():
+        name = _UNDRAWN.sub("", unicodedata.normalize("NFC", name))
+        name = "".join(sign for sign in name if unicodedata.category(sign) != "Cf")
+    return " ".join(name.split())
 
 
 def _class_names(names: np.ndarray | None, largest: int) -> tuple[str, ...]:

@@ -47,6 +47,70 @@ def test_a_share_of_each_class_may_be_held_out():
         data.from_arrays((rows, labels), 3)
 
 
+def test_clients_of_both_halves_have_one_number_each(tmp_path):
+    test = {"test_images": IMAGES[:3], "test_labels": LABELS[:3]}
+    for names, kind in ((["10", "9", "7", "8", "30"], str), ([9, 10, 12, 11, 7], int)):
+        train_clients = np.array([names[row] for row in (1, 0, 1, 2, 2, 0)])
+        test_clients = np.array([names[row] for row in (4, 0, 3)])
+        np.savez(
+            tmp_path / "mine.npz",
+            train_images=IMAGES,
+            train_labels=LABELS,
+            train_clients=train_clients,
+            test_clients=test_clients,
+            **test,
+        )
+        dataset = data.load("npz", path=tmp_path / "mine.npz")
+        known = sorted(names[:3])
+        assert dataset.client_names == (*map(str, known), *map(str, sorted(names[3:])))
+        assert dataset.train_clients.dtype == dataset.test_clients.dtype == np.int32
+        assert [dataset.client_names[client] for client in dataset.train_clients] == [*map(str, train_clients)]
+        assert [dataset.client_names[client] for client in dataset.test_clients] == [*map(str, test_clients)]
+        assert set(dataset.train_clients.tolist()) == {0, 1, 2} and dataset.test_users == 0, kind
+        for changes, message in (
+            ({"train_clients": None}, "test_clients are given without train_clients"),
+            ({"test_clients": test_clients[:2]}, "test_clients is 2 of .*; expected 3 integers or texts, one for each"),
+            ({"test_clients": np.array([1, 2, 3] if kind is str else ["a"] * 3)}, "train_clients are of .* and test_"),
+            ({"test_images": None, "test_labels": None}, "test_clients are given without test inputs"),
+        ):
+            arrays = {"train_images": IMAGES, "train_labels": LABELS, **test}
+            arrays |= {"train_clients": train_clients, "test_clients": test_clients, **changes}
+            np.savez(tmp_path / "mine.npz", **{key: value for key, value in arrays.items() if value is not None})
+            with pytest.raises(data.DataError, match=message):
+                data.load("npz", path=tmp_path / "mine.npz")
+
+
+def test_held_out_rows_keep_their_clients():
+    rows = np.arange(12.0)[:, None]
+    dataset = data.from_arrays((rows, np.arange(12) % 2), 0.4, train_clients=[f"u{row:02}" for row in range(12)])
+    names = np.array(dataset.client_names)
+    assert names[dataset.train_clients].tolist() == [f"u{row:02.0f}" for row in dataset.train_images[:, 0]]
+    assert names[dataset.test_clients].tolist() == [f"u{row:02.0f}" for row in dataset.test_images[:, 0]]
+    assert dataset.test_users == len(dataset.test_labels) and dataset.test_clients.min() == len(dataset.train_labels)
+
+
+LOOK_ALIKE = {
+    "normal forms": ("caf\u00e9", "cafe\u0301"),
+    "a zero-width space": ("owl", "owl\u200b"),
+    "a byte-order mark": ("owl", "\ufeffowl"),
+    "a soft hyphen": ("barn owl", "barn\u00ad owl"),
+    "a variation selector": ("\u2665", "\u2665\ufe0f"),
+    "a no-break space": ("barn owl", "barn\u00a0owl"),
+    "two spaces": ("barn owl", "barn  owl"),
+}
+
+
+@pytest.mark.parametrize("kind", LOOK_ALIKE)
+def test_names_that_look_the_same_are_refused(kind):
+    names = np.array([*LOOK_ALIKE[kind], "bee"])
+    with pytest.raises(data.DataError, match="from_arrays: classes .* and .* look the same, but differ in characters"):
+        data.from_arrays((IMAGES, names[LABELS]), (IMAGES[:4], names[LABELS[:4]]))
+    with pytest.raises(data.DataError, match="from_arrays: clients .* and .* look the same"):
+        data.from_arrays((IMAGES, LABELS), (IMAGES[:4], LABELS[:4]), train_clients=names[LABELS])
+    others = ["m2", "m\u00b2", "\u0645\u06cc\u200c\u062e"]  # they look different, and a joiner may belong to a word
+    assert data.from_arrays((IMAGES, LABELS), (IMAGES[:4], LABELS[:4]), others).class_names == tuple(others)
+
+
 def test_texts_are_classes_and_clients_also_as_pandas_keeps_them():
     words, owners = np.array(["cat", "owl", "bee"], object)[LABELS], np.array(list("uvwuvw"), object)
     sorted_names = data.from_arrays((IMAGES, words), (IMAGES[:4], words[:4]), train_clients=owners)
