@@ -45,7 +45,7 @@ class ImageRules(NamedTuple):
     size: tuple[int, int] | None = None
 
 
-def decode(content: bytes, rules: ImageRules, shape: tuple[int, int, int]) -> np.ndarray:
+def decode(content: bytes, rules: ImageRules, shape: tuple[int, ...]) -> np.ndarray:
     """Decodes an image file's content; returns its pixels, `UInt8[H, W, K]` of the given shape.
 
     An image of another size is an error, or is scaled, see `square`, if the rules have no size.
