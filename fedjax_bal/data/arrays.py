@@ -20,6 +20,7 @@ from fedjax_bal.data.npz_file import by
 from fedjax_bal.data.pixels import is_picture, pixels
 from fedjax_bal.data.reading import reading, shortened
 from fedjax_bal.types import Dataset
+from fedjax_bal.validate import suggestion
 
 REQUIRED = ("train_images", "train_labels", "test_images", "test_labels")
 """The arrays of a data set."""
@@ -248,9 +249,10 @@ def _class_numbers(name: str, labels: np.ndarray, names: Sequence[str] | None, c
     unknown = [text for text in texts if text not in numbers]
     if unknown:
         _check_distinct("classes", [*known, *unknown])
+        near = suggestion(unknown[0], known)
         raise ValueError(
-            f"{name} holds {unknown[0]!r}, which is none of the classes {shortened(', '.join(known))}: correct it, "
-            "leave its rows out, or list all classes as class_names"
+            f"{name} holds {unknown[0]!r}, which is none of the classes {shortened(', '.join(known))}: "
+            f"{f'{near} ' if near else ''}Correct it, leave its rows out, or list all classes as class_names"
         )
     return np.array([numbers[text] for text in texts])[places]
 
