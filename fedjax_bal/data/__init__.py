@@ -1,7 +1,7 @@
 """Data: loading, partitioning over clients, and the federation that the engine trains on."""
 
 from fedjax_bal.data import inventory, partition
-from fedjax_bal.data.adapters import from_arrays, from_huggingface, from_pandas, from_tf_data, from_torch
+from fedjax_bal.data.adapters import from_arrays, from_pandas
 from fedjax_bal.data.augmentation import augment, copy_options, extra_bytes
 from fedjax_bal.data.batches import append_rows, bounded_loop, gather, normalised, over_rows, stack_rows, with_images
 from fedjax_bal.data.description import (
@@ -13,8 +13,10 @@ from fedjax_bal.data.description import (
     describe,
     empty_clients,
 )
+from fedjax_bal.data.examples import from_tf_data, from_torch
 from fedjax_bal.data.federation import federate
 from fedjax_bal.data.held_out import carve, carve_share, hold_out, rows_by_share
+from fedjax_bal.data.huggingface import from_huggingface
 from fedjax_bal.data.inputs import are_tokens, check_images, check_one_type, checked_examples, pad
 from fedjax_bal.data.inventory import folder_of, inventory_digest, prepared_status
 from fedjax_bal.data.loading import OWN, load, normalisation, stand_in

@@ -1,19 +1,16 @@
-"""Data sets from the user's own arrays or from other libraries' objects; none of these libraries is imported."""
+"""Data sets from arrays and tables in memory; the libraries that these belong to are not imported."""
 
 import os
-import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from fedjax_bal.data.arrays import TEST_SHARE, TestBy, as_dataset, without_objects
-from fedjax_bal.data.reading import DataError, reading
-from fedjax_bal.data.table import Table, input_matrix, refuse_missing, table_dataset
+from fedjax_bal.data.arrays import REMEDY, TEST_SHARE, TestBy, as_dataset, to_array, without_objects
+from fedjax_bal.data.reading import DataError, reading, shortened
+from fedjax_bal.data.table import Table, input_matrix, table_dataset
 from fedjax_bal.types import Dataset
 from fedjax_bal.validate import check_unmasked, is_number
-
-_REMEDY = "pass inputs, images of uint8 or numbers, and as many labels."
 
 
 def from_arrays(
@@ -22,18 +19,22 @@ def from_arrays(
     class_names: Sequence[str] | None = None,
     train_clients: Any = None,
     *,
+    test_clients: Any = None,
     test_seed: int = 0,
 ) -> Dataset:
     """Makes a data set from arrays.
 
     Args:
-        train: inputs and labels. Inputs are images `UInt8[D, H, W, K]` or `UInt8[D, H, W]`; other numbers
-            `Float[D, ...]`, such as feature vectors; or token ids `Int[D, ...]`. Labels are `Int[D]` from 0, or D texts
-            whose classes are `class_names`, by default the distinct texts in alphabetical order. pandas columns are
-            accepted too.
-        test: the same; or, without test data, the share of each class of `train` that becomes the test set: 0.2.
+        train: inputs and labels. Inputs are images `UInt8[D, H, W, K]` or `UInt8[D, H, W]`, or a list of images of
+            Pillow; other numbers `Float[D, ...]`, such as feature vectors; token ids `Int[D, ...]`; or a data frame,
+            whose columns become feature vectors. Labels are `Int[D]` from 0, or D texts whose classes are
+            `class_names`, by default the categories of a categorical column, or the distinct texts of `train` in
+            alphabetical order.
+        test: the same; or, without test data, the share of each class of `train` that becomes the test set: 0.2. The
+            columns of data frames and the classes of texts are compared by name: they may have another order.
         class_names: C names; None for the numbers of the classes.
         train_clients: number or name of each training input's client, for a natural partition.
+        test_clients: the same for each test input.
         test_seed: the seed of the split where `test` is a share.
 
     Returns:
@@ -41,7 +42,8 @@ def from_arrays(
         feature of its training inputs; token ids are not changed.
 
     Raises:
-        DataError: arrays that don't fit each other, or can't be inputs or labels.
+        DataError: arrays that don't fit each other, or can't be inputs or labels; names that only one half has, or that
+            only the test set has.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -52,19 +54,22 @@ def from_arrays(
         >>> from_arrays((features, labels), 1 / 3, train_clients=list("aabbcc")).test_labels
         array([1, 0], dtype=int32)
     """
-    halves = [train] if is_number(test) else [train, test]
-    for half in halves:
-        if not isinstance(half, tuple | list) or len(half) != 2:
+    pairs = {"train": train} if is_number(test) else {"train": train, "test": test}
+    for pair in pairs.values():
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
             raise DataError(
                 "from_arrays: needs pairs of inputs and labels, as in from_arrays((images, labels), (test_images, "
                 "test_labels)), or from_arrays((images, labels), 0.2), which holds out a fifth for testing."
             )
-    given = {"train_images": train[0], "train_labels": train[1]}
-    if len(halves) > 1:
-        given |= {"test_images": test[0], "test_labels": test[1]}  # type: ignore[index]
-    given |= {"class_names": class_names, "train_clients": train_clients}
-    arrays = {name: _array(name, value) for name, value in given.items() if value is not None}
-    return as_dataset("from_arrays", arrays, test if len(halves) == 1 else None, test_seed, _REMEDY)  # type: ignore[arg-type]
+    arrays, input_names = _inputs({half: inputs for half, (inputs, _) in pairs.items()})
+    for half, (_, labels) in pairs.items():
+        arrays[f"{half}_labels"] = _array(f"{half}_labels", labels)
+        arrays[f"{half}_class_names"] = _categories(labels)
+    others = {"class_names": class_names, "train_clients": train_clients, "test_clients": test_clients}
+    arrays |= {name: _array(name, value) for name, value in others.items() if value is not None}
+    share = test if isinstance(test, int | float) else None
+    dataset = as_dataset("from_arrays", arrays, share, test_seed, REMEDY)
+    return dataset._replace(input_names=input_names)
 
 
 def from_pandas(
@@ -113,143 +118,6 @@ def from_pandas(
     )
 
 
-def from_torch(train: Any, test: Any, class_names: Sequence[str] | None = None, *, test_seed: int = 0) -> Dataset:
-    """Makes a data set from PyTorch's data sets or loaders, which are read once.
-
-    Args:
-        train: pairs of input and label, or batches of them. Image tensors, which have their channels first in PyTorch,
-            get them last; arrays and Pillow images are not changed.
-        test: the same, or a share, see `from_arrays`.
-        class_names: see `from_arrays`.
-        test_seed: see `from_arrays`.
-
-    Returns:
-        The data set, with each input as the transform of `train` or `test` returned it: leave out random transforms.
-
-    Raises:
-        ValueError: examples aren't pairs or have different shapes; see also `from_arrays`.
-
-    Example:
-        >>> pairs = [(np.zeros((8, 8, 3), np.uint8), 0), (np.ones((8, 8, 3), np.uint8), 1)]
-        >>> from_torch(pairs, pairs).train_images.shape
-        (2, 8, 8, 3)
-    """
-    read = lambda half: _stacked(map(_channels_last, _examples(half)))
-    return from_arrays(*_halves(read, train, test), class_names=class_names, test_seed=test_seed)
-
-
-def from_tf_data(
-    train: Any,
-    test: Any,
-    class_names: Sequence[str] | None = None,
-    *,
-    inputs: str = "image",
-    labels: str = "label",
-    test_seed: int = 0,
-) -> Dataset:
-    """Makes a data set from two `tf.data.Dataset` objects, which are read once.
-
-    Args:
-        train: pairs of input and label, mappings that hold both, or batches of either.
-        test: the same, or a share, see `from_arrays`.
-        class_names: see `from_arrays`.
-        inputs: the key of inputs in mappings.
-        labels: the key of labels in mappings.
-        test_seed: see `from_arrays`.
-
-    Returns:
-        The data set.
-
-    Raises:
-        ValueError: examples aren't pairs, lack a key, or have different shapes; see also `from_arrays`.
-
-    Example:
-        >>> import tensorflow as tf  # doctest: +SKIP
-        >>> images, labels = np.zeros((4, 8, 8, 1), np.uint8), np.array([0, 1, 0, 1])  # doctest: +SKIP
-        >>> half = tf.data.Dataset.from_tensor_slices((images, labels))  # doctest: +SKIP
-        >>> from_tf_data(half, half).train_images.shape  # doctest: +SKIP
-        (4, 8, 8, 1)
-    """
-
-    def pair(example: Any) -> Any:
-        if not isinstance(example, dict):
-            return example
-        _check_names(example, inputs, labels)
-        return example[inputs], example[labels]
-
-    read = lambda half: _stacked(map(pair, half.as_numpy_iterator()))
-    return from_arrays(*_halves(read, train, test), class_names=class_names, test_seed=test_seed)
-
-
-def from_huggingface(
-    train: Any,
-    test: Any,
-    *,
-    inputs: str | Sequence[str] = "image",
-    labels: str = "label",
-    clients: str | None = None,
-    test_seed: int = 0,
-) -> Dataset:
-    """Makes a data set from two `datasets.Dataset` objects; a label column of type `ClassLabel` names the classes.
-
-    Args:
-        train: one split, `load_dataset(...)["train"]` for instance.
-        test: another one, or a share, see `from_arrays`.
-        inputs: the column of inputs: images, lists of numbers of one length, or token ids of one length; or a list of
-            columns with a number each, which become feature vectors.
-        labels: the column of labels, integers or texts.
-        clients: the column of users, for a natural partition.
-        test_seed: see `from_arrays`.
-
-    Returns:
-        The data set.
-
-    Raises:
-        ValueError: a column is missing or its name isn't text, or inputs have different shapes; see also `from_arrays`.
-
-    Example:
-        >>> from datasets import load_dataset  # doctest: +SKIP
-        >>> splits = load_dataset("mnist")  # doctest: +SKIP
-        >>> from_huggingface(splits["train"], splits["test"]).train_images.shape  # doctest: +SKIP
-        (60000, 28, 28, 1)
-    """
-    names = [inputs] if isinstance(inputs, str) else list(inputs)
-    users = None
-
-    def read(split: Any) -> tuple[np.ndarray, np.ndarray]:
-        nonlocal users
-        if isinstance(split, Mapping):
-            which = ", ".join(map(repr, split))
-            raise ValueError(
-                f"data set: received splits {which}, must be one: give dataset[{next(iter(split), 'train')!r}]"
-            )
-        if not hasattr(split, "__len__"):
-            raise ValueError(
-                f"data set: received {type(split).__name__}, which can't be indexed: load it without streaming=True"
-            )
-        columns = split.with_format("numpy")[:]
-        keys = {labels: "a class"}
-        if clients is not None and split is train:
-            keys[clients] = "a client"
-        _check_names(columns, *names, *keys)
-        if clients is not None and split is train:
-            users = columns[clients]
-        table = Table("from_huggingface", columns)
-        if isinstance(inputs, str):
-            refuse_missing(table, (), keys)
-            return _stacked(zip(columns[inputs], columns[labels], strict=True))
-        return input_matrix(table, names, keys), np.asarray(columns[labels])
-
-    halves = _halves(read, train, test)
-    dataset = from_arrays(*halves, getattr(train.features[labels], "names", None), users, test_seed=test_seed)
-    return dataset if isinstance(inputs, str) else dataset._replace(input_names=tuple(names))
-
-
-def _halves(read: Callable[[Any], tuple[np.ndarray, np.ndarray]], train: Any, test: Any) -> tuple[Any, Any]:
-    """Returns inputs and labels of both halves; a share in place of the test data stays as it is."""
-    return read(train), test if is_number(test) else read(test)
-
-
 def _table(source: str, frame: Any) -> Table:
     """Returns the columns of a data frame, or of anything else with columns by name; names become texts."""
     with reading(source, "give a table in memory, frame.to_pandas() for instance, or a mapping of names to arrays."):
@@ -289,63 +157,53 @@ def _remedy(received: Any) -> str:
     return "{'age': [31, 52], 'kind': ['a', 'b']} for instance"
 
 
+def _inputs(values: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...] | None]:
+    """Returns the inputs of both halves as arrays, and the names of their columns if they are data frames."""
+    tables = {half: table for half, value in values.items() if (table := _named_columns(half, value))}
+    if not tables:
+        return {f"{half}_images": _array(f"{half}_images", value) for half, value in values.items()}, None
+    if len(tables) < len(values):
+        ((half, table),) = tables.items()
+        (other,) = values.keys() - tables
+        raise DataError(
+            f"from_arrays: {half} inputs have the columns {shortened(', '.join(table.columns))}, and {other} inputs "
+            "have no names: pass two data frames, or neither, frame.to_numpy()."
+        )
+    names = tuple(tables["train"].columns)
+    for table in tables.values():
+        missing = [name for name in names if name not in table.columns]
+        if missing:
+            raise DataError(
+                f"{table.source}: inputs lack the columns {shortened(', '.join(missing))}, and have "
+                f"{shortened(', '.join(table.columns))}; pass those of the training inputs, in any order."
+            )
+    return {f"{half}_images": input_matrix(table, names) for half, table in tables.items()}, names
+
+
+def _named_columns(half: str, value: Any) -> Table | None:
+    """Returns a data frame's columns; None for other inputs, and for columns that have numbers only, from 0."""
+    kind = type(value)  # asking a lazy frame itself for its columns is expensive
+    if not isinstance(value, Mapping) and not hasattr(kind, "columns") and not hasattr(kind, "column_names"):
+        return None
+    table = _table("from_arrays" if half == "train" else "from_arrays: test", value)
+    return None if list(table.columns) == list(map(str, range(len(table.columns)))) else table
+
+
+def _categories(labels: Any) -> tuple[str, ...] | None:
+    """Returns the classes that a categorical column of pandas or polars lists; None for other labels."""
+    categories = getattr(getattr(labels, "dtype", None), "categories", None)
+    if categories is None or not hasattr(categories, "dtype"):  # polars' Categorical has those of all columns together
+        return None
+    names = tuple(categories)
+    return names if names and all(isinstance(name, str) for name in names) else None
+
+
 def _array(name: str, values: Any) -> np.ndarray:
     check_unmasked(name, values)
     try:
-        return without_objects(np.asarray(values))
+        return without_objects(to_array(values))
     except ValueError as error:
         raise DataError(
             f"from_arrays: {name} is not an array ({error}); expected lists of one length: "
             "data.pad makes one array of token ids in lists of different lengths."
         ) from error
-
-
-def _check_names(columns: Mapping[str, Any], *names: str) -> None:
-    """Raises `ValueError` for a column that doesn't exist."""
-    for name in names:
-        if not isinstance(name, str) or name not in columns:
-            raise ValueError(
-                f"data set: has {', '.join(columns)}, but no {name!r}; name the right ones with inputs= and labels="
-            )
-
-
-def _examples(dataset: Any) -> Iterable[Any]:
-    # Without `__iter__`, Python would read positions until an IndexError, which not every data set raises.
-    return dataset if hasattr(dataset, "__iter__") else (dataset[position] for position in range(len(dataset)))
-
-
-def _channels_last(example: Any) -> Any:
-    """Converts the tensors of a pair or a batch to arrays; images get their channels last."""
-    tensor = getattr(sys.modules.get("torch"), "Tensor", ())  # if PyTorch isn't imported, nothing is a tensor
-    if not isinstance(example, tuple | list) or len(example) != 2:
-        return example
-    arrays = [part.numpy(force=True) if isinstance(part, tensor) else np.asarray(part) for part in example]
-    inputs, labels = arrays
-    is_image = isinstance(example[0], tensor) and inputs.ndim == 3 + labels.ndim
-    return (np.moveaxis(inputs, -3, -1) if is_image else inputs), labels
-
-
-def _stacked(examples: Iterable[Any]) -> tuple[np.ndarray, np.ndarray]:
-    """Stacks pairs of input and label, or joins batches of them."""
-    inputs = []
-    labels = []
-    for example in examples:
-        if not isinstance(example, tuple | list) or len(example) != 2:
-            raise ValueError(f"data set: received an example of type {type(example).__name__}, must be (input, label)")
-        inputs.append(np.asarray(example[0]))
-        labels.append(np.asarray(example[1]))
-        shapes = {
-            (array.shape[label.ndim :], label.ndim)
-            for array, label in ((inputs[0], labels[0]), (inputs[-1], labels[-1]))
-        }
-        if len(shapes) > 1:
-            axes = {np.ndim(array) - np.ndim(label) for array, label in zip(inputs, labels, strict=True)}
-            remedy = "give all images their channels, image.convert('RGB')" if len(axes) > 1 else "resize or pad them"
-            raise ValueError(
-                f"data set: received inputs of shapes {inputs[0].shape} and {inputs[-1].shape}, must be of one shape: "
-                f"{remedy}"
-            )
-    if not inputs:
-        raise ValueError("data set: received no example, must have at least 1")
-    join = np.concatenate if labels[0].ndim else np.stack
-    return join(inputs), join(labels)

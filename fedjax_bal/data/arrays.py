@@ -5,10 +5,11 @@ is held out for it.
 """
 
 import re
+import sys
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -16,8 +17,10 @@ from fedjax_bal.annotations import ProperShare, Seed, check
 from fedjax_bal.data.held_out import split_test_rows, split_test_users
 from fedjax_bal.data.inputs import check_finite, check_one_type, stored_inputs
 from fedjax_bal.data.npz_file import by
-from fedjax_bal.data.reading import reading
+from fedjax_bal.data.pixels import is_picture, pixels
+from fedjax_bal.data.reading import reading, shortened
 from fedjax_bal.types import Dataset
+from fedjax_bal.validate import suggestion
 
 REQUIRED = ("train_images", "train_labels", "test_images", "test_labels")
 """The arrays of a data set."""
@@ -31,6 +34,9 @@ TEST_SHARE = 0.2
 TestBy = Literal["classes", "clients"]
 """Without a test set of their own, data are tested on a share of each class's rows, or on all rows of some users."""
 
+REMEDY = "pass inputs, images of uint8 or numbers, and as many labels."
+"""The end of messages about objects in memory."""
+
 _UNDRAWN = re.compile("[\u034f\u115f\u1160\u3164\ufe00-\ufe0f]")  # what Unicode draws nothing for, besides its class Cf
 _MAX_CLASSES = 2**16
 _WRITE_AGAIN = (
@@ -41,7 +47,7 @@ _WRITE_AGAIN = (
 
 def as_dataset(
     source: Path | str,
-    arrays: Mapping[str, np.ndarray],
+    arrays: Mapping[str, Any],
     test: float | None = None,
     test_seed: int = 0,
     remedy: str = _WRITE_AGAIN,
@@ -51,7 +57,8 @@ def as_dataset(
 
     Args:
         source: where they come from, for messages.
-        arrays: those of `ARRAYS`; without `test`, all of `REQUIRED`.
+        arrays: those of `ARRAYS`; without `test`, all of `REQUIRED`. `train_class_names` and `test_class_names` are the
+            names, by number, that the labels of one half have.
         test: the share of each class of the training rows that becomes the test set; None if the arrays have one.
         test_seed: the seed of that split.
         remedy: the end of a message.
@@ -138,24 +145,130 @@ def without_objects(array: np.ndarray) -> np.ndarray:
     return np.array(array.tolist()) if is_number or kinds == {bool} else array
 
 
-def _with_numbers(arrays: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
-    """Replaces labels that are texts by the numbers of their classes; without class names, these are sorted."""
-    labels = {name: arrays[name] for name in ("train_labels", "test_labels") if name in arrays}
-    if not all(half.dtype.kind == "U" and half.ndim == 1 for half in labels.values()):
-        return arrays
-    names = arrays.get("class_names")
-    if names is None:
-        names = np.unique(np.concatenate(list(labels.values())))
-    if names.dtype.kind != "U" or names.ndim != 1 or not len(names):
+def to_array(value: Any) -> np.ndarray:
+    """Returns as an array what libraries have in its place: tensors of PyTorch, pictures of Pillow, and lists of them.
+
+    Types that NumPy lacks, bfloat16 and float8, become float32, which holds their numbers exactly.
+
+    Raises:
+        ValueError: a list whose items have different shapes or are missing, a sparse tensor, or a picture of more than
+            eight bits a value.
+    """
+    if is_picture(value):
+        return pixels(value)
+    if is_tensor(value):
+        return _tensor_to_array(value)
+    is_column = getattr(value, "dtype", None) == np.dtype(object) and np.ndim(value) == 1
+    items = list(value) if is_column else value
+    if isinstance(items, list | tuple) and any(is_picture(item) or is_tensor(item) for item in items):
+        for row, item in enumerate(items):
+            if item is None:
+                raise ValueError(f"row {row} is None; leave such rows out")
+        return np.stack([to_array(item) for item in items])
+    array = np.asarray(value)
+    is_small_float = array.dtype.kind == "V" and array.dtype.name.startswith(("bfloat", "float"))
+    return array.astype(np.float32) if is_small_float else array
+
+
+def is_tensor(value: Any) -> bool:
+    """Returns whether a value is a tensor of PyTorch; if PyTorch isn't imported, nothing is."""
+    return isinstance(value, getattr(sys.modules.get("torch"), "Tensor", ()))
+
+
+def _tensor_to_array(tensor: Any) -> np.ndarray:
+    try:
+        return tensor.numpy(force=True)
+    except (TypeError, RuntimeError) as error:
+        try:
+            return tensor.float().numpy(force=True)
+        except (TypeError, RuntimeError):
+            raise ValueError(
+                f"received a tensor of {tensor.dtype} and {tensor.layout}, which NumPy doesn't have: convert it, "
+                "tensor.to_dense() or tensor.float()"
+            ) from error
+
+
+def _with_numbers(arrays: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Replaces labels by the numbers of their classes: by name, wherever names are known.
+
+    The classes are `class_names`, otherwise the names that the training labels have, otherwise the sorted texts among
+    these. Integers without names are numbers already, if those of both halves are, or if `class_names` names them.
+    """
+    labels = {}
+    for half in ("train", "test"):
+        if f"{half}_labels" in arrays:
+            array = arrays[f"{half}_labels"]
+            array = array.astype(str) if array.dtype == bool else array
+            labels[half] = array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
+    arrays = {**arrays, **{f"{half}_labels": array for half, array in labels.items()}}
+    if any(array.ndim != 1 or not array.size or array.dtype.kind not in "iuU" for array in labels.values()):
         return arrays  # the checks that follow reject it
-    order = np.argsort(names, kind="stable")
-    for name, texts in labels.items():
-        numbers = order[np.searchsorted(names, texts, sorter=order).clip(max=len(names) - 1)]
-        if (names[numbers] != texts).any():
-            unknown = texts[names[numbers] != texts][0]
-            raise ValueError(f"{name} holds {str(unknown)!r}, which is none of class_names; add it there")
-        labels[name] = numbers
-    return {**arrays, **labels, "class_names": names}
+    given = arrays.get("class_names")
+    names = {half: arrays.get(f"{half}_class_names") for half in labels}
+    for half, array in labels.items():
+        if array.dtype.kind == "U":
+            continue
+        own = names[half]
+        _check_labels(f"{half}_labels", array, _MAX_CLASSES if own is None else len(own))
+
+    named = [half for half, array in labels.items() if names[half] is not None or array.dtype.kind == "U"]
+    if not named:
+        return arrays
+    if given is None and len(named) < len(labels):
+        (without,) = labels.keys() - named
+        known = names[named[0]]
+        known = np.unique(labels[named[0]]).tolist() if known is None else known
+        raise ValueError(
+            f"{without}_labels are integers without names, and {named[0]}_labels have the names "
+            f"{shortened(', '.join(known))}: give class_names, a text for each integer from 0"
+        )
+    classes = given
+    if classes is None:
+        classes = np.unique(labels["train"]) if names["train"] is None else np.array(names["train"], str)
+    if classes.dtype.kind != "U" or classes.ndim != 1 or not len(classes):
+        return arrays  # the same
+    for half, array in labels.items():
+        labels[half] = _class_numbers(f"{half}_labels", array, names[half], classes)
+    return {**arrays, **{f"{half}_labels": array for half, array in labels.items()}, "class_names": classes}
+
+
+def _class_numbers(name: str, labels: np.ndarray, names: Sequence[str] | None, classes: np.ndarray) -> np.ndarray:
+    """Returns the numbers in `classes` of labels: of texts, or of integers by their names.
+
+    Integers without names are returned unchanged. Raises `ValueError` for a name that is none of the classes.
+    """
+    values, places = np.unique(labels, return_inverse=True)
+    if labels.dtype.kind == "U":
+        texts = values.tolist()
+    elif names is None:
+        return labels
+    else:
+        texts = [str(names[value]) for value in values]
+    known = classes.tolist()
+    numbers = {text: number for number, text in enumerate(known)}
+    unknown = [text for text in texts if text not in numbers]
+    if unknown:
+        _check_distinct("classes", [*known, *unknown])
+        near = suggestion(unknown[0], known)
+        raise ValueError(
+            f"{name} holds {unknown[0]!r}, which is none of the classes {shortened(', '.join(known))}: "
+            f"{f'{near} ' if near else ''}Correct it, leave its rows out, or list all classes as class_names"
+        )
+    return np.array([numbers[text] for text in texts])[places]
+
+
+def _check_labels(name: str, labels: np.ndarray, count: int) -> None:
+    """Raises `ValueError`, which names the row, for labels that aren't numbers of `count` classes."""
+    if labels.min() == -1:
+        raise ValueError(
+            f"{name} holds -1 in row {np.argmin(labels)}, which is no label: it marks rows whose labels are hidden, as "
+            "in the test sets of competitions, or unknown; take another split, validation for instance, or leave these "
+            "rows out"
+        )
+    if labels.min() < 0 or labels.max() >= count:
+        raise ValueError(
+            f"{name} lie in {labels.min()}..{labels.max()}; expected 0..{count - 1}, the number of a class each"
+        )
 
 
 def _checked_half(half: str, arrays: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
@@ -173,11 +286,6 @@ def _checked_half(half: str, arrays: Mapping[str, np.ndarray]) -> tuple[np.ndarr
         raise ValueError(
             f"{half}_labels is {by(labels.shape)} of {labels.dtype}; expected {len(images)} integers, or texts for "
             "training and testing, one for each input"
-        )
-    if labels.min() < 0 or labels.max() >= _MAX_CLASSES:
-        raise ValueError(
-            f"{half}_labels lie in {labels.min()}..{labels.max()}; expected 0..{_MAX_CLASSES - 1}, the number of a "
-            "class each"
         )
     return np.ascontiguousarray(inputs), labels.astype(np.int32)
 

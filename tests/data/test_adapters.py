@@ -1,7 +1,4 @@
-"""Data sets of other libraries, by stand-ins with their interface, and by the libraries where they are installed."""
-
-import sys
-import types
+"""Data sets from arrays, and from data frames where their libraries are installed."""
 
 import numpy as np
 import pytest
@@ -38,10 +35,6 @@ def test_a_share_of_each_class_may_be_held_out():
     assert sorted(taken) == list(range(15))
     np.testing.assert_array_equal(labels[dataset.train_images.ravel().astype(int)], dataset.train_labels)
     assert dataset.train_clients.tolist() == list(range(12))  # numbered in the order of the rows that are left
-    pairs = [(row, ["no", "yes"][label]) for row, label in zip(rows, labels, strict=True)]
-    for other in (data.from_torch(pairs, 0.2), data.from_tf_data(TfData(pairs), 0.2)):
-        np.testing.assert_array_equal(other.test_images, dataset.test_images)
-        assert other.class_names == ("no", "yes")
     assert data.from_arrays((rows, labels), 0.2, test_seed=3).test_images.tolist() != dataset.test_images.tolist()
     with pytest.raises(ValueError, match="from_arrays: test: received 3, must be"):
         data.from_arrays((rows, labels), 3)
@@ -137,7 +130,12 @@ def test_texts_are_classes_and_clients_also_as_pandas_keeps_them():
         (((np.zeros((6, 2)) * np.nan, LABELS), (IMAGES, LABELS)), r"train_images\[0\] holds .*that are finite"),
         ((([[1], [1, 2]], [0, 1]), (IMAGES, LABELS)), "lists of one length: data.pad makes one array"),
         (((IMAGES, list("abcabc")), (IMAGES, list("abcabd")), ["a", "b", "c"]), "test_labels holds 'd', which is none"),
-        (((IMAGES, list("abcabc")), (IMAGES, LABELS)), "train_labels is 6 of <U1; expected 6 integers"),
+        (((IMAGES, list("abcabc")), (IMAGES, LABELS)), "test_labels are integers without names, .* a, b, c"),
+        (((IMAGES, LABELS), (IMAGES, list("abcabc"))), "train_labels are integers without names, .* give class_names"),
+        (((IMAGES, list("abcabc")), (IMAGES, list("abcabd"))), "test_labels holds 'd', which is none of the classes"),
+        (((IMAGES, list("abcabc")), (IMAGES, ["a", "b", "c", "a", "b", "\u200bc"])), "look the same"),
+        (((IMAGES, LABELS), (IMAGES, LABELS - 1)), "test_labels holds -1 in row 0, which is no label"),
+        (((IMAGES, np.eye(3, dtype=int)[LABELS]), (IMAGES, LABELS)), "train_labels is 6x3 of int64; expected 6"),
         (((IMAGES, np.ma.masked_equal(LABELS, 0)), (IMAGES, LABELS)), "train_labels: received masked values"),
     ],
 )
@@ -146,209 +144,135 @@ def test_arrays_that_do_not_fit(arrays, message):
         data.from_arrays(*arrays)
 
 
-class Tensor:
-    """PyTorch's tensor, as far as it is used."""
-
-    def __init__(self, array):
-        self.array = np.asarray(array)
-
-    def numpy(self, *, force=False):
-        assert force  # else it fails on an accelerator, or with a gradient
-        return self.array
-
-    def __array__(self, *_, **__):
-        raise TypeError("can't convert a tensor on a device")
-
-
-class MapStyle:
-    """A data set of PyTorch's: by position, and without an end."""
-
-    def __init__(self, pairs):
-        self.pairs = pairs
-
-    def __len__(self):
-        return len(self.pairs)
-
-    def __getitem__(self, place):
-        return self.pairs[place % len(self.pairs)]
-
-
-class Iterable(MapStyle):
-    """One that has no positions, or a loader."""
-
-    def __iter__(self):
-        return iter(self.pairs)
-
-    def __getitem__(self, place):
-        raise NotImplementedError
-
-
-@pytest.fixture
-def torch(monkeypatch):
-    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(Tensor=Tensor))
-
-
-def test_tensors_have_their_channels_moved_to_the_end(torch):
-    scaled = (IMAGES / 255).astype(np.float32)
-    channels_first = np.moveaxis(scaled, -1, 1)
-    pairs = [(Tensor(image), int(label)) for image, label in zip(channels_first, LABELS, strict=True)]
-    same(data.from_torch(MapStyle(pairs), MapStyle(pairs[:4])), scaled)
-    same(data.from_torch(Iterable(pairs), pairs[:4]), scaled)
-    batch = lambda *rows: [Tensor(channels_first[slice(*rows)]), Tensor(LABELS[slice(*rows)])]
-    same(data.from_torch(Iterable([batch(0, 4), batch(4, 6)]), Iterable([batch(0, 4)])), scaled)
-
-
-def test_what_is_no_tensor_of_an_image_stays_as_it_is(torch):
-    pairs = list(zip(IMAGES, LABELS, strict=True))
-    same(data.from_torch(MapStyle(pairs), MapStyle(pairs[:4])))
-    vectors = [(Tensor(image.reshape(-1).astype(np.int64)), Tensor(label)) for image, label in pairs]
-    same(data.from_torch(MapStyle(vectors), MapStyle(vectors[:4])), IMAGES.reshape(6, -1))
-
-
-def test_no_library_is_imported():
-    pairs, before = list(zip(IMAGES, LABELS, strict=True)), set(sys.modules)
-    same(data.from_torch(pairs, pairs[:4]))
-    same(data.from_tf_data(TfData(pairs), TfData(pairs[:4])))
-    assert not {"torch", "tensorflow", "datasets"} & (set(sys.modules) - before)
-
-
-@pytest.mark.parametrize(
-    ("examples", "message"),
-    [
-        ([], "received no example"),
-        ([IMAGES[0]], r"an example of type ndarray, must be \(input, label\)"),
-        ([(IMAGES[0], 0), (IMAGES[0, :2], 1)], r"of shapes \(4, 5, 3\) and \(2, 5, 3\), must be of one shape"),
-        ([(IMAGES[0], 0), (IMAGES[0, ..., 0], 1)], r"shapes \(4, 5, 3\) and \(4, 5\), .*image.convert\('RGB'\)"),
-        ([(IMAGES[0], [0, 1])], "expected"),
-    ],
-)
-def test_examples_that_can_not_be_stacked(examples, message):
-    with pytest.raises(ValueError, match=message):
-        data.from_torch(examples, examples)
-
-
 def test_arrays_that_are_no_pairs():
     for halves in ((IMAGES, LABELS), ((IMAGES, LABELS), None), ((IMAGES,), (IMAGES,))):
         with pytest.raises(data.DataError, match="needs pairs of inputs and labels"):
             data.from_arrays(*halves)
 
 
-class TfData:
-    """A data set of tf.data's, as far as it is used."""
-
-    def __init__(self, examples):
-        self.examples = examples
-
-    def as_numpy_iterator(self):
-        return iter(self.examples)
+def test_labels_of_one_element():
+    same(data.from_arrays((IMAGES, LABELS[:, None]), (IMAGES[:4], LABELS[:4, None].tolist())))
+    texts = np.array(list("abc"))[LABELS]
+    same(data.from_arrays((IMAGES, texts[:, None]), (IMAGES[:4], texts[:4])))
 
 
-def test_tf_data():
-    pairs = list(zip(IMAGES, LABELS, strict=True))
-    same(data.from_tf_data(TfData(pairs), TfData(pairs[:4])))
-    dicts = [{"x": image, "label": label, "id": 0} for image, label in pairs]
-    same(data.from_tf_data(TfData(dicts), TfData(dicts[:4]), inputs="x"))
-    batches = [(IMAGES[:4], LABELS[:4]), (IMAGES[4:], LABELS[4:])]
-    same(data.from_tf_data(TfData(batches), TfData(batches[:1])))
+def test_labels_that_are_true_or_false_are_texts():
+    dataset = data.from_arrays((IMAGES, LABELS > 1), (IMAGES[:4], ["True", "False", "False", "True"]))
+    assert dataset.class_names == ("False", "True") and dataset.train_labels.tolist() == [0, 1, 0, 1, 0, 1]
+    assert dataset.test_labels.tolist() == [1, 0, 0, 1]
 
 
-@pytest.mark.slow
-def test_the_real_tf_data():
-    tensorflow = pytest.importorskip("tensorflow")
-    halves = [tensorflow.data.Dataset.from_tensor_slices((IMAGES[:end], LABELS[:end])) for end in (6, 4)]
-    same(data.from_tf_data(*halves))
-    same(data.from_tf_data(*(half.batch(4) for half in halves)))
-
-
-@pytest.mark.slow
-def test_the_real_torch():
-    torch = pytest.importorskip("torch")
-    tensors = torch.tensor(np.moveaxis(IMAGES, -1, 1)), torch.tensor(LABELS)
-    halves = [torch.utils.data.TensorDataset(*(tensor[:end] for tensor in tensors)) for end in (6, 4)]
-    same(data.from_torch(*halves))
-    same(data.from_torch(*(torch.utils.data.DataLoader(half, batch_size=4) for half in halves)))
-
-
-class HuggingFace:
-    """A split of Hugging Face's data sets, as far as it is used."""
-
-    def __init__(self, columns, names=None):
-        self.columns = columns
-        self.features = {name: types.SimpleNamespace() for name in columns}
-        if names:
-            self.features["label"] = types.SimpleNamespace(names=names)
-
-    def with_format(self, kind):
-        assert kind == "numpy"
-        return self
-
-    def __len__(self):
-        return len(next(iter(self.columns.values())))
-
-    def __getitem__(self, rows):
-        return {name: column[rows] for name, column in self.columns.items()}
-
-
-def test_hugging_face():
-    halves = [HuggingFace({"image": IMAGES[:end], "label": LABELS[:end]}, ["a", "b", "c"]) for end in (6, 4)]
-    dataset = data.from_huggingface(*halves)
-    same(dataset)
-    assert dataset.class_names == ("a", "b", "c")
-    ids = np.arange(12).reshape(6, 2)
-    halves = [HuggingFace({"input_ids": list(ids[:end]), "y": LABELS[:end]}) for end in (6, 4)]
-    same(data.from_huggingface(*halves, inputs="input_ids", labels="y"), ids)
-
-
-def test_columns_of_hugging_face():
-    columns = {"x": np.arange(6), "y": np.arange(6) / 2, "who": list("aabbcc"), "label": list("nynyny")}
-    train, test = (HuggingFace({name: column[:end] for name, column in columns.items()}) for end in (6, 4))
-    dataset = data.from_huggingface(train, test, inputs=["y", "x"], clients="who")
-    assert dataset.train_images.tolist() == [[row / 2, row] for row in range(6)] and dataset.test_images.shape == (4, 2)
-    assert dataset.class_names == ("n", "y") and dataset.train_clients.tolist() == [0, 0, 1, 1, 2, 2]
-    assert dataset.input_names == ("y", "x")
-    by_class = data.from_huggingface(train, test, inputs=["x"], clients="label")  # the test split has this column, too
-    assert by_class.train_clients.tolist() == [0, 1, 0, 1, 0, 1]
-    del test.columns["who"]  # the users of test rows aren't used
-    assert data.from_huggingface(train, test, inputs=["x"], clients="who").train_clients is not None
-    assert sorted(data.from_huggingface(train, 1 / 3, inputs=["x"]).test_labels) == [0, 1]
-    with pytest.raises(ValueError, match="has x, y, who, label, but no 'z'"):
-        data.from_huggingface(train, test, inputs=["x", "z"])
-    with pytest.raises(ValueError, match="from_huggingface: column 'who' holds 'a' in row 0, and inputs are numbers"):
-        data.from_huggingface(train, train, inputs=["x", "who"])
-
-
-def test_keys_that_are_missing():
-    dicts = TfData([{"img": IMAGES[0], "label": 0}])
-    with pytest.raises(ValueError, match=r"has img, label, but no 'image'; name the right ones with inputs="):
-        data.from_tf_data(dicts, dicts)
-    half = HuggingFace({"image": IMAGES, "fine_label": LABELS})
-    with pytest.raises(ValueError, match=r"has image, fine_label, but no 'label'"):
-        data.from_huggingface(half, half)
-
-
-def test_what_is_no_split_of_hugging_face():
-    half = HuggingFace({"x": np.arange(6), "label": np.array(list("nynyn?"))})
-    for wrong, message in (
-        ({"train": half, "test": half}, r"received splits 'train', 'test', must be one: give dataset\['train'\]"),
-        (iter([half]), "received list_iterator, which can't be indexed: load it without streaming=True"),
-        (half, r"column 'label' has 1 missing value \('\?'\) in 6 rows"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            data.from_huggingface(wrong, 0.5, inputs=["x"])
-        with pytest.raises(ValueError, match=message):
-            data.from_huggingface(wrong, 0.5, inputs="x")
-
-
-@pytest.mark.slow
-def test_the_real_hugging_face():
-    datasets = pytest.importorskip("datasets")
-    ids = np.arange(12).reshape(6, 2)
-    halves = [datasets.Dataset.from_dict({"ids": ids[:end], "label": LABELS[:end]}) for end in (6, 4)]
-    same(data.from_huggingface(*halves, inputs="ids"), ids)
-    table = datasets.Dataset.from_dict(
-        {"x": [1, 2, 3, 4], "y": [0.5, 1, None, 2], "u": list("abab"), "label": list("nnyy")}
+def test_test_clients():
+    dataset = data.from_arrays(
+        (IMAGES, LABELS), (IMAGES[:3], LABELS[:3]), None, list("yyxxzz"), test_clients=list("zax")
     )
-    dataset = data.from_huggingface(table, 0.5, inputs=["x"], clients="u")
-    assert dataset.class_names == ("n", "y") and len(dataset.train_clients) == 2
-    with pytest.raises(ValueError, match="column 'y' has 1 missing value"):
-        data.from_huggingface(table, 0.5, inputs=["x", "y"])
+    assert dataset.client_names == ("x", "y", "z", "a") and dataset.test_clients.tolist() == [2, 3, 0]
+
+
+def test_class_names_are_those_of_integers_without_names():
+    names = ["a", "b", "c"]
+    texts = np.array(names)[LABELS]
+    same(data.from_arrays((IMAGES, LABELS), (IMAGES[:4], texts[:4]), names))
+    same(data.from_arrays((IMAGES, texts), (IMAGES[:4], LABELS[:4]), names))
+
+
+ROWS = {"age": [1.0, 2, 3, 4], "zip": [50, 60, 70, 80], "sex": [True, False, True, False]}
+KINDS = list("abab")
+
+
+def frames():
+    """Constructors of data frames by library; a mapping of columns needs none."""
+    return [pytest.param(lambda columns: columns, id="mapping"), *(pytest.param(name, id=name) for name in LIBRARIES)]
+
+
+LIBRARIES = ("pandas", "polars")
+
+
+@pytest.fixture(params=frames())
+def frame(request):
+    return request.param if callable(request.param) else pytest.importorskip(request.param).DataFrame
+
+
+def test_columns_of_frames_are_compared_by_name(frame):
+    table = np.array([ROWS["age"], ROWS["zip"], ROWS["sex"]], np.float32).T
+    shuffled = frame({name: ROWS[name] for name in ("sex", "age", "zip")} | {"other": list("pqrs")})
+    for test in (frame(ROWS), shuffled):
+        dataset = data.from_arrays((frame(ROWS), KINDS), (test, KINDS))
+        assert dataset.input_names == ("age", "zip", "sex") and dataset.train_images.dtype == np.float32
+        np.testing.assert_array_equal(dataset.train_images, table)
+        np.testing.assert_array_equal(dataset.test_images, table)
+    held_out = data.from_arrays((frame(ROWS), KINDS), 0.5)
+    assert held_out.input_names == ("age", "zip", "sex") and held_out.test_images.shape == (2, 3)
+    less = frame({name: ROWS[name] for name in ("zip", "sex")})
+    for test, message in (
+        (less, "from_arrays: test: inputs lack the columns age, and have zip, sex"),
+        (table, "train inputs have the columns age, zip, sex, and test inputs have no names"),
+    ):
+        with pytest.raises(data.DataError, match=message):
+            data.from_arrays((frame(ROWS), KINDS), (test, KINDS))
+    with pytest.raises(
+        data.DataError, match="test inputs have the columns age, zip, sex, and train inputs have no names"
+    ):
+        data.from_arrays((table, KINDS), (frame(ROWS), KINDS))
+
+
+def test_columns_that_are_numbers():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame([[1.0, 2], [3, 4], [5, 6], [7, 8]])
+    dataset = data.from_arrays((frame, KINDS), (frame.to_numpy(), KINDS))
+    assert dataset.input_names is None and dataset.test_images.tolist() == frame.to_numpy().tolist()
+    with pytest.raises(data.DataError, match="test inputs have the columns 1, 0, and train inputs have no names"):
+        data.from_arrays((frame, KINDS), (frame[[1, 0]], KINDS))
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_categories_are_the_names_of_classes(library):
+    module = pytest.importorskip(library)
+    labels = {
+        "pandas": lambda texts, names: module.Series(module.Categorical(texts, categories=names)),
+        "polars": lambda texts, names: module.Series(texts, dtype=module.Enum(names)),
+    }[library]
+    train, test = ["low", "high", "low", "mid", "low", "low"], ["mid", "high", "low"]
+    names = ("low", "mid", "high", "none")
+    columns = {
+        "the same": labels(test, names),
+        "another order": labels(test, ["high", "low", "mid"]),
+        "texts": test,
+        "a column of objects": np.array(test, object),
+    }
+    for column in columns.values():
+        dataset = data.from_arrays((IMAGES, labels(train, names)), (IMAGES[:3], column))
+        assert dataset.class_names == names
+        assert dataset.train_labels.tolist() == [0, 2, 0, 1, 0, 0] and dataset.test_labels.tolist() == [1, 2, 0]
+    by_texts = data.from_arrays((IMAGES, train), (IMAGES[:3], columns["another order"]))
+    assert [by_texts.class_names[label] for label in by_texts.test_labels] == test
+    given = data.from_arrays((IMAGES, labels(train, names)), (IMAGES[:3], [1, 2, 0]), ["none", "low", "mid", "high"])
+    assert given.train_labels.tolist() == [1, 3, 1, 2, 1, 1] and given.test_labels.tolist() == [1, 2, 0]
+    with pytest.raises(
+        data.DataError, match="test_labels are integers without names, and train_labels have .* low, mid"
+    ):
+        data.from_arrays((IMAGES, labels(train, names)), (IMAGES[:3], [1, 2, 0]))
+    with pytest.raises(data.DataError, match="test_labels holds 'hihg', which is none of the classes low, mid, high"):
+        data.from_arrays(
+            (IMAGES, labels(train, names)), (IMAGES[:3], labels(["mid", "hihg", "low"], ["mid", "hihg", "low"]))
+        )
+
+
+def test_numbers_that_numpy_lacks():
+    types = pytest.importorskip("ml_dtypes")
+    halves = np.arange(12.0).reshape(6, 2) / 4
+    for kind in (types.bfloat16, types.float8_e4m3fn):
+        dataset = data.from_arrays((halves.astype(kind), LABELS), (halves[:4].astype(kind), LABELS[:4]))
+        np.testing.assert_array_equal(dataset.train_images, halves)
+        assert dataset.train_images.dtype == np.float32
+
+
+@pytest.mark.slow
+def test_tensors_and_lists_of_them():
+    torch = pytest.importorskip("torch")
+    halves = torch.arange(12.0).reshape(6, 2) / 4
+    for inputs in (halves.requires_grad_(), halves.bfloat16(), list(halves)):
+        dataset = data.from_arrays((inputs, torch.tensor(LABELS)), (inputs[:4], LABELS[:4]))
+        np.testing.assert_array_equal(dataset.train_images, halves.detach())
+    with pytest.raises(data.DataError, match="train_images .*tensor of torch.float32 and torch.sparse_coo.*to_dense"):
+        data.from_arrays((halves.detach().to_sparse(), LABELS), 0.5)

@@ -168,7 +168,13 @@ def test_methods_with_other_data_have_their_own_line(here):
 def test_classes_that_only_the_test_set_has_are_named(here):
     rows = np.ones((40, 4), np.float32)
     arrays = {"train_images": rows, "test_images": rows[:4], "test_labels": np.array(["Cat", "cat", "dog", "Dog"])}
-    np.savez("mine.npz", train_labels=np.array(["cat", "dog"] * 20), **arrays)
+    arrays["train_labels"] = np.array(["cat", "dog"] * 20)
+    np.savez("mine.npz", **arrays)
+    with pytest.raises(
+        data.DataError, match="mine.npz: test_labels holds 'Cat', .* classes cat, dog: did you mean 'cat'"
+    ):
+        data.load("npz", path="mine.npz")
+    np.savez("mine.npz", class_names=np.array(["Cat", "Dog", "cat", "dog"]), **arrays)  # as it is meant
     assert said("dataset={name: npz, path: mine.npz}", "partition=iid").endswith(
         "; only test rows have 2 of the classes ('Cat', 'Dog')"
     )

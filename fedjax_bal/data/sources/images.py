@@ -11,7 +11,7 @@ import concurrent.futures
 import io
 import itertools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,13 +21,13 @@ from fedjax_bal.annotations import Count, ProperShare, Seed, checked
 from fedjax_bal.data.arrays import TEST_SHARE
 from fedjax_bal.data.held_out import split_test_rows
 from fedjax_bal.data.memory import check_images_fit
+from fedjax_bal.data.pixels import plain_picture
 from fedjax_bal.data.reading import DataError, find_folder, list_files, reading
 from fedjax_bal.data.sources.cifar import CIFAR10
 from fedjax_bal.data.sources.reader import Reader
 from fedjax_bal.files import read_bytes
 from fedjax_bal.types import Dataset
 
-_EIGHT_BITS = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK")  # Pillow's modes with at most eight bits a value
 _BLOCK = 64  # images that a thread reads at a time
 
 
@@ -37,7 +37,7 @@ class ImageRules(NamedTuple):
     Attributes:
         remedy: the end of the message about a rejected file.
         formats: Pillow's names of the formats.
-        size: width and height of every image; None if they differ.
+        size: width and height of every image, upright; None if they differ, and are scaled.
     """
 
     remedy: str
@@ -45,41 +45,47 @@ class ImageRules(NamedTuple):
     size: tuple[int, int] | None = None
 
 
-def decode(content: bytes, rules: ImageRules, convert: Callable[[Any], Any]) -> np.ndarray:
-    """Decodes an image file's content; returns the pixels of `convert(image)`, `UInt8[H, W]` or `UInt8[H, W, K]`."""
-    image = open_image(content, rules)
-    if image.format == "PNG":
-        image.verify()  # verifies checksums, and leaves the image closed
-        image = open_image(content, rules)
-    return np.asarray(convert(image))
+def decode(content: bytes, rules: ImageRules, shape: tuple[int, ...]) -> np.ndarray:
+    """Decodes an image file's content; returns its pixels, `UInt8[H, W, K]` of the given shape.
+
+    An image of another size is an error, or is scaled, see `square`, if the rules have no size.
+    """
+    height, _, channels = shape
+    image = open_image(content, rules, channels)
+    if rules.size is None:
+        image = square(image, height)
+    return np.asarray(image).reshape(shape)
 
 
-def open_image(content: bytes, rules: ImageRules) -> Any:
-    """Opens an image and checks its size and mode; its pixels are not decoded yet."""
+def open_image(content: bytes, rules: ImageRules, channels: int) -> Any:
+    """Decodes a file to a grey image or one in colours, see `plain_picture`, and checks its checksums and its size."""
     from PIL import Image, UnidentifiedImageError
 
+    def opened() -> Any:
+        return Image.open(io.BytesIO(content), formats=list(rules.formats))
+
     try:
-        image = Image.open(io.BytesIO(content), formats=list(rules.formats))
+        image = opened()
     except UnidentifiedImageError:
         raise ValueError(f"is no {' or '.join(rules.formats)} file, or one with a damaged header") from None
+    if image.format == "PNG":
+        image.verify()  # verifies checksums, and leaves the image closed
+        image = opened()
+    image = plain_picture(image, channels)
     if rules.size is not None and image.size != rules.size:
         wanted, found = ("x".join(map(str, size)) for size in (rules.size, image.size))
         raise ValueError(f"expected an image of {wanted} pixels, found {found}")
-    if image.mode not in _EIGHT_BITS:
-        raise ValueError(f"expected a colour or grey image of eight bits a value, found one of mode {image.mode}")
     return image
 
 
-def read_images(
-    files: Sequence[Path], rules: ImageRules, shape: tuple[int, int, int], convert: Callable[[Any], Any]
-) -> np.ndarray:
+def read_images(files: Sequence[Path], rules: ImageRules, shape: tuple[int, int, int]) -> np.ndarray:
     """Returns the pixels of many files, `UInt8[D, H, W, K]`, decoded by as many threads as there are cores."""
     images = np.empty((len(files), *shape), np.uint8)
 
     def fill(start: int) -> None:
         for row, file in enumerate(files[start : start + _BLOCK], start):
             with reading(file, rules.remedy):
-                images[row] = decode(read_bytes(file), rules, convert).reshape(shape)
+                images[row] = decode(read_bytes(file), rules, shape)
 
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         try:
@@ -92,10 +98,10 @@ def read_images(
 
 
 def read_classes(
-    files: Sequence[Sequence[Path]], rules: ImageRules, shape: tuple[int, int, int], convert: Callable[[Any], Any]
+    files: Sequence[Sequence[Path]], rules: ImageRules, shape: tuple[int, int, int]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the images of each class's files, `UInt8[D, H, W, K]`, and labels `Int32[D]`, class after class."""
-    images = read_images([file for of_class in files for file in of_class], rules, shape, convert)
+    images = read_images([file for of_class in files for file in of_class], rules, shape)
     return images, np.repeat(np.arange(len(files), dtype=np.int32), list(map(len, files)))
 
 
@@ -109,7 +115,6 @@ def square(image: Any, side: int) -> Any:
 
 
 _ENDINGS = (".png", ".jpg", ".jpeg")
-_MODES = {1: "L", 3: "RGB"}
 _RULES = ImageRules(
     "replace the file, take it out, or, where only sizes differ, give a side that all images are scaled to."
 )
@@ -133,7 +138,8 @@ def read_image_folder(
             are split into training and test images.
         side: height and width in pixels to which the largest centred square of each image is scaled; None leaves the
             images unchanged, which must then all have the same size.
-        channels: 3 for colour, 1 for grey; images of the other kind are converted.
+        channels: 3 for colour, 1 for grey; images of the other kind are converted, see `plain_picture`. Images are
+            turned as their EXIF orientation says.
         test: in a folder without `test/`, the share of each class that becomes the test set, by default 0.2.
         test_seed: the seed of that split.
 
@@ -144,7 +150,7 @@ def read_image_folder(
         DataError: folders or files are missing, can't be read, lead elsewhere, are damaged, or have other sizes.
         ValueError: an option is out of range.
     """
-    if channels not in _MODES:
+    if channels not in (1, 3):
         raise ValueError(f"channels: received {channels}, must be 3 for colours or 1 for grey images")
     root = Path(path)
     has_test = (root / "test").is_dir()
@@ -183,17 +189,13 @@ def read_image_folder(
     else:
         first = files[0][0]
         with reading(first, _RULES.remedy):
-            image = open_image(read_bytes(first), _RULES)
+            image = open_image(read_bytes(first), _RULES, channels)
         rules = _RULES._replace(size=image.size)
         shape = (image.height, image.width, channels)
     count = sum(map(len, [*files, *test_files]))
     check_images_fit(root, count, shape, "give a smaller side, or take a machine with more")
 
-    def convert(image: Any) -> Any:
-        image = image.convert(_MODES[channels])
-        return image if side is None else square(image, side)
-
-    train, tested = (read_classes(listed, rules, shape, convert) for listed in (files, test_files))
+    train, tested = (read_classes(listed, rules, shape) for listed in (files, test_files))
     return Dataset(*train, *tested, tuple(names), test_share=test)
 
 
@@ -234,7 +236,7 @@ def read_cinic(folder: str | os.PathLike, class_names: Sequence[str]) -> tuple[n
             files.append(list_files(of_class, (".png",)))
             if not files[-1]:
                 raise ValueError("holds no PNG files (*.png)")
-    return read_classes(files, _CINIC_RULES, (*_CINIC_SIZE, 3), lambda image: image.convert("RGB"))
+    return read_classes(files, _CINIC_RULES, (*_CINIC_SIZE, 3))
 
 
 def _read_cinic(data_dir: Path) -> Dataset:

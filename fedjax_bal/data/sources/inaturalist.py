@@ -18,7 +18,7 @@ import numpy as np
 
 from fedjax_bal.data.memory import check_images_fit
 from fedjax_bal.data.reading import find_folder, read_json, reading, shortened
-from fedjax_bal.data.sources.images import ImageRules, read_images, square
+from fedjax_bal.data.sources.images import ImageRules, read_images
 from fedjax_bal.data.sources.reader import Reader
 from fedjax_bal.types import Dataset
 
@@ -49,10 +49,7 @@ def read_inaturalist(data_dir: str | os.PathLike, side: int) -> Dataset:
     remedy = "take a machine with more, or inaturalist2019_32, which has smaller images"
     check_images_fit(files[0].parent, sum(map(len, halves)), shape, remedy)
 
-    def convert(image: Any) -> Any:
-        return square(image.convert("RGB"), side)
-
-    images, test_images = (read_images([image.file for image in half], _RULES, shape, convert) for half in halves)
+    images, test_images = (read_images([image.file for image in half], _RULES, shape) for half in halves)
     labels, test_labels = (np.array([image.label for image in half], np.int32) for half in halves)
     owners = [annotation.owner for annotation in halves[0]]
     clients = None

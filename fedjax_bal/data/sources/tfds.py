@@ -73,17 +73,15 @@ def _read_split(reader: Reader, name: str, half: str, data_dir: Path | None) -> 
         open_file(file).close()
     decoders = {"image": tfds.decode.SkipDecoding()}
     source = builder.as_data_source(half, decoders=decoders)  # type: ignore[call-arg] # hidden by a decorator
-    height, width, channels = reader.image_shape
+    height, width, _ = reader.image_shape
     check_images_fit(f"{name}: {half}", len(source), reader.image_shape)
     images = np.empty((len(source), *reader.image_shape), np.uint8)
     labels = np.empty(len(source), np.int32)
     rules = ImageRules("prepare it again.", size=(width, height))
-    mode = "L" if channels == 1 else "RGB"
     for row in range(len(source)):
         example = source[row]
         with reading(f"{name}: {half} image {row}", rules.remedy):
-            pixels = decode(example["image"], rules, lambda image: image.convert(mode))
-            images[row] = pixels.reshape(reader.image_shape)
+            images[row] = decode(example["image"], rules, reader.image_shape)
         labels[row] = example["label"]
     if not len(labels) or labels.min() < 0 or labels.max() >= reader.num_classes:
         raise ValueError(f"{half}: expected images, and labels in 0..{reader.num_classes - 1}")

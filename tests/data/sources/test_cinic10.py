@@ -101,7 +101,7 @@ HOSTILE = {
     "a web page": (b"<!DOCTYPE html>", "is no PNG file"),
     "another size": (png(np.zeros((28, 28, 3), np.uint8)), "expected an image of 32x32 pixels, found 28x28"),
     "turned size": (png(np.zeros((32, 33, 3), np.uint8)), "found 33x32"),
-    "sixteen bits": (png(GREY.astype(np.uint16)), "found one of mode I;16"),
+    "sixteen bits": (png(GREY.astype(np.uint16)), "an image of mode I;16"),
     "a size that is claimed": (claiming(30_000, 30_000), "damaged or foreign"),
     "too few pixels": (claiming(32, 32), "damaged"),
 }

@@ -51,7 +51,7 @@ WRONG = {
     "labels in a row": (arrays(7, test_labels=np.zeros(3, np.uint8)), r"test_labels shape \(3,\)"),
     "a label too few": (arrays(7, test_labels=np.zeros((2, 1), np.uint8)), r"test_labels shape \(2, 1\)"),
     "another set's": (arrays(9), r"labels lie in 0\.\.8; expected 0\.\.6"),
-    "negative": (arrays(7, test_labels=np.full((3, 1), -1)), r"test_labels lie in -1\.\.-1"),
+    "negative": (arrays(7, test_labels=np.full((3, 1), -1)), r"test_labels holds -1 in row 0"),
     "a smaller set's": (arrays(4), r"train_labels lacks class 4 \(melanoma\)"),
     "objects": (arrays(7, test_labels=np.array([[1], [2], [None]])), "never opened"),
 }

@@ -1,0 +1,302 @@
+"""Data sets of Hugging Face, by stand-ins with their interface, and by the library where it is installed."""
+
+import types
+from functools import partial
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fedjax_bal import data
+
+RNG = np.random.default_rng(0)
+IMAGES = RNG.integers(0, 256, (6, 4, 5, 3), dtype=np.uint8)
+LABELS = np.array([0, 2, 1, 2, 0, 2])
+
+
+def same(dataset, images=IMAGES, labels=LABELS):
+    np.testing.assert_array_equal(dataset.train_images, images)
+    np.testing.assert_array_equal(dataset.test_images, images[:4])
+    assert (dataset.train_labels.tolist(), dataset.test_labels.tolist()) == (labels.tolist(), labels[:4].tolist())
+    assert dataset.train_labels.dtype == np.int32
+
+
+class HuggingFace:
+    """A split of Hugging Face's data sets, as far as it is used; it notes in `read` the columns that were read."""
+
+    def __init__(self, columns, names=None, read=None):
+        self.columns = columns
+        self.features = {name: types.SimpleNamespace() for name in columns}
+        self.format = {"type": None, "format_kwargs": {}}
+        self.read = [] if read is None else read
+        if names:
+            self.features["label"] = types.SimpleNamespace(names=names)
+
+    def select_columns(self, names):
+        return HuggingFace({name: self.columns[name] for name in names}, read=self.read)
+
+    def with_format(self, kind):
+        assert kind == "numpy"
+        return self
+
+    def __len__(self):
+        return len(next(iter(self.columns.values())))
+
+    def __getitem__(self, rows):
+        self.read += self.columns
+        return {name: column[rows] for name, column in self.columns.items()}
+
+
+def test_hugging_face():
+    halves = [HuggingFace({"image": IMAGES[:end], "label": LABELS[:end]}, ["a", "b", "c"]) for end in (6, 4)]
+    dataset = data.from_huggingface(*halves)
+    same(dataset)
+    assert dataset.class_names == ("a", "b", "c")
+    ids = np.arange(12).reshape(6, 2)
+    halves = [HuggingFace({"input_ids": list(ids[:end]), "y": LABELS[:end]}) for end in (6, 4)]
+    same(data.from_huggingface(*halves, inputs="input_ids", labels="y"), ids)
+
+
+def test_names_of_both_splits():
+    train = HuggingFace({"x": np.arange(4), "label": np.array([0, 1, 1, 0])}, ["cat", "dog"])
+    test = HuggingFace({"x": np.arange(2), "label": np.array([0, 1])}, ["dog", "cat"])
+    dataset = data.from_huggingface(train, test, inputs=["x"])
+    assert dataset.class_names == ("cat", "dog") and dataset.test_labels.tolist() == [1, 0]
+    texts = HuggingFace({"x": np.arange(2), "label": np.array(["dog", "cat"])})
+    assert data.from_huggingface(train, texts, inputs=["x"]).test_labels.tolist() == [1, 0]
+    with pytest.raises(data.DataError, match="from_huggingface: test_labels are integers without names.* cat, dog"):
+        data.from_huggingface(train, HuggingFace(test.columns), inputs=["x"])
+
+
+def test_columns_of_hugging_face():
+    columns = {"x": np.arange(6), "y": np.arange(6) / 2, "who": list("aabbcc"), "label": list("nynyny")}
+    train, test = (HuggingFace({name: column[:end] for name, column in columns.items()}) for end in (6, 4))
+    dataset = data.from_huggingface(train, test, inputs=["y", "x"], clients="who")
+    assert dataset.train_images.tolist() == [[row / 2, row] for row in range(6)] and dataset.test_images.shape == (4, 2)
+    assert dataset.class_names == ("n", "y") and dataset.train_clients.tolist() == [0, 0, 1, 1, 2, 2]
+    assert dataset.input_names == ("y", "x")
+    by_class = data.from_huggingface(train, test, inputs=["x"], clients="label")  # the test split has this column, too
+    assert by_class.train_clients.tolist() == [0, 1, 0, 1, 0, 1]
+    assert dataset.client_names == ("a", "b", "c") and dataset.test_clients.tolist() == [0, 0, 1, 1]
+    del test.features["who"]  # the users of test rows may be unknown
+    alone = data.from_huggingface(train, test, inputs=["x"], clients="who")
+    assert alone.train_clients is not None and alone.test_clients is None
+    assert sorted(data.from_huggingface(train, 1 / 3, inputs=["x"]).test_labels) == [0, 1]
+    with pytest.raises(ValueError, match="has x, y, who, label, but no 'z'"):
+        data.from_huggingface(train, test, inputs=["x", "z"])
+    with pytest.raises(ValueError, match="from_huggingface: column 'who' holds 'a' in row 0, and inputs are numbers"):
+        data.from_huggingface(train, train, inputs=["x", "who"])
+
+
+def test_keys_that_are_missing():
+    half = HuggingFace({"image": IMAGES, "fine_label": LABELS})
+    with pytest.raises(ValueError, match=r"has image, fine_label, but no 'label'"):
+        data.from_huggingface(half, half)
+
+
+def test_what_is_no_split_of_hugging_face():
+    half = HuggingFace({"x": np.arange(6), "label": np.array(list("nynyn?"))})
+    for wrong, message in (
+        ({"train": half, "test": half}, r"received splits 'train', 'test', must be one: give dataset\['train'\]"),
+        (iter([half]), "received list_iterator, which can't be indexed: load it without streaming=True"),
+        (half, r"column 'label' has 1 missing value \('\?'\) in 6 rows"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            data.from_huggingface(wrong, 0.5, inputs=["x"])
+        with pytest.raises(ValueError, match=message):
+            data.from_huggingface(wrong, 0.5, inputs="x")
+
+
+@pytest.mark.slow
+def test_the_real_hugging_face():
+    datasets = pytest.importorskip("datasets")
+    ids = np.arange(12).reshape(6, 2)
+    halves = [datasets.Dataset.from_dict({"ids": ids[:end], "label": LABELS[:end]}) for end in (6, 4)]
+    same(data.from_huggingface(*halves, inputs="ids"), ids)
+    table = datasets.Dataset.from_dict(
+        {"x": [1, 2, 3, 4], "y": [0.5, 1, None, 2], "u": list("abab"), "label": list("nnyy")}
+    )
+    dataset = data.from_huggingface(table, 0.5, inputs=["x"], clients="u")
+    assert dataset.class_names == ("n", "y") and len(dataset.train_clients) == 2
+    with pytest.raises(ValueError, match="column 'y' has 1 missing value"):
+        data.from_huggingface(table, 0.5, inputs=["x", "y"])
+
+
+@pytest.fixture(scope="module")
+def hub():
+    return pytest.importorskip("datasets")
+
+
+def test_only_named_columns_are_read():
+    half = HuggingFace({"x": np.arange(4), "label": list("abab"), "photo": [None] * 4})
+    data.from_huggingface(half, 0.5, inputs=["x"])
+    assert set(half.read) == {"x", "label"}
+
+
+def test_a_damaged_column_that_is_not_named(hub):
+    photos = [{"bytes": b"damaged", "path": None}] * 4
+    features = hub.Features({"x": hub.Value("int64"), "label": hub.Value("string"), "photo": hub.Image()})
+    split = hub.Dataset.from_dict({"x": range(4), "label": list("abab"), "photo": photos}, features=features)
+    assert data.from_huggingface(split.filter(lambda x: x < 4, input_columns="x"), 0.5, inputs=["x"]).input_names == (
+        "x",
+    )
+
+
+def labelled(hub, names, kinds, **columns):
+    """A split whose input is the number of its row's letter."""
+    feature = hub.Value("string") if names is None else hub.Value("int64")
+    if names and not isinstance(names, int):
+        feature = hub.ClassLabel(names=names)
+        labels = [names.index(kind) for kind in kinds]
+    else:
+        labels = list(kinds) if names is None else [ord(kind) - ord("a") for kind in kinds]
+    features = hub.Features({"x": hub.Value("float32"), "label": feature})
+    return hub.Dataset.from_dict({"x": [ord(kind) for kind in kinds], "label": labels}, features=features)
+
+
+def test_class_labels_are_compared_by_name(hub):
+    train = labelled(hub, ["b", "a", "c"], "abcabb")
+    for names in (["c", "b", "a"], ["a", "c"], None, ["d", "c", "b", "a"]):
+        for first, second in ((train, labelled(hub, names, "aac")), (labelled(hub, names, "acaca"), train)):
+            if names == ["a", "c"] and second is train:
+                continue  # below
+            if names is None and second is train:
+                continue
+            dataset = data.from_huggingface(first, second, inputs=["x"])
+            for rows, labels in (
+                (dataset.train_images, dataset.train_labels),
+                (dataset.test_images, dataset.test_labels),
+            ):
+                assert [ord(dataset.class_names[label]) for label in labels] == rows[:, 0].tolist()
+    for first, second, message in (
+        (labelled(hub, ["a", "c"], "acac"), train, "test_labels holds 'b', which is none of the classes a, c"),
+        (labelled(hub, None, "acac"), train, "test_labels holds 'b', which is none of the classes a, c"),
+        (
+            labelled(hub, 3, "abcabb"),
+            train,
+            "train_labels are integers without names, and test_labels have the names b, a, c",
+        ),
+        (train, labelled(hub, 3, "abc"), "test_labels are integers without names"),
+    ):
+        with pytest.raises(data.DataError, match=message):
+            data.from_huggingface(first, second, inputs=["x"])
+    given = data.from_huggingface(labelled(hub, 3, "abcabb"), train, inputs=["x"], class_names=["a", "b", "c"])
+    assert given.train_labels.tolist() == given.test_labels.tolist() == [0, 1, 2, 0, 1, 1]
+
+
+def test_hidden_labels_are_named(hub):
+    features = hub.Features({"x": hub.Value("float32"), "label": hub.ClassLabel(names=["no", "yes"])})
+    train, test = (
+        hub.Dataset.from_dict({"x": [0, 1], "label": labels}, features=features) for labels in ([0, 1], [-1, -1])
+    )
+    with pytest.raises(data.DataError, match="test_labels holds -1 in row 0, which is no label.*validation"):
+        data.from_huggingface(train, test, inputs=["x"])
+
+
+def test_labels_of_one_element(hub):
+    split = hub.Dataset.from_dict({"x": [0.0, 1, 2, 3], "label": [[0], [1], [0], [1]]})
+    assert data.from_huggingface(split, 0.5, inputs=["x"]).train_labels.tolist() == [0, 1]
+
+
+TORCH = pytest.param("torch", marks=pytest.mark.slow)  # its import takes seconds
+PIXELS = np.arange(4 * 3 * 2, dtype=np.uint8).reshape(4, 3, 2)
+
+
+@pytest.mark.parametrize("feature", ["Array2D", "lists", "numpy", TORCH])
+def test_columns_of_bytes_are_pixels(hub, feature):
+    if feature == "torch":
+        pytest.importorskip("torch")
+    kind = hub.List(hub.List(hub.Value("uint8"))) if feature == "lists" else hub.Array2D((3, 2), "uint8")
+    features = hub.Features({"image": kind, "label": hub.Value("int64")})
+    split = hub.Dataset.from_dict({"image": PIXELS.tolist(), "label": [0, 1, 0, 1]}, features=features)
+    if feature == "numpy":
+        split = split.with_format("numpy", dtype=np.uint8)
+    elif feature == "torch":
+        split = split.with_format("torch")
+    dataset = data.from_huggingface(split, split)
+    assert dataset.train_images.dtype == np.uint8
+    np.testing.assert_array_equal(dataset.train_images, PIXELS[..., None])
+    colours = np.stack([PIXELS] * 3, axis=-1)
+    features["image"] = hub.Array3D((3, 2, 3), "uint8")
+    split = hub.Dataset.from_dict({"image": list(colours), "label": [0, 1, 0, 1]}, features=features)
+    np.testing.assert_array_equal(data.from_huggingface(split, split).train_images, colours)
+
+
+def test_a_missing_array_of_bytes_is_named(hub):
+    features = hub.Features({"image": hub.Array2D((3, 2), "uint8"), "label": hub.Value("int64")})
+    split = hub.Dataset.from_dict({"image": [*PIXELS[:3].tolist(), None], "label": [0, 1, 0, 1]}, features=features)
+    with pytest.raises(data.DataError, match=r"train_images\[3\] holds nan"):
+        data.from_huggingface(split, split)
+
+
+def test_a_transform_is_applied(hub):
+    calls = []
+
+    def double(batch, kept):
+        calls.append(len(batch["x"]))
+        return {"y": [np.array([2 * x, x]) for x in batch["x"]], **{name: batch[name] for name in kept}}
+
+    for kept in ([], ["label"]):
+        split = labelled(hub, ["b", "a"], "abab").with_transform(partial(double, kept=kept))
+        dataset = data.from_huggingface(split, split, inputs="y")
+        assert dataset.train_images.tolist() == [[194, 97], [196, 98]] * 2 and dataset.class_names == ("b", "a")
+        assert dataset.train_labels.tolist() == [1, 0, 1, 0]
+    assert sum(calls) == 16
+    merged = labelled(hub, ["b", "a"], "abab").with_transform(lambda batch: {**batch, "label": [0] * len(batch["x"])})
+    with pytest.raises(data.DataError, match="train_labels are integers without names"):
+        data.from_huggingface(merged, labelled(hub, ["b", "a"], "ab"), inputs=["x"])
+    with pytest.raises(data.DataError, match="the transform's result: has y, label, but no 'image'"):
+        data.from_huggingface(split, 0.5)
+
+
+@pytest.mark.slow
+def test_a_transform_to_tensors(hub):
+    torch = pytest.importorskip("torch")
+    features = hub.Features({"image": hub.Array3D((3, 2, 3), "uint8"), "label": hub.Value("int64")})
+    colours = np.stack([PIXELS] * 3, axis=-1)
+    split = hub.Dataset.from_dict({"image": list(colours), "label": [0, 1, 0, 1]}, features=features)
+    to_tensor = lambda batch: {
+        **batch,
+        "image": [torch.tensor(image).permute(2, 0, 1) / 255 for image in batch["image"]],
+    }
+    images = data.from_huggingface(split.with_transform(to_tensor), 0.5).train_images
+    np.testing.assert_array_equal(images[0], colours[0] / np.float32(255))
+
+
+def test_pictures_that_are_missing_or_not_decoded(hub):
+    image = Image.new("RGB", (2, 2))
+    features = hub.Features({"image": hub.Image(), "label": hub.Value("int64")})
+    split = hub.Dataset.from_dict({"image": [image, None, image, image], "label": [0, 1, 0, 1]}, features=features)
+    with pytest.raises(data.DataError, match="from_huggingface: example 1 has an input that is None"):
+        data.from_huggingface(split, 0.5)
+    with pytest.raises(data.DataError, match="column 'image' holds files that aren't decoded: .*cast_column"):
+        data.from_huggingface(split.cast_column("image", hub.Image(decode=False)), 0.5)
+
+
+def test_users_of_test_rows(hub):
+    columns = {"x": [0.0, 1, 2, 3], "label": list("abab"), "who": ["u", "v", "v", "w"]}
+    train = hub.Dataset.from_dict(columns)
+    test = hub.Dataset.from_dict({**columns, "who": ["t", "w", "t", "u"]})
+    dataset = data.from_huggingface(train, test, inputs=["x"], clients="who")
+    assert dataset.client_names == ("u", "v", "w", "t") and dataset.test_clients.tolist() == [3, 2, 3, 0]
+    assert data.from_huggingface(train, test.remove_columns("who"), inputs=["x"], clients="who").test_clients is None
+
+
+@pytest.mark.parametrize("kind", ["numpy", TORCH])
+def test_formats_are_kept(hub, kind):
+    """A format has another container, or another type, but no other axes."""
+    library = pytest.importorskip(kind)
+    images = [Image.fromarray(colours) for colours in np.stack([PIXELS] * 3, axis=-1)]
+    features = hub.Features({"image": hub.Image(), "label": hub.Value("int64"), "x": hub.Array2D((3, 2), "int64")})
+    columns = {"image": images, "label": [0, 1, 0, 1], "x": PIXELS.astype(int)}
+    split = hub.Dataset.from_dict(columns, features=features)
+    for options, dtype in (({}, np.uint8), ({"dtype": library.float32}, np.float32)):
+        whole = split.with_format(kind, columns=["label"], **options)
+        dataset = data.from_huggingface(whole, whole)
+        assert dataset.train_images.dtype == dtype
+        np.testing.assert_array_equal(dataset.train_images, np.stack([PIXELS] * 3, axis=-1))
+        arrays = data.from_huggingface(whole, whole, inputs="x").train_images
+        assert arrays.dtype == (np.float32 if options else np.int32)
+        np.testing.assert_array_equal(arrays, PIXELS)
+    for other in ("pandas", "arrow"):
+        np.testing.assert_array_equal(data.from_huggingface(split.with_format(other), split, inputs="x")[0], PIXELS)
