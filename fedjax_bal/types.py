@@ -3,6 +3,7 @@
 Letters in shapes: D examples, N clients, R rows, G chains, L clients of a chain, B batch, C classes, F features.
 """
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -133,6 +134,19 @@ class ClientTests(NamedTuple):
     offsets: Any
 
 
+@jax.tree_util.register_static
+@dataclasses.dataclass(frozen=True)
+class Names:
+    """The names that a data set gives its classes, the columns of its inputs and its clients; None for unknown ones.
+
+    In a pytree they are static. The engine leaves them on the host, so that no program depends on them.
+    """
+
+    classes: tuple[str, ...] | None = None
+    inputs: tuple[str, ...] | None = None
+    clients: tuple[str, ...] | None = None
+
+
 class Federation(NamedTuple):
     """A partitioned data set in CSR form: every image is stored once, and a client is a span of row numbers.
 
@@ -151,6 +165,7 @@ class Federation(NamedTuple):
         std: `Float32[K]`, the divisor of the difference.
         warp: affine maps of augmented copies; None without copies, or if their pixels are stored among the images.
         tests: the clients' own test rows; None if they have none.
+        names: names of classes, inputs and clients; None if none of them is known.
     """
 
     images: Any
@@ -164,6 +179,7 @@ class Federation(NamedTuple):
     std: Any
     warp: Warp | None = None
     tests: ClientTests | None = None
+    names: Names | None = None
 
     def __repr__(self) -> str:
         """Summarises the federation, whose images would fill pages.
@@ -176,11 +192,16 @@ class Federation(NamedTuple):
         """
         if not hasattr(self.images, "dtype"):  # a tree of something else, such as axes for `jax.vmap`
             return f"Federation{tuple(self)}"
-        inputs = f"{self.images.dtype}{list(self.images.shape)}"
-        return (
-            f"Federation(inputs={inputs}, clients={self.num_clients}, rows={self.rows.shape[-1]}, "
-            f"classes={self.num_classes}, auxiliary={[*self.auxiliary]})"
-        )
+        shown = {
+            "inputs": f"{self.images.dtype}{list(self.images.shape)}{_in_brief(self.input_names)}",
+            "clients": f"{self.num_clients}{_in_brief(self.client_names)}",
+            "rows": self.rows.shape[-1],
+            "classes": f"{self.num_classes}{_in_brief(self.class_names)}",
+            "auxiliary": [*self.auxiliary],
+        }
+        if self.tests is not None:
+            shown["tests"] = self.tests.rows.shape[-1]
+        return f"Federation({', '.join(f'{key}={value}' for key, value in shown.items())})"
 
     @property
     def num_clients(self) -> int:
@@ -191,6 +212,36 @@ class Federation(NamedTuple):
     def num_classes(self) -> int:
         """C."""
         return self.class_counts.shape[-1]
+
+    @property
+    def class_names(self) -> tuple[str, ...] | None:
+        """C names, in the order of the labels; None if unknown."""
+        return None if self.names is None else self.names.classes
+
+    @property
+    def input_names(self) -> tuple[str, ...] | None:
+        """F names of the columns of a table; None for other inputs."""
+        return None if self.names is None else self.names.inputs
+
+    @property
+    def client_names(self) -> tuple[str, ...] | None:
+        """N names, in the order of the clients; None if unknown."""
+        return None if self.names is None else self.names.clients
+
+    def client_name(self, client: int) -> str:
+        """Returns the name of a client, or its number if the clients have no names."""
+        return str(client) if self.client_names is None else self.client_names[client]
+
+    def without_names(self) -> "Federation":
+        """Returns the federation as programs take it: they neither read names nor depend on them."""
+        return self._replace(names=None)
+
+
+def _in_brief(names: Sequence[str] | None) -> str:
+    """Lists the first of some names in parentheses."""
+    if not names:
+        return ""
+    return f" ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''})"
 
 
 class Batch(NamedTuple):
@@ -411,7 +462,8 @@ class EvaluationResult(NamedTuple):
         confusion: test images by true and predicted class, `Int32[C, C]`.
         loss: mean cross-entropy in nats, `Float[]`.
         validation: the same for the validation rows; None if there are none.
-        client_hits: number of each client's test rows that it classifies correctly, `Int32[N]`; None without such rows.
+        client_hits: number of each client's test rows that it classifies correctly, by true class, `Int32[N, C]`; for
+            very many clients in all classes together, `Int32[N, 1]`. None without such rows.
     """
 
     confusion: Array

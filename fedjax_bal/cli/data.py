@@ -143,7 +143,7 @@ def describe(
 ) -> Iterator[str]:
     """Describe a data set and a partition: classes, sizes, imbalance, and the clients' shares."""
     from fedjax_bal.config import Config, builtin_configs, load_config
-    from fedjax_bal.data import DATASETS, load
+    from fedjax_bal.data import DATASETS, load, users_of_clients
     from fedjax_bal.data import describe as in_numbers
     from fedjax_bal.lab import split_rows
     from fedjax_bal.metrics import evenly_spaced
@@ -233,6 +233,9 @@ def describe(
 
             shown = evenly_spaced(len(description.class_counts), _MOST_DRAWN)
             clients = [f"{number:,}" for number in shown]
+            users = users_of_clients(dataset, rows)
+            if users is not None and dataset.client_names is not None:
+                clients = [dataset.client_names[users[number]] for number in shown]
             write_partition_picture(out, description.class_counts[shown], clients, dataset.class_names, title)
         yield f"picture: {out}"
 

@@ -105,7 +105,7 @@ def _say_stopped(folder: Path) -> None:
 
 def _show(path: Path, console: Output) -> None:
     from fedjax_bal.lab import Cost
-    from fedjax_bal.report import KL_IN_WORDS, compare_run, group_table, read_run, shows_divergence
+    from fedjax_bal.report import KL_IN_WORDS, by_client, compare_run, group_table, read_run, shows_divergence
 
     page = build_page(path)
     run = read_run(path)
@@ -113,6 +113,9 @@ def _show(path: Path, console: Output) -> None:
     print_table(group_table(compared.groups, run.summary["target_accuracy"], short=True), console, ACCURACY)
     if shows_divergence(compared.every):
         console.print(Text(KL_IN_WORDS))
+    if any(of_run.named for of_run in run.clients):
+        for table in by_client(run.clients):
+            print_table(table.table, console, table.note, table.title)
     closing = Output()
     for text in filter(None, [compared.warning, *compared.answers]):
         closing.print(Text(text))

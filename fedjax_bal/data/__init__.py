@@ -13,7 +13,7 @@ from fedjax_bal.data.description import (
     describe,
     empty_clients,
 )
-from fedjax_bal.data.federation import federate
+from fedjax_bal.data.federation import federate, users_of_clients
 from fedjax_bal.data.held_out import carve, carve_share, hold_out, rows_by_share
 from fedjax_bal.data.inputs import are_tokens, check_images, check_one_type, checked_examples, pad
 from fedjax_bal.data.inventory import folder_of, inventory_digest, prepared_status
@@ -80,6 +80,7 @@ __all__ = [
     "stack_rows",
     "stand_in",
     "takes_owners",
+    "users_of_clients",
     "with_images",
 ]
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedjax_bal.data.inputs import are_tokens, checked_examples, compute_constants, num_channels
 from fedjax_bal.data.partition.dealing import MAX_ROWS
-from fedjax_bal.types import ClientTests, Dataset, Federation
+from fedjax_bal.types import ClientTests, Dataset, Federation, Names
 from fedjax_bal.validate import per_channel, whole_number
 
 _BLOCK = 2**20  # rows sorted at a time
@@ -67,6 +67,10 @@ def federate(
     A client's rows are sorted by class, and keep their order within a class. A client may be empty, and two clients may
     share a row; one client can't list a row twice.
 
+    The names of a data set's classes and input columns are kept. If each client's rows are those of a single user of
+    the data set, as in the natural partition, the client has the user's name and, unless `tests` are given, the user's
+    rows of the test set: the test images are appended to the images, and training is the same as without them.
+
     Args:
         images: a `Dataset`; or `UInt8[D, H, W, K]`, `Float[D, ...]`, or token ids `Int[D, ...]`.
         labels: `Int[D]` in 0..C-1.
@@ -76,15 +80,16 @@ def federate(
         mean: `[K]` (or one number) subtracted from pixels scaled to [0, 1], or from floats, K on their last axis; by
             default the data set's, 0 for arrays.
         std: `[K]` (or one number) that the difference is divided by; by default the data set's, 1 for arrays.
-        tests: N arrays of row numbers that no client may own: each client's test rows, see `hold_out`.
+        tests: N arrays of row numbers that no client may own: each client's test rows, see `hold_out`; by default those
+            of the test set that are its user's, if these are known.
 
     Returns:
         The federation, in NumPy arrays, with `copy` all 0.
 
     Raises:
         ValueError: arguments don't fit either form or each other, images aren't finite, labels or row numbers are
-            out of range, a client lists a row twice or owns an auxiliary or test row, `std` is not above 0, or token
-            ids are to be normalised.
+            out of range, a client lists a row twice or owns an auxiliary or test row, `std` is not above 0, token ids
+            are to be normalised, or the arrays of the data set don't fit each other.
 
     Example:
         >>> labels = np.array([1, 0, 1, 0])
@@ -101,7 +106,17 @@ def federate(
         >>> rows = data.partition.iid(np.random.default_rng(0), dataset.train_labels, 10)
         >>> federate(dataset, rows).std, federate(dataset, rows, mean=0, std=1).std
         (array([0.3081], dtype=float32), array([1.], dtype=float32))
+
+        Clients that are the users of a data set:
+
+        >>> train, test = (np.eye(4, 2), np.arange(4) % 2), (np.eye(3, 2), np.arange(3) % 2)
+        >>> users = {"train_clients": np.array([0, 0, 1, 1]), "test_clients": np.array([1, 1, 0])}
+        >>> patients = Dataset(*train, *test, ("ill", "well"), **users, client_names=("Ada", "Bo"))
+        >>> federation = federate(patients, [np.array([2, 3]), np.array([0, 1])])
+        >>> federation.client_names, federation.tests.rows, federation.tests.offsets
+        (('Bo', 'Ada'), array([4, 5, 6], dtype=int32), array([0, 2, 3], dtype=int32))
     """
+    dataset = None
     if isinstance(images, Dataset):
         dataset = images
         if num_classes is not None or (labels is None) == (rows_per_client is None):
@@ -168,6 +183,12 @@ def federate(
         if not len(listed):
             raise ValueError("tests has no row for any client (a client needs two rows to hold out one); leave it out.")
         client_tests = ClientTests(listed.astype(np.int32), _offsets("tests", clients, tests))
+    names = None
+    if dataset is not None:
+        users = users_of_clients(dataset, rows_per_client)
+        if users is not None and tests is None:
+            images, labels, client_tests = _with_own_tests(dataset, users, images, labels, num_classes)
+        names = Names(tuple(dataset.class_names), dataset.input_names, _client_names(dataset, users))
     return Federation(
         images=images,
         labels=labels,
@@ -179,7 +200,82 @@ def federate(
         mean=means,
         std=stds,
         tests=client_tests,
+        names=names,
     )
+
+
+def users_of_clients(dataset: Dataset, rows_per_client: Sequence[np.ndarray]) -> np.ndarray | None:
+    """Returns the number of each client's user, `Int[N]`; None unless the clients are users of the data set.
+
+    They are if all of a client's rows belong to one user, and no user's rows to two clients.
+
+    Args:
+        dataset: the data set.
+        rows_per_client: N arrays of row numbers.
+
+    Example:
+        >>> dataset = Dataset(None, None, None, None, ("a", "b"), np.array([5, 6, 6]))
+        >>> users_of_clients(dataset, [np.array([1, 2]), np.array([0])])
+        array([6, 5])
+        >>> users_of_clients(dataset, [np.array([1]), np.array([0, 2])]), users_of_clients(dataset, [[1], [2]])
+        (None, None)
+    """
+    sizes = np.fromiter(map(len, rows_per_client), np.int64, len(rows_per_client))
+    if dataset.train_clients is None or not sizes.all():
+        return None
+    owners = np.asarray(dataset.train_clients)
+    rows = np.concatenate([np.asarray(listed, np.int64) for listed in rows_per_client])
+    if rows.max() >= len(owners):  # rows of the server's that follow the data set's own
+        return None
+    of_row = owners[rows]
+    users = of_row[np.cumsum(sizes) - sizes]
+    natural = len(np.unique(users)) == len(users) and np.array_equal(of_row, np.repeat(users, sizes))
+    return users if natural else None
+
+
+def _client_names(dataset: Dataset, users: np.ndarray | None) -> tuple[str, ...] | None:
+    """Returns the names of the clients' users; None if they are unknown."""
+    if users is None or dataset.client_names is None:
+        return None
+    if users.max() >= len(dataset.client_names):
+        raise ValueError(
+            f"client_names: received {len(dataset.client_names)} names, but train_clients has number {users.max()}; "
+            "expected the name of each user, in the order of the numbers from 0."
+        )
+    return tuple(str(dataset.client_names[user]) for user in users)
+
+
+def _with_own_tests(
+    dataset: Dataset, users: np.ndarray, images: np.ndarray, labels: np.ndarray, num_classes: int
+) -> tuple[np.ndarray, np.ndarray, ClientTests | None]:
+    """Appends the test set to images and labels, and finds the rows there of each client's user.
+
+    Returns them unchanged, and None, if no client has such rows.
+    """
+    if dataset.test_clients is None:
+        return images, labels, None
+    test_images, test_labels = checked_examples(dataset.test_images, dataset.test_labels, "test ", num_classes - 1)
+    owners = np.asarray(dataset.test_clients)
+    if owners.shape != test_labels.shape or owners.dtype.kind not in "iu":
+        raise ValueError(
+            f"test_clients has shape {owners.shape} and type {owners.dtype}; expected {len(test_labels)} integers, the "
+            "user of each test row."
+        )
+    if (test_images.dtype, test_images.shape[1:]) != (images.dtype, images.shape[1:]):
+        raise ValueError(
+            f"test_images are {test_images.dtype}{list(test_images.shape)}, and train_images {images.dtype}"
+            f"{list(images.shape)}; expected one type, and one shape of an input."
+        )
+    order = np.argsort(users)
+    place = np.searchsorted(users, owners, sorter=order).clip(max=len(users) - 1)
+    client = np.where(users[order[place]] == owners, order[place], len(users))
+    rows = np.argsort(client, kind="stable")[: np.count_nonzero(client < len(users))]
+    if not len(rows):
+        return images, labels, None
+    sizes = np.bincount(client[rows], minlength=len(users))
+    tests = ClientTests((len(labels) + rows).astype(np.int32), np.append(0, np.cumsum(sizes)).astype(np.int32))
+    # The whole test set, not the clients' rows alone, so that all partitions into users share one array of images.
+    return np.concatenate([images, test_images]), np.concatenate([labels, test_labels]), tests
 
 
 def _by_client(name: str, rows: Any) -> Sequence[np.ndarray]:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_bal.data.arrays import ARRAYS, REQUIRED, as_dataset
+from fedjax_bal.data.arrays import REQUIRED, as_dataset
 from fedjax_bal.data.npz_file import read_arrays
 from fedjax_bal.data.reading import DataError, MissingError, reading
 from fedjax_bal.data.sources import DATASETS, find_reader, tfds
@@ -22,6 +22,7 @@ from fedjax_bal.data.sources.reader import Reader
 from fedjax_bal.files import own_folder, replacing
 from fedjax_bal.types import Dataset
 
+_OF_CLIENTS = ("train_clients", "test_clients", "client_names")
 _FOLDER = "fedjax_bal"  # subfolder of the one with the official files
 
 
@@ -128,7 +129,12 @@ def read_prepared(name: str, data_dir: Path, places: Sequence[Path] | None) -> D
     file = _prepared_file(name, data_dir)
     if not file.is_file() or (places is not None and not _is_current(name, data_dir, places)):
         return None
-    return as_dataset(file, read_arrays(file, ARRAYS))
+    arrays = read_arrays(file, (*REQUIRED, "class_names", *_OF_CLIENTS))
+    names = arrays.pop("client_names", None)
+    dataset = as_dataset(file, arrays)
+    # Clients are numbered in the order of the official files, which is not that of their names.
+    numbers = {key: arrays[key] for key in _OF_CLIENTS if key in arrays}
+    return dataset._replace(**numbers, client_names=None if names is None else tuple(names.tolist()))
 
 
 def inventory_digest(dataset: Dataset) -> str:
@@ -153,8 +159,8 @@ def _write_prepared(name: str, data_dir: Path, dataset: Dataset, places: Sequenc
     file = _prepared_file(name, data_dir)
     arrays: dict[str, Any] = {key: getattr(dataset, key) for key in REQUIRED}
     arrays["class_names"] = np.array(dataset.class_names)
-    if dataset.train_clients is not None:
-        arrays["train_clients"] = dataset.train_clients
+    known = {key: getattr(dataset, key) for key in _OF_CLIENTS}
+    arrays |= {key: np.asarray(values) for key, values in known.items() if values is not None}
     try:
         own_folder(data_dir, _FOLDER)
         with replacing(file) as stream:

@@ -9,7 +9,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,7 +32,16 @@ from fedjax_bal.config import (
 from fedjax_bal.files import read_bytes
 from fedjax_bal.lab import schema
 from fedjax_bal.lab.named_files import FILE_COPIES, small_files, with_copies
-from fedjax_bal.lab.output_files import RESTORE, START_OVER, SUMS, FolderError, OutputFiles, reading, writing
+from fedjax_bal.lab.output_files import (
+    LARGEST_FILE,
+    RESTORE,
+    START_OVER,
+    SUMS,
+    FolderError,
+    OutputFiles,
+    reading,
+    writing,
+)
 from fedjax_bal.metrics import METRICS
 from fedjax_bal.options import MOST_DEVICES
 from fedjax_bal.plugins import COLUMNS, plugin_copies
@@ -42,6 +51,7 @@ _CONFIG = "config.yaml"
 _METRICS = "metrics.jsonl"
 _SUMMARY = "summary.json"
 _CONFUSION = "confusion.npz"
+_CLIENTS = "clients.csv"
 _NPY_HEADER = 128  # bytes of NumPy's header of an array
 _REPORT = "report.html"
 _COMPARISON = "comparison.html"
@@ -65,10 +75,10 @@ _ANALYSES = tuple(name.format("*", "*") for name in (PICTURES, LEAKS, PERSONALIS
 # rewrites them; exports have their own checksums; trackers' files belong to the trackers.
 _CHECKPOINT_FILES = f"{_CHECKPOINTS.format('*', '*')}/round-*.npz"
 _COPIES = (f"{PLUGIN_COPIES}/*.py", f"{PLUGIN_COPIES}/*/**/*.py", f"{FILE_COPIES}/*/*")
-COVERED = (_CONFIG, _METRICS, _SUMMARY, _CONFUSION, _EXECUTION, _CHECKPOINT_FILES, *_COPIES, *_ANALYSES)
+COVERED = (_CONFIG, _METRICS, _SUMMARY, _CONFUSION, _CLIENTS, _EXECUTION, _CHECKPOINT_FILES, *_COPIES, *_ANALYSES)
 # Without config.yaml, which identifies the folder's run: a kill must not leave a folder without an owner.
 _WRITTEN = (
-    *(SUMS, _METRICS, _SUMMARY, _CONFUSION, _REPORT, _COMPARISON, _EXECUTION, "plots/*.svg", "table.tex"),
+    *(SUMS, _METRICS, _SUMMARY, _CONFUSION, _CLIENTS, _REPORT, _COMPARISON, _EXECUTION, "plots/*.svg", "table.tex"),
     *(f"{name}.{ending}" for name in ("tables", "comparison-tables") for ending in ("csv", "tex")),
     *(_CHECKPOINT_FILES, f"{_CHECKPOINTS.format('*', '*')}/.round-*.part", *_ANALYSES),
     "tensorboard/*/seed*/events.out.tfevents.*.fedjax-bal.*",
@@ -84,6 +94,7 @@ _COVERED = (SHEET, _RESULTS, _COSTS, *_COPIES)
 _LARGEST_TABLE = 100_000_000  # bytes
 _WORDS = ("point", "method", "status", "failure")  # text columns
 _OF_RUN = ("point", "method", "seed")
+_COLUMNS_OF_CLIENTS = ("method", "seed", "client", "training_rows", "test_rows", "accuracy", "balanced_accuracy")
 _FORMULA = re.compile(r"'*[=+@\t\r-]")
 _REWRITE_REMEDY = "run `fedjax-bal sweep` on its file again to rewrite it"
 
@@ -324,6 +335,58 @@ class RunFolder(_Folder):
         np.savez_compressed(content, **kept)  # type: ignore[arg-type]
         self.files.write(_CONFUSION, content.getvalue())
 
+    def write_clients(self, runs: Iterable[schema.RunClients]) -> None:
+        """Replaces the results by client of all runs; no file without any, and runs beyond its size limit are left out.
+
+        Numbers are rounded to six digits.
+        """
+        content = b""
+        for run in runs:
+            table = [
+                {
+                    **dict(zip(_COLUMNS_OF_CLIENTS, (run.method, run.seed, *row[:3]), strict=False)),
+                    **{
+                        name: None if np.isnan(value) else round(value, 6)
+                        for name, value in zip(_COLUMNS_OF_CLIENTS[-2:], row[3:], strict=True)
+                    },
+                }
+                for row in zip(run.names, *(column.tolist() for column in run[3:]), strict=True)
+            ]
+            block = as_csv(table).encode()
+            if len(content) + len(block) <= LARGEST_FILE:  # the limit of `read_clients`
+                content += block.partition(b"\n")[2] if content else block
+        if content:
+            self.files.write(_CLIENTS, content)
+
+    def read_clients(self) -> list[schema.RunClients]:
+        """Reads the results by client; empty for a run whose clients have no test rows.
+
+        Raises:
+            FolderError: the file is damaged, differs from what the last session wrote, or can't be read.
+        """
+        path = self.path / _CLIENTS
+        if not path.exists():
+            return []
+        self.files.check_sums(_CLIENTS)
+        with schema.checking(path):
+            rows = csv.DictReader(io.StringIO(self.files.read(_CLIENTS).decode()), strict=True)
+            runs: dict[tuple[str, int], list[Any]] = {}
+            try:
+                for row in rows:
+                    if None in row or None in row.values():
+                        raise ValueError("has another length than the line of headings")
+                    method, seed, name, training, test, *accuracies = (row[column] for column in _COLUMNS_OF_CLIENTS)
+                    of_run = runs.setdefault((_without_apostrophe(method), int(seed)), [])
+                    numbers = int(training), int(test), *(float(text or "nan") for text in accuracies)
+                    of_run.append((_without_apostrophe(name), *numbers))
+            except (csv.Error, LookupError, ValueError) as error:
+                raise ValueError(f"line {rows.line_num}: {error}") from error
+        found = []
+        for key, of_run in runs.items():
+            names, *columns = zip(*of_run, strict=True)
+            found.append(schema.RunClients(*key, names, *map(np.array, columns)))
+        return found
+
     def write_pictures(self, method: int, seed: int, pictures: Mapping[str, np.ndarray]) -> None:
         """Replaces a run's pictures: arrays of pixels by name."""
         content = io.BytesIO()
@@ -421,7 +484,8 @@ class RunFolder(_Folder):
             if (self.path / name).is_file():
                 self.files.check_sums(name)
                 pictures[method] = schema.read_pictures(self.path / name, classes)
-        return schema.RunRecord(config, with_copies(self.path, config, text), lines, summary, pictures)
+        clients = self.read_clients()
+        return schema.RunRecord(config, with_copies(self.path, config, text), lines, summary, pictures, clients)
 
     def conflict(self, config: Config) -> str:
         """Names the keys in which the folder's configuration conflicts with this one; empty if this one continues it.
@@ -648,7 +712,7 @@ class SweepFolder(_Folder):
                 raise ValueError(f"must have rows, below a line of headings; lacks {', '.join(lacking)}")
         for row in rows:
             for key, text in row.items():
-                written = text[1:] if text[:1] == "'" and _FORMULA.match(text[1:]) else text  # undoes `as_csv`
+                written = _without_apostrophe(text)
                 row[key] = written if key in _WORDS else _value(written)
         return rows
 
@@ -708,6 +772,11 @@ def as_csv(table: Sequence[Mapping[str, Any]]) -> str:
         # Negative numbers such as -0.5 stay.
         writer.writerow({**row, **{key: f"'{row[key]}" for key in formulas if isinstance(_value(row[key]), str)}})
     return text.getvalue()
+
+
+def _without_apostrophe(text: str) -> str:
+    """Undoes what `as_csv` does to a text that looks like a formula."""
+    return text[1:] if text[:1] == "'" and _FORMULA.match(text[1:]) else text
 
 
 def _value(text: str) -> Any:

@@ -23,7 +23,7 @@ from fedjax_bal.lab.folder import RunFolder, SweepFolder
 from fedjax_bal.lab.model_files import MODEL_FORMATS
 from fedjax_bal.lab.output_files import FolderError
 from fedjax_bal.lab.recorder import load_newest, load_variables
-from fedjax_bal.lab.schema import RunId
+from fedjax_bal.lab.schema import RunClients, RunId
 from fedjax_bal.lab.setup import Comparison, SharedInputs, network, set_up_to_read, to_read
 from fedjax_bal.parts import changes_for_evaluation
 from fedjax_bal.types import Array, Model, Variables
@@ -138,10 +138,33 @@ class LoadedRun:
         columns = as_columns(
             [{"method": line["method"], "label": self._labels[line["method"]], **line} for line in lines]
         )
-        try:
-            return importlib.import_module("pandas").DataFrame(columns)
-        except ImportError:
-            return columns
+        return _as_frame(columns)
+
+    def clients(self) -> Any:
+        """Returns the content of `clients.csv`, one row per method, seed and client, in the order of the clients.
+
+        Returns:
+            A pandas `DataFrame` if pandas is installed, otherwise a dict of columns as NumPy arrays: `method`, `seed`,
+                `client` (its name, or else its number, as text), `training_rows`, `test_rows`, `accuracy` and
+                `balanced_accuracy` (nan if unknown).
+
+        Raises:
+            ValueError: no session has finished, or no client has test rows.
+        """
+        found = self._folder.read_clients()
+        if not found:
+            raise FolderError(
+                f"{self._folder.path}: has no clients.csv: a session writes it when it ends, if clients have test rows "
+                "(a natural partition of data whose test rows have users, or evaluation.client_test)"
+            )
+        counts = [len(run.names) for run in found]
+        columns = {
+            "method": np.repeat([run.method for run in found], counts),
+            "seed": np.repeat([run.seed for run in found], counts),
+            "client": np.array([name for run in found for name in run.names]),
+            **{name: np.concatenate([getattr(run, name) for run in found]) for name in RunClients._fields[3:]},
+        }
+        return _as_frame(columns)
 
     @property
     def model(self) -> Model:
@@ -290,6 +313,14 @@ class LoadedRun:
             "run_sha256": run_digest(self.config),
             "versions": summary.get("versions") or versions(),
         }
+
+
+def _as_frame(columns: dict[str, np.ndarray]) -> Any:
+    """Returns columns as a pandas `DataFrame` if pandas is installed."""
+    try:
+        return importlib.import_module("pandas").DataFrame(columns)
+    except ImportError:
+        return columns
 
 
 def as_columns(lines: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:

@@ -16,7 +16,7 @@ from fedjax_bal.lab.folder import LEAKS, PERSONALISED
 from fedjax_bal.lab.loop import Callback
 from fedjax_bal.lab.recorder import Recorder
 from fedjax_bal.lab.schema import RunId
-from fedjax_bal.metrics import across_clients, order_statistics
+from fedjax_bal.metrics import across_clients, listed_clients
 from fedjax_bal.types import Federation
 
 _GRADIENTS = 4  # images whose gradients are inverted; few, because second derivatives are slow
@@ -214,10 +214,10 @@ class PostTraining(Callback):
             accuracies, diverged = tuner.run(run.seed, snapshot)
             figures = {
                 "epochs": epochs,
-                "clients": len(accuracies),
+                "clients": int(np.count_nonzero(~np.isnan(accuracies))),
                 "diverged": diverged,
                 **across_clients("personalised_accuracy", accuracies),
-                "accuracies": order_statistics(accuracies),
+                "accuracies": listed_clients(accuracies),
             }
             folder.write_analysis(PERSONALISED, *run, figures)
 

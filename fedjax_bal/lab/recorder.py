@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_bal.config import AUTO, Config, with_convolution
-from fedjax_bal.engine.device import State
+from fedjax_bal.engine.device import State, client_hits_shape
 from fedjax_bal.engine.host import DispatchResult, Snapshot, describe_faults, fetch, restore_rows, rows_to_save
 from fedjax_bal.engine.processes import processes
 from fedjax_bal.lab import checkpoint, environment, summary
@@ -34,6 +34,7 @@ class SavedRun(NamedTuple):
     fingerprint: Any  # of the data with which the run began
     owner: Any  # hash that identifies the run
     chosen: Any  # number of times each client was asked to train, Int32[N]
+    client_hits: Any = None  # of the last evaluation, see `EvaluationResult`; None without test rows of clients
 
 
 def saved_template(comparison: Comparison, run: RunId) -> SavedRun:
@@ -44,7 +45,9 @@ def saved_template(comparison: Comparison, run: RunId) -> SavedRun:
     matrix = np.zeros((classes, classes), np.int32)
     owner = checkpoint.owner(comparison.config, *run)
     chosen = np.zeros(simulation.federation.num_clients, np.int32)
-    return SavedRun(simulation.state_shapes(), matrix, fingerprint, owner, chosen)
+    tested = simulation.federation.tests is not None
+    hits = np.zeros(client_hits_shape(simulation.federation), np.int32) if tested else None
+    return SavedRun(simulation.state_shapes(), matrix, fingerprint, owner, chosen, hits)
 
 
 def load_newest(folder: RunFolder, comparison: Comparison, run: RunId, note: Callable[[str], None]) -> SavedRun | None:
@@ -402,8 +405,9 @@ class Recorder:
         if result.faults:
             self.note(f"{state.title}: {describe_faults(result.faults)}")
         confusion = state.saved.confusion if result.confusion is None else result.confusion
+        hits = state.saved.client_hits if result.client_hits is None else result.client_hits
         np.add.at(state.saved.chosen, result.chosen, 1)
-        state.saved = state.saved._replace(snapshot=result.snapshot, confusion=confusion)
+        state.saved = state.saved._replace(snapshot=result.snapshot, confusion=confusion, client_hits=hits)
 
     def save(self, run: RunId, snapshot: Snapshot) -> None:
         """Writes a checkpoint of a run; the snapshot must include the model."""
@@ -455,7 +459,7 @@ class Recorder:
         )
 
     def finish(self) -> Mapping[str, Any]:
-        """Ends the session: writes metrics, summary and `SHA256SUMS`; returns the summary.
+        """Ends the session: writes metrics, results by client, summary and `SHA256SUMS`; returns the summary.
 
         A session that changed nothing rewrites nothing.
         """
@@ -464,6 +468,13 @@ class Recorder:
         self._write_metrics()
         trained = {run: state.saved for run, state in self.states.items() if state.failure is None and state.round}
         self.folder.write_confusion({run: np.asarray(saved.confusion) for run, saved in trained.items() if saved})
+        self.folder.write_clients(
+            summary.summarise_clients(
+                self.states[run].key, self.comparison.simulation(run), np.asarray(saved.client_hits)
+            )
+            for run, saved in trained.items()
+            if saved and saved.client_hits is not None and self.states[run].lines
+        )
         content = self._summary()
         self.folder.write_summary(content)
         self.folder.files.seal()  # marks the end of the session: all files are complete

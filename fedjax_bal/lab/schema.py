@@ -6,7 +6,7 @@ reports what they read; messages name the file, the key and the remedy. Metrics 
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple, NotRequired
@@ -52,7 +52,7 @@ class Line(TypedDict):
     seed: Integer
     round: Integer
     per_class_accuracy: NotRequired[Annotated[list[Number | None], AfterValidator(_one_per_class)] | None]
-    client_accuracies: NotRequired[list[Number] | None]
+    client_accuracies: NotRequired[list[Number | None] | None]
 
 
 class ResumableLine(TypedDict):
@@ -132,6 +132,7 @@ class Partition(TypedDict):
     std: list[float]
     input_shape: NotRequired[list[Amount]]
     input_names: NotRequired[list[str]]
+    client_names: NotRequired[list[str]]
     input_dtype: NotRequired[Annotated[str, Field(pattern="^(uint8|int32|float16|float32)$")]]
     shown: Annotated[list[Amount], FailFast()]
     class_counts: Annotated[list[AmountPerClass], FailFast()]
@@ -215,6 +216,33 @@ class RunId(NamedTuple):
     seed: int
 
 
+class RunClients(NamedTuple):
+    """The last evaluation of a run on each client's own test rows: a block of `clients.csv`, a row for each client.
+
+    Attributes:
+        method: the method's name.
+        seed: the seed.
+        names: the clients' names, or else their numbers, in the order of the clients.
+        training_rows: `Int[N]`, without augmented copies.
+        test_rows: `Int[N]`.
+        accuracy: `Float[N]`; nan for a client without test rows.
+        balanced_accuracy: mean over the classes of the client's test rows, `Float[N]`; nan where unknown.
+    """
+
+    method: str
+    seed: int
+    names: tuple[str, ...]
+    training_rows: np.ndarray
+    test_rows: np.ndarray
+    accuracy: np.ndarray
+    balanced_accuracy: np.ndarray
+
+    @property
+    def named(self) -> bool:
+        """Returns whether the clients have names, not only numbers."""
+        return self.names != tuple(map(str, range(len(self.names))))
+
+
 class RunRecord(NamedTuple):
     """The content of a run folder."""
 
@@ -224,6 +252,7 @@ class RunRecord(NamedTuple):
     summary: dict[str, Any]
     # UInt8[c, S, H, W, K] by name, of each method's first seed: generated images and real ones.
     pictures: Mapping[str, Mapping[str, np.ndarray]] = MappingProxyType({})
+    clients: Sequence[RunClients] = ()
 
 
 @contextlib.contextmanager
@@ -279,11 +308,12 @@ def check_summary(summary: Any) -> None:
     names = summary.get("class_names") if isinstance(summary, dict) else None
     _check(summary, _SUMMARY, len(names) if isinstance(names, list) else 0)
     for place, part in enumerate(summary["partitions"]):
-        if len(part["shown"]) != len(part["class_counts"]):
-            raise ValueError(
-                f"partitions[{place}].class_counts: must be a list of {len(part['shown'])}, one for each client in "
-                f"`shown`; received {len(part['class_counts'])}"
-            )
+        for key in ("class_counts", "client_names"):
+            if key in part and len(part["shown"]) != len(part[key]):
+                raise ValueError(
+                    f"partitions[{place}].{key}: must be a list of {len(part['shown'])}, one for each client in "
+                    f"`shown`; received {len(part[key])}"
+                )
     metrics = [metric.name for metric in METRICS.values() if metric.of_run and metric.unit is not TEXT]
     for place, run in enumerate(summary["runs"]):
         _check_numbers(run, metrics, f"runs[{place}].")

@@ -206,10 +206,11 @@ class SharedInputs:
         pool, rows, tests = split_rows(dataset, config)
         whole = dataset._replace(train_images=pool.images, train_labels=pool.labels)
         federation = data.federate(whole, rows, auxiliary=pool.auxiliary, tests=tests)
-        # The data set's original images are placed once for all of its partitions.
+        # The data set's original images are placed once for all of its partitions, and once more with its test images,
+        # which are appended for clients that have rows there.
         sections = (config.dataset,) if pool.images is dataset.train_images else _sections(config)
         place = lambda: replicate((federation.images, federation.labels), layout)
-        images, labels = self.cached(f"images on {layout.devices}", place, *sections)
+        images, labels = self.cached(f"{len(federation.labels)} images on {layout.devices}", place, *sections)
         return federation._replace(images=images, labels=labels)
 
     def _digest(self, config: MethodConfig) -> np.ndarray:

@@ -10,9 +10,9 @@ import numpy as np
 from fedjax_bal.config import Config
 from fedjax_bal.data import extra_bytes
 from fedjax_bal.engine.host import DispatchResult, Simulation
-from fedjax_bal.lab.schema import Composition, Leaks, MiniBatches, Partition
+from fedjax_bal.lab.schema import Composition, Leaks, MiniBatches, Partition, RunClients
 from fedjax_bal.lab.setup import Comparison
-from fedjax_bal.metrics import divergences, evenly_spaced, rank_correlations
+from fedjax_bal.metrics import class_means, client_accuracies, divergences, evenly_spaced, rank_correlations
 from fedjax_bal.parts import Batches
 from fedjax_bal.status import duration
 
@@ -101,6 +101,8 @@ def summarise_partitions(comparison: Comparison) -> list[Partition]:
         }
         if used.input_names is not None:
             entry["input_names"] = list(used.input_names)
+        if federation.client_names is not None:
+            entry["client_names"] = [federation.client_names[client] for client in shown]
         if np.any(federation.copy):
             originals = np.asarray(federation.labels)[federation.rows[federation.copy == 0]]
             entry["augmentation"] = {
@@ -110,9 +112,36 @@ def summarise_partitions(comparison: Comparison) -> list[Partition]:
                 "extra_bytes": extra_bytes(federation),
             }
         # Compared by content, because different methods may prepare equal federations.
-        key = counts.tobytes(), repr((entry["mean"], entry["std"], text, entry.get("augmentation"), used.input_names))
+        named = entry.get("client_names"), used.input_names
+        key = counts.tobytes(), repr((entry["mean"], entry["std"], text, entry.get("augmentation"), named))
         shared.setdefault(key, entry)["methods"].append(method.name)
     return list(shared.values())
+
+
+def summarise_clients(key: tuple[str, int], simulation: Simulation, hits: np.ndarray) -> RunClients:
+    """Summarises the last evaluation of a run, given by method and seed, on each client's own test rows.
+
+    `hits` are those of an `EvaluationResult`, `Int[N, C]`; without classes, `Int[N, 1]`, the means over classes are
+    unknown.
+    """
+    federation = simulation.federation
+    clients = federation.num_clients
+    assert federation.tests is not None
+    sizes = np.diff(federation.tests.offsets)
+    originals = np.repeat(np.arange(clients), np.diff(federation.offsets))[np.asarray(federation.copy) == 0]
+    means = np.full(clients, np.nan)
+    if hits.shape[1] == federation.num_classes:
+        cells = np.repeat(np.arange(clients), sizes) * federation.num_classes
+        cells += np.asarray(federation.labels)[np.asarray(federation.tests.rows)]
+        means = class_means(hits, np.bincount(cells, minlength=hits.size).reshape(hits.shape))
+    return RunClients(
+        *key,
+        names=federation.client_names or tuple(map(str, range(clients))),
+        training_rows=np.bincount(originals, minlength=clients),
+        test_rows=sizes,
+        accuracy=client_accuracies(hits.sum(1), sizes),
+        balanced_accuracy=means,
+    )
 
 
 def summarise_batches(config: Config, simulations: Sequence[Simulation]) -> list[MiniBatches]:

@@ -185,7 +185,7 @@ class SharedDcgans(Part):
         images = np.asarray(federation.images)
         larger = np.empty((len(images) + len(holders) * self.pool, *images.shape[1:]), images.dtype)
         larger[: len(images)] = images
-        plain = jax.tree.map(jnp.asarray, federation._replace(images=images, auxiliary={}))
+        plain = jax.tree.map(jnp.asarray, federation.without_names()._replace(images=images, auxiliary={}))
         key = jax.random.key(self.seed)
         unseeded = dataclasses.replace(self, seed=0)  # one program for all seeds
         for place, client in enumerate(holders):

@@ -159,21 +159,54 @@ def shot_groups(class_counts: np.ndarray, shots: Shots = SHOTS) -> dict[str, np.
 
 
 def client_accuracies(hits: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Computes the accuracy of each client that has test rows.
+    """Computes the accuracy of each client, in all classes together or in each.
 
     Args:
-        hits: each client's number of test rows classified correctly, `Int[K]`.
-        sizes: each client's number of test rows, `Int[K]`.
+        hits: each client's number of test rows classified correctly, `Int[K]` or `Int[K, C]`.
+        sizes: each client's number of test rows, of the same shape.
 
     Returns:
-        `Float64[at most K]`.
+        `Float64`, of the same shape; nan without test rows.
 
     Example:
         >>> client_accuracies(np.array([1, 0, 3]), np.array([2, 0, 3])).tolist()
-        [0.5, 1.0]
+        [0.5, nan, 1.0]
     """
-    tested = np.asarray(sizes) > 0
-    return np.asarray(hits, float)[tested] / np.asarray(sizes, float)[tested]
+    sizes = np.asarray(sizes)
+    return np.divide(hits, sizes, out=np.full(sizes.shape, np.nan), where=sizes > 0)
+
+
+def class_means(hits: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Computes each client's mean accuracy over the classes of its test rows, `Float64[K]`; nan without test rows.
+
+    Args:
+        hits: each client's number of test rows classified correctly, by true class, `Int[K, C]`.
+        sizes: each client's number of test rows, by class, `Int[K, C]`.
+
+    Example:
+        >>> class_means(np.array([[9, 0], [1, 0], [0, 0]]), np.array([[10, 2], [2, 0], [0, 0]])).tolist()
+        [0.45, 0.5, nan]
+    """
+    accuracies = client_accuracies(hits, sizes)
+    known = (np.asarray(sizes) > 0).sum(1)
+    return np.divide(np.nansum(accuracies, 1), known, out=np.full(len(known), np.nan), where=known > 0)
+
+
+def listed_clients(accuracies: np.ndarray, most: int = 1000) -> list[float | None] | None:
+    """Rounds clients' accuracies to four digits, for JSON, in the order of the clients; None for more than `most`.
+
+    Example:
+        >>> listed_clients(np.array([2 / 3, np.nan, 0.0])), listed_clients(np.zeros(3), most=2)
+        ([0.6667, None, 0.0], None)
+    """
+    if len(accuracies) > most:
+        return None
+    return [None if np.isnan(value) else round(float(value), 4) for value in accuracies]
+
+
+def ranked_known(values: np.ndarray) -> np.ndarray:
+    """Returns the values that are not nan, ascending."""
+    return np.sort(values)[: np.count_nonzero(~np.isnan(values))]
 
 
 def worst_tenth(accuracies: np.ndarray) -> float:
@@ -199,14 +232,14 @@ def across_clients(name: str, accuracies: np.ndarray) -> dict[str, float | None]
 
     Args:
         name: the mean's name, with which the other names begin.
-        accuracies: one for each client, `Float[K]`.
+        accuracies: one for each client, `Float[K]`; nan for one that doesn't count.
 
     Returns:
-        A number for each of `OVER_CLIENTS`; all None without clients.
+        A number for each of `OVER_CLIENTS`; all None without clients that count.
 
     Example:
         >>> {key: round(value, 2) for key, value in across_clients("it", np.array([1.0, 0.0, 0.5, 0.5])).items()}
         {'it': 0.5, 'it_std': 0.35, 'it_worst10': 0.0, 'it_p10': 0.15, 'it_p90': 0.85}
     """
-    ranked = np.sort(accuracies)
+    ranked = ranked_known(accuracies)
     return {name + end: float(of(ranked)) if len(ranked) else None for end, (_, of) in OVER_CLIENTS.items()}

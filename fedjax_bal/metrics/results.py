@@ -56,18 +56,21 @@ class RoundResult:
 
     @cached_property
     def client_accuracies(self) -> np.ndarray | None:
-        """Accuracy of the model that each client uses, on the client's test rows, ascending; None without test rows."""
+        """Accuracy of the model that each client uses, on the client's test rows, `Float64[N]`.
+
+        nan for a client without test rows; None if no client has any.
+        """
         hits = self.evaluation.client_hits
-        return None if hits is None else np.sort(client_accuracies(np.asarray(hits), self._test_sizes))
+        return None if hits is None else client_accuracies(np.asarray(hits).sum(1), self._test_sizes)
 
     @cached_property
     def own_accuracies(self) -> np.ndarray | None:
-        """Accuracies of the cohort's models after local training, each on its client's test rows, ascending."""
+        """Accuracies of the cohort's models after local training, each on its client's test rows; nan without any."""
         hits = self.reported.get(OWN_HITS.name)
         delivered = self.plan.delivered
         if hits is None:
             return None
-        return np.sort(client_accuracies(hits[delivered], self._test_sizes[self.plan.clients[delivered]]))
+        return client_accuracies(hits[delivered], self._test_sizes[self.plan.clients[delivered]])
 
     @property
     def _test_sizes(self) -> np.ndarray:

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedjax_bal.metrics.classification import ranked_known
+
 CONFIDENCE = 0.95
 LARGEST_SHOWN = 1e100
 """The largest number that is written and read: sums of squares don't overflow. Larger ones count as infinite."""
@@ -266,15 +268,22 @@ def class_accuracies(
     return _band(table) if table.size else None
 
 
-def ranked_clients(lines: Sequence[Mapping[str, Any]], method: str) -> np.ndarray | None:
-    """Computes client accuracies of a method from worst to best, at every hundredth of the clients, `Float[101]`.
+def ranked_clients(runs: Sequence[np.ndarray]) -> np.ndarray | None:
+    """Computes the accuracies of clients from worst to best, at every hundredth of the clients, mean over runs.
 
-    They are means over seeds of the last evaluations, whose `client_accuracies` are ascending, and evenly spaced
-    samples if there are many clients. Returns None if no run has such numbers.
+    Args:
+        runs: the clients' accuracies in each run, `Float[N]`; nan for a client without test rows.
+
+    Returns:
+        `Float[101]`; None without a client that has test rows.
+
+    Example:
+        >>> ranked_clients([np.array([1.0, np.nan, 0.0]), np.array([0.5, 0.5, 0.5])])[[0, 50, 100]].tolist()
+        [0.25, 0.5, 0.75]
     """
     shares = np.linspace(0, 1, 101)
-    runs = [line.get("client_accuracies") for line in _last_lines(lines, method)]
-    ranked = [np.interp(shares, np.linspace(0, 1, len(run)), np.sort(run)) for run in runs if run]
+    known = [ranked_known(np.asarray(run)) for run in runs]
+    ranked = [np.interp(shares, np.linspace(0, 1, len(run)), run) for run in known if len(run)]
     return np.mean(ranked, axis=0) if ranked else None
 
 

@@ -16,9 +16,11 @@ from fedjax_bal.metrics.classification import (
     OVER_CLIENTS,
     accuracy,
     balanced_accuracy,
+    listed_clients,
     macro_f1,
     mean_known,
     order_statistics,
+    ranked_known,
     recalls,
     worst_class_accuracy,
 )
@@ -71,10 +73,10 @@ CLASSES = ReportTable("Classes", "On the test set, at the last evaluation.")
 CURVE = ReportTable("Other summaries of the curve", "")
 CLIENTS = ReportTable(
     "Clients",
-    "The model that each client uses, on its own test images at the last evaluation: the global one, or its own with a "
+    "The model that each client uses, on its own test rows at the last evaluation: the global one, or its own with a "
     "method that gives it one. Every client counts the same.",
 )
-OWN_MODELS = ReportTable("Clients, own models", "Each model on its own client's test images.")
+OWN_MODELS = ReportTable("Clients, own models", "Each model on its own client's test rows.")
 TIME = ReportTable(
     "Simulated time",
     "How long the rounds would take with the clients' speeds and the deadline of this configuration: the sum over "
@@ -154,7 +156,7 @@ class Metric:
 
 
 _SHOTS = (
-    "Classes are many-, medium- or few-shot by their training images in the whole federation; evaluation.shots says "
+    "Classes are many-, medium- or few-shot by their training rows in the whole federation; evaluation.shots says "
     "where the groups end."
 )
 _LAST10 = "The mean of a run's last ten evaluations, where it has as many."
@@ -222,7 +224,7 @@ def _validation(name: str, meaning: str, score: Callable[[np.ndarray], float], *
 def _shots(group: str, heading: str) -> Metric:
     """Makes the metric of the mean accuracy over a group of classes."""
     of_round = lambda it: mean_known(recalls(it.confusion)[it.groups[group]]) if group in it.groups else None
-    meaning = f"Mean accuracy over the {group}-shot classes, by their training images in the whole federation."
+    meaning = f"Mean accuracy over the {group}-shot classes, by their training rows in the whole federation."
     return Metric(f"{group}_shot_accuracy", meaning, of_round, "last", Column(CLASSES, heading, True, _SHOTS))
 
 
@@ -237,12 +239,15 @@ def _over_clients(
 
     def of_round(summary: Callable[[np.ndarray], Any], it: "RoundResult") -> float | None:
         accuracies = values(it)
-        return None if accuracies is None else float(summary(accuracies)) if len(accuracies) else np.nan
+        if accuracies is None:
+            return None
+        ranked = ranked_known(accuracies)
+        return float(summary(ranked)) if len(ranked) else np.nan
 
     return [
         Metric(
             name + end,
-            f"{words} of {whose}, each on its own client's test images.",
+            f"{words} of {whose}, each on its own client's test rows.",
             partial(of_round, summary),
             "last" if end in columns else None,
             columns.get(end),
@@ -257,7 +262,7 @@ def _fine_tuned(end: str, heading: str, note: str = _TUNED, unit: Unit = SHARE) 
     """Makes a metric of the clients' models that are fine-tuned after the last round."""
     name = f"personalised_accuracy{end}"
     words, _ = OVER_CLIENTS[end]
-    meaning = f"{words} of the final model fine-tuned on each client, each on its own client's test images."
+    meaning = f"{words} of the final model fine-tuned on each client, each on its own client's test rows."
     of_run = lambda run: run.fine_tuned.get(name) if is_number(run.fine_tuned.get(name)) else None
     return Metric(name, meaning, None, of_run, Column(OWN_MODELS, heading, note=note), unit)
 
@@ -300,7 +305,7 @@ _METRICS = (
     ),
     _of_run(
         "best_accuracy",
-        "Highest accuracy of all evaluations, and so chosen on the test images.",
+        "Highest accuracy of all evaluations, and so chosen on the test set.",
         lambda run: max(run.numbers("test_accuracy"), default=None),
         SHARE,
         column=Column(COMPARISON, "Best accuracy"),
@@ -359,14 +364,14 @@ _METRICS = (
         column=Column(CURVE, "Test accuracy at the best validation", note=_AT_BEST),
     ),
     # The global model in each evaluated round.
-    _test("test_accuracy", "Fraction of test images classified correctly.", accuracy, drawn=True),
-    _validation("validation_accuracy", "Accuracy on the validation images.", accuracy, "last"),
+    _test("test_accuracy", "Fraction of the test set classified correctly.", accuracy, drawn=True),
+    _validation("validation_accuracy", "Accuracy on the validation rows.", accuracy, "last"),
     _validation(
-        "validation_balanced_accuracy", "Mean over classes of the accuracy on the validation images.", balanced_accuracy
+        "validation_balanced_accuracy", "Mean over classes of the accuracy on the validation rows.", balanced_accuracy
     ),
     Metric(
         "validation_loss",
-        "Cross-entropy on the validation images.",
+        "Cross-entropy on the validation rows.",
         lambda it: None if it.evaluation.validation is None else it.evaluation.validation.loss,
         unit=NATS,
         best=min,
@@ -392,7 +397,7 @@ _METRICS = (
     _shots("many", "Many-shot"),
     _shots("medium", "Medium-shot"),
     _shots("few", "Few-shot"),
-    Metric("test_loss", "Cross-entropy on the test images.", lambda it: it.evaluation.loss, unit=NATS),
+    Metric("test_loss", "Cross-entropy on the test set.", lambda it: it.evaluation.loss, unit=NATS),
     # Local training, and the models that are averaged.
     _reported("train_loss", "Mean of the losses of the clients' local steps.", unit=NATS),
     Metric(
@@ -425,7 +430,7 @@ _METRICS = (
     ),
     _reported(
         "local_test_accuracy",
-        "Mean accuracy of the cohort's models after local training, on `evaluation.local_test_images` test images.",
+        "Mean accuracy of the cohort's models after local training, on `evaluation.local_test_images` test rows.",
         unit=SHARE,
         measured=Measured(
             "local_test_accuracy",
@@ -464,8 +469,9 @@ _METRICS = (
     _fine_tuned("_worst10", "Worst 10% fine-tuned", _WORST10),
     Metric(
         "client_accuracies",
-        "The accuracies behind `client_accuracy` in rising order, at most a hundred of them.",
-        lambda it: None if it.client_accuracies is None else order_statistics(it.client_accuracies),
+        "The accuracies behind `client_accuracy`, a list in the order of the clients, with null for a client without "
+        "test rows; left out for more than a thousand clients.",
+        lambda it: None if it.client_accuracies is None else listed_clients(it.client_accuracies),
     ),
     # Counts since the previous evaluation.
     _reported("clients", "Clients that trained since the evaluation before."),

@@ -24,6 +24,7 @@ from fedjax_bal.metrics import (
 from fedjax_bal.report import plots
 from fedjax_bal.report import sweep_results as sweeps
 from fedjax_bal.report.markup import Picture
+from fedjax_bal.report.tables import MOST_CLIENTS
 from fedjax_bal.report.wording import LONGEST_NAME, MINUS, averaged_heading, averaged_in_words, join_some, printable
 
 _CLIMB = "The y-axis starts at the accuracy reached after the first 10% of rounds."
@@ -112,6 +113,7 @@ def _over_rounds(run: RunRecord, methods: Sequence[str], panels: Sequence[plots.
         return
     bands = _BANDS if any(line.low is not None for line in accuracies.values()) else "One seed, so there is no band."
     notes = f"{_CLIMB} {bands}{_panels_in_words(panels)}"
+    kind = kind_of_inputs(run.summary["partitions"])
     target = run.summary.get("target_accuracy")
     target = None if target is None else 100 * target
     series = {method: plots.percent(line) for method, line in accuracies.items()}
@@ -136,9 +138,9 @@ def _over_rounds(run: RunRecord, methods: Sequence[str], panels: Sequence[plots.
             for method, line in local.items()
         )
         text = (
-            "Accuracy of the clients' models after local training and before averaging, on test images of all classes: "
-            "mean over the clients of the round, and over seeds. The distance to the global model is what averaging "
-            f"has to recover. At the end, local / global in %: {ends}. {notes}"
+            "Accuracy of the clients' models after local training and before averaging, on test "
+            f"{kind} of all classes: mean over the clients of the round, and over seeds. The distance to the global "
+            f"model is what averaging has to recover. At the end, local / global in %: {ends}. {notes}"
         )
         series = {method: plots.percent(line) for method, line in local.items()}
         figure = plots.curves(plots.with_series(panels, series), "round", "mean local test accuracy, %", late=True)
@@ -166,16 +168,17 @@ def _at_the_end(run: RunRecord, methods: Sequence[str], panels: Sequence[plots.P
     failed = {(entry["method"], entry["seed"]) for entry in run.summary["runs"] if entry.get("failure")}
     lines = [line for line in run.lines if (line["method"], line["seed"]) not in failed]
     classes = run.summary["class_names"]
+    kind = kind_of_inputs(run.summary["partitions"])
     samples = class_samples(run.summary["partitions"])
     order = np.arange(len(classes)) if samples is None else np.argsort(-samples, kind="stable")
     names = [classes[place] for place in order]
     if samples is None:
         sizes = "Class sizes differ between methods, or are unknown for some."
     elif samples.min() == samples.max():
-        sizes = f"All classes have {samples[0]:,.0f} training images."
+        sizes = f"All classes have {samples[0]:,.0f} training {kind}."
     else:
         sizes = (
-            f"Classes are ordered from most training images ({samples.max():,.0f}) to fewest ({samples.min():,.0f}), "
+            f"Classes are ordered from most training {kind} ({samples.max():,.0f}) to fewest ({samples.min():,.0f}), "
             "summed over all clients."
         )
 
@@ -188,18 +191,18 @@ def _at_the_end(run: RunRecord, methods: Sequence[str], panels: Sequence[plots.P
             f"on all classes has a row of one colour. {sizes}"
         )
         values = 100 * np.array(list(known.values()))[:, order]
-        across = "class" if counts is None else "class and its training images"
+        across = "class" if counts is None else f"class and its training {kind}"
         figure = plots.heat([plots.Grid("", values, heads)], list(known), "test accuracy, %", horizontal=across)
         yield "classes", "Accuracy by class", text, figure
 
     shares = {method: pair for method in methods if (pair := predicted_shares(run.summary["runs"], method)) is not None}
     if shares:
         bars = (
-            ", bars those of the training images: a line along the bars repeats the class frequencies of training, a "
+            f", bars those of the training {kind}: a line along the bars repeats the class frequencies of training, a "
             "line along the dashes is balanced."
         )
         text = (
-            "The share of the test images that each method assigns to each class at the end, over all seeds. Dashes "
+            f"The share of the test {kind} that each method assigns to each class at the end, over all seeds. Dashes "
             f"are the true shares{'.' if samples is None else bars} {sizes}"
         )
         at = np.arange(len(classes))
@@ -208,7 +211,7 @@ def _at_the_end(run: RunRecord, methods: Sequence[str], panels: Sequence[plots.P
         def finish(axes: Axes) -> None:
             if samples is not None:
                 axes.bar(
-                    at, 100 * samples[order] / samples.sum(), 0.8, color="#bcbcbc", zorder=1, label="training images"
+                    at, 100 * samples[order] / samples.sum(), 0.8, color="#bcbcbc", zorder=1, label=f"training {kind}"
                 )
             dashes = (0, (2, 1))
             axes.step(
@@ -219,20 +222,55 @@ def _at_the_end(run: RunRecord, methods: Sequence[str], panels: Sequence[plots.P
 
         series = {method: plots.Series(at, 100 * predicted[order]) for method, (predicted, _) in shares.items()}
         across = "" if len(classes) <= plots.MOST_NAMED else "classes, some of them named"
-        figure = plots.curves(plots.with_series(panels, series), across, "share of the images, %", finish=finish)
+        figure = plots.curves(plots.with_series(panels, series), across, f"share of the {kind}, %", finish=finish)
         yield "predictions", "Predicted and true classes", text, figure
 
-    ranked = {method: values for method in methods if (values := ranked_clients(lines, method)) is not None}
+    yield from _by_client(run, methods, panels, kind)
+
+
+def _by_client(
+    run: RunRecord, methods: Sequence[str], panels: Sequence[plots.Panel], kind: str
+) -> Iterator[plots.Drawn]:
+    """Draws accuracy by client at the last evaluation: of each client where a few have names, or ranked."""
+    of_methods = {method: [of_run for of_run in run.clients if of_run.method == method] for method in methods}
+    text = (
+        f"Accuracy of the model that each client uses on its own test {kind} at the last evaluation: the global model, "
+        "or a personal one where a method trains one."
+    )
+    clients = {(of_run.names, of_run.training_rows.tobytes()): of_run for of_run in run.clients}
+    common = next(iter(clients.values())) if len(clients) == 1 else None
+    if common is not None and common.named and len(common.names) <= MOST_CLIENTS:
+        every = {method: found for method, found in of_methods.items() if found}
+        values = 100 * np.array([np.mean([of_run.accuracy for of_run in found], 0) for found in every.values()])
+        tested = np.flatnonzero(~np.isnan(values[0]))
+        order = tested[np.argsort(values[:, tested].mean(0), kind="stable")]
+        heads = [f"{common.names[client]}, {common.training_rows[client]:,}" for client in order]
+        text += " Mean over seeds; clients are ordered from the lowest to the highest mean over the methods."
+        figure = plots.heat(
+            [plots.Grid("", values[:, order], heads)],
+            list(every),
+            "client accuracy, %",
+            horizontal=f"client and its training {kind}",
+        )
+        yield "clients", "Accuracy by client", text, figure
+        return
+    accuracies = {method: [of_run.accuracy for of_run in found] for method, found in of_methods.items()}
+    ranked = {method: ends for method, found in accuracies.items() if (ends := ranked_clients(found)) is not None}
     if ranked:
-        text = (
-            "Accuracy of the model that each client uses on its own test images at the last evaluation: the global "
-            "model, or a personal one where a method trains one. Clients are sorted by accuracy, mean over seeds: the "
-            "left end shows those that the method serves worst, and a flat line serves all equally well. A client with "
-            "few test images can only have a few values, hence the steps."
+        text += (
+            " Clients are sorted by accuracy, mean over seeds: the left end shows those that the method serves worst, "
+            f"and a flat line serves all equally well. A client with few test {kind} can only have a few values, hence "
+            "the steps."
         )
         series = {name: plots.Series(np.linspace(0, 100, len(values)), 100 * values) for name, values in ranked.items()}
         figure = plots.curves(plots.with_series(panels, series), "clients from worst to best, %", "client accuracy, %")
         yield "clients", "Accuracy by client", text, figure
+
+
+def kind_of_inputs(partitions: Sequence[Mapping[str, Any]]) -> str:
+    """Returns "images", or "rows" for other inputs, for texts on the examples of a run."""
+    shapes = [part["input_shape"] for part in partitions if "input_shape" in part]
+    return "images" if all(len(shape) == 3 for shape in shapes) else "rows"
 
 
 def class_samples(partitions: Sequence[Mapping[str, Any]]) -> np.ndarray | None:
@@ -259,7 +297,10 @@ def _partitions(run: RunRecord) -> Iterator[plots.Drawn]:
         shown = len(part["shown"])
         some = "" if shown == part["clients"] else f"{shown} of {part['clients']:,} clients"
         title = ": ".join(filter(None, (methods if len(run.summary["partitions"]) > 1 else "", some)))
-        kept.append((title, np.array(part["class_counts"], float), [f"{client:,}" for client in part["shown"]]))
+        names = part.get("client_names", [])
+        if not 0 < len(names) <= MOST_CLIENTS:
+            names = [f"{client:,}" for client in part["shown"]]
+        kept.append((title, np.array(part["class_counts"], float), names))
     distances = _distances_in_words(parts[0]) if len(parts) == 1 else ""
     text = (
         "A column is a client, its colours are its samples of each class, blank for none; columns that differ are "
@@ -287,14 +328,15 @@ def _distances_in_words(part: Mapping[str, Any]) -> str:
 def partition(parts: Sequence[tuple[str, np.ndarray, Sequence[str]]], classes: Sequence[str]) -> Figure:
     """Draws the samples of each class on each client: one column per client; no sample is blank.
 
-    A part is a panel: its title, the samples `Float[M, C]`, and the clients' names.
+    A part is a panel: its title, the samples `Float[M, C]`, and the clients' names or numbers.
     """
     grids = []
     for title, counts, names in parts:
         most = 10 if len(parts) == 1 else 5
         steps = (factor * 10**power for power in range(9) for factor in (1, 2, 5))
         step = next(step for step in steps if len(names) <= most * step)
-        names = [name if place % step == 0 else "" for place, name in enumerate(names)]
+        if all(name.replace(",", "").isdigit() for name in names):
+            names = [name if place % step == 0 else "" for place, name in enumerate(names)]
         grids.append(plots.Grid(title, np.where(counts > 0, counts, np.nan).T, names))
     return plots.heat(
         grids, classes, "samples", horizontal="client", vertical="class",

@@ -94,7 +94,8 @@ def renamed(run: RunRecord, new: Callable[[str], str]) -> RunRecord:
         summary[key] = [{**part, "methods": [new(str(method)) for method in part["methods"]]} for part in parts]
     lines = [{**line, "method": new(line["method"])} for line in run.lines]
     pictures = {new(method): shown for method, shown in run.pictures.items()}
-    return run._replace(summary=summary, lines=lines, pictures=pictures)
+    clients = [of_run._replace(method=new(of_run.method)) for of_run in run.clients]
+    return run._replace(summary=summary, lines=lines, pictures=pictures, clients=clients)
 
 
 def entries(config: Mapping[str, Any], key: str) -> list[Any]:

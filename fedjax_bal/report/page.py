@@ -23,7 +23,16 @@ from fedjax_bal.report.published import (
     paper_tables,
     published_by_metric,
 )
-from fedjax_bal.report.tables import comparison, details, encoded, failed, remarks, statistics, summarise_group
+from fedjax_bal.report.tables import (
+    by_client,
+    comparison,
+    details,
+    encoded,
+    failed,
+    remarks,
+    statistics,
+    summarise_group,
+)
 from fedjax_bal.report.wording import (
     LONGEST_NAME,
     flat,
@@ -261,7 +270,7 @@ def page_of_run(run: RunRecord, pictures: Sequence[Picture], paper: PaperCompari
         comparisons=tables,
         statistics=[row for group in compared.runs for row in statistics(group, published_by_metric(paper))],
         remarks=remarks(summary) if compared.groups else ["No run has been evaluated yet."],
-        details=details(runs),
+        details=[*details(runs), *by_client(run.clients)],
         pictures=pictures,
         sections=[
             setting_section(config, data_lines(summary)),
@@ -321,7 +330,7 @@ def page_of_runs(joined: RunRecord, pictures: Sequence[Picture]) -> Page:
         answers=compared.answers,
         comparisons=[comparison(compared.groups, joined.summary["target_accuracy"], notes)],
         statistics=[row for group in compared.runs for row in statistics(group)],
-        details=details(runs),
+        details=[*details(runs), *by_client(joined.clients)],
         pictures=pictures,
         sections=[("Where the settings differ", definitions(differing) or "<p>Nowhere.</p>")],
     )
@@ -499,7 +508,8 @@ def join(folders: Sequence[Path], names: Mapping[str, str] = NO_NAMES) -> RunRec
         "target_accuracy": targets.pop() if len(targets) == 1 else None,
     }
     lines = [line for run in joined for line in run.lines]
-    return RunRecord({name: run.config for name, run in zip(named, records, strict=True)}, "", lines, summary)
+    configs = {name: run.config for name, run in zip(named, records, strict=True)}
+    return RunRecord(configs, "", lines, summary, clients=[of_run for run in joined for of_run in run.clients])
 
 
 def origins(joined: RunRecord) -> dict[str, tuple[str, str]]:

@@ -6,9 +6,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedjax_bal.lab import RunClients
 from fedjax_bal.metrics import (
     METRICS,
     REPORT_TABLES,
+    SHARE,
     TEXT,
     MethodSummary,
     compare,
@@ -21,6 +23,10 @@ from fedjax_bal.metrics import (
 from fedjax_bal.report.wording import LONGEST_NAME, MINUS, Table, join_some, leader, megabytes, printable, table
 
 _NONE_PUBLISHED: Mapping[tuple[str, str], float] = MappingProxyType({})
+MOST_CLIENTS = 20
+"""The largest number of clients of which a report shows each."""
+
+_WORST_CLIENTS = 10
 _MOST_NAMED = 12  # maximum number of failed runs or broken clients listed by name
 _LONGEST_TEXT = 400
 
@@ -89,6 +95,42 @@ def details(runs: Sequence[Mapping[str, Any]]) -> list[Details]:
     return tables
 
 
+def by_client(clients: Sequence[RunClients]) -> list[Details]:
+    """Builds the table of each client's accuracy with each method: of up to 20 clients, or of the ten worst.
+
+    It is empty without results by client, or if clients of one name have different rows, as with a partition for each
+    seed.
+    """
+    sizes: dict[str, tuple[int, int]] = {}
+    accuracies: dict[str, dict[str, list[float | None]]] = {}  # by client and method
+    for run in clients:
+        for name, training, test, accuracy in zip(*run[2:6], strict=True):
+            if sizes.setdefault(name, (training, test)) != (training, test):
+                return []
+            known = None if np.isnan(accuracy) else float(accuracy)
+            accuracies.setdefault(name, {}).setdefault(run.method, []).append(known)
+    if not sizes:
+        return []
+    methods = list(dict.fromkeys(run.method for run in clients))
+    means = {name: [spread(found.get(method, [])) for method in methods] for name, found in accuracies.items()}
+    shown = list(sizes)
+    note = (
+        "The model that each client uses, on its own test rows at the last evaluation. clients.csv has this and the "
+        "mean over classes for each client and seed."
+    )
+    if len(shown) > MOST_CLIENTS:
+        known = {name: [mean.mean for mean in row if mean.mean is not None] for name, row in means.items()}
+        tested = [name for name in shown if known[name]]
+        shown = sorted(tested, key=lambda name: sum(known[name]) / len(known[name]))[:_WORST_CLIENTS]
+        note += f" Shown are the {len(shown)} of {len(tested):,} clients with the lowest mean over the methods."
+    heads = ("Client", "Training rows", "Test rows", *(f"{printable(method, LONGEST_NAME)}, %" for method in methods))
+    rows = [
+        (printable(name, LONGEST_NAME), *(f"{count:,}" for count in sizes[name]), *map(SHARE.show, means[name]))
+        for name in shown
+    ]
+    return [Details("Accuracy by client", Table(heads, rows), note)]
+
+
 def failed(runs: Sequence[Mapping[str, Any]]) -> str:
     """Names the failed runs and the reasons; empty if there are none."""
     named = [f"{_named(run)} ({printable(run['failure'], _LONGEST_TEXT)})" for run in runs if run.get("failure")]
@@ -104,7 +146,7 @@ def remarks(summary: Mapping[str, Any]) -> list[str]:
     ]
     if early:
         sentences.append(
-            "Stopped early, because the metric on validation images no longer got better: "
+            "Stopped early, because the metric on validation rows no longer got better: "
             f"{join_some(early, _MOST_NAMED)}. Final accuracies are those of these rounds; those of the best round by "
             "validation are further below."
         )

@@ -154,7 +154,7 @@ class Bench:
     @functools.cached_property
     def data(self) -> tuple[Any, ...]:
         """The federation and the test set on the device."""
-        return jax.device_put((self.simulation.federation, self.simulation.test))
+        return jax.device_put((self.simulation.federation.without_names(), self.simulation.test))
 
     @functools.cached_property
     def _runs(self) -> dict[int, tuple[list[State], Observed]]:
@@ -223,7 +223,7 @@ class Bench:
         Returns the states before each round and after the last one, and the results.
         """
         setting = setting or self.setting
-        data = (federation or self.data[0], self.data[1])
+        data = ((federation or self.data[0]).without_names(), self.data[1])
         states = [jax.device_get(self.first_state(self.setting, key_of(seed), self.data[0]))]
         rounds = []
         for number, plan in enumerate(plans):

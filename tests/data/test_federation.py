@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedjax_bal.data import federate, gather
+from fedjax_bal.data import augment, federate, gather
 from fedjax_bal.types import Dataset, Federation
 
 LABELS = np.array([2, 0, 1, 2, 0, 1])
@@ -62,6 +62,93 @@ def test_a_data_set_brings_its_labels_classes_and_constants():
     raw = federate(DATASET, rows_per_client=rows([3, 5], [0]), mean=0, std=1)
     assert (raw.mean.tolist(), raw.std.tolist()) == ([0, 0, 0], [1, 1, 1])
     assert federate(DATASET, rows([3]), mean=0).std.tolist() == [1, 2, 4]
+
+
+# Six training rows of three users, four test rows, of which one is of a user without training rows.
+OTHERS = IMAGES[:4] + 100
+USERS = Dataset(
+    IMAGES, LABELS, OTHERS, LABELS[:4], NAMES, np.array([2, 0, 1, 2, 0, 1], np.int32), (0.1,) * 3, (1.0,) * 3,
+    client_names=("Ulm", "Jena", "Mainz", "Kassel"), test_clients=np.array([1, 3, 2, 1], np.int32),
+)  # fmt: skip
+
+
+def test_clients_that_are_users_have_their_names_and_test_rows():
+    federation = federate(USERS, rows([0, 3], [5], [4, 1]))  # Mainz, a part of Jena, Ulm, which has no test rows
+    assert federation.client_names == ("Mainz", "Jena", "Ulm")
+    assert [federation.client_name(client) for client in range(3)] == ["Mainz", "Jena", "Ulm"]
+    assert (federation.class_names, federation.input_names) == (NAMES, None)
+    assert federation.tests is not None
+    assert (federation.tests.rows.tolist(), federation.tests.offsets.tolist()) == ([8, 6, 9], [0, 1, 3, 3])
+    np.testing.assert_array_equal(federation.images[federation.tests.rows], OTHERS[[2, 0, 3]])
+    np.testing.assert_array_equal(federation.labels[federation.tests.rows], LABELS[[2, 0, 3]])
+    # Training is the same as without them.
+    without = federate(USERS._replace(test_clients=None), rows([0, 3], [5], [4, 1]))
+    assert without.tests is None and without.images is IMAGES and without.client_names == federation.client_names
+    for name in ("rows", "offsets", "class_counts", "mean", "std"):
+        np.testing.assert_array_equal(getattr(federation, name), getattr(without, name))
+    np.testing.assert_array_equal(federation.images[:6], IMAGES)
+
+
+@pytest.mark.parametrize(
+    "clients",
+    [rows([0, 3, 2], [1, 4]), rows([0], [3], [1, 4]), rows([0, 3], []), rows([0, 1, 2, 3, 4, 5])],
+    ids=["two users in one client", "a user in two clients", "a client without rows", "one client"],
+)
+def test_other_clients_have_numbers(clients):
+    federation = federate(USERS, clients)
+    assert federation.client_names is None and federation.tests is None and federation.client_name(1) == "1"
+    assert federation.images is IMAGES and federation.class_names == NAMES
+
+
+def test_test_rows_that_are_given_count_and_users_without_names_have_numbers():
+    federation = federate(USERS, rows([0], [5]), tests=rows([3], []))
+    assert federation.tests is not None and federation.tests.rows.tolist() == [3] and federation.images is IMAGES
+    assert federation.client_names == ("Mainz", "Jena")
+    unnamed = federate(USERS._replace(client_names=None), rows([0, 3], [5]))
+    assert unnamed.client_names is None and unnamed.tests is not None and unnamed.tests.rows.tolist() == [8, 6, 9]
+    strangers = federate(USERS._replace(test_clients=np.full(4, 3)), rows([0, 3], [5]))
+    assert strangers.tests is None and strangers.images is IMAGES
+
+
+def test_rows_of_the_server_that_follow_the_data_sets_make_no_difference():
+    more = USERS._replace(train_images=np.concatenate([IMAGES, OTHERS]), train_labels=np.append(LABELS, LABELS[:4]))
+    federation = federate(more, rows([0, 3], [5]), auxiliary={"balanced": np.array([6, 7])})
+    assert federation.client_names == ("Mainz", "Jena")
+    assert federation.tests is not None and federation.tests.rows.tolist() == [12, 10, 13]
+    assert federate(more, rows([0, 3], [6])).client_names is None
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"client_names": ("Ulm",)}, "client_names: received 1 names, but train_clients has number 2"),
+        ({"test_clients": np.array([1])}, r"test_clients has shape \(1,\) .* 4 integers"),
+        ({"test_clients": np.full(4, 0.5)}, "test_clients has .* float64; expected 4 integers"),
+        ({"test_images": OTHERS.astype(np.float32)}, r"test_images are float32\[4, 2, 2, 3\], and train_images uint8"),
+        ({"test_images": OTHERS[:, :1]}, r"test_images are uint8\[4, 1, 2, 3\], and train_images uint8\[6, 2, 2, 3\]"),
+    ],
+)
+def test_a_data_set_whose_arrays_do_not_fit_is_refused(change, message):
+    with pytest.raises(ValueError, match=message):
+        federate(USERS._replace(**change), rows([0, 3], [5]))
+
+
+def test_names_are_kept_by_copies_and_shown_in_brief():
+    federation = federate(USERS._replace(input_names=tuple("abcde")), rows([0, 3], [5], [4, 1]))
+    larger = augment(federation, [0, 1, 1, 0])
+    assert np.count_nonzero(larger.copy) and larger.names == federation.names
+    assert jax.tree.map(lambda leaf: leaf, federation).client_names == ("Mainz", "Jena", "Ulm")
+    shown = "inputs=uint8[10, 2, 2, 3] (a, b, c, ...), clients=3 (Mainz, Jena, Ulm), rows=5, classes=4 (a, b, c, ...)"
+    assert repr(federation) == f"Federation({shown}, auxiliary=[], tests=3)"
+    assert "Mainz" not in repr(federation.without_names())
+
+
+def test_a_million_names_cost_nothing_where_programs_read_the_federation():
+    names = tuple(map(str, range(10**6)))
+    named = federate(USERS._replace(client_names=names), rows([0, 3], [5]))
+    leaves, shape = jax.tree.flatten(named.without_names())
+    assert names not in shape.node_data()[1:] and "Names" not in str(shape)
+    assert len(leaves) == len(jax.tree.leaves(named))
 
 
 @pytest.mark.parametrize("scaled", [False, True])

@@ -11,6 +11,7 @@ import pytest
 import toys
 
 from fedjax_bal import data, recipes
+from fedjax_bal.engine.device import evaluation
 from fedjax_bal.engine.device.setting import Setting
 from fedjax_bal.engine.host import build, simulate
 from fedjax_bal.engine.host.fine_tuning import FineTuner, plain_setting
@@ -77,6 +78,12 @@ def own_accuracies(variables, clients, epochs=EPOCHS):
     return np.array(found)
 
 
+def known(accuracies):
+    """Those of clients with test rows, in the order of the clients."""
+    assert len(accuracies) == 10
+    return accuracies[~np.isnan(accuracies)]
+
+
 def correct(variables, rows):
     """Whether the network classifies rows correctly, in NumPy, and its cross-entropy."""
     stored = federation()
@@ -101,7 +108,33 @@ def test_the_global_model_on_what_was_held_out_equals_numpy():
     wanted = across_clients("client_accuracy", np.array([own.mean() for own in shares]))
     assert len(shares) == 9  # the client with a single row has none
     assert {key: record[key] for key in wanted} == pytest.approx(wanted)
-    assert record["client_accuracies"] == pytest.approx(sorted(own.mean() for own in shares), abs=1e-4)
+    listed = iter(shares)
+    spans = np.diff(stored.tests.offsets)
+    accuracies = [next(listed).mean() if span else None for span in spans]
+    assert record["client_accuracies"] == [
+        None if value is None else pytest.approx(value, abs=1e-4) for value in accuracies
+    ]
+    # The same by true class.
+    hits = advance.client_hits
+    assert hits is not None and hits.shape == (10, toys.CLASSES)
+    right, _ = correct(variables, stored.tests.rows)
+    owners = np.repeat(np.arange(10), spans)
+    wanted = np.zeros_like(hits)
+    np.add.at(wanted, (owners, stored.labels[stored.tests.rows]), right)
+    assert hits.tolist() == wanted.tolist()
+
+
+def test_hits_of_very_many_clients_are_of_all_classes_together(monkeypatch):
+    monkeypatch.setattr(evaluation, "_MOST_CELLS", 10 * toys.CLASSES - 1)
+    layout = Execution(strategy="map", devices=1)
+    given = {"rounds": 2, "seed": 0, "local": LOCAL, "participation": CLIENTS, "execution": layout}
+    result = simulate(recipes.fedavg(), toys.network(), federation(), toys.test_set(), **given)
+    _, advance = all_together()
+    assert advance.client_hits is not None and result.client_accuracies is not None
+    assert result.history[-1]["client_accuracies"] == advance.records[-1]["client_accuracies"]
+    sizes = np.diff(federation().tests.offsets)
+    np.testing.assert_array_equal(np.isnan(result.client_accuracies), sizes == 0)
+    np.testing.assert_allclose(np.nan_to_num(result.client_accuracies * sizes), advance.client_hits.sum(1), rtol=1e-6)
 
 
 def test_the_cohorts_own_models_equal_numpy():
@@ -121,12 +154,12 @@ def test_fine_tuning_is_plain_training_of_each_client_whatever_the_method():
     personaliser, begun = FineTuner(several, EPOCHS), several.init(0)
     found = personaliser.run(0, begun)
     assert found.diverged == 0
-    assert found.accuracies == pytest.approx(own_accuracies(begun.state.variables, range(10)))
+    assert known(found.accuracies) == pytest.approx(own_accuracies(begun.state.variables, range(10)))
 
     broken = jax.tree.map(lambda leaf: leaf * np.nan, begun.state.variables)
     lost = personaliser.run(0, begun._replace(state=begun.state._replace(variables=broken)))
     assert lost.diverged == 9
-    assert not lost.accuracies.any()
+    assert known(lost.accuracies).tolist() == [0] * 9
 
 
 # Longer than any client's epochs, or shorter; and an order of rows, chains and a schedule that are training's own.
@@ -149,7 +182,7 @@ def test_fine_tuning_takes_epochs_however_clients_are_trained(name, strategy):
     wanted = own_accuracies(begun.state.variables, range(10))
     untuned = own_accuracies(begun.state.variables, range(10), epochs=0)
     assert wanted.mean() > untuned.mean() + 0.1
-    assert FineTuner(several, EPOCHS).run(0, begun).accuracies == pytest.approx(wanted)
+    assert known(FineTuner(several, EPOCHS).run(0, begun).accuracies) == pytest.approx(wanted)
 
 
 @pytest.mark.slow
@@ -158,7 +191,7 @@ def test_fine_tuning_goes_through_batches_as_epochs_do():
     layout = Execution(strategy="vmap", devices=1)
     epochs, steps = (simulation(local=local, participation=FEW, execution=layout) for local in locals_)
     wanted, got = (FineTuner(one, EPOCHS).run(0, one.init(0)).accuracies for one in (epochs, steps))
-    assert got.tolist() == wanted.tolist()
+    np.testing.assert_array_equal(got, wanted)
 
 
 def test_nothing_of_a_setting_is_left_to_a_default():

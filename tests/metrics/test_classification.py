@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedjax_bal.metrics import Shots, across_clients, client_accuracies, shot_groups
+from fedjax_bal.metrics import Shots, across_clients, class_means, client_accuracies, listed_clients, shot_groups
 from fedjax_bal.metrics.classification import (
     accuracy,
     balanced_accuracy,
@@ -58,12 +58,23 @@ def test_other_ends_may_be_given_and_every_class_is_in_one_group():
 
 def test_clients_count_the_same_whatever_they_hold():
     accuracies = client_accuracies(np.array([1, 90, 0, 7]), np.array([2, 100, 0, 10]))
-    assert accuracies.tolist() == [0.5, 0.9, 0.7]
+    np.testing.assert_array_equal(accuracies, [0.5, 0.9, np.nan, 0.7])
     spread = across_clients("it", accuracies)
     assert spread["it"] == pytest.approx(0.7)
     assert spread["it_std"] == pytest.approx((0.08 / 3) ** 0.5)
     assert spread["it_worst10"] == 0.5
     assert (spread["it_p10"], spread["it_p90"]) == (pytest.approx(0.54), pytest.approx(0.86))
+
+
+def test_a_clients_mean_over_classes_is_of_the_classes_that_it_has():
+    hits, sizes = np.array([[4, 0, 1], [0, 0, 0], [0, 3, 0]]), np.array([[5, 0, 2], [0, 0, 0], [0, 3, 0]])
+    np.testing.assert_allclose(class_means(hits, sizes), [(0.8 + 0.5) / 2, np.nan, 1.0])
+    np.testing.assert_allclose(client_accuracies(hits, sizes)[0], [0.8, np.nan, 0.5])
+
+
+def test_clients_are_listed_in_their_order_up_to_a_thousand():
+    assert listed_clients(np.array([0.9, np.nan, 1 / 3])) == [0.9, None, 0.3333]
+    assert len(listed_clients(np.zeros(1000)) or ()) == 1000 and listed_clients(np.zeros(1001)) is None
 
 
 @pytest.mark.parametrize(("clients", "worst"), [(1, [0]), (10, [0]), (11, [0, 1]), (30, [0, 1, 2])])

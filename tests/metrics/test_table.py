@@ -81,10 +81,11 @@ def test_validation_rows_are_scored_like_test_images():
 
 def test_clients_are_those_with_test_rows_and_own_models_those_that_were_delivered():
     tests = ClientTests(np.zeros(6, int), np.array([0, 2, 6, 6]))
-    found = record_round(result({"own_hits": np.array([[2], [1], [0]])}, tests=tests, client_hits=np.array([1, 3, 0])))
-    assert found["client_accuracies"] == [0.5, 0.75]
+    hits = np.array([[1, 1, 0], [1, 0, 0], [0, 0, 0]])
+    found = record_round(result({"own_hits": np.array([[2], [1], [0]])}, tests=tests, client_hits=hits))
+    assert found["client_accuracies"] == [1.0, 0.25, None]
     assert (found["client_accuracy"], found["client_accuracy_std"], found["client_accuracy_worst10"]) == (
-        0.625, 0.125, 0.5,
+        0.625, 0.375, 0.25,
     )  # fmt: skip
     assert (found["own_accuracy"], found["own_accuracy_worst10"]) == (0.625, 0.25)
 

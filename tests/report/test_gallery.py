@@ -6,7 +6,7 @@ from itertools import count
 import numpy as np
 import pytest
 
-from fedjax_bal.lab import RunFolder
+from fedjax_bal.lab import RunClients, RunFolder
 from fedjax_bal.metrics import class_accuracies
 from fedjax_bal.report import gallery
 from fedjax_bal.report.gallery import class_samples, run_figures
@@ -62,12 +62,56 @@ def test_simulated_time_is_that_of_all_rounds_until_then_in_seconds(folder):
 
 
 def test_clients_and_their_models_are_shown_where_they_were_measured(folder):
-    edit_lines(folder, lambda line: {"client_accuracies": [0.2, 0.4, 0.9], "local_test_accuracy": 0.25})
+    edit_lines(folder, lambda line: {"local_test_accuracy": 0.25})
+    write_clients(folder, ("0", "1", "2", "3"), [0.4, 0.9, np.nan, 0.2])
     found = figures(folder)
     assert list(found) == [*ALWAYS[:2], "local", *ALWAYS[2:4], "clients", *ALWAYS[4:]]
     figure = found["clients"][2]
     np.testing.assert_allclose(figure.axes[0].lines[0].get_xydata()[[0, 50, 100]], [[0, 20], [50, 40], [100, 90]])
     assert "At the end, local / global in %: fedavg 25.0 / 71.0; rebafl 25.0" in found["local"][1]
+
+
+def write_clients(folder, names, accuracies):
+    """Results by client of all runs of the folder, the same of each: client i has 10 + i training rows."""
+    accuracies = np.array(accuracies)
+    training = 10 + np.arange(len(names))
+    run = RunClients("", 0, names, training, 1 - np.isnan(accuracies), accuracies, accuracies)
+    runs = [(method, seed) for seed in (0, 1, 2) for method in ("fedavg", "rebafl")]
+    RunFolder(folder).write_clients(run._replace(method=method, seed=seed) for method, seed in runs)
+
+
+def test_a_few_clients_with_names_are_shown_one_by_one(folder):
+    write_clients(folder, ("Mainz", "Jena", "Köln", "Ulm"), [0.4, 0.9, np.nan, 0.2])
+    axes = figures(folder)["clients"][2].axes[0]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["Ulm, 13", "Mainz, 10", "Jena, 11"]
+    np.testing.assert_allclose(axes.images[0].get_array(), [[20, 40, 90]] * 2)
+    write_clients(folder, tuple(f"clinic {number}" for number in range(21)), np.linspace(0, 1, 21))
+    assert figures(folder)["clients"][2].axes[0].get_xlabel() == "clients from worst to best, %"
+
+
+@pytest.mark.parametrize(
+    ("shape", "kind"), [([28, 28, 1], "images"), ([12], "rows"), ([5, 3], "rows")], ids=["images", "table", "series"]
+)
+def test_a_table_has_rows_and_no_images(folder, shape, kind):
+    edit(folder, lambda s: s["partitions"][0].update(samples=list(range(1, 11)), input_shape=shape))
+    write_clients(folder, ("Mainz", "Jena"), [0.4, 0.9])
+    found = figures(folder)
+    assert found["classes"][2].axes[0].get_xlabel() == f"class and its training {kind}"
+    captions = " ".join(caption for _, caption, _ in found.values())
+    assert ("images" in captions) == (kind == "images") and f"training {kind}" in captions
+
+
+def test_clients_of_a_partition_have_their_names(folder):
+    counts = [[1, 0, 0, 0, 0, 0, 0, 0, 0, 2]] * 20
+    names = [f"clinic {number}" for number in range(20)]
+    change = {"shown": list(range(20)), "clients": 20, "class_counts": counts}
+    edit(folder, lambda s: s["partitions"][0].update(**change, client_names=names))
+    labels = figures(folder)["partition-1"][2].axes[0].get_xticklabels()
+    assert [label.get_text().replace("\n", " ") for label in labels] == names
+    more = {"shown": list(range(40)), "clients": 40, "class_counts": counts * 2, "client_names": names * 2}
+    edit(folder, lambda s: s["partitions"][0].update(more))
+    labels = [label.get_text() for label in figures(folder)["partition-1"][2].axes[0].get_xticklabels()]
+    assert all(label.isdigit() or not label for label in labels) and "0" in labels
 
 
 def test_classes_stand_from_most_to_fewest_and_are_those_of_the_runs_that_have_not_failed(folder):

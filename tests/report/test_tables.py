@@ -3,14 +3,15 @@
 import csv
 import io
 
+import numpy as np
 import pytest
 
-from fedjax_bal.lab import SweepFolder, as_csv
+from fedjax_bal.lab import RunClients, SweepFolder, as_csv
 from fedjax_bal.metrics import METRICS, NOTHING, REPORT_TABLES, ranked_clients
 from fedjax_bal.report import build
 from fedjax_bal.report.latex import page_tables
 from fedjax_bal.report.page import missing_runs
-from fedjax_bal.report.tables import comparison, details, remarks, statistics, summarise_group
+from fedjax_bal.report.tables import by_client, comparison, details, remarks, statistics, summarise_group
 from fedjax_bal.report.wording import table_notes
 
 
@@ -93,12 +94,45 @@ def test_how_well_a_selector_knows_the_clients_is_said():
     assert said(runs(composition={"rank_correlation": None})) == ""
 
 
-def test_clients_are_ranked_in_each_run_at_its_last_evaluation():
-    line = lambda seed, round, values: {"method": "a", "seed": seed, "round": round, "client_accuracies": values}
-    lines = [line(0, 4, [0.2, 0.4]), line(0, 2, [0.9, 0.9]), line(1, 4, [0.0, 0.3, 1.0])]
-    found = ranked_clients(lines, "a")
+def test_clients_are_ranked_in_each_run():
+    found = ranked_clients([np.array([0.4, np.nan, 0.2]), np.array([1.0, 0.0, 0.3])])
     assert found is not None and found[[0, 25, 50, 100]].tolist() == pytest.approx([0.1, 0.2, 0.3, 0.7])
-    assert ranked_clients(lines, "b") is None
+    assert ranked_clients([]) is None and ranked_clients([np.array([np.nan])]) is None
+
+
+def of_run(method, seed, accuracies, names=None):
+    """Results by client of a run: client i has 10 + i training rows, and a test row unless its accuracy is nan."""
+    clients = np.arange(len(accuracies))
+    names = names or tuple(map(str, clients))
+    accuracies = np.array(accuracies)
+    return RunClients(method, seed, names, 10 + clients, 1 - np.isnan(accuracies), accuracies, accuracies)
+
+
+def test_each_of_a_few_clients_has_its_accuracy_with_each_method():
+    names = ("Mainz", "Jena", "Köln")
+    runs = [of_run("fedavg", 0, [0.5, 0.9, np.nan], names), of_run("fedavg", 1, [0.7, 0.9, np.nan], names)]
+    (found,) = by_client([*runs, of_run("rebafl", 0, [0.25, 1.0, np.nan], names)])
+    assert found.table.headings == ("Client", "Training rows", "Test rows", "fedavg, %", "rebafl, %")
+    assert found.table.rows == [
+        ("Mainz", "10", "1", "60.0 ± 14.1", "25.0"),
+        ("Jena", "11", "1", "90.0 ± 0.0", "100.0"),
+        ("Köln", "12", "0", NOTHING, NOTHING),
+    ]
+
+
+def test_of_many_clients_the_ten_worst_are_shown():
+    accuracies = np.linspace(1, 0, 25)
+    accuracies[24] = np.nan
+    (found,) = by_client([of_run("a", 0, accuracies), of_run("b", 0, accuracies)])
+    assert [row[0] for row in found.table.rows] == [str(client) for client in range(23, 13, -1)]
+    assert "10 of 24 clients" in found.note
+    (every,) = by_client([of_run("a", 0, accuracies[:20])])
+    assert len(every.table.rows) == 20
+
+
+def test_clients_of_another_partition_for_each_seed_have_no_common_table():
+    other = of_run("a", 1, [0.5, 0.5])._replace(training_rows=np.array([7, 8]))
+    assert by_client([of_run("a", 0, [0.5, 0.5]), other]) == by_client([]) == []
 
 
 def one(method, seed, final, **more):

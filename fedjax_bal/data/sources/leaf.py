@@ -46,25 +46,36 @@ def read_writers(files: Sequence[Path]) -> dict[str, tuple[np.ndarray, np.ndarra
 
 
 def _read_set(data_dir: Path) -> Dataset:
-    """Reads all images; writers with images are numbered in the order of the files.
+    """Reads all images; writers with training images are numbered in the order of the files, then those without.
 
     Unless LEAF has divided the images, a tenth of each writer's is for testing, always the same one. It is drawn at
     random, since LEAF writes images class after class.
     """
     train_files, test_files = _find_files(data_dir)
-    train = list(read_writers(train_files).values())
+    train = read_writers(train_files)
     if test_files:
-        test = list(read_writers(test_files).values())
+        test = read_writers(test_files)
     else:
         rng = np.random.default_rng(_SEED)
-        held = [rng.permutation(len(labels)) < len(labels) // _TEST_EVERY for _, labels in train]
-        test = [(images[out], labels[out]) for (images, labels), out in zip(train, held, strict=True)]
-        train = [(images[~out], labels[~out]) for (images, labels), out in zip(train, held, strict=True)]
-    sizes = np.array([len(labels) for _, labels in train], np.int64)
-    writers = np.repeat(np.cumsum(sizes > 0) - 1, sizes).astype(np.int32)
-    if not sizes.sum() or not any(len(labels) for _, labels in test):
+        held = {name: rng.permutation(len(labels)) < len(labels) // _TEST_EVERY for name, (_, labels) in train.items()}
+        test = {name: (images[held[name]], labels[held[name]]) for name, (images, labels) in train.items()}
+        train = {name: (images[~held[name]], labels[~held[name]]) for name, (images, labels) in train.items()}
+    halves = [{name: len(labels) for name, (_, labels) in half.items()} for half in (train, test)]
+    if not all(sum(sizes.values()) for sizes in halves):
         raise DataError(f"{train_files[0].parent}: femnist has no images for training or none for testing; {_REMEDY}")
-    return Dataset(*_joined(train), *_joined(test), CHARACTERS, writers)
+    writers = list(dict.fromkeys(name for sizes in halves for name, size in sizes.items() if size))
+    number = {name: place for place, name in enumerate(writers)}
+    train_clients, test_clients = (
+        np.repeat([number.get(name, 0) for name in sizes], list(sizes.values())).astype(np.int32) for sizes in halves
+    )
+    return Dataset(
+        *_joined(list(train.values())),
+        *_joined(list(test.values())),
+        CHARACTERS,
+        train_clients,
+        client_names=tuple(writers),
+        test_clients=test_clients,
+    )
 
 
 def _find_set(data_dir: Path) -> list[Path]:

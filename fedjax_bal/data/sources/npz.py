@@ -18,7 +18,8 @@ def read_npz(path: str | os.PathLike, test: ProperShare | None = None, test_seed
     Args:
         path: the file. It has `train_images` `UInt8[D, H, W]` or `UInt8[D, H, W, K]`, or other inputs, `Float[D, ...]`
             or token ids `Int[D, ...]`; `train_labels`, `Int[D]` from 0, or D texts; and may have `test_images` and
-            `test_labels`, `class_names` (C texts) and `train_clients` (D integers or texts: the client of each input).
+            `test_labels`, `class_names` (C texts), `train_clients` (D integers or texts: the client of each input) and
+            `test_clients` (the same of each test input).
         test: in a file without test arrays, the share of each class that becomes the test set, by default 0.2.
         test_seed: the seed of that split.
 

@@ -29,6 +29,7 @@ from fedjax_bal.types import (
 )
 
 TEST_BATCH = 500  # test images per forward pass; larger batches gain nothing on a CPU and take more memory
+_MOST_CELLS = 2**20  # numbers by client and class that an evaluated round returns
 VALIDATION = "validation"
 """The name of the auxiliary set on which the global model is evaluated."""
 
@@ -144,10 +145,17 @@ def evaluate_rows(
     return EvaluationResult(confusion, loss / len(rows))
 
 
+def client_hits_shape(federation: Federation) -> tuple[int, int]:
+    """Returns the shape of the clients' hits: by client and true class, or `[N, 1]` if these would be too many."""
+    clients = federation.num_clients
+    classes = federation.num_classes
+    return clients, classes if clients * classes <= _MOST_CELLS else 1
+
+
 def hits_by_client(
     model: Model, variables: Variables, federation: Federation, tests: ClientTests, layout: Layout
 ) -> Array:
-    """Counts the test rows of each client that one model classifies correctly, `Int32[N]`; 0 without test rows."""
+    """Counts the test rows of each client that one model classifies correctly, see `client_hits_shape`."""
 
     def add(
         hits: Array, places: Array, real: Array, variables: Variables, tests: ClientTests, store: Federation
@@ -156,16 +164,16 @@ def hits_by_client(
         owners = jnp.searchsorted(tests.offsets, places, side="right") - 1
         correct = real & (outputs.logits.argmax(-1) == labels)
         # The owner of padding after the last row is N, which `drop` ignores.
-        return hits.at[owners].add(correct.astype(jnp.int32), mode="drop")
+        return hits.at[owners, _columns(labels, hits)].add(correct.astype(jnp.int32), mode="drop")
 
-    none = jnp.zeros(federation.num_clients, jnp.int32)
+    none = jnp.zeros(client_hits_shape(federation), jnp.int32)
     return fold_in_batches(add, none, len(tests.rows), layout, variables, tests, federation)
 
 
 def hits_of_personal_models(
     setting: Setting, variables: Variables, kept: dict[str, Array], federation: Federation
 ) -> Array:
-    """Counts each client's own test rows that its model classifies correctly, `Int32[N]`.
+    """Counts each client's own test rows that its model classifies correctly, see `client_hits_shape`.
 
     A client's model is the global model with the leaves that stay with the client, `kept`, by path, `[N, ...]`.
     """
@@ -175,19 +183,29 @@ def hits_of_personal_models(
 
         def of_client(hits: Array, client: Array) -> tuple[Array, None]:
             model = personal_model(setting, with_leaves(variables, take(kept, client)))
-            correct = _hits_of_client(setting.model, model, store, client, setting.batch_size)
+            correct = _hits_of_client(setting.model, model, store, client, setting.batch_size, hits[0])
             return put(hits, client, correct), None
 
         # One client after another, as each has its own model: together they would take N times the memory of one.
         return lax.scan(of_client, hits, jnp.where(real, clients, federation.num_clients))[0]
 
-    none = jnp.zeros(federation.num_clients, jnp.int32)
+    none = jnp.zeros(client_hits_shape(federation), jnp.int32)
     return fold_in_batches(add, none, len(none), setting.layout, setting, variables, kept, federation)
 
 
-def _hits_of_client(model: Model, variables: Variables, federation: Federation, client: Array, size: int) -> Array:
-    """Counts a client's test rows that a model classifies correctly, `Int32[]`, `size` rows at a time."""
-    none = jnp.zeros((), jnp.int32)
+def _columns(labels: Array, hits: Array) -> Array:
+    """Returns the column of `hits`, `[..., C]` or `[..., 1]`, in which each label counts."""
+    return jnp.minimum(labels, hits.shape[-1] - 1)
+
+
+def _hits_of_client(
+    model: Model, variables: Variables, federation: Federation, client: Array, size: int, like: Array
+) -> Array:
+    """Counts a client's test rows that a model classifies correctly, `size` rows at a time.
+
+    The result is shaped as `like`: `Int32[C]`, by true class, or `Int32[1]`.
+    """
+    none = jnp.zeros_like(like)
     if federation.tests is None:
         return none
     rows, offsets = federation.tests
@@ -196,7 +214,8 @@ def _hits_of_client(model: Model, variables: Variables, federation: Federation, 
     def add(index: Array, hits: Array) -> Array:
         places = first + index * size + jnp.arange(size)
         outputs, labels = _outputs(model, variables, federation, take(rows, places))
-        return hits + ((places < end) & (outputs.logits.argmax(-1) == labels)).sum(dtype=hits.dtype)
+        correct = (places < end) & (outputs.logits.argmax(-1) == labels)
+        return hits.at[_columns(labels, hits)].add(correct.astype(hits.dtype))
 
     return lax.fori_loop(0, -(-(end - first) // size), add, none)
 
@@ -268,7 +287,8 @@ class ClientModel(NamedTuple):
     def hits_on_own_test_rows(self) -> Array:
         """Number of the client's test rows that its model classifies correctly, `Int32[]`."""
         ctx = self.outcome.ctx
-        return _hits_of_client(ctx.model, self.outcome.end, ctx.federation, ctx.client, ctx.batch_size)
+        total = jnp.zeros(1, jnp.int32)
+        return _hits_of_client(ctx.model, self.outcome.end, ctx.federation, ctx.client, ctx.batch_size, total)[0]
 
 
 def zero_metrics(setting: Setting, local_test: LocalTest | None) -> dict[str, Array]:

@@ -16,6 +16,7 @@ from fedjax_bal.engine.device.evaluation import (
     VALIDATION,
     LocalTest,
     TestSet,
+    client_hits_shape,
     evaluate,
     evaluate_held_out,
     fold_in_batches,
@@ -237,7 +238,7 @@ def zero_reports(
 ) -> tuple[Info, EvaluationResult]:
     """Makes zeros in the shapes of a single run's report and evaluation, for a plan of this shape."""
     tested = EvaluationResult(confusion=jnp.zeros((federation.num_classes,) * 2, jnp.int32), loss=jnp.zeros(()))
-    clients = None if federation.tests is None else jnp.zeros(federation.num_clients, jnp.int32)
+    clients = None if federation.tests is None else jnp.zeros(client_hits_shape(federation), jnp.int32)
     validation = tested if VALIDATION in federation.auxiliary else None
     info = zero_info(setting, state, plan, federation, LocalTest(images, jnp.zeros((), bool)))
     return info, tested._replace(validation=validation, client_hits=clients)

@@ -117,8 +117,9 @@ def federation_of(federation: Federation, run: Array) -> Federation:
 def stack_federations(federations: Sequence[Federation]) -> Federation:
     """Stacks federations of the same images, number of clients and sizes of auxiliary sets, whose partitions differ.
 
-    If all S are the same object, returns it; else one whose `rows`, `offsets`, `class_counts`, `copy`, `tests` and
-    auxiliary rows have leaves `[S, ...]`, on the host. Shorter lists of rows are padded with row 0, beyond all offsets.
+    If all S are the same object, returns it; else one without names whose `rows`, `offsets`, `class_counts`, `copy`,
+    `tests` and auxiliary rows have leaves `[S, ...]`, on the host. Shorter lists of rows are padded with row 0, beyond
+    all offsets.
 
     Example:
         >>> import numpy as np
@@ -138,6 +139,7 @@ def stack_federations(federations: Sequence[Federation]) -> Federation:
         copy=_padded([federation.copy for federation in federations]),
         offsets=stack(*(federation.offsets for federation in federations)),
         class_counts=stack(*(federation.class_counts for federation in federations)),
+        names=None,
         auxiliary=jax.tree.map(stack, *(dict(federation.auxiliary) for federation in federations)),
         tests=ClientTests(_padded([rows for rows, _ in tests]), stack(*(offsets for _, offsets in tests)))
         if tests

@@ -33,7 +33,7 @@ class FineTuned(NamedTuple):
     """Accuracies of the clients' fine-tuned models.
 
     Attributes:
-        accuracies: accuracy of each client with test rows, in their order, `Float64[K]`.
+        accuracies: accuracy of each client, `Float64[N]`; nan for a client without test rows.
         diverged: number of clients whose parameters did not stay finite; their accuracy counts as 0.
     """
 
@@ -102,7 +102,8 @@ class FineTuner:
             self._setting, self._program = compile_to_fit(self._setting, build, fixed=fixed)
         results = [self._program(self._setting, *given, cohort, stored) for cohort in self._cohorts(self._setting)]
         hits, broken = (np.concatenate(column)[: len(self._clients)] for column in zip(*results, strict=True))
-        accuracies = client_accuracies(np.where(broken, 0, hits), self._sizes[self._clients])
+        accuracies = np.full(len(self._sizes), np.nan)
+        accuracies[self._clients] = client_accuracies(np.where(broken, 0, hits), self._sizes[self._clients])
         return FineTuned(accuracies, int(np.count_nonzero(broken)))
 
     def _cohorts(self, setting: Setting) -> list[FineTuningCohort]:

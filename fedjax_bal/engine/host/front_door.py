@@ -14,7 +14,7 @@ from fedjax_bal.engine.host import compatibility
 from fedjax_bal.engine.host.simulation import Simulation
 from fedjax_bal.engine.host.strategy import device_count, resolve_strategy, with_layout
 from fedjax_bal.jax_setup import is_users, package_settings, start_jax
-from fedjax_bal.metrics import METRICS, EarlyStopping, shot_groups
+from fedjax_bal.metrics import METRICS, EarlyStopping, client_accuracies, shot_groups
 from fedjax_bal.models import check_is_model, is_users_model, normalisation_of, renewed
 from fedjax_bal.optim import AnyOptimizer, calls_users_code
 from fedjax_bal.options import Evaluation, Execution, LocalTraining, Participation
@@ -39,6 +39,9 @@ class Result(NamedTuple):
         evaluated: the model that was tested, which `fedjax_bal.export_model` writes to a file. It differs from
             `variables` with methods that change the model for evaluation alone: `fedacg`, `fedncm`, `ccvr`, `creff`,
             `rucr`, `fedloge`, and `fedbabu` if it fine-tunes. Training goes on from `variables`.
+        client_accuracies: accuracy of the model that each client uses on the client's own test rows, at the last
+            evaluation, `Float64[N]`; nan for a client without any, None if no client has any.
+            `federation.client_names` has the clients' names.
     """
 
     variables: Variables
@@ -48,6 +51,7 @@ class Result(NamedTuple):
     server_state: Mapping[str, PyTree]
     model: Model
     evaluated: Variables
+    client_accuracies: np.ndarray | None = None
 
     def __repr__(self) -> str:
         """Summarises the result, whose arrays would fill pages.
@@ -313,12 +317,14 @@ def simulate(
             simulation.compile()
         history = []
         confusion = np.zeros((0, 0), np.int32)
+        client_hits = None
         began = time.monotonic()
         while snapshot.round < simulation.rounds and not rule.should_stop(history):
             done = simulation.advance(seed, snapshot)
             snapshot = done.snapshot
             history += done.records
             confusion = done.confusion if done.confusion is not None else confusion
+            client_hits = done.client_hits if done.client_hits is not None else client_hits
             left = (time.monotonic() - began) / snapshot.round * (simulation.rounds - snapshot.round)
             accuracy = f", test accuracy {history[-1]['test_accuracy']:.1%}" if history else ""
             status.show(f"round {snapshot.round} of {simulation.rounds}{accuracy}, {duration(left)} left")
@@ -330,4 +336,8 @@ def simulate(
     setting = simulation.setting
     another = changes_for_evaluation(setting.parts)
     evaluated = simulation.tested_model(seed, snapshot) if another else state.variables
-    return Result(state.variables, history, confusion, state.memory, state.server, setting.model, evaluated)
+    tests = simulation.federation.tests
+    accuracies = None
+    if client_hits is not None and tests is not None:
+        accuracies = client_accuracies(client_hits.sum(1), np.diff(tests.offsets))
+    return Result(state.variables, history, confusion, state.memory, state.server, setting.model, evaluated, accuracies)

@@ -61,6 +61,7 @@ class DispatchResult(NamedTuple):
         snapshot: the run after it.
         records: a dict of metrics for each evaluated round.
         confusion: the confusion matrix of the last evaluated round; None if none was evaluated.
+        client_hits: of the same round, see `EvaluationResult`; None, too, without test rows of clients.
         chosen: the selected clients, round after round, `Int32[K]`.
         client_updates: local trainings of clients that delivered.
         samples: samples that they trained on, counting repeats.
@@ -73,6 +74,7 @@ class DispatchResult(NamedTuple):
     snapshot: Snapshot
     records: list[dict[str, Any]]
     confusion: np.ndarray | None
+    client_hits: np.ndarray | None
     chosen: np.ndarray
     client_updates: int
     samples: int
@@ -131,7 +133,8 @@ class Simulation:
         layout = self.setting.layout
         # Placed once: all dispatches of all seeds use the same arrays. Arrays that the caller has placed this way, for
         # several simulations, aren't copied again.
-        self.on_device = (replicate(self.federation, layout), divide(padded(self.test, layout.devices), layout))
+        placed = replicate(self.federation.without_names(), layout)
+        self.on_device = (placed, divide(padded(self.test, layout.devices), layout))
         shapes = jax.eval_shape(self.setting.traced(init_state), self.setting, jax.random.key(0), self.on_device[0])
         tested = self.federation.tests is not None
         wanted = self.execution.client_memory
@@ -287,7 +290,7 @@ class Simulation:
         records = []
         samples = 0
         counts = snapshot.counts
-        confusion = None
+        confusion = client_hits = None
         for offset, plan in enumerate(planned.plans):
             number = snapshot.round + offset + 1
             codes = info.broken[offset]
@@ -320,6 +323,7 @@ class Simulation:
                 )
                 records.append({"round": number, **record_round(result)})
                 confusion = np.asarray(evaluated.confusion)
+                client_hits = None if evaluated.client_hits is None else np.asarray(evaluated.client_hits)
                 if number % every == 0:
                     # Not reset after an additional evaluation of the last round, which an extended run doesn't have.
                     counts = self._no_counts
@@ -330,6 +334,7 @@ class Simulation:
             snapshot=snapshot._replace(round=snapshot.round + len(plans), selector=selector, counts=counts),
             records=records,
             confusion=confusion,
+            client_hits=client_hits,
             chosen=np.concatenate([plan.clients[plan.clients < clients] for plan in plans]),
             client_updates=sum(int(plan.delivered.sum()) for plan in plans) * passes,
             samples=samples,
@@ -340,11 +345,13 @@ class Simulation:
 
     @functools.cached_property
     def _traffic(self) -> Traffic:
-        return traffic_of(self.setting, self.federation, self._shapes, losses=LOSS in self.selector.needs)
+        return traffic_of(
+            self.setting, self.federation.without_names(), self._shapes, losses=LOSS in self.selector.needs
+        )
 
     @functools.cached_property
     def _closing_traffic(self) -> Traffic:
-        return closing_traffic_of(self.setting, self.federation, self._shapes)
+        return closing_traffic_of(self.setting, self.federation.without_names(), self._shapes)
 
     def _of_parts(self, rounds: int) -> dict[str, float]:
         """Returns the metrics that parts measure on the host (`Part.round_metrics`) after `rounds` rounds, by name."""

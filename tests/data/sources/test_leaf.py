@@ -3,7 +3,7 @@ import json
 import numpy as np
 import pytest
 
-from fedjax_bal.data import DataError, load
+from fedjax_bal.data import DataError, federate, inventory, load, partition
 from fedjax_bal.data.sources.leaf import read_writers
 
 COUNTS = {"f0_a": 12, "f1_b": 0, "f2_c": 9, "f3_d": 30}
@@ -47,6 +47,8 @@ def test_all_data_are_divided_by_writer(tmp_path, folder):
         train, test = train[kept:], test[held:]
     assert not train and not test
     assert dataset.train_clients.tolist() == [0] * 11 + [1] * 9 + [2] * 27
+    assert dataset.client_names == ("f0_a", "f2_c", "f3_d")  # f1_b has no image
+    assert dataset.test_clients.tolist() == [0] + [2] * 3
     assert (dataset.train_images.dtype, dataset.train_labels.dtype) == (np.uint8, np.int32)
     assert len(dataset.class_names) == 62 and dataset.class_names[36] == "a"
 
@@ -62,12 +64,32 @@ def test_images_for_testing_are_of_all_classes_though_leaf_writes_class_after_cl
 
 def test_what_leaf_divided_stays_divided(tmp_path):
     write(tmp_path / "train" / "part_9.json", leaf({"f0_a": 3, "f1_b": 2}))
-    write(tmp_path / "test" / "part_9.json", leaf({"f0_a": 1, "f1_b": 2}, first=5))
+    write(tmp_path / "test" / "part_9.json", leaf({"a9_n": 1, "f1_b": 2, "f0_a": 1}, first=4))
     write(tmp_path / "all_data" / "all_data_0.json", leaf({"f9_z": 20}))
     dataset = load("femnist", tmp_path)
     np.testing.assert_array_equal(dataset.train_images[3:, ..., 0], sample(2, 1)[0])
-    np.testing.assert_array_equal(dataset.test_labels, np.concatenate([sample(1, 5)[1], sample(2, 6)[1]]))
+    labels = np.concatenate([sample(1, 4)[1], sample(2, 5)[1], sample(1, 6)[1]])
+    np.testing.assert_array_equal(dataset.test_labels, labels)
     assert dataset.train_clients.tolist() == [0, 0, 0, 1, 1]
+    # A writer with test images only comes last.
+    assert dataset.client_names == ("f0_a", "f1_b", "a9_n")
+    assert dataset.test_clients.tolist() == [2, 1, 1, 0]
+
+
+def test_a_prepared_file_keeps_the_writers_and_their_order(tmp_path):
+    write(tmp_path / "train" / "part.json", leaf({"z0": 3, "a1": 2}))
+    write(tmp_path / "test" / "part.json", leaf({"m2": 1, "a1": 2, "z0": 1}, first=4))
+    official = load("femnist", tmp_path)
+    assert inventory.prepare("femnist", tmp_path).file is not None
+    prepared = inventory.read_prepared("femnist", tmp_path, None)
+    assert prepared is not None and prepared.client_names == official.client_names == ("z0", "a1", "m2")
+    for name in ("train_clients", "test_clients", "train_images", "test_labels"):
+        np.testing.assert_array_equal(getattr(prepared, name), getattr(official, name))
+        assert getattr(prepared, name).dtype == getattr(official, name).dtype
+    rows = partition.natural(np.random.default_rng(0), prepared.train_labels, None, prepared.train_clients)
+    federation = federate(prepared, rows)
+    assert federation.client_names == ("z0", "a1")
+    assert federation.tests is not None and np.diff(federation.tests.offsets).tolist() == [1, 2]
 
 
 def test_half_of_a_division_is_not_enough(tmp_path):
