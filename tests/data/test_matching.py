@@ -57,6 +57,13 @@ def test_frames_of_pandas_have_the_types_that_training_takes():
 def test_frames_of_polars():
     polars = pytest.importorskip("polars")
     assert rows(polars.DataFrame(columns())).tobytes() == ROWS.tobytes()
+    assert rows(polars.LazyFrame(columns())).tobytes() == ROWS.tobytes()
+
+
+def test_tables_of_arrow_and_records():
+    assert rows(np.array(list(zip(AGES, WEIGHTS, strict=True)), [("age", int), ("weight", float)])).shape == (3, 2)
+    arrow = pytest.importorskip("pyarrow")
+    assert rows(arrow.table(columns())).tobytes() == ROWS.tobytes()
 
 
 def test_what_is_missing_is_named():
