@@ -400,10 +400,13 @@ def export(
 
     The data set is read only for methods that change the model for its evaluation, such as ccvr.
     """
-    from fedjax_bal.lab import load_run
+    from fedjax_bal.lab import FolderError, LoadedSweep, load_run
 
     notes: list[str] = []
-    file = load_run(folder, data_dir, notes.append).export(method, seed, kind, out)
+    run = load_run(folder, data_dir, notes.append)
+    if isinstance(run, LoadedSweep):
+        raise FolderError(f"{folder}: is a sweep's folder; give that of one of its points, such as {run[0].path}")
+    file = run.export(method, seed, kind, out)
     yield from (*notes, f"model: {file}")
 
 

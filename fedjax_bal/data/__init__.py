@@ -17,9 +17,10 @@ from fedjax_bal.data.examples import from_tf_data, from_torch
 from fedjax_bal.data.federation import federate, users_of_clients
 from fedjax_bal.data.held_out import carve, carve_share, hold_out, rows_by_share
 from fedjax_bal.data.huggingface import from_huggingface
-from fedjax_bal.data.inputs import are_tokens, check_images, check_one_type, checked_examples, pad
+from fedjax_bal.data.inputs import are_tokens, check_images, check_one_type, checked_examples, is_frame, pad
 from fedjax_bal.data.inventory import folder_of, inventory_digest, prepared_status
 from fedjax_bal.data.loading import OWN, load, normalisation, stand_in
+from fedjax_bal.data.matching import class_numbers, columns_by_name
 from fedjax_bal.data.memory import available_bytes
 from fedjax_bal.data.npz_file import read_arrays
 from fedjax_bal.data.partition import ALIASES, FROM_DATASET, SCHEMES, resolve, takes_owners
@@ -51,7 +52,9 @@ __all__ = [
     "check_images",
     "check_one_type",
     "checked_examples",
+    "class_numbers",
     "client_distances",
+    "columns_by_name",
     "copy_options",
     "describe",
     "empty_clients",
@@ -68,6 +71,7 @@ __all__ = [
     "hold_out",
     "inventory",
     "inventory_digest",
+    "is_frame",
     "load",
     "normalisation",
     "normalised",

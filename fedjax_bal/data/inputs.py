@@ -1,6 +1,6 @@
 """The kinds of inputs: pixels as bytes, other numbers, and token ids."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,21 @@ _BLOCK = 4096  # images counted at a time
 def are_tokens(inputs: Any) -> bool:
     """Returns whether an array holds token ids: integers other than bytes, which are pixels."""
     return inputs.dtype.kind in "iu" and inputs.dtype != np.uint8
+
+
+def is_frame(value: Any) -> bool:
+    """Returns whether a value has columns by name: a mapping, or a table of pandas, polars, Arrow or others.
+
+    Example:
+        >>> is_frame({"age": [3, 5]}), is_frame(np.ones((2, 3)))
+        (True, False)
+    """
+    if isinstance(value, np.ndarray):
+        return value.dtype.names is not None
+    # `columns` comes last, because polars warns where those of a lazy frame are read.
+    return isinstance(value, Mapping) or any(
+        hasattr(value, name) for name in ("collect_schema", "column_names", "columns")
+    )
 
 
 def num_channels(inputs: Any) -> int:
@@ -131,6 +146,11 @@ def checked_examples(inputs: Any, labels: Any, name: str = "", most: int = _IDS.
         Traceback (most recent call last):
         ValueError: test images[1] holds nan; expected numbers that are finite in 32 bits: leave such rows out
     """
+    if is_frame(inputs):
+        raise ValueError(
+            f"{name}images: received a {type(inputs).__name__}, whose columns' names would be lost: make a data set of "
+            "it, data.from_pandas(...), and pass that to data.federate; or pass an array, frame.to_numpy()."
+        )
     check_unmasked(f"{name}images", inputs)
     inputs = np.asarray(inputs)
     labels = checked_labels(labels, f"{name}labels")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fedjax_bal.lab.display import Progress
     from fedjax_bal.lab.environment import device_name, numeric_settings, versions
     from fedjax_bal.lab.exports import export_model, load_weights
-    from fedjax_bal.lab.loaded_run import LoadedRun, load_run
+    from fedjax_bal.lab.loaded_run import LoadedRun, LoadedSweep, load_run
     from fedjax_bal.lab.outline import dry_run
     from fedjax_bal.lab.ray_cluster import RayBackend, connected
     from fedjax_bal.lab.runner import run_comparison
@@ -29,7 +29,7 @@ _LATE = {
     "display": ("Progress",),
     "environment": ("device_name", "numeric_settings", "versions"),
     "exports": ("export_model", "load_weights"),
-    "loaded_run": ("LoadedRun", "load_run"),
+    "loaded_run": ("LoadedRun", "LoadedSweep", "load_run"),
     "outline": ("dry_run",),
     "ray_cluster": ("RayBackend", "connected"),
     "runner": ("run_comparison",),

@@ -31,16 +31,19 @@ class Inputs(NamedTuple):
         dtype: their type: "uint8" for bytes, a type of floats, or "int32" for token ids.
         mean: `Float[K]`, see `fedjax_bal.data.normalised`.
         std: `Float[K]`.
+        names: F names of the columns of a table, in the order that the network expects; None for other inputs.
     """
 
     dtype: str
     mean: Any
     std: Any
+    names: tuple[str, ...] | None = None
 
 
 def inputs_of(federation: Federation) -> Inputs:
     """Returns the inputs of a federation."""
-    return Inputs(np.dtype(federation.images.dtype).name, np.asarray(federation.mean), np.asarray(federation.std))
+    dtype = np.dtype(federation.images.dtype).name
+    return Inputs(dtype, np.asarray(federation.mean), np.asarray(federation.std), federation.input_names)
 
 
 @functools.partial(jax.jit, static_argnames="model")
@@ -57,7 +60,7 @@ def export_model(
     variables: Variables | None = None,
     federation: Federation | None = None,
     *,
-    class_names: Sequence[str] = (),
+    class_names: Sequence[str] | None = None,
     kind: str | None = None,
 ) -> Path:
     """Writes a model to a file for programs without this package, as `fedjax-bal export` does.
@@ -66,7 +69,8 @@ def export_model(
     need the network's layers in the other program. StableHLO has the whole program, weights included, for the CPU, for
     NVIDIA's and AMD's GPUs and for TPUs: a npz file with its bytes, `program`, which takes inputs as the federation has
     them, any number at a time, and returns logits `Float32[B, C]`. All have a JSON text `about` (safetensors: in the
-    metadata; Orbax: an item) with the inputs, their mean and standard deviation, class names, and checksums that
+    metadata; Orbax: an item) with the inputs, their mean and standard deviation, `class_names` in the order of the
+    logits, `input_names`, the columns of a table in the order that the network expects, and checksums that
     `fedjax-bal verify` compares.
 
     Args:
@@ -75,7 +79,7 @@ def export_model(
         variables: the network's weights; left out for a `Result`, by default the `evaluated` ones.
         federation: the federation that it was trained on, whose inputs the model takes; by default inputs are
             normalised already.
-        class_names: names of the classes, in the order of the logits.
+        class_names: names of the classes, in the order of the logits; by default the federation's.
         kind: the format: "npz", "safetensors", "orbax" or "stablehlo"; by default the file's extension.
 
     Returns:
@@ -105,7 +109,9 @@ def export_model(
     if not isinstance(federation, Federation | None):
         raise ValueError(f"federation: received a {type(federation).__name__}, must be what data.federate returns")
     inputs = None if federation is None else inputs_of(federation)
-    return write_export(Path(file), kind, model, variables, inputs, {"class_names": list(class_names)})
+    if class_names is None and federation is not None:
+        class_names = federation.class_names
+    return write_export(Path(file), kind, model, variables, inputs, {"class_names": list(class_names or ())})
 
 
 def write_export(
@@ -128,6 +134,7 @@ def write_export(
         "model_options": dict(model.options),
         "input": expected,
         "input_shape": list(model.input_shape),
+        **({"input_names": list(inputs.names)} if inputs is not None and inputs.names is not None else {}),
         "mean": None if inputs is None else np.asarray(inputs.mean).tolist(),
         "std": None if inputs is None else np.asarray(inputs.std).tolist(),
     }

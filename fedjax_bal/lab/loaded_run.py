@@ -1,19 +1,21 @@
-"""Loads run folders: metrics, trained models and their predictions."""
+"""Loads the folders of runs and sweeps: metrics, trained models and their predictions, tables of results."""
 
 import functools
 import importlib
 import os
 import re
+import reprlib
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from scipy.special import softmax
 
 from fedjax_bal.config import Config, config_digest, run_digest
-from fedjax_bal.data import are_tokens
+from fedjax_bal.data import are_tokens, columns_by_name, is_frame
 from fedjax_bal.engine.device import at_precision, in_batches
 from fedjax_bal.engine.host import check_vocabulary, fetch
 from fedjax_bal.jax_setup import package_settings
@@ -25,6 +27,7 @@ from fedjax_bal.lab.output_files import FolderError
 from fedjax_bal.lab.recorder import load_newest, load_variables
 from fedjax_bal.lab.schema import RunClients, RunId
 from fedjax_bal.lab.setup import Comparison, SharedInputs, network, set_up_to_read, to_read
+from fedjax_bal.lab.splits import inputs_in_words
 from fedjax_bal.parts import changes_for_evaluation
 from fedjax_bal.types import Array, Model, Variables
 from fedjax_bal.validate import is_number, one_of
@@ -34,8 +37,8 @@ def load_run(
     folder: str | os.PathLike[str],
     data_dir: str | os.PathLike[str] | None = None,
     note: Callable[[str], None] = warnings.warn,
-) -> "LoadedRun":
-    """Loads a run folder.
+) -> "LoadedRun | Any":  # a union with LoadedSweep would make type checkers refuse `load_run(...).predict`
+    """Loads the folder of a run or of a sweep.
 
     Metrics, models and predictions come from the folder alone. Models and predictions need the modules of its plug-ins
     imported; the folder `plugins` has copies. Only two kinds of models need the data that the run was trained on: those
@@ -44,17 +47,17 @@ def load_run(
     checkpoint is checked.
 
     Args:
-        folder: a folder that `fedjax-bal run` wrote, or a point of a sweep.
+        folder: a folder that `fedjax-bal run` or `fedjax-bal sweep` wrote, or a point of a sweep.
         data_dir: the folder with the data set's files, as `--data-dir`, for the models that need them.
         note: called with a message for damaged metric lines of an unfinished session, which are skipped, and for a
             damaged checkpoint, which the previous one replaces.
 
     Returns:
-        The run; models are loaded on first use.
+        The `LoadedRun`, whose models are loaded on first use; for a sweep a `LoadedSweep`, with its table and points.
 
     Raises:
-        ValueError: the folder isn't a run's, or its configuration can't be read or differs from what the run wrote.
-            An absent plug-in or a section with errors is named when a model is used.
+        ValueError: the folder is neither a run's nor a sweep's, or its configuration can't be read or differs from
+            what was written. An absent plug-in or a section with errors is named when a model is used.
 
     Example:
         After `fedjax-bal run training.rounds=1 "model={name: mlp}" "methods=[{recipe: fedavg}]" "seeds=[0]"`, here:
@@ -77,7 +80,7 @@ def load_run(
     """
     path = Path(folder)
     if SweepFolder(path).exists():
-        raise FolderError(f"{path}: is a sweep's folder; give that of one of its points, in {path / 'points'}")
+        return LoadedSweep(SweepFolder(path), data_dir, note)
     return LoadedRun(RunFolder(path), data_dir, note)
 
 
@@ -105,17 +108,35 @@ class LoadedRun:
     """The metrics and models of a run folder. By default, models are those of the first method and first seed.
 
     Attributes:
+        path: the folder.
         methods: the names of the methods.
         seeds: the seeds.
     """
 
     def __init__(self, folder: RunFolder, data_dir: str | os.PathLike[str] | None, note: Callable[[str], None]) -> None:
+        self.path = folder.path
         self._folder = folder
         self._data_dir = data_dir
         self._note = note
         self._labels, self.seeds = folder.read_runs()
         self.methods = tuple(self._labels)
         self._networks: dict[int, tuple[Model, Inputs]] = {}
+
+    def __repr__(self) -> str:
+        """Summarises the run: the last evaluated round, and each method's last accuracy, the mean over its seeds."""
+        try:
+            lines = self._folder.read_metrics()
+        except FolderError:  # a damaged file is reported by `metrics`
+            lines = []
+        last = {(line["method"], line["seed"]): line["test_accuracy"] for line in lines}
+        of_methods = [[value for (name, _), value in last.items() if name == method] for method in self.methods]
+        shown = {
+            "methods": list(self.methods),
+            "seeds": list(self.seeds),
+            "rounds": max((line["round"] for line in lines), default=0),
+            "test_accuracy": [round(float(np.mean(values)), 4) if values else None for values in of_methods],
+        }
+        return f"LoadedRun({_in_brief({'name': self.path.name, **shown})})"
 
     @functools.cached_property
     def config(self) -> Config:
@@ -166,6 +187,17 @@ class LoadedRun:
         }
         return _as_frame(columns)
 
+    @functools.cached_property
+    def class_names(self) -> tuple[str, ...]:
+        """C names of the classes, in the order of the predicted numbers."""
+        return tuple(self._folder.read_summary().get("class_names") or self._comparison.dataset.class_names)
+
+    @property
+    def input_names(self) -> tuple[str, ...] | None:
+        """F names of the columns that the first method was trained on, in this order; None for other inputs."""
+        known = self._network(0)
+        return (inputs_of(self._comparison.simulations[0].federation) if known is None else known[1]).names
+
     @property
     def model(self) -> Model:
         """The network, including the first method's additions."""
@@ -181,42 +213,47 @@ class LoadedRun:
         return self.trained(method, seed).variables
 
     @package_settings()
-    def predict(self, images: Any, method: str | None = None, seed: int | None = None) -> np.ndarray:
-        """Predicts the classes of images, as indices into the data set's `class_names`.
+    def predict(
+        self,
+        inputs: Any,
+        method: str | None = None,
+        seed: int | None = None,
+        *,
+        names: bool = False,
+        probabilities: bool = False,
+    ) -> np.ndarray:
+        """Predicts the classes of new rows or images.
 
         Args:
-            images: `[B, ...]` like the training images, not normalised; or floats on the same scale, [0, 1] for bytes.
+            inputs: for a run on a table, a data frame or a mapping of names to columns: the columns of `input_names`
+                are taken by name, in any order and with the types that `data.from_pandas` takes, and others are
+                ignored. Or an array `[B, ...]` like the training inputs, not normalised, with columns in the order of
+                `input_names`; floats in place of bytes are on the scale [0, 1].
             method: the method's name.
             seed: the seed.
+            names: return the names of the classes in place of their numbers.
+            probabilities: return a probability for each class instead.
 
         Returns:
-            `Int[B]`.
+            `Int[B]`, indices into `class_names`; with `names` an array of `B` texts; with `probabilities` the softmax
+                of the logits, `Float32[B, C]`, whose columns are in the order of `class_names`.
 
         Raises:
-            ValueError: images of another shape, type or scale, token ids beyond the vocabulary, or an error of
-                `variables`.
+            ValueError: a column is missing or isn't numbers, a frame for a run whose inputs have no names, arrays of
+                another shape, type or scale, token ids beyond the vocabulary, or an error of `variables`.
         """
-        images = np.asarray(images)
+        if names and probabilities:
+            raise ValueError("names: received True together with probabilities=True; ask for one of them at a time")
         trained = self.trained(method, seed)
         model = trained.model
-        stored = np.empty(0, trained.inputs.dtype)
-        tokens = are_tokens(stored)
-        same_kind = images.dtype.kind == stored.dtype.kind and are_tokens(images) == tokens
-        fits = images.shape[1:] == tuple(model.input_shape) and len(images)
-        if not fits or not (same_kind or (images.dtype.kind == "f" and not tokens)):
-            kinds = f"{stored.dtype}{'' if tokens else ' or floats'}"
-            wanted = f"[B, {', '.join(map(str, model.input_shape))}] of {kinds}"
-            raise ValueError(f"images: received {list(images.shape)} of {images.dtype}, must be {wanted}")
-        scaled = stored.dtype == np.uint8 and images.dtype.kind == "f"
-        if scaled and not ((images >= 0) & (images <= 1)).all():
-            raise ValueError(
-                f"images: received floats from {images.min():g} to {images.max():g}, must lie in [0, 1]: the model was "
-                "trained on bytes; divide them by 255, or give uint8"
-            )
-        check_vocabulary("images", images, model)
-        chunks = in_batches(images, np.zeros(len(images), np.int32), name="").images
+        rows = _checked_rows(inputs, trained)
+        chunks = in_batches(rows, np.zeros(len(rows), np.int32), name="").images
         logits = _chunk_by_chunk(model, trained.variables, chunks, trained.inputs.mean, trained.inputs.std)
-        return np.asarray(logits).reshape(-1, model.num_classes)[: len(images)].argmax(-1)
+        logits = np.asarray(logits, np.float32).reshape(-1, model.num_classes)[: len(rows)]
+        if probabilities:
+            return softmax(logits, axis=-1)
+        classes = logits.argmax(-1)
+        return np.array(self.class_names)[classes] if names else classes
 
     def export(
         self, method: str | None = None, seed: int | None = None, kind: str | None = None, out: Path | None = None
@@ -285,7 +322,8 @@ class LoadedRun:
             for part in method.recipe.parts:
                 model = part.bind(model)
             mean, std = (np.asarray(numbers, np.float32) for numbers in (found["mean"], found["std"]))
-            inputs = Inputs(found["input_dtype"], mean, std)
+            names = tuple(found["input_names"]) if "input_names" in found else None
+            inputs = Inputs(found["input_dtype"], mean, std, names)
             self._networks[index] = at_precision(model, method.execution.options.precision), inputs
         return self._networks[index]
 
@@ -298,7 +336,6 @@ class LoadedRun:
         identity = {"method": method.name, "seed": trained.seed, "round": trained.round}
         lines = (line for line in self._folder.read_metrics() if identity.items() <= line.items())
         summary = self._folder.read_summary()
-        partition = self._folder.read_partition(method.name) or {}
         cut = {key: value for key, value in method.dataset.parameters.items() if key in ("side", "channels")}
         return {
             "run": self.config.name,
@@ -306,13 +343,130 @@ class LoadedRun:
             "test_accuracy": next((line["test_accuracy"] for line in lines), None),
             "dataset": method.dataset.name,
             **({"dataset_options": cut} if cut else {}),  # what the reader did to images
-            **({"input_names": partition["input_names"]} if "input_names" in partition else {}),
             "precision": method.execution.options.precision,
-            "class_names": list(summary.get("class_names") or self._comparison.dataset.class_names),
+            "class_names": list(self.class_names),
             "config_sha256": config_digest(self.config),
             "run_sha256": run_digest(self.config),
             "versions": summary.get("versions") or versions(),
         }
+
+
+class LoadedSweep:
+    """The table of a sweep's folder, and its points: `sweep[0]` is the first one's `LoadedRun`, `sweep[label]` another.
+
+    Attributes:
+        path: the folder.
+        name: the sweep's name.
+        axes: the swept keys.
+    """
+
+    def __init__(
+        self, folder: SweepFolder, data_dir: str | os.PathLike[str] | None, note: Callable[[str], None]
+    ) -> None:
+        self.path = folder.path
+        self._folder = folder
+        self._data_dir = data_dir
+        self._note = note
+        sheet, _ = folder.read_sheet()
+        self.name = str(sheet.get("name") or folder.path.name)
+        self.axes = tuple(str(key) for axis in sheet["sweep"] for key in axis)
+
+    def __repr__(self) -> str:
+        """Summarises the sweep."""
+        try:
+            rows = self._rows
+        except FolderError:  # reported by `frame`
+            rows = []
+        shown = {
+            "axes": list(self.axes),
+            "points": len({row["point"] for row in rows}),
+            "methods": list(dict.fromkeys(row["method"] for row in rows)),
+            "runs": len(rows),
+            "done": sum(row["status"] == "done" for row in rows),
+        }
+        return f"LoadedSweep({_in_brief({'name': self.name, **shown})})"
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    def __iter__(self) -> Iterator[LoadedRun]:
+        return (self[label] for label in self._labels)
+
+    def __getitem__(self, point: int | str) -> LoadedRun:
+        label = one_of("point", point, self._labels) if isinstance(point, str) else self._labels[point]
+        return LoadedRun(self._folder.point(label), self._data_dir, self._note)
+
+    @functools.cached_property
+    def points(self) -> tuple[LoadedRun, ...]:
+        """The runs of all points that began, in the order of the table; `sweep[0]` loads a single one."""
+        return tuple(self)
+
+    def frame(self) -> Any:
+        """Returns the table of results, `results.csv`, one row per run.
+
+        Returns:
+            A pandas `DataFrame` if pandas is installed, otherwise a dict of columns as NumPy arrays: the swept keys
+                (`axes`; a list or mapping is a text, as in YAML), `point` (its label), `method`, `seed`, `status` and
+                the run's results, nan if missing.
+
+        Raises:
+            ValueError: the table isn't written yet, or is damaged.
+        """
+        return _as_frame(as_columns(self._rows))
+
+    @functools.cached_property
+    def _rows(self) -> list[dict[str, Any]]:
+        return self._folder.read_results(self.axes)
+
+    @functools.cached_property
+    def _labels(self) -> tuple[str, ...]:
+        labels = dict.fromkeys(row["point"] for row in self._rows)
+        return tuple(label for label in labels if self._folder.point(label).exists())
+
+
+def _in_brief(values: Mapping[str, Any]) -> str:
+    """Formats names and values for a `repr`, and shortens long lists."""
+    brief = reprlib.Repr()
+    brief.maxlist = 5
+    brief.maxother = brief.maxstring = 60
+    return ", ".join(f"{name}={brief.repr(value)}" for name, value in values.items())
+
+
+def _checked_rows(inputs: Any, trained: TrainedModel) -> np.ndarray:
+    """Returns new inputs as an array; raises `ValueError` for those that the model wasn't trained on."""
+    model = trained.model
+    stored = np.empty(0, trained.inputs.dtype)
+    tokens = are_tokens(stored)
+    wanted = f"[B, {', '.join(map(str, model.input_shape))}] of {stored.dtype}{'' if tokens else ' or floats'}"
+    if trained.inputs.names is not None:
+        wanted = (
+            f"a data frame with the run's {inputs_in_words(trained.inputs.names)}, or an array in this order, {wanted}"
+        )
+    if is_frame(inputs):
+        if trained.inputs.names is None:
+            raise ValueError(
+                f"inputs: received a {type(inputs).__name__}, but the run's inputs have no names: must be an array, "
+                f"{wanted}"
+            )
+        rows = columns_by_name("inputs", inputs, trained.inputs.names)
+    else:
+        rows = np.asarray(inputs)
+    same_kind = rows.dtype.kind == stored.dtype.kind and are_tokens(rows) == tokens
+    fits = rows.shape[1:] == tuple(model.input_shape) and len(rows)
+    if not fits or not (same_kind or (rows.dtype.kind == "f" and not tokens)):
+        remedy = ""
+        if trained.inputs.names is not None and rows.ndim == 1:
+            remedy = "; a single row is frame.iloc[[0]], or a list of one row"
+        elif rows.shape == tuple(model.input_shape):
+            remedy = "; a single input is inputs[None]"
+        raise ValueError(f"inputs: received {list(rows.shape)} of {rows.dtype}, must be {wanted}{remedy}")
+    if stored.dtype == np.uint8 and rows.dtype.kind == "f" and not ((rows >= 0) & (rows <= 1)).all():
+        raise ValueError(
+            f"inputs: received floats from {rows.min():g} to {rows.max():g}, must lie in [0, 1]: the model was trained "
+            "on bytes; divide them by 255, or give uint8"
+        )
+    check_vocabulary("inputs", rows, model)
+    return rows
 
 
 def _as_frame(columns: dict[str, np.ndarray]) -> Any:

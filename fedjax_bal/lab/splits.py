@@ -72,7 +72,7 @@ def rows_used(config: Sections, dataset: Dataset, federation: Federation, needin
             reasons += [f"{key}={received_value(own)}" for key, own in values.items() if own != fields[key].default]
         text = f"{config.dataset.name}, trained on {' and '.join(parts)} ({', '.join(reasons)})"
     if dataset.input_names is not None:
-        text += f"; {_inputs_in_words(dataset.input_names)}, {len(dataset.class_names):,} classes"
+        text += f"; {inputs_in_words(dataset.input_names)}, {len(dataset.class_names):,} classes"
     lost = f"{dataset.test_users:,} user{'s' if dataset.test_users > 1 else ''}"
     if dataset.test_share is not None:
         text += f"; the test set is {len(dataset.test_labels):,} more rows, {dataset.test_share:.3g} of each class"
@@ -89,7 +89,7 @@ def rows_used(config: Sections, dataset: Dataset, federation: Federation, needin
     return RowsUsed(text, clients, empty, dataset.input_names)
 
 
-def _inputs_in_words(names: Sequence[str]) -> str:
+def inputs_in_words(names: Sequence[str]) -> str:
     """Lists the first columns of a table, in which a forgotten column of users or record numbers is seen."""
     shown = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
     return f"{len(names):,} input{'s' if len(names) > 1 else ''} ({shown})"

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 import pytest
 import small_run
+import small_sweep
 from typer.testing import CliRunner
 
 from fedjax_bal import LocalTraining, data, export_model, load_run, load_weights, models, recipes, simulate
@@ -128,19 +129,173 @@ def test_what_is_not_there_is_named(run, tmp_path):
         run.variables("mon")
     with pytest.raises(ValueError, match="seed: received 3; allowed: 4, 5"):
         run.variables(seed=3)
-    with pytest.raises(ValueError, match=r"images: received \[2, 28, 28\] of uint8, must be \[B, 28, 28, 1\] of uint8"):
+    with pytest.raises(ValueError, match=r"inputs: received \[2, 28, 28\] of uint8, must be \[B, 28, 28, 1\] of uint8"):
         run.predict(np.zeros((2, 28, 28), np.uint8))
-    with pytest.raises(ValueError, match="images: received .* of int64"):
+    with pytest.raises(ValueError, match="inputs: received .* of int64"):
         run.predict(np.zeros((2, 28, 28, 1), np.int64))
-    with pytest.raises(ValueError, match=r"images: received \[2, 28, 28, 1\] of uint16, must be"):
+    with pytest.raises(ValueError, match=r"inputs: received \[2, 28, 28, 1\] of uint16, must be"):
         run.predict(np.zeros((2, 28, 28, 1), np.uint16))
-    with pytest.raises(ValueError, match=r"images: received floats from 0 to 255, must lie in \[0, 1\].*; divide"):
+    with pytest.raises(ValueError, match=r"inputs: received floats from 0 to 255, must lie in \[0, 1\].*; divide"):
         run.predict(np.array([0.0, 255.0]).repeat(28 * 28).reshape(2, 28, 28, 1))
     with pytest.raises(ValueError, match="there is no such file"):
         load_run(tmp_path / "nowhere")
-    (tmp_path / "sweep.yaml").write_text("")
-    with pytest.raises(ValueError, match="is a sweep's folder; give that of one of its points, in .*points"):
-        load_run(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def patients(tmp_path_factory):
+    """A run on a table, and the columns of its test rows."""
+    folder = tmp_path_factory.mktemp("patients")
+    rng = np.random.default_rng(0)
+    kinds = np.arange(90) % 3
+    table = {
+        "age": np.round(rng.normal(50, 9, 90) + 30 * (kinds == 1), 2),
+        "smoker": (rng.random(90) < 0.3 + 0.3 * kinds).astype(int),
+        "pressure": np.round(rng.normal(size=90) + 3 * (kinds == 2), 3),
+        "kind": np.array(["asthma", "copd", "healthy"])[kinds],
+    }
+    for name, chosen in (("train", slice(60)), ("test", slice(60, 90))):
+        rows = zip(*(column[chosen].tolist() for column in table.values()), strict=True)
+        text = "\n".join(",".join(map(str, row)) for row in (list(table), *rows))
+        (folder / f"{name}.csv").write_text(text + "\n")
+    changes = (
+        f"dataset={{name: csv, path: {folder / 'train.csv'}, test: {folder / 'test.csv'}, label: kind}}",
+        "partition={scheme: iid, clients: 3}", "methods=[fedavg]", "seeds=1", "training.rounds=4",
+        "optimizer={name: sgd, learning_rate: 0.3}", "availability=always", "delivery=always", "evaluation.every=4",
+    )  # fmt: skip
+    small_run.run(folder / "run", small_run.config(folder, *changes))
+    return load_run(folder / "run"), {name: column[60:] for name, column in table.items()}
+
+
+def test_a_table_is_predicted_by_the_names_of_its_columns(patients):
+    run, table = patients
+    assert run.input_names == ("age", "smoker", "pressure") and run.class_names == ("asthma", "copd", "healthy")
+    trained = np.stack([table[name] for name in run.input_names], axis=1)
+    wanted, chances = run.predict(trained), run.predict(trained, probabilities=True)
+    hits = [line["test_accuracy"] for line in small_run.metrics(run.path)][-1] * 30
+    assert (np.array(run.class_names)[wanted] == table["kind"]).sum() == round(hits)
+    turned = dict(reversed(table.items()))
+    for frame in (table, turned, turned | {"smoker": table["smoker"].astype(bool), "hospital": ["a"] * 30}):
+        np.testing.assert_array_equal(run.predict(frame), wanted)
+        np.testing.assert_array_equal(run.predict(frame, probabilities=True), chances)
+    names = run.predict(turned, names=True)
+    assert names.tolist() == [run.class_names[label] for label in wanted]
+    assert chances.dtype == np.float32 and chances.shape == (30, 3)
+    np.testing.assert_allclose(chances.sum(1), 1, rtol=1e-5)
+    np.testing.assert_array_equal(chances.argmax(1), wanted)
+
+
+def test_frames_are_predicted_with_the_types_that_training_takes(patients):
+    run, table = patients
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(table)[["pressure", "kind", "age", "smoker"]]
+    wanted = run.predict(table, probabilities=True)
+    for types in ({"smoker": bool}, {"smoker": "boolean", "age": "Float64"}, {"age": object}):
+        np.testing.assert_array_equal(run.predict(frame.astype(types), probabilities=True), wanted, str(types))
+    polars = pytest.importorskip("polars")
+    np.testing.assert_array_equal(run.predict(polars.DataFrame(table)[:, ::-1], probabilities=True), wanted)
+
+
+def test_rows_that_do_not_fit_a_table_are_refused(patients, run):
+    table_run, table = patients
+    lacking = {name: column for name, column in table.items() if name != "age"}
+    with pytest.raises(ValueError, match=r"inputs: has no column 'age' \(did you mean 'Age'\?\)"):
+        table_run.predict(lacking | {"Age": table["age"]})
+    with pytest.raises(ValueError, match="inputs: column 'age' has 1 missing value in 30 rows, the first in row 2"):
+        table_run.predict(table | {"age": np.where(np.arange(30) == 2, np.nan, table["age"])})
+    for single in ([50.0, 1.0, 0.5], np.array([50, 1, 0.5], object)):
+        with pytest.raises(
+            ValueError, match=r"inputs: received \[3\] .*3 inputs \(age, smoker, .*single row is frame.iloc"
+        ):
+            table_run.predict(single)
+    with pytest.raises(ValueError, match="names: received True together with probabilities=True"):
+        table_run.predict(table, names=True, probabilities=True)
+    # A run on images has no columns, and a frame no order.
+    with pytest.raises(ValueError, match=r"inputs: received a dict, but the run's inputs have no names: .*28, 28, 1"):
+        run.predict(table)
+
+
+def test_exports_have_the_names_of_columns_and_classes(patients, tmp_path):
+    run, _ = patients
+    found = [json.loads(str(np.load(run.export(out=tmp_path / "model.npz"))["about"]))]
+    found.append(read_safetensors(run.export(out=tmp_path / "model.safetensors"))[1])
+    if importlib.util.find_spec("flatbuffers"):
+        found.append(json.loads(str(np.load(run.export(kind="stablehlo", out=tmp_path / "m"))["about"])))
+    for about in found:
+        assert about["input_names"] == ["age", "smoker", "pressure"]
+        assert about["class_names"] == ["asthma", "copd", "healthy"]
+
+
+def test_a_run_is_shown_in_brief(run, patients, tmp_path):
+    accuracies = ", ".join(str(value) for value in last_accuracies(run))
+    head = "LoadedRun(name='run', methods=['fedavg', 'my body', 'moon'], seeds=[4, 5], rounds=3, test_accuracy="
+    assert repr(run) == f"{head}[{accuracies}])"
+    begun = shutil.copytree(run.path, tmp_path / "begun")
+    for name in ("SHA256SUMS", "metrics.jsonl"):
+        (begun / name).unlink()
+    assert repr(load_run(begun)).endswith("rounds=0, test_accuracy=[None, None, None])")
+
+
+def last_accuracies(run):
+    lines = [line for line in small_run.metrics(run.path) if line["round"] == 3]
+    of = lambda method: [line["test_accuracy"] for line in lines if line["method"] == method]
+    return [round(float(np.mean(of(method))), 4) for method in run.methods]
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory):
+    """The folder of a sweep of two axes, with a point that can't be set up, and the rows of its table."""
+    folder = tmp_path_factory.mktemp("swept")
+    text = "sweep: [{training.optimizer.learning_rate: [0.05, 0.2]}, {partition.samples_per_client: [40, 40000]}]"
+    changes = ("methods=[fedavg]", "training.rounds=2", "seeds=2")
+    rows, *_ = small_sweep.carry(small_sweep.sweep(folder, text, *changes), folder / "out")
+    return folder / "out", rows
+
+
+def test_a_sweep_is_a_frame_and_its_points_are_runs(swept, monkeypatch):
+    path, rows = swept
+    sweep = load_run(path)
+    rate, samples = "training.optimizer.learning_rate", "partition.samples_per_client"
+    assert sweep.axes == (rate, samples) and sweep.name == "mine"
+    summary = f"name='mine', axes=['{rate}', '{samples}'], points=4, methods=['fedavg'], runs=8, done=4"
+    assert repr(sweep) == f"LoadedSweep({summary})"
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    frame = sweep.frame()
+    assert frame[rate].tolist() == [0.05] * 4 + [0.2] * 4
+    assert frame[samples].tolist() == [40, 40, 40000, 40000] * 2
+    assert (frame["method"].tolist(), frame["seed"].tolist()) == (["fedavg"] * 8, [0, 1] * 4)
+    done = frame["status"] == "done"
+    wanted = [row["last5_accuracy"] for row in rows if row["status"] == "done"]
+    assert frame["last5_accuracy"][done].tolist() == wanted and len(wanted) == 4
+    assert np.isnan(frame["last5_accuracy"][~done]).all() and "40000" in frame["failure"][2]
+    # Points that could not be set up have no run.
+    assert len(sweep) == len(sweep.points) == 2
+    labels = [run.path.name for run in sweep]
+    assert labels == frame["point"][done][::2].tolist()
+    assert sweep[1].path == sweep[labels[1]].path == sweep.points[1].path
+    final = sweep[1].metrics()
+    chosen = (final["round"] == 2) & (final["seed"] == 1)
+    assert final["test_accuracy"][chosen].tolist() == frame["final_accuracy"][done][[3]].tolist()
+    assert sweep[0].predict(pictures()[0][:5], seed=1).shape == (5,)
+    with pytest.raises(ValueError, match="point: received 'rate=1'; .*allowed: learning_rate"):
+        sweep["rate=1"]
+    monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=lambda columns: ("frame", list(columns))))
+    assert sweep.frame() == ("frame", list(frame))
+
+
+def test_a_damaged_or_unfinished_sweep_is_named(swept, tmp_path):
+    path, _ = swept
+    begun = shutil.copytree(path, tmp_path / "begun")
+    for name in ("SHA256SUMS", "results.csv"):
+        (begun / name).unlink()
+    sweep = load_run(begun)
+    assert "runs=0" in repr(sweep)
+    with pytest.raises(ValueError, match="results.csv: missing; run `fedjax-bal sweep`"):
+        sweep.frame()
+    (begun / "sweep.yaml").write_text("")
+    with pytest.raises(ValueError, match="sweep.yaml"):
+        load_run(begun)
+    result = CliRunner().invoke(app, ["export", str(path)])
+    assert result.exit_code == 2 and "give that of one of its points, such as" in result.output
 
 
 def export(*arguments):
@@ -163,7 +318,7 @@ def test_texts_are_predicted_from_ids_within_the_vocabulary(tmp_path):
     small_run.run(tmp_path / "run", small_run.config(tmp_path, *changes))
     run = load_run(tmp_path / "run")
     assert run.predict(np.array([[2, 3], [1, 3], [3, 2]])).tolist() == [1, 0, 1]
-    with pytest.raises(ValueError, match=r"images: received token ids from 1 to 5, .* a vocabulary of 5 \(0 to 4\)"):
+    with pytest.raises(ValueError, match=r"inputs: received token ids from 1 to 5, .* a vocabulary of 5 \(0 to 4\)"):
         run.predict(np.array([[1, 5]]))
     with pytest.raises(ValueError, match=r"received \[1, 2\] of float64, must be \[B, 2\] of int32$"):
         run.predict(np.array([[1.0, 3.0]]))

@@ -1,12 +1,13 @@
 """Checks that the pieces of a simulation fit together, and chooses between the recipe's and the user's values."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from fedjax_bal.data import are_tokens, check_one_type
+from fedjax_bal.data import are_tokens, check_one_type, class_numbers, columns_by_name, is_frame
 from fedjax_bal.engine.device import TestSet
 from fedjax_bal.engine.host.placement import fetch
 from fedjax_bal.models import Normalisation, check_finite, match_weights, named_leaves
@@ -15,7 +16,7 @@ from fedjax_bal.options import LocalTraining, Participation
 from fedjax_bal.parts import Draw, Probe, parts_with
 from fedjax_bal.recipes import Recipe
 from fedjax_bal.selection import LOSS, Choice, Presence, Selector, Speed, Trace
-from fedjax_bal.types import Federation, Model, Variables
+from fedjax_bal.types import Dataset, Federation, Model, Variables
 
 ROUNDS_PER_DISPATCH = 5
 """The value of "auto": enough rounds that the devices never wait for the host."""
@@ -32,6 +33,64 @@ def check_is_federation(federation: Any) -> None:
     """Refuses a value that isn't a `Federation`."""
     if not isinstance(federation, Federation):
         raise ValueError(f"federation: received {type(federation).__name__}, must be what data.federate returns")
+
+
+def checked_test(test: Any, federation: Federation) -> tuple[Any, Any]:
+    """Returns the inputs and labels of a test set; names of columns and classes are looked up in the federation's.
+
+    Args:
+        test: the argument of `simulate`.
+        federation: the federation.
+
+    Raises:
+        ValueError: the test set is of another type, or has names of columns or classes that the federation lacks.
+    """
+    if isinstance(test, Dataset):
+        if (test.input_names is None) != (federation.input_names is None):
+            raise ValueError(
+                "test: received a data set, but only one of it and the federation has names of columns: make both of "
+                "tables, or pass arrays with the columns in the order of training, (dataset.test_images, "
+                "dataset.test_labels)"
+            )
+        inputs = test.test_images
+        if test.input_names is not None:
+            inputs = dict(zip(test.input_names, np.asarray(test.test_images).T, strict=True))
+        labels = np.array(test.class_names)[np.asarray(test.test_labels)]
+    elif isinstance(test, tuple | list) and len(test) == 2:
+        inputs, labels = test
+    else:
+        raise ValueError(
+            f"test: received {type(test).__name__}, must be inputs and labels, as (dataset.test_images, "
+            "dataset.test_labels), or a data set"
+        )
+    beside_frame = is_frame(inputs)
+    if beside_frame:
+        if federation.input_names is None:
+            raise ValueError(
+                f"test: received a {type(inputs).__name__}, but the federation has no names of columns by which to "
+                "take them: make the federation of a data set, data.federate(data.from_pandas(...), rows), or pass an "
+                "array with the columns in the order of training"
+            )
+        inputs = columns_by_name("test", inputs, federation.input_names)
+    return inputs, _test_labels(labels, federation.class_names, beside_frame=beside_frame)
+
+
+def _test_labels(labels: Any, class_names: Sequence[str] | None, *, beside_frame: bool) -> Any:
+    """Returns labels as numbers of classes.
+
+    Integers beside a frame are names, as in its column of labels, if the classes have integers as names; otherwise they
+    are numbers of classes already.
+    """
+    given = np.asarray(labels).dtype
+    named = class_names is not None and any(name.lstrip("-").isdecimal() for name in class_names)
+    if given.kind in "iuf" and not (beside_frame and named):
+        return labels
+    if class_names is None:
+        raise ValueError(
+            f"test labels: received names of classes ({given}), but the federation has none: make it of a data set, "
+            "data.federate(dataset, rows), or pass the numbers of the classes"
+        )
+    return class_numbers("test labels", labels, class_names)
 
 
 def check_parameters(model: Model) -> None:

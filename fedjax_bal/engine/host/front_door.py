@@ -21,7 +21,7 @@ from fedjax_bal.options import Evaluation, Execution, LocalTraining, Participati
 from fedjax_bal.parts import BATCH_STATISTICS, RunFacts, RunSetting, changes_for_evaluation, check_needs
 from fedjax_bal.recipes import Recipe, combine
 from fedjax_bal.status import StatusLine, duration
-from fedjax_bal.types import Federation, Model, PyTree, Variables
+from fedjax_bal.types import Dataset, Federation, Model, PyTree, Variables
 from fedjax_bal.validate import whole_number
 
 
@@ -79,7 +79,7 @@ def build(
     recipe: Recipe,
     model: Model,
     federation: Federation,
-    test: tuple[Any, Any] | TestSet,
+    test: tuple[Any, Any] | Dataset | TestSet,
     *,
     rounds: int,
     local: LocalTraining = LocalTraining(),
@@ -110,12 +110,7 @@ def build(
         execution=(execution, Execution),
     )
     if not isinstance(test, TestSet):
-        if not isinstance(test, tuple | list) or len(test) != 2:
-            raise ValueError(
-                f"test: received {type(test).__name__}, must be inputs and labels, as (dataset.test_images, "
-                "dataset.test_labels)"
-            )
-        test = in_batches(*test)
+        test = in_batches(*compatibility.checked_test(test, federation))
     recipe = combine(recipe)  # a recipe that was put together by hand is refused for the same reasons
     optimizers = (local.optimizer, server_optimizer, recipe.server_optimizer)
     renew = renew and (
@@ -210,7 +205,7 @@ def simulate(
     recipe: Recipe,
     model: Model,
     federation: Federation,
-    test: tuple[Any, Any],
+    test: tuple[Any, Any] | Dataset,
     *,
     rounds: int,
     seed: int,
@@ -234,7 +229,10 @@ def simulate(
         recipe: the method, from `fedjax_bal.recipes`.
         model: the model, from `fedjax_bal.models.build`, or `from_linen` or `from_nnx` for your own network.
         federation: the federation, from `fedjax_bal.data.federate`.
-        test: inputs `[T, ...]`, shaped and scaled like the training inputs (images `[T, H, W, K]`), and labels `[T]`.
+        test: inputs `[T, ...]`, shaped and scaled like the training inputs (images `[T, H, W, K]`), and labels `[T]`;
+            or a data set, for its test part. Where the federation knows the names, the inputs may be a data frame,
+            whose columns are taken by name, and the labels names of classes; a data set's columns and classes are
+            compared by name, too.
         rounds: communication rounds.
         seed: from 0 to 2**32 - 1; decides initial weights, availability, selection, delivery and batches. Methods
             that are compared with the same seed share all of them.
