@@ -121,8 +121,8 @@ def _variant(key: str, section: Mapping[str, Any], without: Sequence[str] = ()) 
 
 def _partition(section: Mapping[str, Any]) -> str:
     clients = section["clients"]
-    over = "each user a client" if clients == "all" else f"over {_counted(clients, 'client')}"
-    return f"{_variant('partition', section, ('clients', 'seed'))} {over}"
+    over = ", each user a client" if clients == "all" else f" over {_counted(clients, 'client')}"
+    return _variant("partition", section, ("clients", "seed")) + over
 
 
 def _cohort(sections: Mapping[str, Any]) -> str:

@@ -40,7 +40,7 @@ def line_of(*changes):
         ),
         (
             ["partition={scheme: natural, min_size: 5}"],
-            "50 rounds, 1 epoch, batches of 50, sgd 0.05; natural min_size=5 each user a client, at most 10 a round",
+            "50 rounds, 1 epoch, batches of 50, sgd 0.05; natural min_size=5, each user a client, at most 10 a round",
         ),
         (
             [
@@ -64,7 +64,8 @@ def line_of(*changes):
         (
             [
                 METHODS
-                % "{recipe: moon, training: {optimizer: {name: adam, learning_rate: 1}, local_steps: 3, local_epochs: null}}"
+                % "{recipe: moon, training: {local_steps: 3, local_epochs: null, optimizer: %s}}"
+                % "{name: adam, learning_rate: 1}"
             ],
             f"50 rounds, 1 epoch (moon 3 local steps), batches of 50, sgd 0.05 (moon adam 1); {TWENTY}",
         ),
