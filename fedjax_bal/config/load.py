@@ -32,6 +32,7 @@ from fedjax_bal.config.problems import (
     received_value,
 )
 from fedjax_bal.config.resolved import paper_setting, plugin_problems, used_plugins
+from fedjax_bal.config.schema import DatasetSection
 from fedjax_bal.config.sections import check_section, merge_sections
 from fedjax_bal.config.yaml_text import read_yaml
 from fedjax_bal.validate import suggestion
@@ -125,7 +126,7 @@ def _other_dataset(path: str | os.PathLike[str] | None, overrides: Sequence[str]
             continue
         dataset = apply_changes({}, [(given, value)], COMMAND_LINE)["dataset"]
         name = dataset.get("name") if isinstance(dataset, Mapping) else None
-        if name not in (None, read_sheet(_QUICKSTART)["dataset"]["name"]):
+        if name not in (None, DatasetSection.model_fields["name"].default):  # which is the quickstart's
             return name
     return None
 

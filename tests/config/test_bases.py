@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 from fedjax_bal import data, models, recipes, simulate
 from fedjax_bal.cli.app import app
 from fedjax_bal.config import ConfigError, load_config, resolved_yaml, to_plain
+from fedjax_bal.config.schema import DatasetSection
 from fedjax_bal.lab import load_sweep
 
 OWN = "dataset={name: npz, path: mine.npz}"
@@ -75,6 +76,7 @@ def test_what_a_run_on_other_data_starts_from():
 def test_without_other_data_it_is_the_quickstart(changes):
     assert load_config(None, changes) == load_config("quickstart", changes)
     assert load_config(None, changes).partition.imbalance_factor == 50
+    assert load_config("quickstart").dataset.name == DatasetSection.default().name
 
 
 @pytest.mark.parametrize(
