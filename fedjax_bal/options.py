@@ -23,10 +23,16 @@ MOST_DEVICES = 1024
 """The most devices that may share the work."""
 
 
-def _slow_sgd() -> "AnyOptimizer":
+LEARNING_RATE = 0.05
+"""The clients' learning rate unless another one is given, of plain SGD."""
+CLIENTS_PER_ROUND = 10
+"""The size of the cohort unless another one is given, or all clients if there are fewer."""
+
+
+def _plain_sgd() -> "AnyOptimizer":
     from fedjax_bal.optim import optimizer
 
-    return optimizer("sgd", 0.01)
+    return optimizer("sgd", LEARNING_RATE)
 
 
 def _all_clients() -> "Presence":
@@ -56,7 +62,7 @@ class LocalTraining:
             through its rows several times.
         drawing: "epochs", each row once per epoch, or "replacement"; None for the recipe's, or else "epochs".
         optimizer: fresh at every local training; from `fedjax_bal.optimizer`, or any optax transformation; by default
-            SGD with learning rate 0.01. Schedules of optax count local steps, from 0 in each local training; those of
+            SGD with learning rate 0.05. Schedules of optax count local steps, from 0 in each local training; those of
             `optax.inject_hyperparams` and of `fedjax_bal.optimizer` count rounds. Random numbers that a transformation
             draws itself, as `optax.add_noise` does, are the same in each local training.
 
@@ -76,7 +82,7 @@ class LocalTraining:
     lone_rows: Literal["auto", "keep", "drop"] = "auto"
     steps: Count | None = None
     drawing: Drawing | None = None
-    optimizer: "AnyOptimizer" = dataclasses.field(default_factory=_slow_sgd)
+    optimizer: "AnyOptimizer" = dataclasses.field(default_factory=_plain_sgd)
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -89,7 +95,8 @@ class Participation:
     """Which clients train in a round, and which of their updates arrive.
 
     Attributes:
-        clients_per_round: the cohort's size; None for all clients. Can't be given with a ready-made selector.
+        clients_per_round: the cohort's size; None for 10, or for all clients if there are fewer. Can't be given with a
+            ready-made selector.
         selector: a ready-made selector, or one by name; None for the recipe's, or else `uniform`.
         availability: which clients can be selected; by default all. If none is available, the round trains nothing.
         delivery: which clients send their update back; by default all.

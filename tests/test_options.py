@@ -78,7 +78,7 @@ def test_options_that_are_no_object_of_their_kind_are_refused(kind):
 
 
 def test_defaults_are_made_without_anybody_being_asked():
-    assert LocalTraining().optimizer == optimizer("sgd", 0.01)
+    assert LocalTraining().optimizer == optimizer("sgd", 0.05)
     assert Participation().availability == Participation().delivery
     assert Execution(huge_factor=None, devices=2, chunk="auto").huge_factor is None
 

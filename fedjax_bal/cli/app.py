@@ -81,7 +81,7 @@ def run(
     With several values of a key, such as lr=0.01,0.1, it is a sweep.
     """
     with messages():
-        from fedjax_bal.config import is_sweep, kept_by_methods, load_over_base
+        from fedjax_bal.config import is_sweep, load_config
         from fedjax_bal.contrib.trackers import open_trackers
         from fedjax_bal.engine.processes import processes as processes_of_run
         from fedjax_bal.lab import FolderInUseError, RunFolder
@@ -94,7 +94,7 @@ def run(
             args.refuse_options("a configuration without axes, but this is a sweep", fresh=fresh, track=track)
             sweep(arguments, out, data_dir, devices, dry_run=dry_run, plain=plain, quiet=quiet, verbose=verbose)
             return
-        config, left_out = load_over_base(file, overrides)
+        config = load_config(file, overrides)
         wanted = args.parse_devices(devices)
         place = process_place(distributed, coordinator, process_id, processes, os.environ)
         if place is not None:
@@ -108,9 +108,6 @@ def run(
         conflict = lambda path: in_use.get(path, "") or RunFolder(path).conflict(config)
         with joined_processes(place, lambda: shared_facts(config), wanted):
             first = place is None or processes_of_run().first
-            if first:
-                show.left_out(left_out)
-                show.kept_by_methods(*kept_by_methods(config, file, overrides))
             while True:
                 folder = out or next_folder(config.name, "configuration", conflict, shown=first)
                 if place is None:
@@ -177,24 +174,14 @@ def sweep(
 ) -> None:
     """Run a grid of configurations. Run it again, or with more values, rounds or seeds, to resume or extend it."""
     with messages():
-        from fedjax_bal.config import is_sweep, kept_by_methods, split_axes
         from fedjax_bal.lab import SweepFolder, load_sweep
 
         if distributed:
             raise ValueError(SWEEP_ALONE)
         file, overrides = args.split_arguments(arguments)
         args.check_engine(engine, address)
-        if not is_sweep(file, overrides):
-            if file is None:
-                raise ValueError("sweep: no axes; give some, such as lr=0.01,0.1, or a sweep like sweeps/clients")
-            ray = engine if engine != "local" else None
-            args.refuse_options(f"sweeps, and {file} has no axes", engine=ray, part=part, together=together)
-            run(arguments, out, data_dir, devices, dry_run=dry_run, plain=plain, quiet=quiet, verbose=verbose)
-            return
         show = Showing(plain, quiet, verbose)
         plan = load_sweep(file, overrides)
-        show.left_out(plan.left_out)
-        show.kept_by_methods(*kept_by_methods(plan.points[0].config, file, split_axes(overrides)[0]))
         conflict = lambda path: SweepFolder(path).conflict(plan.text, plan.configs)
         folder = out or next_folder(plan.name, "sweep", conflict)
         wanted = args.parse_devices(devices)

@@ -85,7 +85,8 @@ class CommandWithChanges(TyperCommand):
                 except ValueError:
                     continue
                 value = value or ("VALUE" if following.startswith("-") else following or "VALUE")
-                raise ValueError(f"{option}: is a key of the configuration, not an option: write {key}={value}")
+                change = f"seeds=[{value}]" if key == "seed" else f"{key}={value}"
+                raise ValueError(f"{option}: is a key of the configuration, not an option: write {change}")
         return super().parse_args(ctx, args)
 
 

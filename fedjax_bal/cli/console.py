@@ -79,19 +79,6 @@ class Showing:
         # On a terminal, a live display would swallow messages on standard error.
         return Output() if shown and not self.quiet else Output(quiet=True, force_terminal=False)
 
-    def left_out(self, keys: Sequence[str]) -> None:
-        """Prints the keys of a base that are ignored, unless `quiet` is set."""
-        if keys:
-            self.progress().say(f"ignored from the base, which has other data or another partition: {', '.join(keys)}")
-
-    def kept_by_methods(self, kept: Sequence[str], lost: Sequence[str]) -> None:
-        """Prints the results of `config.kept_by_methods`, unless `quiet` is set."""
-        if kept:
-            self.progress().say(f"set by methods themselves, so that a change for all doesn't apply: {', '.join(kept)}")
-        if lost:
-            names = "the names in the file stand for recipes; add the settings there to keep them"
-            self.progress().say(f"settings of the base's methods that aren't used: {', '.join(lost)}; {names}")
-
 
 def replace_control_characters(text: str) -> str:
     r"""Replaces control characters, marks of writing direction and surrogates by a sign.

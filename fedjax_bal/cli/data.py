@@ -174,10 +174,15 @@ def describe(
         check_replaceable(out)
 
     if source in DATASETS:
-        # Everything else comes from the quickstart, except the server's rows; a cohort of one fits any number of
-        # clients.
+        # A cohort of one fits any number of clients. The method isn't trained.
         scheme = f"partition={{scheme: {json.dumps(partition or 'iid')}, clients: 10, seed: 0}}"
-        fixed = [f"dataset.name={source}", "selection.clients_per_round=1", "auxiliary.per_class=0", "partition=null"]
+        fixed = [
+            f"dataset.name={source}",
+            "selection.clients_per_round=1",
+            "auxiliary.per_class=0",
+            "methods=fedavg",
+            "partition=null",
+        ]
         config = load_config(None, [*fixed, scheme, *changes], needs=False)
     elif not Path(source).exists() and not source.endswith((".yaml", ".yml")) and source not in builtin_configs():
         near = suggestion(source, [*DATASETS, *builtin_configs()])

@@ -69,6 +69,7 @@ def list_names(
     plugin: Plugins = None,
 ) -> Iterator[str | Table]:
     """List the names that a configuration can use."""
+    what = "recipes" if what == "methods" else what
     if what is None:
         yield names_table((kind, [f"fedjax-bal list {kind}"]) for kind in KINDS)
         return

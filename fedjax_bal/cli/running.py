@@ -43,12 +43,12 @@ def build_page(path: Path) -> Path:
 
 def describe_run(config: Any, path: Path, data_dir: Path | None, devices: str | int | None, *, fresh: bool) -> None:
     """Describes what `run_command` would do."""
-    from fedjax_bal.lab import RunFolder, dry_run
+    from fedjax_bal.lab import Progress, RunFolder, dry_run
 
-    console = Output()
+    display = Progress(Output(), plain=True)
     keep_compiled_programs()
     for line in dry_run(config, RunFolder(path), data_dir, devices, fresh=fresh):
-        console.say(line)
+        display.note(line)
 
 
 def run_command(

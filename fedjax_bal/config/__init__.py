@@ -18,15 +18,11 @@ from fedjax_bal.config.changes import (
 )
 from fedjax_bal.config.configuration import KEYS_OF_METHODS, Config, MethodConfig, check_methods
 from fedjax_bal.config.load import (
-    Layers,
     build_config,
     builtin_configs,
     is_sweep,
-    kept_by_methods,
-    left_out,
     load_config,
-    load_over_base,
-    read_layers,
+    read_sheet,
     source_name,
     with_paper_setting,
 )
@@ -47,11 +43,12 @@ from fedjax_bal.config.resolved import (
     continues,
     differences,
     leaves,
+    resolved_sheet,
     resolved_yaml,
     run_digest,
     setting_leaves,
     with_convolution,
 )
 from fedjax_bal.config.schema import AuxiliarySection, DatasetSection, ModelSection, Sections
-from fedjax_bal.config.sections import check_section, to_plain, without_defaults
+from fedjax_bal.config.sections import check_section, merge_sections, to_plain, without_defaults
 from fedjax_bal.config.yaml_text import LARGEST_YAML, dump_yaml, parse_yaml, read_yaml

@@ -107,7 +107,8 @@ def completed_path(given: KeyPath, value: Any, data: Any, source: str | None = N
             meant.append(("seeds",))
         if len(meant) > 1 and source is not None:
             paths = ", ".join(map(dotted_path, meant))
-            raise ConfigError(f"{source}: {dotted_path(path)}: ambiguous key; give the full path: {paths}")
+            seeds = f"; seeds=[{value}] is the seed of training" if end == ("seed",) else ""
+            raise ConfigError(f"{source}: {dotted_path(path)}: ambiguous key; give the full path: {paths}{seeds}")
         if len(meant) == 1:
             path = meant[0]
     section = section_of(path)
@@ -276,12 +277,48 @@ def apply_with_paths(
             position -= 1
         ordered.insert(position, (path, chooses, change))
 
+    before = data
     paths = []
     for _, _, (given, value) in ordered:
         path = completed_path(given, value, data, source)
         data = _assign(data, Config, path, expand_short_forms(value, section_of(path), path), source)
         paths.append(path)
-    return data, paths
+    return without_former_rates(before, data), paths
+
+
+def without_former_rates(before: Mapping[str, Any], after: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Voids rates of methods for an optimizer in place of which another one has been chosen for all methods.
+
+    Args:
+        before: a configuration.
+        after: the same with changes. A method that isn't in `before` has been stated along with them.
+
+    Example:
+        >>> entry = {"recipe": "rebafl", "training": {"optimizer": {"learning_rate": 0.03}}}
+        >>> changed = {"training": {"optimizer": {"name": "adam", "learning_rate": 0.001}}, "methods": [entry]}
+        >>> without_former_rates({"methods": [entry]}, changed)["methods"][0]["training"]
+        {'optimizer': {'learning_rate': None}}
+    """
+    methods = after.get("methods")
+    earlier = before.get("methods")
+    if not isinstance(methods, list) or not isinstance(earlier, list):
+        return after
+    for key in ("optimizer", "server_optimizer"):
+        then, now = (_at(data, "training", key) for data in (before, after))
+        if now.get("name", then.get("name", "sgd")) == then.get("name", "sgd"):
+            continue
+        for place, entry in enumerate(methods):
+            its = _at(entry, "training", key)
+            if entry in earlier and "learning_rate" in its and "name" not in its:
+                training = {**entry["training"], key: {**its, "learning_rate": None}}
+                methods = [*methods[:place], {**entry, "training": training}, *methods[place + 1 :]]
+    return {**after, "methods": methods}
+
+
+def _at(data: Any, *path: str) -> Mapping[str, Any]:
+    for key in path:
+        data = data.get(key) if isinstance(data, Mapping) else None
+    return data if isinstance(data, Mapping) else {}
 
 
 def _assign(

@@ -79,7 +79,8 @@ class MethodConfig(Sections):
 
 
 # pydantic passes entries on as they are: `read_methods` validates them once the shared sections are valid.
-_Entry = Annotated[MethodConfig, ParsedBy("a recipe's name or a mapping with the key recipe", lambda entry: entry)]
+_WANTED = "a recipe's name, such as fedavg, or a mapping with the key recipe"
+_Entry = Annotated[MethodConfig, ParsedBy(_WANTED, lambda entry: entry)]
 
 
 class ReportedResults(Section):

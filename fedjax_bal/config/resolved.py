@@ -26,7 +26,7 @@ def resolved_yaml(config: Config) -> str:
 
     `load_config` reads it back to an equal configuration; equal configurations give equal bytes.
     """
-    return dump_yaml(_recorded(config))
+    return dump_yaml(resolved_sheet(config))
 
 
 def with_convolution(config: Config, form: str, of: str = AUTO) -> Config:
@@ -57,7 +57,7 @@ def _with_form(sections: Any, form: str, of: str) -> Any:
 
 def config_digest(config: Config) -> str:
     """Returns the SHA-256 of the resolved YAML in hexadecimal."""
-    return _digest(_recorded(config))
+    return _digest(resolved_sheet(config))
 
 
 def run_digest(config: Config) -> str:
@@ -72,7 +72,7 @@ def run_digest(config: Config) -> str:
         >>> run_digest(longer) == run_digest(config)
         True
     """
-    sheet = _recorded(config)
+    sheet = resolved_sheet(config)
     for key in (*SEED_LISTS, "files"):
         sheet.pop(key, None)
     for sections in (sheet, *sheet["methods"]):
@@ -133,7 +133,7 @@ def differences(here: Config, asked: Config) -> list[str]:
 
 def config_leaves(config: Config) -> dict[str, str]:
     """Returns the values of a configuration as text, by dotted path."""
-    return {path: received_value(value) for path, value in leaves(_recorded(config)).items()}
+    return {path: received_value(value) for path, value in leaves(resolved_sheet(config)).items()}
 
 
 def setting_leaves(sheet: Mapping[str, Any]) -> dict[str, Any]:
@@ -181,7 +181,7 @@ def paper_setting(paper: Config, config: Config) -> dict[str, Any]:
     return changed
 
 
-def _recorded(config: Config) -> dict[str, Any]:
+def resolved_sheet(config: Config) -> dict[str, Any]:
     """Returns the configuration as mappings and lists, as a run folder records it: no `model.weights` for none."""
     sheet = _plain_config(config)
     if sheet["model"]["weights"] is None:

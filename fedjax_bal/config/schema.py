@@ -23,11 +23,12 @@ from fedjax_bal.annotations import (
 )
 from fedjax_bal.config.sections import OptionsSection, Section, Variant, refused, with_options
 from fedjax_bal.metrics import SHOTS, EarlyStopping, Shots, stopping_metrics
-from fedjax_bal.options import Evaluation, Execution, LocalTraining
+from fedjax_bal.options import CLIENTS_PER_ROUND, LEARNING_RATE, Evaluation, Execution, LocalTraining
 
 ALL_CLIENTS: Literal["all"] = "all"
 """The value of `clients` for one client per writer or user of the data set."""
 
+_WELL_KNOWN = ("adam", "adamw", "rmsprop", "adagrad", "sgd")  # optimizers whose usual rates messages name
 _Constant = Literal["own"] | Number | Annotated[tuple[Number, ...], MinLen(1)]
 _PositiveConstant = Literal["own"] | Positive | Annotated[tuple[Positive, ...], MinLen(1)]
 
@@ -217,7 +218,7 @@ class SelectionSection(Variant):
     choices_kind: ClassVar[str] = "selectors"
 
     name: Annotated[str, OneOf(lambda: SelectionSection.choices())] = "uniform"
-    clients_per_round: Count = 10
+    clients_per_round: Count = CLIENTS_PER_ROUND
 
     @classmethod
     def parameters_of(cls, name: str) -> Mapping[str, Any]:
@@ -390,7 +391,8 @@ class OptimizerSection(Variant):
 
     Attributes:
         name: any optax optimizer that takes a learning rate; its options are further keys.
-        learning_rate: the learning rate in round 0.
+        learning_rate: the learning rate in round 0. The default is for `sgd`; any other name needs its own rate, also
+            in place of another one with a rate.
         weight_decay: coupled weight decay, added to the gradient; an optimizer that has such an option (adamw, for
             instance) gets it instead.
         decay: the factor by which the learning rate is multiplied each round.
@@ -400,6 +402,7 @@ class OptimizerSection(Variant):
     """
 
     choices_kind: ClassVar[str] = "optimizers"
+    renewed: ClassVar[tuple[str, ...]] = ("learning_rate",)
 
     name: Annotated[str, OneOf(lambda: OptimizerSection.choices())] = "sgd"
     learning_rate: Positive
@@ -422,6 +425,26 @@ class OptimizerSection(Variant):
     def parameters_of(cls, name: str) -> Mapping[str, Any]:
         """Returns the options of an optimizer."""
         return parameters(cls.choices()[name], skip=cls.model_fields)
+
+    @classmethod
+    def usual_rate(cls, name: str) -> float:
+        """Returns the learning rate with which users of an optimizer begin."""
+        from fedjax_bal.optim import USUAL_RATES
+
+        return USUAL_RATES.get(name, 0.001)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_a_rate(cls, value: Any) -> Any:
+        fields = cls.model_fields
+        name = value.get("name", fields["name"].default) if isinstance(value, Mapping) else None
+        if not isinstance(name, str) or name not in cls.choices():
+            return value
+        if value.get("learning_rate", fields["learning_rate"].default if name == "sgd" else None) is None:
+            others = ", ".join(f"{other} {cls.usual_rate(other):g}" for other in _WELL_KNOWN if other != name)
+            advice = f"write {{name: {name}, learning_rate: {cls.usual_rate(name):g}}}, which is usual ({others})"
+            raise refused(f"received {name!r} without a learning_rate of its own; {advice}", "name")
+        return value
 
     @property
     def keywords(self) -> dict[str, Any]:
@@ -456,6 +479,7 @@ class LocalOptimizerSection(OptimizerSection):
             `end`, after.
     """
 
+    learning_rate: Positive = LEARNING_RATE
     step_schedule: ScheduleSection = Field(default_factory=ScheduleSection.default)
     clip_at: Literal["start", "end"] = "start"
 
@@ -464,6 +488,11 @@ class ServerOptimizerSection(OptimizerSection):
     """The optimizer that applies the cohort's mean update, by default plain addition."""
 
     learning_rate: Positive = 1.0
+
+    @classmethod
+    def usual_rate(cls, name: str) -> float:
+        """Returns the learning rate with which users of an optimizer begin on the server (Reddi et al., 2021)."""
+        return {"sgd": 1.0, "adagrad": 0.1}.get(name, 0.01)
 
 
 @with_options(
@@ -483,9 +512,7 @@ class TrainingSection(OptionsSection):
     """
 
     rounds: Count = 50
-    optimizer: LocalOptimizerSection = Field(
-        default_factory=lambda: LocalOptimizerSection.model_validate({"learning_rate": 0.05})
-    )
+    optimizer: LocalOptimizerSection = Field(default_factory=LocalOptimizerSection.default)
     server_optimizer: ServerOptimizerSection = Field(default_factory=ServerOptimizerSection.default)
     early_stopping: EarlyStoppingSection = Field(default_factory=EarlyStoppingSection.default)
 

@@ -17,6 +17,15 @@ from fedjax_bal.validate import suggestion
 
 SYNONYMS = {"lr": "learning_rate", "epochs": "local_epochs", "steps": "local_steps", "wd": "weight_decay"}
 """Names of keys in other libraries -> their names here."""
+_MEANT = {
+    **dict.fromkeys(("num_clients", "n_clients"), "partition.clients"),
+    **dict.fromkeys(("batch", "bs"), "training.batch_size"),
+    **dict.fromkeys(("num_rounds", "n_rounds"), "training.rounds"),
+    **dict.fromkeys(("dirichlet", "lda"), "partition=dirichlet alpha=0.1"),
+    **dict.fromkeys(("iid", "natural"), "partition=iid or partition=natural"),
+    "plugin": "the option --plugin FILE",
+}
+"""Keys that users try, and no other rule finds -> what they mean."""
 _MOST_REPEATED = 10  # values of a list in advice
 
 
@@ -29,6 +38,7 @@ class Section(BaseModel):
         choice: the key whose value decides which other keys are allowed; None for no such key.
         choice_value: the value of `choice` that this class is for; None for the class for all values.
         listed: whether the section is an entry of a list.
+        renewed: keys of all choices whose value is for one choice alone: another choice must come with its own.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, protected_namespaces=())
@@ -38,6 +48,7 @@ class Section(BaseModel):
     choice: ClassVar[str | None] = None
     choice_value: ClassVar[str | None] = None
     listed: ClassVar[bool] = False
+    renewed: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
     def choices(cls) -> Mapping[str, Any]:
@@ -138,7 +149,9 @@ def _unknown_key(section: type[Section], key: str, value: Mapping[str, Any]) -> 
     of_choice = f" for {section.choice_value}" if section.choice_value else ""
     space = "; YAML needs a space after the colon" if ":" in key else ""
     hint = nearest_choices(key, section.model_fields)
-    if not suggestion(key, section.model_fields):  # the key may belong to a nested section
+    if key in _MEANT and "methods" in section.model_fields:
+        hint = f"did you mean {_MEANT[key]}? {nearest_choices('', section.model_fields)}"
+    elif not suggestion(key, section.model_fields):  # the key may belong to a nested section
         paths = list(key_paths(section, {}))
         near = difflib.get_close_matches(key, [*(str(path[-1]) for path in paths), *SYNONYMS], 1, 0.8)
         name = key if key in SYNONYMS else next(iter(near), "")
@@ -148,7 +161,12 @@ def _unknown_key(section: type[Section], key: str, value: Mapping[str, Any]) -> 
             below = repr(name)
         lacking = name == key and [path for path in meant if path not in key_paths(section, value)]
         if lacking:  # a parameter of another choice
-            hint = f"{_choice_at(section, value, lacking[0])} has no {key}; {hint}"
+            *above, last = lacking[0]
+            kind: Any = section
+            for name in above:
+                kind = kind.child(name)
+            change = f"{dotted_path(above)}={kind.class_for({}).choice_value} {last}={received_value(value[key])}"
+            hint = f"{_choice_at(section, value, lacking[0])} has no {key}; {change} chooses one that has it; {hint}"
         elif meant:
             hint = f"did you mean {below}? {hint}"
     return f"unknown key{of_choice}; {hint}{space}"
@@ -345,12 +363,20 @@ def without_defaults(section: type[Section], value: Any) -> Any:
 
 
 def choose_variant(section: type[Section], value: Mapping[str, Any], name: Any) -> dict[str, Any]:
-    """Returns a section's mapping with another choice, without the parameters of the previous one."""
+    """Returns a section's mapping with another choice, without the parameters of the previous one.
+
+    Example:
+        >>> from fedjax_bal.config.schema import LocalOptimizerSection
+        >>> choose_variant(LocalOptimizerSection, {"name": "sgd", "learning_rate": 0.1, "momentum": 0.9}, "adam")
+        {'name': 'adam', 'learning_rate': None}
+    """
     key = str(section.choice)
     field = section.model_fields.get(key)
     before = value.get(key, field.default if field else None)
-    kept = value if before == name else {k: v for k, v in value.items() if k in section.common()}
-    return {**kept, key: name}
+    if before == name:
+        return {**value, key: name}
+    kept = {k: v for k, v in value.items() if k in section.common()}
+    return {**kept, key: name, **dict.fromkeys(section.renewed)}
 
 
 def to_plain(value: Any) -> Any:

@@ -8,6 +8,7 @@ from fedjax_bal.lab.folder import RunFolder, SweepFolder, as_csv, choose_folder
 from fedjax_bal.lab.output_files import FolderError, FolderInUseError, RemoteFiles, writing
 from fedjax_bal.lab.schema import RunClients, RunRecord
 from fedjax_bal.lab.sweep_plan import load_sweep, shortest_ends
+from fedjax_bal.lab.training_line import training_line
 from fedjax_bal.lab.verification import verify
 
 if TYPE_CHECKING:

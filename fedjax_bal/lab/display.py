@@ -103,8 +103,8 @@ class Progress:
         self._show(unit, f"stopped early after round {unit.done}", last=True)
 
     def note(self, text: str) -> None:
-        """Prints a line."""
-        self.console.print(Text(text), soft_wrap=True)
+        """Prints a line; a terminal wraps it between words."""
+        self.console.print(Text(text), soft_wrap=not self.console.is_terminal)
         self._printed = self._clock()
 
     def stop(self) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from fedjax_bal.config import Config, leaves, to_plain
+from fedjax_bal.config import Config, leaves, resolved_sheet, to_plain
 from fedjax_bal.lab.folder import RunFolder, SweepFolder
 from fedjax_bal.lab.loop import RunBatch, RunTask, batch_runs
 from fedjax_bal.lab.output_files import writing
@@ -17,6 +17,7 @@ from fedjax_bal.lab.setup import SharedInputs, set_up
 from fedjax_bal.lab.summary import known_runs
 from fedjax_bal.lab.sweep_plan import Point, Sweep, short_keys, shown
 from fedjax_bal.lab.training import BuiltBatch
+from fedjax_bal.lab.training_line import training_line
 from fedjax_bal.status import duration, size
 from fedjax_bal.types import size_in_bytes
 
@@ -150,6 +151,7 @@ def dry_run(
     inputs = SharedInputs(data_dir, devices, before and before.read_devices(), plan=True)
     yield from run_outline(config, remaining_runs(0, config, before, inputs, retried=True))
     yield from (f"  {line}" for line in inputs.data_lines())
+    yield f"  training: {training_line(resolved_sheet(config))}"
     yield describe_destination(folder, fresh=fresh)
 
 

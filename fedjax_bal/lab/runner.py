@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
-from fedjax_bal.config import Config
+from fedjax_bal.config import Config, resolved_sheet
 from fedjax_bal.contrib.trackers import Mirror
 from fedjax_bal.engine.host import Snapshot
 from fedjax_bal.engine.processes import processes
@@ -18,6 +18,7 @@ from fedjax_bal.lab.recorder import Recorder
 from fedjax_bal.lab.schema import RunId
 from fedjax_bal.lab.setup import SharedInputs
 from fedjax_bal.lab.training import BuiltBatch
+from fedjax_bal.lab.training_line import training_line
 
 
 class RunProgress(Callback):
@@ -98,7 +99,7 @@ def run_comparison(
     """
     inputs = SharedInputs(data_dir, devices, None if fresh else folder.read_devices())
     recorder = Recorder(config, folder, display.note, inputs, fresh=fresh)
-    for line in inputs.data_lines():
+    for line in (*inputs.data_lines(), f"training: {training_line(resolved_sheet(config))}"):
         display.note(line)
     recorder.resume()
     units: dict[Hashable, tuple[str, int]] = {

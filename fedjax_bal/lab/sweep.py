@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fedjax_bal.config import check_methods
+from fedjax_bal.config import check_methods, resolved_sheet
 from fedjax_bal.lab.display import Progress
 from fedjax_bal.lab.folder import SweepFolder
 from fedjax_bal.lab.loop import Callback, RunBatch, RunTask, batch_runs, runs_left, train
@@ -28,6 +28,7 @@ from fedjax_bal.lab.setup import OTHER_FILES, SharedInputs
 from fedjax_bal.lab.summary import Cost
 from fedjax_bal.lab.sweep_plan import Sweep
 from fedjax_bal.lab.training import BatchRefused, BuiltBatch, StepResult, Stopped, WorkerLost
+from fedjax_bal.lab.training_line import training_line
 from fedjax_bal.metrics import METRICS
 from fedjax_bal.registry import PluginError
 
@@ -332,7 +333,12 @@ def run_sweep(
     with contextlib.ExitStack() as claims:
         session.prepare(inputs, claims, dry_run=dry_run)
         outline = sweep_outline(sweep, session.batches, session.setup_errors, backend.about() if backend else "")
-        for line in (*outline, *describe_other_points(others), *(f"  {text}" for text in inputs.data_lines())):
+        axes: dict[str, list[Any]] = {}  # of the points of this part
+        for key, value in (item for point in sweep.points for item in point.values.items()):
+            axes.setdefault(key, []).extend([value] if value not in axes.get(key, ()) else [])
+        training = f"training: {training_line(resolved_sheet(sweep.points[0].config), axes)}"
+        said = (f"  {text}" for text in (*inputs.data_lines(), training))
+        for line in (*outline, *describe_other_points(others), *said):
             display.note(line)
         if dry_run:
             display.note(describe_destination(folder))

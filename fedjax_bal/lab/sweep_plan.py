@@ -1,6 +1,5 @@
 """The plan of a sweep: its axes and its points, each of which is a configuration."""
 
-import contextlib
 import hashlib
 import itertools
 import math
@@ -16,15 +15,13 @@ from fedjax_bal.config import (
     Config,
     ConfigError,
     KeyPath,
-    Layers,
     apply_changes,
     build_config,
     completed_path,
     dump_yaml,
-    left_out,
     nearest_choices,
     parse_overrides,
-    read_layers,
+    read_sheet,
     received_value,
     source_name,
     split_axes,
@@ -186,7 +183,6 @@ class Sweep(NamedTuple):
     axes: tuple[Axis, ...]
     points: tuple[Point, ...]  # all combinations, in order
     text: str  # the whole sweep as YAML, with its base expanded
-    left_out: tuple[str, ...] = ()  # keys of the base that don't apply, because another data set is chosen
 
     @property
     def configs(self) -> dict[str, Config]:
@@ -206,19 +202,18 @@ def load_sweep(path: str | os.PathLike[str] | None, overrides: Sequence[str] = (
     Raises:
         ConfigError: the file or one of its points is invalid; one problem per line.
     """
-    source = source_name(path)
-    layers = read_layers(path)
+    source = source_name(path, overrides)
+    sheet = read_sheet(path, overrides)
     single, several = split_axes(overrides)
-    if not several and "sweep" not in layers.merged:
+    if not several and "sweep" not in sheet:
         raise ConfigError(
             f"{source}: lacks the key `sweep`, a list of axes such as [{{training.rounds: [10, 20]}}]: add it, or give "
-            "axes on the command line, such as rounds=10,20"
+            "axes on the command line, such as rounds=10,20; or take `fedjax-bal run`, which needs none, or a sweep "
+            "like sweeps/clients"
         )
-    axes = read_axes(layers.merged["sweep"], source) if "sweep" in layers.merged else []
-    stated = "sweep" in layers.stated
-    layers = Layers(*({key: layer[key] for key in layer if key != "sweep"} for layer in layers))
+    axes = read_axes(sheet.pop("sweep"), source) if "sweep" in sheet else []
     changes = parse_overrides(single)
-    name = layers.merged.get("name")
+    name = sheet.get("name")
     if not axes and isinstance(name, str) and ("name",) not in dict(changes):
         changes.append((("name",), f"{name}-sweep"))  # runs of the configuration have its own name
 
@@ -226,19 +221,19 @@ def load_sweep(path: str | os.PathLike[str] | None, overrides: Sequence[str] = (
     whole = lambda path, value, data: ".".join(map(str, completed_path(path, value, data)))
     for place, axis in enumerate(axes):
         keys = zip(axis.keys, axis.values, strict=True)
-        axes[place] = Axis(tuple(whole(path_of(key), values[0], layers.merged) for key, values in keys), axis.values)
+        axes[place] = Axis(tuple(whole(path_of(key), values[0], sheet) for key, values in keys), axis.values)
 
     # The command line chooses values of the file's axes, adds axes, and changes other keys.
     swept = [key for axis in axes for key in axis.keys]
     for given, value in list(changes):
-        key = whole(given, value, layers.merged)
+        key = whole(given, value, sheet)
         if key in swept:
             changes.remove((given, value))
             axes = _choose_values(axes, key, [value], source)
         elif key.startswith(tuple(f"{longer}." for longer in swept)):
             raise ConfigError(f"{COMMAND_LINE}: {key}: is swept by {source} as a whole; change the axis there instead")
-    merged = apply_changes(layers.merged, take_over_entries(changes, layers.merged), COMMAND_LINE)
-    single_values = {whole(given, value, layers.merged): value for given, value in parse_overrides(single)}
+    merged = apply_changes(sheet, take_over_entries(changes, sheet), COMMAND_LINE)
+    single_values = {whole(given, value, sheet): value for given, value in parse_overrides(single)}
     added = []
     for given, values in several.items():
         key = whole(path_of(given), values[0], merged)
@@ -252,26 +247,16 @@ def load_sweep(path: str | os.PathLike[str] | None, overrides: Sequence[str] = (
             axes = _choose_values(axes, key, values, source)
         else:
             added.append(_axis({key: with_absolute_paths(values, os.curdir, path_of(key))}, COMMAND_LINE))
-    own = [*(axes if stated else ()), *added]  # others are the base's own
     axes += added
     for key, times in Counter(key for axis in axes for key in axis.keys).items():
         if times > 1:
             raise ConfigError(f"{source}: sweep: {key}: swept {times} times, by other names too; a key has one axis")
     _check_size(axes, source)
 
-    # Keys of the base that don't apply to every point are dropped for all points, so that the points stay comparable.
-    chosen = [merged]
-    for axis in own:
-        for values in zip(*axis.values, strict=True):
-            with contextlib.suppress(ConfigError):  # raised again, with its location, when the point is built
-                along = [(path_of(key), value) for key, value in zip(axis.keys, values, strict=True)]
-                chosen.append(apply_changes(chosen[0], along, source))
-    stale = list(dict.fromkeys(path for data in chosen for path in layers.stale(data)))
-    sheet = layers.without(stale).merged
     labels = short_keys(axes)
     folder = os.path.dirname(source)
     first = [(path_of(key), value) for key, value in next(iter(combinations(axes))).items()]
-    data = with_paper_setting(sheet, apply_changes(sheet, take_over_entries(changes, sheet), COMMAND_LINE), first)
+    data = with_paper_setting(sheet, merged, first)
 
     points: dict[str, Point] = {}
     for values in combinations(axes):
@@ -293,8 +278,7 @@ def load_sweep(path: str | os.PathLike[str] | None, overrides: Sequence[str] = (
     swept = [{key: absolute(key, values) for key, values in column} for column in columns]
     text = dump_yaml({**data, **({"plugins": plugins} if plugins else {}), "sweep": swept})
     config = next(iter(points.values())).config
-    dropped = left_out(layers.base, stale, data, config)
-    return Sweep(config.name, tuple(axes), tuple(points.values()), text, tuple(dropped))
+    return Sweep(config.name, tuple(axes), tuple(points.values()), text)
 
 
 def _refuse_repeated_seeds(points: Iterable[Point], source: str) -> None:

@@ -1,6 +1,7 @@
 """Optimizers and schedules by name, over optax."""
 
 from fedjax_bal.optim.optimizers import (
+    USUAL_RATES,
     AnyOptimizer,
     Optimizer,
     as_optimizer,
@@ -14,6 +15,7 @@ from fedjax_bal.optim.optimizers import (
 from fedjax_bal.optim.schedules import Opaque, schedule, schedule_factory, schedule_names
 
 __all__ = [
+    "USUAL_RATES",
     "AnyOptimizer",
     "Opaque",
     "Optimizer",

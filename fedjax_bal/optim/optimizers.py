@@ -19,6 +19,20 @@ from fedjax_bal.validate import finite_number, is_number, one_of
 _NOT_OPTIONS = {"decay", "learning_rate", "mask", "kwargs", "schedule", "step_schedule", "clip_norm", "clip_value"}
 # Excluded: optimizers that need more than a gradient at each step (a loss, a key), or are deprecated.
 _NOT_OFFERED = {"lbfgs", "noisy_sgd", "optimistic_adam", "polyak_sgd"}
+USUAL_RATES = {
+    "adadelta": 1.0,
+    "adafactor": 0.01,
+    "adagrad": 0.01,
+    "lars": 0.1,
+    "lion": 0.0001,
+    "rprop": 0.01,
+    "sgd": 0.05,
+    "optimistic_gradient_descent": 0.05,
+    "sign_sgd": 0.0001,
+    "signum": 0.0001,
+    "sm3": 0.1,
+}
+"""The learning rates with which users begin, by optimizer; for all others, of Adam's kind, it is 0.001."""
 _BELOW_ONE = math.nextafter(1.0, 0.0)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from fedjax_bal.config import Sections, leaves, name_in_results, nearest_choices, without_defaults
 from fedjax_bal.files import check_replaceable, write_atomically
-from fedjax_bal.lab import FolderError, RunFolder, RunRecord, SweepFolder, writing
+from fedjax_bal.lab import FolderError, RunFolder, RunRecord, SweepFolder, training_line, writing
 from fedjax_bal.metrics import MethodSummary, SeededDraw
 from fedjax_bal.report import sweep_results as sweeps
 from fedjax_bal.report.labels import NO_NAMES, check_names, display_name, entries, labels_of, renamed, with_labels
@@ -290,7 +290,7 @@ def page_of_run(run: RunRecord, pictures: Sequence[Picture], paper: PaperCompari
         details=[*details(runs), *by_client(run.clients)],
         pictures=pictures,
         sections=[
-            setting_section(config, data_lines(summary)),
+            setting_section(config, [*data_lines(summary), *training_lines(config)]),
             ("Machine and speed", definitions(machine)),
             reproduction("run", "config.yaml", config, summary["command"], run.config_text),
         ],
@@ -575,6 +575,12 @@ def data_lines(summary: Mapping[str, Any]) -> list[str]:
         methods = f" of {', '.join(map(str, part['methods']))}" if len(parts) > 1 else ""
         lines.append(printable(f"Data{methods}: {part['data']}.", _LONGEST_LINE))
     return lines
+
+
+def training_lines(config: Mapping[str, Any]) -> list[str]:
+    """Describes with what the methods train; empty for a configuration that isn't whole."""
+    line = training_line(config)
+    return [printable(f"Training: {line}.", _LONGEST_LINE)] if line else []
 
 
 def _setting(config: Mapping[str, Any]) -> Iterable[tuple[str, str]]:

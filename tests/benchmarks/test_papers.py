@@ -15,7 +15,7 @@ from statistics import fmean
 import pytest
 import yaml
 
-from fedjax_bal.config import builtin_configs, load_config, read_layers, resolved_yaml
+from fedjax_bal.config import builtin_configs, load_config, read_sheet, resolved_yaml
 from fedjax_bal.lab import load_sweep
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -214,7 +214,7 @@ def sides(comparison, name):
 def test_compared_methods_and_keys_are_in_the_experiments():
     for claim in (claim for paper in _claims.papers().values() for claim in paper["claims"]):
         for comparison in claim.get("compare", ()):
-            sheet = read_layers(builtin_configs()[comparison.get("run", claim["run"])]).merged
+            sheet = read_sheet(builtin_configs()[comparison.get("run", claim["run"])])
             methods = {method.get("name", method["recipe"]) for method in sheet["methods"]}
             swept = {key: [str(value) for value in own] for axis in sheet.get("sweep", ()) for key, own in axis.items()}
             for side in (*sides(comparison, "higher"), *sides(comparison, "lower")):

@@ -18,6 +18,11 @@ def test_an_unknown_page_is_a_message():
     assert refused.exit_code == 2 and "did you mean 'speed'?" in refused.output
 
 
+def test_methods_are_listed_by_either_name():
+    by_name = [CliRunner().invoke(app, ["list", kind, "rebafl"]).output for kind in ("methods", "recipes")]
+    assert by_name[0] == by_name[1] and "rebafl" in by_name[0]
+
+
 def test_defaults_of_any_type_are_listed():
     defaults = {"mu": np.float32(0.5), "act": max, "name": "x", "most": None, "needed": ...}
     assert format_parameters(defaults) == "mu=0.5, act=max, name=x, most=null, needed"

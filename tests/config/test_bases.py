@@ -1,8 +1,15 @@
-"""What of a base counts for other data or another partition."""
+"""A base is inherited key by key, and the same keys give the same run on the command line and in a file."""
 
+import json
+
+import numpy as np
 import pytest
+from typer.testing import CliRunner
 
-from fedjax_bal.config import ConfigError, kept_by_methods, load_config, load_over_base, resolved_yaml, to_plain
+from fedjax_bal import data, models, recipes, simulate
+from fedjax_bal.cli.app import app
+from fedjax_bal.config import ConfigError, load_config, resolved_yaml, to_plain
+from fedjax_bal.config.schema import DatasetSection
 from fedjax_bal.lab import load_sweep
 
 OWN = "dataset={name: npz, path: mine.npz}"
@@ -12,66 +19,12 @@ dataset: {name: mnist, mean: 0.5}
 partition: {scheme: natural, clients: 30, choose: largest, imbalance_factor: 7, imbalance_order: random, seed: 3}
 auxiliary: {per_class: 4}
 selection: {clients_per_round: 25}
-training: {rounds: 4, early_stopping: {patience: 2}, optimizer: {learning_rate: 0.3}}
-availability: {name: trace, file: phones.csv}
+training: {rounds: 4, early_stopping: {patience: 2}, optimizer: {learning_rate: 0.3, momentum: 0.5}}
+availability: {name: bernoulli, p: 0.5}
 evaluation: {every: 2, validation: {fraction: 0.1}, client_test: {fraction: 0.2}, target_accuracy: 0.9}
-methods: [fedavg, {recipe: fedprox, partition: {imbalance_factor: 9}, training: {batch_size: 7}}]
+methods: [fedavg, {recipe: fedprox, partition: {imbalance_factor: 9}, training: {optimizer: {learning_rate: 0.7}}}]
 paper: {source: Somebody, accuracy: {fedavg: 0.5}}
 """
-
-
-def values(config):
-    """What decides which rows and clients are used, in short."""
-    partition, evaluation = config.partition, config.evaluation
-    return {
-        "scheme": partition.scheme,
-        "clients": partition.clients,
-        "factor": partition.imbalance_factor,
-        "server": config.auxiliary.per_class,
-        "cohort": config.selection.clients_per_round,
-        "target": evaluation.target_accuracy,
-    }
-
-
-NEUTRAL = {"scheme": "dirichlet", "clients": 20, "factor": 1, "server": 0, "cohort": 10, "target": None}
-QUICKSTART = NEUTRAL | {"factor": 50, "server": 10, "target": 0.6}
-
-CASES = [
-    ([], QUICKSTART),
-    (["rounds=3", PLAIN], QUICKSTART),
-    # The same data set or scheme, by whatever name, is no other one.
-    (["dataset=Fashion_MNIST_small", "partition={scheme: LDA, alpha: 0.3}", PLAIN], QUICKSTART),
-    ([OWN, PLAIN], NEUTRAL),
-    ([OWN], NEUTRAL | {"server": 10}),  # flcir needs the server's rows
-    ([OWN, "methods=[{recipe: [fedavg_ft]}]"], NEUTRAL | {"server": 10}),
-    ([OWN, PLAIN, "partition=natural"], NEUTRAL | {"scheme": "natural", "clients": "all"}),
-    (["partition=natural", PLAIN], QUICKSTART | {"scheme": "natural", "clients": "all", "factor": 1, "server": 0}),
-    (["partition={scheme: iid}", PLAIN], QUICKSTART | {"scheme": "iid", "factor": 1, "server": 0}),
-    (["partition=iid"], QUICKSTART | {"scheme": "iid", "factor": 1}),
-    # What the user states counts, before or after the choice.
-    (
-        ["imbalance_factor=5", OWN, PLAIN, "clients=7", "clients_per_round=3"],
-        NEUTRAL | {"factor": 5, "clients": 7, "cohort": 3},
-    ),
-    (
-        ["partition={scheme: shards, imbalance_factor: 50}", "auxiliary.per_class=2", PLAIN],
-        QUICKSTART | {"scheme": "shards", "server": 2},
-    ),
-    (
-        ["partition={scheme: natural, clients: 9}", OWN, "target_accuracy=0.2", PLAIN],
-        NEUTRAL | {"scheme": "natural", "clients": 9, "cohort": 9, "target": 0.2},
-    ),
-]
-
-
-@pytest.mark.parametrize(("changes", "wanted"), CASES)
-def test_other_data_over_the_quickstart_start_from_neutral_defaults(tmp_path, monkeypatch, changes, wanted):
-    monkeypatch.chdir(tmp_path)
-    if any("shards" in change for change in changes):
-        changes = [*changes, "partition.shards_per_client=2"]
-    found = [load_config(None, changes), load_config("quickstart", changes)]
-    assert [values(config) for config in found] == [wanted] * 2
-    assert load_config(written(tmp_path, resolved_yaml(found[0]))) == found[0]  # a run folder's keys are stated
 
 
 def written(folder, text, name="mine.yaml"):
@@ -80,113 +33,199 @@ def written(folder, text, name="mine.yaml"):
     return folder / name
 
 
-IN_FILES = [
-    ("dataset: {name: npz, path: mine.npz}", NEUTRAL),
-    ("dataset: {name: npz, path: mine.npz}\npartition: natural", NEUTRAL | {"scheme": "natural", "clients": "all"}),
-    ("partition: {scheme: iid}", QUICKSTART | {"scheme": "iid", "factor": 1, "server": 0}),
-    ("partition: {scheme: iid, imbalance_factor: 4}", QUICKSTART | {"scheme": "iid", "factor": 4, "server": 0}),
-    ("partition: {alpha: 0.1}", QUICKSTART),
-]
+# The same keys at every door.
+
+SAME = {
+    "a table": [OWN, "partition=natural", "model=mlp", PLAIN],
+    "photos": ["dataset={name: image_folder, path: photos, side: 32}", "model=simple_cnn", "methods=[fedavg]"],
+    "another set": ["dataset=mnist", PLAIN, "seeds=3", "clients=7"],
+    "by the key of its name": ["dataset.name=Shuttle", "methods=fedprox"],
+    "an option": ["momentum=0.9", "dataset=letter", "methods=[{recipe: fedprox, mu: 0.2}]", "rounds=3"],
+    "another optimizer": ["dataset=letter", "methods=[fedavg]", "optimizer={name: adam, learning_rate: 0.001}"],
+    "a long tail": ["dataset=letter", "methods=[fedavg]", "imbalance_factor=9", "auxiliary.per_class=2"],
+    "its own name": ["dataset=letter", "methods=[fedavg]", "name=letters"],
+}
 
 
-@pytest.mark.parametrize(("text", "wanted"), IN_FILES)
-def test_so_they_do_in_files(tmp_path, text, wanted):
-    file = written(tmp_path, f"base: quickstart\nmethods: [fedavg]\n{text}\n")
-    assert values(load_config(file)) == wanted
-    # The command line counts as the file does, and a file over this one brings only what it states.
-    assert values(load_config(written(tmp_path, f"base: {file.name}\nseeds: 2\n", "two.yaml"))) == wanted
+@pytest.mark.parametrize("case", SAME)
+def test_the_same_keys_on_the_command_line_and_in_a_file_are_the_same_configuration(case, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    changes = SAME[case]
+    from_line = load_config(None, changes, needs=False)
+    file = written(tmp_path, "\n".join(change.replace("=", ": ", 1) for change in changes), f"{from_line.name}.yaml")
+    assert resolved_yaml(load_config(file, needs=False)) == resolved_yaml(from_line)
+    # So do the first key in a file and the others on the command line.
+    half = written(tmp_path, f"name: {from_line.name}\n{changes[0].replace('=', ': ', 1)}\n")
+    assert resolved_yaml(load_config(half, changes[1:], needs=False)) == resolved_yaml(from_line)
 
 
-def test_keys_that_a_users_own_file_states_stay_with_other_data_on_the_command_line(tmp_path):
-    text = "partition: {scheme: iid, clients: 7, imbalance_factor: 9}\nauxiliary: {per_class: 3}\nmethods: [fedavg]\n"
-    file = written(tmp_path, f"base: quickstart\n{text}selection: {{clients_per_round: 2}}\n")
-    stated = values(load_config(file, [OWN, "partition=quantity"]))
-    assert stated == NEUTRAL | {"scheme": "quantity", "clients": 7, "factor": 9, "server": 3, "cohort": 2}
-
-
-def test_all_that_a_base_says_about_its_data_is_left_out_and_named(tmp_path):
-    written(tmp_path, BASE, "base.yaml")
-    file = written(tmp_path, f"base: base.yaml\n{OWN.replace('=', ': ', 1)}\n")
-    config, _ = load_over_base(file)
-    assert values(config) == NEUTRAL and config.paper is None and config.partition.seed == 0
-    assert config.availability.name == "always" and config.dataset.parameters["mean"] == "own"
-    assert not config.evaluation.validation.wanted and not config.evaluation.client_test.wanted
-    assert config.training.early_stopping.patience is None
-    assert config.methods[1].overrides == {"training": {"batch_size": 7}}
-    assert load_config(file, ["methods=[fedprox]"]).methods == config.methods[1:]
-    # What is not about the data stays.
-    assert (config.training.rounds, config.training.optimizer.learning_rate, config.evaluation.every) == (4, 0.3, 2)
-
-    config, named = load_over_base(written(tmp_path, "base: base.yaml\npartition: iid\n"))
-    assert named == [
-        "partition.imbalance_factor=7",
-        "partition.imbalance_order='random'",
-        "auxiliary.per_class=4",
-        "paper",
-    ]
-    assert (config.partition.clients, config.partition.seed, config.evaluation.target_accuracy) == (30, 3, 0.9)
-
-
-OWN_RATE = ("astraea", "rebafl")  # methods of the quickstart with a learning rate of their own
+def test_what_a_run_on_other_data_starts_from():
+    config = load_config(None, ["dataset=mnist", "methods=[fedavg, rebafl]"])
+    assert (config.name, config.seeds, config.auxiliary.per_class) == ("mnist", (0,), 0)
+    partition, training = config.partition, config.training
+    assert (partition.scheme, partition.clients, partition.imbalance_factor) == ("dirichlet", 20, 1)
+    assert (training.rounds, training.local_epochs, training.batch_size) == (50, 1, 50)
+    assert [method.training.optimizer.learning_rate for method in config.methods] == [0.05, 0.05]
+    assert (config.selection.clients_per_round, config.evaluation.target_accuracy) == (10, None)
+    assert load_config(None, ["dataset=mnist", "partition=natural", "methods=fedavg"]).partition.clients == "all"
 
 
 @pytest.mark.parametrize(
-    ("text", "overrides", "kept", "lost"),
+    "changes", [[], ["rounds=3"], ["dataset=Fashion_MNIST_small"], ["dataset={mean: 0.5, std: 1}"], ["partition=iid"]]
+)
+def test_without_other_data_it_is_the_quickstart(changes):
+    assert load_config(None, changes) == load_config("quickstart", changes)
+    assert load_config(None, changes).partition.imbalance_factor == 50
+    assert load_config("quickstart").dataset.name == DatasetSection.default().name
+
+
+@pytest.mark.parametrize(
+    ("axis", "name"), [("dataset=mnist,letter", "mnist"), ("dataset=fashion_mnist_small,mnist", "mnist")]
+)
+def test_an_axis_of_data_sets_starts_from_the_same_defaults(axis, name):
+    sweep = load_sweep(None, [axis, "methods=fedavg"])
+    assert sweep.name == f"{name}-sweep"
+    assert {point.config.partition.imbalance_factor for point in sweep.points} == {1}
+
+
+def test_methods_are_asked_for_and_rows_of_the_server_too():
+    with pytest.raises(ConfigError, match="^command line: methods: missing, .* such as fedavg"):
+        load_config(None, ["dataset=mnist"])
+    with pytest.raises(ConfigError, match=r"^command line: methods.0: flcir: .*auxiliary\.per_class"):
+        load_config(None, ["dataset=mnist", "methods=flcir"])
+
+
+# Bases.
+
+
+def test_a_base_brings_all_its_keys_whatever_data_are_chosen(tmp_path):
+    base = load_config(written(tmp_path, BASE, "base.yaml"))
+    other = load_config(written(tmp_path, "base: base.yaml\ndataset: {name: letter}\nname: base\n"))
+    theirs, ours = to_plain(base), to_plain(other)
+    assert ours.pop("dataset")["name"] == "letter" and theirs.pop("dataset")
+    for config in (theirs, ours):
+        config.pop("paper"), config.pop("methods")
+    assert ours == theirs
+    # Constants of pixels are the data set's parameters, and go with it.
+    assert other.dataset.parameters["mean"] != 0.5
+    assert [method.partition.imbalance_factor for method in other.methods] == [7, 9]
+    assert load_config(written(tmp_path, "base: mine.yaml\n", "two.yaml")).partition == base.partition
+
+
+def test_another_scheme_drops_the_parameters_of_the_former_one_alone(tmp_path):
+    written(tmp_path, BASE, "base.yaml")
+    partition = load_config(written(tmp_path, "base: base.yaml\npartition: {scheme: iid}\n")).partition
+    assert (partition.scheme, partition.clients, partition.imbalance_factor, partition.seed) == ("iid", 30, 7, 3)
+    assert "choose" not in partition.parameters
+
+
+@pytest.mark.parametrize(
+    ("text", "setting"),
     [
-        (
-            "training: {optimizer: {learning_rate: 0.2}}",
-            [],
-            ["astraea learning_rate=0.03", "rebafl learning_rate=0.03"],
-            [],
-        ),
-        ("lr: 0.2", ["lr=0.03", "methods=[fedavg, rebafl]"], [], []),
-        ("methods: [fedavg, rebafl, {recipe: astraea, size: 3}]", ["rounds=3"], [], ["rebafl learning_rate=0.03"]),
-        ("methods: [fedavg, rebafl]", ["methods=[fedavg]"], [], []),
-        ("lr: 0.03\nmethods: [rebafl]", [], [], []),
+        ("dataset: {name: letter}", {"dataset.name": "mnist"}),
+        ("partition: {scheme: iid}", {"partition.scheme": "natural"}),
+        ("rounds: 5", {"training.rounds": 4}),
+        ("name: mine", {}),
     ],
 )
-def test_settings_of_the_bases_methods_that_count_or_do_not_are_named(tmp_path, text, overrides, kept, lost):
-    file = tmp_path / "mine.yaml"
-    file.write_text(f"base: quickstart\n{text}\n")
-    assert kept_by_methods(load_config(file, overrides), file, overrides) == (kept, lost)
-    file.write_text("base: more.yaml\nmethods: [fedprox]\n")
+def test_a_papers_results_come_along_with_what_is_not_as_in_the_paper(tmp_path, text, setting):
+    written(tmp_path, BASE, "base.yaml")
+    paper = load_config(written(tmp_path, f"base: base.yaml\n{text}\n")).paper
+    assert paper.accuracy == {"fedavg": 0.5} and setting.items() <= paper.setting.items()
+    assert bool(paper.setting) == bool(setting)
 
 
-def test_a_hyperparameter_that_a_plain_name_loses_is_named(tmp_path):
-    (tmp_path / "more.yaml").write_text("base: quickstart\nmethods: [{recipe: fedprox, mu: 0.2}]\n")
-    file = tmp_path / "mine.yaml"
-    file.write_text("base: more.yaml\nmethods: [fedprox]\n")
-    assert kept_by_methods(load_config(file), file, []) == ([], ["fedprox mu=0.2"])
+def test_a_sweep_of_a_base_has_its_keys_at_every_point(tmp_path):
+    file = written(tmp_path, "base: quickstart\nmethods: [fedavg]\nsweep: [{partition.scheme: [dirichlet, iid]}]\n")
+    sweep = load_sweep(file)
+    assert [point.config.partition.imbalance_factor for point in sweep.points] == [50, 50]
+    again = load_sweep(written(tmp_path, sweep.text, "again.yaml"))
+    assert [point.config for point in again.points] == [point.config for point in sweep.points]
 
 
-SWEPT = [
-    ("partition.scheme: [dirichlet, iid]", {"factor": 1, "server": 0}),  # both points, as they are compared
-    ("partition: [{scheme: iid}, {scheme: iid, seed: 1}]", {"factor": 1, "server": 0}),
-    ("partition.seed: [0, 1]", {"factor": 50, "server": 10}),
-    ("dataset.name: [fashion_mnist_small, mnist]", {"factor": 1, "server": 0, "target": None}),
-    ("partition.imbalance_factor: [2, 2.0000001]", {"server": 10}),
-]
+# Rates belong to an optimizer.
+
+ANOTHER = "training: {optimizer: {name: %s}}"
+USUAL = {"adam": 0.001, "adamw": 0.001, "rmsprop": 0.001, "adagrad": 0.01, "lion": 0.0001, "sgd": 0.05}
 
 
-@pytest.mark.parametrize(("axis", "wanted"), SWEPT)
-def test_an_axis_chooses_for_all_points(tmp_path, axis, wanted):
-    file = written(tmp_path, f"base: quickstart\nmethods: [fedavg]\nsweep:\n  - {axis}\n")
-    points = [values(point.config) for point in load_sweep(file).points]
-    assert [{key: point[key] for key in wanted} for point in points] == [wanted] * 2
-    again = load_sweep(written(tmp_path, load_sweep(file).text, "again.yaml"))
-    assert [values(point.config) for point in again.points] == points  # the written-out sweep is the same
+@pytest.mark.parametrize("name", [name for name in USUAL if name != "sgd"])
+def test_another_optimizer_needs_its_own_rate_and_the_usual_one_is_named(tmp_path, name):
+    alone = written(tmp_path, f"methods: [fedavg]\n{ANOTHER % name}\n")
+    over = written(tmp_path, f"base: absent_clients\nmethods: [fedavg]\n{ANOTHER % name}\n", "over.yaml")
+    line = f"optimizer={name}"
+    for path, changes in ((alone, []), (over, []), (None, [line]), (None, [line, "dataset=mnist", "methods=fedavg"])):
+        with pytest.raises(ConfigError, match=rf"optimizer\.name: received '{name}' without a learning_rate") as error:
+            load_config(path, changes)
+        assert f"{{name: {name}, learning_rate: {USUAL[name]:g}}}" in str(error.value)
+        for rate in ("learning_rate=0.02", "lr=0.02"):
+            for order in ([rate, *changes], [*changes, rate]):
+                methods = [] if "methods=fedavg" in order else ["methods=fedavg"]
+                assert load_config(path, [*order, *methods]).training.optimizer.learning_rate == 0.02
 
 
-def test_the_command_line_chooses_for_a_sweep_too(tmp_path):
-    sweep = load_sweep("sweeps/clients", [OWN, "methods=[fedavg]"])
-    assert {point.config.partition.imbalance_factor for point in sweep.points} == {1}
-    own = written(tmp_path, "base: quickstart\nmethods: [fedavg]\nsweep: [{training.rounds: [1, 2]}]\n")
-    sweep = load_sweep(own, ["partition=iid"])
-    assert [values(point.config)["factor"] for point in sweep.points] == [1, 1]
-    assert sweep.left_out == ("partition.imbalance_factor=50", "auxiliary.per_class=10")
+def test_plain_sgd_in_place_of_another_optimizer_needs_its_own_rate_too(tmp_path):
+    written(tmp_path, "methods: [fedavg]\ntraining: {optimizer: {name: adam, learning_rate: 0.001}}\n", "base.yaml")
+    file = written(tmp_path, "base: base.yaml\ntraining: {optimizer: sgd}\n")
+    with pytest.raises(ConfigError, match="received 'sgd' without a learning_rate.* 0.05"):
+        load_config(file)
+    assert load_config(file, ["lr=0.2"]).training.optimizer.learning_rate == 0.2
+    same = written(tmp_path, "base: base.yaml\ntraining: {optimizer: {name: adam, b1: 0.8}}\n", "same.yaml")
+    assert load_config(same).training.optimizer.learning_rate == 0.001
+
+
+def test_the_servers_optimizer_and_that_of_a_method_need_theirs():
+    with pytest.raises(ConfigError, match=r"server_optimizer\.name: received 'yogi' without.*learning_rate: 0\.01\}"):
+        load_config(None, ["server_optimizer=yogi"])
+    entry = "methods=[{recipe: fedavg, training: {optimizer: %s}}]"
+    with pytest.raises(ConfigError, match=r"methods\.0\.training\.optimizer\.name: received 'adam' without"):
+        load_config(None, [entry % "adam"])
+    config = load_config(None, [entry % "{name: adam, learning_rate: 0.002}"])
+    assert config.methods[0].training.optimizer.learning_rate == 0.002
+
+
+def test_rates_that_methods_have_for_the_former_optimizer_do_not_stay(tmp_path):
+    adam = "optimizer={name: adam, learning_rate: 0.001}"
+    file = written(tmp_path, f"base: quickstart\ntraining: {{{adam.replace('=', ': ', 1)}}}\n")
+    for path, changes in ((None, [adam]), (None, [adam, PLAIN]), (file, [])):
+        with pytest.raises(ConfigError, match=r"methods\.\d\.training\.optimizer\.name: received 'adam' without"):
+            load_config(path, changes)
+    stated = "methods=[fedavg, {recipe: rebafl, training: {optimizer: {learning_rate: 0.004}}}]"
+    rates = [method.training.optimizer.learning_rate for method in load_config(None, [adam, stated]).methods]
+    assert rates == [0.001, 0.004]
 
 
 def test_messages_are_about_what_the_user_states():
-    with pytest.raises(ConfigError, match="partition.classes_per_client: unknown key for dirichlet"):
-        load_config("papers/rebafl/table1_c10_m20", ["dataset=mnist", "partition.classes_per_client=3"])
+    with pytest.raises(ConfigError, match="partition.alpha: unknown key for pathological"):
+        load_config("papers/rebafl/table1_c10_m20", ["dataset=mnist", "partition.alpha=3"])
     assert to_plain(load_config("papers/rebafl/table1_c10_m20"))["partition"]["classes_per_client"] == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("clients", [6, 13])  # fewer and more than take part in a round
+def test_the_same_keys_train_to_the_same_numbers_at_every_door(tmp_path, monkeypatch, clients):
+    monkeypatch.chdir(tmp_path)
+    numbers = np.random.default_rng(0).normal(size=(130, 3))
+    rows = (f"{row % clients},{row // 3 % 3},{','.join(map(str, values))}" for row, values in enumerate(numbers))
+    (tmp_path / "table.csv").write_text("\n".join(["user,kind,a,b,c", *rows]))
+    options = {"path": "table.csv", "label": "kind", "clients": "user"}
+    listed = ", ".join(f"{key}: {value}" for key, value in {"name": "csv", **options}.items())
+    keys = [f"dataset={{{listed}}}", "partition=natural", "model=mlp", "rounds=3"]
+    written(tmp_path, "\n".join(change.replace("=", ": ", 1) for change in [*keys, "methods: [fedavg, rebafl]"]))
+
+    found = []
+    for words in ([*keys, "methods=fedavg,rebafl", "--out", "line"], ["mine.yaml", "--out", "file"]):
+        result = CliRunner().invoke(app, ["run", *words])
+        assert result.exit_code == 0, result.output
+        lines = [json.loads(line) for line in (tmp_path / words[-1] / "metrics.jsonl").read_text().splitlines()]
+        found.append([(line["method"], line["round"], line["test_accuracy"], line["test_loss"]) for line in lines])
+    dataset = data.load("csv", **options)
+    shards = [np.flatnonzero(dataset.train_clients == user) for user in range(clients)]
+    given = models.build("mlp", 3, (3,)), data.federate(dataset, shards), (dataset.test_images, dataset.test_labels)
+    in_python = []
+    for recipe in (recipes.fedavg(), recipes.rebafl()):
+        history = simulate(recipe, *given, rounds=3, seed=0).history
+        in_python += [(recipe.name, line["round"], line["test_accuracy"], line["test_loss"]) for line in history]
+    assert sorted(found[0]) == sorted(found[1])
+    for ours, theirs in zip(sorted(found[0]), sorted(in_python), strict=True):
+        assert ours[:2] == theirs[:2] and ours[2:] == pytest.approx(theirs[2:], rel=1e-5)

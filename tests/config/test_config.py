@@ -104,9 +104,9 @@ def test_a_method_overrides_single_keys_of_a_section():
 
 
 def test_choosing_another_optimizer_in_a_method_leaves_the_old_one_s_options_behind():
-    config = load_config(BUILTIN, ["methods.0.training={optimizer: {name: adam, b1: 0.8}}"])
+    config = load_config(BUILTIN, ["methods.0.training={optimizer: {name: adam, learning_rate: 0.002, b1: 0.8}}"])
     optimizer = config.methods[0].training.optimizer
-    assert (optimizer.name, optimizer.learning_rate, optimizer.parameters["b1"]) == ("adam", 0.05, 0.8)
+    assert (optimizer.name, optimizer.learning_rate, optimizer.parameters["b1"]) == ("adam", 0.002, 0.8)
     assert "momentum" not in optimizer.parameters
 
 
@@ -183,7 +183,7 @@ def test_methods_change_the_complete_sections_so_that_the_resolved_text_means_th
     assert (fewer.selection.clients_per_round, fewer.methods[0].selection.clients_per_round) == (10, 4)
     assert reloaded(fewer, write) == fewer
     assert "methods.0.selection.clients_per_round: received 10, more clients" in refusal(write(cohort % ""))
-    natural = ["partition={scheme: natural}", "methods=[{recipe: fedavg, partition: {scheme: iid}}]"]
+    natural = ["partition={scheme: natural, clients: all}", "methods=[{recipe: fedavg, partition: {scheme: iid}}]"]
     assert "methods.0.partition.clients: received 'all', must be an integer" in refusal(BUILTIN, natural)
 
 
@@ -204,7 +204,7 @@ VARIED = [
     ["methods=[{recipe: fedavg, label: FedAvg}, {recipe: rebafl, name: mine, label: fedavg}]"],
     ["methods=[{recipe: [moon, {name: rebafl, mu: 2}], partition: {scheme: iid}}, {recipe: [fedprox]}]"],
     ["availability={name: clustered, p: [0.5, 0.25]}", "delivery={name: bernoulli, p: 1}"],
-    ["methods.0.training={optimizer: {name: adamw}}", "training.optimizer.learning_rate=1e-30"],
+    ["methods.0.training={optimizer: {name: adamw, learning_rate: 1e-30}}"],
     ["partition={scheme: dirichlet, alpha: 100000000000000000000, clients: 10, seed: 4294967295}"],
 ]
 
@@ -335,7 +335,10 @@ def test_differences_name_the_keys():
         ("seeds=[0, 0]", ["seeds: received [0, 0], must be a count", "or a list, not empty, without repetition, each"]),
         ("seeds=0", ["seeds: received 0, must be a count from 1 to 1000 (3 for [0, 1, 2]), or a list"]),
         ("partition_seeds=1001", ["received 1001, must be a count from 1 to 1000 (3 for [0, 1, 2]), or a", "or null"]),
-        ("methods=[]", ["methods: received [], must be a list, not empty, each item a recipe's name or a mapping"]),
+        (
+            "methods=[]",
+            ["methods: received [], must be a list, not empty, each item a recipe's name, such as fedavg, or a"],
+        ),
         ("methods=[3]", ["methods.0: received 3, must be a recipe's name or a mapping with the key recipe"]),
         ("methods=[{mu: 3}]", ["methods.0.recipe: missing; `fedjax-bal list recipes` has all"]),
         ("methods.1.recipe=fedavgg", ["methods.1.recipe: received 'fedavgg'; did you mean 'fedavg'?"]),
@@ -381,12 +384,12 @@ def test_a_bad_override_is_told_as_the_command_line_s(override, fragments):
         ),
         (
             TEXT.partition("methods:")[0],
-            ["methods: missing, must be a list, not empty, each item a recipe's name or a mapping"],
+            ["methods: missing, must be a list, not empty, each item a recipe's name, such as fedavg, or a mapping"],
         ),
         (TEXT.replace("classes_per_client: 2, ", ""), ["partition.classes_per_client: missing, must be an integer"]),
         (
-            TEXT.replace("learning_rate: 0.05, ", ""),
-            ["optimizer.learning_rate: missing, must be a finite number above 0"],
+            TEXT.replace("learning_rate: 0.05, ", "learning_rate: 0, "),
+            ["optimizer.learning_rate: received 0, must be a finite number above 0"],
         ),
         (TEXT + "\nseeds: [1]\n", ["my.yaml: line ", "duplicate key 'seeds'"]),
         ("a: 1\nb: [1, 2\nc: 3\n", ["my.yaml: line 3, column 2: expected ',' or ']', but got ':'"]),
@@ -444,7 +447,7 @@ def test_a_problem_of_the_shared_sections_is_not_repeated_for_each_method():
 
 
 def test_a_method_s_override_that_the_chosen_optimizer_doesn_t_take_names_the_method():
-    message = refusal(BUILTIN, ["training.optimizer.name=adam"])
+    message = refusal(BUILTIN, ["optimizer=adam", "lr=0.1", "methods.3.training.optimizer.learning_rate=0.02"])
     assert message.startswith(
         "absent_clients: methods.3.training.optimizer.momentum: unknown key for adam; allowed: b1,"
     )
@@ -475,7 +478,7 @@ def test_a_file_may_begin_with_a_byte_order_mark(write):
         ("p=0.2", "availability.p=0.2"),
         ("seeds=2", "seeds=[0, 1]"),
         ("partition=iid", "partition.scheme=iid"),
-        ("training.server_optimizer=adam", "training.server_optimizer.name=adam"),
+        ("training.server_optimizer=sgd", "training.server_optimizer.name=sgd"),
         ("dataset=MNIST", "dataset.name=mnist"),
         ("dataset.name=Fashion-MNIST", "dataset.name=fashion_mnist"),
         ("methods=fedavg", "methods=[{recipe: fedavg}]"),
@@ -492,7 +495,7 @@ def test_a_short_form_stands_for_the_whole(short, whole):
     [
         (["model.hidden=[128]", "model=mlp"], [1, 0]),
         (["hidden=[128]", "rounds=3", "model.name=mlp"], [2, 0, 1]),
-        (["methods.0.model.hidden=[128]", "b1=0.8", "methods.0.model=mlp", "optimizer=adam"], [2, 3, 0, 1]),
+        (["methods.0.model.hidden=[128]", "b1=0.8", "methods.0.model=mlp", "optimizer=adam", "lr=1"], [2, 4, 3, 0, 1]),
         (["partition={clients: 30, scheme: iid}", "shards_per_client=3", "scheme=shards"], [0, 2, 1]),
     ],
 )
@@ -507,7 +510,15 @@ def test_a_choice_keeps_what_is_given_along_with_it_in_any_order(changes, in_ord
     ("override", "fragment"),
     [
         ("seed=3", "seed: ambiguous key; give the full path: partition.seed, seeds"),
+        ("seed=3", "; seeds=[3] is the seed of training"),
         ("metrix=loss", "metrix: unknown key"),
+        ("num_clients=30", "num_clients: unknown key; did you mean partition.clients?"),
+        ("batch=32", "batch: unknown key; did you mean training.batch_size?"),
+        ("num_rounds=3", "num_rounds: unknown key; did you mean training.rounds?"),
+        ("dirichlet=0.1", "dirichlet: unknown key; did you mean partition=dirichlet alpha=0.1?"),
+        ("plugin=x.py", "plugin: unknown key; did you mean the option --plugin FILE?"),
+        ("alpha=0.1", "partition.scheme pathological has no alpha; partition=dirichlet alpha=0.1 chooses one that has"),
+        ("hidden=[3]", "model.name rebafl_fmnist has no hidden; model=mlp hidden=[3] chooses one that has"),
         ("learning_rat=3", "did you mean 'training.optimizer.learning_rate' or 'training.server_optimizer.learning"),
         ("lrr=3", "lrr: unknown key; did you mean 'lr'?"),
         ("partition.scheme=iid alpha=1", "command line: alpha: unknown key; partition.scheme iid has no alpha;"),
@@ -527,7 +538,9 @@ def test_a_file_needs_its_methods_alone(write):
     assert (config.partition.scheme, config.partition.parameters["alpha"]) == ("dirichlet", 0.3)
     assert (config.training.local_epochs, config.training.optimizer.learning_rate) == (1, 0.05)
     assert load_config(write("methods: [fedavg]\ntraining: {local_steps: 3}")).training.local_epochs is None
-    assert "optimizer.learning_rate: missing" in refusal(write("methods: [fedavg]\ntraining: {optimizer: adam}"))
+    assert "optimizer.name: received 'adam' without a learning_rate" in refusal(
+        write("methods: [fedavg]\ntraining: {optimizer: adam}")
+    )
 
 
 def test_a_file_changes_its_base(write, tmp_path):
@@ -609,7 +622,7 @@ def test_a_parameter_of_several_choices_has_the_values_of_all_in_the_schema():
 
 def test_a_key_is_explained_by_the_end_of_its_path():
     local, server = find_keys("lr")
-    assert (local.path, local.default, server.default) == ("training.optimizer.learning_rate", "", "1.0")
+    assert (local.path, local.default, server.default) == ("training.optimizer.learning_rate", "0.05", "1.0")
     with pytest.raises(ValueError, match=r"'training.rouns' is not a key; did you mean 'training.rounds'\?"):
         find_keys("training.rouns")
     with pytest.raises(
@@ -623,7 +636,10 @@ def test_a_key_is_explained_by_the_end_of_its_path():
     with pytest.raises(ValueError, match=r"'model.nam' is not a key; did you mean 'model.name'\?"):
         find_keys("model.nam")
     (methods,), (seeds,) = find_keys("methods"), find_keys("seeds")
-    assert methods.allowed == "a list, not empty, each item a recipe's name or a mapping with the key recipe"
+    assert (
+        methods.allowed
+        == "a list, not empty, each item a recipe's name, such as fedavg, or a mapping with the key recipe"
+    )
     assert seeds.meaning == "distinct seeds; every method runs once with each." and seeds.default == "[0]"
     assert [key.default for key in find_keys("hidden")] == ["[64]", "64"]  # of mlp, of text_mean
     assert [key.path for key in find_keys("auxiliary")] == ["auxiliary", "auxiliary.per_class", "auxiliary.source"]

@@ -131,7 +131,21 @@ def test_a_terminal_shows_bars_that_fit_and_lines_above_them(width, monkeypatch)
     assert bars[0].startswith("all") and "0/2 runs" in bars[0] and "round 10/20" in bars[1]
     display.advance(name, 20, 1.0, 0.5)
     display.stop()
-    assert "finished after 20 rounds" in file.getvalue() and len(display._bars.tasks) == 1
+    assert "finished after 20 rounds" in " ".join(file.getvalue().split()) and len(display._bars.tasks) == 1
+
+
+def test_a_terminal_wraps_lines_between_words_and_a_file_has_them_whole(monkeypatch):
+    words = (
+        "training: 50 rounds, 2 epochs, batches of 20, sgd 0.1 (astraea and rebafl 0.03); dirichlet alpha=0.3 over 20"
+    )
+    for options, most in (
+        ({"file": Terminal(), "force_terminal": True, "color_system": None}, 80),
+        ({"file": io.StringIO()}, 200),
+    ):
+        Progress(Console(width=80, **options), plain=True).note(words)
+        lines = options["file"].getvalue().splitlines()
+        assert max(map(len, lines)) <= most and len(lines) == (2 if most == 80 else 1)
+        assert " ".join(line.strip() for line in lines) == words
 
 
 def test_other_files_and_dumb_terminals_get_lines(monkeypatch):

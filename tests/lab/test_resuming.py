@@ -43,7 +43,7 @@ def test_more_rounds_and_seeds_come_to_the_same_bits(undisturbed, tmp_path, roun
     path = tmp_path / "run"
     small_run.run(path, short(tmp_path, rounds))
     display = small_run.run(path, small_run.config(tmp_path))
-    assert display.notes[1:] == [f"{name}, seed 0: resuming after round {rounds}" for name in METHODS]
+    assert display.notes[2:] == [f"{name}, seed 0: resuming after round {rounds}" for name in METHODS]
     assert results(path) == results(undisturbed)
 
 

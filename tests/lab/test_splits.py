@@ -144,18 +144,12 @@ def test_what_is_left_out_is_said_with_the_key_that_leaves_it_out(here, why):
 
 
 def test_methods_that_need_rows_of_the_server_are_named(here):
-    config = load_config(None, [NPZ, "partition=natural", "methods=[fedavg, flcir]", "model=mlp"])
+    config = load_config(
+        None, [NPZ, "partition=natural", "auxiliary.per_class=10", "methods=[fedavg, flcir]", "model=mlp"]
+    )
     (line, other) = set_up(config).rows_used
     assert line == other
     assert line.text == "npz, trained on 90 of 120 rows and 12 clients (auxiliary.per_class=10, which flcir needs)"
-
-
-def test_keys_of_the_quickstart_that_do_not_count_are_named_unless_it_is_quiet(here):
-    command = ["run", NPZ, "partition=natural", "methods=[fedavg]", "model=mlp", "--dry-run"]
-    left_out = "clients=20, partition.imbalance_factor=50, auxiliary.per_class=10, evaluation.target_accuracy=0.6"
-    line = f"ignored from the base, which has other data or another partition: partition.{left_out}\n"
-    assert CliRunner().invoke(app, command).output.startswith(line)
-    assert "not taken" not in CliRunner().invoke(app, [*command, "--quiet"]).output
 
 
 def test_methods_with_other_data_have_their_own_line(here):

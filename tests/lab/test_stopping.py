@@ -73,7 +73,7 @@ def test_nothing_is_done_again(ended, tmp_path):
     lines = (path / "metrics.jsonl").read_bytes()
     display = small_run.run(path, small_run.config(tmp_path, *SETTING))
     assert display.steps == [("fedavg", 0, 6), ("fedavg", 0, "ended")]
-    assert [note.partition(":")[0] for note in display.notes] == ["data"]
+    assert [note.partition(":")[0] for note in display.notes] == ["data", "training"]
     assert (path / "metrics.jsonl").read_bytes() == lines
     assert {file: file.read_bytes() for file in path.glob("*/*/*") if file.is_file()} == before
 

@@ -12,7 +12,7 @@ from fedjax_bal.engine.device import TestSet
 from fedjax_bal.engine.host.placement import fetch
 from fedjax_bal.models import Normalisation, check_finite, match_weights, named_leaves
 from fedjax_bal.optim import AnyOptimizer, Optimizer, as_optimizer, optimizer
-from fedjax_bal.options import LocalTraining, Participation
+from fedjax_bal.options import CLIENTS_PER_ROUND, LocalTraining, Participation
 from fedjax_bal.parts import Draw, Probe, parts_with
 from fedjax_bal.recipes import Recipe
 from fedjax_bal.selection import LOSS, Choice, Presence, Selector, Speed, Trace
@@ -211,6 +211,7 @@ def choose_selector(recipe: Recipe, participation: Participation, federation: Fe
     total = federation.num_clients
     selector = participation.selector
     size = participation.clients_per_round
+    wanted = min(CLIENTS_PER_ROUND, total) if size is None else size
     if not np.diff(federation.offsets).any():
         raise ValueError("federation: received no client with any row; partition at least one row")
     if not isinstance(selector, Selector | Choice | None):
@@ -225,7 +226,7 @@ def choose_selector(recipe: Recipe, participation: Participation, federation: Fe
             f"({recipe.selector.name}): leave one of them out"
         )
     chosen = selector or recipe.selector or Choice()
-    made = chosen if isinstance(chosen, Selector) else chosen.build(total if size is None else size, federation)
+    made = chosen if isinstance(chosen, Selector) else chosen.build(wanted, federation)
     if isinstance(selector, Selector) and size is not None:
         raise ValueError("clients_per_round: received together with a selector, which has its own; give one of them")
     if made.most > total:

@@ -237,7 +237,8 @@ def simulate(
         seed: from 0 to 2**32 - 1; decides initial weights, availability, selection, delivery and batches. Methods
             that are compared with the same seed share all of them.
         local: how clients train: epochs or steps, batches, optimizer.
-        participation: which clients train, and which of their updates arrive; by default all.
+        participation: which clients train, and which of their updates arrive; by default ten random clients, or all if
+            there are fewer, and all updates.
         evaluation: when the global model is tested, and which further metrics are reported; by default after every
             round.
         execution: how the work is laid out on the machine, and how broken clients are handled.

@@ -266,8 +266,9 @@ def make_round(
         model: the model, from `fedjax_bal.models.build`.
         federation: the federation, from `fedjax_bal.data.federate`.
         local: how clients train: epochs or steps, batches, optimizer.
-        participation: which clients train, and which of their updates arrive, in `plans`; by default all. With a
-            selector that draws clients by size, all updates of a plan start with equal weights.
+        participation: which clients train, and which of their updates arrive, in `plans`; by default ten random
+            clients, or all if there are fewer, and all updates. With a selector that draws clients by size, all updates
+            of a plan start with equal weights.
         execution: strategy and precision; several clients train at a time under "vmap".
         server_optimizer: by default the recipe's, or else plain averaging.
 
