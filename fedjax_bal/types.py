@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 
@@ -494,3 +495,8 @@ class EvaluationResult(NamedTuple):
 def size_in_bytes(tree: PyTree) -> int:
     """Computes the size in bytes of all arrays, or of their shapes, in a tree."""
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
+for _kind in (Variables, Outputs, Batch, Plan, ClientTests, Warp, EvaluationResult, Aggregate, Cohort):
+    # Programs whose arguments or results have these types can be written to a file by `jax.export`.
+    jax.export.register_namedtuple_serialization(_kind, serialized_name=f"fedjax_bal.{_kind.__name__}")

@@ -105,7 +105,11 @@ def test_weights_go_in_and_models_out(small, capsys):
     state |= {f"{layer}.bias": np.zeros(shape[0]) for layer, shape in shapes.items()}
     np.savez("pytorch.npz", **state)
     found = run_blocks((GUIDE / "pretrained.md").read_text())
-    assert [np.shape(array) for array in found["trained"].values()] == [array.shape for array in state.values()]
+    trained = found["trained"]
+    assert {name: np.shape(trained[name]) for name in state} == {name: array.shape for name, array in state.items()}
+    assert trained.keys() - state.keys() == {"mean", "std"}
+    if "torch" in found:
+        np.testing.assert_allclose(found["logits"], found["outputs"].logits, rtol=1e-5, atol=1e-5)
     runpy.run_path("predict.py")
     assert capsys.readouterr().out.splitlines()[-1].count("'") == 2 * 5
 

@@ -47,15 +47,16 @@ def hellinger_distance(p: Probabilities, q: Probabilities) -> Float[Array, "*bat
         q: probabilities along the last axis.
 
     Returns:
-        `[...]`, between 0 for equal distributions and 1 for those that have no class in common.
+        `[...]`, between 0 for equal distributions and 1 for those that have no class in common. The gradient is 0 where
+        the distance is.
 
     Example:
         >>> import jax.numpy as jnp
         >>> round(float(hellinger_distance(jnp.array([1.0, 0.0]), jnp.array([0.5, 0.5]))), 4)
         0.5412
     """
-    difference = jnp.sqrt(as_counts(p)) - jnp.sqrt(as_counts(q))
-    return jnp.sqrt((difference**2).sum(-1) / 2)
+    difference = _root(as_counts(p)) - _root(as_counts(q))
+    return _root((difference**2).sum(-1) / 2)
 
 
 @jitted()
@@ -70,7 +71,8 @@ def jensen_shannon_distance(p: Probabilities, q: Probabilities) -> Float[Array, 
         q: probabilities along the last axis.
 
     Returns:
-        `[...]`, between 0 for equal distributions and 1 for those that have no class in common.
+        `[...]`, between 0 for equal distributions and 1 for those that have no class in common. The gradient is 0 where
+        the distance is.
 
     Example:
         >>> import jax.numpy as jnp
@@ -84,7 +86,13 @@ def jensen_shannon_distance(p: Probabilities, q: Probabilities) -> Float[Array, 
     q = as_counts(q)
     middle = (p + q) / 2
     divergence = (kl_divergence(p, middle) + kl_divergence(q, middle)) / 2
-    return jnp.sqrt(jnp.maximum(divergence, 0.0) / jnp.log(2.0))  # below 0 only by a rounding error
+    return _root(jnp.maximum(divergence, 0.0) / jnp.log(2.0))  # below 0 only by a rounding error
+
+
+def _root(values: Array) -> Array:
+    """Computes square roots with the gradient 0, not infinity, at 0: that of a distance of equal distributions."""
+    zero = values == 0
+    return jnp.where(zero, 0.0, jnp.sqrt(jnp.where(zero, 1.0, values)))
 
 
 @jitted()

@@ -28,6 +28,7 @@ from fedjax_bal.models.registry import (
     options,
     own_model,
 )
+from fedjax_bal.models.switches import SwitchError, linen_interceptor
 from fedjax_bal.models.weights import check_finite, match_weights, named_leaves, with_weights
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ __all__ = [
     "Generator",
     "Linear",
     "Normalisation",
+    "SwitchError",
     "any_derivative",
     "automatic",
     "build",
@@ -58,6 +60,7 @@ __all__ = [
     "from_linen",
     "from_nnx",
     "is_users_model",
+    "linen_interceptor",
     "match_weights",
     "named_leaves",
     "normalisation",

@@ -14,16 +14,23 @@ from flax.errors import FlaxError, InvalidRngError
 from fedjax_bal.jax_setup import in_package_settings, is_users
 from fedjax_bal.models import convolution as convolutions
 from fedjax_bal.models.normalization import moments
+from fedjax_bal.models.switches import SwitchError, linen_interceptor, read_switches
 from fedjax_bal.models.weights import with_weights
 from fedjax_bal.types import Array, Key, Model, Outputs, PyTree, Variables
 from fedjax_bal.validate import suggestion, whole_number
 
 HEAD = "head"
 NO_KEY = "This model drops features in training: give apply a key, as in key=jax.random.key(0)."
-# Names of the argument by which a network tells training from evaluation, and its value in training.
-_IN_TRAINING = {"train": True, "training": True, "is_training": True, "deterministic": False, "is_eval": False}
-_NO_NAMES = "none with a name: write a class for the network, whose classifier is an attribute (not an item of a list)"
+NOISE = "draws random numbers in evaluation, must draw where a switch such as train is True only"
+_NO_NAMES = (
+    "none with a name: write a class for the network, whose classifier is an attribute (not an item of a list); a "
+    "single layer goes into nn.Sequential([layer])"
+)
 _WRAPPERS = {"flax.linen": "from_linen", "flax.nnx": "from_nnx"}
+_OF_PYTORCH = (
+    "a module of PyTorch, must be one of flax: write the same layers in flax, whose weights weights_from_torch then "
+    "converts; 'fedjax-bal guide pretrained' shows how"
+)
 _RECORDED = ("classifier_input", "norm_inputs", "taps")
 
 Forward = Callable[[Variables, Array, bool, Key | None, Array | None], tuple[Outputs, PyTree]]
@@ -42,9 +49,9 @@ def check_is_model(model: Any) -> None:
     """
     if isinstance(model, Model):
         return
+    refuse_torch("model", model)
     kind = model if isinstance(model, type) else type(model)
-    bases = [base.__module__ for base in kind.__mro__]
-    library = next((name for name in _WRAPPERS if any(base.startswith(name) for base in bases)), None)
+    library = next((name for name in _WRAPPERS if _is_of(kind, name)), None)
     if library is None:
         raise ValueError(
             f"model: received {model!r}, must be a fedjax_bal model: models.build(name, num_classes, input_shape), or "
@@ -54,6 +61,17 @@ def check_is_model(model: Any) -> None:
         f"model: received {kind.__name__}, a module of {library}, must be a fedjax_bal model: wrap it, "
         f"models.{_WRAPPERS[library]}(module, input_shape, num_classes)"
     )
+
+
+def _is_of(kind: type, library: str) -> bool:
+    return any(f"{base.__module__}.".startswith(f"{library}.") for base in kind.__mro__)
+
+
+def refuse_torch(argument: str, network: Any) -> None:
+    """Refuses a network of PyTorch, or its class."""
+    kind = network if isinstance(network, type) else type(network)
+    if _is_of(kind, "torch"):
+        raise ValueError(f"{argument}: received {kind.__name__}, {_OF_PYTORCH}")
 
 
 def is_users_model(model: Model) -> bool:
@@ -107,12 +125,14 @@ class Usage(NamedTuple):
         return self.cast(jnp.zeros((1, *self.input_shape)))
 
     @contextlib.contextmanager
-    def calling(self) -> Iterator[None]:
+    def calling(self, train: bool) -> Iterator[None]:
         """Turns an error of the user's network into a `ValueError` that describes its inputs."""
         try:
             yield
+        except SwitchError:
+            raise
         except InvalidRngError as error:
-            raise ValueError(NO_KEY) from error
+            raise ValueError(NO_KEY if train else f"{self.name}: {NOISE}: {error}") from error
         except (FlaxError, NameError, TypeError, ValueError) as error:
             raise ValueError(
                 f"{self.name}: fails with inputs of shape {self.example.shape} and type {self.example.dtype}: {error} "
@@ -126,21 +146,7 @@ def usage_of(network: Callable, input_shape: Sequence[int], num_classes: int, co
     classes = whole_number("num_classes", num_classes)
     shape = tuple(whole_number("input_shape", side) for side in input_shape)
     _, *others = inspect.signature(network.__call__).parameters.values()
-    unknown = [
-        other.name
-        for other in others
-        if other.name not in _IN_TRAINING
-        and other.default is other.empty
-        and other.kind not in (other.VAR_POSITIONAL, other.VAR_KEYWORD)
-    ]
-    if unknown:
-        raise ValueError(
-            f"{name}: __call__ needs {', '.join(unknown)}, must need the batch alone, and at most one of "
-            f"{', '.join(_IN_TRAINING)}: give the others defaults, or make them fields of the module"
-        )
-    # Each is set to its own value in training, as some are named for evaluation.
-    switches = [other.name for other in others if other.name in _IN_TRAINING]
-    modes = {train: {switch: train == _IN_TRAINING[switch] for switch in switches} for train in (True, False)}
+    modes = read_switches(name, others)
     convolve = None if convolution == "plain" else convolutions.of_name(convolution)
     return Usage(name, shape, classes, modes, convolve, dtype)
 
@@ -153,6 +159,12 @@ def choose_head(name: str, wanted: str, submodules: Iterable[str], returning: st
         chosen = wanted
     elif wanted == HEAD:
         chosen = returning
+    if chosen is None and wanted == HEAD and names:
+        raise ValueError(
+            f"{name}: received logits that no submodule returns, as the network changes them after its last layer "
+            "(by softmax or scaling, for instance), must return the last layer's result: leave that out; if only their "
+            f"type or shape changes, name the layer, head=...; submodules: {', '.join(names)}"
+        )
     if chosen is None or (chosen != HEAD and HEAD in names):
         near = suggestion(wanted, names)
         hint = f"; {near}" if near and chosen is None else ""
@@ -172,21 +184,24 @@ def check_classifier(name: str, head: str, stats: Mapping[str, PyTree]) -> None:
         )
 
 
-def check_result(usage: Usage, logits: Any, features: Any) -> None:
-    """Refuses logits and features that aren't one row for one input."""
-    name = usage.name
-    num_classes = usage.num_classes
-    if not hasattr(logits, "shape") or logits.shape != (1, num_classes):
-        received = f"an array of shape {logits.shape}" if hasattr(logits, "shape") else type(logits).__name__
+def check_logits(usage: Usage, logits: Any) -> None:
+    """Refuses a result of the network that isn't one row of logits for one input."""
+    shape = 1, usage.num_classes
+    if not hasattr(logits, "shape") or logits.shape != shape:
+        received = f"an array of shape {logits.shape}" if hasattr(logits, "shape") else f"a {type(logits).__name__}"
         raise ValueError(
-            f"{name}: received {received} for one input, must return logits of shape (1, {num_classes}), one for each "
-            "of num_classes"
+            f"{usage.name}: received {received} for one input, must return logits of shape {shape} alone, one for each "
+            "of num_classes; features are taken from the classifier's input"
         )
+
+
+def check_features(usage: Usage, features: Any) -> None:
+    """Refuses features that aren't one row for one input."""
     if len(features.shape) != 2:
         raise ValueError(
-            f"{name}: received features of shape {features.shape} for one input, must be (1, F): flatten or average "
-            "them before the classifier, or name the submodule after that, head=...; a classifier inside another "
-            "submodule must be called by the network itself"
+            f"{usage.name}: received features of shape {features.shape} for one input, must be (1, F): flatten or "
+            "average them before the classifier, or name the submodule after that, head=...; a classifier inside "
+            "another submodule must be called by the network itself"
         )
 
 
@@ -274,8 +289,10 @@ def from_linen(
     """Makes a model from a `flax.linen` module, which isn't modified.
 
     The module's `__call__` takes a batch `[B, ...]` and returns logits `[B, C]`. If it has batch normalisation or
-    dropout, it takes `train` too (or `training`, `is_training`, `deterministic`), and passes it on. The model then does
-    what the package's own do:
+    dropout, it takes a switch such as `train`, `is_training`, `deterministic`, `eval` or `use_running_average` too, and
+    passes it on. Every layer must then be in training where the model is, and in evaluation otherwise: a switch that is
+    fixed, unknown or not passed on is refused. (`backbone.apply(weights, images)`, a part of the network that has its
+    weights already, may stay in evaluation.) The model then does what the package's own do:
 
     - `nn.BatchNorm` sees only real rows, its statistics are the model's, averaged by the server, and the moments of its
       inputs are `Outputs.norm_inputs`. The module need only pass `use_running_average=not train`.
@@ -304,8 +321,9 @@ def from_linen(
         The model; `fedjax_bal.check_model` checks it.
 
     Raises:
-        ValueError: the module needs other arguments, doesn't return logits, has collections other than parameters and
-            batch statistics, or has no recognisable classifier; or the weights aren't the module's.
+        ValueError: the module needs other arguments, has a training switch that can't be set, doesn't return logits,
+            has collections other than parameters and batch statistics, or has no recognisable classifier; or the
+            weights aren't the module's.
 
     Example:
         >>> class Net(nn.Module):
@@ -321,6 +339,7 @@ def from_linen(
         >>> outputs.logits.shape, outputs.features.shape, sorted(variables.params)
         ((2, 10), (2, 8), ['BatchNorm_0', 'Conv_0', 'head'])
     """
+    refuse_torch("module", module)
     if not isinstance(module, nn.Module):
         raise ValueError(f"module: received {module!r}, must be a flax.linen module, for instance Net()")
     network = _LinenNetwork(module, usage_of(module, input_shape, num_classes, convolution, dtype), head)
@@ -335,12 +354,20 @@ class _LinenNetwork:
         self.module = module
         self.usage = usage
         self.classifier = _find_classifier(self, wanted)
-        check_result(usage, self.classifier.logits, self.classifier.features)
+        check_features(usage, self.classifier.features)
+        self._check_training()
+
+    def _check_training(self) -> None:
+        """Refuses layers that training leaves in evaluation, such as dropout to which the network passes no switch."""
+        key = jax.random.key(0)
+        drawn = jax.eval_shape(self.init, key)
+        with nn.intercept_methods(linen_interceptor(self.usage.name, True, self.module)):
+            jax.eval_shape(lambda drawn: self.forward(drawn, self.usage.example, True, key, None), drawn)
 
     def draw(self, key: Key) -> dict[str, PyTree]:
         """Draws the initial collections."""
         settings = self.usage.modes[False]
-        with self.usage.calling():
+        with self.usage.calling(False):
             return dict(self.module.init(key, self.usage.example, mutable=["params", "batch_stats"], **settings))
 
     def init(self, key: Key) -> Variables:
@@ -358,7 +385,7 @@ class _LinenNetwork:
         mutable = [*_RECORDED, "batch_stats"] if train else [*_RECORDED]
         call = functools.partial(self.module.apply, collections, self.usage.cast(images), **self.usage.modes[train])
         intercepted = nn.intercept_methods(_interceptor(self.classifier.name, self.usage.convolve, real))
-        with self.usage.calling(), intercepted:
+        with self.usage.calling(train), intercepted:
             result: Any = call(mutable=mutable, rngs=key)
         logits, changed = result
         if self.classifier.name not in changed.get("classifier_input", {}):
@@ -387,7 +414,6 @@ class _Classifier(NamedTuple):
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     features: jax.ShapeDtypeStruct
-    logits: Any
 
 
 def _find_classifier(network: _LinenNetwork, wanted: str) -> _Classifier:
@@ -406,8 +432,10 @@ def _find_classifier(network: _LinenNetwork, wanted: str) -> _Classifier:
     def run() -> None:
         collections = network.draw(jax.random.key(0))
         check_variables(usage.name, collections)
-        with usage.calling(), nn.intercept_methods(watch):
+        switches = linen_interceptor(usage.name, False, network.module)
+        with usage.calling(False), nn.intercept_methods(switches), nn.intercept_methods(watch):
             logits = network.module.apply(collections, usage.example, **usage.modes[False])
+        check_logits(usage, logits)
         submodules = [name for name in calls if name in collections["params"]]
         # The outermost of several such submodules ends last: a wrapper returns the result of the layer in it.
         returning = next((name for name in reversed(submodules) if calls[name][-1] is logits), None)
@@ -423,8 +451,8 @@ def _find_classifier(network: _LinenNetwork, wanted: str) -> _Classifier:
                 "submodule that computes the logits from the features: put a wrapper, such as nn.WeightNorm, and the "
                 "layer that it wraps into a module"
             ) from error
-        shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), (features, logits))
-        classifiers.append(_Classifier(name, classifier, args[1:], kwargs, *shapes))
+        shape = jax.ShapeDtypeStruct(features.shape, features.dtype)
+        classifiers.append(_Classifier(name, classifier, args[1:], kwargs, shape))
 
     jax.eval_shape(run)
     return classifiers[0]

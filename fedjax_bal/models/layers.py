@@ -294,7 +294,10 @@ def standardised_kernel(kernel: Float[Array, "H W I O"], scale: float) -> Float[
     """
     axes = (0, 1, 2)
     centred = kernel - kernel.mean(axes)
-    deviation = jnp.sqrt((centred**2).sum(axes) / max(math.prod(kernel.shape[:3]) - 1, 1))
+    variance = (centred**2).sum(axes) / max(math.prod(kernel.shape[:3]) - 1, 1)
+    # The root has no derivative at 0, where the kernel of an output channel is constant.
+    varies = variance > 0
+    deviation = jnp.where(varies, jnp.sqrt(jnp.where(varies, variance, 1.0)), 0.0)
     return centred * (scale / (deviation + 1e-5))
 
 

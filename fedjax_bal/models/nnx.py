@@ -1,5 +1,6 @@
 """Models from users' `flax.nnx` modules."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from jax import lax
 from fedjax_bal.jax_setup import start_jax
 from fedjax_bal.models import adapters
 from fedjax_bal.models.adapters import HEAD, Usage
+from fedjax_bal.models.switches import arguments_of, check_switches
 from fedjax_bal.types import Array, Key, Model, Outputs, PyTree, Variables
 
 
@@ -25,9 +27,10 @@ def from_nnx(
     """Makes a model from a `flax.nnx` module, which isn't modified.
 
     The module's `__call__` takes a batch `[B, ...]` and returns logits `[B, C]`. It trains and evaluates as after
-    `module.train()` and `module.eval()`; a `train` argument (or `training`, `is_training`, `deterministic`) is also
-    passed. Batch normalisation (`nnx.BatchNorm` itself, not its subclasses), dropout, convolutions, features and head
-    are handled as in `from_linen`. Variables of other kinds than `nnx.Param` and `nnx.BatchStat` are constants.
+    `module.train()` and `module.eval()`; an argument such as `train`, `is_training` or `deterministic` is also set.
+    Every layer must then be in training where the model is, as in `from_linen`. Batch normalisation (`nnx.BatchNorm`
+    itself, not its subclasses), dropout, convolutions, features and head are handled as in `from_linen`. Variables of
+    other kinds than `nnx.Param` and `nnx.BatchStat` are constants.
 
     Args:
         module: a class, or a function, that makes the module from `rngs=`, so that initial weights depend on a run's
@@ -43,7 +46,8 @@ def from_nnx(
         The model; `fedjax_bal.check_model` checks it.
 
     Raises:
-        ValueError: the module needs other arguments, doesn't return logits, or has no recognisable classifier.
+        ValueError: the module needs other arguments, has a training switch that can't be set, doesn't return logits, or
+            has no recognisable classifier.
 
     Example:
         >>> import jax.numpy as jnp
@@ -62,7 +66,10 @@ def from_nnx(
         ((2, 10), (2, 8), ['conv', 'head', 'norm'])
     """
     start_jax()
+    adapters.refuse_torch("module", module)
     fixed = isinstance(module, nnx.Module)
+    if not fixed and not callable(module):
+        raise ValueError(f"module: received {module!r}, must be a class or function that makes a flax.nnx module")
     net = nnx.clone(module) if fixed else module(rngs=nnx.Rngs(0))
     if not isinstance(net, nnx.Module):
         raise ValueError(f"module: received {module!r}, must be a class or function that makes a flax.nnx module")
@@ -114,7 +121,7 @@ class _NnxNetwork:
         # attributes, and removed by `take_moments`.
         for layer in norms.values():
             vars(layer)["real"] = real
-        with self._usage.calling():
+        with self._usage.calling(train):
             logits, seen = _watch(net, [self._head], self._usage.cast(images), self._usage.modes[train])
         moments = tuple(norms[path].take_moments() for path in sorted(norms))
         outputs = Outputs(logits, seen[self._head][0], (), moments)
@@ -139,19 +146,47 @@ class _NnxNetwork:
         """Finds the attribute with the classifier by tracing a call."""
         chosen: list[str] = []
 
-        def run() -> tuple[Any, Any]:
+        def run(train: bool) -> Any:
             net = self._rebuild(self._drawn[0], self._drawn[1], None)
-            net.eval()
+            net.train() if train else net.eval()
             layers = [str(key) for key, layer in nnx.iter_children(net) if callable(layer)]
+            for path, layer in nnx.iter_modules(net):
+                _check_calls(layer, self._usage.name, "/".join(map(str, path)), train)
             asked = [wanted] if wanted in layers else layers
-            with self._usage.calling():
-                logits, seen = _watch(net, asked, self._usage.example, self._usage.modes[False])
-            returning = next((key for key, (_, result) in seen.items() if result is logits), None)
-            chosen.append(adapters.choose_head(self._usage.name, wanted, layers, returning))
-            return logits, seen[chosen[0]][0]
+            with self._usage.calling(train):
+                logits, seen = _watch(net, asked, self._usage.example, self._usage.modes[train])
+            adapters.check_logits(self._usage, logits)
+            if not train:
+                returning = next((key for key, (_, result) in seen.items() if result is logits), None)
+                chosen.append(adapters.choose_head(self._usage.name, wanted, layers, returning))
+                adapters.check_features(self._usage, seen[chosen[0]][0])
 
-        adapters.check_result(self._usage, *jax.eval_shape(run))
+        for train in (False, True):
+            jax.eval_shape(functools.partial(run, train))
         return chosen[0]
+
+
+def _check_calls(layer: Any, network: str, path: str, train: bool) -> None:
+    """Makes a layer, in place, refuse switches with the wrong value whenever it is called."""
+    kind = type(layer)
+    if not callable(layer):
+        return
+    layer.__class__ = _checked(kind)
+    name = f"{path} ({kind.__name__})" if path else "the network itself"
+    # Set past nnx's bookkeeping of attributes, as no user's code sees this copy of the network.
+    vars(layer)["check"] = lambda arguments: check_switches(network, name, vars(layer), arguments, train)
+
+
+@functools.cache
+def _checked(kind: type[nnx.Module]) -> type[nnx.Module]:
+    """Makes a subclass whose calls go through the function `check` of the object."""
+    method: Any = kind.__call__
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        vars(self)["check"](arguments_of(method, (self, *args), kwargs))
+        return method(self, *args, **kwargs)
+
+    return type(kind.__name__, (kind,), {"__call__": call})
 
 
 class _MaskedBatchNorm(nnx.BatchNorm):

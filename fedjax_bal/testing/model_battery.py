@@ -5,13 +5,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 
 from fedjax_bal.jax_setup import package_settings, start_jax
-from fedjax_bal.models import check_is_model
+from fedjax_bal.models import SwitchError, check_is_model, from_linen, linen_interceptor
 from fedjax_bal.testing import report
 from fedjax_bal.testing.workbench import compile_quickly, stack
 from fedjax_bal.types import Array, Key, Model, Outputs, PyTree, Variables
@@ -132,6 +133,29 @@ def shapes(specimen: _Specimen) -> None:
         _require(kinds(after) == kinds(specimen.variables), message)
     for path, leaf in jax.tree_util.tree_leaves_with_path(specimen.variables):
         _require(leaf.dtype == jnp.float32, f"{jax.tree_util.keystr(path)} that isn't float32, must be")
+
+
+def switches(specimen: _Specimen) -> None:
+    """Layers of flax.linen are in training where the model is, and in evaluation otherwise."""
+    model = specimen.model
+    if model.apply.__module__ == from_linen.__module__:
+        return  # `from_linen` and `from_nnx` have checked it
+    calls = []
+
+    def watch(next_fun: Callable, args: tuple, kwargs: dict[str, Any], context: Any) -> Any:
+        calls.append(context.module)
+        return next_fun(*args, **kwargs)
+
+    variables = specimen.variables  # drawn before layers are watched
+    for train in (True, False):
+        apply = functools.partial(model.apply, train=train, key=jax.random.key(1) if train else None)
+        try:
+            with nn.intercept_methods(watch), nn.intercept_methods(linen_interceptor(model.name, train)):
+                jax.eval_shape(apply, variables, specimen.images)
+        except SwitchError as error:
+            raise report.FaultError(str(error)) from error
+    if not calls:
+        raise report.NotApplicableError("the model calls no module of flax.linen")
 
 
 def classifier(specimen: _Specimen) -> None:
@@ -266,7 +290,7 @@ def _rounded_otherwise(images: np.ndarray, draw: int) -> Array | np.ndarray:
 
 
 STAGES: tuple[tuple[Callable[[_Specimen], None], ...], ...] = (
-    (shapes,),
+    (switches, shapes),
     (
         classifier,
         initialization,
@@ -295,10 +319,10 @@ def _draw_inputs(model: Model) -> np.ndarray:
 def check_model(model: Model, *, images: Any = None, tolerance: float = 1e-4) -> report.ConformanceReport:
     """Checks that a model meets the requirements of recipes and the engine.
 
-    It checks shapes and the classifier; that evaluation changes nothing, and training only the running statistics; that
-    padded rows of a batch have no effect; that gradients are finite; and that several clients at once, with `vmap`, get
-    the same results as each alone. Checks of features that the model lacks, such as running statistics or dropout, are
-    reported as skipped, not passed.
+    It checks training switches, shapes and the classifier; that evaluation changes nothing, and training only the
+    running statistics; that padded rows of a batch have no effect; that gradients are finite; and that several clients
+    at once, with `vmap`, get the same results as each alone. Checks of features that the model lacks, such as running
+    statistics or dropout, are reported as skipped, not passed.
 
     Args:
         model: the model, from `fedjax_bal.models.build`, `from_linen` or `from_nnx`, or user-defined.

@@ -40,6 +40,20 @@ def test_metrics_of_class_distributions(distance):
     assert float(distance(np.array([0.3, 0.7, 0, 0]), np.array([0, 0, 0.5, 0.5]))) == pytest.approx(1, rel=1e-6)
 
 
+@pytest.mark.parametrize("distance", [hellinger_distance, jensen_shannon_distance])
+def test_equal_distributions_and_absent_classes_have_finite_gradients(distance):
+    slopes = jax.grad(lambda p, q: distance(p, q).sum(), argnums=(0, 1))
+    for p in ([0.25, 0.75], [0.5, 0.5, 0.0], [1.0, 0.0]):
+        np.testing.assert_array_equal(slopes(jnp.array(p), jnp.array(p)), np.zeros((2, len(p))))
+    p, q = jnp.array([0.6, 0.4, 0.0]), jnp.array([0.5, 0.5, 0.0])
+    gradient = slopes(p, q)[0]
+    assert np.isfinite(gradient).all()
+    step = jnp.array([1e-3, -1e-3, 0.0])
+    change = float(distance(p + step, q) - distance(p - step, q)) / 2e-3
+    assert float(gradient[0] - gradient[1]) == pytest.approx(change, rel=1e-2)
+    assert np.isnan(jax.jit(distance)(jnp.array([-0.5, 1.5]), jnp.array([0.5, 0.5])))
+
+
 def test_kl_to_uniform_equals_scipy_for_counts_of_any_type():
     counts = np.array([[3, 1, 0, 0], [5, 5, 5, 5], [1, 0, 0, 0]])
     wanted = [scipy.stats.entropy(row / row.sum(), np.full(4, 0.25)) for row in counts]

@@ -42,10 +42,10 @@ PILLOW = {
     "translate_x": moved(one, zero, lambda m: m * SIDE, zero, one, zero),
     "translate_y": moved(one, zero, zero, zero, one, lambda m: m * SIDE),
     "rotate": lambda image, m: image.rotate(m, Image.Resampling.BILINEAR, fillcolor=(128,) * 3),
-    "color": lambda image, m: ImageEnhance.Color(image).enhance(1 + m),
-    "contrast": lambda image, m: ImageEnhance.Contrast(image).enhance(1 + m),
-    "brightness": lambda image, m: ImageEnhance.Brightness(image).enhance(1 + m),
-    "sharpness": lambda image, m: ImageEnhance.Sharpness(image).enhance(1 + m),
+    "color": lambda image, m: ImageEnhance.Color(image).enhance(m),
+    "contrast": lambda image, m: ImageEnhance.Contrast(image).enhance(m),
+    "brightness": lambda image, m: ImageEnhance.Brightness(image).enhance(m),
+    "sharpness": lambda image, m: ImageEnhance.Sharpness(image).enhance(m),
     "posterize": lambda image, m: ImageOps.posterize(image, round(m)),
     "solarize": ImageOps.solarize,
     "invert": lambda image, m: ImageOps.invert(image),
@@ -53,7 +53,7 @@ PILLOW = {
     "equalize": lambda image, m: ImageOps.equalize(image),
 }
 AMOUNTS = {"rotate": [6.7, -30.0], "posterize": [5, 4], "solarize": [142.2, 28.4]}
-AMOUNTS |= {name: [0.9, -0.7] for name in ("color", "contrast", "brightness", "sharpness")}
+AMOUNTS |= {name: [1.9, 0.3] for name in ("color", "contrast", "brightness", "sharpness")}
 
 
 @pytest.mark.parametrize("operation", MODULE.OPERATIONS, ids=lambda operation: operation.__name__)
@@ -66,6 +66,30 @@ def test_an_operation_equals_pillows(operation):
         assert np.abs(found - wanted).mean() < 0.2
         assert not np.array_equal(found, image)
         np.testing.assert_array_equal(found, np.round(found))
+
+
+@pytest.mark.parametrize("name", ["brightness", "contrast", "color", "sharpness"])
+def test_all_grey_levels_at_all_strengths_equal_pillows(name):
+    operation = next(each for each in MODULE.OPERATIONS if each.__name__ == name)
+    first, last, _ = MODULE.OPERATIONS[operation]
+    image = np.repeat(np.random.default_rng(0).permutation(256).astype(np.uint8).reshape(16, 16, 1), 3, 2)
+    image[..., 1] = image[::-1, :, 1]
+    compiled = jax.jit(operation)
+    for strength, sign in itertools.product(range(10), (1, -1)):
+        factor = first + sign * (last - first) * strength / 9
+        wanted = np.asarray(PILLOW[name](Image.fromarray(image), factor), int)
+        pixels = jnp.asarray(image, jnp.float32)
+        np.testing.assert_array_equal(operation(pixels, jnp.float32(factor)), wanted, str(factor))
+        gap = np.abs(compiled(pixels, jnp.float32(factor)) - wanted)
+        assert gap.max() <= (name == "sharpness") and gap.mean() < 0.05
+
+
+def test_the_table_has_the_factors_that_pillow_is_given():
+    names = [operation.__name__ for operation in MODULE.OPERATIONS]
+    for chance, number, forth, back in MODULE._table().reshape(-1, 4).tolist():
+        assert 0 <= chance <= 1
+        if names[int(number)] in ("brightness", "contrast", "color", "sharpness"):
+            assert np.float32([forth, back]).tolist() == np.float32([round(forth, 1), round(back, 1)]).tolist()
 
 
 @pytest.mark.parametrize("value", quick.only([0, 77, 255], 77))
@@ -86,7 +110,7 @@ def test_each_image_has_its_own_pair_of_operations():
             amount = first + (last - first) * strength / 9
             amount = round(amount) if name == "posterize" else amount
             signs = (1, -1) if signed else (1,)
-            choices.append([None, *((names[name], sign * amount) for sign in signs)])
+            choices.append([None, *((names[name], first + sign * (amount - first)) for sign in signs)])
         for pair in itertools.product(*choices):
             made = image
             for step in pair:

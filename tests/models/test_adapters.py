@@ -196,6 +196,14 @@ def test_layers_in_a_row_and_recorded_maps():
     assert set(row.init(jax.random.key(0)).params) == {"layers_1", "head"}
 
 
+def test_a_single_layer_in_a_sequence_is_logistic_regression():
+    model = from_linen(nn.Sequential([nn.Dense(3)]), (4,), 3)
+    variables = model.init(jax.random.key(0))
+    assert set(variables.params) == {"head"}
+    outputs, _ = model.apply(variables, jnp.ones((2, 4)), train=False)
+    np.testing.assert_array_equal(outputs.features, np.ones((2, 4)))
+
+
 class Needy(nn.Module):
     @nn.compact
     def __call__(self, images, mask):
@@ -213,6 +221,27 @@ class Counting(nn.Module):
     def __call__(self, images):
         calls = self.variable("counts", "calls", lambda: 0)
         return nn.Dense(3)(images.mean((1, 2)) + calls.value)
+
+
+class Probabilities(nn.Module):
+    @nn.compact
+    def __call__(self, rows):
+        return nn.softmax(nn.Dense(3, name="last")(rows))
+
+
+class WithFeatures(nn.Module):
+    @nn.compact
+    def __call__(self, rows):
+        hidden = nn.Dense(4)(rows)
+        return hidden, nn.Dense(3)(hidden)
+
+
+class NnxProbabilities(nnx.Module):
+    def __init__(self, rngs):
+        self.last = nnx.Linear(4, 3, rngs=rngs)
+
+    def __call__(self, rows):
+        return nnx.softmax(self.last(rows))
 
 
 class ByName(nn.Module):
@@ -279,10 +308,9 @@ class OverDevices(nn.Module):
         return nn.Dense(3)(nn.BatchNorm(use_running_average=not train, axis_name="batch")(rows))
 
 
-def test_a_layer_over_an_axis_of_devices_is_refused_in_training():
-    model = from_linen(OverDevices(), (4,), 3)
+def test_a_layer_over_an_axis_of_devices_is_refused():
     with pytest.raises(ValueError, match=r"OverDevices: fails .* axis name: batch.* axis_name has to go without"):
-        model.apply(model.init(jax.random.key(0)), jnp.zeros((2, 4)), train=True)
+        from_linen(OverDevices(), (4,), 3)
 
 
 @pytest.mark.slow
@@ -314,7 +342,10 @@ def test_weights_of_a_module_are_taken_under_its_own_names():
         (lambda: from_linen(Needy(), SHAPE, 3), "Needy: __call__ needs mask, must need the batch alone"),
         (lambda: from_linen(Linen(), SHAPE, 4), r"shape \(1, 3\) for one input, must return logits of shape \(1, 4\)"),
         (lambda: from_linen(InSetup(), (7,), 3, "uot", dtype=int), "head='uot', .* hidden, out; did you mean 'out'"),
-        (lambda: from_linen(nn.Dense(3), (4,), 3), "submodules: none"),
+        (lambda: from_linen(nn.Dense(3), (4,), 3), r"submodules: none .* nn.Sequential\(\[layer\]\)"),
+        (lambda: from_linen(Probabilities(), (4,), 3), r"changes them after its last layer \(by softmax .*: last"),
+        (lambda: from_nnx(NnxProbabilities, (4,), 3), r"changes them after its last layer \(by softmax .*: last"),
+        (lambda: from_linen(WithFeatures(), (4,), 3), r"received a tuple for one input, must return logits of shape"),
         (lambda: from_linen(Spatial(), SHAPE, 3), r"features of shape \(1, 6, 6, 2\) for one input, must be \(1, F\)"),
         (lambda: from_linen(Linen, SHAPE, 3), r"must be a flax.linen module, for instance Net\(\)"),
         (lambda: from_linen(Linen(), (6, 0, 2), 3), "input_shape: received 0"),

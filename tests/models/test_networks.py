@@ -439,6 +439,15 @@ def test_standardised_kernels_equal_their_transcription_in_numpy():
     assert np.isfinite(standardised_kernel(np.ones((1, 1, 1, 2), np.float32), 1.0)).all()
 
 
+@pytest.mark.parametrize("shape", [(3, 3, 2, 2), (1, 1, 1, 2)])
+def test_a_constant_kernel_has_a_finite_gradient(shape):
+    slope = jax.grad(lambda kernel: (standardised_kernel(kernel, 0.001) * jnp.arange(shape[3])).sum())
+    for kernel in (jnp.zeros(shape), jnp.ones(shape)):
+        np.testing.assert_allclose(slope(kernel), np.zeros(shape), atol=1e-4)
+    half = jnp.ones(shape).at[..., 0].add(jax.random.normal(jax.random.key(0), shape[:3]))
+    assert np.isfinite(slope(half)).all()
+
+
 @pytest.mark.slow
 def test_a_network_with_standardised_kernels_is_one_on_kernels_that_are():
     plain, standardised = (build("resnet8", 3, (8, 8, 3), norm="group", standardise=x) for x in (0, 0.5))

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from fedjax_bal import data
 from fedjax_bal.models import build, from_linen, from_nnx, weights_from_torch, weights_to_torch, with_weights
 
 SHAPE = (10, 8, 3)
@@ -58,7 +59,7 @@ def compare(model, state, expected):
     """Compares the logits, and that the way back gives the same state."""
     np.testing.assert_allclose(logits_of(model, state), expected, rtol=1e-4, atol=1e-4)
     like = {name: np.zeros_like(array) if array.ndim else array for name, array in state.items()}
-    back = weights_to_torch(model, weights_from_torch(model, state), like)
+    back = weights_to_torch(model, weights_from_torch(model, state), like, federation=None)
     assert list(back) == list(state)
     for name, array in state.items():
         np.testing.assert_array_equal(back[name], array, strict=True)
@@ -223,3 +224,106 @@ class Scaled(nn.Module):
 def test_networks_with_other_layers_are_refused():
     with pytest.raises(ValueError, match="model Scaled: received the array params.gain, must have dense, .*by hand"):
         weights_from_torch(from_linen(Scaled(), (6,), 4), {})
+
+
+class Upsampling(nn.Module):
+    strides: int = 1
+    swapped: bool = False
+
+    @nn.compact
+    def __call__(self, images):
+        maps = nn.ConvTranspose(3, (3, 3), strides=(self.strides,) * 2, transpose_kernel=self.swapped, name="up")(
+            images
+        )
+        return nn.Dense(4)(maps.mean((1, 2)))
+
+
+class NnxUpsampling(nnx.Module):
+    def __init__(self, rngs):
+        self.up = nnx.ConvTranspose(3, 3, (3, 3), rngs=rngs)
+        self.out = nnx.Linear(3, 4, rngs=rngs)
+
+    def __call__(self, images):
+        return self.out(self.up(images).mean((1, 2)))
+
+
+class Rows1d(nn.Module):
+    @nn.compact
+    def __call__(self, rows):
+        return nn.Dense(4)(nn.ConvTranspose(3, (3,), name="up")(rows).mean(1))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: from_linen(Upsampling(), SHAPE, 4),
+        lambda: from_linen(Upsampling(2), SHAPE, 4),
+        lambda: from_linen(Upsampling(swapped=True), SHAPE, 4),
+        lambda: from_nnx(NnxUpsampling, SHAPE, 4),
+        lambda: from_linen(Rows1d(), (8, 3), 4),
+    ],
+    ids=["stride 1", "stride 2", "kernel turned", "nnx", "one axis"],
+)
+def test_transposed_convolutions_are_refused_by_name(make):
+    with pytest.raises(ValueError, match="received the transposed convolution up, must have none"):
+        weights_from_torch(make(), {})
+
+
+def two_layers(**changes):
+    return drawn(**{"0__weight": (5, 6), "0__bias": 5, "2__weight": (4, 5), "2__bias": 4}) | changes
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (np.full((4, 5), np.nan), "2.weight with numbers that aren't finite"),
+        (np.full((4, 5), -np.inf), "2.weight with numbers that aren't finite"),
+        (np.full((4, 5), "1.0x"), "2.weight, ndarray, must be dense numbers"),
+        (np.full((4, 5), 1j), "2.weight, ndarray, must be dense numbers"),
+        (np.full((4, 5), 1e200), "2.weight with numbers that aren't finite|2.weight, ndarray, must be dense"),
+    ],
+)
+def test_an_array_without_finite_numbers_is_refused_by_name(value, message):
+    with pytest.raises(ValueError, match=f"state: received {message}"), np.errstate(over="ignore"):
+        weights_from_torch(build("mlp", 4, (6,), hidden=[5]), two_layers(**{"2.weight": value}))
+
+
+def test_arrays_of_fewer_bits_become_float32():
+    state = two_layers()
+    model = build("mlp", 4, (6,), hidden=[5])
+    for dtype in (jnp.bfloat16, np.float16):
+        few = {name: array.astype(dtype) for name, array in state.items()}
+        kernel = weights_from_torch(model, few).params["head"]["dense"]["kernel"]
+        np.testing.assert_array_equal(kernel, few["2.weight"].T.astype(np.float32), strict=True)
+
+
+def test_neither_a_network_nor_a_state_dict():
+    with pytest.raises(ValueError, match="state: received str, must be a torch.nn.Module or its state_dict"):
+        weights_from_torch(build("mlp", 4, (6,), hidden=[5]), "weights.pt")
+
+
+@pytest.mark.parametrize(("dtype", "scale"), [(np.uint8, 255), (np.float32, 1)])
+def test_the_way_back_has_the_normalisation_of_raw_inputs(dtype, scale):
+    model = build("mlp", 2, (4, 4, 3), hidden=[3])
+    rows, labels = np.zeros((2, 4, 4, 3), dtype), np.array([0, 1])
+    mean, std = np.float32([0.1, 0.2, 0.3]), np.float32([1, 2, 3])
+    federation = data.federate(rows, labels, [[0, 1]], 2, mean=mean, std=std)
+    state = drawn(**{"0__weight": (3, 48), "0__bias": 3, "2__weight": (2, 3), "2__bias": 2})
+    back = weights_to_torch(model, weights_from_torch(model, state), state, federation=federation)
+    assert list(back) == [*state, "mean", "std"]
+    np.testing.assert_allclose(back["mean"], scale * mean.reshape(3, 1, 1), rtol=1e-6)
+    np.testing.assert_allclose(back["std"], scale * std.reshape(3, 1, 1), rtol=1e-6)
+
+
+def test_rows_of_a_table_are_normalised_by_column_and_token_ids_are_not():
+    model = build("mlp", 2, (3,), hidden=[3])
+    rows, labels = np.arange(6, dtype=np.float32).reshape(2, 3), np.array([0, 1])
+    state = drawn(**{"0__weight": (3, 3), "0__bias": 3, "2__weight": (2, 3), "2__bias": 2})
+    federation = data.federate(rows, labels, [[0, 1]], 2, mean=[1.0, 2, 3], std=[4.0, 5, 6])
+    back = weights_to_torch(model, weights_from_torch(model, state), state, federation=federation)
+    np.testing.assert_array_equal([back["mean"], back["std"]], [[1, 2, 3], [4, 5, 6]])
+
+    texts = build("text_mean", 2, (5,), vocabulary=9, embedding=3, hidden=0)
+    ids = data.federate(np.ones((2, 5), np.int32), labels, [[0, 1]], 2)
+    state = drawn(embed__weight=(9, 3), out__weight=(2, 3), out__bias=2)
+    assert list(weights_to_torch(texts, weights_from_torch(texts, state), state, federation=ids)) == list(state)

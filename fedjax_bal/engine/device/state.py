@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import jax.export
+
 from fedjax_bal.engine.device.layout import Assignment
 from fedjax_bal.types import Array, Plan, PyTree, Variables
 
@@ -49,6 +51,9 @@ class Info(NamedTuple):
     model_finite: Array
     losses: Array
     probes: Mapping[str, PyTree]
+
+
+jax.export.register_namedtuple_serialization(Info, serialized_name="fedjax_bal.Info")
 
 
 class DispatchPlan(NamedTuple):

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
@@ -106,6 +107,9 @@ class RoundState(NamedTuple):
             f"RoundState(round={self.round}, parameters={parameters:,}, memory={[*self.memory]}, "
             f"server={[*self.server]})"
         )
+
+
+jax.export.register_namedtuple_serialization(RoundState, serialized_name="fedjax_bal.RoundState")
 
 
 @jax.tree_util.register_dataclass
