@@ -85,11 +85,12 @@ def build(
     server_optimizer: AnyOptimizer | None = None,
     enlarge: Callable[[Federation, Recipe], Federation] | None = None,
     renew: bool = False,
+    saves: bool = False,
 ) -> Simulation:
     """Builds a simulation from the arguments of `simulate`, and checks that they fit together; compiles nothing yet.
 
     Simulations may share a test set, divided beforehand by `in_batches`, and a federation, which `enlarge` returns in
-    place of the parts' `prepare_federation`.
+    place of the parts' `prepare_federation`. `saves` says whether the runs' checkpoints will be written.
 
     `renew` is for calls by users: their code is traced in every call, as it may read values that have changed. The runs
     of a command share programs, as no value changes between them.
@@ -198,6 +199,7 @@ def build(
         execution=execution,
         batch_size=local.batch_size,
         groups=groups,
+        saves=saves,
     )
 
 
