@@ -101,7 +101,9 @@ def _memory(data: int, batches: Sequence[RunBatch]) -> str:
         needed.append((device, host, simulation.setting.layout.devices))
     if target_platform() == "cpu":
         # The data are in this process already, as is Python with the libraries.
-        peak = resident_peak() + _COMPILING + max((device * devices + host for device, host, devices in needed), default=0)
+        peak = (
+            resident_peak() + _COMPILING + max((device * devices + host for device, host, devices in needed), default=0)
+        )
         return f"about {size(peak)} of memory"
     device = data + max((device for device, _, _ in needed), default=0)
     host = resident_peak() + max((host for _, host, _ in needed), default=0)

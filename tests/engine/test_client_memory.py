@@ -84,7 +84,9 @@ def test_what_a_checkpoint_fetches_counts(monkeypatch, saved, place):
     if place:
         assert choose() == place
     else:
-        with pytest.raises(ValueError, match="8.0 GB is what they remember.*, and 15.0 GB more for the last checkpoint"):
+        with pytest.raises(
+            ValueError, match="8.0 GB is what they remember.*, and 15.0 GB more for the last checkpoint"
+        ):
             choose()
 
 

@@ -13,7 +13,7 @@ from fedjax_bal.engine.device import VALIDATION, Layout, Setting, TestSet, at_pr
 from fedjax_bal.engine.host import compatibility
 from fedjax_bal.engine.host.simulation import Simulation
 from fedjax_bal.engine.host.strategy import device_count, resolve_strategy, with_layout
-from fedjax_bal.jax_setup import is_users, package_settings, start_jax
+from fedjax_bal.jax_setup import is_traced, is_users, package_settings, start_jax
 from fedjax_bal.metrics import METRICS, EarlyStopping, shot_groups
 from fedjax_bal.models import check_is_model, is_users_model, normalisation_of, renewed
 from fedjax_bal.optim import AnyOptimizer, calls_users_code
@@ -95,6 +95,12 @@ def build(
     `renew` is for calls by users: their code is traced in every call, as it may read values that have changed. The runs
     of a command share programs, as no value changes between them.
     """
+    if is_traced():
+        raise ValueError(
+            "simulate and make_round: called inside jax.jit or another of jax's transformations, must be called "
+            "outside, as they read data and compile programs: call make_round outside, and inside the `step` of its "
+            "result"
+        )
     # The arguments' types, before anything reads them.
     start_jax()
     rounds = whole_number("rounds", rounds)

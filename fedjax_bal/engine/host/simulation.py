@@ -43,7 +43,7 @@ from fedjax_bal.metrics import LONG, Counts, Fault, FaultCounts, RoundResult, Tr
 from fedjax_bal.options import Execution, Participation
 from fedjax_bal.parts import RoundsSoFar, Server
 from fedjax_bal.selection import LOSS, Selector, always
-from fedjax_bal.types import EvaluationResult, Exhibit, Federation, Plan, PyTree, Variables, size_in_bytes
+from fedjax_bal.types import EvaluationResult, Exhibit, Federation, Key, Plan, PyTree, Variables, size_in_bytes
 
 
 class Snapshot(NamedTuple):
@@ -247,14 +247,15 @@ class Simulation:
             return executable.debug_dispatch
         return executable.compile_dispatch(setting, *self._arguments(setting))
 
-    def _arguments(self, setting: Setting) -> tuple[State, DispatchPlan, PyTree]:
+    def _arguments(self, setting: Setting) -> tuple[State, DispatchPlan, PyTree, Key]:
         state = self._shapes
         rounds = self.example_dispatch(setting).rounds
         if self.keeps_memory_on_host:
             # The program receives a row for each seat of the dispatch, not for each client.
             seated = lambda leaf: jax.ShapeDtypeStruct((rounds.seats.size, *leaf.shape[1:]), leaf.dtype)
             state = state._replace(memory=jax.tree.map(seated, state.memory))
-        return state, rounds, self.on_device
+        # The kind of key is that of `jax_default_prng_impl`, which may change in a session.
+        return state, rounds, self.on_device, jax.random.key(0)
 
     def example_dispatch(self, setting: Setting) -> PlannedDispatch:
         """Plans a dispatch with this setting for its shapes, which are those of all dispatches."""

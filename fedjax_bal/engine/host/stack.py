@@ -247,7 +247,7 @@ def _stacked_program(simulations: Sequence[Simulation], setting: Setting, data: 
     shapes = jax.tree.map(stacked, first.state_shapes().state)
     planned = [simulation.example_dispatch(simulation.setting) for simulation in simulations]
     rounds, _ = _joint_rounds(simulations, planned, setting)
-    return compile_dispatch(setting, shapes, rounds, data, keys=_keys_of([0] * count))
+    return compile_dispatch(setting, shapes, rounds, data, _keys_of([0] * count))
 
 
 def _joint_rounds(
