@@ -3,13 +3,13 @@
 import contextlib
 import functools
 import os
-import sys
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 import numpy as np
+from jax.core import Tracer
 
 _MOST_ON_FEW_CORES = 64
 _SETTINGS = {
@@ -18,20 +18,6 @@ _SETTINGS = {
     "jax_numpy_rank_promotion": "allow",
     "jax_transfer_guard": "allow",
 }
-
-
-LIBRARIES = {"chex", "fedjax_bal", "flax", "jax", "jaxlib", "numpy", "optax", *sys.stdlib_module_names}
-"""Libraries whose functions read nothing but their arguments."""
-
-
-def is_users(module: str | None) -> bool:
-    """Tells whether a module is the user's, so that its functions may read values that change between calls.
-
-    Example:
-        >>> is_users("optax._src.alias"), is_users("__main__")
-        (False, True)
-    """
-    return (module or "").partition(".")[0] not in LIBRARIES
 
 
 @contextlib.contextmanager
@@ -65,7 +51,7 @@ def is_traced() -> bool:
         >>> is_traced(), bool(jax.jit(is_traced)())
         (False, True)
     """
-    return isinstance(jax.numpy.zeros(()), jax.core.Tracer)
+    return isinstance(jax.numpy.zeros(()), Tracer)
 
 
 def in_32_bits(tree: Any) -> Any:

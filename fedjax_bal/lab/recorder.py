@@ -70,8 +70,10 @@ def load_newest(folder: RunFolder, comparison: Comparison, run: RunId, note: Cal
     encode = lambda saved: b"" if saved is None else checkpoint.encode(saved)
 
     def decode(content: bytes) -> SavedRun | None:
-        arrays = checkpoint.read(io.BytesIO(content)) if content else None
-        return arrays and checkpoint.fit(arrays, _with_rows_of(wanted, arrays))
+        if not content:
+            return None
+        arrays = checkpoint.read(io.BytesIO(content))
+        return checkpoint.fit(arrays, _with_rows_of(wanted, arrays))
 
     saved = processes().from_first(read, encode, decode)
     return saved and saved._replace(snapshot=saved.snapshot._replace(round=int(saved.snapshot.round)))

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from fedjax_bal.engine.device import Layout, State
-from fedjax_bal.engine.host import memory as host_memory
 from fedjax_bal.engine.host import fetch
+from fedjax_bal.engine.host import memory as host_memory
 
 CLIENTS = 9
 

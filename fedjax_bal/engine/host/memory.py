@@ -245,7 +245,8 @@ def rows_to_save(memory: PyTree, asked: np.ndarray) -> PyTree:
         return jax.tree.map(lambda leaf: leaf[rows], fetch(memory))  # needs no program of its own
     # The memory may be most of what the devices hold, so a copy of it may not fit: rows are selected there, in blocks
     # of a fixed size, so that a single program is compiled.
-    whole = NamedSharding(leaves[0].sharding.mesh, PartitionSpec()) if _is_divided(leaves[0]) else leaves[0].sharding
+    place = leaves[0].sharding
+    whole = NamedSharding(place.mesh, PartitionSpec()) if isinstance(place, NamedSharding) else place
     take = jax.jit(_take_rows, out_shardings=whole)
     saved = jax.tree.map(lambda leaf: np.empty((len(rows), *leaf.shape[1:]), leaf.dtype), memory)
     for first, index in _blocks(rows, _rows_in_block(memory)):
@@ -289,10 +290,6 @@ def _blocks(rows: np.ndarray, size: int) -> Iterator[tuple[int, np.ndarray]]:
     for first in range(0, len(rows), size):
         block = rows[first : first + size]
         yield first, np.pad(block, (0, size - len(block)), mode="edge").astype(np.int32)
-
-
-def _is_divided(leaf: jax.Array) -> bool:
-    return not leaf.sharding.is_fully_replicated
 
 
 def _take_rows(memory: PyTree, rows: jax.Array) -> PyTree:

@@ -328,7 +328,6 @@ def make_round(
         participation=participation,
         execution=dataclasses.replace(execution, devices=1),
         server_optimizer=server_optimizer,
-        renew=True,
     )
     setting = simulation.setting
     model = differentiable(setting.model) if setting.execution.differentiable else setting.model
