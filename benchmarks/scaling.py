@@ -245,19 +245,17 @@ def cost_of(simulation: Any) -> Record:
 def saved(simulation: Any, snapshot: Any) -> Record:
     """Returns the size of a run's checkpoint, the seconds for writing it, and the peak memory during writing."""
     from fedjax_bal.bench.measure import forget_peak, resident_peak
-    from fedjax_bal.engine.host import fetch
+    from fedjax_bal.engine.host import fetch, rows_to_save
     from fedjax_bal.lab import checkpoint
-    from fedjax_bal.lab.recorder import SavedRun, pack
+    from fedjax_bal.lab.recorder import SavedRun
 
-    plans = [simulation.plan(0, number, snapshot.selector)[0] for number in range(snapshot.round)]
-    asked = np.bincount(
-        np.concatenate([plan.clients.ravel() for plan in plans]), minlength=simulation.federation.num_clients
-    )
-    run = SavedRun(snapshot, np.zeros(1), np.zeros(1), np.zeros(1), asked.astype(np.int32))
     forget_peak()
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
-        file = checkpoint.save(Path(folder), snapshot.round, pack(fetch(run)))
+        memory = rows_to_save(snapshot.state.memory, snapshot.asked)
+        packed = snapshot._replace(state=snapshot.state._replace(memory=memory))
+        run = SavedRun(packed, np.zeros(1), np.zeros(1), np.zeros(1))
+        file = checkpoint.save(Path(folder), snapshot.round, fetch(run))
         return {
             "save_s": time.perf_counter() - began,
             "checkpoint_bytes": file.stat().st_size,

@@ -22,12 +22,13 @@ _UNREADABLE = re.compile(r"Error reading persistent compilation cache entry for 
 def keep_compiled_programs(note: Callable[[str], object] = lambda text: None) -> None:
     """Makes XLA keep compiled programs in the user's cache folder, so that the next run starts without compiling.
 
-    Has no effect if the user has chosen another folder, or switched jax's cache off. `note` receives a message if the
-    folder can't be used.
+    Changes no setting if the user has chosen another folder, or switched jax's cache off. `note` receives a message if
+    the folder can't be used.
     """
     import jax
 
     config: Any = jax.config
+    _date_programs(config.jax_compilation_cache_dir)
     if config.jax_compilation_cache_dir or not config.jax_enable_compilation_cache:
         return
     try:
@@ -41,6 +42,23 @@ def keep_compiled_programs(note: Callable[[str], object] = lambda text: None) ->
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
     _replace_unreadable_programs(folder)
+    _date_programs(str(folder))
+
+
+def _date_programs(folder: str | None) -> None:
+    """Writes the times of use that a cache with a size limit needs, for the programs that lack one."""
+    # Without a limit jax writes none, and a kill can come between a program and its time. With a limit, jax then fails
+    # to write any program (jax issue 39880).
+    import jax
+
+    config: Any = jax.config
+    if folder is None or "://" in folder or config.jax_compilation_cache_max_size == -1:
+        return
+    with contextlib.suppress(OSError):
+        for program in Path(folder).glob("*-cache"):
+            used = program.with_name(program.name.removesuffix("-cache") + "-atime")
+            if not used.exists():
+                used.write_bytes(program.stat().st_mtime_ns.to_bytes(8, "little"))
 
 
 @functools.cache

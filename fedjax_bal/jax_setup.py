@@ -3,13 +3,13 @@
 import contextlib
 import functools
 import os
-import sys
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 import numpy as np
+from jax.core import Tracer
 
 _MOST_ON_FEW_CORES = 64
 _SETTINGS = {
@@ -20,33 +20,38 @@ _SETTINGS = {
 }
 
 
-LIBRARIES = {"chex", "fedjax_bal", "flax", "jax", "jaxlib", "numpy", "optax", *sys.stdlib_module_names}
-"""Libraries whose functions read nothing but their arguments."""
-
-
-def is_users(module: str | None) -> bool:
-    """Tells whether a module is the user's, so that its functions may read values that change between calls.
-
-    Example:
-        >>> is_users("optax._src.alias"), is_users("__main__")
-        (False, True)
-    """
-    return (module or "").partition(".")[0] not in LIBRARIES
-
-
 @contextlib.contextmanager
 def package_settings() -> Iterator[None]:
     """Applies jax's default settings in this thread, regardless of the user's settings for their own code.
 
-    Random numbers, types and results then have 32 bits.
+    Random numbers, types and results then have 32 bits, and there is no mesh of `jax.set_mesh`, as the engine has its
+    own.
     """
     with (
+        _without_mesh(),
         jax.enable_x64(_SETTINGS["jax_enable_x64"]),
         jax.numpy_dtype_promotion(_SETTINGS["jax_numpy_dtype_promotion"]),
         jax.numpy_rank_promotion(_SETTINGS["jax_numpy_rank_promotion"]),
         jax.transfer_guard(_SETTINGS["jax_transfer_guard"]),
     ):
         yield
+
+
+def _without_mesh() -> contextlib.AbstractContextManager[Any]:
+    # A user's jit has chosen the devices already.
+    if jax.sharding.get_abstract_mesh().empty or is_traced():
+        return contextlib.nullcontext()
+    return jax.set_mesh(None)
+
+
+def is_traced() -> bool:
+    """Tells whether the caller runs inside one of jax's transformations, as `jax.jit`.
+
+    Example:
+        >>> is_traced(), bool(jax.jit(is_traced)())
+        (False, True)
+    """
+    return isinstance(jax.numpy.zeros(()), Tracer)
 
 
 def in_32_bits(tree: Any) -> Any:

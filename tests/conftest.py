@@ -30,7 +30,6 @@ if jax.__version_info__ < (0, 11):  # XLA ends the process at a flag it does not
 os.environ["XLA_FLAGS"] = " ".join([*FLAGS, os.environ.get("XLA_FLAGS", "")]).strip()
 
 jax_setup = importlib.import_module("fedjax_bal.jax_setup")  # before jax starts, and after its flags are set
-jax_setup.LIBRARIES.add("toys")  # whose networks read nothing from outside, and are traced once for many tests
 # Ctrl-C must reach the commands that tests start, also where pytest runs in the background.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

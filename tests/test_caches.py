@@ -143,3 +143,24 @@ print(matplotlib.rcParams["backend"])
     command = [sys.executable, "-W", "error", "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"MPLBACKEND": backend})
     assert done.returncode == 0 and (done.stdout == f"{backend}\n") == used, done.stderr
+
+
+@pytest.mark.parametrize("chosen", [False, True])
+def test_a_cache_with_a_size_limit_keeps_programs_beside_some_without_a_time_of_use(home, tmp_path, chosen):
+    folder = tmp_path / "chosen" if chosen else home / "fedjax_bal" / "xla"
+    folder.mkdir(0o700, parents=True)
+    for parent in folder.parents[:2]:
+        parent.chmod(0o700)
+    for name in ("x-cache", "y-cache", "y-atime"):
+        (folder / name).write_bytes(bytes(8))
+    cache = str(folder) if chosen else None
+    run = "import jax, jax.numpy as jnp; from fedjax_bal import caches; caches.keep_compiled_programs();"
+    run += "jax.config.update('jax_persistent_cache_min_compile_time_secs', 0);"
+    run += "print(jax.jit(lambda x: jnp.sin(x) @ x)(jnp.ones((3, 3))).shape)"
+    limits = {"JAX_COMPILATION_CACHE_MAX_SIZE": "1000000000", "JAX_ENABLE_COMPILATION_CACHE": "true"}
+    limits |= {"JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "0"}
+    surroundings = {**os.environ, **limits, **({"JAX_COMPILATION_CACHE_DIR": cache} if cache else {})}
+    ended = subprocess.run([sys.executable, "-c", run], env=surroundings, capture_output=True, text=True, check=True)
+    assert "Error writing" not in ended.stderr
+    programs = {file.name.removesuffix("-cache") for file in folder.glob("*-cache")}
+    assert programs > {"x", "y"} and programs == {file.name.removesuffix("-atime") for file in folder.glob("*-atime")}

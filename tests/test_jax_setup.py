@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 import toys
+from jax.sharding import AxisType
 
 from fedjax_bal import LocalTraining, jax_setup, make_round, models, optimizer, recipes, simulate, xla_flags
 from fedjax_bal.engine.host import device_count
@@ -187,10 +188,16 @@ def settings():
     """Settings of jax that a user may have for code of their own."""
     return {
         "64 bits": lambda: jax.enable_x64(True),
+        "a mesh": lambda: jax.set_mesh(mesh(AxisType.Auto)),
+        "a mesh with explicit axes": lambda: jax.set_mesh(mesh(AxisType.Explicit)),
         "strict types": lambda: jax.numpy_dtype_promotion("strict"),
         "strict ranks": lambda: jax.numpy_rank_promotion("raise"),
         "no transfers": lambda: jax.transfer_guard("disallow"),
     }
+
+
+def mesh(kind):
+    return jax.make_mesh((2,), ("clients",), axis_types=(kind,), devices=jax.devices()[:2])
 
 
 def trained():
@@ -247,3 +254,39 @@ def test_without_jit_a_run_names_the_setting_and_a_step_runs():
             trained()
         found = pair.step(pair.hyperparameters, key, pair.init(key), plan)[0]
     jax.tree.map(lambda own, other: np.testing.assert_allclose(own, other, atol=1e-6), found, wanted)
+
+
+def fedavg(function, **options):
+    return function(recipes.fedavg(), toys.network(), toys.federation(), **options)
+
+
+@pytest.mark.parametrize("kind", AxisType)
+def test_a_round_on_one_device_is_refused_within_a_mesh_of_several(kind):
+    round_fn = fedavg(make_round)
+    if kind == AxisType.Manual:  # only within a shard_map, which the user has written
+        return
+    with jax.set_mesh(mesh(kind)):
+        for name, call in {
+            "make_round": lambda: fedavg(make_round),
+            "init": lambda: round_fn.init(jax.random.key(0)),
+            "step": lambda: jax.jit(lambda: round_fn.step({}, None, None, None))(),
+        }.items():
+            with pytest.raises(ValueError, match=rf"{name}: called inside jax.set_mesh .*'clients': 2.*outside"):
+                call()
+
+
+@pytest.mark.parametrize("function", [simulate, make_round])
+def test_a_call_within_a_users_jit_is_refused(function):
+    options = {"test": toys.test_set(), "rounds": 1, "seed": 0} if function is simulate else {}
+    with pytest.raises(ValueError, match="called inside jax.jit .*must be called outside"):
+        jax.jit(lambda: fedavg(function, **options).variables)()
+
+
+@pytest.mark.slow
+def test_another_kind_of_key_counts_from_the_next_call_on():
+    kept = [trained()]  # with its programs
+    with jax.default_prng_impl("rbg"):
+        kept += [trained(), trained()]
+    kept.append(trained())
+    assert toys.largest_difference(kept[0], kept[3]) == toys.largest_difference(kept[1], kept[2]) == 0
+    assert toys.largest_difference(kept[0], kept[1]) > 0

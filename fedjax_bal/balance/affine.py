@@ -1,10 +1,7 @@
 """Random affine maps of images: shift, rotation, shear and zoom."""
 
-from typing import Annotated
-
 import jax
 import jax.numpy as jnp
-from annotated_types import Ge, Gt, Le
 from jaxtyping import Array, Float, Key, Num, UInt32
 
 from fedjax_bal.balance.typed import AnyArray, jitted
@@ -17,7 +14,7 @@ def random_affine(
     shift: Num[Array, ""] | float,
     rotate: Num[Array, ""] | float,
     shear: Num[Array, ""] | float,
-    zoom: Annotated[Num[Array, ""] | float, Ge(0), Le(1)],
+    zoom: Num[Array, ""] | float,
 ) -> Num[Array, "B H W K"]:
     """Applies an independent random affine map to each image.
 
@@ -57,7 +54,7 @@ def random_matrices(
     shift: Num[Array, ""] | float,
     rotate: Num[Array, ""] | float,
     shear: Num[Array, ""] | float,
-    zoom: Annotated[Num[Array, ""] | float, Ge(0), Le(1)],
+    zoom: Num[Array, ""] | float,
 ) -> Float[Array, "B 2 3"]:
     """Draws the affine maps of `random_affine`.
 
@@ -91,7 +88,7 @@ def affine_matrix(
     shift: Num[AnyArray, "*batch 2"],
     rotate: Num[AnyArray, "*batch"] | float,
     shear: Num[AnyArray, "*batch"] | float,
-    zoom: Annotated[Num[AnyArray, "*batch"] | float, Gt(0)],
+    zoom: Num[AnyArray, "*batch"] | float,
 ) -> Float[Array, "*batch 2 3"]:
     r"""Computes affine maps from the pixels of a zoomed, sheared, rotated and shifted image back to the original's.
 

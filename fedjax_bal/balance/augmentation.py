@@ -1,13 +1,12 @@
 """Numbers of synthetic copies that compensate for rare classes."""
 
-from typing import Annotated, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
-from annotated_types import Ge
 from jaxtyping import Array, Float, Int, Num, PRNGKeyArray
 
-from fedjax_bal.balance.typed import AnyArray, Below, Counts, NonNegative, jitted
+from fedjax_bal.balance.typed import AnyArray, Counts, Number, jitted
 
 Mode = Literal["floor", "round", "stochastic", "target"]
 # The largest number of copies: the largest 32-bit float that fits into a 32-bit integer.
@@ -17,10 +16,10 @@ _LARGEST = 2**31 - 128
 @jitted("mode")
 def augmentation_counts(
     class_counts: Counts,
-    alpha: NonNegative,
+    alpha: Number,
     mode: Mode = "floor",
     key: PRNGKeyArray | None = None,
-    max_copies: Annotated[Int[Array, ""] | int | None, Ge(0)] = None,
+    max_copies: Int[Array, ""] | int | None = None,
 ) -> Int[Array, "*batch C"]:
     r"""Computes the number of extra copies of each sample, by class; rarer classes get more.
 
@@ -69,12 +68,12 @@ def augmentation_counts(
 
 @jitted("mode")
 def augmentation_copies(
-    labels: Annotated[Int[AnyArray, " D"], Below("C")],
-    class_counts: Annotated[Num[AnyArray, " C"], Ge(0)],
-    alpha: NonNegative,
+    labels: Int[AnyArray, " D"],
+    class_counts: Num[AnyArray, " C"],
+    alpha: Number,
     mode: Mode = "floor",
     key: PRNGKeyArray | None = None,
-    max_copies: Annotated[Int[Array, ""] | int | None, Ge(0)] = None,
+    max_copies: Int[Array, ""] | int | None = None,
 ) -> Int[Array, " D"]:
     """Computes the number of extra copies of each sample, drawn independently for each sample.
 

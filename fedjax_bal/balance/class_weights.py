@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
-from fedjax_bal.balance.typed import Counts, Share, as_counts, jitted
+from fedjax_bal.balance.typed import Counts, Number, as_counts, jitted
 
 
 @jitted()
@@ -45,7 +45,7 @@ def inverse_class_probs(class_counts: Counts) -> Float[Array, "*batch C"]:
 
 
 @jitted()
-def effective_number_weights(class_counts: Counts, beta: Share) -> Float[Array, "*batch C"]:
+def effective_number_weights(class_counts: Counts, beta: Number) -> Float[Array, "*batch C"]:
     r"""Computes the weight of a sample of each class: one over the class's effective number of samples.
 
     $w_c = (1 - \beta) / (1 - \beta^{n_c})$. At $\beta = 0$ all samples have equal weights, so that classes keep their
@@ -85,9 +85,9 @@ def effective_number_weights(class_counts: Counts, beta: Share) -> Float[Array, 
 @jitted()
 def decayed_beta(
     round: Num[Array, ""] | int,
-    beta_0: Share,
-    beta_m: Share,
-    rho: Share,
+    beta_0: Number,
+    beta_m: Number,
+    rho: Number,
 ) -> Float[Array, ""]:
     r"""Computes beta of a round: class-balanced sampling in early rounds, the classes' own frequencies later.
 

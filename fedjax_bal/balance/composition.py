@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fedjax_bal.balance.imbalance import kl_to_uniform
-from fedjax_bal.balance.typed import Counts, NonNegative, as_counts, jitted
+from fedjax_bal.balance.typed import Counts, Number, as_counts, jitted
 
 # Norm of a class whose gradient is 0, unless another class has a smaller one.
 _SMALLEST_NORM = 1e-12
@@ -18,7 +18,7 @@ _LEAST_DIVERGENCE = 1e-6
 
 @jitted("mode")
 def composition_from_gradients(
-    squared_norms: Counts, mode: Literal["inverse", "softmax_inv", "softmax_rel"] = "inverse", beta: NonNegative = 1.0
+    squared_norms: Counts, mode: Literal["inverse", "softmax_inv", "softmax_rel"] = "inverse", beta: Number = 1.0
 ) -> Float[Array, "*batch C"]:
     r"""Estimates a client's class shares from its model's gradients on a few balanced images.
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from fedjax_bal.balance.typed import AnyArray, Positive, jitted
+from fedjax_bal.balance.typed import AnyArray, Number, jitted
 
 # Added to the length of an attention map before dividing by it.
 _EPSILON = 1e-6
@@ -17,7 +17,7 @@ _EPSILON = 1e-6
 def distillation_loss(
     student_logits: Float[AnyArray, "B C"],
     teacher_logits: Float[AnyArray, "B C"],
-    temperature: Positive,
+    temperature: Number,
     direction: Literal["teacher_student", "student_teacher"] = "teacher_student",
     real: Bool[AnyArray, " B"] | None = None,
 ) -> Float[Array, ""]:

@@ -1,15 +1,12 @@
 """Measures of class imbalance: of a class distribution, of the whole federation, and of its clients."""
 
-from typing import Annotated
-
 import jax.numpy as jnp
-from annotated_types import Ge
 from jax.scipy.special import rel_entr
 from jaxtyping import Array, Float, Num
 
 from fedjax_bal.balance.typed import AnyArray, Counts, as_counts, jitted
 
-Probabilities = Annotated[Num[AnyArray, "*#batch C"], Ge(0)]
+Probabilities = Num[AnyArray, "*#batch C"]
 
 
 @jitted()
@@ -146,7 +143,7 @@ def multiclass_imbalance_degree(counts: Counts) -> Float[Array, "*batch"]:
 
 
 @jitted()
-def weighted_cosine_similarity(class_counts: Annotated[Num[AnyArray, "*batch N C"], Ge(0)]) -> Float[Array, "*batch"]:
+def weighted_cosine_similarity(class_counts: Num[AnyArray, "*batch N C"]) -> Float[Array, "*batch"]:
     r"""Computes the similarity of clients' class counts to those of all clients together (WCS).
 
     $WCS = \sum_k \frac{n_k}{n} \cos(l_k, L)$, where l_k are the class counts of client k, n_k their sum, L the class

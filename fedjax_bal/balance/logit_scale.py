@@ -6,14 +6,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fedjax_bal.balance.typed import Counts, NonNegative, Share, as_counts, jitted
+from fedjax_bal.balance.typed import Counts, Number, as_counts, jitted
 
 # The count of a class without samples: its offset is 100 tau, finite but large enough to exclude the class.
 _FEWEST = 1e-8
 
 
 @jitted()
-def logit_calibration(class_counts: Counts, tau: NonNegative) -> Float[Array, "*batch C"]:
+def logit_calibration(class_counts: Counts, tau: Number) -> Float[Array, "*batch C"]:
     r"""Computes offsets to subtract from the training logits, so that rare classes must win by a larger margin.
 
     $\tau n_c^{-1/4}$, with $n_c$ at least $10^{-8}$. It depends on the counts themselves, not on their shares.
@@ -41,7 +41,7 @@ def logit_calibration(class_counts: Counts, tau: NonNegative) -> Float[Array, "*
 
 @jitted("mode")
 def restricted_scale(
-    class_counts: Counts, alpha: Share, mode: Literal["hard", "soft"] = "hard"
+    class_counts: Counts, alpha: Number, mode: Literal["hard", "soft"] = "hard"
 ) -> Float[Array, "*batch C"]:
     r"""Computes factors on the training logits that protect a client's absent classes from being pushed away.
 

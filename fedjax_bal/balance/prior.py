@@ -1,20 +1,17 @@
 """Cross-entropy corrected for a client's class distribution."""
 
-from typing import Annotated
-
 import jax
 import jax.numpy as jnp
-from annotated_types import Ge
 from jaxtyping import Array, Float, Int
 
-from fedjax_bal.balance.typed import AnyArray, Below, Counts, NonNegative, Share, as_counts, jitted
+from fedjax_bal.balance.typed import AnyArray, Counts, Number, as_counts, jitted
 
 # A logit whose exp() is exactly 0, while its sums and products stay finite.
 EXCLUDED = -1e9
 
 
 @jitted()
-def smoothed_prior(class_counts: Counts, epsilon: Share) -> Float[Array, "*batch C"]:
+def smoothed_prior(class_counts: Counts, epsilon: Number) -> Float[Array, "*batch C"]:
     r"""Mixes a client's class distribution with the uniform one.
 
     $\hat p_c = (1 - \epsilon) n_c / n + \epsilon / C$. At $\epsilon = 0$ it is the empirical prior of balanced softmax,
@@ -44,7 +41,7 @@ def smoothed_prior(class_counts: Counts, epsilon: Share) -> Float[Array, "*batch
 
 @jitted()
 def prior_calibrated_logits(
-    logits: Float[AnyArray, "*batch C"], prior: Annotated[Float[AnyArray, "*#batch C"], Ge(0)], tau: NonNegative = 1.0
+    logits: Float[AnyArray, "*batch C"], prior: Float[AnyArray, "*#batch C"], tau: Number = 1.0
 ) -> Float[Array, "*batch C"]:
     r"""Shifts logits so that their softmax weights every class by its prior, or by a power of it.
 
@@ -76,8 +73,8 @@ def prior_calibrated_logits(
 @jitted()
 def prior_calibrated_cross_entropy(
     logits: Float[AnyArray, "B C"],
-    labels: Annotated[Int[AnyArray, " B"], Below("C")],
-    prior: Annotated[Float[AnyArray, " C"], Ge(0)],
+    labels: Int[AnyArray, " B"],
+    prior: Float[AnyArray, " C"],
 ) -> Float[Array, " B"]:
     r"""Computes the balanced softmax cross-entropy of each sample.
 
@@ -89,11 +86,11 @@ def prior_calibrated_cross_entropy(
         prior: `[C]`, 0 or more; 0 excludes the class.
 
     Returns:
-        Nats, `[B]`; exactly 0, with no gradient, for a label whose own prior is 0. NaN for a prior with NaN; under
-        `jit`, where values aren't known, also for a negative prior or a label out of range.
+        Nats, `[B]`; exactly 0, with no gradient, for a label whose own prior is 0. NaN for a prior with NaN or
+        negative numbers, and for a label out of range.
 
     Raises:
-        ValueError: shapes don't fit, or a known label or prior is out of range.
+        ValueError: shapes don't fit.
 
     Example:
         >>> import jax.numpy as jnp
@@ -106,7 +103,7 @@ def prior_calibrated_cross_entropy(
         1e-8 to a ratio of exponentials instead.
     """
     log_probabilities = jax.nn.log_softmax(prior_calibrated_logits(logits, prior))
-    # A traced label that is out of range gives NaN; a negative one would count from the last class.
+    # A label that is out of range gives NaN; a negative one would count from the last class.
     labels = jnp.where(labels < 0, prior.shape[0], labels)
     chosen = jnp.take_along_axis(log_probabilities, labels[:, None], axis=-1)[:, 0]
     return jnp.where(jnp.take(prior, labels, mode="fill") == 0, 0.0, -chosen)

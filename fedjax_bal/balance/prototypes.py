@@ -1,12 +1,10 @@
 """Class prototypes: mean features by class, and features moved from one class to another."""
 
-from typing import Annotated
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Num
 
-from fedjax_bal.balance.typed import AnyArray, Below, jitted
+from fedjax_bal.balance.typed import AnyArray, jitted
 
 
 @jitted("num_classes")
@@ -74,7 +72,7 @@ def class_prototypes(
 @jitted()
 def transfer_features(
     features: Float[AnyArray, "B F"],
-    labels: Annotated[Int[AnyArray, " B"], Below("C")],
+    labels: Int[AnyArray, " B"],
     prototypes: Float[AnyArray, "C F"],
     present: Bool[AnyArray, " C"],
     scale: Float[Array, ""] | float = 1.0,

@@ -1,33 +1,19 @@
-"""Compiled functions: their types for editors, and one check of all arguments by their annotations."""
+"""Compiled functions: their types for editors, and a check of their arguments' shapes while they are traced."""
 
-import dataclasses
 import functools
 import inspect
 import operator
 import types
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, cast, get_args, get_origin
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from annotated_types import Ge, Gt, Le
-from jax.core import Tracer
 from jaxtyping import Array, Float, Num
 
 F = TypeVar("F", bound=Callable[..., Any])
 Sizes = dict[str, Any]
-
-# Bounds may be exceeded by a rounding error: that of a decayed beta, for instance, by one digit of 32 bits.
-_ROUNDING = 1e-6
-
-
-@dataclasses.dataclass(frozen=True)
-class Below:
-    """Annotation of labels: integers from 0 to the size of an axis, less one."""
-
-    axis: str
-
 
 if TYPE_CHECKING:
     AnyArray = Array | np.ndarray  # `jax.jit` converts arguments
@@ -35,38 +21,28 @@ else:
     AnyArray = Array
 
 Number = Num[Array, ""] | float
-Counts = Annotated[Num[AnyArray, "*batch C"], Ge(0)]
-NonNegative = Annotated[Number, Ge(0)]
-Positive = Annotated[Number, Gt(0)]
-Share = Annotated[Number, Ge(0), Le(1)]
+Counts = Num[AnyArray, "*batch C"]
 
 
 def jitted(*static: str) -> Callable[[F], F]:
     """Decorates a function with `jax.jit`, whose own type hides the function's; `static` names its static arguments.
 
-    Arguments are checked by their annotations first: shapes always, also those of traced arrays; bounds (`Ge`, `Gt`,
-    `Le`, `Below`) where values are known. A NaN is within all bounds, as it shows in the result. Lists become arrays.
-    Inside a compiled program nothing is left of the checks.
+    The shapes of arguments are checked by their annotations while the function is traced, so a call neither takes
+    longer nor waits for the values. Lists become arrays.
     """
 
     def decorate(function: F) -> F:
-        compiled = jax.jit(function, static_argnames=static)
         known = inspect.signature(function)
 
         @functools.wraps(function)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            try:
-                bound = known.bind(*args, **kwargs)
-            except TypeError:
-                return compiled(*args, **kwargs)  # raises Python's own error, which names the function
+        def checked(*args: Any, **kwargs: Any) -> Any:
+            bound = known.bind(*args, **kwargs)
             sizes: Sizes = {}
             for name, value in bound.arguments.items():
                 bound.arguments[name] = _checked(name, known.parameters[name].annotation, value, sizes)
-            for name, value in bound.arguments.items():
-                _check_bounds(name, known.parameters[name].annotation, value, sizes)
-            return compiled(*bound.args, **bound.kwargs)
+            return function(*bound.args, **bound.kwargs)
 
-        return cast(F, call)
+        return cast(F, jax.jit(checked, static_argnames=static))
 
     return decorate
 
@@ -79,7 +55,7 @@ def as_counts(counts: Num[AnyArray, "*shape"]) -> Float[Array, "*shape"]:
 
 def _checked(name: str, annotation: Any, value: Any, sizes: Sizes) -> Any:
     """Returns an argument, a list as an array; adds the sizes of its axes. Raises `ValueError` if it is invalid."""
-    kind = get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
+    kind = annotation
     members = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
     arrays = [member for member in members if hasattr(member, "dim_str")]
     if (value is None and types.NoneType in members) or get_origin(kind) is Sequence:
@@ -118,14 +94,11 @@ def _whole(name: str, value: Any) -> int:
         raise ValueError(f"{name}: received {value!r:.80}, must be an integer") from None
 
 
-def _as_array(name: str, value: Any, arrays: Sequence[Any], sizes: Sizes) -> np.ndarray:
+def _as_array(name: str, value: Any, arrays: Sequence[Any], sizes: Sizes) -> Array:
     try:
-        array = np.asarray(value)
+        return jnp.asarray(value)
     except (TypeError, ValueError):
-        array = np.asarray(None)
-    if array.dtype.kind not in "biuf":
-        raise ValueError(f"{name}: received {value!r:.80}, {_wanted(name, arrays, None, sizes)}")
-    return array
+        raise ValueError(f"{name}: received {value!r:.80}, {_wanted(name, arrays, None, sizes)}") from None
 
 
 def _match(axes: list[str], shape: tuple[int, ...], sizes: Sizes) -> Sizes | None:
@@ -171,29 +144,3 @@ def _wanted(name: str, arrays: Sequence[Any], shape: tuple[int, ...] | None, siz
         if shape is not None and axes[:1] == ["B"] and len(shape) == len(axes) - 1:
             remedy = f"; for a single row add an axis, {name}[None]"
     return f"must be {' or '.join(dict.fromkeys(forms))}{remedy}"
-
-
-def _check_bounds(name: str, annotation: Any, value: Any, sizes: Sizes) -> None:
-    """Raises `ValueError` for a value out of bounds, if it is known; a NaN is within them."""
-    unknown = value is None or isinstance(value, Tracer) or not getattr(value, "is_fully_addressable", True)
-    if unknown or get_origin(annotation) is not Annotated:
-        return
-    values = np.asarray(value)
-    notes: Sequence[Any] = annotation.__metadata__
-    for note in notes:
-        if isinstance(note, Below):
-            high = sizes[note.axis] - 1
-            outside = (values < 0) | (values > high)
-            rule = f"from 0 to {note.axis} - 1 = {high}; leave out or mask rows without a class"
-        elif isinstance(note, Le):
-            most: Any = note.le
-            outside = values > most + _ROUNDING
-            rule = f"at most {note.le}"
-        elif isinstance(note, Gt):
-            outside = values <= note.gt
-            rule = f"above {note.gt}"
-        else:
-            outside = values < note.ge
-            rule = f"at least {note.ge}"
-        if outside.any():
-            raise ValueError(f"{name}: received {values[outside].flat[0]:g}, must be {rule}")

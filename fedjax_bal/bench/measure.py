@@ -2,9 +2,7 @@
 
 import dataclasses
 import math
-import resource
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -16,6 +14,7 @@ import jax.numpy as jnp
 
 from fedjax_bal.bench.flops import model_flops
 from fedjax_bal.bench.workloads import HORIZON
+from fedjax_bal.data import resident_peak
 from fedjax_bal.engine.device import in_batches
 from fedjax_bal.engine.host import DispatchResult, Simulation, Snapshot
 from fedjax_bal.models import num_params
@@ -205,18 +204,3 @@ def memory_peak() -> Peak:
     if all("peak_bytes_in_use" in each for each in stats):
         return Peak(sum(each["peak_bytes_in_use"] for each in stats), "device")
     return Peak(resident_peak(), "resident")
-
-
-def resident_peak() -> int:
-    """Returns the process's peak resident memory in bytes, since `forget_peak` if the system supports it.
-
-    Example:
-        >>> resident_peak() > 1_000_000
-        True
-    """
-    try:
-        lines = _STATUS.read_text().splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
-    except (OSError, StopIteration):
-        largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return largest if sys.platform == "darwin" else largest * 1024

@@ -21,6 +21,9 @@ def main() -> None:
     installed before the imports, which take most of the first second.
     """
     interrupts = Interrupts()
+    for name in ("stdin", "stdout", "stderr"):  # None if the caller has closed it, as with >&-
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), "r+" if name == "stdin" else "w"))
     # A character that a terminal can't show must not lose a result, nor a number its sign.
     codecs.register_error("fedjax_bal", _similar)
     for stream in (sys.stdout, sys.stderr):

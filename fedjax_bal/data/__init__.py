@@ -21,7 +21,7 @@ from fedjax_bal.data.inputs import are_tokens, check_images, check_one_type, che
 from fedjax_bal.data.inventory import folder_of, inventory_digest, prepared_status
 from fedjax_bal.data.loading import OWN, load, normalisation, stand_in
 from fedjax_bal.data.matching import class_numbers, columns_by_name
-from fedjax_bal.data.memory import available_bytes
+from fedjax_bal.data.memory import available_bytes, resident_peak
 from fedjax_bal.data.npz_file import read_arrays
 from fedjax_bal.data.partition import ALIASES, FROM_DATASET, SCHEMES, resolve, takes_owners
 from fedjax_bal.data.partition.dealing import MAX_ROWS
@@ -81,6 +81,7 @@ __all__ = [
     "prepared_status",
     "read_arrays",
     "reading",
+    "resident_peak",
     "resolve",
     "rows_by_share",
     "stack_rows",

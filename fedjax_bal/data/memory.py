@@ -3,6 +3,8 @@
 import contextlib
 import math
 import os
+import resource
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -41,6 +43,21 @@ def available_bytes(root: Path = Path("/")) -> int | None:
         free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if has_pages else None
     left = [*_left_to_groups(root), *([] if free is None else [free])]
     return min(left, default=None)
+
+
+def resident_peak() -> int:
+    """Returns the process's peak resident memory in bytes, since the kernel was last asked to forget it.
+
+    Example:
+        >>> resident_peak() > 1_000_000
+        True
+    """
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
+    except (OSError, StopIteration):
+        largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return largest if sys.platform == "darwin" else largest * 1024
 
 
 def _left_to_groups(root: Path) -> Iterator[int]:

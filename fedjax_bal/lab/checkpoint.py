@@ -11,7 +11,7 @@ import json
 import os
 import re
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -69,15 +69,12 @@ def load(file: Path | IO[bytes], template: Any) -> Any:
     return fit(read(file), template)
 
 
-def fit(
-    arrays: Mapping[str, np.ndarray], template: Any, restore: Callable[[Any, Any], Any] = lambda tree, template: tree
-) -> Any:
+def fit(arrays: Mapping[str, np.ndarray], template: Any) -> Any:
     """Arranges the arrays of a checkpoint in a pytree like the template; leaves are NumPy arrays.
 
     Args:
         arrays: the result of `read`.
         template: a pytree with the same structure whose leaves are arrays or their shapes.
-        restore: `restore(tree, template)` expands arrays that were saved with fewer rows to the template's shapes.
 
     Raises:
         StateError: the names, shapes or types differ from the template's.
@@ -89,12 +86,11 @@ def fit(
     if set(wanted) != set(arrays):
         odd = sorted(set(wanted) ^ set(arrays))[0]
         raise StateError(f"only one of them has {odd}")
-    tree = restore(jax.tree_util.tree_unflatten(structure, [arrays[name] for name in wanted]), template)
-    for (name, leaf), found in zip(wanted.items(), jax.tree_util.tree_leaves(tree), strict=True):
-        saved, needed = (f"{np.dtype(a.dtype).name}{list(np.shape(a))}" for a in (found, leaf))
+    for name, leaf in wanted.items():
+        saved, needed = (f"{np.dtype(a.dtype).name}{list(np.shape(a))}" for a in (arrays[name], leaf))
         if saved != needed:
             raise StateError(f"{name} is {saved}, this program needs {needed}")
-    return tree
+    return jax.tree_util.tree_unflatten(structure, [arrays[name] for name in wanted])
 
 
 def disk_fault(error: BaseException | None) -> OSError | None:

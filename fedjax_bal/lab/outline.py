@@ -8,6 +8,7 @@ from typing import Any
 import jax
 
 from fedjax_bal.config import Config, leaves, resolved_sheet, to_plain
+from fedjax_bal.data import resident_peak
 from fedjax_bal.lab.folder import RunFolder, SweepFolder
 from fedjax_bal.lab.loop import RunBatch, RunTask, batch_runs
 from fedjax_bal.lab.output_files import writing
@@ -19,9 +20,11 @@ from fedjax_bal.lab.sweep_plan import Point, Sweep, short_keys, shown
 from fedjax_bal.lab.training import BuiltBatch
 from fedjax_bal.lab.training_line import training_line
 from fedjax_bal.status import duration, size
+from fedjax_bal.target import target_platform
 from fedjax_bal.types import size_in_bytes
 
 _MOST_NAMED = 6  # points
+_COMPILING = 200_000_000  # bytes that XLA's compiler and the figures of a page take, as measured
 
 
 def run_outline(config: Config, tasks: Sequence[RunTask]) -> Iterator[str]:
@@ -58,7 +61,6 @@ def sweep_outline(
     several = f" for {len(batches)} batches" if sweep.axes and len(batches) > len(programs) else ""
     # Images, partitions and test sets that simulations share are counted once.
     arrays = {id(leaf): leaf for task in tasks for leaf in jax.tree.leaves(task.simulation.on_device)}
-    device_bytes = size_in_bytes(list(arrays.values())) + max((batch.state_bytes for batch in batches), default=0)
     timed: dict[Any, Pace] = {}
     least = most = 0.0
     for task in tasks:
@@ -73,7 +75,7 @@ def sweep_outline(
         f"{sweep.name}: {runs} run{'s' * (runs > 1)}{done}{points}, "
         f"{len(programs)} program{'s' * (len(programs) != 1)} to compile{several}; training takes about {length}{speed}"
         f"{', judging by earlier runs here' * known}, excluding {excluded}; "
-        f"{size(device_bytes)} of data and state on the device, without the programs' own memory"
+        f"{_memory(size_in_bytes(list(arrays.values())), batches)}, without the programs' own"
     )
     if cluster:
         yield f"  {cluster}"
@@ -89,6 +91,24 @@ def sweep_outline(
             f"{(rounds := trained[0].simulation.rounds)} round{'s' * (rounds > 1)}{resumed}{at_a_time}, "
             f"{size(max(batch.state_bytes for batch in group))} of state"
         )
+
+
+def _memory(data: int, batches: Sequence[RunBatch]) -> str:
+    """Describes the memory that the largest batch needs with the data, at most."""
+    needed = []
+    for batch in batches:
+        simulation = batch.tasks[0].simulation
+        device, host = (len(batch.tasks) * each for each in simulation.state_bytes)
+        needed.append((device, host, simulation.setting.layout.devices))
+    if target_platform() == "cpu":
+        # The data are in this process already, as is Python with the libraries.
+        peak = (
+            resident_peak() + _COMPILING + max((device * devices + host for device, host, devices in needed), default=0)
+        )
+        return f"about {size(peak)} of memory"
+    device = data + max((device for device, _, _ in needed), default=0)
+    host = resident_peak() + max((host for _, host, _ in needed), default=0)
+    return f"about {size(device)} of memory on each device and {size(host)} on the host"
 
 
 def _repeated_runs(sweep: Sweep) -> Iterator[str]:

@@ -8,11 +8,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from fedjax_bal.config import AUTO, Config, with_convolution
 from fedjax_bal.engine.device import State, client_hits_shape
-from fedjax_bal.engine.host import DispatchResult, Snapshot, describe_faults, fetch, restore_rows, rows_to_save
+from fedjax_bal.engine.host import DispatchResult, Snapshot, describe_faults, fetch, memory_rows, rows_to_save
 from fedjax_bal.engine.processes import processes
 from fedjax_bal.lab import checkpoint, environment, summary
 from fedjax_bal.lab.folder import LEAKS, PERSONALISED, PICTURES, RecordedExecution, RunFolder
@@ -33,7 +34,6 @@ class SavedRun(NamedTuple):
     confusion: Any  # matrix of the last evaluation
     fingerprint: Any  # of the data with which the run began
     owner: Any  # hash that identifies the run
-    chosen: Any  # number of times each client was asked to train, Int32[N]
     client_hits: Any = None  # of the last evaluation, see `EvaluationResult`; None without test rows of clients
 
 
@@ -44,10 +44,9 @@ def saved_template(comparison: Comparison, run: RunId) -> SavedRun:
     classes = simulation.setting.model.num_classes
     matrix = np.zeros((classes, classes), np.int32)
     owner = checkpoint.owner(comparison.config, *run)
-    chosen = np.zeros(simulation.federation.num_clients, np.int32)
     tested = simulation.federation.tests is not None
     hits = np.zeros(client_hits_shape(simulation.federation), np.int32) if tested else None
-    return SavedRun(simulation.state_shapes(), matrix, fingerprint, owner, chosen, hits)
+    return SavedRun(simulation.state_shapes(), matrix, fingerprint, owner, hits)
 
 
 def load_newest(folder: RunFolder, comparison: Comparison, run: RunId, note: Callable[[str], None]) -> SavedRun | None:
@@ -68,11 +67,17 @@ def load_newest(folder: RunFolder, comparison: Comparison, run: RunId, note: Cal
                 "--data-dir as then and leave the files that the configuration names as they were, or "
                 f"{START_OVER}"
             )
-        return _fitted(file, arrays, wanted, unpack)
+        return _fitted(file, arrays, _with_rows_of(wanted, arrays))
 
     read = lambda: _read_newest(folder, comparison.config, run, note, use)
     encode = lambda saved: b"" if saved is None else checkpoint.encode(saved)
-    decode = lambda content: checkpoint.load(io.BytesIO(content), wanted) if content else None
+
+    def decode(content: bytes) -> SavedRun | None:
+        if not content:
+            return None
+        arrays = checkpoint.read(io.BytesIO(content))
+        return checkpoint.fit(arrays, _with_rows_of(wanted, arrays))
+
     saved = processes().from_first(read, encode, decode)
     return saved and saved._replace(snapshot=saved.snapshot._replace(round=int(saved.snapshot.round)))
 
@@ -87,7 +92,7 @@ def load_variables(
     # The names of a checkpoint's arrays are those of the fields, so a template with nothing else selects these two.
     nothing: Any = None
     state = State(shapes, nothing, nothing, nothing)
-    wanted = SavedRun(Snapshot(np.int64(0), state, nothing, nothing), nothing, nothing, nothing, nothing)
+    wanted = SavedRun(Snapshot(np.int64(0), state, nothing, nothing, nothing), nothing, nothing, nothing)
     starts = (".snapshot.round", ".snapshot.state.variables")
 
     def use(file: Path, arrays: Mapping[str, np.ndarray]) -> SavedRun:
@@ -128,34 +133,27 @@ def _read_newest(
     return None
 
 
-def _fitted(file: Path, arrays: Mapping[str, np.ndarray], wanted: SavedRun, *restore: Callable) -> SavedRun:
+def _with_rows_of(wanted: SavedRun, arrays: Mapping[str, np.ndarray]) -> SavedRun:
+    """Returns the template for a checkpoint, which holds the memory of clients that were asked to train."""
+    asked = arrays.get(".snapshot.asked")
+    if asked is None or asked.dtype != bool or asked.shape != wanted.snapshot.asked.shape:
+        return wanted  # which doesn't fit, as the message says
+    rows = memory_rows(asked)
+    state = wanted.snapshot.state
+    saved = lambda leaf: leaf if rows is None else jax.ShapeDtypeStruct((len(rows), *leaf.shape[1:]), leaf.dtype)
+    state = state._replace(memory=jax.tree.map(saved, state.memory))
+    return wanted._replace(snapshot=wanted.snapshot._replace(state=state))
+
+
+def _fitted(file: Path, arrays: Mapping[str, np.ndarray], wanted: SavedRun) -> SavedRun:
     """Arranges a checkpoint's arrays like the template."""
     try:
-        return checkpoint.fit(arrays, wanted, *restore)
+        return checkpoint.fit(arrays, wanted)
     except checkpoint.StateError as error:
         raise FolderError(
             f"{file}: is whole, but holds another state than this version's ({error}), and nothing is touched; "
             f"resume with the versions that wrote it (summary.json names them), or {START_OVER}"
         ) from error
-
-
-def pack(saved: SavedRun) -> SavedRun:
-    """Drops the memory of clients that never trained, which can be most of a checkpoint."""
-    memory = rows_to_save(saved.snapshot.state.memory, saved.chosen)
-    return _with_memory(saved, memory)
-
-
-def unpack(saved: SavedRun, template: SavedRun) -> SavedRun:
-    """Undoes `pack`; arrays that don't fit the template are left unchanged."""
-    if saved.chosen.shape != template.chosen.shape or saved.chosen.dtype != template.chosen.dtype:
-        return saved
-    shapes = template.snapshot.state.memory
-    return _with_memory(saved, restore_rows(saved.snapshot.state.memory, saved.chosen, shapes))
-
-
-def _with_memory(saved: SavedRun, memory: Any) -> SavedRun:
-    state = saved.snapshot.state._replace(memory=memory)
-    return saved._replace(snapshot=saved.snapshot._replace(state=state))
 
 
 @dataclasses.dataclass
@@ -338,7 +336,7 @@ class Recorder:
         saved = load_newest(self.folder, self.comparison, run, self.note)
         nothing: Any = None  # before the first round there is no state
         state.saved = saved or saved_template(self.comparison, run)._replace(
-            snapshot=Snapshot(0, nothing, nothing, Counts())
+            snapshot=Snapshot(0, nothing, nothing, Counts(), nothing)
         )
         file = self.folder.path / "metrics.jsonl"
         lines = {line["round"]: line for line in state.lines}
@@ -406,14 +404,15 @@ class Recorder:
             self.note(f"{state.title}: {describe_faults(result.faults)}")
         confusion = state.saved.confusion if result.confusion is None else result.confusion
         hits = state.saved.client_hits if result.client_hits is None else result.client_hits
-        np.add.at(state.saved.chosen, result.chosen, 1)
         state.saved = state.saved._replace(snapshot=result.snapshot, confusion=confusion, client_hits=hits)
 
     def save(self, run: RunId, snapshot: Snapshot) -> None:
         """Writes a checkpoint of a run; the snapshot must include the model."""
         state = self.states[run]
         assert state.saved is not None
-        self.folder.save(*run, snapshot.round, pack(fetch(state.saved._replace(snapshot=snapshot))))
+        memory = rows_to_save(snapshot.state.memory, snapshot.asked)
+        rest = snapshot._replace(state=snapshot.state._replace(memory=memory))
+        self.folder.save(*run, snapshot.round, fetch(state.saved._replace(snapshot=rest)))
 
     def fail(self, run: RunId, reason: str) -> None:
         """Records a run's failure; its last checkpoint stays."""

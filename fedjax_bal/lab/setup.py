@@ -332,4 +332,5 @@ def _simulation(inputs: SharedInputs, index: int, config: MethodConfig) -> Simul
             execution=dataclasses.replace(config.execution.options, devices=inputs.layout(config).devices),
             server_optimizer=None if server == optimizer("sgd", 1.0) else server,
             enlarge=inputs.enlarged,
+            saves=True,
         )

@@ -545,7 +545,8 @@ class Weigh(Part, abc.ABC):
         """Maps weights `Float[G]` to weights `Float[G]`.
 
         The first part receives each chain's number of samples; or 1, if the selector draws clients by size and no part
-        ignores sizes. The weight of a chain that doesn't deliver is 0.
+        ignores sizes. The weight of a chain that doesn't deliver is 0. Which clients of a chain deliver is
+        `cohort.local_steps > 0`, and after training, in `Aggregate`, where `losses` isn't nan.
         """
 
 

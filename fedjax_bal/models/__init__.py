@@ -8,7 +8,7 @@ pretrained weights; `weights_from_torch` and `weights_to_torch` convert them fro
 from typing import TYPE_CHECKING, Any
 
 from fedjax_bal.models import convolution
-from fedjax_bal.models.adapters import check_is_model, from_linen, is_users_model, renewed
+from fedjax_bal.models.adapters import check_is_model, from_linen
 from fedjax_bal.models.convolution import automatic
 from fedjax_bal.models.dcgan import Dcgan, build_dcgan
 from fedjax_bal.models.derivatives import any_derivative, differentiable
@@ -59,7 +59,6 @@ __all__ = [
     "flatten",
     "from_linen",
     "from_nnx",
-    "is_users_model",
     "linen_interceptor",
     "match_weights",
     "named_leaves",
@@ -70,7 +69,6 @@ __all__ = [
     "onednn_version",
     "options",
     "own_model",
-    "renewed",
     "simplex",
     "unit",
     "weights_from_torch",

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from flax.errors import FlaxError, InvalidRngError
 
-from fedjax_bal.jax_setup import in_package_settings, is_users
+from fedjax_bal.jax_setup import in_package_settings
 from fedjax_bal.models import convolution as convolutions
 from fedjax_bal.models.normalization import moments
 from fedjax_bal.models.switches import SwitchError, linen_interceptor, read_switches
@@ -72,21 +72,6 @@ def refuse_torch(argument: str, network: Any) -> None:
     kind = network if isinstance(network, type) else type(network)
     if _is_of(kind, "torch"):
         raise ValueError(f"{argument}: received {kind.__name__}, {_OF_PYTORCH}")
-
-
-def is_users_model(model: Model) -> bool:
-    """Tells whether a model's functions call a user's code: the user's network, or functions written by hand."""
-    return model.apply.__module__ == __name__ or is_users(model.apply.__module__)
-
-
-def renewed(model: Model) -> Model:
-    """Returns the model with new function objects, so that neither jax nor the engine reuses traces of the old ones."""
-    if model.apply.__module__ == __name__:  # jitted by `assemble_model`; a jitted function keeps its traces
-        init, apply = _jitted(inspect.unwrap(model.init), inspect.unwrap(model.apply))
-    else:
-        init = in_package_settings(model.init)
-        apply = in_package_settings(model.apply)
-    return model._replace(init=init, apply=apply, head=in_package_settings(model.head))
 
 
 def _jitted(init: Callable, apply: Callable) -> tuple[Any, Any]:

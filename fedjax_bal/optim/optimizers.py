@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fedjax_bal.optim.schedules import Opaque, Schedule, calls_other_code, given_schedule
+from fedjax_bal.optim.schedules import Opaque, Schedule, given_schedule
 from fedjax_bal.types import Array, PyTree
 from fedjax_bal.validate import finite_number, is_number, one_of
 
@@ -363,15 +363,6 @@ def as_optimizer(name: str, given: AnyOptimizer) -> Optimizer:
             "from fedjax_bal.optimizer"
         )
     return Optimizer(Opaque(given), UNKNOWN)
-
-
-def calls_users_code(given: AnyOptimizer | None) -> bool:
-    """Returns whether an optimizer calls functions of the user, which may read values that change between calls."""
-    if not isinstance(given, Optimizer):
-        return calls_other_code(given)
-    schedules = [schedule for schedule in (given.schedule, given.step_schedule) if schedule is not None]
-    names = [given.name, *(schedule.name for schedule in schedules)]
-    return any(isinstance(name, Opaque) and calls_other_code(name.value) for name in names)
 
 
 def check_known(recipe: str, local: Optimizer) -> None:

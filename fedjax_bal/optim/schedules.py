@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from fedjax_bal.jax_setup import is_users, package_settings, start_jax
+from fedjax_bal.jax_setup import package_settings, start_jax
 from fedjax_bal.types import Array
 from fedjax_bal.validate import finite_number, is_number, one_of, whole_number
 
@@ -71,22 +71,6 @@ def _contents(value: Any) -> Hashable:
             hash(leaf)
             contents.append((type(leaf), leaf))
     return structure, tuple(contents)
-
-
-def calls_other_code(value: Any) -> bool:
-    """Returns whether a function or a pytree of functions involves a function of the user, which may read anything."""
-    for leaf in jax.tree.leaves(value):
-        made = _made_of(leaf)
-        try:
-            if made is not None:
-                other = calls_other_code(made[1])
-            else:
-                other = callable(leaf) and is_users(getattr(leaf, "__module__", None) or type(leaf).__module__)
-        except RecursionError:  # a function that holds itself
-            return True
-        if other:
-            return True
-    return False
 
 
 def _made_of(leaf: Any) -> tuple[Hashable, Any] | None:

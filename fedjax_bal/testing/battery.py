@@ -7,9 +7,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedjax_bal.engine.host import runs_users_code
 from fedjax_bal.jax_setup import package_settings, start_jax
-from fedjax_bal.models import check_is_model, renewed
+from fedjax_bal.models import check_is_model
 from fedjax_bal.optim import AnyOptimizer
 from fedjax_bal.options import LocalTraining, Participation
 from fedjax_bal.parts import Closing, Part
@@ -350,8 +349,6 @@ def check_recipe(
     start_jax()
     model = toy.network() if model is None else model
     check_is_model(model)
-    if runs_users_code(model, recipe):
-        model = renewed(model)  # otherwise a cached trace would be checked, with old values of globals that it reads
     data = (model, federation or toy.federation(), test or toy.test_set())
     bench = Bench(recipe, finite_number("tolerance", tolerance), *data, local, participation, server_optimizer)
     try:

@@ -1,4 +1,4 @@
-"""Every function checks shapes when it is traced, and values where they are known; a NaN never looks balanced."""
+"""Every function checks shapes when it is traced, and waits for no value; a NaN never looks balanced."""
 
 import jax
 import jax.numpy as jnp
@@ -17,21 +17,10 @@ REFUSED = {
     "prior: received shape (1,), must be [C] = (3,)": ("prior_calibrated_cross_entropy", LOGITS, BOTH, PRIOR[:1]),
     "prior: received shape (), must be [C] = (3,)": ("prior_calibrated_cross_entropy", LOGITS, BOTH, 0.5),
     "; for a single row add an axis, logits[None]": ("prior_calibrated_cross_entropy", LOGITS[0], BOTH, PRIOR),
-    "labels: received -1, must be from 0 to C - 1 = 2": ("prior_calibrated_cross_entropy", LOGITS, BOTH - 1, PRIOR),
-    "labels: received 3, must be from 0": ("transfer_features", LOGITS, BOTH + 2, np.eye(3), np.ones(3, bool)),
     "labels: received type float": ("prior_calibrated_cross_entropy", LOGITS, BOTH / 1.0, PRIOR),
-    "prior: received -0.5, must be at least 0": ("prior_calibrated_cross_entropy", LOGITS, BOTH, PRIOR - 0.5),
     "q: received shape (1,), must be [..., C] with C = 3": ("kl_divergence", PRIOR, PRIOR[:1]),
     "counts: received shape (), must be [..., C] with at least one class": ("kl_to_uniform", 3.0),
     "counts: received shape (0,)": ("kl_to_uniform", np.zeros(0)),
-    "counts: received -1, must be at least 0": ("kl_to_uniform", [-1, 3]),
-    "epsilon: received 2, must be at most 1": ("smoothed_prior", BOTH, 2.0),
-    "beta: received 1.5, must be at most 1": ("effective_number_weights", BOTH, 1.5),
-    "temperature: received 0, must be above 0": ("distillation_loss", LOGITS, LOGITS, 0.0),
-    "max_copies: received -1, must be at least 0": ("augmentation_counts", BOTH, 1.0, "floor", None, -1),
-    "zoom: received 5, must be at most 1": ("random_affine", jax.random.split(KEY, 1), IMAGE, 0.0, 0.0, 0.0, 5.0),
-    "zoom: received 0, must be above 0": ("affine_matrix", np.zeros(2), 0.0, 0.0, 0.0),
-    "mode: received Array": ("augmentation_counts", BOTH, 1.0, KEY),
     "mask: received None, must be [B] = (2,)": ("class_prototypes", LOGITS, BOTH, None, 3),
     "real: received type float": ("distillation_loss", LOGITS, LOGITS, 1.0, "student_teacher", [1.0, 0.5]),
     "num_classes: received 2.5, must be an integer": ("class_prototypes", LOGITS, BOTH, BOTH, 2.5),
@@ -94,3 +83,17 @@ def test_a_traced_label_or_prior_out_of_range_gives_nan(label, prior):
 
 def test_lists_are_arrays():
     assert float(balance.kl_divergence([1, 0], [0.5, 0.5])) == pytest.approx(np.log(2))
+
+
+def test_calls_return_before_their_arguments_are_computed():
+    matrix = jnp.ones((300, 300))
+    late = jax.jit(lambda x: jax.lax.fori_loop(0, 400, lambda i, y: x @ y / 300, x)[0, :3])
+    calls = [lambda p, name=name, more=more: getattr(balance, name)(p, *more) for name, more in COUNTS.items()]
+    calls.append(lambda p: balance.prior_calibrated_cross_entropy(LOGITS, BOTH, p))
+    for call in calls:
+        jax.block_until_ready(call(late(matrix)))
+    counts = late(matrix)
+    results = [call(counts) for call in calls]
+    if not counts.is_ready():  # the machine computed it in less time than the calls took
+        assert not any(result.is_ready() for result in jax.tree.leaves(results))
+    jax.block_until_ready(results)

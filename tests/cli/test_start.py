@@ -122,3 +122,11 @@ def test_ctrl_c_at_any_moment_ends_a_run_without_a_traceback(tmp_path, after_s):
         process.send_signal(signal.SIGINT)
         said = process.communicate(timeout=120)[0]
     assert process.returncode == 130 and "Traceback" not in said and "Exception ignored" not in said, said
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_command_whose_streams_are_closed_ends_like_others(closed):
+    command = f'"$0" -m fedjax_bal list partitions {closed}'
+    done = subprocess.run(["sh", "-c", command, sys.executable], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert bool(done.stdout) == (closed == "2>&-")

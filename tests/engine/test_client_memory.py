@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from fedjax_bal.engine.device import Layout, State
+from fedjax_bal.engine.host import fetch
 from fedjax_bal.engine.host import memory as host_memory
-from fedjax_bal.engine.host import restore_rows, rows_to_save
 
 CLIENTS = 9
 
@@ -22,24 +22,40 @@ def memory(asked, first):
     return {"A": {"w": own(drawn)}, "B": own(np.arange(CLIENTS, dtype=np.int32))}
 
 
+def saved_and_restored(whole, asked, zeros=None):
+    place = jax.tree.map(lambda leaf: leaf.sharding if isinstance(leaf, jax.Array) else None, whole)
+    saved = host_memory.rows_to_save(whole, asked)
+    return saved, host_memory.restore_rows(saved, asked, place, zeros)
+
+
 @pytest.mark.parametrize("first", [0, 7])
 @pytest.mark.parametrize("trained", [[], [3], [0, 4, 8], range(CLIENTS - 1), range(CLIENTS)])
 def test_what_is_saved_comes_back_to_the_bit(first, trained):
-    asked = np.zeros(CLIENTS, np.int32)
-    asked[list(trained)] = 2
+    asked = np.zeros(CLIENTS, bool)
+    asked[list(trained)] = True
     whole = memory(asked, first)
-    saved = rows_to_save(whole, asked)
+    saved, restored = saved_and_restored(whole, asked, np.zeros)
     assert len(saved["B"]) == min(len(trained) + 1, CLIENTS)
-    shapes = jax.eval_shape(lambda: whole)
-    chex.assert_trees_all_equal(restore_rows(saved, asked, shapes), whole)
-    chex.assert_trees_all_equal(restore_rows(whole, asked, shapes), whole)  # as earlier checkpoints have it
+    chex.assert_trees_all_equal(restored, whole)
 
 
-def test_rows_that_fit_nothing_are_left_for_the_reader_to_refuse():
-    asked = np.array([1, *[0] * (CLIENTS - 1)])
-    shapes = {"w": jax.ShapeDtypeStruct((CLIENTS, 2), np.float32)}
-    for odd in (np.zeros((3, 2), np.float32), np.zeros((2, 3), np.float32), np.zeros((2, 2)), np.float32(0)):
-        assert restore_rows({"w": odd}, asked, shapes)["w"] is odd
+@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("trained", [[3], [0, 4, 5, 8]])
+def test_memory_on_devices_is_fetched_and_restored_in_blocks_to_the_bit(monkeypatch, devices, trained):
+    monkeypatch.setattr(host_memory, "_BLOCK_BYTES", 3 * 28)  # three rows at a time
+    fetched = []
+    monkeypatch.setattr(host_memory, "fetch", lambda tree: fetched.append(tree) or fetch(tree))
+    asked = np.isin(np.arange(10), trained)
+    rows = np.random.default_rng(0).normal(size=(10, 2, 3)).astype(np.float32)
+    rows[trained[0], 0] = -0.0, np.nan, np.inf
+    rows[~asked] = 7
+    layout = Layout("map", devices)
+    whole = jax.device_put({"A": rows, "B": np.arange(10, dtype=np.int32) * asked}, layout.divided)
+    saved, restored = saved_and_restored(whole, asked)
+    assert max(len(block["B"]) for block in fetched) == 3 < len(whole["B"])
+    for leaf, here in zip(jax.tree.leaves(restored), jax.tree.leaves(whole), strict=True):
+        assert leaf.sharding == here.sharding and np.asarray(leaf).tobytes() == np.asarray(here).tobytes()
+    assert saved["A"].tobytes() == rows[[*trained, np.argmin(asked)]].tobytes()
 
 
 @pytest.mark.parametrize(
@@ -59,16 +75,26 @@ def test_more_than_fits_anywhere_is_refused_with_the_figures_and_never_allocated
         host_memory.choose_memory_place(place, shapes, 10**6, Layout("map", 1))
 
 
+@pytest.mark.parametrize(("saved", "place"), [(0, "device"), (9 * 10**9, "host"), (15 * 10**9, None)])
+def test_what_a_checkpoint_fetches_counts(monkeypatch, saved, place):
+    monkeypatch.setattr(host_memory, "free_bytes", lambda layout: 15 * 10**9)
+    monkeypatch.setattr(host_memory, "host_bytes", lambda: 18 * 10**9)
+    shapes = State({}, (), {"ControlVariates": jax.ShapeDtypeStruct((10**6, 2000), np.float32)}, {})
+    choose = lambda: host_memory.choose_memory_place("auto", shapes, 10**6, Layout("map", 1), saved=saved)
+    if place:
+        assert choose() == place
+    else:
+        with pytest.raises(
+            ValueError, match="8.0 GB is what they remember.*, and 15.0 GB more for the last checkpoint"
+        ):
+            choose()
+
+
 def test_memory_on_disk_lies_in_the_folder_and_leaves_nothing_there(tmp_path):
     row = {"w": np.full((1, 3), 7, np.float32), "zeros": np.zeros((1, 4), np.int32)}
     rows = host_memory.repeat_for_clients(row, 5, functools.partial(host_memory.zeros_on_disk, folder=tmp_path))
     assert all(isinstance(leaf, np.memmap) for leaf in rows.values()) and not list(tmp_path.iterdir())
     chex.assert_trees_all_equal(rows, host_memory.repeat_for_clients(row, 5))
-    read = memory(np.array([1, 0, 0, 2, 0, 0, 0, 0, 0]), 0)
-    moved = host_memory.move_to_disk(read, tmp_path)
-    chex.assert_trees_all_equal(moved, read)
-    again = host_memory.move_to_disk(moved, tmp_path)
-    assert all(a is b for a, b in zip(jax.tree.leaves(again), jax.tree.leaves(moved), strict=True))
 
 
 def test_a_full_disk_is_refused_with_the_figures(tmp_path, monkeypatch):

@@ -1,11 +1,13 @@
 """The table of metrics: what is written of a round and of a run, against values by hand."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from fedjax_bal.metrics import METRICS, EarlyStopping, RoundResult, RunHistory, record_round, summarise_run
+from fedjax_bal.metrics.classification import OVER_CLIENTS
 from fedjax_bal.metrics.table import _METRICS
 from fedjax_bal.metrics.traffic import MOST_SUMMARISED
 from fedjax_bal.options import Evaluation
@@ -33,6 +35,24 @@ def test_names_are_unique_and_every_metric_is_computed():
     assert len(METRICS) == len(_METRICS)
     assert all(metric.of_round or metric.of_run for metric in METRICS.values())
     assert all(metric.of_run for metric in METRICS.values() if metric.column)
+
+
+TESTED_ELSEWHERE = {
+    "update_diversity": "engine/test_identities.py",
+    "personalised_accuracy": "engine/test_held_out.py",
+    "dropped": "engine/test_identities.py",
+    "epsilon": "contrib/privacy/test_accountant.py",
+}
+
+
+def test_every_metric_is_compared_with_a_value_by_hand():
+    tests = Path(__file__).parents[1]
+    here = "".join(file.read_text() for file in (tests / "metrics").glob("test_*.py")).replace('\n    "', "")
+    of_families = {f"{name}_shot_accuracy" for name in ("many", "medium", "few")}
+    of_families |= {name + end for name in METRICS for end in OVER_CLIENTS if end}  # see test_classification.py
+    missing = [name for name in METRICS if f'"{name}"' not in here and name not in of_families | {*TESTED_ELSEWHERE}]
+    assert missing == [], "test each by hand in tests/metrics, or name the file that does in TESTED_ELSEWHERE"
+    assert all((tests / file).is_file() for file in TESTED_ELSEWHERE.values())
 
 
 def test_a_round_without_anything_more_has_these_metrics():

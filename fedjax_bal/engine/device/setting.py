@@ -51,7 +51,6 @@ class Setting:
         layout: how the clients are laid out on the devices.
         execution: precision, whether loops have a static length, and how broken clients are handled; the model itself
             has been cast already, and `layout` says where clients are executed.
-        renewed: whether the model was made only for this run, so that other runs can't reuse its traces.
     """
 
     parts: tuple[Part, ...]
@@ -68,16 +67,10 @@ class Setting:
     test_images: int = dataclasses.field(metadata=_STATIC)
     layout: Layout = dataclasses.field(metadata=_STATIC)
     execution: Execution = dataclasses.field(metadata=_STATIC)
-    renewed: bool = dataclasses.field(metadata=_STATIC)
 
     def traced(self, function: Callable) -> Callable:
-        """Wraps a function of a setting for jax, so that it computes in the setting's precision.
-
-        Jax keeps traces as long as the function object lives. A renewed model gets a new object, because its traces
-        would only pile up in a shared one.
-        """
-        precise = _in_precision(function)
-        return functools.partial(precise) if self.renewed else precise
+        """Wraps a function of a setting for jax, so that it computes in the setting's precision."""
+        return _in_precision(function)
 
     @property
     def optimizer(self) -> Optimizer:

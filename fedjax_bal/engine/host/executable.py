@@ -113,16 +113,14 @@ def compile_to_fit(setting: Setting, build: Callable[[Setting], Any], *, fixed: 
         setting = dataclasses.replace(setting, layout=dataclasses.replace(layout, width=width))
 
 
-def compile_dispatch(
-    setting: Setting, state: State, rounds: DispatchPlan, data: PyTree, *, keys: Key | None = None
-) -> Program:
+def compile_dispatch(setting: Setting, state: State, rounds: DispatchPlan, data: PyTree, keys: Key) -> Program:
     """Compiles the program that `lower_dispatch` lowers, unless another simulation or thread has it."""
     leaves, structure = jax.tree.flatten((setting, state, rounds, data, keys))
     key = structure, tuple(map(_kind, leaves))
     with _LOOKING_UP:
         program = _PROGRAMS.setdefault(key, Program())
     # Outside of the lock, so that threads can compile different programs at the same time.
-    return program.compile(lambda: lower_dispatch(setting, state, rounds, data, keys=keys))
+    return program.compile(lambda: lower_dispatch(setting, state, rounds, data, keys))
 
 
 def _kind(leaf: Any) -> Hashable:
@@ -131,19 +129,16 @@ def _kind(leaf: Any) -> Hashable:
     return np.shape(leaf), kind, getattr(leaf, "weak_type", None), getattr(leaf, "sharding", None)
 
 
-def lower_dispatch(
-    setting: Setting, state: State, rounds: DispatchPlan, data: PyTree, *, keys: Key | None = None
-) -> Any:
-    """Lowers the program of a dispatch for these shapes of state and data; for several runs, given their keys."""
+def lower_dispatch(setting: Setting, state: State, rounds: DispatchPlan, data: PyTree, keys: Key) -> Any:
+    """Lowers the program of a dispatch for these shapes of state and data: of one run, or of several, with its key."""
     if is_uncompiled():
         raise ValueError(
             "jax_disable_jit (JAX_DISABLE_JIT): received True, must be False, as a run's rounds are one compiled "
             "program: unset it; execution.strategy: debug runs them without compiling"
         )
     whole = setting.layout.replicated
-    if keys is None:
+    if not keys.ndim:
         function = dispatch
-        keys = jax.eval_shape(jax.random.key, 0)
         places = shardings(state, data[0].num_clients, setting.layout)
     else:
         function = dispatch_stacked

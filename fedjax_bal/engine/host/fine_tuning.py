@@ -151,7 +151,6 @@ def plain_setting(setting: Setting, epochs: int) -> Setting:
         test_images=setting.test_images,
         layout=dataclasses.replace(setting.layout, lanes=setting.layout.strategy == "vmap"),
         execution=Execution(precision=setting.execution.precision, huge_factor=None),
-        renewed=setting.renewed,
     )
 
 

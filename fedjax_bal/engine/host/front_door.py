@@ -13,10 +13,10 @@ from fedjax_bal.engine.device import VALIDATION, Layout, Setting, TestSet, at_pr
 from fedjax_bal.engine.host import compatibility
 from fedjax_bal.engine.host.simulation import Simulation
 from fedjax_bal.engine.host.strategy import device_count, resolve_strategy, with_layout
-from fedjax_bal.jax_setup import is_users, package_settings, start_jax
+from fedjax_bal.jax_setup import is_traced, package_settings, start_jax
 from fedjax_bal.metrics import METRICS, EarlyStopping, client_accuracies, shot_groups
-from fedjax_bal.models import check_is_model, is_users_model, normalisation_of, renewed
-from fedjax_bal.optim import AnyOptimizer, calls_users_code
+from fedjax_bal.models import check_is_model, normalisation_of
+from fedjax_bal.optim import AnyOptimizer
 from fedjax_bal.options import Evaluation, Execution, LocalTraining, Participation
 from fedjax_bal.parts import BATCH_STATISTICS, RunFacts, RunSetting, changes_for_evaluation, check_needs
 from fedjax_bal.recipes import Recipe, combine
@@ -70,11 +70,6 @@ class Result(NamedTuple):
         return f"Result({', '.join(f'{key}={value}' for key, value in shown.items())})"
 
 
-def runs_users_code(model: Model, recipe: Recipe) -> bool:
-    """Tells whether the network or a part is the user's code, whose traces become wrong if a value it reads changes."""
-    return is_users_model(model) or any(is_users(type(part).__module__) for part in recipe.parts)
-
-
 def build(
     recipe: Recipe,
     model: Model,
@@ -88,16 +83,19 @@ def build(
     execution: Execution = Execution(),
     server_optimizer: AnyOptimizer | None = None,
     enlarge: Callable[[Federation, Recipe], Federation] | None = None,
-    renew: bool = False,
+    saves: bool = False,
 ) -> Simulation:
     """Builds a simulation from the arguments of `simulate`, and checks that they fit together; compiles nothing yet.
 
     Simulations may share a test set, divided beforehand by `in_batches`, and a federation, which `enlarge` returns in
-    place of the parts' `prepare_federation`.
-
-    `renew` is for calls by users: their code is traced in every call, as it may read values that have changed. The runs
-    of a command share programs, as no value changes between them.
+    place of the parts' `prepare_federation`. `saves` says whether the runs' checkpoints will be written.
     """
+    if is_traced():
+        raise ValueError(
+            "simulate and make_round: called inside jax.jit or another of jax's transformations, must be called "
+            "outside, as they read data and compile programs: call make_round outside, and inside the `step` of its "
+            "result"
+        )
     # The arguments' types, before anything reads them.
     start_jax()
     rounds = whole_number("rounds", rounds)
@@ -112,11 +110,6 @@ def build(
     if not isinstance(test, TestSet):
         test = in_batches(*compatibility.checked_test(test, federation))
     recipe = combine(recipe)  # a recipe that was put together by hand is refused for the same reasons
-    optimizers = (local.optimizer, server_optimizer, recipe.server_optimizer)
-    renew = renew and (
-        runs_users_code(model, recipe) or any(given is not None and calls_users_code(given) for given in optimizers)
-    )
-    model = renewed(model) if renew else model
     compatibility.check_parameters(model)
 
     # The parts change the model first, because their needs and the optimizers are checked on the network as trained.
@@ -183,7 +176,6 @@ def build(
         test_images=test_images,
         layout=Layout(resolve_strategy(execution.strategy), 1 if execution.debugs else device_count(execution.devices)),
         execution=execution,
-        renewed=renew,
     )
     if participation.speed is not None:
         participation.speed.check_deadline(np.asarray(setting.local_steps(sizes)), selector.passes)
@@ -197,6 +189,7 @@ def build(
         execution=execution,
         batch_size=local.batch_size,
         groups=groups,
+        saves=saves,
     )
 
 
@@ -305,7 +298,6 @@ def simulate(
                 evaluation=evaluation,
                 execution=execution,
                 server_optimizer=server_optimizer,
-                renew=True,
             )
             if rule.patience is not None and VALIDATION not in simulation.federation.auxiliary:
                 raise ValueError(

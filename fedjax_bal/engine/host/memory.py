@@ -3,18 +3,24 @@
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax import lax
+from jax.sharding import NamedSharding, PartitionSpec
 
 from fedjax_bal.data import available_bytes
 from fedjax_bal.engine.device import PERSONAL, Layout, State
 from fedjax_bal.engine.host.placement import fetch
 from fedjax_bal.engine.processes import processes
+from fedjax_bal.target import target_platform
 from fedjax_bal.types import PyTree, size_in_bytes
+
+_BLOCK_BYTES = 2**26  # of the clients' memory, fetched or restored at a time
 
 
 def free_bytes(layout: Layout) -> int | None:
@@ -77,10 +83,13 @@ class MemoryTable(NamedTuple):
     seats: np.ndarray
 
 
-def choose_memory_place(place: str, state: State, num_clients: int, layout: Layout, tested: bool = False) -> str:
+def choose_memory_place(
+    place: str, state: State, num_clients: int, layout: Layout, tested: bool = False, saved: int = 0
+) -> str:
     """Decides where the clients' memory is kept, "device", "host" or "disk"; "auto" is "device" if it fits, or "host".
 
-    `tested` says whether clients have test rows, on which all clients' own models are evaluated on the devices.
+    `tested` says whether clients have test rows, on which all clients' own models are evaluated on the devices. `saved`
+    is the bytes of the memory rows that the last checkpoint fetches to the host.
     """
     if tested and PERSONAL in state.memory:
         if place in ("host", "disk"):
@@ -92,18 +101,21 @@ def choose_memory_place(place: str, state: State, num_clients: int, layout: Layo
         place = "device"
     memory = size_in_bytes(state.memory)
     rest = size_in_bytes(state._replace(memory={}))
-    share = memory // layout.devices if divides(num_clients, layout) else memory
+    on_each = bytes_on_device(state, num_clients, layout)
     device = free_bytes(layout)
     host = host_bytes()
+    # CPU devices share the host's memory, so what is fetched from them takes up theirs.
+    shared = saved // layout.devices if target_platform() == "cpu" else 0
+    fetched = host is None or saved <= host
 
     # "auto" never chooses the disk, because every round waits for it: the user has to ask for it.
     wanted = [place] if memory else ["device"]
     if wanted == ["auto"]:
         wanted = ["device", "host"]
     fits = {
-        "device": device is None or share + rest <= device,
-        "host": (device is None or rest <= device) and (host is None or memory <= host),
-        "disk": device is None or rest <= device,
+        "device": (device is None or on_each + shared <= device) and fetched,
+        "host": (device is None or rest <= device) and (host is None or memory + saved <= host),
+        "disk": (device is None or rest + shared <= device) and fetched,
     }
     for candidate in wanted:
         if fits[candidate]:
@@ -113,11 +125,19 @@ def choose_memory_place(place: str, state: State, num_clients: int, layout: Layo
     available = " and ".join(f"{size / 1e9:.1f} GB {name}" for name, size in sizes if size)
     larger = {"device": "host", "auto": "disk", "host": "disk"}.get(place) if memory else None
     remedy = f"set execution.client_memory to {larger}, " if larger else ""
+    last = f", and {saved / 1e9:.1f} GB more for the last checkpoint" if saved >= 5e7 else ""
     raise ValueError(
         f"the state needs {(memory + rest) / 1e9:.1f} GB for {num_clients:,} clients ({memory / 1e9:.1f} GB is what "
-        f"they remember), but there are {available}: {remedy}use fewer clients, a smaller model, or a method "
+        f"they remember){last}, but there are {available}: {remedy}use fewer clients, a smaller model, or a method "
         "that keeps nothing for each client"
     )
+
+
+def bytes_on_device(state: State, num_clients: int, layout: Layout) -> int:
+    """Returns the bytes of a state on each device, with the clients' memory."""
+    memory = size_in_bytes(state.memory)
+    share = memory // layout.devices if divides(num_clients, layout) else memory
+    return share + size_in_bytes(state._replace(memory={}))
 
 
 def divides(num_clients: int, layout: Layout) -> bool:
@@ -203,42 +223,85 @@ def zeros_on_disk(shape: tuple[int, ...], dtype: np.dtype, folder: Path | None) 
         return np.memmap(file, dtype, "r+", shape=shape)
 
 
-def move_to_disk(memory: PyTree, folder: Path | None) -> PyTree:
-    """Moves the clients' memory to files of `folder`; arrays that are in a file already stay there."""
+def memory_rows(asked: np.ndarray) -> np.ndarray | None:
+    """Returns the clients whose memory has to be saved: those that were asked to train, and one other client, last.
 
-    def move(leaf: np.ndarray) -> np.ndarray:
-        if isinstance(leaf, np.memmap):
-            return leaf
-        moved = zeros_on_disk(leaf.shape, leaf.dtype, folder)
-        written = leaf.reshape(len(leaf), -1).any(1)  # rows of zeros would only take up blocks of the file
-        moved[written] = leaf[written]
-        return moved
-
-    return jax.tree.map(move, memory)
+    `asked`, `Bool[N]`, says whether each client was asked. Clients that never trained all have the same memory. None if
+    these are no fewer than all clients.
+    """
+    rows = np.append(np.flatnonzero(asked), np.flatnonzero(~asked)[:1])
+    return rows if len(rows) < len(asked) else None
 
 
 def rows_to_save(memory: PyTree, asked: np.ndarray) -> PyTree:
-    """Selects the memory rows to save: those of clients that were asked to train, and one for all other clients.
+    """Fetches the rows of `memory_rows`, or all of them; all processes have to take part."""
+    rows = memory_rows(asked)
+    leaves = jax.tree.leaves(memory)
+    if rows is None or not leaves:
+        return fetch(memory)
+    if not isinstance(leaves[0], jax.Array):
+        return jax.tree.map(lambda leaf: leaf[rows], memory)
+    if size_in_bytes(memory) <= _BLOCK_BYTES:
+        return jax.tree.map(lambda leaf: leaf[rows], fetch(memory))  # needs no program of its own
+    # The memory may be most of what the devices hold, so a copy of it may not fit: rows are selected there, in blocks
+    # of a fixed size, so that a single program is compiled.
+    place = leaves[0].sharding
+    whole = NamedSharding(place.mesh, PartitionSpec()) if isinstance(place, NamedSharding) else place
+    take = jax.jit(_take_rows, out_shardings=whole)
+    saved = jax.tree.map(lambda leaf: np.empty((len(rows), *leaf.shape[1:]), leaf.dtype), memory)
+    for first, index in _blocks(rows, _rows_in_block(memory)):
+        fetched = fetch(take(memory, index))
+        for target, block in zip(jax.tree.leaves(saved), jax.tree.leaves(fetched), strict=True):
+            target[first : first + len(index)] = block[: len(target) - first]
+    return saved
 
-    `asked`, `Int[N]`, counts how often each was asked. The rows are in ascending order, the other one last. Clients
-    that never trained all have the same memory. Returns all rows if the selection isn't smaller.
+
+def restore_rows(saved: PyTree, asked: np.ndarray, place: PyTree, zeros: Callable[..., np.ndarray] | None) -> PyTree:
+    """Undoes `rows_to_save`: leaves `[N, ...]`.
+
+    `zeros(shape, dtype)` makes arrays for memory on the host; with None it is put on the devices of `place`, the
+    shardings of the leaves.
     """
-    trained = np.flatnonzero(asked)
-    rest = np.flatnonzero(asked == 0)[:1]
-    if len(trained) + len(rest) >= len(asked):
+    rows = memory_rows(asked)
+    if rows is None or not jax.tree.leaves(saved):
+        return saved
+    first = jax.tree.map(lambda leaf: leaf[-1:], saved)
+    small = size_in_bytes(first) * len(asked) <= _BLOCK_BYTES
+    if zeros is not None or small:
+        memory = repeat_for_clients(first, len(asked), zeros or np.zeros)
+        for target, source in zip(jax.tree.leaves(memory), jax.tree.leaves(saved), strict=True):
+            target[rows] = source
         return memory
-    return jax.tree.map(lambda leaf: np.asarray(leaf)[np.append(trained, rest)], memory)
+    repeat = lambda row: jax.tree.map(lambda leaf: jnp.broadcast_to(leaf[0], (len(asked), *leaf.shape[1:])), row)
+    memory = jax.jit(repeat, out_shardings=place)(first)
+    write = jax.jit(_put_rows, donate_argnums=0, out_shardings=place)
+    for start, index in _blocks(rows, _rows_in_block(saved)):
+        positions = np.minimum(np.arange(start, start + len(index)), len(rows) - 1)
+        memory = write(memory, index, jax.tree.map(lambda leaf, at=positions: leaf[at], saved))
+    return memory
 
 
-def restore_rows(saved: PyTree, asked: np.ndarray, shapes: PyTree) -> PyTree:
-    """Undoes `rows_to_save`; leaves of other shapes than it returns stay as they are."""
-    trained = np.flatnonzero(asked)
+def _rows_in_block(memory: PyTree) -> int:
+    return max(1, _BLOCK_BYTES // max(1, size_in_bytes(jax.tree.map(lambda leaf: leaf[:1], memory))))
 
-    def restore(leaf: np.ndarray, shape: jax.ShapeDtypeStruct) -> np.ndarray:
-        if leaf.dtype != shape.dtype or leaf.shape != (len(trained) + 1, *shape.shape[1:]) or leaf.shape == shape.shape:
-            return leaf
-        rows = repeat_for_clients(leaf[-1:], len(asked))
-        rows[trained] = leaf[:-1]
-        return rows
 
-    return jax.tree.map(restore, saved, shapes)
+def _blocks(rows: np.ndarray, size: int) -> Iterator[tuple[int, np.ndarray]]:
+    """Yields where each block starts, and its rows; the last block repeats its last row up to the same size."""
+    for first in range(0, len(rows), size):
+        block = rows[first : first + size]
+        yield first, np.pad(block, (0, size - len(block)), mode="edge").astype(np.int32)
+
+
+def _take_rows(memory: PyTree, rows: jax.Array) -> PyTree:
+    def take(leaf: jax.Array) -> jax.Array:
+        # Rows of a divided array are added up over the devices, which would turn -0.0 into 0.0; not so with integers.
+        if not jnp.issubdtype(leaf.dtype, jnp.floating):
+            return leaf[rows]
+        bits = lax.bitcast_convert_type(leaf, f"uint{8 * leaf.dtype.itemsize}")
+        return lax.bitcast_convert_type(bits[rows], leaf.dtype)
+
+    return jax.tree.map(take, memory)
+
+
+def _put_rows(memory: PyTree, rows: jax.Array, values: PyTree) -> PyTree:
+    return jax.tree.map(lambda leaf, new: leaf.at[rows].set(new), memory, values)

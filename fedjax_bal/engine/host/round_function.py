@@ -1,8 +1,9 @@
 """A round as a pure function, for users' own loops."""
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeVar, cast
 
 import jax
 import jax.export
@@ -11,6 +12,7 @@ import numpy as np
 from jax.core import Tracer
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
+from jax.sharding import AxisType
 
 from fedjax_bal.engine.device import (
     Assignment,
@@ -35,6 +37,8 @@ from fedjax_bal.options import Execution, LocalTraining, Participation
 from fedjax_bal.recipes import Recipe
 from fedjax_bal.types import Array, Federation, Key, Model, Plan, PyTree, Variables
 from fedjax_bal.validate import whole_number
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 _NO_END = 2**31 - 1
 Hyperparameters = Mapping[str, Any]
@@ -79,6 +83,24 @@ _before_layers.def_abstract_eval(lambda leaf, model: leaf)
 ad.primitive_jvps[_before_layers] = _refuse_fast_layers
 batching.defvectorized(_before_layers)
 mlir.register_lowering(_before_layers, lambda _, leaf, model: [leaf])
+
+
+def _on_one_device(function: F) -> F:
+    """Wraps a function to run in `package_settings`, and refuses a mesh over which jax would spread its arrays."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **options: Any) -> Any:
+        mesh = jax.sharding.get_abstract_mesh()
+        kinds = set(mesh.axis_types)
+        if AxisType.Manual not in kinds and (mesh.size > 1 or AxisType.Explicit in kinds):
+            raise ValueError(
+                f"{function.__name__}: called inside jax.set_mesh with {mesh}, but a round of make_round runs on one "
+                "device: call it outside, or with jax.set_mesh(None)"
+            )
+        with package_settings():
+            return function(*args, **options)
+
+    return cast(F, call)
 
 
 class RoundState(NamedTuple):
@@ -132,7 +154,7 @@ class RoundFunction:
     model: Model = dataclasses.field(repr=False, metadata={"static": True})
     _simulation: Simulation = dataclasses.field(repr=False, metadata={"static": True})
 
-    @package_settings()
+    @_on_one_device
     def init(self, key: Key, variables: Variables | None = None) -> RoundState:
         """Makes the state before the first round, with given variables or initial weights drawn with the key.
 
@@ -150,7 +172,7 @@ class RoundFunction:
             state = state_of(setting, key, given, self.federation)
         return RoundState(jnp.zeros((), jnp.int32), *state)
 
-    @package_settings()
+    @_on_one_device
     def step(
         self,
         hyperparameters: Hyperparameters,
@@ -248,7 +270,7 @@ class RoundFunction:
         return jax.tree.map(lambda *leaves: np.stack(leaves), *plans)
 
 
-@package_settings()
+@_on_one_device
 def make_round(
     recipe: Recipe,
     model: Model,
@@ -311,7 +333,6 @@ def make_round(
         participation=participation,
         execution=dataclasses.replace(execution, devices=1),
         server_optimizer=server_optimizer,
-        renew=True,
     )
     setting = simulation.setting
     model = differentiable(setting.model) if setting.execution.differentiable else setting.model

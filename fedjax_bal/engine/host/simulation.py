@@ -28,10 +28,11 @@ from fedjax_bal.engine.host.assignment import StepCounts
 from fedjax_bal.engine.host.compatibility import choose_rounds_per_dispatch, fit_variables
 from fedjax_bal.engine.host.faults import fault_message, find_faults
 from fedjax_bal.engine.host.memory import (
+    bytes_on_device,
     choose_memory_place,
     gather,
-    move_to_disk,
     program_bytes,
+    restore_rows,
     scatter,
     zeros_on_disk,
 )
@@ -42,7 +43,7 @@ from fedjax_bal.metrics import LONG, Counts, Fault, FaultCounts, RoundResult, Tr
 from fedjax_bal.options import Execution, Participation
 from fedjax_bal.parts import RoundsSoFar, Server
 from fedjax_bal.selection import LOSS, Selector, always
-from fedjax_bal.types import EvaluationResult, Exhibit, Federation, Plan, PyTree, Variables, size_in_bytes
+from fedjax_bal.types import EvaluationResult, Exhibit, Federation, Key, Plan, PyTree, Variables, size_in_bytes
 
 
 class Snapshot(NamedTuple):
@@ -52,6 +53,7 @@ class Snapshot(NamedTuple):
     state: State  # on the devices
     selector: Any  # the selector's state
     counts: Counts  # since the last evaluation
+    asked: Any  # whether each client was ever asked to train, Bool[N]
 
 
 class DispatchResult(NamedTuple):
@@ -62,7 +64,6 @@ class DispatchResult(NamedTuple):
         records: a dict of metrics for each evaluated round.
         confusion: the confusion matrix of the last evaluated round; None if none was evaluated.
         client_hits: of the same round, see `EvaluationResult`; None, too, without test rows of clients.
-        chosen: the selected clients, round after round, `Int32[K]`.
         client_updates: local trainings of clients that delivered.
         samples: samples that they trained on, counting repeats.
         work: local steps of clients that delivered, including those left out, and all steps computed; the difference
@@ -75,7 +76,6 @@ class DispatchResult(NamedTuple):
     records: list[dict[str, Any]]
     confusion: np.ndarray | None
     client_hits: np.ndarray | None
-    chosen: np.ndarray
     client_updates: int
     samples: int
     work: StepCounts
@@ -98,6 +98,7 @@ class Simulation:
         execution: how the work is laid out, and how broken clients are handled.
         batch_size: B as requested; the setting's is no larger than the largest client.
         groups: masks over the classes by which accuracies are averaged, from `fedjax_bal.metrics.shot_groups`.
+        saves: whether checkpoints are written, which takes memory, too.
         compile_s: seconds spent on compiling, or on waiting for a thread that compiles; 0 before.
         rounds_per_dispatch: number of rounds in one program.
         on_device: federation and test set, on the devices.
@@ -115,6 +116,7 @@ class Simulation:
     execution: Execution
     batch_size: int
     groups: Mapping[str, np.ndarray]
+    saves: bool = False
     compile_s: float = 0.0
     scratch: Path | None = None
 
@@ -139,7 +141,9 @@ class Simulation:
         tested = self.federation.tests is not None
         wanted = self.execution.client_memory
         # Decided after the data is placed, so that the free memory doesn't include the data's.
-        self.memory_place = choose_memory_place(wanted, shapes, self.federation.num_clients, layout, tested)
+        saved = self._saved_bytes(shapes)
+        clients = self.federation.num_clients
+        self.memory_place = choose_memory_place(wanted, shapes, clients, layout, tested, saved)
         self.planner = Planner(
             self.setting,
             sizes,
@@ -172,6 +176,33 @@ class Simulation:
         return size_in_bytes(self.on_device) + size_in_bytes(self._shapes) + size
 
     @property
+    def state_bytes(self) -> tuple[int, int]:
+        """Bytes of a run's state on each device, and on the host, where the last checkpoint is fetched to."""
+        saved = self._saved_bytes(self._shapes)
+        layout = self.setting.layout
+        if not self.keeps_memory_on_host:
+            return bytes_on_device(self._shapes, self.federation.num_clients, layout), saved
+        rows = size_in_bytes(self._arguments(self.setting)[0].memory)  # of a dispatch, gathered there
+        kept = size_in_bytes(self._shapes.memory) if self.memory_place == "host" else 0
+        return size_in_bytes(self._shapes._replace(memory={})) + rows, kept + saved + rows
+
+    def _saved_bytes(self, shapes: State) -> int:
+        """Bytes of the memory rows that a checkpoint after the last round has; 0 if none is written."""
+        clients = self.federation.num_clients
+        asked = min(self.rounds * self.selector.chains * self.selector.chain_length + 1, clients)
+        return size_in_bytes(shapes.memory) * asked // clients if self.saves else 0
+
+    @property
+    def _zeros(self) -> Callable[..., np.ndarray] | None:
+        """Makes arrays for the clients' memory; None if it is on the devices."""
+        disk = functools.partial(zeros_on_disk, folder=self.scratch)
+        return {"device": None, "host": np.zeros, "disk": disk}[self.memory_place]
+
+    @property
+    def _nobody(self) -> np.ndarray:
+        return np.zeros(self.federation.num_clients, bool)
+
+    @property
     def _no_counts(self) -> Counts:
         return Counts(broken=FaultCounts() if self.execution.excludes else None)
 
@@ -181,15 +212,20 @@ class Simulation:
         `variables` replace the drawn model; raises ValueError if their names or shapes don't fit the model.
         """
         given = None if variables is None else fit_variables(variables, self._shapes.variables, self.setting.model)
-        zeros = {"device": None, "host": np.zeros, "disk": functools.partial(zeros_on_disk, folder=self.scratch)}
-        memory = zeros[self.memory_place]
-        state = executable.initial_state(self.setting, seed, self.on_device[0], zeros=memory, variables=given)
-        return Snapshot(0, state, self.selector.init(seed, self.federation.num_clients), self._no_counts)
+        state = executable.initial_state(self.setting, seed, self.on_device[0], zeros=self._zeros, variables=given)
+        selector = self.selector.init(seed, self.federation.num_clients)
+        return Snapshot(0, state, selector, self._no_counts, self._nobody)
+
+    def restore(self, snapshot: Snapshot) -> Snapshot:
+        """Returns a snapshot that was saved with the memory of `rows_to_save`, with that of all clients."""
+        places = executable.shardings(self._shapes, self.federation.num_clients, self.setting.layout).memory
+        memory = restore_rows(snapshot.state.memory, snapshot.asked, places, self._zeros)
+        return snapshot._replace(state=snapshot.state._replace(memory=memory))
 
     def state_shapes(self) -> Snapshot:
         """Returns the shapes of a run's snapshot, against which a checkpoint is checked."""
         selector = self.selector.init(0, self.federation.num_clients)
-        return Snapshot(np.int64(0), self._shapes, selector, self._no_counts)
+        return Snapshot(np.int64(0), self._shapes, selector, self._no_counts, self._nobody)
 
     def compile(self) -> float:
         """Compiles the program, once; returns the seconds spent in this call. Raises ValueError if it doesn't fit."""
@@ -214,14 +250,15 @@ class Simulation:
             return executable.debug_dispatch
         return executable.compile_dispatch(setting, *self._arguments(setting))
 
-    def _arguments(self, setting: Setting) -> tuple[State, DispatchPlan, PyTree]:
+    def _arguments(self, setting: Setting) -> tuple[State, DispatchPlan, PyTree, Key]:
         state = self._shapes
         rounds = self.example_dispatch(setting).rounds
         if self.keeps_memory_on_host:
             # The program receives a row for each seat of the dispatch, not for each client.
             seated = lambda leaf: jax.ShapeDtypeStruct((rounds.seats.size, *leaf.shape[1:]), leaf.dtype)
             state = state._replace(memory=jax.tree.map(seated, state.memory))
-        return state, rounds, self.on_device
+        # The kind of key is that of `jax_default_prng_impl`, which may change in a session.
+        return state, rounds, self.on_device, jax.random.key(0)
 
     def example_dispatch(self, setting: Setting) -> PlannedDispatch:
         """Plans a dispatch with this setting for its shapes, which are those of all dispatches."""
@@ -250,8 +287,6 @@ class Simulation:
         """
         self.compile()
         state = snapshot.state
-        if self.memory_place == "disk":  # a checkpoint was read into the host's memory
-            state = state._replace(memory=move_to_disk(state.memory, self.scratch))
         memory = state.memory
         planned = self.take_planned(seed, snapshot.round, snapshot.selector)
         # Clients without a seat in this dispatch keep their rows on the host, where the new rows go back below.
@@ -327,15 +362,17 @@ class Simulation:
                 if number % every == 0:
                     # Not reset after an additional evaluation of the last round, which an extended run doesn't have.
                     counts = self._no_counts
+        asked = snapshot.asked.copy()
+        for plan in plans:
+            asked[plan.clients[plan.clients < clients]] = True
         selector = planned.selector
         if self.selector.closed_loop:  # a dispatch of one round
             selector = self.selector.update(selector, plans[0], _of_round(0, {LOSS: info.losses, **info.probes}))
         return DispatchResult(
-            snapshot=snapshot._replace(round=snapshot.round + len(plans), selector=selector, counts=counts),
+            snapshot=Snapshot(snapshot.round + len(plans), snapshot.state, selector, counts, asked),
             records=records,
             confusion=confusion,
             client_hits=client_hits,
-            chosen=np.concatenate([plan.clients[plan.clients < clients] for plan in plans]),
             client_updates=sum(int(plan.delivered.sum()) for plan in plans) * passes,
             samples=samples,
             work=planned.work,

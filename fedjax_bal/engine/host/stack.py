@@ -223,10 +223,10 @@ class Stack:
 def open_stack(members: Sequence[Member], snapshots: Sequence[Snapshot | None]) -> Stack:
     """Starts or resumes runs with equal stacking keys, all at the same round.
 
-    A run that hasn't started has no snapshot; the other snapshots can't be used afterwards.
+    A run that hasn't started has no snapshot; those of the others are as they were saved, and can't be used afterwards.
     """
     starts = [
-        member.simulation.init(member.seed) if snapshot is None else snapshot
+        member.simulation.init(member.seed) if snapshot is None else member.simulation.restore(snapshot)
         for member, snapshot in zip(members, snapshots, strict=True)
     ]
     return Stack(members, starts)
@@ -247,7 +247,7 @@ def _stacked_program(simulations: Sequence[Simulation], setting: Setting, data: 
     shapes = jax.tree.map(stacked, first.state_shapes().state)
     planned = [simulation.example_dispatch(simulation.setting) for simulation in simulations]
     rounds, _ = _joint_rounds(simulations, planned, setting)
-    return compile_dispatch(setting, shapes, rounds, data, keys=_keys_of([0] * count))
+    return compile_dispatch(setting, shapes, rounds, data, _keys_of([0] * count))
 
 
 def _joint_rounds(
