@@ -63,6 +63,7 @@ class DispatchResult(NamedTuple):
         snapshot: the run after it.
         records: a dict of metrics for each evaluated round.
         confusion: the confusion matrix of the last evaluated round; None if none was evaluated.
+        chosen: the selected clients, round after round, `Int32[K]`.
         client_updates: local trainings of clients that delivered.
         samples: samples that they trained on, counting repeats.
         work: local steps of clients that delivered, including those left out, and all steps computed; the difference
@@ -74,6 +75,7 @@ class DispatchResult(NamedTuple):
     snapshot: Snapshot
     records: list[dict[str, Any]]
     confusion: np.ndarray | None
+    chosen: np.ndarray
     client_updates: int
     samples: int
     work: StepCounts
@@ -358,9 +360,9 @@ class Simulation:
                 if number % every == 0:
                     # Not reset after an additional evaluation of the last round, which an extended run doesn't have.
                     counts = self._no_counts
+        chosen = np.concatenate([plan.clients[plan.clients < clients] for plan in plans])
         asked = snapshot.asked.copy()
-        for plan in plans:
-            asked[plan.clients[plan.clients < clients]] = True
+        asked[chosen] = True
         selector = planned.selector
         if self.selector.closed_loop:  # a dispatch of one round
             selector = self.selector.update(selector, plans[0], _of_round(0, {LOSS: info.losses, **info.probes}))
@@ -368,6 +370,7 @@ class Simulation:
             snapshot=Snapshot(snapshot.round + len(plans), snapshot.state, selector, counts, asked),
             records=records,
             confusion=confusion,
+            chosen=chosen,
             client_updates=sum(int(plan.delivered.sum()) for plan in plans) * passes,
             samples=samples,
             work=planned.work,
