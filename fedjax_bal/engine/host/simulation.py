@@ -64,6 +64,7 @@ class DispatchResult(NamedTuple):
         records: a dict of metrics for each evaluated round.
         confusion: the confusion matrix of the last evaluated round; None if none was evaluated.
         client_hits: of the same round, see `EvaluationResult`; None, too, without test rows of clients.
+        chosen: the selected clients, round after round, `Int32[K]`.
         client_updates: local trainings of clients that delivered.
         samples: samples that they trained on, counting repeats.
         work: local steps of clients that delivered, including those left out, and all steps computed; the difference
@@ -76,6 +77,7 @@ class DispatchResult(NamedTuple):
     records: list[dict[str, Any]]
     confusion: np.ndarray | None
     client_hits: np.ndarray | None
+    chosen: np.ndarray
     client_updates: int
     samples: int
     work: StepCounts
@@ -362,9 +364,9 @@ class Simulation:
                 if number % every == 0:
                     # Not reset after an additional evaluation of the last round, which an extended run doesn't have.
                     counts = self._no_counts
+        chosen = np.concatenate([plan.clients[plan.clients < clients] for plan in plans])
         asked = snapshot.asked.copy()
-        for plan in plans:
-            asked[plan.clients[plan.clients < clients]] = True
+        asked[chosen] = True
         selector = planned.selector
         if self.selector.closed_loop:  # a dispatch of one round
             selector = self.selector.update(selector, plans[0], _of_round(0, {LOSS: info.losses, **info.probes}))
@@ -373,6 +375,7 @@ class Simulation:
             records=records,
             confusion=confusion,
             client_hits=client_hits,
+            chosen=chosen,
             client_updates=sum(int(plan.delivered.sum()) for plan in plans) * passes,
             samples=samples,
             work=planned.work,
