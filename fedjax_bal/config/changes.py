@@ -287,7 +287,7 @@ def apply_with_paths(
 
 
 def without_former_rates(before: Mapping[str, Any], after: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Voids rates of methods for an optimizer in place of which another one has been chosen for all methods.
+    """Drops rates of single methods for an optimizer in place of which another one has been chosen for all methods.
 
     Args:
         before: a configuration.
@@ -297,7 +297,7 @@ def without_former_rates(before: Mapping[str, Any], after: Mapping[str, Any]) ->
         >>> entry = {"recipe": "rebafl", "training": {"optimizer": {"learning_rate": 0.03}}}
         >>> changed = {"training": {"optimizer": {"name": "adam", "learning_rate": 0.001}}, "methods": [entry]}
         >>> without_former_rates({"methods": [entry]}, changed)["methods"][0]["training"]
-        {'optimizer': {'learning_rate': None}}
+        {'optimizer': {}}
     """
     methods = after.get("methods")
     earlier = before.get("methods")
@@ -310,7 +310,8 @@ def without_former_rates(before: Mapping[str, Any], after: Mapping[str, Any]) ->
         for place, entry in enumerate(methods):
             its = _at(entry, "training", key)
             if entry in earlier and "learning_rate" in its and "name" not in its:
-                training = {**entry["training"], key: {**its, "learning_rate": None}}
+                others = {name: value for name, value in its.items() if name != "learning_rate"}
+                training = {**entry["training"], key: others}
                 methods = [*methods[:place], {**entry, "training": training}, *methods[place + 1 :]]
     return {**after, "methods": methods}
 

@@ -102,6 +102,7 @@ def rows_used(shards, rounds, **local):
     run = simulate(
         recipe, net, shards, (shards.images[:1], shards.labels[:1]), rounds=rounds, seed=0,
         local=LocalTraining(**{"lone_rows": "drop"} | local), evaluation=Evaluation(every=rounds),
+        participation=Participation(clients_per_round=shards.num_clients),
         execution=Execution(strategy="map", devices=1, rounds_per_dispatch=rounds),
     )  # fmt: skip
     return np.asarray(run.client_memory["RowsUsed"]).sum(0)
