@@ -553,8 +553,9 @@ class EvaluationSection(OptionsSection):
         validation: training images that validate the global model.
         client_test: images that test each client.
         personalised: epochs for which the final global model is fine-tuned on each client before the client's test;
-            None for no fine-tuning. Every method is fine-tuned with plain cross-entropy and the local optimizer, at the
-            learning rate of the round after the last; `step_schedule` is ignored.
+            None for no fine-tuning. The clients need test rows: those of `client_test`, or a natural partition's. Every
+            method is fine-tuned with plain cross-entropy and the local optimizer, at the learning rate of the round
+            after the last; `step_schedule` is ignored.
     """
 
     privacy: Switch = False
@@ -609,10 +610,6 @@ class Sections(Section):
         if patience is not None and not self.evaluation.validation.wanted:
             rule = "needs validation images: set evaluation.validation, for instance to {per_class: 50}"
             raise refused(f"received {patience}, {rule}", "training", "early_stopping")
-        fine_tuning = self.evaluation.personalised
-        if fine_tuning is not None and not self.evaluation.client_test.wanted:
-            rule = "needs test images of clients: set evaluation.client_test, for instance to {fraction: 0.2}"
-            raise refused(f"received {fine_tuning}, {rule}", "evaluation", "personalised")
         asked = self.selection.clients_per_round
         clients = self.partition.known_clients
         if clients is None or asked <= clients:

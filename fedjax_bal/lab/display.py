@@ -16,15 +16,30 @@ _INTERVAL = 2.0  # seconds between two lines about runs in training
 
 
 @dataclasses.dataclass
-class _Unit:
+class Unit:
+    """A run or a batch on the display.
+
+    Attributes:
+        title: its name.
+        rounds: the number of its rounds.
+        program: units with the same one take equally long for a local step.
+        steps: local steps in an average round, of all its runs.
+        done: finished rounds.
+        ended: whether it has ended early.
+        bar: its bar, in a terminal.
+    """
+
     title: str
     rounds: int
+    program: Hashable = None
+    steps: float = 1.0
     done: int = 0
     ended: bool = False
     bar: TaskID | None = None
 
     @property
     def left(self) -> int:
+        """Rounds that are left."""
         return 0 if self.ended else max(self.rounds - self.done, 0)
 
 
@@ -32,8 +47,8 @@ class Progress:
     """Shows the progress of units of work: runs, or the batches of a sweep.
 
     A finished unit prints a line. During training, a terminal shows a bar for all units and one per unit in training;
-    other output gets a line about every two seconds. The remaining time is extrapolated from this session's rounds,
-    without compilation.
+    other output gets a line about every two seconds. The remaining time, without compilation, follows from this
+    session's seconds per local step: of the same program, or of all for a program that hasn't trained yet.
     """
 
     def __init__(
@@ -45,12 +60,11 @@ class Progress:
     ) -> None:
         self.console = console
         self._clock = clock
-        self._units: dict[Hashable, _Unit] = {}
+        self._units: dict[Hashable, Unit] = {}
         self._noun = ""
         self._began = self._printed = clock()
         self._event: float | None = None  # when rounds were last reported; None while a program is compiled
-        self._paced_rounds = 0
-        self._paced_s = 0.0
+        self._trained: dict[Hashable, tuple[float, float]] = {}  # seconds and local steps, by program
         self._bars: Bars | None = None
         self._whole = TaskID(0)
         if not plain and console.is_terminal and not console.is_dumb_terminal and console.file.isatty():
@@ -59,9 +73,9 @@ class Progress:
             status = TextColumn("{task.fields[status]}", markup=False)
             self._bars = Bars(title, BarColumn(10), status, console=console)
 
-    def start(self, units: Mapping[Hashable, tuple[str, int]], noun: str = "runs", headline: str = "") -> None:
-        """Starts the display; `units` maps each unit's key to its title and number of rounds."""
-        self._units = {key: _Unit(*unit) for key, unit in units.items()}
+    def start(self, units: Mapping[Hashable, Unit], noun: str = "runs", headline: str = "") -> None:
+        """Starts the display of units, by their keys."""
+        self._units = dict(units)
         self._noun = noun
         self._began = self._clock()
         if headline:
@@ -83,9 +97,9 @@ class Progress:
         """
         unit = self._units[key]
         now = self._clock()
-        if clients_per_s > 0 and self._event is not None:
-            self._paced_rounds += max(done - unit.done, 0)
-            self._paced_s += now - self._event
+        if clients_per_s > 0 and self._event is not None and done > unit.done:
+            seconds, steps = self._trained.get(unit.program, (0.0, 0.0))
+            self._trained[unit.program] = (seconds + now - self._event, steps + (done - unit.done) * unit.steps)
         self._event = now
         finishes = unit.done < unit.rounds <= done
         changed = done != unit.done or clients_per_s > 0
@@ -117,13 +131,20 @@ class Progress:
             self.note(f"{finished} of {len(self._units)} {self._noun} finished in {duration(seconds)}")
         self._units = {}
 
-    def _show(self, unit: _Unit, status: str, *, last: bool = False) -> None:
+    def _seconds_left(self) -> float:
+        overall = tuple(map(sum, zip(*self._trained.values(), strict=True)))
+        left = 0.0
+        for unit in self._units.values():
+            seconds, steps = self._trained.get(unit.program, overall)
+            left += unit.left * unit.steps * seconds / steps
+        return left
+
+    def _show(self, unit: Unit, status: str, *, last: bool = False) -> None:
         left = sum(each.left for each in self._units.values())
         rounds = sum(each.rounds for each in self._units.values())
-        pace = self._paced_s / self._paced_rounds if self._paced_rounds else None
         finished = sum(not each.left for each in self._units.values())
         whole = f"{finished}/{len(self._units)} {self._noun}, {1 - left / max(rounds, 1):.0%}"
-        whole += f", {duration(pace * left)} left" if left and pace is not None else ""
+        whole += f", {duration(self._seconds_left())} left" if left and self._trained else ""
         if self._bars is not None:
             self._bars.update(self._whole, completed=rounds - left, status=whole)
             if unit.bar is None:

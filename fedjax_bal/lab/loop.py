@@ -56,6 +56,12 @@ class RunBatch:
         return [task.recorder.start(task.run) for task in self.tasks]
 
 
+def steps_per_round(simulation: Simulation) -> float:
+    """Returns the local steps of a round with the largest cohort, drawn evenly, all of which deliver."""
+    steps = np.asarray(simulation.setting.local_steps(np.diff(simulation.federation.offsets)))
+    return float(simulation.selector.most * simulation.selector.passes * steps[steps > 0].mean())
+
+
 def batch_runs(tasks: Sequence[RunTask], max_size: int | None = None, concurrent: int = 1) -> list[RunBatch]:
     """Groups runs with equal stacking keys into batches of at most `max_size`, in the order of their first runs.
 

@@ -10,16 +10,15 @@ import jax
 from fedjax_bal.config import Config, leaves, resolved_sheet, to_plain
 from fedjax_bal.data import resident_peak
 from fedjax_bal.lab.folder import RunFolder, SweepFolder
-from fedjax_bal.lab.loop import RunBatch, RunTask, batch_runs
+from fedjax_bal.lab.loop import RunBatch, RunTask, batch_runs, steps_per_round
 from fedjax_bal.lab.output_files import writing
-from fedjax_bal.lab.paces import Pace, count_steps, pace_of
 from fedjax_bal.lab.schema import RunId
 from fedjax_bal.lab.setup import SharedInputs, set_up
 from fedjax_bal.lab.summary import known_runs
 from fedjax_bal.lab.sweep_plan import Point, Sweep, short_keys, shown
 from fedjax_bal.lab.training import BuiltBatch
 from fedjax_bal.lab.training_line import training_line
-from fedjax_bal.status import duration, size
+from fedjax_bal.status import size
 from fedjax_bal.target import target_platform
 from fedjax_bal.types import size_in_bytes
 
@@ -57,24 +56,13 @@ def sweep_outline(
     named = short_keys(sweep.axes)
     axes = " x ".join(f"{len(axis)} {'+'.join(key for key in axis.keys if key in named)}" for axis in sweep.axes)
     points = f" from {len(sweep.points)} point{'s' * (len(sweep.points) > 1)} ({axes})" if sweep.axes else ""
-    speed = "" if not cluster else ", group after group and at this machine's pace"
     several = f" for {len(batches)} batches" if sweep.axes and len(batches) > len(programs) else ""
     # Images, partitions and test sets that simulations share are counted once.
     arrays = {id(leaf): leaf for task in tasks for leaf in jax.tree.leaves(task.simulation.on_device)}
-    timed: dict[Any, Pace] = {}
-    least = most = 0.0
-    for task in tasks:
-        steps = count_steps(task.simulation, task.simulation.rounds - task.round, task.run.seed)
-        pace = pace_of(task.simulation, timed)
-        least += steps * pace.least
-        most += steps * pace.most
-    length = duration(least) if duration(least) == duration(most) else f"{duration(least)} to {duration(most)}"
-    known = bool(tasks) and not timed
-    excluded = "compilation (often longer)" + ("" if known else " and the extra cost of some methods")
+    steps = sum((task.simulation.rounds - task.round) * steps_per_round(task.simulation) for task in tasks)
     yield (
         f"{sweep.name}: {runs} run{'s' * (runs > 1)}{done}{points}, "
-        f"{len(programs)} program{'s' * (len(programs) != 1)} to compile{several}; training takes about {length}{speed}"
-        f"{', judging by earlier runs here' * known}, excluding {excluded}; "
+        f"{len(programs)} program{'s' * (len(programs) != 1)} to compile{several}; about {steps:,.0f} local steps; "
         f"{_memory(size_in_bytes(list(arrays.values())), batches)}, without the programs' own"
     )
     if cluster:

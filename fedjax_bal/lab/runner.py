@@ -8,11 +8,10 @@ from fedjax_bal.config import Config, resolved_sheet
 from fedjax_bal.contrib.trackers import Mirror
 from fedjax_bal.engine.host import Snapshot
 from fedjax_bal.engine.processes import processes
-from fedjax_bal.lab.display import Progress
+from fedjax_bal.lab.display import Progress, Unit
 from fedjax_bal.lab.folder import RunFolder
-from fedjax_bal.lab.loop import Callback, RunBatch, runs_left, train
+from fedjax_bal.lab.loop import Callback, RunBatch, runs_left, steps_per_round, train
 from fedjax_bal.lab.outline import program_line, run_outline
-from fedjax_bal.lab.paces import Paces
 from fedjax_bal.lab.post_training import PostTraining
 from fedjax_bal.lab.recorder import Recorder
 from fedjax_bal.lab.schema import RunId
@@ -102,16 +101,16 @@ def run_comparison(
     for line in (*inputs.data_lines(), f"training: {training_line(resolved_sheet(config))}"):
         display.note(line)
     recorder.resume()
-    units: dict[Hashable, tuple[str, int]] = {
-        state.key: (state.title, recorder.comparison.methods[index].training.rounds)
-        for (index, _), state in recorder.states.items()
-    }
+    units: dict[Hashable, Unit] = {}
+    for run, state in recorder.states.items():
+        simulation = recorder.comparison.simulation(run)
+        units[state.key] = Unit(state.title, simulation.rounds, run.method, steps_per_round(simulation))
     methods = len(config.methods)
     seeds = len(config.seeds)
-    rounds = sum(rounds for _, rounds in units.values())
+    rounds = sum(unit.rounds for unit in units.values())
     count = f"{methods} method{'s' * (methods > 1)} x {seeds} seed{'s' * (seeds > 1)}"
     display.start(units, headline=f"{count}, {rounds} rounds in all, into {folder.path}")
-    callbacks = [RunProgress(display, verbose=verbose), PostTraining(), Paces(), Trackers(mirror)]
+    callbacks = [RunProgress(display, verbose=verbose), PostTraining(), Trackers(mirror)]
     try:
         left = runs_left(recorder, callbacks)
         if verbose:

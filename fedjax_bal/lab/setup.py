@@ -80,6 +80,7 @@ class SharedInputs:
         self.made: dict[str, Any] = {}
         self.larger: dict[tuple[Any, ...], Federation] = {}
         self.used: dict[str, tuple[RowsUsed, dict[str, None], set[int]]] = {}
+        self.cautions: dict[str, None] = {}
 
     def cached(self, kind: str, make: Any, *sections: Any) -> Any:
         """Returns the value of `make`, computed once per kind and sections of a configuration."""
@@ -165,7 +166,10 @@ class SharedInputs:
         return used
 
     def data_lines(self) -> list[str]:
-        """Describes the rows and clients that are used: one line per distinct description, up to a limit."""
+        """Describes the rows and clients that are used, and why a method can't learn from them.
+
+        There is a line for each distinct description, up to a limit.
+        """
         several = len({tuple(names) for _, names, _ in self.used.values()}) > 1
         whose = lambda names: f" of {', '.join(names)}" if several else ""
         lines = [f"data{whose(names)}: {used.with_empty_clients(empty)}" for used, names, empty in self.used.values()]
@@ -175,7 +179,7 @@ class SharedInputs:
         if self.assumed:
             names = ", ".join(sorted(self.assumed))
             lines.append(f"data: counted without the files of {names} (no --data-dir), its classes as if of equal size")
-        return lines
+        return [*lines, *(f"note: {text}" for text in list(self.cautions)[:_MOST_LINES])]
 
     def model(self, config: MethodConfig) -> Model:
         """The network."""
@@ -275,6 +279,7 @@ def _on_partition_of(seed: int, config: Config, inputs: SharedInputs) -> Compari
     methods = tuple(config.with_partition_of(seed, method) for method in config.methods)
     _check_classes(methods, inputs)
     simulations = tuple(_simulation(inputs, index, method) for index, method in enumerate(methods))
+    inputs.cautions |= dict.fromkeys(text for simulation in simulations for text in simulation.cautions)
     # Invalid post-training analyses are rejected before training.
     for method, simulation in zip(methods, simulations, strict=True):
         if method.evaluation.privacy and shares_prototypes(simulation):

@@ -4,13 +4,13 @@ import contextlib
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedjax_bal.config import check_methods, resolved_sheet
-from fedjax_bal.lab.display import Progress
+from fedjax_bal.lab.display import Progress, Unit
 from fedjax_bal.lab.folder import SweepFolder
-from fedjax_bal.lab.loop import Callback, RunBatch, RunTask, batch_runs, runs_left, train
+from fedjax_bal.lab.loop import Callback, RunBatch, RunTask, batch_runs, runs_left, steps_per_round, train
 from fedjax_bal.lab.named_files import with_files
 from fedjax_bal.lab.outline import (
     batch_title,
@@ -20,7 +20,6 @@ from fedjax_bal.lab.outline import (
     remaining_runs,
     sweep_outline,
 )
-from fedjax_bal.lab.paces import Paces
 from fedjax_bal.lab.post_training import PostTraining
 from fedjax_bal.lab.recorder import Recorder
 from fedjax_bal.lab.schema import RunId
@@ -88,8 +87,7 @@ class SweepSession(Callback):
         self.max_batch_size = max_batch_size
         self.backend = backend
         self.verbose = verbose
-        # The workers of a cluster may be other machines, whose pace says nothing about this one.
-        self.callbacks = (PostTraining(), *([] if backend else [Paces()]), self)
+        self.callbacks = (PostTraining(), self)
         self.recorders: dict[int, Recorder] = {}
         self.setup_errors: dict[int, str] = {}
         self.training_errors: dict[SweepRun, str] = {}
@@ -343,8 +341,12 @@ def run_sweep(
         if dry_run:
             display.note(describe_destination(folder))
             return [], False
-        titles = ((batch_title(sweep, batch), batch.tasks[0].simulation.rounds) for batch in session.batches)
-        display.start(dict(enumerate(titles)), "batches")
+        units: dict[Hashable, Unit] = {}
+        for batch in session.batches:
+            steps = sum(steps_per_round(task.simulation) for task in batch.tasks)
+            title = batch_title(sweep, batch)
+            units[batch.number] = Unit(title, batch.tasks[0].simulation.rounds, batch.program, steps)
+        display.start(units, "batches")
         stopped = False
         began = time.monotonic()
         try:

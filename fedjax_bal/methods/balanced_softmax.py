@@ -3,10 +3,11 @@
 from typing import Literal
 
 import jax.numpy as jnp
+import numpy as np
 
 from fedjax_bal.balance import prior_calibrated_logits, smoothed_prior
 from fedjax_bal.methods.combine import NonNegative, Recipe, Share, recipe
-from fedjax_bal.methods.roles import Logits, part, static
+from fedjax_bal.methods.roles import Logits, RunSetting, part, static
 from fedjax_bal.types import Array, Batch, Context
 
 Scope = Literal["local", "global"]
@@ -16,6 +17,10 @@ Scope = Literal["local", "global"]
 def counts_in(ctx: Context, scope: Scope) -> Array:
     """Returns the number of samples of each class, `Int32[C]`."""
     return ctx.class_counts if scope == "local" else ctx.federation.class_counts.sum(0)
+
+
+_SMALL_EPSILON = 0.1  # the prior of a single class is then above 0.9, and so is its calibrated probability
+_MOST_SINGLE = 0.5
 
 
 @part
@@ -38,6 +43,21 @@ class PriorCalibration(Logits):
     tau: float = 1.0
     counts: Scope = static("local")
     absent: int = static(0)
+
+    def caution(self, setting: RunSetting, cohort: int) -> str:
+        """Counts the clients of a single class if they are the majority, as their calibrated loss is next to 0."""
+        smoothed = self.epsilon > _SMALL_EPSILON or (self.epsilon > 0 and self.tau < 1)
+        if self.counts == "global" or self.absent or smoothed:
+            return ""
+        classes = (np.asarray(setting.federation.class_counts) > 0).sum(1)
+        clients, single = np.count_nonzero(classes), np.count_nonzero(classes == 1)
+        if single <= _MOST_SINGLE * clients:
+            return ""
+        return (
+            f"{single:,} of {clients:,} clients have rows of a single class, which their class prior already predicts: "
+            "their cross-entropy is next to 0 and teaches next to nothing; use fewer clients or a partition with more "
+            "classes a client, or another method"
+        )
 
     def logits(self, logits: Array, batch: Batch, ctx: Context) -> Array:
         """Maps `Float[B, C]` to `Float[B, C]`."""

@@ -4,6 +4,7 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax import lax
 
@@ -14,6 +15,8 @@ from fedjax_bal.methods.needs import SERVER_ROWS, balanced_rows
 from fedjax_bal.methods.roles import Need, Probe, RunSetting, Step, part, static
 from fedjax_bal.selection import Choice
 from fedjax_bal.types import Array, Federation, Model, Outcome, PyTree, ServerContext, Variables
+
+_SMALL_SHARE = 0.05  # of the clients in a round; the share is also the factor on every update
 
 
 @part
@@ -133,6 +136,17 @@ class ParticipatingShare(Step):
     References:
         FL-CIR (Yang et al., 2021), eq. 4, and the authors' code. The average of batch statistics isn't scaled.
     """
+
+    def caution(self, setting: RunSetting, cohort: int) -> str:
+        """Names the mean share if it is so small that the model hardly moves."""
+        clients = np.count_nonzero(np.diff(setting.federation.offsets))
+        if cohort >= _SMALL_SHARE * clients:
+            return ""
+        return (
+            f"a round trains {cohort:,} of {clients:,} clients, and aggregation 'all_clients' scales the mean update "
+            f"by their share, about {cohort / clients:.2g}, so that the model hardly moves: take aggregation "
+            "'selected', or more clients a round"
+        )
 
     def step(self, delta: PyTree, server: ServerContext) -> tuple[PyTree, PyTree]:
         """Returns the update times the share, shaped like the parameters."""

@@ -214,6 +214,13 @@ class Part:
     def check(self, setting: RunSetting) -> None:
         """Rejects a model or a federation with which the part would not work as documented."""
 
+    def caution(self, setting: RunSetting, cohort: int) -> str:
+        """Says why the part makes this run learn next to nothing, with at most `cohort` clients in a round, if it does.
+
+        The text is shown before training; by default it is empty. A run that can't be right is refused by `check`.
+        """
+        return ""
+
     def round_metrics(self, past: RoundsSoFar) -> dict[str, float]:
         """Computes the part's metrics for an evaluated round, by name, on the host; by default none.
 

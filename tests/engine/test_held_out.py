@@ -220,7 +220,7 @@ def test_a_learning_rate_that_ends_at_0_leaves_nothing_to_fine_tune_with():
 
 def test_without_test_rows_there_is_nothing_to_fine_tune_for():
     bare = build(recipes.fedavg(), toys.network(), toys.federation(), toys.test_set(), rounds=1)
-    with pytest.raises(ValueError, match="personalised: received a federation without test rows"):
+    with pytest.raises(ValueError, match="personalised: received 1 and a federation whose clients have no test rows"):
         FineTuner(bare, 1)
     with pytest.raises(ValueError, match="personalised: received 0"):
         FineTuner(simulation(), 0)

@@ -1,6 +1,7 @@
 """Results by client: the file in a run's folder, with the names of a natural partition's users."""
 
 import csv
+import json
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import fedjax_bal
 from fedjax_bal import data, load_run
 from fedjax_bal.cli.app import app
 from fedjax_bal.lab import FolderError, RunClients, RunFolder, Stopped
+from fedjax_bal.lab.setup import SetupError, set_up
 from fedjax_bal.report import build
 
 NAMES = ("Mainz", "=Jena", "007", "Köln, Süd")
@@ -136,3 +138,14 @@ def test_a_damaged_file_is_named(tmp_path, content):
     (tmp_path / "clients.csv").write_bytes(content.replace("{head}", head).encode("latin-1"))
     with pytest.raises(FolderError, match=r"clients\.csv: .*damaged"):
         folder.read_clients()
+
+
+@pytest.mark.slow
+def test_fine_tuned_models_are_tested_on_the_rows_of_users(tmp_path):
+    changes = (*CHANGES, "methods=[fedavg]", "seeds=[0]", "evaluation.personalised=2")
+    small_run.run(tmp_path / "run", small_run.config(tmp_path, *changes))
+    noted = json.loads((tmp_path / "run" / "personalised" / "method-0-seed-0.json").read_text())
+    assert noted["clients"] == 3 and noted["accuracies"][3] is None
+    assert 0.5 < noted["personalised_accuracy"] <= 1
+    with pytest.raises(SetupError, match="personalised: received 2 and .* no test rows"):
+        set_up(small_run.config(tmp_path, *changes, "partition={scheme: iid, clients: 4}"))

@@ -2,13 +2,16 @@
 
 import io
 import re
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from fedjax_bal.lab.display import Progress
+from fedjax_bal.lab.display import Progress, Unit
+from fedjax_bal.lab.loop import steps_per_round
 
 
 class Clock:
@@ -27,10 +30,11 @@ class Terminal(io.StringIO):
 
 
 def shown(clock, units, width=200, file=None, **options):
-    """A display that shows units with these rounds, and its file."""
+    """A display that shows units, or those with these rounds, and its file."""
     file = file or io.StringIO()
     display = Progress(Console(file=file, width=width, **options), clock=clock)
-    display.start({name: (name, rounds) for name, rounds in units.items()}, headline="starts")
+    made = {name: unit if isinstance(unit, Unit) else Unit(name, unit) for name, unit in units.items()}
+    display.start(made, headline="starts")
     return display, file
 
 
@@ -68,6 +72,26 @@ def test_the_time_left_counts_rounds_of_this_session_without_compilation():
         "a: finished after 40 rounds, accuracy 50.0%; 1/2 runs, 50%",
         "b: round 10/40, 9 clients/s; 1/2 runs, 62%, 15 s left",
         "b: round 20/40, 9 clients/s; 1/2 runs, 75%, 10 s left",
+    ]
+
+
+def test_the_time_left_follows_from_local_steps_of_the_same_program():
+    clock = Clock()
+    units = {
+        "slow": Unit("slow", 10, "a", 20.0),
+        "short": Unit("short", 10, "a", 10.0),
+        "fast": Unit("fast", 10, "b", 20.0),
+    }
+    display, file = shown(clock, units)
+    display.advance("slow", 0, 0.0)
+    for name, done, seconds in (("slow", 5, 10), ("slow", 10, 10), ("fast", 5, 5), ("short", 5, 5)):
+        clock.now += seconds
+        display.advance(name, done, 9.0)
+    assert [line.rpartition(", ")[2] for line in lines(file)] == [
+        "40 s left",  # 100 steps of slow, 100 of short, 200 of fast; 0.1 s each
+        "30 s left",
+        "15 s left",  # 100 steps of fast at 0.05 s, 100 of short at 0.1 s
+        "10 s left",
     ]
 
 
@@ -154,3 +178,10 @@ def test_other_files_and_dumb_terminals_get_lines(monkeypatch):
     assert Progress(Console(file=Terminal(), force_terminal=True), plain=True)._bars is None
     monkeypatch.setenv("TERM", "dumb")
     assert Progress(Console(file=Terminal()))._bars is None
+
+
+def test_a_round_has_the_steps_of_a_cohort_of_mean_clients():
+    setting = SimpleNamespace(local_steps=lambda sizes: np.ceil(sizes / 10))
+    federation = SimpleNamespace(offsets=np.array([0, 10, 10, 45, 65]))  # 1, 0, 4 and 2 steps
+    made = SimpleNamespace(setting=setting, federation=federation, selector=SimpleNamespace(most=6, passes=2))
+    assert steps_per_round(made) == 6 * 2 * (1 + 4 + 2) / 3

@@ -454,8 +454,8 @@ BAD = [
     ),
     (
         ("evaluation.personalised=2",),
-        ConfigError,
-        "evaluation.personalised: received 2, needs test images of clients: set evaluation.client_test",
+        SetupError,
+        r"evaluation \(of fedavg\): personalised: received 2 and .* no test rows: set evaluation.client_test",
     ),
     (
         (

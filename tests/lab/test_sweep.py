@@ -182,7 +182,7 @@ def test_a_dry_run_trains_nothing(tmp_path):
     rows, _, said = carry(sweep(tmp_path), tmp_path / "out", dry_run=True)
     assert rows == [] and [file.name for file in (tmp_path / "out").iterdir()] == [".lock"]  # this test's own claim
     assert "12 runs" in said and "samples_per_client=40000: left out" in said
-    assert "excluding compilation (often longer) and the extra cost of some methods; " in said
+    assert "2 programs to compile; about 144 local steps; about " in said
     programs = [line.strip() for line in said.splitlines() if line.startswith("  program")]
     assert [re.sub(r"(?<=\.\d)\d* MB", " MB", line) for line in programs] == [
         "program 1: fedavg: 3 runs of 4 rounds, 0.6 MB of state",

@@ -63,7 +63,9 @@ class FineTuner:
         tests = simulation.federation.tests
         if tests is None:
             raise ValueError(
-                "personalised: received a federation without test rows: give `federate` some, see hold_out"
+                f"personalised: received {epochs} and a federation whose clients have no test rows: set "
+                "evaluation.client_test, for instance to {fraction: 0.2}, or take the natural partition of data whose "
+                "test rows have users"
             )
         whole_number("personalised", epochs)
         for part in simulation.setting.parts_with(Personal):

@@ -133,8 +133,9 @@ def build(
         clips=execution.clips,
     )
     check_needs(facts)
+    seen = RunSetting(recipe.parts, model, federation, trained, facts.carried, rounds)
     for part in recipe.parts:
-        part.check(RunSetting(recipe.parts, model, federation, trained, facts.carried, rounds))
+        part.check(seen)
 
     # The parts may add rows to the federation, so its sizes and shapes are looked at only afterwards.
     if enlarge is not None:
@@ -153,6 +154,7 @@ def build(
     model = at_precision(model, execution.precision)
     selector = compatibility.choose_selector(recipe, participation, federation)
     compatibility.check_asynchrony(recipe, selector, participation)
+    cautions = [part.caution(seen, selector.most) for part in recipe.parts]
     sizes = np.diff(federation.offsets)
     test_images = int(np.sum(test.real))
     if evaluation.local_test_images > test_images:
@@ -190,6 +192,7 @@ def build(
         batch_size=local.batch_size,
         groups=groups,
         saves=saves,
+        cautions=tuple(f"{recipe.name}: {text}" for text in cautions if text),
     )
 
 
@@ -303,6 +306,7 @@ def simulate(
                 raise ValueError(
                     "early_stopping: received a federation without an auxiliary set 'validation': carve one"
                 )
+            simulation.warn()
             keep_compiled_programs()
             snapshot = simulation.init(seed, variables)
             simulation.compile()

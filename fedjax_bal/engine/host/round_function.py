@@ -334,6 +334,7 @@ def make_round(
         execution=dataclasses.replace(execution, devices=1),
         server_optimizer=server_optimizer,
     )
+    simulation.warn()
     setting = simulation.setting
     model = differentiable(setting.model) if setting.execution.differentiable else setting.model
     return RoundFunction(hyperparameters(setting), simulation.federation_on_device, model, simulation)

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -101,6 +102,7 @@ class Simulation:
         batch_size: B as requested; the setting's is no larger than the largest client.
         groups: masks over the classes by which accuracies are averaged, from `fedjax_bal.metrics.shot_groups`.
         saves: whether checkpoints are written, which takes memory, too.
+        cautions: why this run learns next to nothing, from `Part.caution`.
         compile_s: seconds spent on compiling, or on waiting for a thread that compiles; 0 before.
         rounds_per_dispatch: number of rounds in one program.
         on_device: federation and test set, on the devices.
@@ -119,6 +121,7 @@ class Simulation:
     batch_size: int
     groups: Mapping[str, np.ndarray]
     saves: bool = False
+    cautions: tuple[str, ...] = ()
     compile_s: float = 0.0
     scratch: Path | None = None
 
@@ -207,6 +210,11 @@ class Simulation:
     @property
     def _no_counts(self) -> Counts:
         return Counts(broken=FaultCounts() if self.execution.excludes else None)
+
+    def warn(self) -> None:
+        """Warns the caller of a public function of what keeps the run from learning."""
+        for text in self.cautions:
+            warnings.warn(text, stacklevel=4)  # above that function and its decorator
 
     def init(self, seed: int, variables: Variables | None = None) -> Snapshot:
         """Makes the snapshot before round 0; the seed, at least 0, decides all random draws except the partition.
