@@ -16,7 +16,7 @@ _ONCE = (
     "recipes.balanced_softmax() for instance"
 )
 
-_FAILED = "the data set itself fails: correct it, or its transform or collate_fn."
+_FAILED = "the data set itself fails: correct its file, its transform or its collate_fn."
 
 _END = object()
 _MAX_PARTS = 100  # of a data set that is made of others
@@ -281,8 +281,9 @@ def refuse_other_names(source: str, arrays: Mapping[str, Any], within: Collectio
     if len(within) > 1 and integers and not named and "class_names" not in arrays:
         lists = " and ".join(sorted(shortened(", ".join(names)) for names in within))
         raise DataError(
-            f"{source}: labels have no names, and the data sets within number different classes, {lists}: give the "
-            "wrapper the attribute classes, a name for each label; or class_names, if labels are positions in it"
+            f"{source}: labels have no names, and the data sets within number different classes, {lists}: return "
+            "texts as labels, name the classes of a wrapper in its attribute classes, or, if labels are positions in "
+            "one list of names, give that as class_names"
         )
 
 

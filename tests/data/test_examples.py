@@ -238,7 +238,7 @@ def test_names_within_wrappers_are_compared():
     both = Wrapper(abc)
     vars(both)["others"] = [ac]
     for train, test in ((Wrapper(abc), Wrapper(ac)), (Wrapper(Wrapper(abc)), Wrapper(ac)), (both, 0.5)):
-        with pytest.raises(data.DataError, match="number different classes, a, b, c and a, c: give the wrapper"):
+        with pytest.raises(data.DataError, match="number different classes, a, b, c and a, c: return texts"):
             data.from_torch(train, test)
     assert data.from_torch(Wrapper(abc), Wrapper(ac), list("abc")).test_labels.tolist() == [0, 1, 0, 1]
     named = Wrapper(ac)
