@@ -114,8 +114,8 @@ def as_dataset(
         client_names, clients, test_clients = _numbered_clients(clients, test_clients)
         largest = int(max(labels.max(), test_labels.max()))
         names = _class_names(arrays.get("class_names"), largest)
-        _check_distinct("classes", names)
-        _check_distinct("clients", client_names or ())
+        check_distinct("classes", names)
+        check_distinct("clients", client_names or ())
     return Dataset(
         inputs,
         labels,
@@ -353,7 +353,7 @@ def _class_numbers(name: str, labels: np.ndarray, names: Sequence[str] | None, c
     numbers = {text: number for number, text in enumerate(known)}
     unknown = [text for text in texts if text not in numbers]
     if unknown:
-        _check_distinct("classes", [*known, *unknown])
+        check_distinct("classes", [*known, *unknown])
         near = suggestion(unknown[0], known)
         raise ValueError(
             f"{name} holds {unknown[0]!r}, which is none of the classes {shortened(', '.join(known))}: "
@@ -438,7 +438,7 @@ def _numbered_clients(
     return tuple(names.astype(str).tolist()), numbers.astype(np.int32), test_numbers
 
 
-def _check_distinct(what: str, names: Iterable[str]) -> None:
+def check_distinct(what: str, names: Iterable[str]) -> None:
     """Raises `ValueError` for names that differ only in Unicode form, spaces, or characters that are not drawn."""
     shown: dict[str, str] = {}
     for name in names:
