@@ -28,12 +28,13 @@ def from_arrays(
         train: inputs and labels. Inputs are images `UInt8[D, H, W, K]` or `UInt8[D, H, W]`, or a list of images of
             Pillow; other numbers `Float[D, ...]`, such as feature vectors; token ids `Int[D, ...]`; or a data frame,
             whose columns become feature vectors. Labels are `Int[D]` from 0, or D texts whose classes are
-            `class_names`, by default the categories of a categorical column, or the distinct texts of `train` in
-            alphabetical order.
+            `class_names`, by default the categories of a categorical column, or the distinct texts of `train`, sorted:
+            by value if all are integers.
         test: the same; or, without test data, the share of each class of `train` that becomes the test set: 0.2. The
             columns of data frames and the classes of texts are compared by name: they may have another order.
         class_names: C names; None for the numbers of the classes.
-        train_clients: number or name of each training input's client, for a natural partition.
+        train_clients: number or name of each training input's client, for a natural partition. Clients are numbered in
+            the order of their names, sorted in the same way.
         test_clients: the same for each test input.
         test_seed: the seed of the split where `test` is a share.
 

@@ -8,6 +8,7 @@ import re
 import sys
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,6 +32,10 @@ ARRAYS = (*REQUIRED, "class_names", "train_clients", "test_clients")
 TEST_SHARE = 0.2
 """The default share of each class that becomes the test set where there is none."""
 
+_SPREADSHEETS = ("#n/a", "#na", "#n/a n/a", "-nan", "1.#ind", "-1.#ind", "1.#qnan", "-1.#qnan")
+MISSING = frozenset(("", "na", "n/a", "nan", "null", "none", "nat", "<na>", "?", *_SPREADSHEETS))
+"""Texts that stand for a missing value, in lower case: those of pandas, and more."""
+
 TestBy = Literal["classes", "clients"]
 """Without a test set of their own, data are tested on a share of each class's rows, or on all rows of some users."""
 
@@ -38,6 +43,8 @@ REMEDY = "pass inputs, images of uint8 or numbers, and as many labels."
 """The end of messages about objects in memory."""
 
 _UNDRAWN = re.compile("[\u034f\u115f\u1160\u3164\ufe00-\ufe0f]")  # what Unicode draws nothing for, besides its class Cf
+# A number without leading zeros, since 007 is a name.
+_NUMBER = re.compile(r"[+-]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?")
 _MAX_CLASSES = 2**16
 _WRITE_AGAIN = (
     "write it with numpy.savez(FILE, train_images=..., train_labels=..., test_images=..., test_labels=...), images of "
@@ -107,8 +114,8 @@ def as_dataset(
         client_names, clients, test_clients = _numbered_clients(clients, test_clients)
         largest = int(max(labels.max(), test_labels.max()))
         names = _class_names(arrays.get("class_names"), largest)
-        _check_distinct("classes", names)
-        _check_distinct("clients", client_names or ())
+        check_distinct("classes", names)
+        check_distinct("clients", client_names or ())
     return Dataset(
         inputs,
         labels,
@@ -166,8 +173,63 @@ def to_array(value: Any) -> np.ndarray:
                 raise ValueError(f"row {row} is None; leave such rows out")
         return np.stack([to_array(item) for item in items])
     array = np.asarray(value)
+    if array.dtype.kind == "U" and isinstance(items, list | tuple) and not all(isinstance(item, str) for item in items):
+        return np.asarray(value, object)  # in an array of texts, a missing value would be the text nan
     is_small_float = array.dtype.kind == "V" and array.dtype.name.startswith(("bfloat", "float"))
     return array.astype(np.float32) if is_small_float else array
+
+
+def as_read(what: str, columns: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Returns names of classes or clients as pandas would read files of them: integers if all are, otherwise texts.
+
+    So 10 follows 9, and +1, 1.0 and 1e0 are 1. Texts that would change otherwise stay as they are written: 007, or 1.5
+    and 2; but two that are one number are refused. Outer spaces are dropped.
+
+    Args:
+        what: what the names are, for messages.
+        columns: `[D]` each, integers or texts: training and test rows, for instance, of which all become one type.
+
+    Raises:
+        ValueError: one number in two forms.
+
+    Example:
+        >>> as_read("clients", [np.array(["10", "9 "]), np.array([9])])
+        [array([10,  9]), array([9])]
+        >>> as_read("clients", [np.array(["true", "TRUE"])])
+        [array(['True', 'True'], dtype='<U4')]
+    """
+    # "2" in a file may be 2 in another, which has no texts; and NumPy makes floats of signed and unsigned integers.
+    if any(column.dtype.kind == "U" for column in columns) or np.result_type(*columns).kind == "f":
+        texts = np.char.strip(np.concatenate([column.astype(str) for column in columns]))
+        distinct = list(dict.fromkeys(texts.tolist()))
+        read = dict(zip(distinct, _numbers_or_texts(what, distinct), strict=True))
+        joined = np.array([read[text] for text in texts.tolist()])
+    else:
+        joined = np.concatenate(columns)
+    return np.split(joined, np.cumsum([len(column) for column in columns])[:-1])
+
+
+def _numbers_or_texts(what: str, texts: list[str]) -> list[str] | list[int]:
+    """Returns different texts as numbers, if all are integers; True and False have one form."""
+    if all(text.lower() in ("true", "false") for text in texts):
+        return [text.capitalize() for text in texts]
+    if not all(map(_NUMBER.fullmatch, texts)):
+        return texts
+    numbers = [_number(text) for text in texts]
+    if all(isinstance(number, int) for number in numbers):
+        return [int(number) for number in numbers]
+    first: dict[int | Decimal, str] = {}
+    for text, number in zip(texts, numbers, strict=True):
+        if first.setdefault(number, text) != text:
+            raise ValueError(f"{what} holds {first[number]!r} and {text!r}, which are one number; write it in one way")
+    return texts
+
+
+def _number(text: str) -> int | Decimal:
+    """Returns a number exactly, which a float might not be; as an integer if it is one that 64 bits hold."""
+    number = Decimal(text)
+    is_integer = number.copy_abs() < 2**63 and number == number.to_integral_value()
+    return int(number) if is_integer else number
 
 
 def is_tensor(value: Any) -> bool:
@@ -197,13 +259,14 @@ def _with_numbers(arrays: Mapping[str, Any]) -> Mapping[str, Any]:
     labels = {}
     for half in ("train", "test"):
         if f"{half}_labels" in arrays:
-            array = arrays[f"{half}_labels"]
-            array = array.astype(str) if array.dtype == bool else array
-            labels[half] = array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
+            names = arrays.get("class_names", arrays.get(f"{half}_class_names"))
+            labels[half] = _named_rows(f"{half}_labels", arrays[f"{half}_labels"], () if names is None else names)
     arrays = {**arrays, **{f"{half}_labels": array for half, array in labels.items()}}
     if any(array.ndim != 1 or not array.size or array.dtype.kind not in "iuU" for array in labels.values()):
         return arrays  # the checks that follow reject it
     given = arrays.get("class_names")
+    if given is not None:
+        _check_class_names(given)
     names = {half: arrays.get(f"{half}_class_names") for half in labels}
     for half, array in labels.items():
         if array.dtype.kind == "U":
@@ -223,13 +286,55 @@ def _with_numbers(arrays: Mapping[str, Any]) -> Mapping[str, Any]:
             f"{shortened(', '.join(known))}: give class_names, a text for each integer from 0"
         )
     classes = given
-    if classes is None:
-        classes = np.unique(labels["train"]) if names["train"] is None else np.array(names["train"], str)
-    if classes.dtype.kind != "U" or classes.ndim != 1 or not len(classes):
-        return arrays  # the same
+    if classes is None and names["train"] is not None:
+        classes = np.array(names["train"], str)
+    elif classes is None:
+        if not any(names.values()):
+            labels = dict(zip(labels, as_read("labels", list(labels.values())), strict=True))
+        classes = np.unique(labels["train"]).astype(str)  # integers in the order of numbers
+        labels = {half: array if names[half] is not None else array.astype(str) for half, array in labels.items()}
     for half, array in labels.items():
         labels[half] = _class_numbers(f"{half}_labels", array, names[half], classes)
     return {**arrays, **{f"{half}_labels": array for half, array in labels.items()}, "class_names": classes}
+
+
+def _named_rows(name: str, values: np.ndarray, known: Iterable[str] = ()) -> np.ndarray:
+    """Returns the label or client of each row, `[D]`, integers or texts; arrays of other shapes and types unchanged.
+
+    Raises `ValueError`, which names the row, for missing values, texts that stand for them unless they are among the
+    `known` names, and numbers that aren't integers.
+    """
+    array = without_objects(values)
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if array.ndim != 1 or not array.size:
+        return array
+    if array.dtype.kind == "b":
+        return array.astype(str)
+    if array.dtype.kind == "f":
+        missing = np.isnan(array)
+    elif array.dtype == object:
+        missing = np.array([str(value).strip().lower() in MISSING for value in array.tolist()])
+    else:
+        texts = np.unique(array).tolist() if array.dtype.kind == "U" else []
+        missing = np.isin(array, [text for text in texts if text.strip().lower() in MISSING and text not in known])
+    if missing.any():
+        row = int(np.argmax(missing))
+        raise ValueError(
+            f"{name} holds {str(array[row])!r:.40} in row {row}, which stands for a missing value, in "
+            f"{np.count_nonzero(missing):,} of {len(array):,} rows: leave such rows out, or, if it is a "
+            "name, write it in another way"
+        )
+    if array.dtype == object:
+        kinds = sorted({type(value).__name__ for value in array.tolist()})
+        raise ValueError(f"{name} holds values of type {', '.join(kinds)}; expected integers or texts, all of one type")
+    if array.dtype.kind == "f":
+        whole = (array == np.rint(array)) & (np.abs(array) < 2**53)
+        if not whole.all():
+            row = int(np.argmin(whole))
+            raise ValueError(f"{name} holds {array[row]} in row {row}; expected integers or texts")
+        return array.astype(np.int64)
+    return array
 
 
 def _class_numbers(name: str, labels: np.ndarray, names: Sequence[str] | None, classes: np.ndarray) -> np.ndarray:
@@ -248,7 +353,7 @@ def _class_numbers(name: str, labels: np.ndarray, names: Sequence[str] | None, c
     numbers = {text: number for number, text in enumerate(known)}
     unknown = [text for text in texts if text not in numbers]
     if unknown:
-        _check_distinct("classes", [*known, *unknown])
+        check_distinct("classes", [*known, *unknown])
         near = suggestion(unknown[0], known)
         raise ValueError(
             f"{name} holds {unknown[0]!r}, which is none of the classes {shortened(', '.join(known))}: "
@@ -285,15 +390,17 @@ def _checked_half(half: str, arrays: Mapping[str, np.ndarray]) -> tuple[np.ndarr
     if labels.shape != images.shape[:1] or labels.dtype.kind not in "iu":
         raise ValueError(
             f"{half}_labels is {by(labels.shape)} of {labels.dtype}; expected {len(images)} integers, or texts for "
-            "training and testing, one for each input"
+            "training and testing, one for each input (labels.argmax(1) of one-hot labels)"
         )
     return np.ascontiguousarray(inputs), labels.astype(np.int32)
 
 
 def _checked_clients(half: str, arrays: Mapping[str, np.ndarray], labels: np.ndarray) -> np.ndarray | None:
     """Returns the number or name of each input's client, `[D]`; None if unknown."""
-    clients = arrays.get(f"{half}_clients")
-    if clients is not None and (clients.shape != labels.shape or clients.dtype.kind not in "iuU"):
+    if f"{half}_clients" not in arrays:
+        return None
+    clients = _named_rows(f"{half}_clients", arrays[f"{half}_clients"])
+    if clients.shape != labels.shape or clients.dtype.kind not in "iuU":
         raise ValueError(
             f"{half}_clients is {by(clients.shape)} of {clients.dtype}; expected {len(labels)} integers or texts, one "
             f"for each {'training' if half == 'train' else 'test'} input"
@@ -312,19 +419,26 @@ def _numbered_clients(
         if test is not None:
             raise ValueError("test_clients are given without train_clients; give both, or leave test_clients out")
         return None, None, None
+    given = [train] if test is None else [train, test]
+    train, *others = as_read("clients", given)
+    if train.dtype.kind == "U" and not all(half.dtype.kind == "U" for half in given):
+        kinds = [
+            f"{half}_clients are {'texts' if values.dtype.kind == 'U' else 'integers'} ({values[0]}, ...)"
+            for half, values in zip(("train", "test"), given, strict=True)
+        ]
+        raise ValueError(f"{' and '.join(kinds)}; name users in one way, since users are compared by name")
     names, numbers = np.unique(train, return_inverse=True)
     if test is None:
         test_numbers = None
     else:
-        if (train.dtype.kind == "U") != (test.dtype.kind == "U"):
-            raise ValueError(f"train_clients are of {train.dtype} and test_clients of {test.dtype}; expected one type")
+        (test,) = others
         names = np.concatenate([names, np.setdiff1d(test, names)])
         order = np.argsort(names, kind="stable")
         test_numbers = order[np.searchsorted(names, test, sorter=order)].astype(np.int32)
     return tuple(names.astype(str).tolist()), numbers.astype(np.int32), test_numbers
 
 
-def _check_distinct(what: str, names: Iterable[str]) -> None:
+def check_distinct(what: str, names: Iterable[str]) -> None:
     """Raises `ValueError` for names that differ only in Unicode form, spaces, or characters that are not drawn."""
     shown: dict[str, str] = {}
     for name in names:
@@ -349,12 +463,18 @@ def as_shown(name: str) -> str:
     return " ".join(name.split())
 
 
+def _check_class_names(names: np.ndarray) -> None:
+    if names.ndim != 1 or names.dtype.kind != "U" or not len(names) or len(np.unique(names)) != len(names):
+        raise ValueError(
+            f"class_names is {by(names.shape)} of {names.dtype}; expected different texts in a list, one for each class"
+        )
+
+
 def _class_names(names: np.ndarray | None, largest: int) -> tuple[str, ...]:
     if names is None:
         return tuple(map(str, range(largest + 1)))
-    if names.ndim != 1 or names.dtype.kind != "U" or len(np.unique(names)) != len(names) or len(names) <= largest:
+    if len(names) <= largest:
         raise ValueError(
-            f"class_names is {by(names.shape)} of {names.dtype}; expected different texts, at least {largest + 1}, "
-            f"since there is label {largest}"
+            f"class_names is {by(names.shape)}; expected at least {largest + 1}, since there is label {largest}"
         )
     return tuple(names.tolist())

@@ -1,13 +1,13 @@
 """Data sets from objects that yield examples: those of PyTorch and of tf.data. Neither library is imported."""
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 
 from fedjax_bal.data.arrays import REMEDY, as_dataset, is_tensor, to_array, without_objects
-from fedjax_bal.data.reading import DataError, shortened
+from fedjax_bal.data.reading import DataError, reading, shortened
 from fedjax_bal.types import Dataset
 from fedjax_bal.validate import is_number
 
@@ -16,6 +16,10 @@ _ONCE = (
     "recipes.balanced_softmax() for instance"
 )
 
+_FAILED = "the data set itself fails: correct its file, its transform or its collate_fn."
+
+_END = object()
+_MAX_PARTS = 100  # of a data set that is made of others
 Layout = Literal["examples", "batches", "either"]
 """What an object yields, as far as it says so."""
 
@@ -39,8 +43,9 @@ def from_torch(train: Any, test: Any, class_names: Sequence[str] | None = None, 
         and a `collate_fn` that mixes examples. These can't be noticed.
 
     Raises:
-        ValueError: examples aren't pairs or have different shapes; a loader that repeats rows or leaves some out; names
-            of classes that can't be compared; see also `from_arrays`.
+        ValueError: examples aren't pairs or have different shapes; a tensor of an image with its channels last; a
+            loader that repeats rows or leaves some out; names of classes that can't be compared, also those that a
+            wrapper hides; an exception of the data set's; see also `from_arrays`.
 
     Example:
         >>> pairs = [(np.zeros((8, 8, 3), np.uint8), 0), (np.ones((8, 8, 3), np.uint8), 1)]
@@ -48,9 +53,11 @@ def from_torch(train: Any, test: Any, class_names: Sequence[str] | None = None, 
         (2, 8, 8, 3)
     """
     arrays: dict[str, Any] = {} if class_names is None else {"class_names": without_objects(np.asarray(class_names))}
+    within: set[tuple[str, ...]] = set()
     for half, rows in _halves(train, test).items():
         source = f"from_torch: {half}"
-        _check_each_row_once(source, rows)
+        with reading(source, _FAILED):
+            _check_each_row_once(source, rows)
         try:
             names = _class_names(rows)
         except ValueError as error:
@@ -58,7 +65,9 @@ def from_torch(train: Any, test: Any, class_names: Sequence[str] | None = None, 
                 raise DataError(f"{source}: {error}; give class_names, a text for each label from 0") from error
             names = None
         arrays[f"{half}_class_names"] = names
+        within |= _names_within(rows) if names is None else {names}
         arrays[f"{half}_images"], arrays[f"{half}_labels"] = stack(source, *_examples(rows))
+    refuse_other_names("from_torch", arrays, within)
     return as_dataset("from_torch", arrays, test if is_number(test) else None, test_seed, REMEDY)
 
 
@@ -105,6 +114,8 @@ def from_tf_data(
 
     arrays: dict[str, Any] = {} if class_names is None else {"class_names": without_objects(np.asarray(class_names))}
     for half, rows in _halves(train, test).items():
+        if not hasattr(rows, "as_numpy_iterator"):
+            raise DataError(f"from_tf_data: {half}: received {type(rows).__name__}, must be a tf.data.Dataset")
         arrays[f"{half}_class_names"] = getattr(rows, "class_names", None)
         examples = map(pair, rows.as_numpy_iterator())
         arrays[f"{half}_images"], arrays[f"{half}_labels"] = stack(f"from_tf_data: {half}", examples)
@@ -115,13 +126,18 @@ def stack(source: str, examples: Iterable[Any], layout: Layout = "either") -> tu
     """Stacks pairs of input and label, or joins batches of them; image tensors get their channels last.
 
     Raises:
-        DataError: no examples, something else than pairs, a missing input or label, a label of several elements, or
-            inputs of different shapes.
+        DataError: no examples, something else than pairs, a missing input or label, a label of several elements,
+            labels of texts and numbers, inputs of different shapes, or an exception of the data set's.
     """
     inputs: list[np.ndarray] = []
     labels: list[np.ndarray] = []
     first = None
-    for example in examples:
+    remaining = iter(examples)
+    while True:
+        with reading(f"{source}: example {len(inputs)}", _FAILED):
+            example = next(remaining, _END)
+        if example is _END:
+            break
         if not isinstance(example, tuple | list) or len(example) != 2:
             raise DataError(f"{source}: received an example of type {type(example).__name__}, must be (input, label)")
         place = f"{source}: example {len(inputs)}"
@@ -140,12 +156,14 @@ def stack(source: str, examples: Iterable[Any], layout: Layout = "either") -> tu
                 f"{source}: received inputs of shapes {inputs[0].shape} and {array.shape}, must be of one shape: "
                 f"{remedy}"
             )
+        if labels and (label.dtype.kind in "USO") != (labels[0].dtype.kind in "USO"):
+            raise DataError(f"{place} has {label} as its label, and example 0 has {labels[0]}: give texts, or numbers")
         inputs.append(array)
         labels.append(label)
     if first is None:
         raise DataError(f"{source}: received no example, must have at least 1")
     join = np.concatenate if first[1] else np.stack
-    return join(inputs), join(labels)
+    return join(inputs), without_objects(join(labels))
 
 
 def _as_arrays(inputs: Any, labels: Any, layout: Layout) -> tuple[np.ndarray, np.ndarray, bool]:
@@ -165,6 +183,12 @@ def _as_arrays(inputs: Any, labels: Any, layout: Layout) -> tuple[np.ndarray, np
             f"example: the number of its class (label.argmax() of a one-hot label){hint}"
         )
     if is_tensor(inputs) and array.ndim == 3 + is_batch:
+        channels, height, width = array.shape[-3:]
+        if min(channels, height) > 4 and (width == 3 or (width == 1 and channels == height)):
+            raise ValueError(
+                f"received a tensor of shape {array.shape}, must have the channels of an image first, as in PyTorch: "
+                "tensor.movedim(-1, -3), or give NumPy's arrays, whose channels are last"
+            )
         array = np.moveaxis(array, -3, -1)
     return array, label.reshape(wanted), is_batch
 
@@ -205,9 +229,16 @@ def _check_each_row_once(source: str, rows: Any) -> None:
     if not _is_loader(rows):
         return
     batches = rows.batch_sampler
-    drawn = iter(rows.sampler if batches is None else itertools.chain.from_iterable(batches))
+    drawn = itertools.chain.from_iterable(
+        row if isinstance(row, list | tuple) else [row] for row in (rows.sampler if batches is None else batches)
+    )
     first = list(itertools.islice(drawn, 1))
     if first == [None]:  # an iterable data set, which numbers no rows
+        if getattr(rows, "num_workers", 0) > 1:
+            raise DataError(
+                f"{source}: the loader has num_workers={rows.num_workers}, and each worker reads the whole of an "
+                "iterable data set, unless this shares its rows out; load with num_workers=0"
+            )
         if getattr(rows, "drop_last", False):
             raise DataError(
                 f"{source}: the loader has drop_last=True, which leaves rows out; load with drop_last=False"
@@ -230,6 +261,30 @@ def _check_each_row_once(source: str, rows: Any) -> None:
             f"{_ONCE.format('loader.dataset')}"
         )
     _check_each_row_once(source, rows.dataset)
+
+
+def refuse_other_names(source: str, arrays: Mapping[str, Any], within: Collection[tuple[str, ...]]) -> None:
+    """Raises `DataError` for labels without names, where data sets within number different classes.
+
+    A user's own wrapper, or a transform, may return other labels than those of the data set within. So its names can't
+    be taken, but as long as they are all the same, labels can be compared by position.
+
+    Args:
+        source: what was called.
+        arrays: those of a data set, see `as_dataset`.
+        within: the names of classes, by number, of all data sets within.
+    """
+    named = any(arrays.get(f"{half}_class_names") is not None for half in ("train", "test"))
+    integers = all(
+        arrays[f"{half}_labels"].dtype.kind not in "US" for half in ("train", "test") if f"{half}_labels" in arrays
+    )
+    if len(within) > 1 and integers and not named and "class_names" not in arrays:
+        lists = " and ".join(sorted(shortened(", ".join(names)) for names in within))
+        raise DataError(
+            f"{source}: labels have no names, and the data sets within number different classes, {lists}: return "
+            "texts as labels, name the classes of a wrapper in its attribute classes, or, if labels are positions in "
+            "one list of names, give that as class_names"
+        )
 
 
 def check_keys(source: str, columns: Iterable[str], *names: Any) -> None:
@@ -285,3 +340,18 @@ def _class_names(rows: Any) -> tuple[str, ...] | None:
                     f"classes has {text!r} at position {position}, and class_to_idx says {numbers.get(text)}"
                 )
     return names or None
+
+
+def _names_within(rows: Any, depth: int = 4) -> set[tuple[str, ...]]:
+    """Returns the names of classes, by number, of the data sets that a user's own wrapper holds."""
+    names: set[tuple[str, ...]] = set()
+    for value in vars(rows).values() if depth and hasattr(rows, "__dict__") else ():
+        for part in value if isinstance(value, list | tuple) and len(value) < _MAX_PARTS else [value]:
+            if not hasattr(part, "__getitem__") or not hasattr(part, "__dict__"):
+                continue
+            try:
+                given = _class_names(part)
+            except ValueError:
+                given = None
+            names |= _names_within(part, depth - 1) if given is None else {given}
+    return names

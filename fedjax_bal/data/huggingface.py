@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from fedjax_bal.data.arrays import REMEDY, as_dataset, to_array, without_objects
-from fedjax_bal.data.examples import check_keys, stack
-from fedjax_bal.data.reading import DataError
+from fedjax_bal.data.examples import check_keys, refuse_other_names, stack
+from fedjax_bal.data.reading import DataError, reading
 from fedjax_bal.data.table import Table, input_matrix, refuse_missing
 from fedjax_bal.types import Dataset
 from fedjax_bal.validate import is_number
@@ -29,7 +29,8 @@ def from_huggingface(
     """Makes a data set from two `datasets.Dataset` objects; a label column of type `ClassLabel` names the classes.
 
     Only the named columns are read. If a split has a transform (`set_transform`), inputs are what it returns, and so
-    are labels and clients if it returns them: leave out random transforms. A format (`with_format`) applies to inputs.
+    are labels and clients if it returns them: leave out random transforms. Labels that are those of a `ClassLabel` keep
+    its names, also under another name. A format (`with_format`) applies to inputs.
 
     Args:
         train: one split, `load_dataset(...)["train"]` for instance.
@@ -39,7 +40,8 @@ def from_huggingface(
             length, of which `uint8` is pixels and other integers are token ids; or a list of columns with a number
             each, which become feature vectors.
         labels: the column of labels, integers or texts.
-        clients: the column of users, for a natural partition. If `test` has it, too, test rows keep their users.
+        clients: the column of users, for a natural partition. If `test` has it, too, test rows keep their users. Users
+            of a `ClassLabel` have its names.
         class_names: C names. Necessary if the labels of only one split have names; those of the other are then
             positions in `class_names`.
         test_seed: see `from_arrays`.
@@ -48,8 +50,9 @@ def from_huggingface(
         The data set.
 
     Raises:
-        ValueError: a column is missing or its name isn't text, or inputs have different shapes; names of classes that
-            can't be compared; see also `from_arrays`.
+        ValueError: a column is missing or its name isn't text, or inputs have different shapes; a split that repeats
+            rows; names of classes that can't be compared; an exception of a transform or of a damaged file; see also
+            `from_arrays`.
 
     Example:
         >>> from datasets import load_dataset  # doctest: +SKIP
@@ -58,14 +61,17 @@ def from_huggingface(
         (60000, 28, 28, 1)
     """
     arrays: dict[str, Any] = {} if class_names is None else {"class_names": without_objects(np.asarray(class_names))}
+    within: set[tuple[str, ...]] = set()
     for half, split in {"train": train, **({} if is_number(test) else {"test": test})}.items():
         source = "from_huggingface" if half == "train" else "from_huggingface: test"
         _check_split(source, split)
+        _check_each_row_once(source, split)
         keys = {labels: "a class"}
         if clients is not None and (half == "train" or clients in split.features):
             keys[clients] = "a client"
         read = _transformed if split.format["type"] == "custom" else _stored
-        columns = read(source, split, inputs, keys)
+        with reading(source, "the split itself fails: correct its files, or its transform."):
+            columns = read(source, split, inputs, keys)
         table = Table(source, columns)
         if isinstance(inputs, str):
             refuse_missing(table, (), keys)
@@ -73,9 +79,20 @@ def from_huggingface(
         else:
             arrays[f"{half}_images"] = input_matrix(table, inputs, keys)
         arrays[f"{half}_labels"] = without_objects(columns[labels])
-        arrays[f"{half}_class_names"] = _class_names(split, labels, columns[labels])
+        arrays[f"{half}_class_names"] = names = _class_names(split, labels, columns[labels])
+        within |= {names} if names is not None else {given for _, given in _class_labels(split, labels)}
         if clients in keys:
-            arrays[f"{half}_clients"] = without_objects(columns[clients])
+            users = without_objects(columns[clients])
+            names = _class_names(split, clients, users)
+            if names is not None:
+                if users.min() < 0:
+                    raise DataError(
+                        f"{source}: column {clients!r} holds -1 in row {np.argmin(users)}, which is no user: leave "
+                        "such rows out"
+                    )
+                users = np.array(names)[users]
+            arrays[f"{half}_clients"] = users
+    refuse_other_names("from_huggingface", arrays, within)
     dataset = as_dataset("from_huggingface", arrays, test if is_number(test) else None, test_seed, REMEDY)
     return dataset if isinstance(inputs, str) else dataset._replace(input_names=tuple(inputs))
 
@@ -87,6 +104,21 @@ def _check_split(source: str, split: Any) -> None:
     if not hasattr(split, "__len__") or not hasattr(split, "features"):
         raise DataError(
             f"{source}: received {type(split).__name__}, which can't be indexed: load it without streaming=True"
+        )
+
+
+def _check_each_row_once(source: str, split: Any) -> None:
+    """Raises `DataError` for a split that lists rows twice, which could be in the training and in the test set."""
+    listed = getattr(split, "_indices", None)  # the library has no public name for them
+    if listed is None:
+        return
+    rows = np.asarray(listed.column(0))
+    repeated = len(rows) - len(np.unique(rows))
+    if repeated:
+        raise DataError(
+            f"{source}: repeats {repeated:,} of {len(rows):,} rows, by select or interleave_datasets; each row must be "
+            "given once. To train more often on rare classes, balance in training, with recipes.balanced_softmax() for "
+            "instance"
         )
 
 
@@ -132,6 +164,11 @@ def _values(source: str, split: Any, name: str) -> Iterator[Any]:
     """Yields the inputs of each row: pictures, or arrays of the type that the split's format gives them."""
     feature = split.features[name]
     part = split.select_columns([name])
+    if _scalar_type(feature) == _PICTURE != getattr(feature, "dtype", None):
+        raise DataError(
+            f"{source}: column {name!r} has a list of pictures in each row, must have one: "
+            f"split.map(lambda row: {{{name!r}: row[{name!r}][0]}}, features=...) takes the first"
+        )
     dtype = None
     if "dtype" in split.format["format_kwargs"]:
         dtype = to_array(part.with_format(split.format["type"], **split.format["format_kwargs"])[0][name]).dtype
@@ -167,18 +204,30 @@ def _stack(source: str, values: Iterable[Any]) -> np.ndarray:
     return stack(source, ((value, 0) for value in values), "examples")[0]
 
 
-def _scalar_type(feature: Any) -> str | None:
-    """Returns the type of the numbers in a feature: that of lists and arrays is nested."""
+def _innermost(feature: Any) -> Any:
+    """Returns the feature of the single values in lists and arrays, which is nested in theirs."""
     while True:
         inner = feature[0] if isinstance(feature, list) else getattr(feature, "feature", None)
         if inner is None:
-            return getattr(feature, "dtype", None)
+            return feature
         feature = inner
 
 
-def _class_names(split: Any, name: str, labels: np.ndarray) -> Sequence[str] | None:
+def _scalar_type(feature: Any) -> str | None:
+    return getattr(_innermost(feature), "dtype", None)
+
+
+def _class_labels(split: Any, name: str) -> list[tuple[str, tuple[str, ...]]]:
+    """Returns a column and its names by number, if it is a `ClassLabel`; all of them if a transform made the column."""
+    columns = [name] if name in split.features else list(split.features)
+    named = [(column, getattr(_innermost(split.features[column]), "names", None)) for column in columns]
+    return [(column, tuple(names)) for column, names in named if names is not None]
+
+
+def _class_names(split: Any, name: str, labels: np.ndarray) -> tuple[str, ...] | None:
     """Returns the names of a `ClassLabel`, by number; None if the split's transform returns other labels."""
-    names = getattr(split.features.get(name), "names", None)
-    if names is None or (split.format["type"] == "custom" and not np.array_equal(labels, _column(split, name))):
-        return None
-    return tuple(names)
+    is_transformed = split.format["type"] == "custom"
+    for column, names in _class_labels(split, name):
+        if not is_transformed or np.array_equal(labels, _column(split, column)):
+            return names
+    return None

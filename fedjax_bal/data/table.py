@@ -2,27 +2,20 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from decimal import Decimal
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_bal.data.arrays import as_dataset, as_shown, without_objects
-from fedjax_bal.data.reading import DataError, shortened
+from fedjax_bal.data.arrays import MISSING, as_dataset, as_read, as_shown, without_objects
+from fedjax_bal.data.reading import DataError, reading, shortened
 from fedjax_bal.types import Dataset
 from fedjax_bal.validate import check_unmasked, suggestion
-
-_SPREADSHEETS = ("#n/a", "#na", "#n/a n/a", "-nan", "1.#ind", "-1.#ind", "1.#qnan", "-1.#qnan")
-MISSING = frozenset(("", "na", "n/a", "nan", "null", "none", "nat", "<na>", "?", *_SPREADSHEETS))
-"""Texts that stand for a missing value, in lower case: those of pandas, and more."""
 
 _FEWEST = 100  # rows in which different integers are hardly chance
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
 _THOUSANDS = re.compile(
     r"[+-]?[1-9]\d{0,2}(?P<sign>[,._' \u00a0\u202f\u2019])\d{3}(?:(?P=sign)\d{3})*(?P<rest>[.,]\d+)?"
 )
-# A number without leading zeros, since 007 is a name.
-_NUMBER = re.compile(r"[+-]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?")
 
 
 class Table(NamedTuple):
@@ -63,7 +56,8 @@ def table_dataset(
         for name in names:
             _refuse_record_numbers(table.source, name, _column(table, name))
 
-    labels = _names_of(list(halves.values()), label, "a class")
+    with reading(table.source, "write the column in one way in both tables."):
+        labels = as_read(f"column {label!r}", [_keys(part, label, "a class") for part in halves.values()])
     classes, codes = np.unique(labels[0], return_inverse=True)
     if len(classes) < 2:
         raise DataError(f"{table.source}: column {label!r} is {classes[0].item()!r} in every row; expected classes.")
@@ -73,8 +67,7 @@ def table_dataset(
         arrays["test_labels"] = np.searchsorted(classes, labels[1])
     if clients is not None:
         known = {half: part for half, part in halves.items() if clients in part.columns}
-        users = _names_of(list(known.values()), clients, "a client")
-        arrays |= {f"{half}_clients": owners for half, owners in zip(known, users, strict=True)}
+        arrays |= {f"{half}_clients": _keys(part, clients, "a client") for half, part in known.items()}
     share = None if isinstance(test, Table) else test
     remedy = "check the columns for label, clients and inputs."
     dataset = as_dataset(table.source, arrays, share, test_seed, remedy, test_by)
@@ -309,49 +302,6 @@ def _keys(table: Table, name: str, what: str) -> np.ndarray:
             f"of {what}."
         )
     return np.char.strip(array) if array.dtype.kind == "U" else array
-
-
-def _names_of(tables: Sequence[Table], name: str, what: str) -> list[np.ndarray]:
-    """Returns a column of classes or clients in several tables, `[D]` each: integers in all, or texts in all."""
-    columns = [_keys(table, name, what) for table in tables]
-    # "2" in a file may be 2 in another, which has no texts; and NumPy makes floats of signed and unsigned integers.
-    if any(column.dtype.kind == "U" for column in columns) or np.result_type(*columns).kind == "f":
-        columns = [column.astype(str) for column in columns]
-    joined = np.concatenate(columns)
-    if joined.dtype.kind == "U":
-        texts = list(dict.fromkeys(joined.tolist()))
-        read = dict(zip(texts, _as_read(f"{tables[0].source}: column {name!r}", texts), strict=True))
-        joined = np.array([read[text] for text in joined.tolist()])
-    return np.split(joined, np.cumsum([len(column) for column in columns])[:-1])
-
-
-def _as_read(column: str, texts: list[str]) -> list[str] | list[int]:
-    """Returns different texts as pandas would read a file of them: integers if all are, or True and False.
-
-    So 10 follows 9, and +1, 1.0 and 1e0 are 1. Texts that would change otherwise stay as they are written: 007, or 1.5
-    and 2; but two that are one number are refused.
-    """
-    if all(text.lower() in ("true", "false") for text in texts):
-        return [text.capitalize() for text in texts]
-    if not all(map(_NUMBER.fullmatch, texts)):
-        return texts
-    numbers = [_number(text) for text in texts]
-    if all(isinstance(number, int) for number in numbers):
-        return [int(number) for number in numbers]
-    first: dict[int | Decimal, str] = {}
-    for text, number in zip(texts, numbers, strict=True):
-        if first.setdefault(number, text) != text:
-            raise DataError(
-                f"{column} holds {first[number]!r} and {text!r}, which are one number; write it in one way."
-            )
-    return texts
-
-
-def _number(text: str) -> int | Decimal:
-    """Returns a number exactly, which a float might not be; as an integer if it is one that 64 bits hold."""
-    number = Decimal(text)
-    is_integer = number.copy_abs() < 2**63 and number == number.to_integral_value()
-    return int(number) if is_integer else number
 
 
 def _column(table: Table, name: str) -> np.ndarray:

@@ -54,8 +54,8 @@ def test_clients_of_both_halves_have_one_number_each(tmp_path):
             **test,
         )
         dataset = data.load("npz", path=tmp_path / "mine.npz")
-        known = sorted(names[:3])
-        assert dataset.client_names == (*map(str, known), *map(str, sorted(names[3:])))
+        known = sorted(names[:3], key=int)  # as in a table: 9 comes before 10
+        assert dataset.client_names == (*map(str, known), *map(str, sorted(names[3:], key=int)))
         assert dataset.train_clients.dtype == dataset.test_clients.dtype == np.int32
         assert [dataset.client_names[client] for client in dataset.train_clients] == [*map(str, train_clients)]
         assert [dataset.client_names[client] for client in dataset.test_clients] == [*map(str, test_clients)]
@@ -63,7 +63,7 @@ def test_clients_of_both_halves_have_one_number_each(tmp_path):
         for changes, message in (
             ({"train_clients": None}, "test_clients are given without train_clients"),
             ({"test_clients": test_clients[:2]}, "test_clients is 2 of .*; expected 3 integers or texts, one for each"),
-            ({"test_clients": np.array([1, 2, 3] if kind is str else ["a"] * 3)}, "train_clients are of .* and test_"),
+            ({"train_clients": np.arange(6), "test_clients": np.array(["a"] * 3)}, "train_clients are integers .* and"),
             ({"test_images": None, "test_labels": None}, "test_clients are given without test inputs"),
         ):
             arrays = {"train_images": IMAGES, "train_labels": LABELS, **test}
@@ -160,6 +160,86 @@ def test_labels_that_are_true_or_false_are_texts():
     dataset = data.from_arrays((IMAGES, LABELS > 1), (IMAGES[:4], ["True", "False", "False", "True"]))
     assert dataset.class_names == ("False", "True") and dataset.train_labels.tolist() == [0, 1, 0, 1, 0, 1]
     assert dataset.test_labels.tolist() == [1, 0, 0, 1]
+
+
+MISSING = {
+    "a list with NaN": ["a", "b", float("nan"), "a", "b", "a"],  # NumPy makes it the text nan
+    "an array of texts": np.array(["a", "b", "nan", "a", "b", "a"]),
+    "objects": np.array(["a", "b", None, "a", "b", "a"], object),
+    "floats": [1.0, 2.0, float("nan"), 1.0, 2.0, 1.0],
+    "an empty text": ["a", "b", " ", "a", "b", "a"],
+}
+
+
+@pytest.mark.parametrize("kind", MISSING)
+def test_missing_labels_and_clients_are_named(kind):
+    with pytest.raises(data.DataError, match="train_labels holds .* in row 2, .* missing value, in 1 of 6 rows: leave"):
+        data.from_arrays((IMAGES, MISSING[kind]), 0.5)
+    with pytest.raises(data.DataError, match="train_clients holds .* in row 2, .* missing value"):
+        data.from_arrays((IMAGES, LABELS), (IMAGES, LABELS), train_clients=MISSING[kind])
+
+
+def test_a_name_that_is_given_may_look_like_a_missing_value():
+    texts = np.array(["none", "some", "all"])[LABELS]
+    same(data.from_arrays((IMAGES, texts), (IMAGES[:4], texts[:4]), ["none", "some", "all"]))
+    with pytest.raises(data.DataError, match="train_labels holds 'none' in row 0"):
+        data.from_arrays((IMAGES, texts), (IMAGES[:4], texts[:4]))
+
+
+def test_labels_and_clients_of_other_types():
+    halves = (IMAGES, LABELS.astype(float)), (IMAGES[:4], LABELS[:4].astype(np.float32))
+    same(data.from_arrays(*halves))
+    with pytest.raises(data.DataError, match=r"train_labels holds 0.5 in row 0; expected integers or texts"):
+        data.from_arrays((IMAGES, LABELS + 0.5), 0.5)
+    with pytest.raises(data.DataError, match="train_labels holds values of type int, str"):
+        data.from_arrays((IMAGES, ["a", 1, "b", "a", 1, "b"]), 0.5)
+    wrong: list = [{0: "a", 1: "b", 2: "c"}, "abc", [0, 1, 2], ["a", "b", "a"]]
+    for names in wrong:
+        with pytest.raises(data.DataError, match="class_names is .* expected different texts in a list"):
+            data.from_arrays((IMAGES, list("abcabc")), 0.5, names)
+    users = data.from_arrays(
+        (IMAGES, LABELS), (IMAGES[:4], LABELS[:4]), train_clients=(LABELS + 8.0)[:, None], test_clients=["10", "9"] * 2
+    )
+    assert users.client_names == ("8", "9", "10") and users.test_clients.tolist() == [2, 1, 2, 1]
+    assert users.train_clients.tolist() == LABELS.tolist()
+    with pytest.raises(data.DataError, match="train_clients are integers .* and test_clients are texts .u, .* one way"):
+        data.from_arrays(*halves, train_clients=LABELS, test_clients=list("uvuv"))
+
+
+@pytest.mark.parametrize("clients", [["10", "9", "1"], [" b", "c ", "a"], ["007", "10", "9"], ["1.0", "+2", "10"]])
+def test_all_doors_number_classes_and_clients_alike(clients, tmp_path):
+    pandas = pytest.importorskip("pandas")
+    datasets = pytest.importorskip("datasets")
+    rows = {"f": [0.5, 1.5, 2.5] * 4, "y": ["11", "2", "2"] * 4, "who": [name for name in clients for _ in range(4)]}
+    pandas.DataFrame(rows).to_csv(tmp_path / "t.csv", index=False)
+    inputs = np.array(rows["f"], np.float32)[:, None]
+    np.savez(tmp_path / "t.npz", train_images=inputs, train_labels=rows["y"], train_clients=rows["who"])
+    frame = pandas.DataFrame(rows)
+    made = [
+        data.from_pandas(frame, "y", "who"),
+        data.load("csv", path=tmp_path / "t.csv", label="y", clients="who"),
+        data.from_huggingface(datasets.Dataset.from_dict(rows), 0.2, inputs=["f"], labels="y", clients="who"),
+        data.from_arrays((frame[["f"]], frame["y"]), 0.2, train_clients=frame["who"]),
+        data.load("npz", path=tmp_path / "t.npz"),
+    ]
+    for dataset in made:
+        assert dataset.class_names == ("2", "11")
+        assert dataset.client_names == made[0].client_names
+        for name in ("train_images", "train_labels", "test_labels", "train_clients", "test_clients"):
+            np.testing.assert_array_equal(getattr(dataset, name), getattr(made[0], name), name)
+
+
+def test_lazy_frames_and_tables_of_arrow():
+    polars = pytest.importorskip("polars")
+    frame = polars.DataFrame({"age": [3.0, 4.0, 5.0, 6.0], "size": [1, 2, 3, 4]})
+    labels = [0, 1, 0, 1]
+    swapped = frame.select("size", "age")
+    for train, test in ((frame.lazy(), swapped.lazy()), (frame.to_arrow(), swapped.to_arrow())):
+        dataset = data.from_arrays((train, labels), (test, labels))
+        assert dataset.input_names == ("age", "size")
+        assert dataset.train_images.tolist() == dataset.test_images.tolist() == [[3, 1], [4, 2], [5, 3], [6, 4]]
+    with pytest.raises(data.DataError, match="from_arrays: test: .*size"):
+        data.from_arrays((frame.lazy(), labels), (frame.lazy().select("age"), labels))
 
 
 def test_test_clients():

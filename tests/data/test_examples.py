@@ -73,6 +73,16 @@ def test_tensors_have_their_channels_moved_to_the_end(torch):
     same(data.from_torch(Iterable([batch(0, 4), batch(4, 6)]), Iterable([batch(0, 4)])), scaled)
 
 
+def test_tensors_with_their_channels_last_are_refused(torch):
+    for shape in ((8, 9, 3), (8, 8, 1)):
+        pairs = [(Tensor(np.zeros(shape)), label) for label in (0, 1)]
+        with pytest.raises(data.DataError, match=r"example 0: received a tensor of shape \(8, ., .\), .*movedim"):
+            data.from_torch(pairs, pairs)
+    for shape in ((3, 8, 9), (1, 8, 8), (3, 5, 3), (8, 8, 9)):
+        pairs = [(Tensor(np.zeros(shape)), label) for label in (0, 1)]
+        assert data.from_torch(pairs, pairs).train_images.shape == (2, *shape[1:], shape[0])
+
+
 def test_what_is_no_tensor_of_an_image_stays_as_it_is(torch):
     pairs = list(zip(IMAGES, LABELS, strict=True))
     same(data.from_torch(MapStyle(pairs), MapStyle(pairs[:4])))
@@ -97,6 +107,13 @@ def test_no_library_is_imported():
         ([(IMAGES[0], [0, 1])], r"example 0: received labels of shape \(2,\) .* must be one element"),
         ([(IMAGES[0], 0), (None, 1)], "example 1 has an input that is None"),
         ([(IMAGES[0], 0), (IMAGES[0], None)], "example 1 has a label that is None"),
+        ([(IMAGES[0], "a"), (IMAGES[0], float("nan"))], "example 1 has nan as its label, and example 0 has a"),
+        ([(IMAGES[0], 3), (IMAGES[0], "b")], "example 1 has b as its label, and example 0 has 3"),
+        ([(IMAGES[0], 0.0), (IMAGES[0], float("nan"))], "train_labels holds 'nan' in row 1"),
+        (
+            ((IMAGES[row], 1 // row) for row in (1, 0)),
+            "train: example 1: ZeroDivisionError: .*the data set itself",
+        ),
     ],
 )
 def test_examples_that_can_not_be_stacked(examples, message):
@@ -112,6 +129,17 @@ class TfData:
 
     def as_numpy_iterator(self):
         return iter(self.examples)
+
+
+def test_labels_of_tf_data():
+    """Texts are bytes there, and Keras has floats for two classes."""
+    texts = TfData([(image, b"abc"[label : label + 1]) for image, label in zip(IMAGES, LABELS, strict=True)])
+    dataset = data.from_tf_data(texts, TfData([(IMAGES, LABELS)]), ["a", "b", "c"])
+    assert dataset.train_labels.tolist() == dataset.test_labels.tolist() == LABELS.tolist()
+    binary = TfData([(IMAGES[:4], np.array([[0], [1], [1], [0]], np.float32))])
+    assert data.from_tf_data(binary, binary).train_labels.tolist() == [0, 1, 1, 0]
+    with pytest.raises(data.DataError, match="from_tf_data: train: received list, must be a tf.data.Dataset"):
+        data.from_tf_data([(IMAGES[0], 0)], 0.5)
 
 
 def test_tf_data():
@@ -198,6 +226,26 @@ def test_classes_of_data_sets_are_compared_by_name():
             data.from_torch(train, other, names)
 
 
+def test_names_within_wrappers_are_compared():
+    """A wrapper may return other labels than the data set within, but where all have the same names, positions do."""
+
+    class Wrapper(MapStyle):
+        def __init__(self, within):
+            self.pairs = within
+
+    abc, ac = Folder(list("abc"), list("abcabc")), Folder(list("ac"), list("acac"))
+    assert data.from_torch(Wrapper(abc), Wrapper(Wrapper(abc))).class_names == ("0", "1", "2")
+    both = Wrapper(abc)
+    vars(both)["others"] = [ac]
+    for train, test in ((Wrapper(abc), Wrapper(ac)), (Wrapper(Wrapper(abc)), Wrapper(ac)), (both, 0.5)):
+        with pytest.raises(data.DataError, match="number different classes, a, b, c and a, c: return texts"):
+            data.from_torch(train, test)
+    assert data.from_torch(Wrapper(abc), Wrapper(ac), list("abc")).test_labels.tolist() == [0, 1, 0, 1]
+    named = Wrapper(ac)
+    vars(named)["classes"] = ac.classes
+    assert pictured(data.from_torch(abc, named)) == ("a", "b", "c")
+
+
 def test_names_that_a_data_set_does_not_have():
     """Functions, counts, and numbers as classes are no names; labels that a transform changes have none."""
     for classes in (None, 2, [0, 1], np.arange(2), lambda: ["a", "b"]):
@@ -257,8 +305,9 @@ def test_class_names_of_tf_data():
 class Loader(Iterable):
     """A loader of PyTorch's, as far as it is looked at."""
 
-    def __init__(self, pairs, rows, batches=None, drop_last=False):
+    def __init__(self, pairs, rows, batches=None, drop_last=False, num_workers=0):
         super().__init__(pairs)
+        self.num_workers = num_workers
         self.dataset, self.sampler, self.batch_sampler, self.drop_last = MapStyle(pairs), rows, batches, drop_last
 
 
@@ -278,9 +327,12 @@ def test_loaders_read_each_row_once():
         (Loader(pairs, range(6), [[0, 1, 2, 3]], drop_last=True), "leaves out 2, by drop_last=True"),
         (Loader(pairs, range(6), [[0, 1], [1, 2]]), "repeats 1 of 6 rows and leaves out 3"),
         (Loader(pairs, itertools.repeat(None), drop_last=True), "drop_last=True, which leaves rows out"),
+        (Loader(pairs, itertools.repeat(None), num_workers=2), "num_workers=2, and each worker reads the whole"),
+        (Loader(pairs, [[0, 1, 2], [3, 4]]), "repeats 0 of 6 rows and leaves out 1"),
     ):
         with pytest.raises(data.DataError, match=message):
             data.from_torch(loader, 0.5)
+    same(data.from_torch(Loader(pairs, [[0, 1, 2], [3, 4, 5]]), pairs[:4]))  # batches from the data set itself
     same(data.from_torch(Loader(pairs, itertools.repeat(None)), pairs[:4]))  # a data set that numbers no rows
 
 

@@ -184,6 +184,69 @@ def test_class_labels_are_compared_by_name(hub):
     assert given.train_labels.tolist() == given.test_labels.tolist() == [0, 1, 2, 0, 1, 1]
 
 
+def test_class_labels_in_lists_and_from_transforms_are_compared_by_name(hub):
+    lists = []
+    for names in (["a", "b"], ["b", "a"]):
+        features = hub.Features({"x": hub.Value("float32"), "label": hub.List(hub.ClassLabel(names=names), length=1)})
+        lists.append(hub.Dataset.from_dict({"x": [1, 2], "label": [[0], [1]]}, features=features))
+    dataset = data.from_huggingface(*lists, inputs=["x"])
+    assert dataset.class_names == ("a", "b") and dataset.test_labels.tolist() == [1, 0]
+
+    halves = [labelled(hub, names, "aabb") for names in (["a", "b"], ["b", "a"])]
+    renamed = [half.with_transform(lambda batch: {"y": batch["label"], "x": batch["x"]}) for half in halves]
+    dataset = data.from_huggingface(*renamed, inputs=["x"], labels="y")
+    assert dataset.class_names == ("a", "b") and dataset.test_labels.tolist() == [0, 0, 1, 1]
+
+    flip = lambda batch: {"x": batch["x"], "label": [1 - label for label in batch["label"]]}
+    changed = [half.with_transform(flip) for half in halves]
+    with pytest.raises(data.DataError, match="labels have no names, .* different classes, a, b and b, a: return texts"):
+        data.from_huggingface(*changed, inputs=["x"])
+    assert data.from_huggingface(changed[0], changed[0], inputs=["x"]).class_names == ("0", "1")
+    assert data.from_huggingface(*changed, inputs=["x"], class_names=["p", "q"]).class_names == ("p", "q")
+
+
+def test_users_of_a_class_label_have_its_names(hub):
+    columns = {"x": [0.0, 1, 2, 3], "label": list("abab"), "who": [0, 1, 1, 2]}
+    train, test, hidden = (
+        hub.Dataset.from_dict({**columns, "who": who}).cast_column("who", hub.ClassLabel(names=names))
+        for names, who in (("uvw", [0, 1, 1, 2]), ("wvu", [0, 1, 1, 2]), ("uvw", [0, 1, -1, 2]))
+    )
+    dataset = data.from_huggingface(train, test, inputs=["x"], clients="who")
+    assert dataset.client_names == ("u", "v", "w") and dataset.test_clients.tolist() == [2, 1, 1, 0]
+    with pytest.raises(data.DataError, match="test: column 'who' holds -1 in row 2, which is no user"):
+        data.from_huggingface(train, hidden, inputs=["x"], clients="who")
+
+
+def test_splits_that_repeat_rows_are_refused(hub):
+    split = labelled(hub, ["a", "b"], "ababab")
+    interleaved = hub.interleave_datasets([split, split.select([0, 1])], stopping_strategy="all_exhausted")
+    for repeated, message in (
+        (split.select([0, 0, 1, 3]), "repeats 1 of 4 rows"),
+        (interleaved, "repeats .* of 12 rows"),
+    ):
+        with pytest.raises(data.DataError, match=message):
+            data.from_huggingface(repeated, 0.5, inputs=["x"])
+    for once in (split.shuffle(seed=0), split.filter(lambda row: row["x"] > 0), split.select([5, 2, 3, 4])):
+        assert set(data.from_huggingface(once, split, inputs=["x"]).class_names) == {"a", "b"}
+
+
+def test_what_fails_in_a_split_is_named(hub, tmp_path):
+    (tmp_path / "a.png").write_bytes(b"no picture")
+    features = hub.Features({"image": hub.Image(), "label": hub.Value("int64")})
+    for file, message in (("a.png", "example 0: UnidentifiedImageError: .*a.png"), ("b.png", "b.png: can't be read")):
+        split = hub.Dataset.from_dict({"image": [str(tmp_path / file)] * 2, "label": [0, 1]}, features=features)
+        with pytest.raises(data.DataError, match=message):
+            data.from_huggingface(split, split)
+    features = hub.Features({"image": hub.List(hub.Image()), "label": hub.Value("int64")})
+    lists = hub.Dataset.from_dict({"image": [[Image.new("L", (2, 2))]] * 2, "label": [0, 1]}, features=features)
+    with pytest.raises(data.DataError, match="column 'image' has a list of pictures in each row"):
+        data.from_huggingface(lists, lists)
+    failing = labelled(hub, ["a", "b"], "abab").with_transform(lambda batch: {"x": batch["none"]})
+    for inputs in ("x", ["x"]):
+        with pytest.raises(data.DataError, match="from_huggingface.*none.*itself fails"):
+            data.from_huggingface(failing, 0.5, inputs=inputs)
+
+
 def test_hidden_labels_are_named(hub):
     features = hub.Features({"x": hub.Value("float32"), "label": hub.ClassLabel(names=["no", "yes"])})
     train, test = (

@@ -54,6 +54,13 @@ WRONG_INPUTS = {
 @pytest.mark.parametrize("name", WRONG_LABELS)
 @pytest.mark.parametrize("door", DOORS)
 def test_labels_of_other_kinds_are_refused(door, name):
+    if name == "whole floats" and door in (
+        "training set",
+        "test set",
+    ):  # as in tables: Keras has floats for two classes
+        dataset = DOORS[door](FEATURES, WRONG_LABELS[name])
+        assert dataset.train_labels.tolist() == dataset.test_labels.tolist() == LABELS.tolist()
+        return
     with pytest.raises(ValueError, match="labels"):
         DOORS[door](FEATURES, WRONG_LABELS[name])
 

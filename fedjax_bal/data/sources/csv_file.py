@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 
 from fedjax_bal.annotations import ProperShare, Seed, Text, checked
-from fedjax_bal.data.arrays import TEST_SHARE, TestBy
+from fedjax_bal.data.arrays import MISSING, TEST_SHARE, TestBy
 from fedjax_bal.data.memory import check_memory
 from fedjax_bal.data.reading import reading
 from fedjax_bal.data.sources.reader import Reader
-from fedjax_bal.data.table import MISSING, Table, input_names, not_a_number, table_dataset
+from fedjax_bal.data.table import Table, input_names, not_a_number, table_dataset
 from fedjax_bal.files import open_file
 from fedjax_bal.types import Dataset
 

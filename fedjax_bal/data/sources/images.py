@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_bal.annotations import Count, ProperShare, Seed, checked
-from fedjax_bal.data.arrays import TEST_SHARE
+from fedjax_bal.data.arrays import TEST_SHARE, check_distinct
 from fedjax_bal.data.held_out import split_test_rows
 from fedjax_bal.data.memory import check_images_fit
 from fedjax_bal.data.pixels import plain_picture
@@ -115,6 +115,7 @@ def square(image: Any, side: int) -> Any:
 
 
 _ENDINGS = (".png", ".jpg", ".jpeg")
+_OTHER_HALVES = ("val", "valid", "validation", "test", "testing")
 _RULES = ImageRules(
     "replace the file, take it out, or, where only sizes differ, give a side that all images are scaled to."
 )
@@ -147,7 +148,8 @@ def read_image_folder(
         The data set.
 
     Raises:
-        DataError: folders or files are missing, can't be read, lead elsewhere, are damaged, or have other sizes.
+        DataError: folders or files are missing, can't be read, lead elsewhere, are damaged, or have other sizes;
+            images in folders below those of classes, or in `val/` without `test/`; names of classes that look the same.
         ValueError: an option is out of range.
     """
     if channels not in (1, 3):
@@ -158,6 +160,15 @@ def read_image_folder(
         raise DataError(f"{root / 'test'}: is the test set; leave out test={test:g}, or remove this folder.")
     training = root / "train" if has_test or (root / "train").is_dir() else root
     names = _subfolders(training)
+    with reading(training, "rename a folder."):
+        check_distinct("classes", names)
+    if not has_test and training != root:
+        others = [name for name in _subfolders(root) if name.lower() in _OTHER_HALVES]
+        if others:
+            raise DataError(
+                f"{root}: has train/ and {others[0]}/, but no test/: rename {others[0]} to test, or, to hold out a "
+                f"share of the training images, give path={str(training)!r}."
+            )
     files = _list_classes(training, names)
     empty = [name for name, listed in zip(names, files, strict=True) if not listed]
     if empty:
@@ -202,6 +213,14 @@ def read_image_folder(
 def _list_classes(folder: Path, names: Sequence[str]) -> list[list[Path]]:
     """Lists the image files of each class; none for a class without a folder."""
     with reading(folder):
+        for name in names:
+            for place, below, files in os.walk(folder / name):
+                below[:] = [entry for entry in below if not entry.startswith(".")]
+                if Path(place) != folder / name and any(file.lower().endswith(_ENDINGS) for file in files):
+                    raise DataError(
+                        f"{place}: holds images below the folder of class {name}, where none are read: move them into "
+                        f"{folder / name}, or elsewhere."
+                    )
         return [list_files(folder / name, _ENDINGS) if (folder / name).is_dir() else [] for name in names]
 
 

@@ -52,11 +52,12 @@ def read_inaturalist(data_dir: str | os.PathLike, side: int) -> Dataset:
     images, test_images = (read_images([image.file for image in half], _RULES, shape) for half in halves)
     labels, test_labels = (np.array([image.label for image in half], np.int32) for half in halves)
     owners = [annotation.owner for annotation in halves[0]]
-    clients = None
+    clients = names = None
     if all(isinstance(owner, str) and owner for owner in owners):
-        numbers = {name: number for number, name in enumerate(sorted(set(owners)))}
+        names = tuple(sorted(set(owners)))
+        numbers = {name: number for number, name in enumerate(names)}
         clients = np.array([numbers[name] for name in owners], np.int32)
-    return Dataset(images, labels, test_images, test_labels, _CLASSES, clients)
+    return Dataset(images, labels, test_images, test_labels, _CLASSES, clients, client_names=names)
 
 
 def _read_annotations(file: Path) -> list[Annotation]:

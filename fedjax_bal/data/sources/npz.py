@@ -25,7 +25,7 @@ def read_npz(path: str | os.PathLike, test: ProperShare | None = None, test_seed
 
     Returns:
         The data set. Without `class_names`, classes are named by their numbers, up to the largest label, or are the
-        sorted texts; clients are numbered in the order of their names.
+        sorted texts; clients are numbered in the order of their names. Texts that all are integers are sorted by value.
 
     Raises:
         DataError: the file can't be read, isn't an npz file, is damaged, or holds arrays that don't fit.

@@ -110,7 +110,33 @@ def no_text(root):
     os.mkdir(os.fsencode(root / "train") + b"/\xff")
 
 
+def look_alike(root):
+    (root / "train" / "emu\u200b").mkdir()
+
+
+def test_hidden_folders_are_left_out(folder):
+    root, _ = folder
+    before = load("image_folder", path=root)
+    file = next(file for file in (root / "train" / "emu").iterdir() if file.is_file())
+    (root / "train" / "emu" / ".thumbnails").mkdir()
+    (root / "train" / "emu" / ".thumbnails" / file.name).write_bytes(file.read_bytes())
+    np.testing.assert_array_equal(load("image_folder", path=root).train_images, before.train_images)
+
+
+def nested(root):
+    (root / "train" / "emu" / "more").mkdir()
+    file = next(file for file in (root / "train" / "emu").iterdir() if file.is_file())
+    (root / "train" / "emu" / "more" / file.name).write_bytes(file.read_bytes())
+
+
+def only_validation(root):
+    (root / "test").rename(root / "Valid")
+
+
 BAD = {
+    "classes that look the same": (look_alike, "train: classes 'emu' and .* look the same"),
+    "images below a class": (nested, "emu/more: holds images below the folder of class emu"),
+    "another half": (only_validation, "has train/ and Valid/, but no test/: rename Valid to test"),
     "a class of the test alone": (foreign_class, "test/fox: is not a class of .*train"),
     "no files in a class": (remove("train/emu"), "train/emu: holds no image files"),
     "no files for testing": (remove("test/dog", "test/emu"), "test: holds no image files"),

@@ -229,7 +229,8 @@ def test_users_are_numbered_by_name_where_all_are_known(natural):
     for image, name in zip(content["images"], ["Zoe", "Abe", "Zoe", "Bo", "Abe"], strict=True):
         image["rights_holder"] = name
     file.write_text(json.dumps(content))
-    assert load("inaturalist2019_32", data_dir).train_clients.tolist() == [2, 0, 2, 1, 0]
+    dataset = load("inaturalist2019_32", data_dir)
+    assert dataset.train_clients.tolist() == [2, 0, 2, 1, 0] and dataset.client_names == ("Abe", "Bo", "Zoe")
     content["images"][3]["rights_holder"] = ""
     file.write_text(json.dumps(content))
     assert load("inaturalist2019_32", data_dir).train_clients is None

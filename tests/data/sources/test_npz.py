@@ -102,7 +102,7 @@ FITTING = {
     "equal names": ({"class_names": np.array(["a", "b", "c", "c"])}, "expected different texts"),
     "numbers for names": ({"class_names": np.arange(4)}, "class_names is 4 of int64"),
     "a client less": ({"train_clients": np.arange(5)}, "train_clients is 5 of int64; expected 6"),
-    "float clients": ({"train_clients": np.ones(6)}, "train_clients is 6 of float64"),
+    "float clients": ({"train_clients": np.full(6, 1.5)}, "train_clients holds 1.5 in row 0; expected integers or"),
     "objects": ({"train_images": np.array([[1], None], object)}, "train_images: .*never opened"),
     "no text": ({"class_names": np.array([2**32 - 1, 1, 2, 3], "<u4").view("<U1")}, "mine.npz: "),
     "fields": ({"train_labels": np.zeros(6, [("a", int)])}, "train_labels is 6 of"),
