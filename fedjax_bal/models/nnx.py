@@ -77,6 +77,11 @@ def from_nnx(
     net = nnx.clone(module) if fixed else module(rngs=nnx.Rngs(0))
     if not isinstance(net, nnx.Module):
         raise ValueError(f"module: received {module!r}, must be a class or function that makes a flax.nnx module")
+    if type(type(net).__call__).__module__.startswith("flax.nnx.transforms"):
+        raise ValueError(
+            f"{type(net).__name__}: received a __call__ that is compiled by itself, whose features can't be seen: "
+            "leave nnx.jit out there, as a round is compiled as a whole"
+        )
     usage = adapters.usage_of(net, input_shape, num_classes, convolution, dtype)
     network = _NnxNetwork(net, None if fixed else module, usage, head)
     return adapters.assemble_model(usage, network.init, network.forward, network.classify)

@@ -282,6 +282,12 @@ class NnxBlocks(Nnx):
         )
 
 
+class NnxCompiled(Nnx):
+    @nnx.jit
+    def __call__(self, images):
+        return self.head(self.body(images))
+
+
 class NnxNoisy(Nnx):
     def between(self, hidden):
         return self.dropout(hidden, deterministic=False)
@@ -310,6 +316,7 @@ def test_modules_of_nnx_train_and_evaluate(net):
         (NnxFixed, r"deterministic=True of dropout \(Dropout\) in training"),
         (NnxStill, r"use_running_average=True of norm \(BatchNorm\) in training"),
         (NnxField, "training=False of the network itself in training"),
+        (NnxCompiled, "NnxCompiled: received a __call__ that is compiled by itself.*leave nnx.jit out"),
         (NnxView, r"deterministic=True of dropout \(Dropout\) in training"),
         (NnxNoisy, r"deterministic=False of dropout \(Dropout\) in evaluation"),
     ],
