@@ -17,7 +17,7 @@ from fedjax_bal.data.examples import from_tf_data, from_torch
 from fedjax_bal.data.federation import federate, users_of_clients
 from fedjax_bal.data.held_out import carve, carve_share, hold_out, rows_by_share
 from fedjax_bal.data.huggingface import from_huggingface
-from fedjax_bal.data.inputs import are_tokens, check_images, check_one_type, checked_examples, is_frame, pad
+from fedjax_bal.data.inputs import are_tokens, check_images, check_one_type, checked_examples, is_frame, pad, to_array
 from fedjax_bal.data.inventory import folder_of, inventory_digest, prepared_status
 from fedjax_bal.data.loading import OWN, load, normalisation, stand_in
 from fedjax_bal.data.matching import class_numbers, columns_by_name
@@ -87,6 +87,7 @@ __all__ = [
     "stack_rows",
     "stand_in",
     "takes_owners",
+    "to_array",
     "users_of_clients",
     "with_images",
 ]

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_bal.data.arrays import REMEDY, TEST_SHARE, TestBy, as_dataset, to_array, without_objects
+from fedjax_bal.data.arrays import REMEDY, TEST_SHARE, TestBy, as_dataset, without_objects
+from fedjax_bal.data.inputs import to_array
 from fedjax_bal.data.reading import DataError, reading, shortened
 from fedjax_bal.data.table import Table, input_matrix, table_dataset
 from fedjax_bal.types import Dataset

@@ -5,7 +5,6 @@ is held out for it.
 """
 
 import re
-import sys
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
@@ -18,7 +17,6 @@ from fedjax_bal.annotations import ProperShare, Seed, check
 from fedjax_bal.data.held_out import split_test_rows, split_test_users
 from fedjax_bal.data.inputs import check_finite, check_one_type, stored_inputs
 from fedjax_bal.data.npz_file import by
-from fedjax_bal.data.pixels import is_picture, pixels
 from fedjax_bal.data.reading import reading, shortened
 from fedjax_bal.types import Dataset
 from fedjax_bal.validate import suggestion
@@ -152,33 +150,6 @@ def without_objects(array: np.ndarray) -> np.ndarray:
     return np.array(array.tolist()) if is_number or kinds == {bool} else array
 
 
-def to_array(value: Any) -> np.ndarray:
-    """Returns as an array what libraries have in its place: tensors of PyTorch, pictures of Pillow, and lists of them.
-
-    Types that NumPy lacks, bfloat16 and float8, become float32, which holds their numbers exactly.
-
-    Raises:
-        ValueError: a list whose items have different shapes or are missing, a sparse tensor, or a picture of more than
-            eight bits a value.
-    """
-    if is_picture(value):
-        return pixels(value)
-    if is_tensor(value):
-        return _tensor_to_array(value)
-    is_column = getattr(value, "dtype", None) == np.dtype(object) and np.ndim(value) == 1
-    items = list(value) if is_column else value
-    if isinstance(items, list | tuple) and any(is_picture(item) or is_tensor(item) for item in items):
-        for row, item in enumerate(items):
-            if item is None:
-                raise ValueError(f"row {row} is None; leave such rows out")
-        return np.stack([to_array(item) for item in items])
-    array = np.asarray(value)
-    if array.dtype.kind == "U" and isinstance(items, list | tuple) and not all(isinstance(item, str) for item in items):
-        return np.asarray(value, object)  # in an array of texts, a missing value would be the text nan
-    is_small_float = array.dtype.kind == "V" and array.dtype.name.startswith(("bfloat", "float"))
-    return array.astype(np.float32) if is_small_float else array
-
-
 def as_read(what: str, columns: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Returns names of classes or clients as pandas would read files of them: integers if all are, otherwise texts.
 
@@ -230,24 +201,6 @@ def _number(text: str) -> int | Decimal:
     number = Decimal(text)
     is_integer = number.copy_abs() < 2**63 and number == number.to_integral_value()
     return int(number) if is_integer else number
-
-
-def is_tensor(value: Any) -> bool:
-    """Returns whether a value is a tensor of PyTorch; if PyTorch isn't imported, nothing is."""
-    return isinstance(value, getattr(sys.modules.get("torch"), "Tensor", ()))
-
-
-def _tensor_to_array(tensor: Any) -> np.ndarray:
-    try:
-        return tensor.numpy(force=True)
-    except (TypeError, RuntimeError) as error:
-        try:
-            return tensor.float().numpy(force=True)
-        except (TypeError, RuntimeError):
-            raise ValueError(
-                f"received a tensor of {tensor.dtype} and {tensor.layout}, which NumPy doesn't have: convert it, "
-                "tensor.to_dense() or tensor.float()"
-            ) from error
 
 
 def _with_numbers(arrays: Mapping[str, Any]) -> Mapping[str, Any]:

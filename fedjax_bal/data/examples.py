@@ -6,7 +6,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedjax_bal.data.arrays import REMEDY, as_dataset, is_tensor, to_array, without_objects
+from fedjax_bal.data.arrays import REMEDY, as_dataset, without_objects
+from fedjax_bal.data.inputs import is_tensor, to_array
 from fedjax_bal.data.reading import DataError, reading, shortened
 from fedjax_bal.types import Dataset
 from fedjax_bal.validate import is_number

@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_bal.data.arrays import REMEDY, as_dataset, to_array, without_objects
+from fedjax_bal.data.arrays import REMEDY, as_dataset, without_objects
 from fedjax_bal.data.examples import check_keys, refuse_other_names, stack
+from fedjax_bal.data.inputs import to_array
 from fedjax_bal.data.reading import DataError, reading
 from fedjax_bal.data.table import Table, input_matrix, refuse_missing
 from fedjax_bal.types import Dataset

@@ -1,10 +1,12 @@
 """The kinds of inputs: pixels as bytes, other numbers, and token ids."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from fedjax_bal.data.pixels import is_picture, pixels
 from fedjax_bal.validate import check_channels_last, check_unmasked, checked_labels, whole_number
 
 _IDS = np.iinfo(np.int32)
@@ -29,6 +31,51 @@ def is_frame(value: Any) -> bool:
     return isinstance(value, Mapping) or any(
         hasattr(value, name) for name in ("collect_schema", "column_names", "columns")
     )
+
+
+def to_array(value: Any) -> np.ndarray:
+    """Returns as an array what libraries have in its place: tensors of PyTorch, pictures of Pillow, and lists of them.
+
+    Types that NumPy lacks, bfloat16 and float8, become float32, which holds their numbers exactly.
+
+    Raises:
+        ValueError: a list whose items have different shapes or are missing, a sparse tensor, or a picture of more than
+            eight bits a value.
+    """
+    if is_picture(value):
+        return pixels(value)
+    if is_tensor(value):
+        return _tensor_to_array(value)
+    is_column = getattr(value, "dtype", None) == np.dtype(object) and np.ndim(value) == 1
+    items = list(value) if is_column else value
+    if isinstance(items, list | tuple) and any(is_picture(item) or is_tensor(item) for item in items):
+        for row, item in enumerate(items):
+            if item is None:
+                raise ValueError(f"row {row} is None; leave such rows out")
+        return np.stack([to_array(item) for item in items])
+    array = np.asarray(value)
+    if array.dtype.kind == "U" and isinstance(items, list | tuple) and not all(isinstance(item, str) for item in items):
+        return np.asarray(value, object)  # in an array of texts, a missing value would be the text nan
+    is_small_float = array.dtype.kind == "V" and array.dtype.name.startswith(("bfloat", "float"))
+    return array.astype(np.float32) if is_small_float else array
+
+
+def is_tensor(value: Any) -> bool:
+    """Returns whether a value is a tensor of PyTorch; if PyTorch isn't imported, nothing is."""
+    return isinstance(value, getattr(sys.modules.get("torch"), "Tensor", ()))
+
+
+def _tensor_to_array(tensor: Any) -> np.ndarray:
+    try:
+        return tensor.numpy(force=True)
+    except (TypeError, RuntimeError) as error:
+        try:
+            return tensor.float().numpy(force=True)
+        except (TypeError, RuntimeError):
+            raise ValueError(
+                f"received a tensor of {tensor.dtype} and {tensor.layout}, which NumPy doesn't have: convert it, "
+                "tensor.to_dense() or tensor.float()"
+            ) from error
 
 
 def num_channels(inputs: Any) -> int:
@@ -152,7 +199,7 @@ def checked_examples(inputs: Any, labels: Any, name: str = "", most: int = _IDS.
             "it, data.from_pandas(...), and pass that to data.federate; or pass an array, frame.to_numpy()."
         )
     check_unmasked(f"{name}images", inputs)
-    inputs = np.asarray(inputs)
+    inputs = to_array(inputs)
     labels = checked_labels(labels, f"{name}labels")
     stored = stored_inputs(inputs)
     if stored is None or len(inputs) != len(labels):

@@ -15,7 +15,7 @@ import numpy as np
 from scipy.special import softmax
 
 from fedjax_bal.config import Config, config_digest, run_digest
-from fedjax_bal.data import are_tokens, columns_by_name, is_frame
+from fedjax_bal.data import are_tokens, columns_by_name, is_frame, to_array
 from fedjax_bal.engine.device import at_precision, in_batches
 from fedjax_bal.engine.host import check_vocabulary, fetch
 from fedjax_bal.jax_setup import package_settings
@@ -30,7 +30,7 @@ from fedjax_bal.lab.setup import Comparison, SharedInputs, network, set_up_to_re
 from fedjax_bal.lab.splits import inputs_in_words
 from fedjax_bal.parts import changes_for_evaluation
 from fedjax_bal.types import Array, Model, Variables
-from fedjax_bal.validate import is_number, one_of
+from fedjax_bal.validate import check_unmasked, is_number, one_of
 
 
 def load_run(
@@ -450,7 +450,8 @@ def _checked_rows(inputs: Any, trained: TrainedModel) -> np.ndarray:
             )
         rows = columns_by_name("inputs", inputs, trained.inputs.names)
     else:
-        rows = np.asarray(inputs)
+        check_unmasked("inputs", inputs)
+        rows = to_array(inputs)
     same_kind = rows.dtype.kind == stored.dtype.kind and are_tokens(rows) == tokens
     fits = rows.shape[1:] == tuple(model.input_shape) and len(rows)
     if not fits or not (same_kind or (rows.dtype.kind == "f" and not tokens)):

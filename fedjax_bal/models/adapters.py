@@ -371,7 +371,7 @@ class _LinenNetwork:
         call = functools.partial(self.module.apply, collections, self.usage.cast(images), **self.usage.modes[train])
         intercepted = nn.intercept_methods(_interceptor(self.classifier.name, self.usage.convolve, real))
         with self.usage.calling(train), intercepted:
-            result: Any = call(mutable=mutable, rngs=key)
+            result: Any = call(mutable=mutable, rngs=_streams(key))
         logits, changed = result
         if self.classifier.name not in changed.get("classifier_input", {}):
             raise ValueError(
@@ -389,6 +389,12 @@ class _LinenNetwork:
         """Computes the logits of features."""
         _, module, args, kwargs, *_ = self.classifier
         return jnp.asarray(module.apply({"params": params[HEAD]}, features, *args, **kwargs))
+
+
+def _streams(key: Key | None) -> dict[str, Key] | None:
+    """Makes the random streams of a network in training, with dropout's by its name, as `has_rng` asks for that."""
+    # Two keys, as one would give a module's noise and its dropout the same numbers.
+    return None if key is None else {"dropout": key, "params": jax.random.fold_in(key, 1)}
 
 
 class _Classifier(NamedTuple):

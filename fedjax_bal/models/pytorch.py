@@ -421,7 +421,8 @@ def _first_uses(
         kind = equation.primitive.name
         multiplies = kind == "dot_general"
         for name in filter(None, inputs):
-            if kind == "conv_general_dilated" and _is_transposed(equation):
+            # The pixels of a flipped kernel are in another order, too.
+            if kind == "rev" or (kind == "conv_general_dilated" and _is_transposed(equation)):
                 used[name] = _TRANSPOSED
             used[name] = used.get(name, 0) or (multiplies and next(filter(None, given), 0))
         maps |= zip(equation.outvars, results, strict=True)

@@ -1,11 +1,13 @@
 """Training switches: the arguments and fields by which networks and their layers tell training from evaluation."""
 
+import enum
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import flax.linen as nn
+import numpy as np
 
 IN_TRAINING = {
     **dict.fromkeys(
@@ -24,6 +26,9 @@ IN_TRAINING = {
 USUAL = "train, is_training or deterministic"
 """Names of switches, for messages."""
 
+_CHOICE = re.compile(r"\b(bool|str|Literal)\b")
+"""Annotations of arguments that could be switches."""
+
 _SHARES = ("rate", "dropout_rate")
 
 
@@ -35,8 +40,8 @@ def read_switches(network: str, parameters: Iterable[inspect.Parameter]) -> dict
     """Returns the switches among the arguments of a network's call, in training (key True) and in evaluation (False).
 
     Raises:
-        ValueError: the call needs another argument; or a further one is a Boolean or a text, so that it could be a
-            switch that nothing would set.
+        ValueError: the call needs another argument; or a further one is a Boolean, a text, an enumeration's, 0 or 1, so
+            that it could be a switch that nothing would set.
     """
     switches = []
     for parameter in parameters:
@@ -50,7 +55,7 @@ def read_switches(network: str, parameters: Iterable[inspect.Parameter]) -> dict
                 f"{network}: __call__ needs {parameter.name}, must need the batch alone, and at most a switch such as "
                 f"{USUAL}: give the others defaults, or make them fields of the module"
             )
-        elif isinstance(default, bool | str) or re.search(r"\bbool\b", str(parameter.annotation)):
+        elif _is_switch(default) or isinstance(default, str | enum.Enum) or _CHOICE.search(str(parameter.annotation)):
             raise ValueError(
                 f"{network}: received the argument {parameter.name}={default!r} of __call__, which isn't known as a "
                 f"training switch, so that nothing would ever set it: call it {USUAL} if it tells training from "
@@ -74,11 +79,17 @@ def check_switches(
     if any(not isinstance(fields.get(name, True), bool) and fields[name] == 0 for name in _SHARES):
         return  # dropout that drops nothing
     for name, value in (*fields.items(), *arguments.items()):
-        if isinstance(value, bool) and name in IN_TRAINING and value != (train == IN_TRAINING[name]):
+        if name in IN_TRAINING and _is_switch(value) and bool(value) != (train == IN_TRAINING[name]):
             raise SwitchError(
                 f"{network}: received {name}={value} of {layer} in {'training' if train else 'evaluation'}, must be "
-                f"{not value}: give __call__ of the network an argument such as {USUAL}, and pass it on to its layers"
+                f"{not value}: give __call__ of the network an argument such as {USUAL}, and pass it on to its layers; "
+                f"rename {name} if it means something else"
             )
+
+
+def _is_switch(value: Any) -> bool:
+    """Tells whether a value is a Boolean, NumPy's and 0 and 1 included."""
+    return isinstance(value, bool | np.bool_) or (isinstance(value, int) and value in (0, 1))
 
 
 def arguments_of(method: Callable, args: tuple, kwargs: Mapping[str, Any]) -> dict[str, Any]:

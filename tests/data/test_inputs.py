@@ -51,6 +51,18 @@ WRONG_INPUTS = {
 }
 
 
+@pytest.mark.parametrize("kind", ["requires_grad", "bfloat16"])
+def test_tensors_are_arrays_at_every_door(kind):
+    torch = pytest.importorskip("torch")
+    given = torch.tensor(FEATURES, dtype=torch.float32)
+    given = given.requires_grad_() if kind == "requires_grad" else given.bfloat16()
+    wanted = given.detach().float().numpy()
+    np.testing.assert_array_equal(data.federate(given, LABELS, [range(12)], num_classes=3).images, wanted)
+    np.testing.assert_array_equal(data.checked_examples(given, LABELS, "test ")[0], wanted)
+    with pytest.raises(ValueError, match="tensor of torch.float32 and torch.sparse_coo"):
+        data.checked_examples(torch.tensor(FEATURES, dtype=torch.float32).to_sparse(), LABELS)
+
+
 @pytest.mark.parametrize("name", WRONG_LABELS)
 @pytest.mark.parametrize("door", DOORS)
 def test_labels_of_other_kinds_are_refused(door, name):

@@ -195,6 +195,18 @@ def test_frames_are_predicted_with_the_types_that_training_takes(patients):
     np.testing.assert_array_equal(run.predict(polars.DataFrame(table)[:, ::-1], probabilities=True), wanted)
 
 
+def test_tensors_are_predicted_and_masked_arrays_refused(patients):
+    run, table = patients
+    rows = np.stack([np.asarray(table[name], np.float32) for name in run.input_names], axis=1)
+    with pytest.raises(ValueError, match="inputs: received masked values"):
+        run.predict(np.ma.masked_greater(rows, 1))
+    torch = pytest.importorskip("torch")
+    np.testing.assert_array_equal(run.predict(torch.tensor(rows).requires_grad_()), run.predict(table))
+    np.testing.assert_array_equal(
+        run.predict(torch.tensor(rows).bfloat16()), run.predict(np.asarray(jax.numpy.bfloat16(rows), np.float32))
+    )
+
+
 def test_rows_that_do_not_fit_a_table_are_refused(patients, run):
     table_run, table = patients
     lacking = {name: column for name, column in table.items() if name != "age"}

@@ -253,16 +253,33 @@ class Rows1d(nn.Module):
         return nn.Dense(4)(nn.ConvTranspose(3, (3,), name="up")(rows).mean(1))
 
 
+class ByHand(nn.Module):
+    """A transposed convolution by hand: an ordinary one with a flipped kernel."""
+
+    @nn.compact
+    def __call__(self, images):
+        kernel = self.param("kernel", nn.initializers.lecun_normal(), (3, 3, 3, 3))
+        layout = ("NHWC", "HWIO", "NHWC")
+        return jax.lax.conv_general_dilated(images, jnp.flip(kernel, (0, 1)), (1, 1), "SAME", dimension_numbers=layout)
+
+
+class Flipped(nn.Module):
+    @nn.compact
+    def __call__(self, images):
+        return nn.Dense(4)(ByHand(name="up")(images).mean((1, 2)))
+
+
 @pytest.mark.parametrize(
     "make",
     [
+        lambda: from_linen(Flipped(), SHAPE, 4),
         lambda: from_linen(Upsampling(), SHAPE, 4),
         lambda: from_linen(Upsampling(2), SHAPE, 4),
         lambda: from_linen(Upsampling(swapped=True), SHAPE, 4),
         lambda: from_nnx(NnxUpsampling, SHAPE, 4),
         lambda: from_linen(Rows1d(), (8, 3), 4),
     ],
-    ids=["stride 1", "stride 2", "kernel turned", "nnx", "one axis"],
+    ids=["flipped", "stride 1", "stride 2", "kernel turned", "nnx", "one axis"],
 )
 def test_transposed_convolutions_are_refused_by_name(make):
     with pytest.raises(ValueError, match="received the transposed convolution up, must have none"):

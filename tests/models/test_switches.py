@@ -1,5 +1,7 @@
 """Training switches: each name is set, and a layer that training would leave in evaluation is refused by name."""
 
+import enum
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -16,9 +18,16 @@ from fedjax_bal.types import Model, Outputs, Variables
 ROWS = jnp.asarray(np.random.default_rng(0).normal(size=(4, 6)), jnp.float32)
 
 
+class Stage(enum.Enum):
+    """What a user's own switch may choose from."""
+
+    TRAINING = 1
+    EVALUATION = 2
+
+
 def dense(layers, call="images", **fields):
     """A network of flax.linen whose call has these arguments; `layers(module, features, *arguments)` is within."""
-    space = {"layers": layers, "nn": nn, "Mode": str}
+    space = {"layers": layers, "nn": nn, "Stage": Stage}
     names = ", ".join(name.partition("=")[0].partition(":")[0] for name in call.split(", ")[1:] if name not in "*/")
     exec(
         f"def __call__(self, {call}):\n"
@@ -73,11 +82,22 @@ def test_a_switch_is_set_however_it_is_declared(call):
         ("images, learning: bool | None = None", "learning=None"),
         ("images, mode='train'", "mode='train'"),
         ("images, phase='eval'", "phase='eval'"),
+        ("images, phase=0", "phase=0"),
+        ("images, mode: \"Literal['eval'] | None\" = None", "mode=None"),
+        ("images, mode: str | None = None", "mode=None"),
+        ("images, when=Stage.EVALUATION", "when=<Stage.EVALUATION: 2>"),
     ],
 )
 def test_another_argument_that_could_be_a_switch_is_refused_by_name(call, named):
     with pytest.raises(ValueError, match=f"Net: received the argument {named} of __call__.* a field of the module"):
         from_linen(dense(lambda self, hidden, *given: hidden, call), (6,), 3)
+
+
+def test_dropout_of_a_users_own_draws_where_it_asks_for_a_stream():
+    def layers(self, hidden):
+        return hidden + jax.random.normal(self.make_rng("dropout"), hidden.shape) if self.has_rng("dropout") else hidden
+
+    assert draws(from_linen(dense(layers), (6,), 3))
 
 
 def test_arguments_that_are_no_switches_keep_their_defaults():
@@ -124,8 +144,20 @@ REFUSED = {
         r"train=False of block \(Block\) in training",
     ),
     "an argument without a Boolean default": (
-        dense(dropping(lambda mode: mode != 1), "images, mode=0"),
+        dense(dropping(lambda mode: mode != 1), "images, mode=None"),
         r"deterministic=True of Dropout_0 \(Dropout\) in training",
+    ),
+    "a Boolean of NumPy's": (
+        dense(lambda self, hidden: nn.Dropout(0.5, deterministic=np.True_)(hidden)),
+        r"deterministic=True of Dropout_0 \(Dropout\) in training",
+    ),
+    "a number for a Boolean": (
+        dense(lambda self, hidden: nn.Dropout(0.5, deterministic=1)(hidden)),
+        r"deterministic=1 of Dropout_0 \(Dropout\) in training",
+    ),
+    "a field of another meaning": (
+        dense(dropping(lambda train: not train), "images, train", test=False),
+        "test=False of the network itself in evaluation.*rename test if it means something else",
     ),
     "arguments by name": (
         dense(lambda self, hidden: nn.Dropout(0.5)(hidden, deterministic=True)),
@@ -209,18 +241,72 @@ class NnxField(Nnx):
         self.training = False
 
 
+class NnxView(Nnx):
+    def between(self, hidden):
+        return nnx.view(self.dropout, deterministic=True)(hidden)
+
+
+class NnxStreams(Nnx):
+    """Streams come with the call, as in Flax's introduction."""
+
+    def __init__(self, rngs):
+        super().__init__(rngs)
+        self.dropout = nnx.Dropout(0.5)
+
+    def __call__(self, images, rngs: nnx.Rngs | None = None):
+        return self.head(self.dropout(self.norm(self.body(images)), rngs=rngs))
+
+
+class NnxArrays(Nnx):
+    """An array of the network's own, and layers whose values are computed again in the backward pass."""
+
+    def __init__(self, rngs):
+        super().__init__(rngs)
+        self.shift = nnx.Param(jnp.ones(8))
+
+    def __call__(self, images):
+        between = lambda norm, dropout, hidden: dropout(norm(hidden))
+        return self.head(nnx.remat(between)(self.norm, self.dropout, self.body(images)) + self.shift[...])
+
+
+class NnxBlocks(Nnx):
+    """Blocks in a scan, whose keys are one array."""
+
+    def __init__(self, rngs):
+        super().__init__(rngs)
+        self.blocks = nnx.split_rngs(splits=2)(nnx.vmap(lambda rngs: nnx.Dropout(0.5, rngs=rngs)))(rngs)
+
+    def between(self, hidden):
+        return nnx.scan(lambda block, hidden: block(hidden), in_axes=(0, nnx.Carry), out_axes=nnx.Carry)(
+            self.blocks, self.norm(hidden)
+        )
+
+
+class NnxCompiled(Nnx):
+    @nnx.jit
+    def __call__(self, images):
+        return self.head(self.body(images))
+
+
 class NnxNoisy(Nnx):
     def between(self, hidden):
         return self.dropout(hidden, deterministic=False)
 
 
-@pytest.mark.parametrize("net", [Nnx, NnxSwitched])
+@pytest.mark.parametrize("net", [Nnx, NnxSwitched, NnxStreams, NnxArrays, NnxBlocks])
 def test_modules_of_nnx_train_and_evaluate(net):
     model = from_nnx(net, (6,), 3)
     assert draws(model)
     variables = model.init(jax.random.key(0))
-    after = model.apply(variables, ROWS, train=True, key=jax.random.key(0))[1]
-    assert (after.stats["norm"]["mean"] != 0).all()
+    real = jnp.arange(4) < 3
+    apply = lambda number: model.apply(variables, ROWS, train=True, key=jax.random.key(number), real=real)
+    (outputs, after), (others, _) = apply(0), apply(1)
+    hidden = ROWS[:3] @ variables.params["body"]["kernel"]
+    np.testing.assert_allclose(after.stats["norm"]["mean"], 0.01 * hidden.mean(0), atol=1e-6)
+    np.testing.assert_allclose(outputs.norm_inputs[0][0], hidden.mean(0), atol=1e-5)
+    assert (outputs.logits != others.logits).any()
+    with pytest.raises(ValueError, match="give apply a key"):
+        model.apply(variables, ROWS, train=True)
 
 
 @pytest.mark.parametrize(
@@ -228,8 +314,10 @@ def test_modules_of_nnx_train_and_evaluate(net):
     [
         (NnxUnknown, "NnxUnknown: received the argument drop=False of __call__"),
         (NnxFixed, r"deterministic=True of dropout \(Dropout\) in training"),
-        (NnxStill, r"use_running_average=True of norm \(_MaskedBatchNorm\) in training"),
+        (NnxStill, r"use_running_average=True of norm \(BatchNorm\) in training"),
         (NnxField, "training=False of the network itself in training"),
+        (NnxCompiled, "NnxCompiled: received a __call__ that is compiled by itself.*leave nnx.jit out"),
+        (NnxView, r"deterministic=True of dropout \(Dropout\) in training"),
         (NnxNoisy, r"deterministic=False of dropout \(Dropout\) in evaluation"),
     ],
 )

@@ -90,6 +90,7 @@ def build(
     Simulations may share a test set, divided beforehand by `in_batches`, and a federation, which `enlarge` returns in
     place of the parts' `prepare_federation`. `saves` says whether the runs' checkpoints will be written.
     """
+    start_jax()  # on all cores, before the next line makes an array
     if is_traced():
         raise ValueError(
             "simulate and make_round: called inside jax.jit or another of jax's transformations, must be called "
@@ -97,7 +98,6 @@ def build(
             "result"
         )
     # The arguments' types, before anything reads them.
-    start_jax()
     rounds = whole_number("rounds", rounds)
     check_is_model(model)
     compatibility.check_is_federation(federation)
