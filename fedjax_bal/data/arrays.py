@@ -99,6 +99,8 @@ def as_dataset(
                 raise ValueError("test_clients are given without test inputs; leave them out")
             share = check("test", ProperShare, test)
             seed = check("test_seed", Seed, test_seed)
+            if clients is not None:
+                (clients,) = as_read("clients", [clients])  # in one order at every door, by which users are drawn
             if by_users and clients is not None:
                 training, testing = split_test_users(labels, clients, share, seed)
             else:
