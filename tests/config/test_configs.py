@@ -221,7 +221,10 @@ RAN: set[str] = {json.dumps(None)}
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FILES)
-def test_methods_can_be_set_up(name, small_data):
+def test_methods_can_be_set_up(name, small_data, monkeypatch):
+    # Nothing is allocated, and what the machine has left at the moment must not decide.
+    monkeypatch.setattr("fedjax_bal.engine.host.memory.host_bytes", lambda: None)
+    monkeypatch.setattr("fedjax_bal.engine.host.memory.free_bytes", lambda layout: None)
     for config in unseen(name, small, SET_UP, plain_setting_of if name in CBFL else setting_of):
         comparison = set_up(config, SharedInputs(small_data))
         assert [method.name for method in comparison.methods] == [method.name for method in config.methods]
