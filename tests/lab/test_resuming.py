@@ -201,7 +201,7 @@ def test_a_folder_that_is_moved_with_its_configuration_trace_and_run_goes_on(tmp
     here.rename(there)
     monkeypatch.chdir(there)
     notes = small_run.run(there / "run", moved(there, 4)).notes
-    assert notes[1:] == ["fedavg, seed 0: resuming after round 2"]
+    assert notes[2:] == ["fedavg, seed 0: resuming after round 2"]  # after data and training
     (there / "phones.csv").write_text("round,client\n0,1\n0,2\n0,4\n1,4\n1,5\n1,6\n")
     with pytest.raises(ValueError, match="availability.file: .*there/phones.csv has the SHA-256"):
         small_run.run(there / "run", moved(there, 6))
