@@ -119,6 +119,9 @@ def test_results_are_explained(small):
     page = (GUIDE / "reading_results.md").read_text()
     named = {name.rstrip("/") for name in re.findall(r"`([\w.*/-]+)`", page)}
     run_command(["run"])
+    run_command(["sweep", "training.lr=0.01,0.1", "name=rates"])
+    blocks = BLOCK.finditer((GUIDE / "own_data.md").read_text())
+    run_blocks("".join(block.group() for block in blocks if "patients.csv" in block.group()))
     assert len(run_blocks(page)["fedavg"]) == 4
 
     folder = Path("runs/quickstart")
