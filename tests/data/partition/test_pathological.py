@@ -100,6 +100,8 @@ def test_rebafl_labels_just_large_enough_for_the_smaller_share():
     for seed in range(20):
         (part,) = pathological(rng(seed), labels, 1, 2, 3)
         assert set(part.tolist()) in ({0, 1, 2}, {0, 1, 3})
+        (part,) = pathological(rng(seed), np.array([0, 0, 1, 1, 2]), 1, 3, 5)  # 2 of two labels, 1 of the third
+        assert sorted(part.tolist()) == [0, 1, 2, 3, 4]
 
 
 def test_rebafl_scale_and_chunks():
