@@ -21,6 +21,7 @@ def assert_close(got, want, tolerance):
         np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_batterys_runs_of_fedavg_are_the_reference_s(seed):
     """Batch statistics, single rows, short batches, and clients that are away or don't deliver."""
