@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-import quick
 import reference
 import table
 import toys
@@ -230,7 +229,8 @@ def sgd(clipped):
     return step
 
 
-@pytest.mark.parametrize("name", quick.only(BY_HAND, "fedsam+fedrep"))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BY_HAND)
 def test_steps_with_clipping_momentum_and_decay_are_those_written_by_hand(name, double):
     recipe, objectives = BY_HAND[name]
     found, clipped = trained(recipe), []
