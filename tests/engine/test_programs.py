@@ -85,14 +85,14 @@ def test_whoever_asks_for_a_program_that_a_thread_compiles_waits_for_it(monkeypa
 
     def slow(lowered):
         begun.set()
-        assert goes_on.wait(60)
+        assert goes_on.wait(300)
         return counted(lowered)
 
     monkeypatch.setattr(executable, "compile_for_backend", slow)
     sims = [simulation(), simulation(0.2)]
     with ThreadPoolExecutor(2, "compilation") as threads:
         ahead = threads.submit(program_of, sims[:1])
-        assert begun.wait(60)
+        assert begun.wait(300)
         later = threads.submit(sims[1].compile)
         goes_on.set()
         assert later.result() > 0 and ahead.result() is sims[1]._compiled
