@@ -396,18 +396,19 @@ class Everywhere(Loss, Shift, Gradient, Update, Start, Steps, Prepare, Memory, R
         return variables._replace(params=params)
 
 
-REPRESENTATIVES = (
-    "rebafl", "fednova", "fedgrab", "flcir", "median", "creff", "fedwsq", "astraea", "everywhere",
-)  # fmt: skip
-"""A part that plays most roles, a method for each of the others, and one with chains."""
+REPRESENTATIVES = ("rebafl+everywhere", "fednova+flcir+creff", "fedgrab+median", "fedwsq+astraea")
+"""A part that plays most roles, methods that play the others, and one with chains."""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", REPRESENTATIVES)
-def test_an_own_model_leaves_a_method_as_it_is_without(name):
+@pytest.mark.parametrize("names", REPRESENTATIVES)
+def test_an_own_model_leaves_methods_as_they_are_without(names):
     federation = cases.federation(False)
     model = models.build("mlp", cases.CLASSES, federation.images.shape[1:], hidden=(3,))
-    method = Recipe(name, (Everywhere(),)) if name == "everywhere" else recipes.RECIPES[name](**table.ACTIVE[name])
+    everywhere = {"everywhere": Recipe("everywhere", (Everywhere(),))}
+    method = combine(
+        *(everywhere.get(name) or recipes.RECIPES[name](**table.ACTIVE[name]) for name in names.split("+"))
+    )
 
     def finished(recipe):
         sim = build(
