@@ -109,7 +109,6 @@ CASES = {
     "equal weights of chains, on two devices": (recipes.equal_weights(), "infinite", {"selector": PAIRS, "devices": 2}),
     "chains drawn by size": (recipes.fedavg(), "not_a_number", {"selector": PAIRS._replace(drawn_by_size=True)}),
     "scaffold, in chains": (recipes.scaffold(), "not_a_number", {"selector": PAIRS}),
-    "feddyn, in chains": (recipes.feddyn(), "not_a_number", {"selector": PAIRS}),
     "fednova, in chains": (recipes.fednova(), "not_a_number", {"selector": PAIRS, "local": MOMENTUM}),
     "climb, in chains": (recipes.climb(interval=1, tolerance=0.0), "not_a_number", {"selector": PAIRS}),
     "weights that depend on the cohort": (recipes.feddisco(), "not_a_number", {"model": with_statistics()}),
