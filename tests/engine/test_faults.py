@@ -146,9 +146,7 @@ def test_a_broken_client_is_as_one_that_does_not_deliver(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", ["memory and reports", "equal weights of chains", "weights that depend on the cohort, in lanes"]
-)
+@pytest.mark.parametrize("name", ["equal weights of chains", "weights that depend on the cohort, in lanes"])
 def test_where_nothing_breaks_a_policy_changes_nothing(name):
     ends = [excluded(name, without(), policy) for policy in ("raise", "exclude", "clip")]
     for end, records, _ in ends[1:]:
