@@ -164,10 +164,6 @@ BY_HAND = {
         combine(recipes.fedprox(2.0), recipes.ditto(0.7)),
         [Objective(MODEL, near), Objective(OWN_MODEL, own_model)],
     ),
-    "fedsam+ditto": (
-        combine(recipes.fedsam(0.4), recipes.ditto(0.7)),
-        [Objective(MODEL, plain, 0.4), Objective(OWN_MODEL, own_model)],
-    ),
     "fedrod": (
         recipes.fedrod(),
         [Objective(MODEL, balanced), Objective(("own_head.bias", "own_head.kernel"), residual)],

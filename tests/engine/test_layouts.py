@@ -73,7 +73,7 @@ def test_more_dispatches_of_fewer_rounds_change_nothing():
 def test_buckets_of_chains_change_nothing():
     pairs = toys.chosen([[4, 7], [0, 2], [1, 9], [5, 8], [6, 10]], passes=2)  # of unequal clients, one place empty
     clients = replace(CLIENTS, clients_per_round=None, selector=pairs)
-    alone, wide = (simulation("everything", how, participation=clients) for how in (ONE, LAYOUTS["two lanes on two"]))
+    alone, wide = (simulation("scaffold", how, participation=clients) for how in (ONE, LAYOUTS["two lanes on two"]))
     assert wide.setting.layout == Layout("vmap", 2, 2, lanes=False)
     assert_alike(finish(wide), finish(alone))
 
