@@ -22,7 +22,7 @@ from fedjax_bal.engine.host import executable
 from fedjax_bal.lab import FolderError, RunFolder, Stopped, checkpoint, environment, output_files, training, verify
 from fedjax_bal.report import build, gallery
 
-ONE = ("methods=[{recipe: fedavg}]", "seeds=[0]", "training.rounds=4")
+ONE = small_run.ONE
 
 
 @pytest.fixture
@@ -31,8 +31,8 @@ def config(tmp_path):
     return small_run.config(tmp_path)
 
 
-def test_metrics_hold_a_line_a_run_and_evaluated_round(undisturbed):
-    lines = small_run.metrics(undisturbed)
+def test_metrics_hold_a_line_a_run_and_evaluated_round(trained):
+    lines = small_run.metrics(trained())
     runs = [(m, s) for s in (0, 1) for m in ("fedavg", "control variates")]
     assert [(x["method"], x["seed"], x["round"]) for x in lines] == [(*run, r) for run in runs for r in (2, 4, 6, 7)]
     first = lines[0]
@@ -60,9 +60,9 @@ def test_rounds_without_any_client_are_recorded_and_read_like_others(tmp_path, m
     assert "not finished" not in build(path).read_text()
 
 
-def test_summary_agrees_with_the_metrics(undisturbed):
-    summary = RunFolder(undisturbed).read().summary
-    lines = small_run.metrics(undisturbed)
+def test_summary_agrees_with_the_metrics(trained):
+    summary = RunFolder(trained()).read().summary
+    lines = small_run.metrics(trained())
     assert summary["finished"] is True
     assert len(summary["runs"]) == 4
     for run in summary["runs"]:
@@ -78,19 +78,20 @@ def test_summary_agrees_with_the_metrics(undisturbed):
     assert summary["client_updates_per_s"] > 0
 
 
-def test_methods_share_who_was_there(undisturbed):
-    lines = small_run.metrics(undisturbed)
+def test_methods_share_who_was_there(trained):
+    lines = small_run.metrics(trained())
     cohorts = lambda method: [
         (x["seed"], x["round"], x["clients"], x["dropped"]) for x in lines if x["method"] == method
     ]
     assert cohorts("fedavg") == cohorts("control variates")
 
 
-def test_a_finished_run_is_not_run_again(undisturbed, tmp_path):
-    before = (undisturbed / "metrics.jsonl").read_bytes()
-    display = small_run.run(undisturbed, small_run.config(tmp_path))
+def test_a_finished_run_is_not_run_again(trained, tmp_path):
+    path = shutil.copytree(trained(), tmp_path / "run")
+    before = (path / "metrics.jsonl").read_bytes()
+    display = small_run.run(path, small_run.config(tmp_path))
     assert display.steps == [(m, s, 7) for s in (0, 1) for m in ("fedavg", "control variates")]
-    assert (undisturbed / "metrics.jsonl").read_bytes() == before
+    assert (path / "metrics.jsonl").read_bytes() == before
 
 
 def damage(file):
@@ -100,7 +101,7 @@ def damage(file):
 
 
 @pytest.mark.slow
-def test_a_damaged_checkpoint_is_noticed_and_the_one_before_it_used(undisturbed, config, tmp_path):
+def test_a_damaged_checkpoint_is_noticed_and_the_one_before_it_used(trained, config, tmp_path):
     path = tmp_path / "run"
     with pytest.raises(Stopped):
         small_run.run(path, config, should_stop=small_run.stop_after(3))
@@ -116,16 +117,14 @@ def test_a_damaged_checkpoint_is_noticed_and_the_one_before_it_used(undisturbed,
         line for line in small_run.metrics(path) if (line["method"], line["seed"], line["round"]) == ("fedavg", 0, 4)
     ]
     assert (display.steps[0], display.accuracies[0]) == (("fedavg", 0, 4), line["test_accuracy"])
-    assert small_run.metrics(path) == small_run.metrics(undisturbed)
+    assert small_run.metrics(path) == small_run.metrics(trained())
 
 
 @pytest.fixture(scope="module")
-def one(tmp_path_factory):
+def one(trained):
     """A folder of one finished run, and its configuration."""
-    here = tmp_path_factory.mktemp("one")
-    wanted = small_run.config(here, *ONE)
-    small_run.run(here / "run", wanted)
-    return here / "run", wanted
+    path = trained(*ONE)
+    return path, small_run.config(path.parent, *ONE)
 
 
 @pytest.fixture
@@ -386,12 +385,12 @@ def test_a_snapshot_of_hard_links_does_not_change_when_the_run_goes_on(copied, o
 
 
 @pytest.mark.slow
-def test_fresh_starts_over(undisturbed, config, tmp_path):
+def test_fresh_starts_over(trained, config, tmp_path):
     path = tmp_path / "run"
     small_run.run(path, config)
     display = small_run.run(path, config, fresh=True)
     assert display.steps[:2] == [("fedavg", 0, 0), ("fedavg", 0, 2)]
-    assert small_run.metrics(path) == small_run.metrics(undisturbed)
+    assert small_run.metrics(path) == small_run.metrics(trained())
 
 
 def test_a_checkpoint_of_another_run_is_not_used_and_not_deleted(config, tmp_path):
@@ -404,8 +403,8 @@ def test_a_checkpoint_of_another_run_is_not_used_and_not_deleted(config, tmp_pat
 
 
 @pytest.mark.parametrize("damage", [{"cost": 5}, {"cost": {"compile_s": "x"}}, {"wall_s": None}])
-def test_a_damaged_summary_is_written_anew(undisturbed, tmp_path, damage):
-    path = shutil.copytree(undisturbed, tmp_path / "run")
+def test_a_damaged_summary_is_written_anew(trained, tmp_path, damage):
+    path = shutil.copytree(trained(), tmp_path / "run")
     file = path / "summary.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | damage))
     (path / "SHA256SUMS").unlink()  # as a kill leaves it
