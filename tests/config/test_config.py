@@ -605,6 +605,7 @@ def test_every_key_has_a_meaning_except_optaxs():
     assert {key.path.rpartition("optimizer.")[0] for key in unexplained} == {"training.", "training.server_"}
 
 
+@pytest.mark.slow
 def test_the_schema_takes_what_the_checks_take():
     check = pytest.importorskip("jsonschema").Draft202012Validator(json_schema()).validate
     for name in builtin_configs():
@@ -757,6 +758,7 @@ def test_mutations_of_the_quickstart(write, path, value, how):
         assert reloaded(config, write) == config
 
 
+@pytest.mark.slow
 @FEWER
 @given(st.lists(st.tuples(st.sampled_from(PATHS), VALUES), min_size=1, max_size=3))
 def test_random_overrides(write, changes):
