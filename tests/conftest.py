@@ -102,6 +102,11 @@ def pytest_configure(config):
     jax.devices()  # from now on there are two, whatever a command that a test runs would like
 
 
+def pytest_sessionfinish():
+    """Spares the collections of garbage with which pytest ends: what jax has traced takes them seconds."""
+    gc.freeze()
+
+
 class Registrations:
     """A plug-in of pytest's of its own: a hook of this file would not be called for the examples of the package."""
 

@@ -85,6 +85,7 @@ def test_the_notebook_is_what_the_pages_give():
     assert notebook.NOTEBOOK.read_text() == notebook.notebook()
 
 
+@pytest.mark.nightly
 def test_the_notebook_runs(tmp_path, monkeypatch):
     nbclient = pytest.importorskip("nbclient", reason="the extra notebook isn't installed")
     pytest.importorskip("ipykernel", reason="the extra notebook isn't installed")

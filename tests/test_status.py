@@ -82,6 +82,7 @@ def test_a_notebook_shows_the_line(replaced):
     assert "round 1 of 2" in stream.getvalue()
 
 
+@pytest.mark.slow
 def test_a_simulation_shows_its_rounds_and_makes_way_for_the_users_lines(terminal):
     before = []
     result = simulate(
