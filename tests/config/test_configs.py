@@ -202,19 +202,15 @@ def fakes_of(method):
 
 
 def program_of(method):
-    """What decides which program is compiled: numbers are values that it gets, but those of mediators shape it.
+    """Which recipes are composed, and what is measured: a recipe alone is the public battery's.
 
-    Astraea has no hand in local steps, so one optimizer is enough for it.
+    Augmentations of images go with one method, and not with each.
     """
-    recipes = []
-    for spec in method["recipes"]:
-        values = spec["hyperparameters"]
-        words = {k: v for k, v in values.items() if isinstance(v, bool | str)}
-        recipes.append([spec["name"], words, [values.get(key, 1) > 1 for key in ("size", "mediator_epochs")]])
-    optimizer = method["training"]["optimizer"]
-    steps = [optimizer["name"], optimizer.get("momentum", 0) > 0] if recipes[0][0] != "astraea" else []
+    names = [spec["name"] for spec in method["recipes"]]
+    images = [name for name in names if name in ("crop_flip", "cutout")]
+    others = [name for name in names if name not in images]
     flags = [method["evaluation"][metric] for metric in ("update_diversity", "local_accuracy")]
-    return [recipes, steps, flags]
+    return [others if len(others) > 1 else [], images, flags]
 
 
 SET_UP: set[str] = {json.dumps(None)}
