@@ -20,6 +20,8 @@ from fedjax_bal.lab import load_sweep
 from fedjax_bal.lab.sweep import COSTS
 from fedjax_bal.metrics import METRICS
 
+pytestmark = pytest.mark.slow
+
 GUIDE = Path(fedjax_bal.__file__).parent / "guide"
 ROOT = Path(__file__).parents[1]
 COMMAND = re.compile(r"^\w*\$ (?:srun )?fedjax-bal (.*)", re.MULTILINE)
@@ -77,7 +79,6 @@ def run_command(words):
     assert result.exit_code == 0, (words, result.output)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES)
 def test_the_blocks_of_a_page_run(page, small):
     if page == "own_data":  # the quickstart's other methods don't take all data
@@ -97,7 +98,6 @@ def test_every_run_of_the_sweeps_file_can_be_set_up(tmp_path, monkeypatch):
     assert "24 runs from 8 points" in result.output and "set up" not in result.output
 
 
-@pytest.mark.slow
 def test_weights_go_in_and_models_out(small, capsys):
     pytest.importorskip("flatbuffers")
     shapes = {"0": (16, 1, 5, 5), "3": (32, 16, 5, 5), "7": (128, 32 * 7 * 7), "9": (10, 128)}
@@ -114,7 +114,6 @@ def test_weights_go_in_and_models_out(small, capsys):
     assert capsys.readouterr().out.splitlines()[-1].count("'") == 2 * 5
 
 
-@pytest.mark.slow
 def test_results_are_explained(small):
     page = (GUIDE / "reading_results.md").read_text()
     named = {name.rstrip("/") for name in re.findall(r"`([\w.*/-]+)`", page)}

@@ -234,6 +234,7 @@ def test_a_step_within_a_users_jit_takes_their_settings(name):
     jax.tree.map(np.testing.assert_array_equal, found, wanted)
 
 
+@pytest.mark.slow
 def test_a_network_computes_the_same_under_a_users_settings():
     model, images = models.build("tiny_bn", 3, (4, 4, 1)), np.ones((2, 4, 4, 1), np.float32)
     forward = lambda: model.apply(model.init(jax.random.key(0)), images, train=True)[0].logits

@@ -83,6 +83,7 @@ def test_defaults_are_made_without_anybody_being_asked():
     assert Execution(huge_factor=None, devices=2, chunk="auto").huge_factor is None
 
 
+@pytest.mark.slow
 def test_options_are_imported_without_jax():
     code = "import sys, fedjax_bal.options; assert not {'jax', 'matplotlib'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

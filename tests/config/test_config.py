@@ -605,6 +605,7 @@ def test_every_key_has_a_meaning_except_optaxs():
     assert {key.path.rpartition("optimizer.")[0] for key in unexplained} == {"training.", "training.server_"}
 
 
+@pytest.mark.slow
 def test_the_schema_takes_what_the_checks_take():
     check = pytest.importorskip("jsonschema").Draft202012Validator(json_schema()).validate
     for name in builtin_configs():
@@ -707,9 +708,7 @@ VALUES = st.recursive(
     lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=5), inner, max_size=3)),
     max_leaves=6,
 )
-# A load takes a few hundredths of a second, so that the ones that load twice get fewer examples.
-FEWER = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-FUZZ = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FUZZ = settings(suppress_health_check=list(HealthCheck))
 
 
 def config_or_error(path, overrides=()):
@@ -749,7 +748,7 @@ def mutated(path, value, how):
 
 
 @pytest.mark.slow
-@FEWER
+@FUZZ
 @given(st.sampled_from(PATHS), VALUES, st.sampled_from(["replace", "remove", "rename"]))
 def test_mutations_of_the_quickstart(write, path, value, how):
     config = config_or_error(write(dump_yaml(mutated(path, value, how))))
@@ -757,7 +756,8 @@ def test_mutations_of_the_quickstart(write, path, value, how):
         assert reloaded(config, write) == config
 
 
-@FEWER
+@pytest.mark.slow
+@FUZZ
 @given(st.lists(st.tuples(st.sampled_from(PATHS), VALUES), min_size=1, max_size=3))
 def test_random_overrides(write, changes):
     overrides = [".".join(map(str, path)) + "=" + dump_yaml(value) for path, value in changes]

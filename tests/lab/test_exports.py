@@ -36,15 +36,17 @@ def test_a_result_is_written_with_its_own_model(tmp_path):
         export_model(tmp_path / "w.npz", MLP)
 
 
-@pytest.mark.parametrize("recipe", [recipes.fedavg(), recipes.fedncm(), recipes.fedacg()], ids=lambda one: one.name)
-def test_a_result_has_the_model_that_was_tested(recipe):
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["fedavg", "fedncm", "fedacg"])
+def test_a_result_has_the_model_that_was_tested(name):
+    recipe = getattr(recipes, name)()
     federation, (images, labels) = testing.toy.federation(), testing.toy.test_set()
     result = simulate(recipe, models.build("mlp", 3, (1, 4, 1)), federation, (images, labels), rounds=2, seed=0)
     logits = logits_of(result.model, result.evaluated, images, federation.mean, federation.std)
     losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
     assert result.history[-1]["test_loss"] == pytest.approx(float(losses.mean()), rel=1e-5)
     same = jax.tree.map(np.array_equal, result.evaluated, result.variables)
-    assert all(jax.tree.leaves(same)) == (recipe.name == "fedavg")
+    assert all(jax.tree.leaves(same)) == (name == "fedavg")
 
 
 def test_files_of_others_are_read(tmp_path):

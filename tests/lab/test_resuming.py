@@ -39,16 +39,16 @@ def results(path):
 # Rounds are evaluated by twos, and two are in a dispatch: 4 ends both, 3 neither, and 1 is less than a dispatch.
 @pytest.mark.slow
 @pytest.mark.parametrize("rounds", quick.only([1, 3, 4], 3))
-def test_more_rounds_and_seeds_come_to_the_same_bits(undisturbed, tmp_path, rounds):
+def test_more_rounds_and_seeds_come_to_the_same_bits(trained, tmp_path, rounds):
     path = tmp_path / "run"
     small_run.run(path, short(tmp_path, rounds))
     display = small_run.run(path, small_run.config(tmp_path))
     assert display.notes[2:] == [f"{name}, seed 0: resuming after round {rounds}" for name in METHODS]
-    assert results(path) == results(undisturbed)
+    assert results(path) == results(trained())
 
 
 @pytest.mark.slow
-def test_stops_before_and_after_change_nothing(undisturbed, tmp_path):
+def test_stops_before_and_after_change_nothing(trained, tmp_path):
     path = tmp_path / "run"
     brief, wanted = short(tmp_path, 5), small_run.config(tmp_path)
     for config, dispatches in ((brief, 4), (wanted, 1), (wanted, 4)):
@@ -56,7 +56,7 @@ def test_stops_before_and_after_change_nothing(undisturbed, tmp_path):
             small_run.run(path, config, should_stop=small_run.stop_after(dispatches))
         assert json.loads((path / "summary.json").read_text())["finished"] is False
     small_run.run(path, wanted)
-    assert results(path) == results(undisturbed)
+    assert results(path) == results(trained())
 
 
 def test_a_run_goes_on_after_rounds_in_which_all_clients_were_absent(tmp_path):

@@ -317,6 +317,7 @@ def test_points_begun_with_other_data_are_refused_and_left_as_they_are(finished,
     assert read() == before
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_is_halved_and_then_left_out(tmp_path, monkeypatch):
     tried = []
 
