@@ -37,7 +37,7 @@ def test_kills_a_full_disk_and_a_closed_folder_change_nothing(tmp_path):
     assert killing.kill_until_done(killed, how, 3, undisturbed) == (3, 3, 3, ())
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_killed_sweep_comes_to_the_same_table(tmp_path):
     whole = case("sweep", tmp_path, "training.rounds=2", ONE)
     assert session(whole).code == 0
