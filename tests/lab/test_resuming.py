@@ -98,6 +98,7 @@ def begin(path, config, **options):
     return notes
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_the_form_of_convolution_that_it_began_with_or_stops(tmp_path, monkeypatch):
     path, config = tmp_path / "run", small_run.config(tmp_path, "model={name: tiny_bn}", "seeds=[0]")
     form = lambda: yaml.safe_load((path / "config.yaml").read_text())["model"]["convolution"]
