@@ -14,7 +14,7 @@ from fedjax_bal import data, load_run
 from fedjax_bal.cli.app import app
 from fedjax_bal.lab import FolderError, RunClients, RunFolder, Stopped
 from fedjax_bal.lab.setup import SetupError, set_up
-from fedjax_bal.report import build
+from fedjax_bal.report import build, gallery
 
 NAMES = ("Mainz", "=Jena", "007", "Köln, Süd")
 CHANGES = (
@@ -99,7 +99,8 @@ def test_interrupted_runs_and_further_seeds_write_the_same_rows(finished, tmp_pa
 
 
 @pytest.mark.slow
-def test_names_stand_in_the_terminal_and_on_the_page(finished):
+def test_names_stand_in_the_terminal_and_on_the_page(finished, monkeypatch):
+    monkeypatch.setattr(gallery, "run_figures", lambda run: [])  # pictures are no matter here, and take their time
     small = str(finished.parent / "small.yaml")
     result = CliRunner().invoke(app, ["run", small, *CHANGES, "--out", str(finished), "--plain"])
     assert result.exit_code == 0, result.output

@@ -8,6 +8,7 @@ import small_run
 from typer.testing import CliRunner
 
 from fedjax_bal.cli.app import app
+from fedjax_bal.report import gallery
 
 METHODS = "[{recipe: fedavg}, {recipe: astraea, name: mediators of 3 xx, alpha: 1.0, size: 3, store: false}]"
 NOTE = "KL: divergence of the classes behind each averaged model from uniform, in nats"
@@ -28,6 +29,7 @@ def here(tmp_path, monkeypatch):
     """An empty working directory and a terminal of 80 columns."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(gallery, "run_figures", lambda run: [])  # pictures are no matter here, and take their time
     return tmp_path
 
 

@@ -126,7 +126,7 @@ def weighted(tmp_path, *changes):
 def test_a_configuration_names_the_weights_that_all_runs_start_from(tmp_path):
     export_model(tmp_path / "w.npz", MLP, start())
     comparison = set_up(
-        weighted(tmp_path, "methods=[fedavg, {recipe: moon, model: {weights: null}}]"), SharedInputs(devices=1)
+        weighted(tmp_path, "methods=[fedavg, {recipe: fedprox, model: {weights: null}}]"), SharedInputs(devices=1)
     )
     with_weights, drawn = (simulation.setting.model for simulation in comparison.simulations)
     for seed in (0, 1):

@@ -104,6 +104,7 @@ def test_a_run_records_its_weights_and_is_repeated_from_copies(started, tmp_path
         jax.tree.map(np.testing.assert_array_equal, start, MLP.init(jax.random.key(seed)))
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_its_weights_alone(started, tmp_path):
     config, folder, _ = started
     name, key = "mine/w.npz", "methods.1.model.weights"

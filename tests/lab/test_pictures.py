@@ -67,6 +67,12 @@ def folder(tmp_path_factory, attacks):
     return place / "run"
 
 
+@pytest.fixture(scope="module")
+def comparison(folder):
+    """What it trained on, set up again."""
+    return set_up(load_config(folder / "config.yaml"))
+
+
 def arrays(folder, name):
     with np.load(folder / "pictures" / f"{name}.npz", allow_pickle=False) as content:
         return dict(content)
@@ -88,7 +94,7 @@ def test_fakes_stand_beside_real_images_and_their_nearest_ones(folder):
     assert 0 < found["test"]["least"] < found["test"]["mean"]
 
 
-def test_prototypes_are_attacked_beside_single_images(folder, attacks):
+def test_prototypes_are_attacked_beside_single_images(folder, comparison, attacks):
     shown = arrays(folder, "method-0-seed-3")
     attacked = {f"{kind}/{attack}" for kind in ("prototype", "single") for attack in ("upcnn", "vae", "grnn")}
     assert set(shown) == attacked | {"gradient/grnn", "mean", "single"}
@@ -99,12 +105,11 @@ def test_prototypes_are_attacked_beside_single_images(folder, attacks):
     assert 0 < sum(known) < 10  # classes that nobody delivered have no prototype
     assert attacks.searched == [("features", 2, sum(known) + 10), ("gradient", 2, 4)]
     assert not shown["gradient/grnn"][4:].any() and (shown["gradient/grnn"][:4] == 255).all()
-    mean = round(255 * float(set_up(load_config(folder / "config.yaml")).simulations[0].federation.mean[0]))
+    mean = round(255 * float(comparison.simulations[0].federation.mean[0]))
     assert set(np.unique(shown["single/vae"])) == {mean} and (shown["single/grnn"] == 255).all()
 
 
-def test_the_attackers_images_are_the_test_set_without_the_single_ones(folder, attacks):
-    comparison = set_up(load_config(folder / "config.yaml"))
+def test_the_attackers_images_are_the_test_set_without_the_single_ones(folder, comparison, attacks):
     dataset, federation = comparison.dataset, comparison.simulations[0].federation
     singles = arrays(folder, "method-0-seed-3")["single"][:, 0]
     count = lambda images: Counter(image.tobytes() for image in images)
@@ -123,8 +128,7 @@ def test_correlations_are_those_of_the_images_with_their_class_and_with_others()
     assert found["truth"] == pytest.approx(1, abs=1e-6) and found["others"] == pytest.approx(np.mean(others), abs=1e-6)
 
 
-def test_means_and_single_images_are_what_they_are_called(folder):
-    comparison = set_up(load_config(folder / "config.yaml"))
+def test_means_and_single_images_are_what_they_are_called(folder, comparison):
     federation, shown = comparison.simulations[0].federation, arrays(folder, "method-0-seed-3")
     rows = np.unique(federation.rows)
     for label in range(10):

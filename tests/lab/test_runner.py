@@ -432,7 +432,7 @@ def test_methods_that_differ_in_numbers_alone_are_compiled_once_by_a_thread(tmp_
         return compile_for_backend(lowered)
 
     def opened_late(*stack):
-        assert all_begun.wait(3600)  # training could be first to need a program on a busy machine
+        assert all_begun.wait(300)  # training could be first to need a program on a busy machine
         return open_stack(*stack)
 
     monkeypatch.setattr(executable, "compile_for_backend", counted)

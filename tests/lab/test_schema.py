@@ -193,16 +193,6 @@ def test_confusion_that_does_not_fit_is_refused(folder, cells):
         RunFolder(folder).read()
 
 
-def test_confusion_of_more_bytes_than_are_read_is_refused(folder, monkeypatch):
-    monkeypatch.setattr("fedjax_bal.lab.schema.LARGEST_CONFUSION", 1000)
-    matrices = {(0, seed): np.ones((3, 3), int) for seed in range(9)}
-    RunFolder(folder).write_confusion(matrices)  # as many as may be read: 9 x 24 bytes and a header each
-    assert sum(run["confusion_matrix"] is not None for run in RunFolder(folder).read().summary["runs"]) == 2
-    np.savez(folder / "confusion.npz", **{"method-0-seed-0": np.zeros((3, 99), np.int64)})
-    with pytest.raises(FolderError, match="claims arrays of 2504 bytes, at most 1000 are read"):
-        RunFolder(folder).read()
-
-
 def test_a_configuration_that_could_not_be_read_back_is_not_written(tmp_path):
     with pytest.raises(FolderError, match="config.yaml: would be too large to be read back"):
         check_readable(tmp_path / "config.yaml", "a: " + "x" * LARGEST_YAML)
