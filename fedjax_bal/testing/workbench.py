@@ -107,17 +107,8 @@ class ReportTotals(Server):
         return {slot: old + sum(map(weighted, jax.tree.leaves(reports[slot]))) for slot, old in server.state.items()}
 
 
-class ObservedRound(NamedTuple):
-    """A round's results except the state: losses, and probes by slot and codes of faults, leaves `[G, L, ...]`."""
-
-    train_loss: Any
-    test_loss: Any
-    probes: Any
-    broken: Any
-
-
 class Observed(NamedTuple):
-    """The results by which two runs are compared.
+    """The results by which two runs are compared, or those of one round.
 
     Attributes:
         state: the final state.
@@ -207,7 +198,7 @@ class Bench:
     def program(self) -> Any:
         """The compiled round of all runs whose shapes and layout are the base runs'."""
 
-        def counted(*arguments: Any) -> tuple[State, ObservedRound]:
+        def counted(*arguments: Any) -> Observed:
             self.traces += 1
             return one_round(*arguments)
 
@@ -263,10 +254,10 @@ class Bench:
         rounds = []
         for number, plan in enumerate(plans):
             row = self.row(setting, plan, number)
-            state, results = jax.device_get((program or self.program)(setting, key_of(seed), states[-1], row, *data))
-            states.append(state)
-            rounds.append(self._by_client(results, plan))
-        return states, Observed(states[-1], *stack(rounds))
+            results = (program or self.program)(setting, key_of(seed), states[-1], row, *data)
+            rounds.append(self._by_client(jax.device_get(results), plan))
+            states.append(rounds[-1].state)
+        return states, stack(rounds)._replace(state=states[-1])
 
     def effect(self, *variations: str) -> str | None:
         """Describes the effect of some `VARIATIONS` combined; None if there is none."""
@@ -307,16 +298,17 @@ class Bench:
         states = stack([self.states[seed][0] for seed in SEEDS])
         axes = DispatchPlan(None, None, None, 0, 0, 0)  # pyright: ignore[reportArgumentType]
         program = compile_quickly(jax.vmap(one_round, (None, 0, 0, axes, None, None)))
-        rounds: dict[int, list[ObservedRound]] = {seed: [] for seed in SEEDS}
+        rounds: dict[int, list[Observed]] = {seed: [] for seed in SEEDS}
         for number in range(ROUNDS):
             row = stack([self.row(setting, plans[seed][number], number) for seed in SEEDS])
             row = row._replace(number=np.int32(number), live=np.True_, evaluate=np.True_)
-            states, results = jax.device_get(program(setting, keys, states, row, *self.data))
+            results = jax.device_get(program(setting, keys, states, row, *self.data))
+            states = results.state
             for seed in SEEDS:
                 rounds[seed].append(self._by_client(_take(results, seed), plans[seed][number]))
-        return {seed: Observed(_take(states, seed), *stack(rounds[seed])) for seed in SEEDS}
+        return {seed: stack(own)._replace(state=own[-1].state) for seed, own in rounds.items()}
 
-    def _by_client(self, results: ObservedRound, plan: Plan) -> ObservedRound:
+    def _by_client(self, results: Observed, plan: Plan) -> Observed:
         """Arranges probes and faults by client: leaves `[G, L, ...]` to `[N, ...]`."""
         clients = self.simulation.federation.num_clients
 
@@ -330,12 +322,12 @@ class Bench:
 
 def one_round(
     setting: Setting, key: Key, state: State, row: DispatchPlan, federation: Federation, test: Any
-) -> tuple[State, ObservedRound]:
-    """Runs a round and its evaluation; returns the state after it and its results."""
+) -> Observed:
+    """Runs a round and its evaluation; returns the state after it and its results, probes and faults by place."""
     with jax.default_matmul_precision(matmul_precision(setting.execution.precision)):
         state, info = run_round(setting, key, state, row, federation)
         loss = evaluate_model(setting, key, state, row.number, federation, test).loss
-    return state, ObservedRound(info.metrics["train_loss"], loss, info.probes, info.broken)
+    return Observed(state, info.metrics["train_loss"], loss, info.probes, info.broken)
 
 
 def compile_quickly(function: Any) -> Any:
