@@ -81,7 +81,7 @@ def test_generators_of_their_own_come_to_the_same_however_clients_are_run(monkey
     recipe = recipes.cbfl(generator="per_client", warm_up=2, labels="rarest", rarest=2, **table.SMALLEST)
     bench = Bench(recipe, **table.larger_images())
     assert bench.effect(*VARIATIONS) is None
-    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(bench.base[0].state))
+    assert report.run_check(CHECKS["finite"], bench)[0] == "passed"
 
 
 def clients(**changes):
@@ -483,7 +483,7 @@ BROKEN = [
     (Yes(), "types", r"Yes\.report: received bool\[\], must be numbers"),
     (Mistaken(), "types", rf"Received KeyError \(in Mistaken.batch, {__file__}:\d+\): 'weights'"),
     (Endless(), "types", "Received ValueError: Reverse-mode differentiation"),
-    (Painted(), "one program", "received 2 traces"),
+    pytest.param(Painted(), "one program", "received 2 traces", marks=pytest.mark.slow),  # the only one that compiles
 ]
 BROKEN_IN_RUNS = [
     (Absent(), "finite", "received nan in the training loss, must be finite"),
