@@ -295,7 +295,7 @@ class Bench:
 
         # Both seeds are batched; the number of the round is the same and isn't.
         keys = jnp.stack([key_of(seed) for seed in SEEDS])
-        states = stack([self.states[seed][0] for seed in SEEDS])
+        states = stack([jax.device_get(self.first_state(self.setting, key_of(seed), self.data[0])) for seed in SEEDS])
         axes = DispatchPlan(None, None, None, 0, 0, 0)  # pyright: ignore[reportArgumentType]
         program = compile_quickly(jax.vmap(one_round, (None, 0, 0, axes, None, None)))
         rounds: dict[int, list[Observed]] = {seed: [] for seed in SEEDS}
