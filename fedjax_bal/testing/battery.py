@@ -344,7 +344,7 @@ def check_recipe(
     don't deliver, one round has no updates, and in one run a client returns nan. All runs leave out clients whose
     update isn't finite, as `Execution(broken_clients="exclude")` does. These defaults exercise every check, except
     those of parts if the recipe has none, and the one that needs two devices. With other arguments, a check that the
-    runs never exercise is reported as skipped. Nearly all the time is compilation: for the package's recipes 3 to 7 s
+    runs never exercise is reported as skipped. Nearly all the time is compilation: for the package's recipes 3 to 9 s
     of CPU time each, more for larger models.
 
     Args:
