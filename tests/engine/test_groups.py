@@ -164,10 +164,6 @@ BY_HAND = {
         combine(recipes.fedprox(2.0), recipes.ditto(0.7)),
         [Objective(MODEL, near), Objective(OWN_MODEL, own_model)],
     ),
-    "fedsam+ditto": (
-        combine(recipes.fedsam(0.4), recipes.ditto(0.7)),
-        [Objective(MODEL, plain, 0.4), Objective(OWN_MODEL, own_model)],
-    ),
     "fedrod": (
         recipes.fedrod(),
         [Objective(MODEL, balanced), Objective(("own_head.bias", "own_head.kernel"), residual)],
@@ -186,7 +182,6 @@ BY_HAND = {
     "fedper": (recipes.fedper(), [Objective(MODEL, plain)]),
 }
 """Methods that train something by itself or not at all, and FedPer, which trains all of a client's model together."""
-OFTEN = ("fedprox+ditto", "fedloge", "fedsam+fedrep")
 
 
 def by_hand(objectives, start, step):
@@ -230,12 +225,8 @@ def sgd(clipped):
     return step
 
 
-def often(names, kept):
-    """Parameters of which all but some are slow."""
-    return [name if name in kept else pytest.param(name, marks=pytest.mark.slow) for name in names]
-
-
-@pytest.mark.parametrize("name", often(BY_HAND, OFTEN))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BY_HAND)
 def test_steps_with_clipping_momentum_and_decay_are_those_written_by_hand(name, double):
     recipe, objectives = BY_HAND[name]
     found, clipped = trained(recipe), []
@@ -249,6 +240,7 @@ def test_steps_with_clipping_momentum_and_decay_are_those_written_by_hand(name, 
     assert found.norm == pytest.approx(norm(counted))
 
 
+@pytest.mark.slow
 def test_optimizer_states_of_what_is_frozen_stand_still(double):
     found, moments = trained(recipes.fedrep(), optimizer("adam", 0.1, b1=0.8, b2=0.9, eps=1e-3)), {}
 
@@ -269,7 +261,7 @@ def test_optimizer_states_of_what_is_frozen_stand_still(double):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", often(["ditto", "fedbabu", "fedrep"], ["ditto"]))
+@pytest.mark.parametrize("name", ["ditto", "fedrep"])
 def test_clipping_within_an_optax_transformation_is_that_of_the_package(name, double):
     recipe = recipes.RECIPES[name]()
     ours = trained(recipe, optimizer("sgd", RATE, momentum=MOMENTUM, clip_norm=CLIP))
@@ -400,19 +392,19 @@ class Everywhere(Loss, Shift, Gradient, Update, Start, Steps, Prepare, Memory, R
         return variables._replace(params=params)
 
 
-REPRESENTATIVES = (
-    "rebafl", "moon", "fednova", "fedsam", "fedexp", "fedgrab", "flcir", "median", "fedbabu", "creff", "fedwsq",
-    "astraea", "everywhere",
-)  # fmt: skip
-"""For each role a method that plays it, a method with chains, and a part that plays all roles."""
+REPRESENTATIVES = ("rebafl+everywhere", "fednova+flcir+creff", "fedgrab+median", "fedwsq+astraea")
+"""A part that plays most roles, methods that play the others, and one with chains."""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", REPRESENTATIVES)
-def test_an_own_model_leaves_a_method_as_it_is_without(name):
+@pytest.mark.parametrize("names", REPRESENTATIVES)
+def test_an_own_model_leaves_methods_as_they_are_without(names):
     federation = cases.federation(False)
     model = models.build("mlp", cases.CLASSES, federation.images.shape[1:], hidden=(3,))
-    method = Recipe(name, (Everywhere(),)) if name == "everywhere" else recipes.RECIPES[name](**table.ACTIVE[name])
+    everywhere = {"everywhere": Recipe("everywhere", (Everywhere(),))}
+    method = combine(
+        *(everywhere.get(name) or recipes.RECIPES[name](**table.ACTIVE[name]) for name in names.split("+"))
+    )
 
     def finished(recipe):
         sim = build(

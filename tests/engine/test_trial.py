@@ -53,6 +53,7 @@ def test_more_images_than_there_are_are_refused():
         records(evaluation=Evaluation(local_test_images=1000))
 
 
+@pytest.mark.slow
 def test_a_metric_registered_between_two_equal_runs_is_measured_in_the_second(monkeypatch):
     def squared_norm(trained):
         update = jax.tree.map(jnp.subtract, trained.outcome.end.params, trained.outcome.ctx.start.params)

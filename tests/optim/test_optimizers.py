@@ -70,6 +70,7 @@ def test_rmsprop_by_name_is_pytorch_s_with_another_alpha():
     assert steps(built, gradients, 2.0) == pytest.approx(as_in_torch("rmsprop", gradients, 2.0, 0.1, 0.9), rel=1e-6)
 
 
+@pytest.mark.slow  # importing PyTorch takes seconds
 @pytest.mark.parametrize(("name", "of_torch"), [("rmsprop", "RMSprop"), ("adagrad", "Adagrad"), ("adamw", "AdamW")])
 def test_pytorch_itself_takes_the_same_steps(name, of_torch):
     torch = pytest.importorskip("torch")
