@@ -7,10 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import quick
-import table
 import toys
-from methods import faking
 
 from fedjax_bal import recipes
 from fedjax_bal.engine import host
@@ -28,7 +25,6 @@ from fedjax_bal.optim.optimizers import optimizer
 from fedjax_bal.options import Execution, LocalTraining, Participation
 from fedjax_bal.selection import always, power_of_choice
 from fedjax_bal.selection.trace import Trace
-from fedjax_bal.testing import toy
 
 ROUNDS, CLIENTS = 4, len(toys.SIZES)
 STRUCK = {"clients": [3, 7], "rounds": [2, 3]}
@@ -249,22 +245,6 @@ def test_huge_updates_are_welcome_where_they_have_no_bound():
     sim = simulation(recipes.fedavg(), "exclude", "huge", huge_factor=None, rounds=2)
     end, _, faults = finish(sim)
     assert faults == [] and np.isfinite(np.concatenate([*map(np.ravel, jax.tree.leaves(end.state))])).all()
-
-
-@pytest.mark.parametrize("name", quick.only(recipes.RECIPES, "fednova"))
-def test_every_recipe_goes_on_with_the_clients_that_are_left(name, monkeypatch):
-    faking.replace_generators(monkeypatch, faking.simplest)
-    recipe, options = table.small(name)
-    data = {"model": toy.network(), "federation": toy.federation(), "test": toy.test_set()} | options
-    data.pop("tolerance", None)
-    broken = recipes.faults("not_a_number", clients=[1, 3, 6], rounds=[2])
-    recipe = broken if name == "faults" else recipes.combine(recipe, broken)
-    execution = Execution(strategy="map", devices=1, broken_clients="exclude")
-    sim = host.build(recipe, **data, rounds=3, local=toy.local_training(data["model"]), execution=execution)
-    end, records, faults = finish(sim)
-    assert {(fault.round, fault.why) for fault in faults} == {(2, NOT_FINITE)}
-    assert sum(record["excluded"] for record in records) == len(faults)
-    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(end.state))
 
 
 @pytest.mark.parametrize(
