@@ -1,5 +1,7 @@
 """Networks of the user's own, in both forms of Flax: what the model makes of them."""
 
+import functools
+
 import chex
 import flax.linen as nn
 import jax
@@ -88,7 +90,7 @@ def test_a_network_of_ones_own_passes_the_battery(make):
 @KINDS
 def test_statistics_are_those_of_the_real_rows(make):
     model = make(rate=0.0)
-    variables = model.init(jax.random.key(0))
+    variables = jax.jit(model.init)(jax.random.key(0))
     padded, after = trained(model, variables, IMAGES, REAL)
     alone, wanted = trained(model, variables, IMAGES[:3])
     np.testing.assert_allclose(padded.logits[:3], alone.logits, rtol=1e-4, atol=1e-5)
@@ -101,13 +103,12 @@ def test_statistics_are_those_of_the_real_rows(make):
 
 @pytest.mark.slow
 def test_linen_parameters_and_results_are_the_modules():
-    module = Linen()
-    model, made = linen(), module.init(jax.random.key(3), IMAGES)
-    variables = model.init(jax.random.key(3))
+    module, model = Linen(), linen()
+    made, variables = jax.jit(lambda key: (module.init(key, IMAGES), model.init(key)))(jax.random.key(3))
     own = {"Dense_0" if name == "head" else name: leaf for name, leaf in variables.params.items()}
     jax.tree.map(np.testing.assert_array_equal, own, made["params"])
-    outputs, _ = model.apply(variables, IMAGES, train=False)
-    np.testing.assert_allclose(outputs.logits, module.apply(made, IMAGES), rtol=1e-5, atol=1e-6)
+    outputs, _ = jax.jit(functools.partial(model.apply, train=False))(variables, IMAGES)
+    np.testing.assert_allclose(outputs.logits, jax.jit(module.apply)(made, IMAGES), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.slow

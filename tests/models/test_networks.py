@@ -469,11 +469,12 @@ def test_a_network_with_standardised_kernels_is_one_on_kernels_that_are():
     variables = jax.jit(standardised.init)(jax.random.key(0))
     images = np.random.default_rng(1).normal(size=(2, 8, 8, 3)).astype(np.float32)
     changed = lambda leaf: standardised_kernel(leaf, 0.5) if leaf.ndim == 4 else leaf
+    kernels = jax.jit(lambda params: jax.tree.map(changed, params))(variables.params)
     ours, theirs = (jax.jit(functools.partial(model.apply, train=True)) for model in (standardised, plain))
     got, _ = ours(variables, images)
-    want, _ = theirs(variables._replace(params=jax.tree.map(changed, variables.params)), images)
+    want, _ = theirs(variables._replace(params=kernels), images)
     np.testing.assert_allclose(got.logits, want.logits, rtol=1e-5, atol=1e-6)
     # A shift and a larger scale of a kernel matter only through the small number that is added to its deviation.
-    moved = jax.tree.map(lambda leaf: 3 * leaf + 1 if leaf.ndim == 4 else leaf, variables.params)
+    moved = jax.tree.map(lambda leaf: 3 * np.asarray(leaf) + 1 if leaf.ndim == 4 else leaf, variables.params)
     got, _ = ours(variables._replace(params=moved), images)
     np.testing.assert_allclose(got.logits, want.logits, rtol=2e-3, atol=2e-3)
