@@ -402,7 +402,7 @@ def test_a_federation_trains_a_network_of_ones_own(make):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("make", "recipe"), [(linen, "moon"), (from_class, "rebafl")], ids=["moon", "rebafl"])
+@pytest.mark.parametrize(("make", "recipe"), [(linen, "fedbabu"), (from_class, "rebafl")], ids=["fedbabu", "rebafl"])
 def test_methods_take_a_network_of_ones_own(make, recipe):
     result = run(make(), getattr(recipes, recipe)())
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(result.variables))

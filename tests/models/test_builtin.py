@@ -101,7 +101,7 @@ def test_values_and_gradients_are_the_sums_written_out(name):
 
 
 def test_random_shapes_are_the_sums_written_out():
-    for seed in range(15):
+    for seed in range(8):
         rng = np.random.default_rng(seed)
         while True:
             batch, inputs, outputs = int(rng.integers(1, 65)), int(rng.integers(1, 131)), int(rng.integers(1, 131))
