@@ -137,18 +137,14 @@ def day(tmp_path, *words):
     return subprocess.run(command, capture_output=True, text=True)
 
 
-@pytest.mark.parametrize("name", ["speed-W3-lanes-float32", "clients-scaffold-100"])
-def test_a_tiny_job_runs_and_is_not_repeated(tmp_path, name):
+def test_a_tiny_job_runs_and_is_not_repeated(tmp_path):
+    name = "speed-W3-lanes-float32"
     first = day(tmp_path, "--only", name)
     assert first.returncode == 0, first.stderr
     assert {file.name for file in tmp_path.iterdir()} == {f"{name}.json", f"{name}.log", "table.md"}
     record = json.loads((tmp_path / f"{name}.json").read_text())
     assert record["status"] == "done" and record["platform"] == "cpu" and record["jax"]
     assert (tmp_path / "table.md").read_text() in first.stdout
-    result = record["result"]
-    if name == "clients-scaffold-100":  # each client's control variate has as many float32 numbers as W1's network
-        assert result["client_memory_bytes"] == 100 * 4 * 1_864_010 and result["client_updates_per_s"] > 0
-
     again = day(tmp_path, "--only", name)
     assert again.returncode == 0 and f"{name}: done" not in again.stdout
     assert json.loads((tmp_path / f"{name}.json").read_text()) == record
