@@ -222,6 +222,7 @@ def test_labels_alone_need_no_files():
     assert dataset.train_images.shape == (752_000, 1, 1, 1) and not dataset.train_images.any()
 
 
+@pytest.mark.slow
 def test_import_is_light():
     heavy = ("tensorflow_datasets", "matplotlib", "PIL")
     code = (

@@ -25,6 +25,8 @@ from fedjax_bal.models.derivatives import any_derivative
 from fedjax_bal.models.normalization import XLA_REDUCTIONS, BatchNorm
 from fedjax_bal.models.onednn import __main__ as command
 
+pytestmark = pytest.mark.slow  # where oneDNN's headers are, its handler is compiled from C++
+
 # batch, side, channels in and out, kernel, stride, padding
 LAYERS = {
     "W1 first": (4, 12, 3, 32, 3, 1, 1),
@@ -99,7 +101,6 @@ def test_what_onednn_does_not_take_is_computed_in_other_forms():
         jax.grad(lambda w: jax.grad(lambda w: (of_name("onednn")(images[0], w) ** 3).sum())(w).sum())(kernel[0])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["map", "vmap"])
 def test_a_run_on_two_devices_gives_the_same_bits_twice_and_says_which_library(strategy, tmp_path, monkeypatch):
     onednn.needed()
@@ -295,7 +296,6 @@ def test_batch_normalisation_of_networks_is_the_handler_s(name, norm):
 
 
 @pytest.mark.usefixtures("handler")
-@pytest.mark.slow
 def test_two_devices_at_once_give_the_same_bits_every_time():
     given = jax.tree.map(jnp.asarray, (*normalised_operands(IMAGES["W5"]), REAL["some"]))
 

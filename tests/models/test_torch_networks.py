@@ -7,6 +7,7 @@ import pytest
 from fedjax_bal import LocalTraining, data, optimizer, recipes, simulate
 from fedjax_bal.models import build, from_linen, from_nnx, weights_from_torch, weights_to_torch, with_weights
 
+pytestmark = pytest.mark.slow  # PyTorch and its networks take seconds
 torch = pytest.importorskip("torch")
 tnn = torch.nn
 SHAPE = (8, 6, 3)
@@ -53,7 +54,6 @@ def in_torch(net, inputs):
         return net.eval()(torch.from_numpy(np.ascontiguousarray(inputs))).numpy()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32])
 def test_there_and_back_both_predict_the_same_on_raw_inputs(dtype):
     rng = np.random.default_rng(0)
