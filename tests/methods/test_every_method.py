@@ -30,8 +30,7 @@ def test_every_recipe_has_a_test_file(name):
 
 def test_recipes_and_parts_export_every_method():
     own = [vars(module).values() for name, module in sys.modules.items() if name.startswith("fedjax_bal.methods.")]
-    kinds = {
-        thing.__name__ for things in own for thing in things if isinstance(thing, type) and issubclass(thing, Part)
-    }
-    assert {kind.__name__ for kind in types if kind.__name__[0] != "_"} <= set(parts.__all__)
+    types = [thing for things in own for thing in things if isinstance(thing, type)]
+    names = {kind.__name__ for kind in types if issubclass(kind, Part) and kind.__name__[0] != "_"}
+    assert names <= set(parts.__all__)
     assert set(RECIPES) <= set(recipes.__all__)
