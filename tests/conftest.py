@@ -19,7 +19,10 @@ from jaxtyping import install_import_hook
 MOST_MAPS = 45_000
 FEW_PROGRAMS = 200  # compiled since memory maps were last counted
 COMPILED = collections.Counter()
-SLOW_EXAMPLES = tuple(f"fedjax_bal/{place}" for place in ("guide/", "contrib/privacy/", "testing/", "lab/loaded_run"))
+SLOW_EXAMPLES = tuple(
+    f"fedjax_bal/{place}"
+    for place in ("guide/", "contrib/privacy/", "engine/host/", "lab/loaded_run", "models/", "testing/")
+)
 """Whose docstrings' examples take long."""
 
 # Most of the suite's time is compiling, much of which is making machine code fast that runs for milliseconds. Each
