@@ -54,7 +54,8 @@ def variables(seed):
 
 def value_and_gradient(function, at):
     """In NumPy."""
-    return jax.tree.map(np.asarray, jax.value_and_grad(lambda x: jnp.asarray(function(x)).sum())(jnp.asarray(at)))
+    found = jax.jit(jax.value_and_grad(lambda x: jnp.asarray(function(x)).sum()))(jnp.asarray(at))
+    return jax.tree.map(np.asarray, found)
 
 
 def check(function, transcription, at, tolerance=1e-10):

@@ -130,13 +130,12 @@ def end(recipe, participation, seed=0, **changes):
     return table.finish(sim, seed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "given",
     [
         pytest.param({"clients_per_round": 4, "speed": speed.constant(2.0)}, id="equally fast clients"),
-        pytest.param(
-            {"clients_per_round": len(toys.SIZES), "speed": SPEED}, id="rounds of all clients", marks=pytest.mark.slow
-        ),
+        pytest.param({"clients_per_round": len(toys.SIZES), "speed": SPEED}, id="rounds of all clients"),
     ],
 )
 def test_without_stale_updates_fedbuff_is_fedavg_to_the_bit(given):
@@ -149,6 +148,7 @@ def test_without_stale_updates_fedbuff_is_fedavg_to_the_bit(given):
     assert records == theirs
 
 
+@pytest.mark.slow
 def test_in_synchronous_rounds_its_part_does_nothing():
     clients = Participation(clients_per_round=4)
     parts = dataclasses.replace(fedbuff(), selector=None)

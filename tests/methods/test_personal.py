@@ -95,7 +95,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("strategy", ["map", pytest.param("vmap", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", quick.only(CASES, "fedrep", "lg_fedavg"))
+@pytest.mark.parametrize("name", quick.only(CASES, "fedrep"))
 def test_recipe_equals_its_transcription(name, strategy):
     recipe, shared, how = CASES[name]
     lanes = Execution(strategy="vmap", devices=2, chunk=2)
