@@ -44,7 +44,7 @@ def outputs(logits, features=None):
 
 def weights(seed):
     """Weights of the toy network."""
-    return jax.tree.map(np.asarray, toys.network().init(jax.random.key(seed)).params)
+    return jax.tree.map(np.asarray, jax.jit(toys.network().init)(jax.random.key(seed)).params)
 
 
 def variables(seed):

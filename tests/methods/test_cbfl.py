@@ -160,8 +160,10 @@ def test_warm_up_counts_rounds_from_one(kind):
 def batch_of(part, counts, model=None, seed=0):
     """A batch of two real images, and what a part puts behind them."""
     one = Batch(jnp.ones((2, *faking.SHAPE)), jnp.zeros(2, int), jnp.arange(2), jnp.array([True, False]))
-    ctx = SimpleNamespace(class_counts=jnp.asarray(counts), model=model or faking.network())
-    return one, part.batch(jax.random.key(seed), one, ctx)
+    fill = lambda key, counts: part.batch(
+        key, one, SimpleNamespace(class_counts=counts, model=model or faking.network())
+    )
+    return one, jax.jit(fill)(jax.random.key(seed), jnp.asarray(counts))
 
 
 COUNTS = [(90, 10, 0, 0), (0, 0, 7, 0), (0, 0, 0, 0), (3, 1, 2, 1)]

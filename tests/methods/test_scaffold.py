@@ -123,7 +123,7 @@ def test_a_client_without_a_step_keeps_its_controls_and_has_a_finite_derivative(
         outcome = Outcome(Variables(model, {}), Variables(model, {}), jnp.array(0), jnp.array(0.0), ctx)
         return own.remember(ones, outcome)["w"].sum()
 
-    value, derivative = jax.value_and_grad(remembered)(ones)
+    value, derivative = jax.jit(jax.value_and_grad(remembered))(ones)
     assert (value, *derivative["w"]) == (2, 0, 0)
 
 
