@@ -13,6 +13,7 @@ SHAPES = ((4, 3, 5), (2, 2, 3), (1, 1, 2))
 DISTILLATION = jax.jit(jax.value_and_grad(distillation_loss, (0, 1)), static_argnums=3)
 ATTENTION = jax.jit(jax.value_and_grad(attention_transfer_loss, (0, 1)))
 MAPS, OTHERS = ([RNG.normal(size=(6, *shape)).astype(np.float32) for shape in SHAPES] for _ in range(2))
+SHIFTS, DIRECTIONS = RNG.normal(size=(6, 1)).astype(np.float32), [RNG.normal(size=layer.shape) for layer in MAPS]
 
 
 def softmax(logits):
@@ -53,7 +54,7 @@ def with_nan(values):
 def test_distillation_equals_float64(temperature, direction):
     wanted = distilled(STUDENT, TEACHER, temperature, direction)
     np.testing.assert_allclose(distillation_loss(STUDENT, TEACHER, temperature, direction), wanted, rtol=1e-5)
-    shifted = STUDENT + np.float32(3), TEACHER - RNG.normal(size=(6, 1)).astype(np.float32)
+    shifted = STUDENT + np.float32(3), TEACHER - SHIFTS
     np.testing.assert_allclose(distillation_loss(*shifted, temperature, direction), wanted, rtol=1e-4)
     padded = distillation_loss(with_nan(STUDENT), with_nan(TEACHER), temperature, direction, REAL)
     np.testing.assert_allclose(padded, distilled(STUDENT[REAL], TEACHER[REAL], temperature, direction), rtol=1e-5)
@@ -127,10 +128,9 @@ def test_attention_of_faint_features_has_the_added_length():
 def test_the_gradient_of_attention_equals_differences_and_stops_at_the_teacher():
     _, (of_student, of_teacher) = ATTENTION(MAPS, OTHERS)
     assert not any(np.asarray(layer).any() for layer in of_teacher)
-    directions = [RNG.normal(size=layer.shape) for layer in MAPS]
-    moved = lambda step: [layer + step * way for layer, way in zip(MAPS, directions, strict=True)]
+    moved = lambda step: [layer + step * way for layer, way in zip(MAPS, DIRECTIONS, strict=True)]
     ahead, behind = attended(moved(1e-5), OTHERS), attended(moved(-1e-5), OTHERS)
-    slope = sum(np.sum(np.float64(g) * way) for g, way in zip(of_student, directions, strict=True))
+    slope = sum(np.sum(np.float64(g) * way) for g, way in zip(of_student, DIRECTIONS, strict=True))
     np.testing.assert_allclose(slope, (ahead - behind) / 2e-5, rtol=1e-4)
 
 

@@ -52,9 +52,11 @@ def test_a_single_class_client_has_no_loss_and_no_gradient():
 
 
 def test_a_label_without_prior_gives_zero_not_infinity():
-    value, grad = jax.jit(jax.value_and_grad(
-        lambda z: prior_calibrated_cross_entropy(z, jnp.array([2]), jnp.array([1.0, 0.0, 0.0])).sum()
-    ))(jnp.ones((1, 3)))
+    value, grad = jax.jit(
+        jax.value_and_grad(
+            lambda z: prior_calibrated_cross_entropy(z, jnp.array([2]), jnp.array([1.0, 0.0, 0.0])).sum()
+        )
+    )(jnp.ones((1, 3)))
     assert float(value) == 0
     assert (grad == 0).all()
 

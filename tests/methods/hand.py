@@ -44,7 +44,8 @@ def outputs(logits, features=None):
 
 def weights(seed):
     """Weights of the toy network."""
-    return jax.tree.map(np.asarray, jax.jit(toys.network().init)(jax.random.key(seed)).params)
+    with jax.ensure_compile_time_eval():  # also where a loss that is traced asks for them
+        return jax.tree.map(np.asarray, jax.jit(toys.network().init)(jax.random.key(seed)).params)
 
 
 def variables(seed):

@@ -130,7 +130,9 @@ def test_pixels_are_changed_between_the_normalisations_and_added_rows_stay(monke
     pixels = np.random.default_rng(0).integers(0, 256, (4, 8, 8, 1)).astype(np.float32)
     pixels[0, 0, 0] = -300.0  # an image of floats may be darker than black
     images = (pixels / 255 - mean) / std
-    batch = append_rows(hand.batch()._replace(images=images, labels=rows, rows=rows, real=rows > 0), images[:2], rows[:2])
+    batch = append_rows(
+        hand.batch()._replace(images=images, labels=rows, rows=rows, real=rows > 0), images[:2], rows[:2]
+    )
     ctx = hand.context(federation=hand.context().federation._replace(mean=mean, std=std))
     found = AutoAugment().batch(jax.random.key(1), batch, ctx)
     np.testing.assert_array_equal(found.images[4:], images[:2])

@@ -114,7 +114,9 @@ def test_equal_steps_are_fedavg():
 ACCUMULATED = jax.jit(MODULE.accumulated_steps)
 
 
-@pytest.mark.parametrize(("rho", "shrink"), [(0.0, 0.0), (0.5, 0.0), (0.99, 0.0), (0.0, 0.02), (0.0, 1.5), (0.9, 2**-10), (0.3, 1.0)])
+@pytest.mark.parametrize(
+    ("rho", "shrink"), [(0.0, 0.0), (0.5, 0.0), (0.99, 0.0), (0.0, 0.02), (0.0, 1.5), (0.9, 2**-10), (0.3, 1.0)]
+)
 def test_reach_is_the_authors_recurrence(rho, shrink):
     steps = np.array([[0, 1, 2, 3], [7, 64, 1000, 4095]])
     want = np.vectorize(reach)(steps, rho, shrink)
