@@ -24,7 +24,7 @@ LENGTH = 24  # of the largest client, in whole batches
 
 CLIENTS = Participation(clients_per_round=6, availability=bernoulli(0.7), delivery=bernoulli(0.7))
 EXECUTION = Execution(strategy="map", devices=1)
-RECENT = collections.deque(maxlen=8)
+RECENT = collections.deque(maxlen=64)
 """The last simulations: those that differ from a living one in numbers only share its compiled program."""
 
 

@@ -104,10 +104,8 @@ def test_latents_are_0_or_drawn_by_the_key():
 @pytest.mark.parametrize("chunk", [3, 7, 100])
 def test_features_in_chunks_are_those_of_the_model_in_evaluation(chunk):
     model = build("tiny_bn", 3, (8, 8, 1))
-    variables, images = (
-        model.init(jax.random.key(0)),
-        np.random.default_rng(1).normal(size=(7, 8, 8, 1)).astype(np.float32),
-    )
+    variables = jax.jit(model.init)(jax.random.key(0))
+    images = np.random.default_rng(1).normal(size=(7, 8, 8, 1)).astype(np.float32)
     expected = model.apply(variables, images, train=False)[0].features
     np.testing.assert_allclose(features_of(model, variables, images, chunk=chunk), expected, rtol=1e-5, atol=1e-6)
 
