@@ -126,8 +126,7 @@ def test_the_step_is_as_long_as_the_scales_say():
 def end(recipe, participation, seed=0, **changes):
     """The last state and all records of a run in float32."""
     options = {"rounds": 4, "local": LocalTraining(steps=3, batch_size=4), "execution": float64.EXECUTION} | changes
-    sim = build(recipe, toys.network(), toys.federation(), TEST, participation=participation, **options)
-    return table.finish(sim, seed)
+    return table.finish(float64.simulation(recipe, test=TEST, participation=participation, **options), seed)
 
 
 @pytest.mark.slow
@@ -163,7 +162,7 @@ def test_in_synchronous_rounds_its_part_does_nothing():
 def simulation(**changes):
     options = {"rounds": ROUNDS, "participation": CLIENTS, "local": LocalTraining(epochs=2, batch_size=4)} | changes
     options = {"execution": dataclasses.replace(float64.EXECUTION, rounds_per_dispatch=2)} | options
-    return build(combine(scaffold(), fedbuff(LIMIT, 4)), toys.network(), toys.federation(), TEST, **options)
+    return float64.simulation(combine(scaffold(), fedbuff(LIMIT, 4)), test=TEST, **options)
 
 
 @pytest.mark.slow
@@ -176,8 +175,7 @@ def test_a_run_goes_on_after_a_checkpoint_with_the_same_bits(tmp_path):
         snapshot, begun = done.snapshot, begun + done.records
     file = save(tmp_path, 4, jax.device_get(snapshot))
     assert np.isfinite(snapshot.selector.arrival).any()
-    other = float64.like(simulation())
-    other._compiled = sim._compiled
+    other = simulation()
     snapshot = load(file, other.state_shapes())
     while snapshot.round < ROUNDS:
         done = other.advance(0, snapshot)
@@ -187,8 +185,6 @@ def test_a_run_goes_on_after_a_checkpoint_with_the_same_bits(tmp_path):
 
 
 LAYOUTS = {
-    "lanes": Execution(strategy="vmap", devices=1, chunk=2),
-    "two devices": Execution(strategy="map", devices=2),
     "lanes on two devices": Execution(strategy="vmap", devices=2, chunk=2),
     "without compiling": Execution(strategy="debug"),
     "memory on the host": Execution(strategy="map", devices=1, client_memory="host"),
@@ -220,10 +216,8 @@ def test_runs_that_train_together_come_to_what_each_comes_to_alone():
 
 
 def build_synchronous():
-    return build(
-        scaffold(), toys.network(), toys.federation(), TEST, rounds=ROUNDS, participation=CLIENTS,
-        local=LocalTraining(epochs=2, batch_size=4), execution=simulation().execution,
-    )  # fmt: skip
+    given = {"local": LocalTraining(epochs=2, batch_size=4), "execution": simulation().execution}
+    return float64.simulation(scaffold(), test=TEST, rounds=ROUNDS, participation=CLIENTS, **given)
 
 
 @pytest.mark.slow

@@ -23,22 +23,14 @@ def trimmed(stack, share):
     return np.sort(stack, axis=0)[cut : len(stack) - cut].mean(0)
 
 
-ROBUST = {
-    "median": (median(), lambda stack: np.median(stack, axis=0)),
-    "trimmed_mean": (trimmed_mean(0.3), lambda stack: trimmed(stack, 0.3)),
-}
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ROBUST)
-def test_robust_mean_equals_its_transcription(name):
-    recipe, middle = ROBUST[name]
-    sim = float64.simulation(recipe)
+def test_rounds_of_a_trimmed_mean_equal_their_transcription():
+    sim = float64.simulation(trimmed_mean(0.3))
     weights = float64.initial(sim)
     counts = set()
     for number, cohort in float64.cohorts(sim):
         models = [float64.train(weights, c, number)[0] for c in cohort]
-        weights = {k: weights[k] + middle(np.stack([m[k] - weights[k] for m in models])) for k in weights}
+        weights = {k: weights[k] + trimmed(np.stack([m[k] - weights[k] for m in models]), 0.3) for k in weights}
         counts.add(len(cohort))
     assert len(counts) > 1
     assert max(counts) > 3
@@ -109,14 +101,13 @@ def test_krum_with_all_kept_is_the_unweighted_mean_and_with_one_the_first_of_two
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("bound", "adaptive"), [(0.2, False), (0.9, True)])
-def test_norm_clipping_equals_its_transcription(bound, adaptive):
-    sim = float64.simulation(norm_clipping(bound, adaptive))
+def test_rounds_of_norm_clipping_equal_their_transcription():
+    sim = float64.simulation(norm_clipping(0.9, adaptive=True))
     weights, cut = float64.initial(sim), []
     for number, cohort in float64.cohorts(sim):
         deltas = {c: float64.difference(float64.train(weights, c, number)[0], weights) for c in cohort}
         norms = {c: norm(delta) for c, delta in deltas.items()}
-        most = bound * (np.median(list(norms.values())) if adaptive else 1.0)
+        most = 0.9 * np.median(list(norms.values()))
         shares = {c: share * min(1.0, most / norms[c]) for c, share in float64.by_size(cohort).items()}
         weights = float64.plus(weights, float64.mean(shares, deltas))
         cut += [norm > most for norm in norms.values()]
@@ -132,7 +123,7 @@ def test_norm_clipping_sees_nothing_of_those_that_do_not_count():
     assert reduced(NormClipping(1.0, True), deltas, np.zeros(4)).tolist() == [0.0, 0.0]
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 9), st.sampled_from([0.0, 0.1, 0.25, 0.3, 0.49]))
 def test_robust_means_look_at_those_that_count(seed, counted, share):
     rng = np.random.default_rng(seed)
