@@ -52,7 +52,10 @@ def run(recipe, model="mlp", **settings):
     labels = np.arange(40) % 2
     images = rng.integers(0, 256, (40, 8, 8, 1), dtype=np.uint8)
     federation = data.federate(images, labels, np.array_split(np.arange(40), 4), 2)
-    built, settings = models.build(model, 2, (8, 8, 1)), {"rounds": 1} | settings
+    built, settings = (
+        models.build(model, 2, (8, 8, 1)),
+        {"rounds": 1, "execution": Execution(strategy="map")} | settings,
+    )
     return simulate(recipe, built, federation, (images, labels), seed=0, **settings).history
 
 
