@@ -5,7 +5,6 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
-import quick
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from methods import float64, hand
@@ -23,20 +22,6 @@ def trimmed(stack, share):
     return np.sort(stack, axis=0)[cut : len(stack) - cut].mean(0)
 
 
-@pytest.mark.slow
-def test_rounds_of_a_trimmed_mean_equal_their_transcription():
-    sim = float64.simulation(trimmed_mean(0.3))
-    weights = float64.initial(sim)
-    counts = set()
-    for number, cohort in float64.cohorts(sim):
-        models = [float64.train(weights, c, number)[0] for c in cohort]
-        weights = {k: weights[k] + trimmed(np.stack([m[k] - weights[k] for m in models]), 0.3) for k in weights}
-        counts.add(len(cohort))
-    assert len(counts) > 1
-    assert max(counts) > 3
-    float64.assert_equal(float64.run(sim).variables.params, weights)
-
-
 def best(vectors, clients, faulty):
     """Places of the vectors by Krum's score, the lowest first; of equal ones that of the smallest number."""
     scores = []
@@ -46,15 +31,14 @@ def best(vectors, clients, faulty):
     return sorted(range(len(vectors)), key=lambda i: (scores[i], clients[i]))
 
 
-KRUM = {
+KRUM = {  # they differ in numbers only and share a program
     "krum": (krum(1), 1, lambda n: 1),
     "krum without faults": (krum(0), 0, lambda n: 1),
-    "multi_krum": (multi_krum(1), 1, lambda n: max(n - 1, 1)),
     "two kept": (multi_krum(2, 2), 2, lambda n: 2),
 }
 
 
-@pytest.mark.parametrize("name", quick.only(KRUM, "krum", "krum without faults", "two kept"))
+@pytest.mark.parametrize("name", KRUM)
 def test_krum_equals_its_transcription(name):
     recipe, faulty, kept = KRUM[name]
     sim = float64.simulation(recipe)

@@ -30,14 +30,6 @@ SOME = Participation(clients_per_round=5, availability=bernoulli(0.7), delivery=
 simulation = partial(float64.simulation, options=OPTIONS, participation=SOME)
 
 
-@cache
-def compiled(variant):
-    """A variant's program, shared by all tests that change only its numbers."""
-    sim = simulation(scaffold(variant=variant))
-    sim.compile()
-    return sim
-
-
 def train(received, server, own, client, number, clip):
     """The code's local loop: loss gradient, clipping, an SGD step with momentum, then the correction."""
     federation = toys.federation()
@@ -60,7 +52,7 @@ def train(received, server, own, client, number, clip):
 @cache
 def transcription(clip):
     """Weights, the server's and the clients' control variates after all rounds, and all gradient norms."""
-    sim = compiled("rebafl_code")
+    sim = simulation(scaffold(variant="rebafl_code"))
     weights = float64.initial(sim)
     server = {name: np.zeros_like(leaf) for name, leaf in weights.items()}
     own, norms = dict.fromkeys(range(float64.N), server), []
@@ -86,17 +78,16 @@ def check(state, clip):
     ("variant", "clip"), [pytest.param("cbfl_code", np.inf, marks=pytest.mark.slow), ("rebafl_code", 10.0)]
 )
 def test_variant_equals_the_transcribed_code(variant, clip):
-    check(float64.run(compiled(variant)), clip)
+    check(float64.run(simulation(scaffold(variant=variant))), clip)
 
 
 def test_clipping_where_it_bites_equals_the_transcribed_code():
     clip = 1.0
     norms = transcription(clip)[3]
     assert min(norms) < clip < max(norms)
-    sim = compiled("rebafl_code")
-    assert sim.setting.parts == (LateControlVariates(clip=10.0),)
-    setting = dataclasses.replace(sim.setting, parts=(LateControlVariates(clip=clip),))
-    check(float64.run(float64.like(sim, setting=setting)), clip)
+    recipe = scaffold(variant="rebafl_code")
+    assert recipe.parts == (LateControlVariates(clip=10.0),)
+    check(float64.run(simulation(dataclasses.replace(recipe, parts=(LateControlVariates(clip=clip),)))), clip)
 
 
 @pytest.mark.slow
@@ -109,8 +100,8 @@ def test_the_servers_control_variate_is_the_clients_mean_after_several_passes():
 
 
 def test_a_round_without_any_arrival_changes_nothing():
-    sim = compiled("rebafl_code")
-    nobody = float64.like(sim, participation=Participation(delivery=bernoulli(1e-12)))
+    lost = dataclasses.replace(SOME, delivery=bernoulli(1e-12))
+    nobody = simulation(scaffold(variant="rebafl_code"), participation=lost)
     before = jax.device_get(nobody.init(SEED).state)
     assert toys.largest_difference(before, float64.run(nobody)) == 0
 
