@@ -172,7 +172,7 @@ def test_an_image_depends_on_its_own_key_alone():
 def test_warp_is_linear_in_the_image_and_its_gradient_is_the_transpose():
     matrices = random_matrices(KEYS, 5, 7, 0.2, 40.0, 0.3, 0.3)
     product = lambda images: (warp(images, matrices) * IMAGES[::-1]).sum()
-    gradient = jax.grad(product)(jnp.zeros(IMAGES.shape))
+    gradient = jax.jit(jax.grad(product))(jnp.zeros(IMAGES.shape))
     assert float((gradient * IMAGES).sum()) == pytest.approx(float(product(IMAGES)), abs=1e-3)
 
 

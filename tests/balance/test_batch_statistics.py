@@ -61,7 +61,7 @@ def test_a_shift_of_one_deviation_costs_half_a_nat_and_equal_statistics_nothing(
 
 def test_gradients_are_the_formula_s_and_reach_the_observed_statistics_only():
     case = drawn(2)
-    gradients = jax.grad(batch_norm_statistics_loss, (0, 1, 2, 3))(*case)
+    gradients = jax.jit(jax.grad(batch_norm_statistics_loss, (0, 1, 2, 3)))(*case)
     for layer in range(3):
         mean, variance, stored_mean, stored = (np.asarray(part[layer], np.float64) for part in case)
         of_mean, of_variance, *others = (part[layer] for part in gradients)
@@ -75,7 +75,7 @@ def test_constant_channels_are_finite_in_value_and_gradient():
     observed, stored = np.array([0.0, 1.0, 0.0], np.float32), np.array([0.0, 0.0, 1.0], np.float32)
     means, running = [np.array([2.0, 0.0, 0.0], np.float32)], [np.array([2.0, 0.0, 0.0], np.float32)]
     case = means, [observed], running, [stored]
-    value, gradients = jax.value_and_grad(batch_norm_statistics_loss, (0, 1))(*case)
+    value, gradients = jax.jit(jax.value_and_grad(batch_norm_statistics_loss, (0, 1)))(*case)
     np.testing.assert_allclose(value, transcribed(*case)[0], rtol=1e-5)
     assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(gradients))
 

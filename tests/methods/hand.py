@@ -44,7 +44,8 @@ def outputs(logits, features=None):
 
 def weights(seed):
     """Weights of the toy network."""
-    return jax.tree.map(np.asarray, toys.network().init(jax.random.key(seed)).params)
+    with jax.ensure_compile_time_eval():  # also where a loss that is traced asks for them
+        return jax.tree.map(np.asarray, jax.jit(toys.network().init)(jax.random.key(seed)).params)
 
 
 def variables(seed):
@@ -54,7 +55,8 @@ def variables(seed):
 
 def value_and_gradient(function, at):
     """In NumPy."""
-    return jax.tree.map(np.asarray, jax.value_and_grad(lambda x: jnp.asarray(function(x)).sum())(jnp.asarray(at)))
+    found = jax.jit(jax.value_and_grad(lambda x: jnp.asarray(function(x)).sum()))(jnp.asarray(at))
+    return jax.tree.map(np.asarray, found)
 
 
 def check(function, transcription, at, tolerance=1e-10):

@@ -24,6 +24,7 @@ def mediated(size, passes=1):
     return Choice("mediated", (("passes", passes), ("size", size)))
 
 
+@pytest.mark.slow
 def test_mediators_of_one_are_fedavg_to_the_bit():
     both = (replace(float64.CLIENTS, selector=selector) for selector in (None, mediated(1)))
     plain, chains = (float64.simulation(fedavg(), participation=clients) for clients in both)

@@ -191,11 +191,14 @@ def law(counts, label, client):
     return np.array(share) / sum(share)
 
 
+LENDING = jax.jit(DCGAN.lending_law)
+
+
 @pytest.mark.parametrize("client", range(5))
 def test_the_law_of_who_is_asked(client):
     labels = np.array([3, 0, 1, 2, 0])
     wanted = [law(HELD, label, client) for label in labels]
-    np.testing.assert_allclose(DCGAN.lending_law(jnp.asarray(HELD), labels, jnp.asarray(client)), wanted, rtol=1e-6)
+    np.testing.assert_allclose(LENDING(HELD, labels, client), wanted, rtol=1e-6)
 
 
 def numbered(pool):
@@ -208,12 +211,16 @@ def numbered(pool):
     return plain._replace(class_counts=HELD, auxiliary={DCGAN.POOL: rows.reshape(-1)}), rows
 
 
+BORROWED = jax.jit(
+    lambda key, data, client, labels: DCGAN.borrow_images(key, labels, SimpleNamespace(federation=data, client=client))
+)
+
+
 @pytest.mark.parametrize("client", [0, 1, 3])
 def test_fakes_come_from_those_who_hold_the_class_any_image_as_likely(client):
     plain, rows = numbered(pool=3)
     labels = np.repeat(np.arange(4), 5000)
-    ctx = SimpleNamespace(federation=jax.tree.map(jnp.asarray, plain), client=jnp.asarray(client))
-    images = np.asarray(jax.jit(lambda key: DCGAN.borrow_images(key, labels, ctx))(jax.random.key(client)))
+    images = np.asarray(BORROWED(jax.random.key(client), plain, client, labels))
     assert images.shape == (20_000, 1, 1, 1)
     shown = np.round((images.ravel() * 0.2 + 0.3) * 255)
     for label in range(4):

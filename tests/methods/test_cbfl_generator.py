@@ -207,6 +207,7 @@ def test_clients_train_generators_of_their_own_after_warm_up_only(counted):
     assert (steps, shown) == (7 * len(keys), local_steps(sim, 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", ["current", "snapshot"])
 def test_who_teaches_between_trainings(kept, simplified):
     part = SharedGenerator(warm_up=1, interval=2, teacher=kept, iterations=1, batch_size=4, **SIZES)
@@ -257,6 +258,7 @@ def test_a_run_without_a_round_after_warm_up_is_refused(kind):
         need.check(SimpleNamespace(rounds=7))
 
 
+@pytest.mark.slow
 def test_a_network_without_batch_normalisation_is_taught_by_cross_entropy_alone(simplified):
     model = toys.network()
     part = lambda gamma: SharedGenerator(iterations=2, batch_size=4, rate=0.01, gamma=gamma, **SIZES)

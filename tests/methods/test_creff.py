@@ -29,10 +29,8 @@ def test_retraining_is_sgd_on_the_classifier(rng):
     params = as_numpy(network().init(jax.random.key(0)).params)
     options = {"epochs": 2, "batch_size": 6, "learning_rate": 0.3}
     labels = np.repeat(np.arange(C), 5)
-    rows = jnp.asarray(features.reshape(-1, F))
-    found = MODULE.retrain_classifier(
-        network(), params, rows, jnp.asarray(labels), key, jnp.asarray(weights[labels]), **options
-    )
+    retrain = jax.jit(lambda *given: MODULE.retrain_classifier(network(), *given, **options))
+    found = retrain(params, features.reshape(-1, F), labels, key, weights[labels])
     wanted = retrained(params["head"], features, weights, key, 2, 6, 0.3)
     assert all(np.allclose(found[name], wanted[name], atol=1e-12) for name in wanted)
 

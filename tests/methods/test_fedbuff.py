@@ -126,17 +126,15 @@ def test_the_step_is_as_long_as_the_scales_say():
 def end(recipe, participation, seed=0, **changes):
     """The last state and all records of a run in float32."""
     options = {"rounds": 4, "local": LocalTraining(steps=3, batch_size=4), "execution": float64.EXECUTION} | changes
-    sim = build(recipe, toys.network(), toys.federation(), TEST, participation=participation, **options)
-    return table.finish(sim, seed)
+    return table.finish(float64.simulation(recipe, test=TEST, participation=participation, **options), seed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "given",
     [
         pytest.param({"clients_per_round": 4, "speed": speed.constant(2.0)}, id="equally fast clients"),
-        pytest.param(
-            {"clients_per_round": len(toys.SIZES), "speed": SPEED}, id="rounds of all clients", marks=pytest.mark.slow
-        ),
+        pytest.param({"clients_per_round": len(toys.SIZES), "speed": SPEED}, id="rounds of all clients"),
     ],
 )
 def test_without_stale_updates_fedbuff_is_fedavg_to_the_bit(given):
@@ -149,6 +147,7 @@ def test_without_stale_updates_fedbuff_is_fedavg_to_the_bit(given):
     assert records == theirs
 
 
+@pytest.mark.slow
 def test_in_synchronous_rounds_its_part_does_nothing():
     clients = Participation(clients_per_round=4)
     parts = dataclasses.replace(fedbuff(), selector=None)
@@ -163,7 +162,7 @@ def test_in_synchronous_rounds_its_part_does_nothing():
 def simulation(**changes):
     options = {"rounds": ROUNDS, "participation": CLIENTS, "local": LocalTraining(epochs=2, batch_size=4)} | changes
     options = {"execution": dataclasses.replace(float64.EXECUTION, rounds_per_dispatch=2)} | options
-    return build(combine(scaffold(), fedbuff(LIMIT, 4)), toys.network(), toys.federation(), TEST, **options)
+    return float64.simulation(combine(scaffold(), fedbuff(LIMIT, 4)), test=TEST, **options)
 
 
 @pytest.mark.slow
@@ -176,8 +175,7 @@ def test_a_run_goes_on_after_a_checkpoint_with_the_same_bits(tmp_path):
         snapshot, begun = done.snapshot, begun + done.records
     file = save(tmp_path, 4, jax.device_get(snapshot))
     assert np.isfinite(snapshot.selector.arrival).any()
-    other = float64.like(simulation())
-    other._compiled = sim._compiled
+    other = simulation()
     snapshot = load(file, other.state_shapes())
     while snapshot.round < ROUNDS:
         done = other.advance(0, snapshot)
@@ -187,10 +185,7 @@ def test_a_run_goes_on_after_a_checkpoint_with_the_same_bits(tmp_path):
 
 
 LAYOUTS = {
-    "lanes": Execution(strategy="vmap", devices=1, chunk=2),
-    "two devices": Execution(strategy="map", devices=2),
     "lanes on two devices": Execution(strategy="vmap", devices=2, chunk=2),
-    "without compiling": Execution(strategy="debug"),
     "memory on the host": Execution(strategy="map", devices=1, client_memory="host"),
 }
 
@@ -198,9 +193,8 @@ LAYOUTS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_layouts_agree(name):
-    rounds = 4 if name == "without compiling" else ROUNDS
-    wanted, _ = table.finish(simulation(rounds=rounds))
-    state, _ = table.finish(simulation(rounds=rounds, execution=LAYOUTS[name]))
+    wanted, _ = table.finish(simulation())
+    state, _ = table.finish(simulation(execution=LAYOUTS[name]))
     for own, theirs in ((state.variables, wanted.variables), (state.server, wanted.server)):
         assert toys.largest_difference(own, theirs) < 1e-5
 
@@ -220,10 +214,8 @@ def test_runs_that_train_together_come_to_what_each_comes_to_alone():
 
 
 def build_synchronous():
-    return build(
-        scaffold(), toys.network(), toys.federation(), TEST, rounds=ROUNDS, participation=CLIENTS,
-        local=LocalTraining(epochs=2, batch_size=4), execution=simulation().execution,
-    )  # fmt: skip
+    given = {"local": LocalTraining(epochs=2, batch_size=4), "execution": simulation().execution}
+    return float64.simulation(scaffold(), test=TEST, rounds=ROUNDS, participation=CLIENTS, **given)
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+import quick
 import toys
 from methods import float64
 
@@ -48,7 +49,7 @@ def transcription(weights, cohorts, options, alpha, adaptive, limit):
 CASES = {"adaptive": (0.3, True, 0.5), "ReBaFL's": (1e-4, False, None)}
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", quick.only(CASES, "adaptive"))
 def test_feddyn_equals_its_transcription(name):
     alpha, adaptive, limit = CASES[name]
     sim = float64.simulation(feddyn(alpha, adaptive, limit), OPTIONS)

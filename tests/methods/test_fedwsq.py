@@ -56,12 +56,14 @@ def test_levels_are_the_nearest_and_odd_numbers_do_no_harm():
         assert np.asarray(quantised(np.array([-np.inf, np.inf]), bits)).tolist() == [levels[0], levels[-1]]
 
 
+@pytest.mark.slow
 def test_updates_that_are_not_finite_are_still_noticed():
     sim = float64.simulation(combine(faults(clients=list(range(float64.N))), fedwsq(everything=True)))
     with pytest.raises(Exception, match="not finite"):
         float64.run(sim)
 
 
+@pytest.mark.slow
 def test_a_frozen_classifier_stays():
     recipe = combine(fedbabu(), fedwsq(bits=1, everything=True))
     sim = float64.simulation(recipe, model=network(), rounds=1)

@@ -147,7 +147,7 @@ def test_the_probe_sees_the_gradients_of_each_class(scope):
     ctx = type("Ctx", (), {"federation": jax.tree.map(jnp.asarray, federation()), "model": model})()
     outcome = Outcome(end, end, None, None, ctx)
     inverse = 1 / norms(jax.device_get(end.params), scope)
-    got = CompositionProbe(scope=scope).probe(outcome)
+    got = jax.jit(lambda: CompositionProbe(scope=scope).probe(outcome))()
     np.testing.assert_allclose(got, inverse / inverse.sum(), rtol=1e-10)
 
 

@@ -11,6 +11,8 @@ from fedjax_bal.methods import ratio_loss as MODULE
 from fedjax_bal.parts import BALANCED, RatioLoss
 from fedjax_bal.types import Outputs, ServerContext, Variables
 
+RATIOS = jax.jit(MODULE.ratios)
+
 pytestmark = pytest.mark.usefixtures("double")
 
 
@@ -37,11 +39,11 @@ def test_ratios_equal_their_transcription(seed):
     steps[:, :5] = 0.0
     steps[1, 5:8] = 0.0
     steps[:, 8] = -np.abs(steps[:, 8])
-    np.testing.assert_allclose(MODULE.ratios(jnp.asarray(steps)), monitor(steps), rtol=1e-9)
+    np.testing.assert_allclose(RATIOS(steps), monitor(steps), rtol=1e-9)
 
 
 def test_a_class_that_owns_no_weight_has_the_value_of_the_authors_code():
-    found = MODULE.ratios(jnp.array([[1.0, 1.0], [0.1, 0.1], [0.0, -0.2]]))
+    found = RATIOS(np.array([[1.0, 1.0], [0.1, 0.1], [0.0, -0.2]]))
     np.testing.assert_allclose(found[1:], [10, 10])
 
 
