@@ -1,5 +1,6 @@
 """FL-CIR's composition and reward against float64, and at their edges."""
 
+import jax
 import numpy as np
 import pytest
 import scipy.special
@@ -121,6 +122,7 @@ def test_reward_at_its_edges(mode):
     assert composition_reward(np.zeros(4), mode) == composition_reward(np.ones(4), mode)
     assert np.isfinite(composition_reward(np.ones(1), mode))
     assert np.isnan(composition_reward(np.array([np.nan, 0.5, 0.5]), mode))
+    assert (jax.grad(composition_reward)(np.zeros(4), mode) == 0).all()
 
 
 def test_unknown_modes_are_refused():

@@ -191,6 +191,8 @@ def test_labels_and_clients_of_other_types():
     same(data.from_arrays(*halves))
     with pytest.raises(data.DataError, match=r"train_labels holds 0.5 in row 0; expected integers or texts"):
         data.from_arrays((IMAGES, LABELS + 0.5), 0.5)
+    with pytest.raises(data.DataError, match="train_labels holds 9007199254740992.0 in row 0"):  # 2**53 + 1 as well
+        data.from_arrays((IMAGES, LABELS + 2.0**53), 0.5)
     with pytest.raises(data.DataError, match="train_labels holds values of type int, str"):
         data.from_arrays((IMAGES, ["a", 1, "b", "a", 1, "b"]), 0.5)
     wrong: list = [{0: "a", 1: "b", 2: "c"}, "abc", [0, 1, 2], ["a", "b", "a"]]

@@ -46,7 +46,8 @@ def test_clients_get_copies_of_their_own_rows(federation):
 
 
 @pytest.mark.slow
-def test_stored_copies_have_the_same_pixels_as_those_made_when_drawn(federation):
+def test_stored_copies_have_the_same_pixels_as_those_made_when_drawn(federation, monkeypatch):
+    monkeypatch.setattr("fedjax_bal.data.augmentation._BLOCK", 4)  # so that there are several blocks
     made, stored = (augment(federation, COPIES, store=store) for store in (False, True))
     for ours, theirs in zip(everything(made), everything(stored), strict=True):
         assert ours.tobytes() == theirs.tobytes()

@@ -2,6 +2,7 @@
 
 import errno
 import functools
+from types import SimpleNamespace
 
 import chex
 import jax
@@ -95,6 +96,11 @@ def test_memory_on_disk_lies_in_the_folder_and_leaves_nothing_there(tmp_path):
     rows = host_memory.repeat_for_clients(row, 5, functools.partial(host_memory.zeros_on_disk, folder=tmp_path))
     assert all(isinstance(leaf, np.memmap) for leaf in rows.values()) and not list(tmp_path.iterdir())
     chex.assert_trees_all_equal(rows, host_memory.repeat_for_clients(row, 5))
+
+
+def test_a_program_needs_what_it_returns_and_holds_meanwhile_except_in_place_of_its_arguments():
+    analysis = SimpleNamespace(temp_size_in_bytes=5, output_size_in_bytes=30, alias_size_in_bytes=10)
+    assert host_memory.program_bytes(SimpleNamespace(memory_analysis=lambda: analysis)) == 25
 
 
 def test_a_full_disk_is_refused_with_the_figures(tmp_path, monkeypatch):

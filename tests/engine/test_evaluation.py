@@ -68,3 +68,5 @@ def test_some_images_are_of_all_classes_in_whatever_order_the_test_set_is(labels
     np.testing.assert_array_equal(drawn, labels[numbers.ravel()])
     often = np.bincount(drawn, minlength=10)
     assert ((often - 10) ** 2 / 10).sum() < 27.9  # chi-squared, 9 degrees: one in a thousand
+    everything = some_images(test, 1000, 1000, size=300)
+    assert sorted(np.asarray(everything.images[everything.real]).ravel()) == list(range(1000))

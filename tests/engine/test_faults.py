@@ -313,6 +313,7 @@ def test_of_two_updates_the_longer_one_does_not_set_the_bound():
 def test_what_is_told_and_recorded_is_bounded():
     faults = [Fault(1, client, NOT_FINITE) for client in range(100)]
     assert describe_faults(faults).endswith("client 4 in round 1 (not finite), and 95 more")
+    assert describe_faults(faults[:5]).endswith("client 4 in round 1 (not finite)")
     counts = FaultCounts().plus(faults[:10]).plus([Fault(2, 1, LONG)]).plus(faults)
     assert counts.named.shape == (MOST_NAMED, 3)
     record = counts.record()

@@ -345,6 +345,7 @@ def test_what_does_not_fit_is_halved_and_then_left_out(tmp_path, monkeypatch):
 def test_batches_leave_no_place_idle():
     assert loop.spread_batches(3, [20], [20]) == [9]
     assert loop.spread_batches(4, [20, 2], [20, 2]) == [9, 2]
+    assert loop.spread_batches(3, [5], [5]) == [2]
     assert loop.spread_batches(9, [2], [2]) == [1]
 
 
