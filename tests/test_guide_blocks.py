@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import typer
 from blocks import can_run
+from rounding import SUM
 from typer.testing import CliRunner
 
 import fedjax_bal
@@ -109,7 +110,7 @@ def test_weights_go_in_and_models_out(small, capsys):
     assert {name: np.shape(trained[name]) for name in state} == {name: array.shape for name, array in state.items()}
     assert trained.keys() - state.keys() == {"mean", "std"}
     if "torch" in found:
-        np.testing.assert_allclose(found["logits"], found["outputs"].logits, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(found["logits"], found["outputs"].logits, rtol=SUM, atol=SUM)
     runpy.run_path("predict.py")
     assert capsys.readouterr().out.splitlines()[-1].count("'") == 2 * 5
 

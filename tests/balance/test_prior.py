@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from rounding import FORMULA, SUM
 
 from fedjax_bal.balance import prior_calibrated_cross_entropy, prior_calibrated_logits, smoothed_prior
 
@@ -11,8 +12,8 @@ from fedjax_bal.balance import prior_calibrated_cross_entropy, prior_calibrated_
 def test_smoothed_prior_of_two_classes_in_ten():
     counts = np.array([500, 500] + [0] * 8)
     wanted = [0.496] * 2 + [0.001] * 8
-    np.testing.assert_allclose(smoothed_prior(counts, 0.01), wanted, rtol=1e-5)
-    np.testing.assert_allclose(smoothed_prior(counts.astype(np.float32), 0.01), wanted, rtol=1e-5)
+    np.testing.assert_allclose(smoothed_prior(counts, 0.01), wanted, rtol=SUM)
+    np.testing.assert_allclose(smoothed_prior(counts.astype(np.float32), 0.01), wanted, rtol=SUM)
 
 
 def test_smoothed_prior_of_an_empty_client_is_uniform():
@@ -25,14 +26,14 @@ def test_cross_entropy_equals_the_ratio_of_the_paper():
     scores = prior * np.exp(logits)
     wanted = -np.log(scores[np.arange(30), labels] / scores.sum(1))
     got = prior_calibrated_cross_entropy(logits.astype(np.float32), labels, prior.astype(np.float32))
-    np.testing.assert_allclose(got, wanted, rtol=1e-5)
+    np.testing.assert_allclose(got, wanted, rtol=SUM)
 
 
 def test_epsilon_one_is_plain_cross_entropy():
     logits, labels = jnp.array([[2.0, -1.0, 0.5]]), jnp.array([2])
     prior = smoothed_prior(jnp.array([7, 0, 1]), 1.0)
     plain = -jax.nn.log_softmax(logits)[0, 2]
-    assert float(prior_calibrated_cross_entropy(logits, labels, prior)[0]) == pytest.approx(float(plain), rel=1e-6)
+    assert float(prior_calibrated_cross_entropy(logits, labels, prior)[0]) == pytest.approx(float(plain), rel=FORMULA)
 
 
 def test_an_absent_class_gets_no_gradient_and_changes_nothing():

@@ -1,6 +1,7 @@
 """Prototypes and feature transfer against plain loops."""
 
 import numpy as np
+from rounding import FORMULA, SUM
 
 from fedjax_bal.balance import class_prototypes, class_sums, transfer_features
 
@@ -15,7 +16,7 @@ def test_prototypes_are_masked_means():
     for c in range(3):
         chosen = MASK & (c == LABELS)
         assert counts[c] == chosen.sum()
-        np.testing.assert_allclose(means[c], FEATURES[chosen].astype(float).mean(0), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(means[c], FEATURES[chosen].astype(float).mean(0), rtol=SUM, atol=FORMULA)
     assert counts[3] == 0
     assert (means[3] == 0).all()
 
@@ -33,7 +34,7 @@ def test_transfer_moves_row_j_to_class_j_mod_c():
     assert np.bincount(targets).tolist() == [5] * 10
     for j in range(50):
         wanted = prototypes[j % 10] + 0.5 * (FEATURES[j] - prototypes[labels[j]])
-        np.testing.assert_allclose(moved[j], wanted, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(moved[j], wanted, rtol=SUM, atol=FORMULA)
 
 
 def test_transfer_to_the_own_class_with_scale_one_changes_no_bit():

@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import pytest
 import quick
+from rounding import SUM
 
 from fedjax_bal import balance
 
@@ -47,4 +48,4 @@ def test_vmap_equals_one_by_one(name):
     count = len(jax.tree.leaves(together)[0])
     alone = [function(*jax.tree.map(lambda leaf, at=at: leaf[at], given)) for at in range(count)]
     stacked = jax.tree.map(lambda *own: np.stack(own), *alone)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=2e-5), together, stacked)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=SUM, atol=2e-5), together, stacked)

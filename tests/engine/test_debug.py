@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import toys
+from rounding import FORMULA, SUM
 
 from fedjax_bal import recipes
 from fedjax_bal.engine.host import simulate
@@ -33,10 +34,10 @@ def test_without_compiling_the_results_are_the_same():
     chains = toys.chosen([[4, 6], [3, 0]])
     got, want = (run(recipe, strategy, selector=chains) for strategy in ("debug", "map"))
     for a, b in zip(jax.tree.leaves(got[0]), jax.tree.leaves(want[0]), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(a, b, rtol=SUM, atol=FORMULA)
     for mine, theirs in zip(got.history, want.history, strict=True):
         assert mine.pop("broken_clients") == theirs.pop("broken_clients")
-        np.testing.assert_allclose(jax.tree.leaves(mine), jax.tree.leaves(theirs), rtol=1e-5)
+        np.testing.assert_allclose(jax.tree.leaves(mine), jax.tree.leaves(theirs), rtol=SUM)
 
 
 @part

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import pytest
 import toys
+from rounding import STEPS, SUM
 
 from fedjax_bal import data, recipes
 from fedjax_bal.engine.device import evaluation
@@ -100,7 +101,7 @@ def test_the_global_model_on_what_was_held_out_equals_numpy():
     stored, variables = federation(), advance.snapshot.state.variables
     right, losses = correct(variables, stored.auxiliary["validation"])
     assert record["validation_accuracy"] == pytest.approx(right.mean())
-    assert record["validation_loss"] == pytest.approx(losses.mean(), rel=1e-5)
+    assert record["validation_loss"] == pytest.approx(losses.mean(), rel=SUM)
     labels = stored.labels[stored.auxiliary["validation"]]
     recalls = [right[labels == label].mean() for label in np.unique(labels)]
     assert record["validation_balanced_accuracy"] == pytest.approx(np.mean(recalls))
@@ -112,7 +113,7 @@ def test_the_global_model_on_what_was_held_out_equals_numpy():
     spans = np.diff(stored.tests.offsets)
     accuracies = [next(listed).mean() if span else None for span in spans]
     assert record["client_accuracies"] == [
-        None if value is None else pytest.approx(value, abs=1e-4) for value in accuracies
+        None if value is None else pytest.approx(value, abs=STEPS) for value in accuracies
     ]
     # The same by true class.
     hits = advance.client_hits

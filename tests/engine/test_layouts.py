@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import pytest
 import toys
+from rounding import FORMULA, STEPS, SUM
 from table import RECIPES
 from table import finish as run_through
 
@@ -51,8 +52,8 @@ def on_one_device():
 def assert_alike(got, wanted):
     assert toys.largest_difference(got[0], wanted[0]) < 2e-6
     for one, other in zip(got[1], wanted[1], strict=True):
-        assert one["update_diversity"] == pytest.approx(other["update_diversity"], rel=1e-4)
-        assert one["train_loss"] == pytest.approx(other["train_loss"], rel=1e-5)
+        assert one["update_diversity"] == pytest.approx(other["update_diversity"], rel=STEPS)
+        assert one["train_loss"] == pytest.approx(other["train_loss"], rel=SUM)
         assert one["test_accuracy"] == other["test_accuracy"]
         assert one["local_test_accuracy"] == pytest.approx(other["local_test_accuracy"])
 
@@ -90,7 +91,7 @@ def test_what_two_devices_saved_goes_on_with_one():
         while snapshot.round < ROUNDS:
             snapshot = sim.advance(0, snapshot).snapshot
         ends.append(jax.device_get(snapshot.state))
-    assert toys.largest_difference(*ends) < 1e-6
+    assert toys.largest_difference(*ends) < FORMULA
     snapshot = first
     while snapshot.round < ROUNDS:
         snapshot = halves[0].advance(0, snapshot).snapshot
@@ -161,7 +162,7 @@ def test_client_memory_goes_to_the_host_where_devices_are_too_small(monkeypatch)
 
 
 BAD = [
-    ({"execution": Execution(devices=99)}, r"execution.devices: received 99, but jax has \d+ cpu device"),
+    ({"execution": Execution(devices=99)}, "execution.devices: received 99"),
     ({"local": replace(LOCAL, epochs=2**30)}, r"training: [\d,]+ local steps .*at most 2,147,483,647"),
     ({"local": LocalTraining(steps=2**29)}, "training: 3,221,225,472 local steps in a round"),  # of 6 clients
 ]

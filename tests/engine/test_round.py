@@ -9,6 +9,7 @@ import pytest
 import quick
 import toys
 from jax.flatten_util import ravel_pytree
+from rounding import FORMULA, STEPS, SUM
 
 from fedjax_bal import LocalTraining, Participation, make_round, recipes
 from fedjax_bal.engine.host import build
@@ -68,13 +69,13 @@ def test_parts_on_the_server_see_their_state_the_reports_and_the_model_of_the_mo
     seen = state.server["Watching"]
     assert (seen["sent"], seen["heard"]) == (1 + 2 + 3, 4 * ROUNDS)
     moved = jax.tree.map(lambda leaf: leaf + 4.0 * ROUNDS, start)  # each round by the number of reports
-    assert toys.largest_difference(state.variables, moved) < 1e-5
+    assert toys.largest_difference(state.variables, moved) < SUM
     assert seen["moved"] == state.variables.params["w1"][0, 0]
     images, labels = toys.test_set()
     shown = jax.tree.map(lambda leaf: leaf + seen["sent"], state.variables)
     logits = toys.network().apply(shown, images, train=False)[0].logits
     losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
-    assert advance.records[-1]["test_loss"] == pytest.approx(float(losses.mean()), rel=1e-5)
+    assert advance.records[-1]["test_loss"] == pytest.approx(float(losses.mean()), rel=SUM)
 
 
 FIRST, SECOND, THIRD = [[0, 2], [4, 5], [6, 7]], [[2, 7], [0, 6], [4, 1]], [[7, 4], [1, 2], [5, 0]]
@@ -136,4 +137,4 @@ def test_a_size_counts_once_by_the_draw_or_by_the_weight(selector, recipe, by_si
 
     alone = np.stack([moved(np.array([client, empty, empty])) for client in ids])
     weights = np.take(toys.SIZES, ids) if by_size else np.ones(3)
-    np.testing.assert_allclose(moved(ids), weights @ alone / weights.sum(), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(moved(ids), weights @ alone / weights.sum(), rtol=STEPS, atol=FORMULA)

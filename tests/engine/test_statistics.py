@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import quick
 import toys
+from rounding import FORMULA
 
 from fedjax_bal import data, models, recipes
 from fedjax_bal.engine.host import build, simulate
@@ -50,7 +51,7 @@ def after(how, clients):
 
 
 def close(one, other):
-    return toys.largest_difference(one, other) < 1e-6
+    return toys.largest_difference(one, other) < FORMULA
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import registered
 import small_run
+from rounding import FORMULA
 from typer.testing import CliRunner
 
 import fedjax_bal
@@ -75,9 +76,9 @@ def test_each_client_has_the_accuracy_of_the_model_that_it_uses(finished):
     means = np.asarray(clients["balanced_accuracy"])[wanted]
     for user in range(3):
         own = dataset.test_clients == user
-        assert accuracies[user] == pytest.approx(right[own].mean(), abs=1e-6)
+        assert accuracies[user] == pytest.approx(right[own].mean(), abs=FORMULA)
         recalls = [right[own & (dataset.test_labels == label)].mean() for label in np.unique(dataset.test_labels[own])]
-        assert means[user] == pytest.approx(np.mean(recalls), abs=1e-6)
+        assert means[user] == pytest.approx(np.mean(recalls), abs=FORMULA)
     assert np.isnan(accuracies[3]) and np.isnan(means[3]) and rows[3]["accuracy"] == ""
     last = next(line for line in small_run.metrics(finished)[::-1] if (line["method"], line["seed"]) == ("fedper", 1))
     assert [row["accuracy"] and round(float(row["accuracy"]), 4) for row in rows[-4:]] == [

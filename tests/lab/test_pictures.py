@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import pytest
 import small_run
+from rounding import FORMULA, SUM
 
 from fedjax_bal import report
 from fedjax_bal.config import load_config
@@ -90,7 +91,7 @@ def test_fakes_stand_beside_real_images_and_their_nearest_ones(folder):
     apart = shown["generated"].astype(float) - shown["nearest"]
     distances = np.sqrt((apart**2).mean((2, 3, 4)))
     (found,) = [run["leaks"]["nearest"] for run in summary(folder)["runs"] if run["leaks"] and run["method"] == "fakes"]
-    assert found["generated"] == pytest.approx({"mean": distances.mean(), "least": distances.min()}, rel=1e-5)
+    assert found["generated"] == pytest.approx({"mean": distances.mean(), "least": distances.min()}, rel=SUM)
     assert 0 < found["test"]["least"] < found["test"]["mean"]
 
 
@@ -125,7 +126,9 @@ def test_correlations_are_those_of_the_images_with_their_class_and_with_others()
     own = np.array([2, 0])
     found = _correlations(images[own] * 2 + 1, images, own)
     others = [np.corrcoef(images[a].ravel(), images[b].ravel())[0, 1] for a, b in ((2, 0), (2, 1), (0, 1), (0, 2))]
-    assert found["truth"] == pytest.approx(1, abs=1e-6) and found["others"] == pytest.approx(np.mean(others), abs=1e-6)
+    assert found["truth"] == pytest.approx(1, abs=FORMULA) and found["others"] == pytest.approx(
+        np.mean(others), abs=FORMULA
+    )
 
 
 def test_means_and_single_images_are_what_they_are_called(folder, comparison):
@@ -145,7 +148,7 @@ def test_classes_of_mini_batches_are_told_where_a_method_adds_to_them(folder):
     # Two classes a client, twenty real images and six fakes: of each class 10 + 6 (1/2) / 9, of others 6 / 9.
     shares = np.array([10 + 6 * 0.5 / 9] * 2 + [6 / 9] * 8) / 26
     wanted = np.log(10) + (shares * np.log(shares)).sum()
-    assert (entry["kl_before"], entry["kl_after"]) == pytest.approx((np.log(5), wanted), abs=1e-5)
+    assert (entry["kl_before"], entry["kl_after"]) == pytest.approx((np.log(5), wanted), abs=SUM)
 
 
 def test_the_report_draws_all_of_it(folder):

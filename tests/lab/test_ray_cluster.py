@@ -190,10 +190,10 @@ def test_a_cluster_that_answers_is_connected_to(monkeypatch):
 @pytest.mark.parametrize("address", ["ray://host:10001", "host", "host:", ":6379", "host:0", "host:99999", ""])
 def test_an_address_has_a_host_and_a_port(monkeypatch, address):
     asked = fake(monkeypatch)
-    with pytest.raises(ValueError, match="--address: received '.*', must be HOST:PORT"):
+    with pytest.raises(ValueError, match="--address: received '.*'"):
         engine.connected(address).__enter__()
     monkeypatch.setenv("RAY_ADDRESS", "host")
-    with pytest.raises(ValueError, match="RAY_ADDRESS: received 'host', must be HOST:PORT"):
+    with pytest.raises(ValueError, match="RAY_ADDRESS: received 'host'"):
         engine.connected(None).__enter__()
     assert not asked
 

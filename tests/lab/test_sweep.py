@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import small_run
+from rounding import SUM
 from small_sweep import FEDAVG, carry, outcome, read_table, watch
 from small_sweep import sweep as sweep_of
 
@@ -155,7 +156,7 @@ def test_runs_come_to_what_they_come_to_alone(finished, tmp_path):
     small_run.run(tmp_path / "alone", point.config)
     lines = [small_run.metrics(folder) for folder in (tmp_path / "alone", path / "points" / point.label)]
     for own, theirs in zip(*lines, strict=True):
-        assert own["test_loss"] == pytest.approx(theirs["test_loss"], rel=1e-5)
+        assert own["test_loss"] == pytest.approx(theirs["test_loss"], rel=SUM)
         assert {**own, "test_loss": 0, "train_loss": 0} == {**theirs, "test_loss": 0, "train_loss": 0}
     alone = json.loads((tmp_path / "alone" / "summary.json").read_text())["runs"]
     swept = json.loads((path / "points" / point.label / "summary.json").read_text())["runs"]

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import reference
 import toys
+from rounding import FORMULA
 
 from fedjax_bal.types import Batch, Context, Outputs, Variables
 
@@ -70,7 +71,7 @@ def check(function, transcription, at, tolerance=1e-10):
         slopes[place] = (transcription(ahead) - transcription(behind)) / (2 * step)
     assert np.isfinite(gradient).all()
     np.testing.assert_allclose(value, wanted, rtol=tolerance, atol=tolerance)
-    np.testing.assert_allclose(gradient, slopes, rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(gradient, slopes, rtol=FORMULA, atol=1e-7)
     assert np.abs(slopes).max() > 1e-3
 
 

@@ -203,12 +203,12 @@ def test_noise_is_standard_normal_and_new_in_each_step():
 
 
 def test_settings_in_which_it_means_nothing_are_refused():
-    with pytest.raises(ValueError, match="fakes: received a model of 1 class, must have at least 2"):
+    with pytest.raises(ValueError, match="fakes: received a model of 1 class"):
         model = faking.network()._replace(num_classes=1)
         faking.simulation(Recipe("mine", (Fakes(images="gaussian", labels="uniform", warm_up=0),)), model=model)
-    with pytest.raises(ValueError, match="rarest: received 5, must be from 1 to 4, the number of classes"):
+    with pytest.raises(ValueError, match="rarest: received 5"):
         faking.simulation(cbfl(**(BASE | {"labels": "rarest", "rarest": 5})))
-    with pytest.raises(ValueError, match="images='generator' without a generator; put"):
+    with pytest.raises(ValueError, match="images='generator' without a generator"):
         faking.simulation(Recipe("alone", (Fakes(warm_up=0),)))
     with pytest.raises(ValueError, match="both bring Fakes"):
         combine(cbfl(generator="gaussian"), cbfl(generator="gaussian"))

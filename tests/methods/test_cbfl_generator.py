@@ -11,6 +11,7 @@ import quick
 import toys
 from methods import faking, float64
 from methods.faking import LATENT, SIZES, double, generated, slopes
+from rounding import FORMULA
 
 from fedjax_bal.engine.device import purpose_key, training_key
 from fedjax_bal.engine.host import executable, front_door, generated_images
@@ -222,7 +223,7 @@ def test_who_teaches_between_trainings(kept, simplified):
     assert same == [False, True, False, True]
     for number, judge in enumerate(teachers):
         of = number if kept == "current" else (0, 1, 1, 3, 3)[number]
-        assert toys.largest_difference(judge, teacher(of)) < 1e-6
+        assert toys.largest_difference(judge, teacher(of)) < FORMULA
 
 
 @pytest.mark.slow

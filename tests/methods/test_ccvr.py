@@ -6,6 +6,7 @@ import pytest
 import toys
 from methods import float64
 from methods.heads import as_numpy, flat_images, network, retrained
+from rounding import DOUBLE
 
 from fedjax_bal.engine.device import purpose_key
 from fedjax_bal.methods import ccvr as MODULE
@@ -25,7 +26,7 @@ def test_a_class_without_rows_has_zeros_and_padding_counts_for_nothing(rng):
     features, labels = rng.normal(size=(14, F)), rng.integers(0, C - 1, 14)
     moments = jax.jit(lambda *rows: MODULE.class_moments(*rows, C))
     padded, alone = (moments(features[:n], labels[:n], np.arange(n) < 6) for n in (14, 6))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-12), padded, alone)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=DOUBLE), padded, alone)
     means, covariances = map(np.asarray, jax.jit(MODULE.class_gaussians)(padded))
     assert not means[C - 1].any() and not covariances[C - 1].any()
 

@@ -8,6 +8,7 @@ import reference
 import toys
 from methods import float64
 from methods.hand import softmax
+from rounding import DOUBLE
 
 from fedjax_bal.parts import DualWeights
 from fedjax_bal.recipes import climb, combine, feddisco, scaffold
@@ -45,7 +46,7 @@ def test_variables_move_every_few_rounds_and_for_those_that_deliver():
     for number in range(6):
         seen = server(round=jnp.array(number), state=state, aggregate=aggregate, cohort=cohort)
         wanted = [moved[c] for c in range(4)] if number % 3 == 2 else state
-        np.testing.assert_allclose(update(seen), wanted, rtol=1e-12)
+        np.testing.assert_allclose(update(seen), wanted, rtol=DOUBLE)
 
 
 @pytest.mark.parametrize(("other", "slot"), [(scaffold, "ControlVariates"), (feddisco, "DiscrepancyWeights")])

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import toys
 from methods import float64
+from rounding import FORMULA, SUM
 
 from fedjax_bal.data.batches import append_rows
 from fedjax_bal.parts import Batches, CropAndFlip, Cutout, part, static
@@ -125,7 +126,7 @@ def test_clients_train_on_what_the_parts_make_in_their_order():
     ready = plain._replace(images=0.5 * (2.0 * plain.images + 1.0) - 3.0)
     run = lambda recipe, federation: float64.run(float64.simulation(recipe, federation=federation)).variables.params
     made = run(Recipe("scaled", (Scaled(), Scaled(0.5, -3.0))), plain)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), made, run(fedavg(), ready))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=SUM, atol=FORMULA), made, run(fedavg(), ready))
     swapped = run(Recipe("scaled", (Scaled(0.5, -3.0), Scaled())), plain)
     assert any(jax.tree.leaves(jax.tree.map(lambda a, b: np.abs(a - b).max() > 1e-3, made, swapped)))
 

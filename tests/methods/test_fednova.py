@@ -9,6 +9,7 @@ import pytest
 import quick
 import toys
 from methods import float64
+from rounding import DOUBLE
 
 from fedjax_bal.methods import fednova as MODULE
 from fedjax_bal.optim.optimizers import optimizer
@@ -139,9 +140,9 @@ def cohort(local_steps, passes=1, momentum=0.9, sizes=(30.0, 10.0)):
 def test_every_pass_counts_and_a_chain_without_steps_does_not():
     weigh = jax.jit(lambda weights, cohort: NormalisedAveraging().weigh(weights, cohort, None))
     weights = weigh(np.array([30.0, 10.0]), cohort([[1, 2], [3, 0]], passes=2))
-    np.testing.assert_allclose(weights, [30 / 7.8, 10 / 11.22], rtol=1e-12)
+    np.testing.assert_allclose(weights, [30 / 7.8, 10 / 11.22], rtol=DOUBLE)
     weights = weigh(np.array([30.0, 10.0]), cohort([[0, 0], [3, 0]]))
-    np.testing.assert_allclose(weights, [0, 10 / 5.61], rtol=1e-12)
+    np.testing.assert_allclose(weights, [0, 10 / 5.61], rtol=DOUBLE)
 
 
 @pytest.mark.slow

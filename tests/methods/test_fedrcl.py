@@ -7,6 +7,7 @@ import pytest
 import reference
 import toys
 from methods import float64, hand
+from rounding import DOUBLE
 
 from fedjax_bal import models
 from fedjax_bal.parts import RelaxedContrast
@@ -71,7 +72,7 @@ def test_levels_are_averaged_over_pixels_and_with_each_other():
     got = jax.jit(lambda maps: part.loss(Outputs(None, None, levels=maps), batch, {}, hand.context()))(levels)
     labels = hand.LABELS[hand.REAL]
     want = np.mean([added(level.mean((1, 2))[hand.REAL], labels, KNOBS) for level in levels])
-    np.testing.assert_allclose(got, want, rtol=1e-12)
+    np.testing.assert_allclose(got, want, rtol=DOUBLE)
 
 
 @pytest.mark.slow

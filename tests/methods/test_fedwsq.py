@@ -8,6 +8,7 @@ import pytest
 import toys
 from methods import float64
 from methods.heads import network
+from rounding import DOUBLE
 
 from fedjax_bal import models
 from fedjax_bal.methods.fedwsq import LEVELS, quantised
@@ -44,7 +45,7 @@ def test_fedwsq_equals_its_transcription(bits, everything):
     state = float64.run(sim)
     float64.assert_equal(state.variables.params, weights)
     kept = state.server["QuantisedUpdates"]
-    np.testing.assert_allclose([kept[f"['{name}']"] for name in deviations], list(deviations.values()), rtol=1e-12)
+    np.testing.assert_allclose([kept[f"['{name}']"] for name in deviations], list(deviations.values()), rtol=DOUBLE)
     assert used == set(range(2**bits))
 
 
@@ -82,5 +83,5 @@ def test_layers_of_residual_networks():
 
 def test_a_network_of_two_layers_has_nothing_to_quantise():
     small = models.build("mlp", toys.CLASSES, (1, toys.WIDTH, 1), hidden=(3,))
-    with pytest.raises(ValueError, match="fedwsq: received the model mlp, which has no layers but"):
+    with pytest.raises(ValueError, match="fedwsq: received the model mlp"):
         fedwsq().parts[0].check(type("Setting", (), {"model": small}))

@@ -13,6 +13,7 @@ import reference
 import toys
 from methods import float64
 from methods.heads import network
+from rounding import DOUBLE, FORMULA, SUM
 
 from fedjax_bal import models
 from fedjax_bal.models.heads import with_projection
@@ -178,7 +179,7 @@ def test_representations_of_zeros_have_a_finite_loss_and_gradient():
         value, slope = jax.jit(jax.value_and_grad(loss))(representation, last)
         assert np.isfinite(slope).all()
         expected = np.log(2) if not representation.any() else (np.log(2) + np.log1p(np.exp(-2))) / 2
-        assert float(value) == pytest.approx(expected, rel=1e-12)
+        assert float(value) == pytest.approx(expected, rel=DOUBLE)
 
 
 @pytest.mark.slow
@@ -199,7 +200,7 @@ def test_batch_statistics_are_remembered_and_used():
             for x in (outputs.projection, *(model.apply(v, images, train=False)[0].projection for v in (start, after)))
         )
         difference = (cosine_and_slope(z, p)[0] - cosine_and_slope(z, s)[0]) / 0.5
-        assert float(got) == pytest.approx(np.log1p(np.exp(difference)).mean(), rel=1e-5)
+        assert float(got) == pytest.approx(np.log1p(np.exp(difference)).mean(), rel=SUM)
         assert abs(difference).max() > 1e-4
 
 
@@ -222,7 +223,9 @@ def test_a_projected_network_shares_its_start_and_classifies_its_features(name, 
             jax.jit(lambda own, m=m: m.apply(own, images, train=False))(own)
             for m, own in ((plain, before), (model, variables))
         )
-        np.testing.assert_allclose(model.head(variables.params, outputs.features), outputs.logits, rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(
+            model.head(variables.params, outputs.features), outputs.logits, rtol=FORMULA, atol=FORMULA
+        )
         assert toys.largest_difference(after, variables) == 0
         if form == "head":
             assert outputs.features.shape == (3, 7)

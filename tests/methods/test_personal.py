@@ -190,7 +190,7 @@ class Vague(Personal):
 
 
 REFUSED = [
-    (Recipe("vague", (Vague(),)), {}, r"Vague.personal: received .*, must be True or False for each leaf or branch"),
+    (Recipe("vague", (Vague(),)), {}, "Vague.personal: received"),
     (recipes.combine(recipes.scaffold(), recipes.fedper()), {}, "scaffold: received OwnHead, whose leaves stay"),
     (
         recipes.fedper(),
@@ -200,7 +200,7 @@ REFUSED = [
     (
         recipes.combine(recipes.lg_fedavg(), recipes.fedloge(steps=1)),
         {},
-        "lg_fedavg: received RealignedHeads, which averages global_head",
+        "lg_fedavg: received RealignedHeads",
     ),
     (recipes.fedbn(), {}, "fedbn: received the model two, none of whose layers has 'norm' in its name"),
 ]

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import toys
 from methods import hand, heads
+from rounding import DOUBLE, FORMULA
 
 from fedjax_bal.methods import ratio_loss as MODULE
 from fedjax_bal.parts import BALANCED, RatioLoss
@@ -64,9 +65,9 @@ def test_the_server_monitors_the_gradient_of_each_class():
     for c in range(4):
         rows = images[labels == c]
         steps.append(-heads.head_gradient(rows, labels[labels == c], params["head"])[0]["kernel"].ravel())
-    np.testing.assert_allclose(after, 0.5 + 0.2 * monitor(np.array(steps)), rtol=1e-6)
+    np.testing.assert_allclose(after, 0.5 + 0.2 * monitor(np.array(steps)), rtol=FORMULA)
     np.testing.assert_array_equal(sent, [1, 2, 3, 4])  # clients get the weights of the round before
     ctx, logits = hand.context(broadcast={"RatioLoss": sent}), hand.draw(hand.ROWS, hand.CLASSES)
     losses = RatioLoss().losses(jnp.asarray(logits), jnp.array(hand.LABELS), ctx)
     of_rows = np.log(np.exp(logits).sum(1)) - logits[np.arange(hand.ROWS), hand.LABELS]
-    np.testing.assert_allclose(losses, (hand.LABELS + 1) * of_rows, rtol=1e-12)
+    np.testing.assert_allclose(losses, (hand.LABELS + 1) * of_rows, rtol=DOUBLE)

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from methods import float64, hand
 from methods.steps import norm
+from rounding import DOUBLE
 
 from fedjax_bal.parts import Krum, Median, NormClipping, TrimmedMean
 from fedjax_bal.recipes import climb, combine, dp, feddisco, krum, median, multi_krum, norm_clipping, trimmed_mean
@@ -72,13 +73,13 @@ def test_krum_sees_nothing_of_those_that_do_not_count_and_survives_the_huge():
     weights = [0.5, 0.0, 0.1, 0.2, 0.1, 0.1]
     # Of five, each has two neighbours: the scores are inf, 1.25, 2.5, 6.25 and 3.25.
     for kept, mean in ((1, 1.0), (2, 1.25), (3, 2.5 / 3), (4, 5.5 / 4), (None, 5.5 / 4)):
-        np.testing.assert_allclose(reduced(Krum(1, kept), deltas, weights), [mean, 1.0], rtol=1e-12)
+        np.testing.assert_allclose(reduced(Krum(1, kept), deltas, weights), [mean, 1.0], rtol=DOUBLE)
     assert reduced(Krum(1, None), deltas, [0, 0, 0, 0, 1, 0]).tolist() == [3.0, 1.0]
 
 
 def test_krum_with_all_kept_is_the_unweighted_mean_and_with_one_the_first_of_two():
     stack = hand.draw(6, 2)
-    np.testing.assert_allclose(reduced(Krum(2, 6), stack, range(1, 7)), stack.mean(0), rtol=1e-12)
+    np.testing.assert_allclose(reduced(Krum(2, 6), stack, range(1, 7)), stack.mean(0), rtol=DOUBLE)
     for clients in ([5, 3, 0, 1, 2, 4], [3, 5, 0, 1, 2, 4]):
         found = reduced(Krum(0, 1), stack, [1, 1, 0, 0, 0, 0], clients)
         np.testing.assert_array_equal(found, stack[clients.index(3)])
@@ -103,7 +104,7 @@ def test_norm_clipping_sees_nothing_of_those_that_do_not_count():
     deltas, weights = [[3.0, 4.0], [np.nan, 1.0], [0.0, 0.0], [0.6, 0.8]], [0.5, 0.0, 0.25, 0.25]
     # The median of the norms 5, 0 and 1 is 1.
     for part in (NormClipping(2.0), NormClipping(2.0, True)):
-        np.testing.assert_allclose(reduced(part, deltas, weights), [0.75, 1.0], rtol=1e-12)
+        np.testing.assert_allclose(reduced(part, deltas, weights), [0.75, 1.0], rtol=DOUBLE)
     assert reduced(NormClipping(1.0, True), deltas, np.zeros(4)).tolist() == [0.0, 0.0]
 
 
@@ -114,7 +115,7 @@ def test_robust_means_look_at_those_that_count(seed, counted, share):
     stack = rng.normal(size=(9, 3))
     there = rng.permutation(9) < counted
     weights = np.where(there, rng.random(9) + 0.01, 0.0)
-    np.testing.assert_allclose(reduced(Median(), stack, weights), np.median(stack[there], axis=0), rtol=1e-12)
+    np.testing.assert_allclose(reduced(Median(), stack, weights), np.median(stack[there], axis=0), rtol=DOUBLE)
     found = reduced(TrimmedMean(share), stack, weights)
     np.testing.assert_allclose(found, trimmed(stack[there], share), rtol=1e-10, atol=1e-13)
 
@@ -123,7 +124,7 @@ def test_shares_are_taken_as_they_are_written_and_leave_somebody():
     stack = np.arange(100.0)[:, None] ** 2
     for share, cut in ((0.29, 29), (0.07, 7), (0.5, 49)):
         want = stack[cut : 100 - cut].mean(0)
-        np.testing.assert_allclose(reduced(TrimmedMean(share), stack, np.ones(100)), want, rtol=1e-12)
+        np.testing.assert_allclose(reduced(TrimmedMean(share), stack, np.ones(100)), want, rtol=DOUBLE)
     assert reduced(TrimmedMean(0.499999), stack, np.arange(100) < 2).tolist() == [0.5]
 
 

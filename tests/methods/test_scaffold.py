@@ -11,6 +11,7 @@ import pytest
 import reference
 import toys
 from methods import float64
+from rounding import FORMULA
 
 from fedjax_bal.optim.optimizers import optimizer
 from fedjax_bal.options import LocalTraining, Participation
@@ -129,7 +130,7 @@ def test_equivalent_steps_lose_no_digits_in_float32(momentum):
         context = lambda momentum: SimpleNamespace(broadcast={own.slot: zeros.params}, momentum=momentum)
         outcome = Outcome(ones, zeros, jnp.array(5), jnp.array(5.0), None)
         found = jax.jit(lambda momentum: own.remember(zeros.params, outcome._replace(ctx=context(momentum)))["w"])
-        assert found(momentum) == pytest.approx(1 / total, rel=1e-6)
+        assert found(momentum) == pytest.approx(1 / total, rel=FORMULA)
 
 
 def test_what_does_not_fit_is_refused():

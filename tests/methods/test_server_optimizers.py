@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import pytest
 from methods import float64, hand
+from rounding import DOUBLE
 
 from fedjax_bal.recipes import fedadagrad, fedadam, fedavgm, fedyogi
 
@@ -104,4 +105,4 @@ def test_its_steps_for_given_changes_equal_the_transcription(name):
         delta = 0.1 * hand.draw(3, seed=number)
         state, step = update(state, delta)
         moved, found = STEP(recipe.server_optimizer, delta, found)
-        np.testing.assert_allclose(moved, rate * step, rtol=1e-12)
+        np.testing.assert_allclose(moved, rate * step, rtol=DOUBLE)

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from quick import only
+from rounding import FORMULA
 
 from fedjax_bal.models import build, differentiable
 from fedjax_bal.models.layers import max_pool, overlapping_max_pool
@@ -84,4 +85,4 @@ def test_the_first_of_equal_pixels_takes_the_gradient_in_both_ways(pool):
     weights = np.random.default_rng(1).normal(size=jax.eval_shape(pool, images).shape)
     fast = build("mlp", 3, (4,))._replace(head=lambda _, images: (pool(images) * weights).sum())
     ours, theirs = (jax.jit(jax.grad(own.head, 1))(None, images) for own in (fast, differentiable(fast)))
-    np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+    np.testing.assert_allclose(ours, theirs, rtol=FORMULA)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from rounding import FORMULA, SUM
 
 from fedjax_bal.models import layers
 from fedjax_bal.models.layers import FEW_ROWS, dense_product, max_pool, overlapping_max_pool
@@ -33,7 +34,7 @@ def test_values_and_derivatives_are_those_of_lax_alone_and_stacked(rows):
     for each in (lambda f: f(inputs[0], kernel[0]), lambda f: jax.vmap(f)(inputs, kernel)):
         run = jax.jit(lambda product, each=each: each(lambda x, w: results(product, x, w)), static_argnums=0)
         own, theirs = run(dense_product), run(lax.dot_general)
-        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), own, theirs)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=SUM, atol=SUM), own, theirs)
 
 
 def test_inputs_with_more_axes_go_through_lax():
@@ -79,7 +80,7 @@ def test_stacked_equals_one_by_one_and_second_derivatives_exist():
     np.testing.assert_array_equal(jax.jit(jax.vmap(gradient))(images), jnp.stack([gradient(x) for x in images]))
     second = jax.jit(jax.grad(lambda x: gradient(x).sum()))(images[0])
     chosen = jax.jit(jax.grad(lambda x: max_pool(x).sum()))(images[0])
-    np.testing.assert_allclose(second, 6 * images[0] * chosen, rtol=1e-6)
+    np.testing.assert_allclose(second, 6 * images[0] * chosen, rtol=FORMULA)
 
 
 def test_nan_reaches_the_gradient():

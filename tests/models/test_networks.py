@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import quick
 from jax.nn import initializers
+from rounding import FORMULA, STEPS, SUM
 
 from fedjax_bal.models import build
 from fedjax_bal.models.convolution import of_name
@@ -55,9 +56,9 @@ def test_a_text_is_the_mean_of_its_words(hidden):
     if hidden:
         layer = body["dense"]["dense"]
         features = np.maximum(features @ layer["kernel"] + layer["bias"], 0)
-    np.testing.assert_allclose(outputs.features, features, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(outputs.features, features, rtol=SUM, atol=FORMULA)
     logits = features @ head["dense"]["kernel"] + head["dense"]["bias"]
-    np.testing.assert_allclose(outputs.logits, logits, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(outputs.logits, logits, rtol=SUM, atol=FORMULA)
     assert abs(table.std() - 1) < 0.3
 
 
@@ -78,7 +79,7 @@ def test_longer_padding_changes_neither_logits_nor_gradients():
         slopes, logits = jax.jit(jax.grad(loss, has_aux=True), static_argnums=1)(variables.params, model, ids)
         assert not slopes["body"]["embedding"]["embedding"][0].any()  # padding's vector never trains
         results.append((logits, slopes))
-    jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6), *results)
+    jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=SUM, atol=FORMULA), *results)
 
 
 def test_an_unknown_word_gives_no_number():
@@ -165,9 +166,9 @@ def test_evaluation_equals_the_layers_written_out(forward):
     _, variables, images = small(forward.__name__)
     outputs = evaluated(forward.__name__)
     features = forward(np.asarray(images, np.float64), variables.params["body"])
-    np.testing.assert_allclose(outputs.features, features, rtol=1e-4, atol=1e-5 * np.abs(features).max())
+    np.testing.assert_allclose(outputs.features, features, rtol=STEPS, atol=1e-5 * np.abs(features).max())
     logits = dense(features, variables.params["head"])
-    np.testing.assert_allclose(outputs.logits, logits, rtol=1e-4, atol=1e-5 * np.abs(logits).max())
+    np.testing.assert_allclose(outputs.logits, logits, rtol=STEPS, atol=1e-5 * np.abs(logits).max())
 
 
 @pytest.mark.slow
@@ -179,7 +180,7 @@ def test_dropout_needs_a_key_and_is_off_in_evaluation_and_at_shares_of_zero(name
     for off in (0, (0.0, 0, 0)) if name in DROPPING else (0.0,):
         without = build(name, 4, model.input_shape, dropout=off)
         features = jax.jit(lambda without=without: without.apply(variables, images, train=True)[0].features)()
-        np.testing.assert_allclose(features, evaluated(name).features, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(features, evaluated(name).features, rtol=SUM, atol=FORMULA)
 
 
 @functools.cache
@@ -214,7 +215,7 @@ def test_each_dropout_has_its_share_and_keeps_the_mean(name):
     for (before, after), share in zip(pairs, DROPPING[name][1], strict=True):
         alive = np.asarray(before) > 0
         kept = alive & (np.asarray(after) > 0)
-        np.testing.assert_allclose(after[kept], before[kept] / (1 - share), rtol=1e-5)
+        np.testing.assert_allclose(after[kept], before[kept] / (1 - share), rtol=SUM)
         assert (np.asarray(after)[~kept] == 0).all()
         units = alive.any((1, 2)).sum() if name == "vgg9" and before.ndim == 4 else alive.sum()
         error = 5 * np.sqrt(share * (1 - share) / units)
@@ -355,7 +356,7 @@ def test_an_inverted_residual_against_numpy(channels, stride):
     assert variables["params"]["depthwise"]["conv"]["kernel"].shape == (3, 3, 1, 6)
     expected = block(np.asarray(images, np.float64), variables, stride)
     assert (expected < 0).any()
-    np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(output, expected, rtol=STEPS, atol=STEPS)
 
 
 @pytest.mark.parametrize("large", quick.only([True, False], True))
@@ -368,8 +369,8 @@ def test_a_residual_network_against_numpy(large):
     expected = [unit(maps, below(variables, "unit_0"), 1)]
     expected.append(unit(expected[0], below(variables, "unit_1"), 2))
     for tap, wanted in zip(taps["units"], expected, strict=True):
-        np.testing.assert_allclose(tap, wanted, rtol=1e-4, atol=1e-4)
-    np.testing.assert_allclose(output, expected[-1].mean((1, 2)), rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(tap, wanted, rtol=STEPS, atol=STEPS)
+    np.testing.assert_allclose(output, expected[-1].mean((1, 2)), rtol=STEPS, atol=STEPS)
 
 
 CASES = {
@@ -426,7 +427,7 @@ def test_group_normalisation_against_numpy():
     expected = ((groups - mean) / np.sqrt(var + 1e-5)).reshape(images.shape)
     scale, bias = (variables["params"]["norm"][name] for name in ("scale", "bias"))
     found = jax.jit(Grouped().apply)(variables, images)
-    np.testing.assert_allclose(found, expected * scale + bias, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(found, expected * scale + bias, rtol=STEPS, atol=SUM)
 
 
 @pytest.mark.slow
@@ -449,7 +450,7 @@ def test_standardised_kernels_equal_their_transcription_in_numpy():
         centred = weights - weights.mean()
         wanted[..., channel] = centred / (centred.std(ddof=1) + 1e-5) * 0.7
     compute = jax.jit(standardised_kernel, static_argnums=1)
-    np.testing.assert_allclose(compute(kernel, 0.7), wanted, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(compute(kernel, 0.7), wanted, rtol=SUM, atol=FORMULA)
     assert np.isfinite(compute(np.ones((1, 1, 1, 2), np.float32), 1.0)).all()
 
 
@@ -457,7 +458,7 @@ def test_standardised_kernels_equal_their_transcription_in_numpy():
 def test_a_constant_kernel_has_a_finite_gradient(shape):
     slope = jax.jit(jax.grad(lambda kernel: (standardised_kernel(kernel, 0.001) * jnp.arange(shape[3])).sum()))
     for kernel in (np.zeros(shape, np.float32), np.ones(shape, np.float32)):
-        np.testing.assert_allclose(slope(kernel), np.zeros(shape), atol=1e-4)
+        np.testing.assert_allclose(slope(kernel), np.zeros(shape), atol=STEPS)
     half = np.ones(shape, np.float32)
     half[..., 0] += np.random.default_rng(0).normal(size=shape[:3])
     assert np.isfinite(slope(half)).all()
@@ -473,7 +474,7 @@ def test_a_network_with_standardised_kernels_is_one_on_kernels_that_are():
     ours, theirs = (jax.jit(functools.partial(model.apply, train=True)) for model in (standardised, plain))
     got, _ = ours(variables, images)
     want, _ = theirs(variables._replace(params=kernels), images)
-    np.testing.assert_allclose(got.logits, want.logits, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(got.logits, want.logits, rtol=SUM, atol=FORMULA)
     # A shift and a larger scale of a kernel matter only through the small number that is added to its deviation.
     moved = jax.tree.map(lambda leaf: 3 * np.asarray(leaf) + 1 if leaf.ndim == 4 else leaf, variables.params)
     got, _ = ours(variables._replace(params=moved), images)

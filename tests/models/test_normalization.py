@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import quick
+from rounding import FORMULA, STEPS, SUM
 
 from fedjax_bal.models.derivatives import any_derivative
 from fedjax_bal.models.layers import channel_sums, sums_in_one_pass
@@ -56,9 +57,9 @@ def test_training_and_evaluation_against_float64(case, rows, name):
     rows = np.float64(images)[there]
     mean, var, unbiased = rows.mean((0, 1, 2)), rows.var((0, 1, 2)), rows.var((0, 1, 2), ddof=1)
     np.testing.assert_allclose(output[there], in_float64(rows, mean, var, layer, params), rtol=2e-5, atol=2e-5)
-    np.testing.assert_allclose(changed["stats"]["mean"], 0.9 * np.float64(stats["mean"]) + 0.1 * mean, rtol=1e-6)
-    np.testing.assert_allclose(changed["stats"]["var"], 0.9 * np.float64(stats["var"]) + 0.1 * unbiased, rtol=1e-6)
-    np.testing.assert_allclose(changed["norm_inputs"]["moments"][0], (mean, var), rtol=1e-6)
+    np.testing.assert_allclose(changed["stats"]["mean"], 0.9 * np.float64(stats["mean"]) + 0.1 * mean, rtol=FORMULA)
+    np.testing.assert_allclose(changed["stats"]["var"], 0.9 * np.float64(stats["var"]) + 0.1 * unbiased, rtol=FORMULA)
+    np.testing.assert_allclose(changed["norm_inputs"]["moments"][0], (mean, var), rtol=FORMULA)
     evaluated = evaluate(both, images, layer)
     wanted = in_float64(images, np.float64(stats["mean"]), stats["var"], layer, params)
     np.testing.assert_allclose(evaluated, wanted, rtol=2e-5, atol=2e-5)
@@ -85,9 +86,9 @@ def test_padded_rows_change_neither_statistics_nor_gradients(case, filling):
     expected = gradient(*variables, images[:4], real[:4])
     images[4:] = filling
     actual = gradient(*variables, images, real)
-    jax.tree.map(lambda a, e: np.testing.assert_allclose(a, e, rtol=1e-5, atol=1e-5), actual[1], expected[1])
+    jax.tree.map(lambda a, e: np.testing.assert_allclose(a, e, rtol=SUM, atol=SUM), actual[1], expected[1])
     if np.isfinite(filling):
-        jax.tree.map(lambda a, e: np.testing.assert_allclose(a, e, rtol=1e-4, atol=1e-5), actual[0], expected[0])
+        jax.tree.map(lambda a, e: np.testing.assert_allclose(a, e, rtol=STEPS, atol=SUM), actual[0], expected[0])
 
 
 def test_no_real_row_leaves_the_running_statistics_to_the_bit(case):
@@ -96,7 +97,7 @@ def test_no_real_row_leaves_the_running_statistics_to_the_bit(case):
     for name in ("mean", "var"):
         np.testing.assert_array_equal(changed["stats"][name], variables["stats"][name])
     evaluated = evaluate(variables, images)
-    np.testing.assert_allclose(output, evaluated, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(output, evaluated, rtol=FORMULA, atol=FORMULA)
 
 
 @pytest.mark.slow
@@ -105,8 +106,8 @@ def test_one_value_in_all_stays_finite():
     variables = jax.jit(lambda: BatchNorm().init(jax.random.key(0), images, real, train=True))()
     output, changed = train({"params": variables["params"], "stats": variables["stats"]}, images, real)
     assert float(output[0, 0, 0, 0]) == 0.0
-    np.testing.assert_allclose(changed["stats"]["mean"], [0.5], rtol=1e-6)
-    np.testing.assert_allclose(changed["stats"]["var"], [0.9], rtol=1e-6)
+    np.testing.assert_allclose(changed["stats"]["mean"], [0.5], rtol=FORMULA)
+    np.testing.assert_allclose(changed["stats"]["var"], [0.9], rtol=FORMULA)
 
 
 def test_initialisation_does_not_move_the_statistics():
@@ -122,7 +123,7 @@ def test_sums_of_few_and_of_many_rows_against_float64(height, width):
     exact = [np.float64(power).sum((1, 2, 3)) for power in (values, values**2)]
     alone, *together = jax.jit(jax.vmap(lambda each: [channel_sums(each), *sums_in_one_pass(each, each**2)]))(values)
     for found, expected in zip((alone, *together), (exact[0], *exact), strict=True):
-        np.testing.assert_allclose(found, expected, rtol=1e-5)
+        np.testing.assert_allclose(found, expected, rtol=SUM)
 
 
 def test_sums_have_derivatives_where_only_one_of_them_depends_on_the_variable(case):
@@ -130,7 +131,7 @@ def test_sums_have_derivatives_where_only_one_of_them_depends_on_the_variable(ca
     sums = lambda scale: sums_in_one_pass(images * scale, images**2)
     both = jax.jit(lambda scale: [jax.jacrev(sums)(scale), jax.jacfwd(sums)(scale)])
     for own, other in both(jnp.ones(CHANNELS)):
-        np.testing.assert_allclose(own, np.diag(np.asarray(images, np.float64).sum((0, 1, 2))), rtol=1e-6)
+        np.testing.assert_allclose(own, np.diag(np.asarray(images, np.float64).sum((0, 1, 2))), rtol=FORMULA)
         np.testing.assert_array_equal(other, np.zeros((CHANNELS, CHANNELS)))
 
 
@@ -178,7 +179,7 @@ def test_the_gradient_equals_jax_s_own(case, epsilon, affine):
         return (output * weights).sum()
 
     got, wanted = (jax.jit(jax.grad(function, (0, 1)))(params, images) for function in (loss, plainly))
-    jax.tree.map(lambda g, w: np.testing.assert_allclose(g, w, rtol=1e-4, atol=1e-5), got, wanted)
+    jax.tree.map(lambda g, w: np.testing.assert_allclose(g, w, rtol=STEPS, atol=SUM), got, wanted)
 
 
 FIRST = (np.arange(16) ** 2 / 8).astype(np.float32).reshape(2, 2, 2, 2)
@@ -218,6 +219,6 @@ def test_two_steps_and_evaluation_are_those_of_pytorch():
         np.testing.assert_allclose(theirs(output), expected, rtol=2e-5, atol=2e-6)
         stats = changed["stats"]
     for name, expected in RUNNING.items():
-        np.testing.assert_allclose(stats[name], expected, rtol=1e-6)
+        np.testing.assert_allclose(stats[name], expected, rtol=FORMULA)
     output = evaluate({"params": params, "stats": stats}, ours(FIRST))
     np.testing.assert_allclose(theirs(output), EVALUATED, rtol=2e-5, atol=2e-6)

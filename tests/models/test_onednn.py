@@ -13,6 +13,7 @@ import small_run
 from jax import lax
 from jax.sharding import AxisType, PartitionSpec
 from models import onednn
+from rounding import FORMULA, SUM
 from typer.testing import CliRunner
 
 from fedjax_bal.cli.app import app
@@ -237,8 +238,8 @@ def test_padded_rows_don_t_count_and_no_client_sees_another_s():
     mean, var, count = own(images, REAL["some"])
     np.testing.assert_array_equal(count, [45, 15, 0])
     for client, real in enumerate(REAL["some"][:2]):
-        np.testing.assert_allclose(mean[client], images[client, real].mean((0, 1, 2), np.float64), rtol=1e-6)
-        np.testing.assert_allclose(var[client], images[client, real].var((0, 1, 2), np.float64), rtol=1e-6)
+        np.testing.assert_allclose(mean[client], images[client, real].mean((0, 1, 2), np.float64), rtol=FORMULA)
+        np.testing.assert_allclose(var[client], images[client, real].var((0, 1, 2), np.float64), rtol=FORMULA)
     np.testing.assert_array_equal((mean[2], var[2]), np.zeros((2, 7)))
 
 
@@ -247,7 +248,7 @@ def test_moments_of_far_away_values_keep_their_precision():
     images = normalised_operands(IMAGES["W5"], offset=1000.0)[0][0]
     mean, var, _ = REDUCTIONS["onednn"].moments(images, None)
     np.testing.assert_allclose(mean, images.mean((0, 1, 2), np.float64), rtol=1e-7)
-    np.testing.assert_allclose(var, images.var((0, 1, 2), np.float64), rtol=1e-5)
+    np.testing.assert_allclose(var, images.var((0, 1, 2), np.float64), rtol=SUM)
 
 
 @pytest.mark.usefixtures("handler")

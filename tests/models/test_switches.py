@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import quick
 from flax import nnx
+from rounding import FORMULA, SUM
 
 from fedjax_bal import check_model
 from fedjax_bal.models import from_linen, from_nnx
@@ -308,8 +309,8 @@ def test_modules_of_nnx_train_and_evaluate(net):
 
     variables, (outputs, after), (others, _) = run()
     hidden = np.asarray(ROWS)[:3] @ variables.params["body"]["kernel"]
-    np.testing.assert_allclose(after.stats["norm"]["mean"], 0.01 * hidden.mean(0), atol=1e-6)
-    np.testing.assert_allclose(outputs.norm_inputs[0][0], hidden.mean(0), atol=1e-5)
+    np.testing.assert_allclose(after.stats["norm"]["mean"], 0.01 * hidden.mean(0), atol=FORMULA)
+    np.testing.assert_allclose(outputs.norm_inputs[0][0], hidden.mean(0), atol=SUM)
     assert (outputs.logits != others.logits).any()
     with pytest.raises(ValueError, match="give apply a key"):
         jax.eval_shape(lambda variables: model.apply(variables, ROWS, train=True), variables)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import toys
 from flax import nnx
+from rounding import SUM
 
 from fedjax_bal import LocalTraining, optimizer, recipes, simulate
 from fedjax_bal.models import build, from_linen, from_nnx, with_projection, with_weights
@@ -43,7 +44,7 @@ def test_a_module_starts_from_weights_under_its_own_names():
     run = jax.jit(lambda key: model.apply(model.init(key), images, train=False)[0].logits)
     wanted = jax.jit(Net().apply)(weights, images)
     for seed in (0, 1):
-        np.testing.assert_allclose(run(jax.random.key(seed)), wanted, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(run(jax.random.key(seed)), wanted, rtol=SUM, atol=SUM)
 
 
 def test_a_classifier_that_is_left_out_is_drawn():

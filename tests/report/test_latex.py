@@ -113,7 +113,7 @@ def test_an_unknown_metric_is_refused():
         str(refused.value).startswith("--table: received 'worst'; did you mean 'worst_class'")
         and len(str(refused.value)) < 120
     )
-    with pytest.raises(ValueError, match="--table: received 'finl'; did you mean 'final'. `fedjax-bal list metrics`"):
+    with pytest.raises(ValueError, match="--table: received 'finl'"):
         find_metrics(["worst_class", "finl"])
 
 

@@ -81,7 +81,7 @@ def test_which_rows_is_random_but_how_many_is_not():
 
 @pytest.mark.parametrize(
     ("clients", "alpha", "message"),
-    [(12, 0.9, "num_clients=12 for 10 classes; .* as 20"), (3, 0.9, "num_clients=3 for 10 classes; .* as 10")],
+    [(12, 0.9, "num_clients=12 for 10 classes"), (3, 0.9, "num_clients=3 for 10 classes")],
 )
 def test_refusals(clients, alpha, message):
     with pytest.raises(ValueError, match=message):
